@@ -1,0 +1,87 @@
+"""The one place that imports TensorFlow and Mesh-TensorFlow, and makes them work together.
+
+mesh-tensorflow 0.1.21 is the last release there is. It was written for TensorFlow 1.15 to 2.14; what later
+versions took away from under it is put back here, each shim with the version and the symptom it serves.
+Every other module says `from mtf_hetero._compat import mtf, tf`.
+"""
+
+import types
+from importlib import metadata
+
+OLDEST_TENSORFLOW = (2, 15)
+MESH_TENSORFLOW = "0.1.21"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> None:
+    """Raises ImportError, in one line, unless the two versions are ones that mtf_hetero supports."""
+    oldest = ".".join(str(part) for part in OLDEST_TENSORFLOW)
+    try:
+        found = tuple(int(part) for part in tensorflow_version.split(".")[:2])
+    except ValueError:
+        found = (0, 0)
+    if found < OLDEST_TENSORFLOW:
+        raise ImportError(
+            f"TensorFlow {tensorflow_version} is too old: mtf_hetero needs {oldest} or newer; "
+            f"pip install 'tensorflow>={oldest}'"
+        )
+    if mesh_tensorflow_version not in (MESH_TENSORFLOW, "none"):
+        raise ImportError(
+            f"mesh-tensorflow {mesh_tensorflow_version} is not supported: mtf_hetero needs {MESH_TENSORFLOW}; "
+            f"pip install mesh-tensorflow=={MESH_TENSORFLOW}"
+        )
+
+
+def _tensorflow_version() -> str:
+    import tensorflow
+
+    return tensorflow.__version__
+
+
+def _add_estimator(tf_v1: types.ModuleType) -> None:
+    """TensorFlow 2.16 removed tf.estimator: `ImportError: cannot import name 'estimator'`.
+
+    mesh_tensorflow.ops takes two base classes from it, and both have always lived in tf.train.
+    """
+    try:
+        complete = hasattr(tf_v1.estimator, "SessionRunHook")
+    except (AttributeError, ImportError):  # 2.15 imports tensorflow_estimator on first access
+        complete = False
+    if not complete:
+        estimator = types.ModuleType("tensorflow.compat.v1.estimator")
+        estimator.CheckpointSaverListener = tf_v1.train.CheckpointSaverListener
+        estimator.SessionRunHook = tf_v1.train.SessionRunHook
+        tf_v1.estimator = estimator
+
+
+def _add_register_tensor_conversion_function() -> None:
+    """TensorFlow 2.15 moved a function: `module ...framework.ops has no attribute 'register_tensor_conversion_function'`.
+
+    mesh_tensorflow.tpu_variables calls it while it is imported.
+    """
+    from tensorflow.python.framework import ops
+
+    if not hasattr(ops, "register_tensor_conversion_function"):
+        from tensorflow.python.framework import tensor_conversion_registry
+
+        ops.register_tensor_conversion_function = tensor_conversion_registry.register_tensor_conversion_function
+
+
+def _import() -> tuple[types.ModuleType, types.ModuleType]:
+    check_versions(_tensorflow_version(), _version("mesh-tensorflow"))
+    import tensorflow.compat.v1 as tf_v1
+
+    _add_estimator(tf_v1)
+    _add_register_tensor_conversion_function()
+    import mesh_tensorflow
+
+    return mesh_tensorflow, tf_v1
+
+
+mtf, tf = _import()

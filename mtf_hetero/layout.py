@@ -1,0 +1,256 @@
+"""Layout: which tensor dimension is split over which mesh axis, and into which sizes. Pure Python, no TensorFlow.
+
+A layout is what Mesh-TensorFlow calls a mesh shape and layout rules, and one thing more: how large each slice is.
+`shares` gives one weight per coordinate of a mesh axis, and every dimension on that axis is divided in proportion;
+`sizes` gives the exact sizes of one dimension and wins over the shares.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mtf_hetero import partition
+
+Pairs = tuple[tuple[str, Any], ...]
+
+
+class UnevenShapeError(ValueError):
+    """One slice shape was asked for of a tensor whose slices differ from processor to processor."""
+
+
+def _pairs(text: str, *, what: str) -> list[tuple[str, str]]:
+    """Parses "a:x;b:y" (any of , . ; and white space between the pairs, as in mtf)."""
+    pairs = [tuple(item.split(":")) for item in re.sub("[,.;]", " ", text).split()]
+    for pair in pairs:
+        if len(pair) != 2 or not all(pair):
+            raise ValueError(
+                f"{what} {text!r}: {':'.join(pair)!r} is not a pair; "
+                "write name:value pairs with one of , . ; or a space between them"
+            )
+    return [(name, value) for name, value in pairs]
+
+
+def convert_to_mesh_shape(x: Any) -> tuple[tuple[str, int], ...]:
+    """Converts "all:3", an mtf.Shape or (name, size) pairs to a tuple of (mesh axis, number of processors)."""
+    if isinstance(x, str):
+        pairs = _pairs(x, what="mesh shape")
+        for name, size in pairs:
+            if not size.isdigit():
+                raise ValueError(f"mesh shape {x!r}: the size of axis {name!r} must be a whole number, got {size!r}")
+        x = pairs
+    axes = tuple((str(name), int(size)) for name, size in x)
+    for name, size in axes:
+        if size < 1:
+            raise ValueError(f"mesh axis {name!r} has {size} processors; it needs at least one")
+    if len({name for name, _ in axes}) != len(axes):
+        raise ValueError(f"mesh shape {axes} names an axis twice; give each axis a name of its own")
+    return axes
+
+
+def convert_to_rules(x: Any) -> tuple[tuple[str, str], ...]:
+    """Converts "filters:all;batch:rows", an mtf.LayoutRules or (dimension, axis) pairs to a sorted tuple of pairs."""
+    if isinstance(x, str):
+        x = _pairs(x, what="layout")
+    elif isinstance(x, Mapping):
+        x = x.items()
+    elif hasattr(x, "_pairs"):  # mtf.LayoutRules has no public accessor
+        x = x._pairs
+    return tuple(sorted({(str(dim), str(axis)) for dim, axis in x}))
+
+
+def _convert_to_weights(x: Mapping[str, Sequence[float]] | Iterable | None) -> Pairs:
+    items = x.items() if isinstance(x, Mapping) else (x or ())
+    return tuple(sorted((str(name), tuple(values)) for name, values in items))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How the tensors of a graph lie on a mesh of processors.
+
+    Args:
+      mesh_shape: mesh axes and their sizes, "rows:2;cols:3" or pairs.
+      rules: which tensor dimension is split over which mesh axis, "batch:rows;filters:cols" or pairs.
+      shares: {mesh axis: one positive weight per coordinate}. An absent axis is divided evenly.
+      sizes: {tensor dimension: exact size of each slice}. Wins over the shares. Where the dimension occurs with
+        another extent (a pooled height, say), it is divided in proportion to these sizes.
+
+    Raises:
+      ValueError: a rule, share or size that names something unknown, has the wrong count, or is not positive.
+
+    Example:
+      >>> layout = Layout("all:3", "filters:all", shares={"all": [70, 25, 5]})
+      >>> layout.split("filters", 60)
+      (42, 15, 3)
+    """
+
+    mesh_shape: Any
+    rules: Any
+    shares: Any = ()
+    sizes: Any = ()
+
+    def __post_init__(self) -> None:
+        set_field = functools.partial(object.__setattr__, self)
+        set_field("mesh_shape", convert_to_mesh_shape(self.mesh_shape))
+        set_field("rules", convert_to_rules(self.rules))
+        set_field("shares", _convert_to_weights(self.shares))
+        set_field("sizes", _convert_to_weights(self.sizes))
+        self._check_shares()
+        self._check_sizes()
+
+    def _check_shares(self) -> None:
+        for axis, shares in self.shares:
+            if axis not in self._axis_names:
+                raise ValueError(f"shares name mesh axis {axis!r}, which the mesh {self.mesh_text} does not have")
+            count = self.mesh_shape[self._axis_names.index(axis)][1]
+            if len(shares) != count:
+                raise ValueError(
+                    f"shares of mesh axis {axis!r} are {list(shares)}: {len(shares)} numbers for {count} processors; "
+                    "give one per processor"
+                )
+            partition.check_shares(shares, name=f"shares of mesh axis {axis!r}")
+
+    def _check_sizes(self) -> None:
+        for dim, sizes in self.sizes:
+            axis = self.axis_of(dim)
+            if axis is None:
+                raise ValueError(
+                    f"sizes name dimension {dim!r}, which no rule splits over the mesh {self.mesh_text}; "
+                    f"add a rule {dim}:AXIS or drop the sizes"
+                )
+            name, count = self.mesh_shape[axis]
+            if len(sizes) != count:
+                raise ValueError(
+                    f"sizes of dimension {dim!r} are {list(sizes)}: {len(sizes)} numbers for the {count} processors "
+                    f"of mesh axis {name!r}; give one per processor"
+                )
+            if not all(isinstance(size, int) and size > 0 for size in sizes):
+                raise ValueError(f"sizes of dimension {dim!r} are {list(sizes)}; each must be a positive whole number")
+
+    @functools.cached_property
+    def _axis_names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.mesh_shape)
+
+    @property
+    def mesh_text(self) -> str:
+        """The mesh shape as a string, "rows:2;cols:3"."""
+        return ";".join(f"{name}:{size}" for name, size in self.mesh_shape)
+
+    @property
+    def size(self) -> int:
+        """Number of processors."""
+        return math.prod(size for _, size in self.mesh_shape)
+
+    @functools.cached_property
+    def _dim_to_axis(self) -> dict[str, int]:
+        dim_to_axis: dict[str, int] = {}
+        for dim, axis in self.rules:
+            if axis in self._axis_names:  # as in mtf, a rule for an absent axis is without effect
+                if dim in dim_to_axis:
+                    raise ValueError(
+                        f"layout rules split dimension {dim!r} over more than one axis of the mesh {self.mesh_text}; "
+                        "a dimension is split over one axis"
+                    )
+                dim_to_axis[dim] = self._axis_names.index(axis)
+        return dim_to_axis
+
+    def axis_of(self, dim_name: str) -> int | None:
+        """Index of the mesh axis over which the dimension is split, or None."""
+        return self._dim_to_axis.get(dim_name)
+
+    def axis_name_of(self, dim_name: str) -> str | None:
+        """Name of the mesh axis over which the dimension is split, or None."""
+        axis = self.axis_of(dim_name)
+        return None if axis is None else self._axis_names[axis]
+
+    def coordinates(self, pnum: int) -> tuple[int, ...]:
+        """Mesh coordinates of a processor: the last axis varies fastest, as in mtf."""
+        coordinates = []
+        for _, size in reversed(self.mesh_shape):
+            pnum, coordinate = divmod(pnum, size)
+            coordinates.append(coordinate)
+        return tuple(reversed(coordinates))
+
+    def pnum(self, coordinates: Sequence[int]) -> int:
+        """The processor at these mesh coordinates; inverse of `coordinates`."""
+        pnum = 0
+        for (_, size), coordinate in zip(self.mesh_shape, coordinates, strict=True):
+            pnum = pnum * size + coordinate
+        return pnum
+
+    def split(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
+        """Sizes of the slices of a dimension, one per coordinate of its mesh axis; (dim_size,) if it is not split.
+
+        Raises:
+          ValueError: the dimension has fewer units than its axis has processors.
+        """
+        return _split(self, dim_name, dim_size)
+
+    def bounds(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
+        """Where the slices of a dimension begin, and last its size: (0, 42, 57, 60) for sizes (42, 15, 3)."""
+        return (0, *itertools.accumulate(self.split(dim_name, dim_size)))
+
+    def _slices(self, shape: Iterable, pnum: int) -> Iterator[tuple[int, int]]:
+        coordinates = self.coordinates(pnum)
+        for dim in shape:
+            axis = self.axis_of(dim.name)
+            if axis is None:
+                yield 0, dim.size
+            else:
+                bounds = self.bounds(dim.name, dim.size)
+                yield bounds[coordinates[axis]], bounds[coordinates[axis] + 1] - bounds[coordinates[axis]]
+
+    def check(self, shape: Iterable) -> None:
+        """Raises ValueError where two dimensions of one tensor are split over the same mesh axis."""
+        used = [(self.axis_of(dim.name), dim.name) for dim in shape if self.axis_of(dim.name) is not None]
+        counts = collections.Counter(axis for axis, _ in used)
+        for axis, count in counts.items():
+            if count > 1:
+                names = ", ".join(repr(name) for other, name in used if other == axis)
+                raise ValueError(
+                    f"a tensor has dimensions {names}, which the layout splits over one mesh axis, "
+                    f"{self._axis_names[axis]!r}; split at most one of them over it"
+                )
+
+    def slice_shape(self, shape: Iterable, pnum: int | None = None) -> list[int]:
+        """Shape of a processor's slice of a tensor.
+
+        Args:
+          shape: the tensor's dimensions, each with `name` and `size` (an mtf.Shape).
+          pnum: the processor. Without it, the shape that all processors have.
+
+        Raises:
+          UnevenShapeError: no processor was named and the slices differ.
+        """
+        if pnum is not None:
+            return [size for _, size in self._slices(shape, pnum)]
+        for dim in shape:
+            if len(set(self.split(dim.name, dim.size))) > 1:
+                raise UnevenShapeError(
+                    f"dimension {dim.name!r} of size {dim.size} is split unevenly over mesh axis "
+                    f"{self.axis_name_of(dim.name)!r}, into {self.split(dim.name, dim.size)}; name the processor"
+                )
+        return self.slice_shape(shape, 0)
+
+    def slice_begin(self, shape: Iterable, pnum: int) -> list[int]:
+        """Where a processor's slice of a tensor begins, per dimension."""
+        return [begin for begin, _ in self._slices(shape, pnum)]
+
+
+@functools.lru_cache(maxsize=65536)
+def _split(layout: Layout, dim_name: str, dim_size: int) -> tuple[int, ...]:
+    axis = layout.axis_of(dim_name)
+    if axis is None:
+        return (dim_size,)
+    axis_name, count = layout.mesh_shape[axis]
+    if dim_size < count:
+        raise ValueError(
+            f"dimension {dim_name!r} of size {dim_size} cannot be split over the {count} processors of mesh axis "
+            f"{axis_name!r}: each needs at least one; use fewer processors or do not split this dimension"
+        )
+    weights = dict(layout.sizes).get(dim_name) or dict(layout.shares).get(axis_name) or (1,) * count
+    return partition.split_by_share(dim_size, weights)

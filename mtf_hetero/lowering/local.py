@@ -1,0 +1,143 @@
+"""Operations that each processor does on its own slice, once it knows where that slice begins and ends."""
+
+from typing import Any
+from zlib import crc32
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.lowering.registry import register, require_whole, set_output
+
+
+@register(mtf.Variable)
+def lower_variable(op: Any, lowering: Any) -> None:
+    """Reads each slice once, so that a step sees one value of it however its updates are scheduled.
+
+    mtf hands on the tf.Variable itself, which on TensorFlow 2 is read anew by every operation that uses it, before or
+    after the same step's update.
+    """
+    mesh_impl = lowering.mesh_impl(op)
+    lowering.variables[op] = variable = mesh_impl.LaidOutVariable(op, mesh_impl)
+    value = mesh_impl.slicewise(lambda x: tf.cast(x, op.activation_dtype), variable.value)
+    set_output(op, lowering, value)
+    lowering.add_counter("variables/trainable" if op.trainable else "variables/untrainable", op.outputs[0].size)
+
+
+@register(mtf.ReadVariable)
+def lower_read_variable(op: Any, lowering: Any) -> None:
+    """Reads each slice at this point of the program."""
+    mesh_impl = lowering.mesh_impl(op)
+    value = lowering.variables[op._var].laid_out_tensor
+    set_output(op, lowering, mesh_impl.slicewise(lambda x: tf.cast(x, op._var.activation_dtype), value))
+
+
+@register(mtf.Constant)
+def lower_constant(op: Any, lowering: Any) -> None:
+    """Each processor makes its own slice of a constant."""
+    mesh_impl = lowering.mesh_impl(op)
+    output = op.outputs[0]
+
+    def fill(pnum: int) -> Any:
+        return tf.constant(op._value, output.dtype, mesh_impl.slice_shape(output.shape, pnum))
+
+    set_output(op, lowering, mesh_impl.slicewise(fill, mesh_impl.laid_out_pnum()))
+
+
+@register(mtf.OneHotOperation)
+def lower_one_hot(op: Any, lowering: Any) -> None:
+    """Each processor looks for the indices within its own slice of the one-hot dimension."""
+    mesh_impl = lowering.mesh_impl(op)
+    shape = op.outputs[0].shape
+
+    def one_hot(indices: Any, pnum: int) -> Any:
+        return tf.one_hot(
+            indices - mesh_impl.slice_begin(shape, pnum)[-1],
+            mesh_impl.slice_shape(shape, pnum)[-1],
+            on_value=tf.cast(op._on_value, op._dtype),
+            off_value=tf.cast(op._off_value, op._dtype),
+            dtype=op._dtype,
+        )
+
+    indices = lowering.tensors[op.inputs[0]]
+    set_output(op, lowering, mesh_impl.slicewise(one_hot, indices, mesh_impl.laid_out_pnum()))
+
+
+@register(mtf.RandomOperation)
+def lower_random(op: Any, lowering: Any) -> None:
+    """Numbers that depend on the graph's seed and the operation's name, not on the layout or on other operations."""
+    seed = None if tf.get_default_graph().seed is None else crc32(op.name.encode()) & 0x7FFFFFFF
+    mesh_impl = lowering.mesh_impl(op)
+    set_output(op, lowering, mesh_impl.random(op.outputs[0].shape, op._tf_fn, op._kwargs, seed=seed))
+
+
+@register(mtf.GenericGradOperation)
+def lower_generic_grad(op: Any, lowering: Any) -> None:
+    """TensorFlow's gradient of a slicewise function, made on the slice's own device.
+
+    The inputs are held fixed against each other: where one was computed from another, mtf differentiates that step
+    itself, and following it here as well would count it twice.
+    """
+    mesh_impl = lowering.mesh_impl(op)
+    forward = op._forward_op
+
+    def slices(tensors: Any) -> list[list[Any]]:
+        return mtf.transpose_list_of_lists([lowering.tensors[t].to_laid_out_tensor().tensor_list for t in tensors])
+
+    gradients = []
+    for device, xs, ys, dys in zip(
+        mesh_impl.devices, slices(forward.inputs), slices(forward.outputs), slices(op._grad_ys), strict=True
+    ):
+        with tf.device(device):
+            gradients.append(
+                tf.gradients(ys, xs, dys, stop_gradients=xs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            )
+    for output, gradient in zip(op.outputs, mtf.transpose_list_of_lists(gradients), strict=True):
+        lowering.set_tensor_lowering(output, mesh_impl.LaidOutTensor(gradient))
+
+
+def _lower_whole(op: Any, lowering: Any, names: set[str]) -> None:
+    """As mtf does, once it is certain that the dimensions of these names are whole."""
+    dims = {dim for t in [*op.inputs, *op.outputs] for dim in t.shape.dims if dim.name in names}
+    require_whole(op, lowering, sorted(dims), f"{op.name.rsplit('/', 1)[-1]!r}")
+    type(op).lower(op, lowering)
+
+
+@register(mtf.ConcatOperation)
+def lower_concat(op: Any, lowering: Any) -> None:
+    _lower_whole(op, lowering, {op._concat_dim_name})
+
+
+@register(mtf.SplitOperation)
+def lower_split(op: Any, lowering: Any) -> None:
+    _lower_whole(op, lowering, {op._split_dim.name})
+
+
+@register(mtf.StackOperation)
+def lower_stack(op: Any, lowering: Any) -> None:
+    _lower_whole(op, lowering, {op._new_dim.name})
+
+
+@register(mtf.UnstackOperation, mtf.ShiftOperation)
+def lower_dim(op: Any, lowering: Any) -> None:
+    _lower_whole(op, lowering, {op._dim.name})
+
+
+@register(mtf.SliceOperation)
+def lower_slice(op: Any, lowering: Any) -> None:
+    _lower_whole(op, lowering, {op._slice_dim.name})
+
+
+@register(mtf.PadOperation)
+def lower_pad(op: Any, lowering: Any) -> None:
+    _lower_whole(op, lowering, {op._output_dim.name})
+
+
+@register(mtf.TopKOperation)
+def lower_top_k(op: Any, lowering: Any) -> None:
+    _lower_whole(op, lowering, {op._reduced_dim.name, op._k_dim.name})
+
+
+@register(mtf.SlicewiseOperation)
+def lower_slicewise(op: Any, lowering: Any) -> None:
+    """A function of slices: it may be split only along the dimensions that its author declared splittable."""
+    dims = {dim for t in [*op.inputs, *op.outputs] for dim in t.shape.dims if dim.name not in op.splittable_dims}
+    require_whole(op, lowering, sorted(dims), "a slicewise function")
+    type(op).lower(op, lowering)

@@ -1,0 +1,100 @@
+"""Lowering: a subclass of mtf.Lowering that knows unequal slices."""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import UnevenShapeError
+from mtf_hetero.lowering import registry
+from mtf_hetero.mesh_impl import UnevenMeshImpl
+
+
+def _flat(operations: Iterable[Any]) -> Iterator[Any]:
+    """The operations, and those inside their loops."""
+    for op in operations:
+        yield op
+        if isinstance(op, mtf.WhileLoopOperation):
+            yield from _flat(op._cond_ops)
+            yield from _flat(op._body_ops)
+
+
+def _lower_as_mtf_does(op: Any, lowering: Any) -> None:
+    """mtf's own lowering; what it cannot do with unequal slices is said with operation, dimension and axis."""
+    try:
+        type(op).lower(op, lowering)
+    except UnevenShapeError as error:
+        raise NotImplementedError(f"{type(op).__name__} {op.name!r} cannot be split unevenly: {error}") from error
+
+
+class Lowering(mtf.Lowering):
+    """Lowers an mtf graph to a TensorFlow graph.
+
+    Operations on a mesh whose implementation is an UnevenMeshImpl are lowered by the rules of this package; those on
+    any other mesh as mtf does. No class of mtf is changed: a rule takes the place of `lower` on the instances of this
+    graph's operations while the graph is lowered.
+
+    Args:
+      graph: mtf.Graph.
+      mesh_to_impl: {mtf.Mesh: mtf.MeshImpl}.
+      autostack: whether mtf may stack small variables of the other meshes. Those of an uneven mesh are not stacked.
+      log_file: optional file to which sizes of variables and counters are logged.
+
+    Raises:
+      NotImplementedError: the layout splits a dimension that an operation needs whole.
+      ValueError: exact sizes of a dimension that fit none of the graph's tensors.
+    """
+
+    def __init__(
+        self, graph: Any, mesh_to_impl: Mapping[Any, Any], autostack: bool = True, log_file: str | None = None
+    ) -> None:
+        self._stack_variables = autostack
+        # mtf calls autostack just before its lowering loop, and that is where the rules go in.
+        try:
+            super().__init__(graph, mesh_to_impl, autostack=True, log_file=log_file)
+        finally:
+            for op in _flat(graph.operations):
+                vars(op).pop("lower", None)
+
+    def autostack(self) -> None:
+        """Stacks variables where asked to, then puts the rules in place."""
+        uneven = {mesh for mesh, impl in self.mesh_to_impl.items() if isinstance(impl, UnevenMeshImpl)}
+        if self._stack_variables and any(v.mesh not in uneven for v in self.graph.all_variables):
+            super().autostack()
+        operations = [op for op in _flat(self.graph.operations) if op.mesh in uneven]
+        _check_sizes_occur(operations, self.mesh_to_impl)
+        for op in operations:
+            op.lower = functools.partial(registry.rule_of(op) or _lower_as_mtf_does, op)
+
+    def verify_slice_shapes(self, tensor: Any, laid_out_tensor: Any) -> None:
+        """Checks every processor's slice, not only the first."""
+        mesh_impl = self.mesh_impl(tensor)
+        if not isinstance(mesh_impl, UnevenMeshImpl):
+            super().verify_slice_shapes(tensor, laid_out_tensor)
+            return
+        lazy = isinstance(laid_out_tensor, mtf.LazyAllreduceSum)
+        slices = (laid_out_tensor.laid_out_input if lazy else laid_out_tensor.to_laid_out_tensor()).tensor_list
+        for pnum, slice_ in enumerate(slices):
+            correct = mesh_impl.slice_shape(tensor.shape, pnum)
+            if slice_.shape.as_list() != correct:
+                raise ValueError(
+                    f"{tensor.operation.name}: the slice of {tensor.shape} on processor {pnum} should have shape "
+                    f"{correct}, and has {slice_.shape.as_list()}"
+                )
+
+
+def _check_sizes_occur(operations: Iterable[Any], mesh_to_impl: Mapping[Any, Any]) -> None:
+    extents: dict[tuple[Any, str], set[int]] = {}
+    for op in operations:
+        for tensor in op.outputs:
+            for dim in tensor.shape.dims:
+                extents.setdefault((op.mesh, dim.name), set()).add(dim.size)
+    for mesh in {op.mesh for op in operations}:
+        for dim, sizes in mesh_to_impl[mesh].layout.sizes:
+            found = extents.get((mesh, dim), set())
+            if sum(sizes) not in found:
+                where = f"has size {' or '.join(map(str, sorted(found)))}" if found else "does not occur"
+                raise ValueError(
+                    f"sizes of dimension {dim!r} are {list(sizes)}, {sum(sizes)} in all, but the dimension {where} "
+                    "in the graph; give sizes that add up to the dimension's"
+                )

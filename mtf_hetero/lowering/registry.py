@@ -1,0 +1,72 @@
+"""The table of lowering rules: which function lowers which class of mtf operation on an uneven mesh.
+
+A rule is a function (operation, lowering) -> None that sets the lowering of the operation's outputs. Most of mtf's own
+lowerings are right for unequal slices as they are and have no rule.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf
+
+Rule = Callable[[Any, Any], None]
+_RULES: dict[type, Rule] = {}
+
+
+def register(*op_classes: type) -> Callable[[Rule], Rule]:
+    """Decorator: the function lowers these classes of operation."""
+
+    def add(rule: Rule) -> Rule:
+        for op_class in op_classes:
+            _RULES[op_class] = rule
+        return rule
+
+    return add
+
+
+def rule_of(op: Any) -> Rule | None:
+    """The rule for an operation, or None. A subclass that has a `lower` of its own keeps it."""
+    for op_class in type(op).__mro__:
+        if "lower" in vars(op_class):
+            return _RULES.get(op_class)
+    return None
+
+
+def require_whole(op: Any, lowering: Any, dims: Iterable[Any], why: str) -> None:
+    """Raises NotImplementedError if the layout splits one of the dimensions.
+
+    Args:
+      op: the mtf.Operation.
+      lowering: the Lowering.
+      dims: dimensions that its lowering needs whole.
+      why: what needs them, "convolution" for instance.
+    """
+    layout = lowering.mesh_impl(op).layout
+    for dim in dims:
+        axis = layout.axis_name_of(dim.name)
+        if axis is not None:
+            raise NotImplementedError(
+                f"{type(op).__name__} {op.name!r}: {why} cannot be split along dimension {dim.name!r}, "
+                f"which the layout splits over mesh axis {axis!r}; take the rule {dim.name}:{axis} out of the layout"
+            )
+
+
+def set_output(op: Any, lowering: Any, value: Any, reduced_axes: Sequence[int | None] = ()) -> None:
+    """Sets the lowering of an operation's only output, a sum over mesh axes that is made when it is first needed.
+
+    Args:
+      op: the mtf.Operation.
+      lowering: the Lowering.
+      value: a LaidOutTensor, partial sums over `reduced_axes`.
+      reduced_axes: indices of mesh axes; None entries are passed over.
+    """
+    axes = sorted({axis for axis in reduced_axes if axis is not None})
+    output = op.outputs[0]
+    if axes:
+        kind = type(op).__name__
+
+        def count() -> None:
+            lowering.add_counter(f"allreduce/{axes}/{kind}", lowering.laid_out_size(output))
+
+        value = mtf.LazyAllreduceSum(lowering.mesh_impl(op), value, axes, add_counter_fn=count)
+    lowering.set_tensor_lowering(output, value)

@@ -1,0 +1,151 @@
+"""UnevenMeshImpl: mtf's PlacementMeshImpl, with slices in proportion to what each device can do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mtf_hetero import collectives
+from mtf_hetero import variables
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.layout import Layout, UnevenShapeError
+
+_STATELESS = {
+    tf.random.uniform: tf.random.stateless_uniform,
+    tf.random.normal: tf.random.stateless_normal,
+    tf.random.truncated_normal: tf.random.stateless_truncated_normal,
+}
+
+
+class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
+    """A mesh of explicitly placed processors whose slices need not be equal.
+
+    Args:
+      shape: mesh axes and their sizes, "all:3" or an mtf.Shape.
+      layout: which tensor dimension is split over which mesh axis, "filters:all" or an mtf.LayoutRules.
+      devices: one TensorFlow device per processor, the last mesh axis varying fastest.
+      shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
+      sizes: {tensor dimension: exact size of each slice}; wins over the shares.
+
+    Raises:
+      ValueError: a share, size or device count that does not fit the mesh.
+
+    Example:
+      mesh_impl = UnevenMeshImpl("all:3", "filters:all", ["gpu:0", "gpu:1", "cpu:0"], shares={"all": [70, 25, 5]})
+      lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl})
+    """
+
+    LaidOutVariable = variables.LaidOutVariable
+
+    def __init__(
+        self,
+        shape: Any,
+        layout: Any,
+        devices: Sequence[str],
+        shares: Mapping[str, Sequence[float]] | None = None,
+        sizes: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self.layout = Layout(shape, layout, shares or (), sizes or ())
+        if isinstance(devices, str) or len(devices) != self.layout.size:
+            raise ValueError(
+                f"devices are {devices!r}, but the mesh {self.layout.mesh_text} has {self.layout.size} processors; "
+                "give one device per processor"
+            )
+        super().__init__(mtf.Shape(self.layout.mesh_shape), mtf.LayoutRules(self.layout.rules), list(devices))
+
+    @classmethod
+    def from_layout(cls, layout: Layout, devices: Sequence[str]) -> "UnevenMeshImpl":
+        """An implementation of the mesh that `layout` describes."""
+        return cls(layout.mesh_shape, layout.rules, devices, dict(layout.shares), dict(layout.sizes))
+
+    def tensor_layout(self, arg: Any) -> Any:
+        shape = arg.shape if isinstance(arg, mtf.Tensor) else arg
+        self.layout.check(shape)
+        return super().tensor_layout(shape)
+
+    def slice_shape(self, tensor_shape: Any, pnum: int | None = None) -> list[int]:
+        """Shape of processor `pnum`'s slice of a tensor; without `pnum`, the shape that all slices have.
+
+        Raises:
+          UnevenShapeError: no `pnum`, and the slices differ.
+        """
+        return self.layout.slice_shape(tensor_shape, pnum)
+
+    def slice_begin(self, tensor_shape: Any, pnum: int) -> list[int]:
+        """Where processor `pnum`'s slice of a tensor begins."""
+        return self.layout.slice_begin(tensor_shape, pnum)
+
+    def slice_size(self, tensor_shape: Any) -> int:
+        """Number of elements of the largest slice."""
+        return max(mtf.list_product(self.slice_shape(tensor_shape, pnum)) for pnum in range(self.size))
+
+    def laid_out_size(self, tensor_shape: Any) -> int:
+        """Number of elements of all slices together."""
+        return sum(mtf.list_product(self.slice_shape(tensor_shape, pnum)) for pnum in range(self.size))
+
+    def allreduce(self, x: Any, mesh_axes: Sequence[int], reduction_fn_string: str) -> Any:
+        return self._collective_with_groups(
+            x, mesh_axes, lambda xs, devices: collectives.allreduce(xs, devices, reduction_fn_string)
+        )
+
+    def _check_even(self, mesh_axis: int, what: str) -> None:
+        axis, count = self.layout.mesh_shape[mesh_axis]
+        shares = dict(self.layout.shares).get(axis, (1,))
+        sized = [dim for dim, _ in self.layout.sizes if self.layout.axis_of(dim) == mesh_axis]
+        if count > 1 and (sized or len(set(shares)) > 1):
+            raise UnevenShapeError(f"{what} over mesh axis {axis!r}, which is divided unevenly, names no dimension")
+
+    def allsplit(self, x: Any, mesh_axis: int, split_axis: int, which: Any = None) -> Any:
+        self._check_even(mesh_axis, "allsplit")
+        return super().allsplit(x, mesh_axis, split_axis, which)
+
+    def alltoall(self, x: Any, mesh_axis: int, split_axis: int, concat_axis: int) -> Any:
+        self._check_even(mesh_axis, "alltoall")
+        return super().alltoall(x, mesh_axis, split_axis, concat_axis)
+
+    def receive(self, x: Any, mesh_axis: int, source_pcoord: Sequence[int | None]) -> Any:
+        self._check_even(mesh_axis, "receive")
+        return super().receive(x, mesh_axis, source_pcoord)
+
+    def broadcast_impl(self, old_slices: Any, old_shape: Any, new_shape: Any) -> Any:
+        def broadcast(x: Any, pnum: int) -> Any:
+            kept = [d for d in new_shape.dims if d in old_shape.dims]
+            if kept != old_shape.dims:
+                x = tf.transpose(x, [old_shape.dims.index(d) for d in kept])
+            slice_shape = self.slice_shape(new_shape, pnum)
+            expanded = [s if d in kept else 1 for d, s in zip(new_shape.dims, slice_shape, strict=True)]
+            return tf.broadcast_to(tf.reshape(x, expanded), slice_shape)
+
+        return self.slicewise(broadcast, old_slices, self.laid_out_pnum())
+
+    def make_slices(self, tf_tensor: Any, tensor_shape: Any) -> list[Any]:
+        """Cuts a whole tensor into one slice per processor, on the device that holds it."""
+        with tf.device(tf_tensor.device):
+            return [
+                collectives.cut(tf_tensor, self.slice_begin(tensor_shape, pnum), self.slice_shape(tensor_shape, pnum))
+                for pnum in range(self.size)
+            ]
+
+    def random(self, shape: Any, tf_fn: Any, kwargs: Mapping[str, Any], seed: int | None = None) -> Any:
+        """Random numbers that do not depend on the layout.
+
+        One small random operation draws a seed a step; every processor makes the tensor from it and keeps its slice.
+
+        Args:
+          shape: mtf.Shape of the whole tensor.
+          tf_fn: tf.random.uniform, tf.random.normal or tf.random.truncated_normal; of any other function the whole
+            tensor is made in one place.
+          kwargs: keyword arguments of tf_fn.
+          seed: operation-level seed, or None for one that differs from run to run.
+        """
+        kwargs = {key: value for key, value in kwargs.items() if key not in ("name", "seed")}
+        if tf_fn not in _STATELESS:
+            with tf.device(self.devices[0]):
+                whole = tf_fn(shape.to_integer_list, seed=seed, **kwargs)
+            return self.LaidOutTensor(self.make_slices(whole, shape))
+        with tf.device(self.devices[0]):
+            step_seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32, seed=seed)
+
+        def draw(pnum: int) -> Any:
+            whole = _STATELESS[tf_fn](shape.to_integer_list, seed=step_seed, **kwargs)
+            return collectives.cut(whole, self.slice_begin(shape, pnum), self.slice_shape(shape, pnum))
+
+        return self.slicewise(draw, self.laid_out_pnum())

@@ -1,0 +1,158 @@
+"""Lowering and UnevenMeshImpl: what they refuse, other meshes, random numbers."""
+
+import numpy as np
+import pytest
+from oracle import mesh_impl_of
+
+import mtf_hetero
+from mtf_hetero import Layout, mtf, tf
+
+B, C = mtf.Dimension("b", 7), mtf.Dimension("c", 5)
+LAYOUTS = [
+    Layout("x:1", ""),
+    Layout("x:3", "b:x", {"x": [70, 25, 5]}),
+    Layout("x:3;y:2", "b:x;c:y", {"y": [1, 4]}),
+    Layout("x:2", "c:x", {"x": [1, 3]}),
+]
+
+
+def graph_of(build):
+    graph = mtf.Graph()
+    mesh = mtf.Mesh(graph, "mesh")
+    return graph, mesh, build(mesh)
+
+
+def values(layout, build, *, seed=5, runs=1):
+    with tf.Graph().as_default():
+        tf.set_random_seed(seed)
+        graph, mesh, y = graph_of(build)
+        lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl_of(layout)})
+        exported = lowering.export_to_tf_tensor(y)
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": layout.size})) as session:
+            return [session.run(exported) for _ in range(runs)]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda mesh: mtf.random_uniform(mesh, mtf.Shape([B, C])),
+        lambda mesh: mtf.random_normal(mesh, mtf.Shape([B, C]), stddev=2.0, dtype=tf.float64),
+        lambda mesh: mtf.dropout(mtf.ones(mesh, mtf.Shape([B, C])), is_training=True, keep_prob=0.5),
+        lambda mesh: mtf.dropout(
+            mtf.ones(mesh, mtf.Shape([B, C])), is_training=True, rate=0.4, noise_shape=mtf.Shape([C])
+        ),
+        lambda mesh: mtf.RandomOperation(mesh, mtf.Shape([B, C]), tf.random.gamma, alpha=2.0).outputs[0],
+    ],
+)
+def test_random_numbers_do_not_depend_on_the_layout(build):
+    expected = values(LAYOUTS[0], build, runs=2)
+    assert (expected[0] != expected[1]).any(), "every step draws anew"
+    for layout in LAYOUTS[1:]:
+        np.testing.assert_array_equal(values(layout, build, runs=2), expected)
+    assert (values(LAYOUTS[0], build, seed=6)[0] != expected[0]).any()
+
+
+def test_two_random_operations_differ():
+    shape = mtf.Shape([B, C])
+    (difference,) = values(LAYOUTS[1], lambda mesh: mtf.random_uniform(mesh, shape) - mtf.random_uniform(mesh, shape))
+    assert (difference != 0).all()
+
+
+def test_no_class_and_no_operation_of_mtf_is_changed():
+    with tf.Graph().as_default():
+        graph, mesh, _ = graph_of(lambda mesh: mtf.one_hot(mtf.range(mesh, B, tf.int32), C))
+        before = {op: op.lower.__func__ for op in graph.operations}
+        mtf_hetero.Lowering(graph, {mesh: mesh_impl_of(LAYOUTS[1])})
+        assert {op: op.lower.__func__ for op in graph.operations} == before
+
+
+def test_other_meshes_are_lowered_by_mtf():
+    with tf.Graph().as_default(), tf.Session() as session:
+        graph = mtf.Graph()
+        even, uneven = mtf.Mesh(graph, "even"), mtf.Mesh(graph, "uneven")
+        w = mtf.get_variable(even, "w", mtf.Shape([mtf.Dimension("c", 6)]), initializer=tf.ones_initializer())
+        v = mtf.get_variable(uneven, "v", mtf.Shape([C]), initializer=tf.ones_initializer())
+        impls = {
+            even: mtf.placement_mesh_impl.PlacementMeshImpl("x:2", "c:x", ["cpu:0"] * 2),
+            uneven: mtf_hetero.UnevenMeshImpl("x:2", "c:x", ["cpu:0"] * 2, shares={"x": [3, 2]}),
+        }
+        lowering = mtf_hetero.Lowering(graph, impls)
+        session.run(tf.global_variables_initializer())
+        session.run(lowering.copy_masters_to_slices())
+        assert [s.shape.as_list() for s in lowering.tensors[w].tensor_list] == [[3], [3]]
+        assert [s.shape.as_list() for s in lowering.tensors[v].tensor_list] == [[3], [2]]
+        assert session.run(lowering.export_to_tf_tensor(w)).sum() == 6
+
+
+def test_while_loops():
+    def build(mesh):
+        x = mtf.ones(mesh, mtf.Shape([B, C]))
+        i = mtf.constant(mesh, 0, dtype=tf.int32)
+        _, y = mtf.while_loop(lambda i, x: mtf.less(i, 5), lambda i, x: [i + 1, x * 2.0 + mtf.reduce_sum(x)], [i, x])
+        return y
+
+    expected = values(LAYOUTS[0], build)
+    for layout in LAYOUTS[1:]:
+        np.testing.assert_allclose(values(layout, build), expected, rtol=1e-6)
+
+
+def test_a_loop_with_accumulators_over_a_split_dimension_is_refused():
+    def build(mesh):
+        i, x = mtf.constant(mesh, 0, dtype=tf.int32), mtf.ones(mesh, mtf.Shape([B, C]))
+        return mtf.while_loop(
+            lambda i: mtf.less(i, 5), lambda i: [i + 1, x], [i], has_accumulators=True
+        )[-1]
+
+    with pytest.raises(NotImplementedError, match="WhileLoopOperation .*dimension 'b' of size 7.*mesh axis 'x'"):
+        values(LAYOUTS[1], build)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"devices": ["cpu:0"]}, "devices are .*1 device|devices are \\['cpu:0'\\], but the mesh x:2 has 2 processors"),
+        ({"devices": "cpu:0"}, "give one device per processor"),
+        ({"shares": {"x": [1, 2, 3]}}, "3 numbers for 2 processors"),
+        ({"shares": {"z": [1, 2]}}, "mesh axis 'z', which the mesh x:2 does not have"),
+        ({"sizes": {"q": [1, 2]}}, "dimension 'q', which no rule splits"),
+        ({"sizes": {"b": [7, 0]}}, "each must be a positive whole number"),
+        ({"shape": "x:two"}, "must be a whole number"),
+        ({"layout": "b-x"}, "is not a pair"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    good = {"shape": "x:2", "layout": "b:x", "devices": ["cpu:0", "cpu:1"]}
+    with pytest.raises(ValueError, match=message):
+        mtf_hetero.UnevenMeshImpl(**(good | arguments))
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (Layout("x:3", "c:x", sizes={"c": [2, 2, 2]}), "6 in all, but the dimension has size 5"),
+        (Layout("x:3", "q:x", sizes={"q": [2, 2, 2]}), "does not occur"),
+        (Layout("x:6", "c:x"), "size 5 cannot be split over the 6 processors"),
+        (Layout("x:2", "b:x;c:x"), "dimensions 'b', 'c', which the layout splits over one mesh axis, 'x'"),
+    ],
+)
+def test_layouts_that_do_not_fit_the_graph(layout, message):
+    with pytest.raises(ValueError, match=message):
+        values(layout, lambda mesh: mtf.ones(mesh, mtf.Shape([B, C])))
+
+
+def test_slice_shape_without_a_processor():
+    mesh_impl = mesh_impl_of(LAYOUTS[1])
+    assert mesh_impl.slice_shape(mtf.Shape([C])) == [5]
+    assert mesh_impl.slice_shape(mtf.Shape([B, C]), 0) == [5, 5]
+    assert mesh_impl.slice_begin(mtf.Shape([B, C]), 2) == [6, 0]
+    assert mesh_impl.slice_size(mtf.Shape([B, C])) == 25
+    assert mesh_impl.laid_out_size(mtf.Shape([B, C])) == 35
+    with pytest.raises(ValueError, match="name the processor"):
+        mesh_impl.slice_shape(mtf.Shape([B, C]))
+
+
+def test_a_rename_that_costs_nothing_adds_no_operation():
+    with tf.Graph().as_default() as tf_graph:
+        graph, mesh, _ = graph_of(lambda mesh: mtf.rename_dimension(mtf.ones(mesh, mtf.Shape([B, C])), "c", "d"))
+        mtf_hetero.Lowering(graph, {mesh: mesh_impl_of(Layout("x:2", "c:x;d:x", {"x": [3, 1]}))})
+        assert not [op.name for op in tf_graph.get_operations() if op.type in ("Reshape", "Slice", "ConcatV2")]

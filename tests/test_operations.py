@@ -1,0 +1,268 @@
+"""The oracle over operations: each on one and two mesh axes, with uneven and prime sizes, forward and gradient."""
+
+import pytest
+from oracle import check
+
+from mtf_hetero import Layout, mtf, tf
+
+B, H, W, C, F = (mtf.Dimension(n, s) for n, s in [("b", 7), ("h", 6), ("w", 4), ("c", 5), ("f", 11)])
+K3 = [mtf.Dimension("kh", 3), mtf.Dimension("kw", 3)]
+D = mtf.Dimension("d", 4)
+V = mtf.Dimension("v", 13)
+
+SHARES = {"x": [5, 2, 1], "y": [3, 1]}
+
+
+def layouts(*rules, sizes=None):
+    """One-axis layouts for rules of one pair, two-axis layouts for more."""
+    for rule in rules:
+        mesh = ";".join(f"{axis}:{len(SHARES[axis])}" for axis in sorted({pair[-1] for pair in rule.split(";")}))
+        shares = {axis: SHARES[axis] for axis in SHARES if f"{axis}:" in mesh}
+        yield Layout(mesh, rule, shares, sizes or {})
+
+
+def variable(feed, name, shape):
+    return mtf.get_variable(
+        feed.mesh, name, mtf.Shape(shape), dtype=feed.dtype, initializer=tf.random_normal_initializer()
+    )
+
+
+ONE = ("b:x", "c:x", "f:y", "b:x;c:y", "c:x;b:y", "f:x;b:y")
+
+
+def _einsum(feed):
+    x, w = feed("x", [B, C, H]), variable(feed, "w", [C, H, F])
+    return {"y": mtf.einsum([x, w], [B, F]), "z": mtf.einsum([x, w, feed("v", [B, F])], [B, C])}
+
+
+def _einsum_broadcast(feed):
+    return {"y": mtf.einsum([feed("x", [B, C]), feed("u", [C])], [C, B, F])}
+
+
+def _dense(feed):
+    dtype = mtf.VariableDType(feed.dtype)
+    y = mtf.layers.dense(
+        feed("x", [B, H, C]), [F], reduced_dims=[C], activation=mtf.relu, variable_dtype=dtype, name="dense"
+    )
+    return {"y": y, "z": mtf.layers.dense(y, [V], reduced_dims=[H, F], variable_dtype=dtype, name="dense2")}
+
+
+def _conv2d(strides, padding):
+    def build(feed):
+        x, w = feed("x", [B, H, W, C]), variable(feed, "w", [*K3, C, F])
+        return {"y": mtf.Conv2dOperation(x, w, [1, *strides, 1], padding).outputs[0]}
+
+    return build
+
+
+def _conv2d_two_batch_dims(feed):
+    x, w = feed("x", [B, V, H, W, C]), variable(feed, "w", [*K3, C, F])
+    return {"y": mtf.Conv2dOperation(x, w, [1, 1, 1, 1], "SAME").outputs[0]}
+
+
+def _conv3d(padding):
+    def build(feed):
+        x, w = feed("x", [B, D, H, W, C]), variable(feed, "w", [mtf.Dimension("kd", 3), *K3, C, F])
+        return {"y": mtf.Conv3dOperation(x, w, [1, 1, 1, 1, 1], padding).outputs[0]}
+
+    return build
+
+
+def _conv2d_transpose(feed):
+    x, w = feed("x", [B, H, W, C]), variable(feed, "w", [mtf.Dimension("kh", 2), mtf.Dimension("kw", 2), F, C])
+    return {"y": mtf.Conv2dTransposeOperation(x, w, [1, 2, 2, 1], "SAME").outputs[0]}
+
+
+def _conv3d_transpose(feed):
+    kernel = [mtf.Dimension(n, 2) for n in ("kd", "kh", "kw")]
+    x, w = feed("x", [B, D, H, W, C]), variable(feed, "w", [*kernel, F, C])
+    return {"y": mtf.Conv3dTransposeOperation(x, w, [1, 2, 2, 2, 1], "SAME").outputs[0]}
+
+
+def _pool2d(feed):
+    x = feed("x", [B, H, W, C])
+    return {"max": mtf.layers.max_pool2d(x, [2, 2]), "average": mtf.layers.avg_pool2d(x, [3, 2])}
+
+
+def _reductions(feed):
+    x = feed("x", [B, H, C])
+    return {
+        "sum": mtf.reduce_sum(x, reduced_dim=B),
+        "mean": mtf.reduce_mean(x, output_shape=[C]),
+        "max": mtf.reduce_max(x, reduced_dim=C),
+        "min": mtf.reduce_min(x, output_shape=[H]),
+        "all": mtf.reduce_sum(x),
+        "transposed": mtf.reduce_sum(x, output_shape=[C, B]),
+        "logsumexp": mtf.reduce_logsumexp(x, C),
+    }
+
+
+def _broadcast(feed):
+    x = feed("x", [C])
+    return {"y": mtf.broadcast(x, mtf.Shape([B, C, H])), "t": mtf.broadcast(feed("u", [C, B]), mtf.Shape([B, H, C]))}
+
+
+def _elementwise(feed):
+    x, u = feed("x", [B, C]), feed("u", [C])
+    positive = mtf.square(x) + 0.5
+    return {
+        "add": x + u,
+        "transposed": mtf.add(x, feed("t", [C, B]), output_shape=mtf.Shape([C, B])),
+        "outer": mtf.multiply(u, feed("f", [F]), output_shape=mtf.Shape([F, C])),
+        "div": x / positive,
+        "minmax": mtf.minimum(x, u) + mtf.maximum(x, 0.25),
+        "scalar": 3.0 * x - 1.5,
+        "log": mtf.log(positive) + mtf.sqrt(positive) + mtf.rsqrt(positive) + mtf.pow(positive, 1.5),
+        "relu": mtf.relu(x) + mtf.leaky_relu(x) + mtf.abs(x),
+        "smooth": mtf.sigmoid(x) + mtf.tanh(x) + mtf.gelu(x) + mtf.swish(x),
+        "generic": mtf.elu(x) + mtf.softplus(x) + mtf.sin(x) + mtf.selu(mtf.cos(x)),
+        "compare": mtf.cast(mtf.less(x, u), feed.dtype),
+        "where": mtf.where(mtf.greater(x, 0), x, mtf.square(x)),
+        "stop": mtf.stop_gradient(x) * x,
+        "cast": mtf.to_int32(x * 10),
+    }
+
+
+def _softmax_loss(feed):
+    logits = feed("x", [B, H, V])
+    targets = mtf.one_hot(feed("t", [B, H], below=V.size), V, dtype=feed.dtype)
+    return {
+        "softmax": mtf.softmax(logits, V),
+        "loss": mtf.layers.softmax_cross_entropy_with_logits(logits, targets, V),
+        "z": mtf.layers.softmax_cross_entropy_with_logits(logits, targets, V, z_loss=1e-2),
+        "mean": mtf.reduce_mean(mtf.layers.softmax_cross_entropy_with_logits(logits, targets, V)),
+    }
+
+
+def _integer_targets(feed):
+    targets = feed("t", [B, H], below=V.size)
+    return {"loss": mtf.layers.softmax_cross_entropy_with_logits(feed("x", [B, H, V]), targets, V)}
+
+
+def _gather(feed):
+    return {"y": mtf.gather(variable(feed, "w", [V, C]), feed("i", [B, H], below=V.size), V)}
+
+
+def _layer_norm(feed):
+    return {"y": mtf.layers.layer_norm(feed("x", [B, H, C]), C)}
+
+
+def _batch_norm(is_training):
+    def build(feed):
+        x = feed("x", [B, H, W, C])
+        y, _ = mtf.layers.batch_norm(x, is_training, momentum=0.9, name="bn")
+        return {"y": y}
+
+    return build
+
+
+def _range_and_cumsum(feed):
+    return {"range": mtf.range(feed.mesh, C, dtype=tf.int32), "cumsum": mtf.cumsum(feed("x", [B, C]), C)}
+
+
+def _constants(feed):
+    return {
+        "ones": mtf.ones(feed.mesh, mtf.Shape([B, C]), dtype=feed.dtype) * feed("x", [C]),
+        "zeros": mtf.zeros_like(feed("u", [B, F])),
+    }
+
+
+def _variables(feed):
+    w = variable(feed, "w", [C, F])
+    return {"w": w * 2.0, "s": variable(feed, "s", []) * w}
+
+
+def _whole_dims(feed):
+    """Operations along a dimension that is whole, with another one split."""
+    x = feed("x", [B, H, C])
+    first, second = mtf.split(x, H, [2, 4])
+    return {
+        "concat": mtf.concat([x, feed("u", [B, mtf.Dimension("h", 2), C])], "h"),
+        "first": first,
+        "second": second * 2.0,
+        "slice": mtf.slice(x, 1, 3, "h"),
+        "pad": mtf.pad(x, [1, 2], "h"),
+        "stack": mtf.stack([x, x * 2.0], "two", 1),
+        "unstack": mtf.add_n(mtf.unstack(x, H)),
+        "shift": mtf.shift(x, 2, H, wrap=True) + mtf.shift(x, -1, H, wrap=False),
+        "top": mtf.top_k(x, H, mtf.Dimension("k", 2))[0],
+        "argmax": mtf.argmax(x, H),
+    }
+
+
+PROGRAMS = {
+    "einsum": (_einsum, (*ONE, "h:x", "h:x;f:y", "c:x;h:y")),
+    "einsum_broadcast": (_einsum_broadcast, ONE),
+    "dense": (_dense, (*ONE, "h:x;f:y", "v:x;f:y", "v:x")),
+    "conv2d_same": (_conv2d((1, 1), "SAME"), ONE),
+    "conv2d_valid": (_conv2d((1, 1), "VALID"), ONE),
+    "conv2d_strided": (_conv2d((2, 2), "SAME"), ONE),
+    "conv2d_two_batch_dims": (_conv2d_two_batch_dims, (*ONE, "b:x;v:y", "v:x")),
+    "conv3d_same": (_conv3d("SAME"), ONE),
+    "conv3d_valid": (_conv3d("VALID"), ONE[:1] + ONE[3:]),
+    "conv2d_transpose": (_conv2d_transpose, ONE),
+    "conv3d_transpose": (_conv3d_transpose, ONE),
+    "pool2d": (_pool2d, ("b:x", "c:x", "b:x;c:y")),
+    "reductions": (_reductions, ("b:x", "h:x", "c:x", "b:x;c:y", "h:x;b:y")),
+    "broadcast": (_broadcast, ("b:x", "c:y", "h:x", "b:x;c:y", "c:x;h:y")),
+    "elementwise": (_elementwise, ("b:x", "c:x", "b:x;c:y", "f:x;c:y")),
+    "softmax_loss": (_softmax_loss, ("b:x", "h:x", "v:x", "b:x;v:y", "v:x;h:y")),
+    "integer_targets": (_integer_targets, ("b:x", "v:x", "b:x;v:y")),
+    "gather": (_gather, ("b:x", "v:x", "c:x", "b:x;v:y", "v:x;c:y")),
+    "range_and_cumsum": (_range_and_cumsum, ("b:x", "c:x", "b:x;c:y")),
+    "constants": (_constants, ONE),
+    "variables": (_variables, ("c:x", "f:x", "c:x;f:y", "f:x;c:y", "b:x")),
+    "whole_dims": (_whole_dims, ("b:x", "c:x", "b:x;c:y")),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_operation_is_the_same_on_every_layout(name):
+    build, rules = PROGRAMS[name]
+    check(build, *layouts(*rules))
+
+
+FLOAT32_PROGRAMS = {  # TensorFlow lacks the float64 kernel, or mtf's layer makes float32 variables
+    "pool3d": (
+        lambda feed: {
+            "max": mtf.layers.max_pool3d(feed("x", [B, D, H, W, C]), [2, 2, 2]),
+            "average": mtf.layers.avg_pool3d(feed("x", [B, D, H, W, C]), [2, 3, 2]),
+        },
+        ("b:x", "c:x", "b:x;c:y"),
+    ),
+    "layer_norm": (_layer_norm, ("b:x", "h:x", "c:x", "b:x;c:y")),
+    "batch_norm_training": (_batch_norm(True), ("b:x", "c:x", "h:x", "b:x;c:y", "h:x;b:y")),
+    "batch_norm_inference": (_batch_norm(False), ("b:x", "c:x", "h:x", "b:x;c:y")),
+}
+
+
+@pytest.mark.parametrize("name", FLOAT32_PROGRAMS)
+def test_float32_operation_is_the_same_on_every_layout(name):
+    build, rules = FLOAT32_PROGRAMS[name]
+    check(build, *layouts(*rules), dtype=tf.float32)
+
+
+def test_exact_sizes_are_kept():
+    check(_dense, *layouts("f:x", "f:x;b:y", sizes={"f": [2, 8, 1]}))
+
+
+@pytest.mark.parametrize(
+    ("build", "rule", "dim"),
+    [
+        (_conv2d((1, 1), "SAME"), "h:x", "h"),
+        (_conv2d((1, 1), "SAME"), "kw:x", "kw"),
+        (_pool2d, "w:x", "w"),
+        (lambda feed: {"y": mtf.concat([feed("x", [B]), feed("u", [B])], "b")}, "b:x", "b"),
+        (lambda feed: {"y": mtf.split(feed("x", [H]), H, [3, 3])[0]}, "h:x", "h"),
+        (lambda feed: {"y": mtf.slice(feed("x", [H]), 0, 3, "h")}, "h:x", "h"),
+        (lambda feed: {"y": mtf.pad(feed("x", [H]), [1, 1], "h")}, "h:x", "h"),
+        (lambda feed: {"y": mtf.stack([feed("x", [H])] * 3, "s")}, "s:x", "s"),
+        (lambda feed: {"y": mtf.add_n(mtf.unstack(feed("x", [H, B]), H))}, "h:x", "h"),
+        (lambda feed: {"y": mtf.shift(feed("x", [H]), 1, H, wrap=True)}, "h:x", "h"),
+        (lambda feed: {"y": mtf.top_k(feed("x", [H]), H, mtf.Dimension("k", 2))[0]}, "h:x", "h"),
+        (lambda feed: {"y": mtf.slicewise(tf.nn.softmax, [feed("x", [B, H])], splittable_dims=[B])}, "h:x", "h"),
+    ],
+)
+def test_what_cannot_be_split_says_operation_dimension_and_axis(build, rule, dim):
+    with pytest.raises(NotImplementedError, match=rf"Operation '.*dimension '{dim}'.*mesh axis 'x'"):
+        check(build, *layouts(rule))
