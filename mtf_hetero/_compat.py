@@ -5,8 +5,10 @@ versions took away from under it is put back here, each shim with the version an
 Every other module says `from mtf_hetero._compat import mtf, tf`.
 """
 
+import importlib
 import types
 from importlib import metadata
+from typing import Any
 
 OLDEST_TENSORFLOW = (2, 15)
 MESH_TENSORFLOW = "0.1.21"
@@ -23,10 +25,10 @@ def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> Non
     """Raises ImportError, in one line, unless the two versions are ones that mtf_hetero supports."""
     oldest = ".".join(str(part) for part in OLDEST_TENSORFLOW)
     try:
-        found = tuple(int(part) for part in tensorflow_version.split(".")[:2])
+        supported = [int(part) for part in tensorflow_version.split(".")[:2]] >= list(OLDEST_TENSORFLOW)
     except ValueError:
-        found = (0, 0)
-    if found < OLDEST_TENSORFLOW:
+        supported = False
+    if not supported:
         raise ImportError(
             f"TensorFlow {tensorflow_version} is too old: mtf_hetero needs {oldest} or newer; "
             f"pip install 'tensorflow>={oldest}'"
@@ -38,13 +40,7 @@ def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> Non
         )
 
 
-def _tensorflow_version() -> str:
-    import tensorflow
-
-    return tensorflow.__version__
-
-
-def _add_estimator(tf_v1: types.ModuleType) -> None:
+def _add_estimator(tf_v1: Any) -> None:
     """TensorFlow 2.16 removed tf.estimator: `ImportError: cannot import name 'estimator'`.
 
     mesh_tensorflow.ops takes two base classes from it, and both have always lived in tf.train.
@@ -54,34 +50,30 @@ def _add_estimator(tf_v1: types.ModuleType) -> None:
     except (AttributeError, ImportError):  # 2.15 imports tensorflow_estimator on first access
         complete = False
     if not complete:
-        estimator = types.ModuleType("tensorflow.compat.v1.estimator")
+        estimator: Any = types.ModuleType("tensorflow.compat.v1.estimator")
         estimator.CheckpointSaverListener = tf_v1.train.CheckpointSaverListener
         estimator.SessionRunHook = tf_v1.train.SessionRunHook
         tf_v1.estimator = estimator
 
 
 def _add_register_tensor_conversion_function() -> None:
-    """TensorFlow 2.15 moved a function: `module ...framework.ops has no attribute 'register_tensor_conversion_function'`.
+    """TensorFlow 2.15 moved it: `AttributeError: module ...ops has no attribute 'register_tensor_conversion_function'`.
 
     mesh_tensorflow.tpu_variables calls it while it is imported.
     """
-    from tensorflow.python.framework import ops
-
+    ops: Any = importlib.import_module("tensorflow.python.framework.ops")
     if not hasattr(ops, "register_tensor_conversion_function"):
-        from tensorflow.python.framework import tensor_conversion_registry
+        registry: Any = importlib.import_module("tensorflow.python.framework.tensor_conversion_registry")
+        ops.register_tensor_conversion_function = registry.register_tensor_conversion_function
 
-        ops.register_tensor_conversion_function = tensor_conversion_registry.register_tensor_conversion_function
 
-
-def _import() -> tuple[types.ModuleType, types.ModuleType]:
-    check_versions(_tensorflow_version(), _version("mesh-tensorflow"))
-    import tensorflow.compat.v1 as tf_v1
-
+def _import() -> tuple[Any, Any]:
+    tensorflow: Any = importlib.import_module("tensorflow")
+    check_versions(tensorflow.__version__, _version("mesh-tensorflow"))
+    tf_v1: Any = importlib.import_module("tensorflow.compat.v1")
     _add_estimator(tf_v1)
     _add_register_tensor_conversion_function()
-    import mesh_tensorflow
-
-    return mesh_tensorflow, tf_v1
+    return importlib.import_module("mesh_tensorflow"), tf_v1
 
 
 mtf, tf = _import()

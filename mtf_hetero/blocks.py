@@ -116,7 +116,9 @@ def _pieces(
     Where several processors hold the same slice, the one that shares the most mesh coordinates with `pnum` sends it.
     """
     home = layout.coordinates(pnum)
-    choices: list[list[tuple[int | None, int, int, int]]] = []  # per dimension: (coordinate, begin in slice, size, axis)
+    choices: list[
+        list[tuple[int | None, int, int, int]]
+    ] = []  # per dimension: (coordinate, begin in slice, size, axis)
     for dim, (begin, end) in zip(shape, need, strict=True):
         axis = layout.axis_of(dim.name)
         if axis is None:

@@ -11,8 +11,11 @@ from typing import Any
 
 from mtf_hetero._compat import tf
 
-_REDUCTIONS = {"SUM": tf.add_n, "MAX": functools.partial(functools.reduce, tf.maximum),
-               "MIN": functools.partial(functools.reduce, tf.minimum)}
+_REDUCTIONS = {
+    "SUM": tf.add_n,
+    "MAX": functools.partial(functools.reduce, tf.maximum),
+    "MIN": functools.partial(functools.reduce, tf.minimum),
+}
 
 
 def reduce(xs: Sequence[Any], reduction: str = "SUM") -> Any:

@@ -5,7 +5,6 @@ A layout is what Mesh-TensorFlow calls a mesh shape and layout rules, and one th
 `sizes` gives the exact sizes of one dimension and wins over the shares.
 """
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -206,14 +205,16 @@ class Layout:
 
     def check(self, shape: Iterable) -> None:
         """Raises ValueError where two dimensions of one tensor are split over the same mesh axis."""
-        used = [(self.axis_of(dim.name), dim.name) for dim in shape if self.axis_of(dim.name) is not None]
-        counts = collections.Counter(axis for axis, _ in used)
-        for axis, count in counts.items():
-            if count > 1:
-                names = ", ".join(repr(name) for other, name in used if other == axis)
+        used: dict[str, list[str]] = {}
+        for dim in shape:
+            axis = self.axis_name_of(dim.name)
+            if axis is not None:
+                used.setdefault(axis, []).append(repr(dim.name))
+        for axis, names in used.items():
+            if len(names) > 1:
                 raise ValueError(
-                    f"a tensor has dimensions {names}, which the layout splits over one mesh axis, "
-                    f"{self._axis_names[axis]!r}; split at most one of them over it"
+                    f"a tensor has dimensions {', '.join(names)}, which the layout splits over one mesh axis, "
+                    f"{axis!r}; split at most one of them over it"
                 )
 
     def slice_shape(self, shape: Iterable, pnum: int | None = None) -> list[int]:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mtf_hetero import collectives
-from mtf_hetero import variables
+from mtf_hetero import collectives, variables
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layout import Layout, UnevenShapeError
 

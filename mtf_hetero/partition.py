@@ -1,9 +1,12 @@
-"""How a number of units is divided over processors: by share, or by measured time. Pure integer arithmetic.
+"""How N units of a dimension are divided over p processors: by share, or by measured time. Pure, no TensorFlow.
 
-Everything that divides a dimension uses these two functions, so there is one rounding rule.
+Both functions give whole numbers that sum to the total exactly, keep the minimum and the caps, and always end. Shares
+are taken as exact fractions, so that the result does not depend on the order or the rounding of floating-point sums.
 """
 
+import bisect
 import heapq
+import itertools
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -12,196 +15,243 @@ from typing import Any
 
 import numpy as np
 
+Caps = Sequence[int | None] | None
+TimeFn = Callable[[int], float]
 
-def check_shares(shares: Sequence[Any], *, name: str = "shares") -> None:
-    """Raises ValueError, in one line, unless the shares are finite positive numbers and there is at least one."""
+
+def check_shares(shares: Sequence[float], *, name: str = "shares") -> None:
+    """Checks that there is at least one share and that each is a positive finite number.
+
+    Args:
+      shares: one relative weight per processor.
+      name: what the message calls them.
+
+    Raises:
+      ValueError: no shares, or one that is not a positive finite number (True and False are not numbers here).
+    """
+    shares = list(shares)
     if not shares:
         raise ValueError(f"{name} are empty; give one positive number per processor")
-    for share in shares:
-        real = isinstance(share, numbers.Real) and not isinstance(share, (bool, np.bool_))
-        if not real or not math.isfinite(share) or share <= 0:
-            raise ValueError(f"{name} are {list(shares)}: {share!r} is not a positive number; give one per processor")
-
-
-def _granules(
-    total: int, count: int, minimum: int, multiple_of: int, caps: Sequence[int | None] | None
-) -> tuple[int, int, list[int]]:
-    """Checks the demands; returns the total, the minimum and the caps in units of the granule."""
-    for name, value, least in (("total", total, 1), ("minimum", minimum, 0), ("multiple_of", multiple_of, 1)):
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}")
-    if total % multiple_of:
-        raise ValueError(f"total is {total}, which is not a multiple of multiple_of={multiple_of}; change one of the two")
-    least = -(-minimum // multiple_of)
-    units = total // multiple_of
-    if count * least > units:
-        raise ValueError(
-            f"total is {total}: too little for {count} processors with at least {least * multiple_of} each; "
-            "use fewer processors or a smaller minimum"
-        )
-    if caps is None:
-        return units, least, [units] * count
-    if len(caps) != count:
-        raise ValueError(f"caps are {list(caps)}: {len(caps)} for {count} processors; give one per processor, or None")
-    most = [units if cap is None else min(units, cap // multiple_of) for cap in caps]
-    for cap, limit in zip(caps, most, strict=True):
-        if limit < least:
-            raise ValueError(f"a cap is {cap}, below the least size of {least * multiple_of}; raise it, or leave one out")
-    if sum(most) < units:
-        raise ValueError(
-            f"caps are {list(caps)}: together they allow {sum(most) * multiple_of} of {total}; raise a cap or add devices"
-        )
-    return units, least, most
+    for i, share in enumerate(shares):
+        real = isinstance(share, numbers.Real) and not isinstance(share, bool)
+        if not (real and math.isfinite(share) and share > 0):
+            raise ValueError(
+                f"{name} are {shares}: number {i} is {share!r}, but each must be finite and greater than zero; "
+                "leave out a processor that is to do nothing"
+            )
 
 
 def split_by_share(
-    total: int,
-    shares: Sequence[float],
-    *,
-    minimum: int = 1,
-    multiple_of: int = 1,
-    caps: Sequence[int | None] | None = None,
+    total: int, shares: Sequence[float], *, minimum: int = 1, multiple_of: int = 1, caps: Caps = None
 ) -> tuple[int, ...]:
-    """Divides `total` units in proportion to shares: largest remainders, within bounds.
+    """Divides `total` units in proportion to the shares.
 
-    What a processor may not take beyond its cap goes to the others in proportion, and what it gets to reach the
-    minimum is taken from them in proportion. Ties go to the larger share, then to the lower index.
+    The fractional target of processor i is clamp(level * shares[i], minimum, caps[i]), with the one level at which the
+    targets sum to the total: what a minimum takes or a cap leaves is borne by the others in proportion. Targets are
+    rounded by largest remainder; a tie goes to the larger share, then to the lower index.
 
     Args:
-      total: units to divide.
-      shares: one positive weight per processor; only their ratios matter.
-      minimum: least size, in units.
-      multiple_of: every size is a multiple of it, in units.
-      caps: largest size per processor, in units; None where there is no limit.
+      total: number of units.
+      shares: one relative weight per processor; only their ratios matter.
+      minimum: least number of units of a processor, rounded up to a multiple of the granule.
+      multiple_of: the granule; every size is a multiple of it.
+      caps: most units of each processor, None for no cap; rounded down to a multiple of the granule.
 
     Returns:
-      One size per processor; they add up to `total`.
+      One size per processor.
 
     Raises:
-      ValueError: a share that is not positive, or demands that cannot all be met.
+      ValueError: an argument is out of range, or no division satisfies all of them.
 
     Example:
       >>> split_by_share(60, [70, 25, 5])
       (42, 15, 3)
     """
     check_shares(shares)
-    units, least, most = _granules(total, len(shares), minimum, multiple_of, caps)
-    weights = [Fraction(share) for share in shares]
-    targets = _proportional(units, weights, least, most)
+    weights = [_to_fraction(share) for share in shares]
+    granules, low, highs = _check_bounds(total, len(weights), minimum=minimum, multiple_of=multiple_of, caps=caps)
+    targets = _fill(granules, weights, low, highs)
     sizes = [math.floor(target) for target in targets]
-    order = sorted(range(len(sizes)), key=lambda p: (sizes[p] - targets[p], -weights[p], p))
-    for p in order[: units - sum(sizes)]:
-        sizes[p] += 1
+    order = sorted(range(len(weights)), key=lambda i: (sizes[i] - targets[i], -weights[i], i))
+    for i in order[: granules - sum(sizes)]:
+        sizes[i] += 1
     return tuple(size * multiple_of for size in sizes)
 
 
-def _proportional(units: int, weights: Sequence[Fraction], least: int, most: Sequence[int]) -> list[Fraction]:
-    """clamp(x * weight, least, most) for the x with which they add up to `units`.
-
-    The sum grows with x and is linear between the points where a processor leaves or reaches a bound.
-    """
-
-    def clamped(x: Fraction) -> list[Fraction]:
-        return [min(max(x * w, Fraction(least)), Fraction(m)) for w, m in zip(weights, most, strict=True)]
-
-    points = sorted({Fraction(least) / w for w in weights} | {m / w for w, m in zip(weights, most, strict=True)})
-    below = max((x for x in points if sum(clamped(x)) <= units), default=points[0])
-    fixed = Fraction(0)
-    free = Fraction(0)
-    for w, m in zip(weights, most, strict=True):
-        if least <= below * w < m:
-            free += w
-        else:
-            fixed += min(max(below * w, Fraction(least)), Fraction(m))
-    return clamped((units - fixed) / free) if free else clamped(below)
-
-
 def split_by_time(
-    total: int,
-    times: Sequence[Callable[[int], float]],
-    *,
-    minimum: int = 1,
-    multiple_of: int = 1,
-    caps: Sequence[int | None] | None = None,
+    total: int, times: Sequence[TimeFn], *, minimum: int = 1, multiple_of: int = 1, caps: Caps = None
 ) -> tuple[int, ...]:
-    """Divides `total` units so that the slowest processor is as early as it can be: exact min-max.
+    """Divides `total` units so that the slowest processor is as fast as can be; exact for any time functions.
 
-    Among the divisions with the least maximum it takes one with the least sum of times.
+    Where no time falls with the number of units, granules are dealt one by one to whoever would then be fastest
+    (a tie goes to the fewer units, then to the lower index). Otherwise a dynamic programme of
+    O(processors * (total / multiple_of)^2) steps finds the least maximum, and of the divisions that reach it one with
+    the least sum of times.
 
     Args:
-      total: units to divide.
-      times: per processor, the seconds that it needs for n units. Any function: steps and dips are respected.
-      minimum: least size, in units.
-      multiple_of: every size is a multiple of it, in units.
-      caps: largest size per processor, in units; None where there is no limit.
+      total: number of units.
+      times: one function per processor from a number of units to seconds, called at every multiple of the granule
+        that the processor could get. It may be infinite, and need not be monotone.
+      minimum: least number of units of a processor, rounded up to a multiple of the granule.
+      multiple_of: the granule; every size is a multiple of it.
+      caps: most units of each processor, None for no cap; rounded down to a multiple of the granule.
 
     Returns:
-      One size per processor; they add up to `total`.
+      One size per processor.
 
     Raises:
-      ValueError: a time that is negative or not a number, or demands that cannot all be met.
+      ValueError: an argument is out of range, a time is negative or not a number, or no division satisfies all.
 
     Example:
-      >>> split_by_time(12, [lambda n: 1.0 * n, lambda n: 2.0 * n])
-      (8, 4)
+      >>> split_by_time(60, [lambda n: n / 70, lambda n: n / 25, lambda n: n / 5])
+      (42, 15, 3)
     """
     if not times:
-        raise ValueError("times are empty; give one function per processor")
-    units, least, most = _granules(total, len(times), minimum, multiple_of, caps)
-    spare = units - least * len(times)  # no processor can have more than this above the minimum
-    tables = []
-    for p, (time, limit) in enumerate(zip(times, most, strict=True)):
-        sizes = range(least, min(limit, least + spare) + 1)
-        tables.append(np.array([time(n * multiple_of) for n in sizes], dtype=float))
-        wrong = np.flatnonzero(~(tables[-1] >= 0))
-        if wrong.size:
-            n = sizes[wrong[0]] * multiple_of
-            raise ValueError(f"the time of processor {p} for {n} units is {time(n)!r}; it must be a number from 0 on")
-    if all((np.diff(table) >= 0).all() for table in tables):
-        extra = _greedy(spare, tables)
+        raise ValueError("times are empty; give one function from units to seconds per processor")
+    granules, low, highs = _check_bounds(total, len(times), minimum=minimum, multiple_of=multiple_of, caps=caps)
+    tables = [
+        [_seconds(time_fn, n * multiple_of, processor) for n in range(low, high + 1)]
+        for processor, (time_fn, high) in enumerate(zip(times, highs, strict=True))
+    ]
+    spare = granules - low * len(tables)
+    if all(a <= b for table in tables for a, b in itertools.pairwise(table)):
+        extra = _deal(spare, tables)
     else:
-        extra = _dynamic_programme(spare, tables)
-    return tuple((least + e) * multiple_of for e in extra)
+        extra = _search(spare, [np.array(table) for table in tables])
+    ends = all(math.isfinite(table[n]) for table, n in zip(tables, extra, strict=True))
+    if not ends or sum(extra) != spare:
+        raise ValueError(
+            f"times allow no division of total={total} in which every processor ends; "
+            "raise the caps or leave out the processor whose time is infinite"
+        )
+    return tuple((low + n) * multiple_of for n in extra)
 
 
-def _greedy(spare: int, tables: Sequence[np.ndarray]) -> list[int]:
-    """Gives each next granule to the processor that would then be the earliest; exact for non-decreasing times."""
+def _to_fraction(x: Any) -> Fraction:
+    if isinstance(x, numbers.Rational):
+        return Fraction(int(x.numerator), int(x.denominator))  # NumPy's integers would overflow in products
+    return Fraction(float(x))
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name} is {value!r}, but must be a whole number; give {least} or more")
+
+
+def _check_bounds(
+    total: int, count: int, *, minimum: int, multiple_of: int, caps: Caps
+) -> tuple[int, int, tuple[int, ...]]:
+    """Checks the demands and converts them to granules: (total, least of each processor, most of each processor)."""
+    _check_whole("total", total, 1)
+    _check_whole("minimum", minimum, 0)
+    _check_whole("multiple_of", multiple_of, 1)
+    total, minimum, multiple_of = int(total), int(minimum), int(multiple_of)
+    granules, rest = divmod(total, multiple_of)
+    if rest:
+        raise ValueError(
+            f"total is {total}, but must be a multiple of multiple_of={multiple_of}; "
+            f"make it {total - rest + multiple_of} or use a granule that divides it"
+        )
+    low = -(-minimum // multiple_of)
+    if granules < count * low:
+        raise ValueError(
+            f"total is {total}, but {count} processors need at least {low * multiple_of} each (minimum={minimum}, "
+            f"multiple_of={multiple_of}), {count * low * multiple_of} together; use fewer processors or a lower minimum"
+        )
+    return granules, low, _check_caps(caps, count, granules, low, multiple_of)
+
+
+def _check_caps(caps: Caps, count: int, granules: int, low: int, multiple_of: int) -> tuple[int, ...]:
+    room = granules - (count - 1) * low
+    if caps is None:
+        return (room,) * count
+    if len(caps) != count:
+        raise ValueError(
+            f"caps are {list(caps)}: {len(caps)} for {count} processors; give one per processor, None for no cap"
+        )
+    highs = []
+    for i, cap in enumerate(caps):
+        if cap is not None:
+            _check_whole(f"caps[{i}]", cap, 0)
+            if cap // multiple_of < low:
+                raise ValueError(
+                    f"caps[{i}] is {cap}, below the {low * multiple_of} units that each processor must have "
+                    f"(minimum in multiples of {multiple_of}); raise the cap or lower the minimum"
+                )
+        highs.append(room if cap is None else min(room, int(cap) // multiple_of))
+    if sum(highs) < granules:
+        raise ValueError(
+            f"caps are {list(caps)}: in multiples of {multiple_of} they hold {sum(highs) * multiple_of} units, less "
+            f"than total={granules * multiple_of}; raise a cap or set it to None"
+        )
+    return tuple(highs)
+
+
+def _fill(granules: int, weights: Sequence[Fraction], low: int, highs: Sequence[int]) -> list[Fraction]:
+    """Fractional targets: the level is found exactly, between two of the levels at which a processor meets a bound."""
+
+    def targets(level: Fraction) -> list[Fraction]:
+        return [min(max(level * w, Fraction(low)), Fraction(high)) for w, high in zip(weights, highs, strict=True)]
+
+    levels = sorted({bound / w for w, high in zip(weights, highs, strict=True) for bound in (low, high)})
+    k = bisect.bisect_left(levels, granules, key=lambda level: sum(targets(level)))
+    if k == 0:
+        return targets(levels[0])
+    below, above = sum(targets(levels[k - 1])), sum(targets(levels[k]))
+    part = Fraction(granules - below) / (above - below)
+    return targets(levels[k - 1] + part * (levels[k] - levels[k - 1]))
+
+
+def _seconds(time_fn: TimeFn, units: int, processor: int) -> float:
+    seconds = float(time_fn(units))
+    if not seconds >= 0:
+        raise ValueError(
+            f"times[{processor}]({units}) is {seconds}, but a time must be zero or more; measure this processor again"
+        )
+    return seconds
+
+
+def _deal(spare: int, tables: Sequence[Sequence[float]]) -> list[int]:
+    """Deals granules to whoever would then be fastest. Exact for non-decreasing tables.
+
+    Were the maximum not least, another division would give less to the processor that has it and more to some other,
+    whose next time would then be smaller; but that one was passed over.
+    """
     extra = [0] * len(tables)
-    heap = [(table[1], p) for p, table in enumerate(tables) if len(table) > 1]
+    heap = [(table[1], 1, p) for p, table in enumerate(tables) if len(table) > 1]
     heapq.heapify(heap)
     for _ in range(spare):
-        _, p = heapq.heappop(heap)
-        extra[p] += 1
-        if extra[p] + 1 < len(tables[p]):
-            heapq.heappush(heap, (tables[p][extra[p] + 1], p))
+        _, n, p = heapq.heappop(heap)
+        extra[p] = n
+        if n + 1 < len(tables[p]):
+            heapq.heappush(heap, (tables[p][n + 1], n + 1, p))
     return extra
 
 
-def _dynamic_programme(spare: int, tables: Sequence[np.ndarray]) -> list[int]:
-    """First the least maximum, then the least sum of times among the divisions that reach it."""
-    limit = _fold(spare, tables, np.maximum)[0][spare]
-    bounded = [np.where(table <= limit, table, np.inf) for table in tables]
-    _, choices = _fold(spare, bounded, np.add)
-    extra, left = [], spare
-    for choice in reversed(choices):
-        extra.append(int(choice[left]))
-        left -= extra[-1]
+def _search(spare: int, tables: Sequence[np.ndarray]) -> list[int]:
+    """Least maximum of any tables, and then least sum among the divisions that reach it.
+
+    Where no division is finite, what is returned does not sum to `spare`.
+    """
+    least_max = _best(spare, tables, np.maximum)[-1][spare]
+    allowed = [np.where(table <= least_max, table, np.inf) for table in tables]
+    best = _best(spare, allowed, np.add)
+    extra = []
+    for before, table in zip(reversed(best[:-1]), reversed(allowed), strict=True):
+        most = min(len(table), spare + 1)
+        extra.append(int(np.argmin(table[:most] + before[spare - most + 1 : spare + 1][::-1])))
+        spare -= extra[-1]
     return extra[::-1]
 
 
-def _fold(spare: int, tables: Sequence[np.ndarray], combine: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-    """best[n]: the least combined time in which the processors so far do n granules; choices[p][n]: p's part of n."""
-    best = np.full(spare + 1, np.inf)
-    best[0] = 0.0
-    choices = []
+def _best(spare: int, tables: Sequence[np.ndarray], combine: np.ufunc) -> list[np.ndarray]:
+    """best[p][s] = the least combination of times with which the first p processors take s granules in all."""
+    best = [np.full(spare + 1, np.inf)]
+    best[0][0] = 0.0
     for table in tables:
-        following = np.full(spare + 1, np.inf)
-        choice = np.zeros(spare + 1, dtype=int)
-        for e, seconds in enumerate(table):
-            candidate = combine(best[: spare + 1 - e], seconds)
-            better = candidate < following[e:]
-            following[e:][better] = candidate[better]
-            choice[e:][better] = e
-        best = following
-        choices.append(choice)
-    return best, choices
+        after = np.full(spare + 1, np.inf)
+        for n, seconds in enumerate(table):
+            if seconds < np.inf:
+                np.minimum(after[n:], combine(best[-1][: spare + 1 - n], seconds), out=after[n:])
+        best.append(after)
+    return best

@@ -69,9 +69,7 @@ class SlicedVariable:
                     slice_ = tf.Variable(
                         initial_value, trainable=False, name=name, collections=collections, use_resource=True
                     )
-                    slice_._set_save_slice_info(
-                        _SaveSliceInfo(master.op.name, master.shape.as_list(), begin, size)
-                    )
+                    slice_._set_save_slice_info(_SaveSliceInfo(master.op.name, master.shape.as_list(), begin, size))
                     primaries[tuple(begin)] = slice_
             self.slices.append(slice_)
 

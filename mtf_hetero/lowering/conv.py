@@ -72,9 +72,7 @@ def _image_op(op: Any, lowering: Any, image: Any, kernel: Any, *, transposed: bo
             y = _forward_fn(kernel.shape)(x, w, op._strides, op._padding)
         return reshape(y, shape)
 
-    y = mesh_impl.slicewise(
-        convolve, lowering.tensors[image], lowering.tensors[kernel], mesh_impl.laid_out_pnum()
-    )
+    y = mesh_impl.slicewise(convolve, lowering.tensors[image], lowering.tensors[kernel], mesh_impl.laid_out_pnum())
     set_output(op, lowering, y, [_axis(op, lowering, reduced)])
 
 
@@ -117,8 +115,6 @@ def lower_backprop_filter(op: Any, lowering: Any) -> None:
             x, dy = dy, x
         return _filter_fn(x, mesh_impl.slice_shape(kernel, pnum), dy, op._strides, op._padding)
 
-    dw = mesh_impl.slicewise(
-        differentiate, lowering.tensors[image], lowering.tensors[dy], mesh_impl.laid_out_pnum()
-    )
+    dw = mesh_impl.slicewise(differentiate, lowering.tensors[image], lowering.tensors[dy], mesh_impl.laid_out_pnum())
     set_output(op, lowering, dw, [_axis(op, lowering, dim) for dim in dy.shape.dims[:-rank]])
     _count(op, lowering, f"conv{op._conv_dimension}d{op._trans}/backprop_filter", kernel, dy.shape)

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from mtf_hetero import blocks
-from mtf_hetero import collectives
+from mtf_hetero import blocks, collectives
 from mtf_hetero._compat import mtf
 from mtf_hetero.lowering.registry import register, set_output
 
