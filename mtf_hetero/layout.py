@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import numbers
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -39,13 +40,14 @@ def convert_to_mesh_shape(x: Any) -> tuple[tuple[str, int], ...]:
     if isinstance(x, str):
         pairs = _pairs(x, what="mesh shape")
         for name, size in pairs:
-            if not size.isdigit():
+            if not (size.isascii() and size.isdigit()):
                 raise ValueError(f"mesh shape {x!r}: the size of axis {name!r} must be a whole number, got {size!r}")
-        x = pairs
-    axes = tuple((str(name), int(size)) for name, size in x)
-    for name, size in axes:
-        if size < 1:
+        x = [(name, int(size)) for name, size in pairs]
+    x = list(x)
+    for name, size in x:
+        if not isinstance(size, numbers.Integral) or int(size) < 1:
             raise ValueError(f"mesh axis {name!r} has {size} processors; it needs at least one")
+    axes = tuple((str(name), int(size)) for name, size in x)
     if len({name for name, _ in axes}) != len(axes):
         raise ValueError(f"mesh shape {axes} names an axis twice; give each axis a name of its own")
     return axes
@@ -64,6 +66,9 @@ def convert_to_rules(x: Any) -> tuple[tuple[str, str], ...]:
 
 def _convert_to_weights(x: Mapping[str, Sequence[float]] | Iterable | None) -> Pairs:
     items = x.items() if isinstance(x, Mapping) else (x or ())
+    for name, values in items:
+        if isinstance(values, (str, numbers.Number)):
+            raise ValueError(f"{name!r} is given {values!r}; give a list with one number per processor")
     return tuple(sorted((str(name), tuple(values)) for name, values in items))
 
 
@@ -100,6 +105,7 @@ class Layout:
         set_field("sizes", _convert_to_weights(self.sizes))
         self._check_shares()
         self._check_sizes()
+        self._dim_to_axis  # noqa: B018 - raises where a dimension has two axes
 
     def _check_shares(self) -> None:
         for axis, shares in self.shares:
@@ -127,7 +133,7 @@ class Layout:
                     f"sizes of dimension {dim!r} are {list(sizes)}: {len(sizes)} numbers for the {count} processors "
                     f"of mesh axis {name!r}; give one per processor"
                 )
-            if not all(isinstance(size, int) and size > 0 for size in sizes):
+            if not all(isinstance(size, numbers.Integral) and int(size) > 0 for size in sizes):
                 raise ValueError(f"sizes of dimension {dim!r} are {list(sizes)}; each must be a positive whole number")
 
     @functools.cached_property

@@ -1,0 +1,392 @@
+"""Estimator: tf.estimator's interface over tf.train's monitored sessions, since TensorFlow 2.16 has no tf.estimator.
+
+A model_fn builds a model, lowers it (mtf_hetero.Lowering) and returns tensors; the Estimator runs the loop around
+them: checkpoints, resuming, summaries, signals. It knows nothing of meshes. An uneven variable brings along what a
+plain tf.train.Saver needs, so a checkpoint holds logical tensors and loads on any layout.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero import _estimator_input
+from mtf_hetero._compat import tf
+from mtf_hetero._estimator_config import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec, check_number
+from mtf_hetero._estimator_schedule import train_and_evaluate
+from mtf_hetero.hooks import (
+    LOSS_COLLECTION_KEY,
+    ProgressHook,
+    StopOnSignalHook,
+    add_mtf_scalar_summaries,
+    add_scalar_summary,
+    order_global_step,
+)
+
+__all__ = ["Estimator", "EstimatorSpec", "EvalSpec", "ModeKeys", "RunConfig", "TrainSpec", "train_and_evaluate"]
+
+
+class Estimator:
+    """Trains, evaluates and applies the model of a model_fn.
+
+    Args:
+      model_fn: called with those of the arguments (features, labels, mode, params, config) that it names; returns an
+        EstimatorSpec.
+      model_dir: directory of checkpoints and summaries; None: that of the config, or else a new temporary one.
+      config: a RunConfig.
+      params: passed on to model_fn and input_fn.
+
+    Raises:
+      ValueError: an argument that does not fit.
+
+    Example:
+      >>> estimator = Estimator(model_fn, "/tmp/vgg", RunConfig(save_checkpoints_steps=500), {"learning_rate": 0.1})
+      >>> estimator.train(train_input_fn, max_steps=2000).evaluate(test_input_fn)["accuracy"]
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., EstimatorSpec],
+        model_dir: str | os.PathLike | None = None,
+        config: RunConfig | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        config = RunConfig() if config is None else config
+        if not isinstance(config, RunConfig):
+            raise ValueError(f"config is {config!r}; it must be an mtf_hetero.RunConfig")
+        if params is not None and not isinstance(params, Mapping):
+            raise ValueError(f"params is {params!r}; it must be a dict or None")
+        _estimator_input.check_model_fn(model_fn, params)
+        self._model_fn = model_fn
+        self._config = _with_model_dir(config, model_dir)
+        self._params = copy.deepcopy(dict(params or {}))
+
+    @property
+    def model_dir(self) -> str:
+        """Directory of checkpoints and summaries."""
+        return str(self._config.model_dir)
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the run."""
+        return self._config
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """A copy of what is passed to model_fn as params."""
+        return copy.deepcopy(self._params)
+
+    def latest_checkpoint(self) -> str | None:
+        """Path of the last checkpoint in the model directory, or None."""
+        return tf.train.latest_checkpoint(self.model_dir)
+
+    def get_variable_names(self) -> list[str]:
+        """Names of the variables in the last checkpoint; a sliced variable is one logical tensor there."""
+        return [name for name, _ in tf.train.list_variables(self._checkpoint(None))]
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """The value that a variable has in the last checkpoint."""
+        return tf.train.load_variable(self._checkpoint(None), name)
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Sequence[Any] | None = None,
+    ) -> "Estimator":
+        """Trains the model, from the last checkpoint if there is one, to the given step or the end of the data.
+
+        SIGINT and SIGTERM end the step, save a checkpoint and raise KeyboardInterrupt or SystemExit(143).
+
+        Args:
+          input_fn: returns a tf.data.Dataset, (features, labels) or features; may take mode, params and config.
+          hooks: tf.train.SessionRunHooks that run as well.
+          steps: number of steps to train now.
+          max_steps: the global step at which to end; does nothing where it has been reached.
+          saving_listeners: tf.train.CheckpointSaverListeners.
+
+        Returns:
+          The Estimator itself.
+
+        Raises:
+          ValueError: both steps and max_steps, or arguments that do not fit.
+          tf.train.NanLossDuringTrainingError: the loss is NaN.
+        """
+        check_number(steps, "train: steps")
+        check_number(max_steps, "train: max_steps")
+        if steps is not None and max_steps is not None:
+            raise ValueError(f"train: steps is {steps} and max_steps is {max_steps}; give one of the two")
+        hooks = list(hooks or ())
+        if max_steps is not None and self._saved_step() >= max_steps:
+            tf.logging.info("not trained: %s is at step %d of %d", self.model_dir, self._saved_step(), max_steps)
+            return self
+        if steps is not None or max_steps is not None:
+            hooks.append(tf.train.StopAtStepHook(num_steps=steps, last_step=max_steps))
+        with self._new_graph():
+            spec = self._build(input_fn, ModeKeys.TRAIN)
+            tf.add_to_collection(LOSS_COLLECTION_KEY, spec.loss)
+            step = order_global_step(spec.loss)
+            add_mtf_scalar_summaries()
+            add_scalar_summary("loss", spec.loss)
+            hooks = self._training_hooks(spec, step, hooks, list(saving_listeners or ()))
+            try:
+                self._train(spec, hooks)
+            finally:
+                for hook in hooks:
+                    if isinstance(hook, ProgressHook):
+                        hook.close()
+        return self
+
+    def _train(self, spec: EstimatorSpec, hooks: list[Any]) -> None:
+        loss = None
+        stop = StopOnSignalHook()
+        with (
+            stop,
+            tf.train.MonitoredTrainingSession(
+                master=self._config.master,
+                checkpoint_dir=self.model_dir,
+                scaffold=spec.scaffold,
+                hooks=[*hooks, stop],
+                save_checkpoint_secs=None,  # _training_hooks makes the hook, for the sake of its place and listeners
+                save_checkpoint_steps=None,
+                save_summaries_steps=self._config.save_summary_steps,
+                log_step_count_steps=self._config.log_step_count_steps or 0,
+                config=self._session_config(),
+            ) as session,
+        ):
+            while not (session.should_stop() or stop.requested):
+                _, loss = session.run([spec.train_op, spec.loss])
+        if loss is None:
+            tf.logging.warning("trained for no step: input_fn gave no batch, or a hook stopped at once")
+        else:
+            tf.logging.info("trained to step %d, loss %g", self._saved_step(), loss)
+
+    def _training_hooks(self, spec: EstimatorSpec, step: Any, hooks: list[Any], listeners: list[Any]) -> list[Any]:
+        """All hooks in order: NaN is found before anything is saved, and all others run before the saver."""
+        hooks = [*spec.training_chief_hooks, *spec.training_hooks, *hooks]
+        every = self._config.log_step_count_steps
+        if every and not any(isinstance(hook, ProgressHook) for hook in hooks):
+            hooks.append(tf.train.LoggingTensorHook({"step": step, "loss": spec.loss}, every_n_iter=every))
+        savers = [hook for hook in hooks if isinstance(hook, tf.train.CheckpointSaverHook)]
+        if savers:
+            savers[0]._listeners = [*savers[0]._listeners, *listeners]
+        else:
+            secs = self._config.save_checkpoints_secs
+            if secs is None and self._config.save_checkpoints_steps is None:
+                secs = float("inf")
+            saver = tf.train.CheckpointSaverHook(
+                self.model_dir,
+                save_secs=secs,
+                save_steps=self._config.save_checkpoints_steps,
+                scaffold=spec.scaffold,
+                listeners=listeners,
+            )
+            hooks.append(saver)
+        return [tf.train.NanTensorHook(spec.loss), *hooks]
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        hooks: Sequence[Any] | None = None,
+        checkpoint_path: str | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Evaluates a checkpoint, and writes the metrics as summaries to model_dir/eval or model_dir/eval_NAME.
+
+        Args:
+          input_fn: as in `train`.
+          steps: number of batches; None: to the end of the data.
+          hooks: tf.train.SessionRunHooks that run as well.
+          checkpoint_path: the checkpoint; None: the last one.
+          name: tells several evaluations apart.
+
+        Returns:
+          The metrics of the model, "loss" (mean over the batches) and "global_step".
+
+        Raises:
+          ValueError: there is no checkpoint, the input gave no batch, or an argument does not fit.
+        """
+        check_number(steps, "evaluate: steps")
+        checkpoint_path = self._checkpoint(checkpoint_path)
+        with self._new_graph():
+            spec = self._build(input_fn, ModeKeys.EVAL, warn_if_endless=steps is None)
+            metrics = {**(spec.eval_metric_ops or {}), "loss": tf.metrics.mean(spec.loss)}
+            update = tf.group(*(update for _, update in metrics.values()))
+            values = {key: value for key, (value, _) in metrics.items()}
+            final = tf.train.FinalOpsHook({**values, tf.GraphKeys.GLOBAL_STEP: tf.train.get_global_step()})
+            done = 0
+            with self._session(spec, checkpoint_path, [*spec.evaluation_hooks, *(hooks or ()), final]) as session:
+                while not session.should_stop() and (steps is None or done < steps):
+                    session.run(update)
+                    done += 1
+        if not done:
+            raise ValueError(
+                "evaluate: input_fn gave no batch; check its data, and its batch size against their number"
+            )
+        results = dict(final.final_ops_values)
+        self._write_metrics(results, name)
+        return results
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        predict_keys: Sequence[str] | str | None = None,
+        hooks: Sequence[Any] | None = None,
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+    ) -> Generator:
+        """Yields the model's predictions on the input, to the end of its data.
+
+        Args:
+          input_fn: as in `train`; labels are passed over.
+          predict_keys: which of the predictions, where they are a dict; None: all.
+          hooks: tf.train.SessionRunHooks that run as well.
+          checkpoint_path: the checkpoint; None: the last one.
+          yield_single_examples: yield example by example, else batch by batch.
+
+        Raises:
+          ValueError: there is no checkpoint, or an argument does not fit.
+        """
+        batches = self._batches(input_fn, predict_keys, list(hooks or ()), self._checkpoint(checkpoint_path))
+        return _examples(batches) if yield_single_examples else batches
+
+    def _batches(self, input_fn: Any, keys: Any, hooks: list[Any], checkpoint_path: str) -> Generator:
+        with self._new_graph() as graph:
+            spec = self._build(input_fn, ModeKeys.PREDICT, warn_if_endless=True)
+            fetches = _select(spec.predictions, keys)
+            session = self._session(spec, checkpoint_path, [*spec.prediction_hooks, *hooks])
+        with _left_in(graph, session):
+            while not session.should_stop():
+                with graph.as_default():  # not while the caller has the batch: it may have a graph of its own
+                    batch = session.run(fetches)
+                yield batch
+
+    @contextlib.contextmanager
+    def _new_graph(self) -> Iterator[Any]:
+        with tf.Graph().as_default() as graph, graph.container(self._config.container):
+            tf.set_random_seed(self._config.tf_random_seed)
+            yield graph
+
+    def _build(self, input_fn: Any, mode: str, *, warn_if_endless: bool = False) -> EstimatorSpec:
+        """Builds input and model in the default graph; returns the spec with a scaffold that has a saver."""
+        tf.train.get_or_create_global_step()
+        offered = {"mode": mode, "params": self.params, "config": self._config}
+        features, labels = _estimator_input.call_input_fn(input_fn, **offered)
+        if warn_if_endless:
+            _estimator_input.warn_if_endless(mode)
+        labels = None if mode == ModeKeys.PREDICT else labels
+        spec = _estimator_input.call_model_fn(self._model_fn, features, labels, **offered)
+        scaffold = spec.scaffold or tf.train.Scaffold()
+        if scaffold.saver is None and not tf.get_collection(tf.GraphKeys.SAVERS):
+            saver = tf.train.Saver(
+                sharded=False,
+                max_to_keep=self._config.keep_checkpoint_max,
+                keep_checkpoint_every_n_hours=self._config.keep_checkpoint_every_n_hours,
+                save_relative_paths=True,
+                defer_build=True,  # until hooks have added their variables
+            )
+            tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
+        return dataclasses.replace(spec, scaffold=scaffold)
+
+    def _session(self, spec: EstimatorSpec, checkpoint_path: str, hooks: list[Any]) -> Any:
+        creator = tf.train.ChiefSessionCreator(
+            scaffold=spec.scaffold,
+            master=self._config.master,
+            config=self._session_config(),
+            checkpoint_filename_with_path=checkpoint_path,
+        )
+        return tf.train.MonitoredSession(session_creator=creator, hooks=hooks)
+
+    def _session_config(self) -> Any:
+        config = self._config.session_config
+        return tf.ConfigProto(allow_soft_placement=True) if config is None else config
+
+    def _saved_step(self) -> int:
+        path = self.latest_checkpoint()
+        return 0 if path is None else int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
+
+    def _checkpoint(self, path: str | None) -> str:
+        if path is not None:
+            if not tf.train.checkpoint_exists(path):
+                raise ValueError(
+                    f"checkpoint_path is {path!r}, where there is no checkpoint; name one, as in model.ckpt-7"
+                )
+            return path
+        path = self.latest_checkpoint()
+        if path is None:
+            raise ValueError(f"model_dir {self.model_dir!r} has no checkpoint; train first, or give checkpoint_path")
+        return path
+
+    def _write_metrics(self, results: dict[str, Any], name: str | None) -> None:
+        step = int(results[tf.GraphKeys.GLOBAL_STEP])
+        scalars = {key: value for key, value in results.items() if np.ndim(value) == 0 and not isinstance(value, bytes)}
+        del scalars[tf.GraphKeys.GLOBAL_STEP]
+        directory = os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
+        with tf.Graph().as_default():  # TensorFlow refuses to make a writer where it could run eagerly
+            writer = tf.summary.FileWriterCache.get(directory)
+        values = [tf.Summary.Value(tag=key, simple_value=float(value)) for key, value in sorted(scalars.items())]
+        writer.add_summary(tf.Summary(value=values), step)
+        writer.flush()
+        text = ", ".join(f"{key} = {value:g}" for key, value in sorted(scalars.items()))
+        tf.logging.info("evaluated step %d: %s", step, text)
+
+
+def _with_model_dir(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
+    if model_dir is None and config.model_dir is None:
+        model_dir = tempfile.mkdtemp()
+        tf.logging.warning("no model_dir was given: checkpoints go to the temporary directory %s", model_dir)
+    if model_dir is None:
+        return config
+    if config.model_dir is not None and config.model_dir != os.fspath(model_dir):
+        raise ValueError(f"model_dir is {model_dir!r} and that of config is {config.model_dir!r}; give one of the two")
+    return config.replace(model_dir=model_dir)
+
+
+def _select(predictions: Any, keys: Sequence[str] | str | None) -> Any:
+    if keys is None:
+        return predictions
+    keys = [keys] if isinstance(keys, str) else list(keys)
+    if not isinstance(predictions, Mapping):
+        raise ValueError(f"predict_keys is {keys}, but the predictions are one tensor; drop predict_keys")
+    for key in keys:
+        if key not in predictions:
+            raise ValueError(f"predict_keys names {key!r}, which is not predicted; there are {sorted(predictions)}")
+    return {key: predictions[key] for key in keys}
+
+
+def _examples(batches: Generator) -> Generator:
+    with contextlib.closing(batches):
+        for batch in batches:
+            if not isinstance(batch, Mapping):
+                yield from batch
+                continue
+            sizes = {key: np.shape(value)[0] if np.ndim(value) else None for key, value in batch.items()}
+            if len(set(sizes.values())) != 1 or None in sizes.values():
+                raise ValueError(
+                    f"predictions have batch sizes {sizes}, which must agree; use yield_single_examples=False"
+                )
+            for values in zip(*batch.values(), strict=True):
+                yield dict(zip(batch, values, strict=True))
+
+
+@contextlib.contextmanager
+def _left_in(graph: Any, session: Any) -> Iterator[None]:
+    """`with session:` whose end runs in this graph, whichever is the caller's."""
+    try:
+        yield
+    except BaseException:
+        with graph.as_default():
+            if not session.__exit__(*sys.exc_info()):
+                raise
+    else:
+        with graph.as_default():
+            session.__exit__(None, None, None)

