@@ -1,6 +1,7 @@
 """Lowering and UnevenMeshImpl: what they refuse, other meshes, random numbers."""
 
 import numpy as np
+import oracle
 import pytest
 from oracle import mesh_impl_of
 
@@ -50,6 +51,17 @@ def test_random_numbers_do_not_depend_on_the_layout(build):
     for layout in LAYOUTS[1:]:
         np.testing.assert_array_equal(values(layout, build, runs=2), expected)
     assert (values(LAYOUTS[0], build, seed=6)[0] != expected[0]).any()
+
+
+def test_dropout_and_its_gradient_do_not_depend_on_the_layout():
+    def build(feed):
+        x = feed("x", [B, C])
+        return {"y": mtf.dropout(x, is_training=True, keep_prob=0.6) * x}
+
+    expected = oracle.run(build, lambda: mesh_impl_of(LAYOUTS[0]), tf.float64)
+    for layout in LAYOUTS[1:]:
+        actual = oracle.run(build, lambda layout=layout: mesh_impl_of(layout), tf.float64)
+        oracle.assert_same(expected, actual, tolerance=1e-9)
 
 
 def test_two_random_operations_differ():
