@@ -1,13 +1,10 @@
 """Training with an evaluation after each checkpoint."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero._estimator_config import EvalSpec, TrainSpec
-
-if TYPE_CHECKING:
-    from mtf_hetero.estimator import Estimator
 
 
 class _EvaluateAfterSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListener):
@@ -17,7 +14,7 @@ class _EvaluateAfterSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListen
     `train_and_evaluate`, which evaluates it when the training session has given its memory back.
     """
 
-    def __init__(self, estimator: "Estimator", eval_spec: EvalSpec) -> None:
+    def __init__(self, estimator: Any, eval_spec: EvalSpec) -> None:
         self._estimator = estimator
         self._eval_spec = eval_spec
         self._evaluated_at = time.monotonic()
@@ -45,9 +42,7 @@ class _EvaluateAfterSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListen
         return self.metrics
 
 
-def train_and_evaluate(
-    estimator: "Estimator", train_spec: TrainSpec, eval_spec: EvalSpec
-) -> tuple[dict[str, Any], None]:
+def train_and_evaluate(estimator: Any, train_spec: TrainSpec, eval_spec: EvalSpec) -> tuple[dict[str, Any], None]:
     """Trains, evaluates after each new checkpoint (at most once in eval_spec.throttle_secs), and evaluates the end.
 
     Args:

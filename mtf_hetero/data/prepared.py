@@ -1,0 +1,89 @@
+"""Image sets that tensorflow-datasets has prepared in a directory. We look there first: tfds would try the network."""
+
+import pathlib
+import re
+from typing import Any
+
+from mtf_hetero.data.dataset import TEST, TRAIN, Dataset
+
+DEFAULT_DIR = "~/tensorflow_datasets"
+_INFO = "dataset_info.json"
+_NAME = re.compile(r"\w+([/:][\w.+-]+)*")
+
+
+def _version(path: pathlib.Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", path.name))
+
+
+def find(name: str, root: pathlib.Path) -> pathlib.Path | None:
+    """The directory of the newest prepared version of a set, or None.
+
+    Args:
+      name: NAME, NAME/CONFIG, and either with :VERSION.
+      root: what tfds calls data_dir.
+
+    Raises:
+      ValueError: several configurations are prepared and none is named.
+    """
+    if not _NAME.fullmatch(name):
+        return None
+    base = root / name.replace(":", "/")
+    if (base / _INFO).is_file():
+        return base
+    for pattern in ("*", "*/*"):
+        found = [path.parent for path in base.glob(f"{pattern}/{_INFO}")]
+        configs = sorted({path.parent.name for path in found}) if pattern == "*/*" else []
+        if len(configs) > 1:
+            raise ValueError(
+                f"dataset {name!r} is prepared in {len(configs)} configurations; name one: {name}/{configs[0]}"
+            )
+        if found:
+            return max(found, key=_version)
+    return None
+
+
+def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> Dataset:
+    """Finds a prepared set.
+
+    Args:
+      name: NAME, NAME/CONFIG, and either with :VERSION.
+      data_dir: what tfds calls so; None: ~/tensorflow_datasets.
+      built_in: names to offer where there is no such set.
+
+    Raises:
+      ValueError: it is not there, or does not hold equally sized 8-bit images with a label each.
+    """
+    root = pathlib.Path(data_dir or DEFAULT_DIR).expanduser()
+    directory = find(name, root)
+    if directory is None:
+        raise ValueError(
+            f"dataset {name!r} is neither built in ({', '.join(built_in)}) nor prepared in {root}; if tensorflow-datasets "
+            f"has it, prepare it with: tfds build {name} --data_dir={root}"
+        )
+    import tensorflow_datasets as tfds  # slow to import, and needed for a prepared set alone
+
+    builder = tfds.builder_from_directory(str(directory))
+    image_shape, classes = _features(name, builder.info, tfds)
+    sizes = {split: builder.info.splits[split].num_examples for split in (TRAIN, TEST)}
+
+    def examples(split: str) -> Any:
+        dataset = builder.as_dataset(split=split, shuffle_files=False)
+        return dataset.map(lambda example: (example["image"], example["label"]))
+
+    return Dataset(name, image_shape, classes, sizes[TRAIN], sizes[TEST], examples)
+
+
+def _features(name: str, info: Any, tfds: Any) -> tuple[tuple[int, int, int], int]:
+    features = dict(info.features.items()) if isinstance(info.features, tfds.features.FeaturesDict) else {}
+    image, label = features.get("image"), features.get("label")
+    shape = tuple(image.shape) if isinstance(image, tfds.features.Image) else ()
+    if len(shape) != 3 or None in shape or image.np_dtype != "uint8":
+        raise ValueError(
+            f"dataset {name!r} has no 8-bit images of one size; choose a set that has, cifar10 for instance"
+        )
+    if not isinstance(label, tfds.features.ClassLabel):
+        raise ValueError(f"dataset {name!r} has no class labels; choose a set that has, cifar10 for instance")
+    for split in (TRAIN, TEST):
+        if split not in info.splits or not info.splits[split].num_examples:
+            raise ValueError(f"dataset {name!r} has no {split!r} split; choose a set that has, cifar10 for instance")
+    return shape, label.num_classes
