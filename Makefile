@@ -1,15 +1,20 @@
-# make train | test | lint | types | clean. Everything lives in .venv, which the first target that needs it sets up.
+# make train | test | test-oldest | lint | types | format | clean. Everything lives in .venv, which the first target that needs it sets up.
 PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: train test format lint types clean
+.PHONY: train test test-oldest format lint types clean
 
 train: .venv/installed
 	$(BIN)/python -m models.train --model=paper_mnist --dataset=mnist5k --layout=filters --list_speed=40,40,20 --devices=cpu:0,cpu:1,cpu:2
 
 test: lint types
 	$(BIN)/pytest -n 2
+
+# The oldest TensorFlow that is supported, on the tests that touch it most.
+test-oldest: .venv-oldest/installed
+	.venv-oldest/bin/pytest -n 2 -W default tests/test_compat.py tests/test_operations.py tests/test_lowering.py \
+		tests/test_variables.py tests/test_estimator_uneven.py tests/test_models_oracle.py
 
 format: .venv/installed
 	$(BIN)/ruff format .
@@ -27,6 +32,11 @@ types: .venv/installed
 	$(BIN)/pip install --quiet -e ".[test]"
 	touch $@
 
+.venv-oldest/installed: setup.py pyproject.toml
+	python3.11 -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet "tensorflow==2.15.*" -e ".[test]"
+	touch $@
+
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis tests/.hypothesis tests/.pytest_cache
+	rm -rf .venv .venv-oldest build dist *.egg-info .pytest_cache .ruff_cache .hypothesis tests/.hypothesis tests/.pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
