@@ -103,7 +103,8 @@ def _sizes(box: Sequence[Interval]) -> tuple[int, ...]:
     return tuple(end - begin for begin, end in box)
 
 
-def _box(layout: Layout, shape: Sequence[Any], pnum: int) -> list[Interval]:
+def box_of(layout: Layout, shape: Sequence[Any], pnum: int) -> list[Interval]:
+    """The slice of processor `pnum`, as (begin, end) per dimension."""
     begin = layout.slice_begin(shape, pnum)
     return [(b, b + s) for b, s in zip(begin, layout.slice_shape(shape, pnum), strict=True)]
 
@@ -152,7 +153,7 @@ def plan_move(layout: Layout, old_shape: Sequence[Any], new_shape: Sequence[Any]
       pnum: the target processor.
     """
     old_sizes, new_sizes = [d.size for d in old_shape], [d.size for d in new_shape]
-    target = _box(layout, new_shape, pnum)
+    target = box_of(layout, new_shape, pnum)
     need: list[Interval] = []  # box of old coordinates to bring together
     flat_shape, flat_begin, flat_size, new_cover = [], [], [], []
     for old, new in group_dims(old_sizes, new_sizes):
@@ -173,3 +174,37 @@ def plan_move(layout: Layout, old_shape: Sequence[Any], new_shape: Sequence[Any]
         steps.insert(0, (tuple(flat_shape), tuple(flat_begin), tuple(flat_size)))
     cuts = math.prod(_sizes(target)) < math.prod(layout.slice_shape(old_shape, pnum))
     return Move(pieces, grid, tuple(steps), cuts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """How one target gets a box of a tensor that may reach beyond it: pieces are joined, and zeros put around them.
+
+    Args:
+      pieces: the pieces in row-major order over `grid`; none where the box lies outside of the tensor.
+      grid: number of pieces along each dimension.
+      padding: zeros before and after, per dimension.
+      size: of the box.
+    """
+
+    pieces: tuple[Piece, ...]
+    grid: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    size: tuple[int, ...]
+
+
+def plan_window(layout: Layout, shape: Sequence[Any], box: Sequence[Interval], pnum: int) -> Window:
+    """How processor `pnum` gets a box of a tensor: its own slice and a halo, or any other.
+
+    Args:
+      layout: where the tensor lies.
+      shape: its dimensions, with `name` and `size`.
+      box: (begin, end) per dimension; beyond the tensor there are zeros.
+      pnum: the processor.
+    """
+    inside = [(max(begin, 0), min(end, dim.size)) for (begin, end), dim in zip(box, shape, strict=True)]
+    if any(begin >= end for begin, end in inside):
+        return Window((), (), (), _sizes(box))
+    pieces, grid = _pieces(layout, shape, inside, pnum)
+    padding = tuple((i[0] - b[0], b[1] - i[1]) for i, b in zip(inside, box, strict=True))
+    return Window(pieces, grid, padding, _sizes(box))

@@ -6,7 +6,7 @@ the device that holds them.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
@@ -77,20 +77,52 @@ def move(xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any]) -> lis
       devices: one device per processor.
       moves: one `blocks.Move` per processor.
     """
-
-    @functools.cache
-    def piece_of(source: int, begin: tuple[int, ...], size: tuple[int, ...]) -> Any:
-        with tf.device(devices[source]):
-            return cut(xs[source], begin, size)
-
+    piece_of = _cutter(xs, devices)
     results = []
     for device, plan in zip(devices, moves, strict=True):
         with tf.device(device):
-            y = join([piece_of(piece.source, piece.begin, piece.size) for piece in plan.pieces], plan.grid)
+            y = join([piece_of(piece) for piece in plan.pieces], plan.grid)
             for shape, begin, size in plan.reshapes:
                 y = cut(reshape(y, shape), begin, size)
         results.append(y)
     return results
+
+
+def fetch(xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any]) -> list[Any]:
+    """Gives each processor a box of a tensor, as planned by `mtf_hetero.blocks`: a halo exchange, for instance.
+
+    Args:
+      xs: one tensor per processor.
+      devices: one device per processor.
+      windows: one `blocks.Window` per processor, or None for a processor that needs nothing.
+
+    Returns:
+      One tensor per processor, or None.
+    """
+    piece_of = _cutter(xs, devices)
+    results = []
+    for x, device, window in zip(xs, devices, windows, strict=True):
+        y = None
+        if window is not None:
+            with tf.device(device):
+                if not window.pieces:
+                    y = tf.zeros(window.size, x.dtype)
+                else:
+                    y = join([piece_of(piece) for piece in window.pieces], window.grid)
+                    y = tf.pad(y, window.padding) if any(map(any, window.padding)) else y
+        results.append(y)
+    return results
+
+
+def _cutter(xs: Sequence[Any], devices: Sequence[str]) -> Callable[[Any], Any]:
+    """A function that cuts a piece out where it is; the same piece is cut once, whoever needs it."""
+
+    @functools.cache
+    def piece_of(piece: Any) -> Any:
+        with tf.device(devices[piece.source]):
+            return cut(xs[piece.source], piece.begin, piece.size)
+
+    return piece_of
 
 
 def reduce_scatter(xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any]) -> list[Any]:

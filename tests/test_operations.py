@@ -6,6 +6,7 @@ from oracle import check
 from mtf_hetero import Layout, mtf, tf
 
 B, H, W, C, F = (mtf.Dimension(n, s) for n, s in [("b", 7), ("h", 6), ("w", 4), ("c", 5), ("f", 11)])
+K2 = [mtf.Dimension("kh", 2), mtf.Dimension("kw", 2)]
 K3 = [mtf.Dimension("kh", 3), mtf.Dimension("kw", 3)]
 D = mtf.Dimension("d", 4)
 V = mtf.Dimension("v", 13)
@@ -60,6 +61,17 @@ def _conv2d_two_batch_dims(feed):
     return {"y": mtf.Conv2dOperation(x, w, [1, 1, 1, 1], "SAME").outputs[0]}
 
 
+def _conv2d_sparse(feed):
+    """A stride larger than the window: some pixels are in none."""
+    x, w = feed("x", [B, mtf.Dimension("h", 9), mtf.Dimension("w", 6), C]), variable(feed, "w", [K2[0], K2[1], C, F])
+    return {"y": mtf.Conv2dOperation(x, w, [1, 3, 3, 1], "SAME").outputs[0]}
+
+
+def _conv2d_even(feed):
+    x, w = feed("x", [B, H, W, C]), variable(feed, "w", [K2[0], mtf.Dimension("kw", 4), C, F])
+    return {"y": mtf.Conv2dOperation(x, w, [1, 1, 1, 1], "SAME").outputs[0]}
+
+
 def _conv3d(padding):
     def build(feed):
         x, w = feed("x", [B, D, H, W, C]), variable(feed, "w", [mtf.Dimension("kd", 3), *K3, C, F])
@@ -73,6 +85,12 @@ def _conv2d_transpose(feed):
     return {"y": mtf.Conv2dTransposeOperation(x, w, [1, 2, 2, 1], "SAME").outputs[0]}
 
 
+def _conv2d_transpose_wide(feed):
+    """Windows that overlap."""
+    x, w = feed("x", [B, H, W, C]), variable(feed, "w", [*K3, F, C])
+    return {"y": mtf.Conv2dTransposeOperation(x, w, [1, 2, 2, 1], "SAME").outputs[0]}
+
+
 def _conv3d_transpose(feed):
     kernel = [mtf.Dimension(n, 2) for n in ("kd", "kh", "kw")]
     x, w = feed("x", [B, D, H, W, C]), variable(feed, "w", [*kernel, F, C])
@@ -82,6 +100,13 @@ def _conv3d_transpose(feed):
 def _pool2d(feed):
     x = feed("x", [B, H, W, C])
     return {"max": mtf.layers.max_pool2d(x, [2, 2]), "average": mtf.layers.avg_pool2d(x, [3, 2])}
+
+
+def _pool2d_across(feed):
+    """Prime extents and uneven shares: windows lie on both sides of a boundary."""
+    x = feed("x", [mtf.Dimension("h", 12), mtf.Dimension("w", 14), C])
+    x = mtf.reshape(x, [mtf.Dimension("one", 1), *x.shape.dims])
+    return {"max": mtf.layers.max_pool2d(x, [4, 2]), "average": mtf.layers.avg_pool2d(x, [2, 2])}
 
 
 def _reductions(feed):
@@ -172,8 +197,8 @@ def _variables(feed):
     return {"w": w * 2.0, "s": variable(feed, "s", []) * w}
 
 
-def _whole_dims(feed):
-    """Operations along a dimension that is whole, with another one split."""
+def _along(feed):
+    """Operations along a dimension, whole or split, and others split beside it."""
     x = feed("x", [B, H, C])
     first, second = mtf.split(x, H, [2, 4])
     return {
@@ -182,27 +207,35 @@ def _whole_dims(feed):
         "second": second * 2.0,
         "slice": mtf.slice(x, 1, 3, "h"),
         "pad": mtf.pad(x, [1, 2], "h"),
-        "stack": mtf.stack([x, x * 2.0], "two", 1),
+        "stack": mtf.stack([x, x * 2.0, mtf.square(x)], "s", 1),
         "unstack": mtf.add_n(mtf.unstack(x, H)),
         "shift": mtf.shift(x, 2, H, wrap=True) + mtf.shift(x, -1, H, wrap=False),
+        "far": mtf.shift(x, -5, H, wrap=True) + mtf.shift(x, 7, H, wrap=False) + mtf.shift(x, 4, H, wrap=False),
         "top": mtf.top_k(x, H, mtf.Dimension("k", 2))[0],
         "argmax": mtf.argmax(x, H),
     }
+
+
+SPACE = ("h:x", "w:y", "h:x;w:y", "b:x;h:y", "h:x;c:y", "w:x;f:y")
 
 
 PROGRAMS = {
     "einsum": (_einsum, (*ONE, "h:x", "h:x;f:y", "c:x;h:y")),
     "einsum_broadcast": (_einsum_broadcast, ONE),
     "dense": (_dense, (*ONE, "h:x;f:y", "v:x;f:y", "v:x")),
-    "conv2d_same": (_conv2d((1, 1), "SAME"), ONE),
-    "conv2d_valid": (_conv2d((1, 1), "VALID"), ONE),
-    "conv2d_strided": (_conv2d((2, 2), "SAME"), ONE),
+    "conv2d_same": (_conv2d((1, 1), "SAME"), ONE + SPACE),
+    "conv2d_valid": (_conv2d((1, 1), "VALID"), (*ONE, "h:x", "w:y", "h:x;w:y", "h:x;f:y")),
+    "conv2d_strided": (_conv2d((2, 2), "SAME"), (*ONE, "h:x", "w:y", "h:x;w:y")),
+    "conv2d_strided_more_than_the_window": (_conv2d_sparse, ("b:x", "h:y", "w:y", "b:x;h:y")),
+    "conv2d_even_window": (_conv2d_even, ONE[:2] + SPACE),
     "conv2d_two_batch_dims": (_conv2d_two_batch_dims, (*ONE, "b:x;v:y", "v:x")),
-    "conv3d_same": (_conv3d("SAME"), ONE),
-    "conv3d_valid": (_conv3d("VALID"), ONE[:1] + ONE[3:]),
-    "conv2d_transpose": (_conv2d_transpose, ONE),
-    "conv3d_transpose": (_conv3d_transpose, ONE),
-    "pool2d": (_pool2d, ("b:x", "c:x", "b:x;c:y")),
+    "conv3d_same": (_conv3d("SAME"), (*ONE, "d:x", "h:y;d:x")),
+    "conv3d_valid": (_conv3d("VALID"), (*ONE[:1], *ONE[3:], "d:y", "h:x;w:y")),
+    "conv2d_transpose": (_conv2d_transpose, ONE + SPACE),
+    "conv2d_transpose_wide": (_conv2d_transpose_wide, ONE[:2] + SPACE),
+    "conv3d_transpose": (_conv3d_transpose, (*ONE, "d:x", "h:y;d:x")),
+    "pool2d": (_pool2d, ("b:x", "c:x", "b:x;c:y", "w:y", "h:y", "b:x;h:y")),
+    "pool2d_across": (_pool2d_across, ("h:x", "w:x", "h:x;w:y")),
     "reductions": (_reductions, ("b:x", "h:x", "c:x", "b:x;c:y", "h:x;b:y")),
     "broadcast": (_broadcast, ("b:x", "c:y", "h:x", "b:x;c:y", "c:x;h:y")),
     "elementwise": (_elementwise, ("b:x", "c:x", "b:x;c:y", "f:x;c:y")),
@@ -212,7 +245,7 @@ PROGRAMS = {
     "range_and_cumsum": (_range_and_cumsum, ("b:x", "c:x", "b:x;c:y")),
     "constants": (_constants, ONE),
     "variables": (_variables, ("c:x", "f:x", "c:x;f:y", "f:x;c:y", "b:x")),
-    "whole_dims": (_whole_dims, ("b:x", "c:x", "b:x;c:y")),
+    "along": (_along, ("b:x", "c:x", "h:y", "s:x", "k:y", "b:x;c:y", "b:x;h:y", "h:y;c:x", "s:x;h:y")),
 }
 
 
@@ -226,9 +259,9 @@ FLOAT32_PROGRAMS = {  # TensorFlow lacks the float64 kernel, or mtf's layer make
     "pool3d": (
         lambda feed: {
             "max": mtf.layers.max_pool3d(feed("x", [B, D, H, W, C]), [2, 2, 2]),
-            "average": mtf.layers.avg_pool3d(feed("x", [B, D, H, W, C]), [2, 3, 2]),
+            "average": mtf.layers.avg_pool3d(feed("x", [B, D, H, W, C]), [2, 2, 2]),
         },
-        ("b:x", "c:x", "b:x;c:y"),
+        ("b:x", "c:x", "b:x;c:y", "d:y", "w:y;h:x", "d:y;b:x"),
     ),
     "layer_norm": (_layer_norm, ("b:x", "h:x", "c:x", "b:x;c:y")),
     "batch_norm_training": (_batch_norm(True), ("b:x", "c:x", "h:x", "b:x;c:y", "h:x;b:y")),
@@ -249,17 +282,7 @@ def test_exact_sizes_are_kept():
 @pytest.mark.parametrize(
     ("build", "rule", "dim"),
     [
-        (_conv2d((1, 1), "SAME"), "h:x", "h"),
         (_conv2d((1, 1), "SAME"), "kw:x", "kw"),
-        (_pool2d, "w:x", "w"),
-        (lambda feed: {"y": mtf.concat([feed("x", [B]), feed("u", [B])], "b")}, "b:x", "b"),
-        (lambda feed: {"y": mtf.split(feed("x", [H]), H, [3, 3])[0]}, "h:x", "h"),
-        (lambda feed: {"y": mtf.slice(feed("x", [H]), 0, 3, "h")}, "h:x", "h"),
-        (lambda feed: {"y": mtf.pad(feed("x", [H]), [1, 1], "h")}, "h:x", "h"),
-        (lambda feed: {"y": mtf.stack([feed("x", [H])] * 3, "s")}, "s:x", "s"),
-        (lambda feed: {"y": mtf.add_n(mtf.unstack(feed("x", [H, B]), H))}, "h:x", "h"),
-        (lambda feed: {"y": mtf.shift(feed("x", [H]), 1, H, wrap=True)}, "h:x", "h"),
-        (lambda feed: {"y": mtf.top_k(feed("x", [H]), H, mtf.Dimension("k", 2))[0]}, "h:x", "h"),
         (lambda feed: {"y": mtf.slicewise(tf.nn.softmax, [feed("x", [B, H])], splittable_dims=[B])}, "h:x", "h"),
     ],
 )

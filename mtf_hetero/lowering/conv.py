@@ -1,27 +1,70 @@
 """Convolutions and their gradients, 2D and 3D, and the transposed ones.
 
-Split input channels give partial sums, split filters give slices of the output, and a split batch gives partial sums
-of the kernel's gradient. The spatial dimensions are whole.
+Split input channels give partial sums, split filters give slices of the output, a split batch gives partial sums of
+the kernel's gradient. Where a layout splits the height, width or depth, each processor fetches the halo that its
+windows reach into and convolves without padding.
+
+Of the two images of a convolution, the *large* one is windowed and the *small* one has a value per window: output
+position o sees the large image from o * stride - before on, for the length of the kernel. A convolution goes from
+large to small, its input gradient and the transposed convolution from small to large.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.collectives import reshape
+from mtf_hetero.blocks import Interval
+from mtf_hetero.collectives import cut, reshape
 from mtf_hetero.lowering.registry import register, require_whole, set_output
+from mtf_hetero.lowering.windows import fetch, own_box
+
+
+class _Geometry:
+    """Kernel sizes, strides and padding of a convolution between a large and a small image.
+
+    Args:
+      op: the mtf.Operation.
+      lowering: the Lowering.
+      large: shape [..., height, width, channels] of the image that is windowed.
+      small: shape [..., height, width, filters] of the image with a value per window.
+      kernel: shape [height, width, channels, filters].
+    """
+
+    def __init__(self, op: Any, lowering: Any, large: Any, small: Any, kernel: Any) -> None:
+        self.rank = kernel.ndims - 1
+        spatial = self.rank - 1
+        require_whole(op, lowering, kernel.dims[:spatial], "the window of a convolution")
+        self.sizes = [dim.size for dim in kernel.dims[:spatial]]
+        self.strides = list(op._strides[1:-1])
+        self.large = [dim.size for dim in large.dims[-self.rank : -1]]
+        self.small = [dim.size for dim in small.dims[-self.rank : -1]]
+        layout = lowering.mesh_impl(op).layout
+        self.is_split = any(layout.axis_of(dim.name) is not None for dim in large.dims[-self.rank : -1])
+        self.before = [0] * spatial
+        if op._padding == "SAME":
+            needed = [(n - 1) * s + k for n, s, k in zip(self.small, self.strides, self.sizes, strict=True)]
+            self.before = [max(n - size, 0) // 2 for n, size in zip(needed, self.large, strict=True)]
+
+    def large_window(self, box: Sequence[Interval]) -> list[Interval]:
+        """What an interval of the small image sees of the large one, per spatial dimension."""
+        return [
+            (begin * s - before, (end - 1) * s - before + k)
+            for (begin, end), s, before, k in zip(box, self.strides, self.before, self.sizes, strict=True)
+        ]
+
+    def small_window(self, box: Sequence[Interval]) -> list[Interval]:
+        """Which values of the small image see an interval of the large one, per spatial dimension."""
+        windows = []
+        for (begin, end), s, before, k in zip(box, self.strides, self.before, self.sizes, strict=True):
+            first = min(-(-(begin + before - k + 1) // s), (begin + before) // s)
+            windows.append((first, (end - 1 + before) // s + 1))
+        return windows
 
 
 def _flatten_batch(x: Any, rank: int) -> Any:
     """[..., height, width, channels] to [batch, height, width, channels], the last `rank` dimensions kept."""
     shape = x.shape.as_list()
     return reshape(x, [mtf.list_product(shape[:-rank]), *shape[-rank:]])
-
-
-def _check(op: Any, lowering: Any, image: Any, kernel: Any, other: Any) -> None:
-    spatial = kernel.ndims - 2
-    dims = {*image.dims[-spatial - 1 : -1], *other.dims[-spatial - 1 : -1], *kernel.dims[:spatial]}
-    require_whole(op, lowering, sorted(dims), "convolution")
 
 
 def _axis(op: Any, lowering: Any, dim: Any) -> int | None:
@@ -34,87 +77,121 @@ def _count(op: Any, lowering: Any, name: str, kernel: Any, image: Any) -> None:
     lowering.add_counter(name.replace("/", "_unique/"), computation.size)
 
 
-def _forward_fn(kernel: Any) -> Any:
-    return tf.nn.conv2d if kernel.ndims == 4 else tf.nn.conv3d
+def _forward(x: Any, kernel: Any, strides: Any, padding: str) -> Any:
+    convolve = tf.nn.conv2d if kernel.shape.rank == 4 else tf.nn.conv3d
+    return convolve(x, kernel, strides, padding)
 
 
-def _input_fn(x_shape: Sequence[int], kernel: Any, dy: Any, strides: Any, padding: str) -> Any:
-    """The input gradient of a convolution, which is also the forward pass of the transposed one."""
-    if len(x_shape) == 4:
-        return tf.nn.conv2d_backprop_input(x_shape, kernel, dy, strides, padding)
+def _backward(shape: Sequence[int], kernel: Any, small: Any, strides: Any, padding: str) -> Any:
+    """The input gradient of a convolution, which is also the transposed one: an image of `shape`."""
+    if len(shape) == 4:
+        return tf.nn.conv2d_backprop_input(shape, kernel, small, strides, padding)
     return tf.raw_ops.Conv3DBackpropInputV2(
-        input_sizes=x_shape, filter=kernel, out_backprop=dy, strides=strides, padding=padding
+        input_sizes=shape, filter=kernel, out_backprop=small, strides=strides, padding=padding
     )
 
 
-def _filter_fn(x: Any, kernel_shape: Sequence[int], dy: Any, strides: Any, padding: str) -> Any:
-    if len(kernel_shape) == 4:
-        return tf.nn.conv2d_backprop_filter(x, kernel_shape, dy, strides, padding)
+def _kernel_gradient(large: Any, shape: Sequence[int], small: Any, strides: Any, padding: str) -> Any:
+    if len(shape) == 4:
+        return tf.nn.conv2d_backprop_filter(large, shape, small, strides, padding)
     return tf.raw_ops.Conv3DBackpropFilterV2(
-        input=x, filter_sizes=kernel_shape, out_backprop=dy, strides=strides, padding=padding
+        input=large, filter_sizes=shape, out_backprop=small, strides=strides, padding=padding
     )
 
 
-def _image_op(op: Any, lowering: Any, image: Any, kernel: Any, *, transposed: bool, reduced: Any) -> None:
-    """A convolution of `image` with `kernel`, or the transposed one, into the operation's output."""
-    mesh_impl = lowering.mesh_impl(op)
-    output = op.outputs[0]
-    rank = kernel.shape.ndims - 1
-    _check(op, lowering, image.shape, kernel.shape, output.shape)
+def _with_window(op: Any, lowering: Any, tensor: Any, geometry: _Geometry, of: Any, *, large: bool) -> Any:
+    """The windows of an image that each processor's slice of another, of shape `of`, needs; all of its channels."""
+    rank = geometry.rank
+
+    def box(pnum: int) -> list[Interval]:
+        target = own_box(op, lowering, of, pnum)
+        window = geometry.large_window if large else geometry.small_window
+        channels = own_box(op, lowering, tensor.shape, pnum)[-1]
+        return [*target[:-rank], *window(target[-rank:-1]), channels]
+
+    return lowering.mesh_impl(op).LaidOutTensor(fetch(op, lowering, tensor, box))
+
+
+def _to_small(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
+    """Convolves; sums over the channels."""
+    mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
+    geometry = _Geometry(op, lowering, image.shape, output.shape, kernel.shape)
+    x, padding = lowering.tensors[image], op._padding
+    if geometry.is_split:
+        x, padding = _with_window(op, lowering, image, geometry, output.shape, large=True), "VALID"
 
     def convolve(x: Any, w: Any, pnum: int) -> Any:
+        y = _forward(_flatten_batch(x, geometry.rank), w, op._strides, padding)
+        return reshape(y, mesh_impl.slice_shape(output.shape, pnum))
+
+    y = mesh_impl.slicewise(convolve, x, lowering.tensors[kernel], mesh_impl.laid_out_pnum())
+    set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
+
+
+def _to_large(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
+    """Does the transposed of a convolution; sums over the filters."""
+    mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
+    geometry = _Geometry(op, lowering, output.shape, image.shape, kernel.shape)
+    rank = geometry.rank
+    x, padding = lowering.tensors[image], op._padding
+    if geometry.is_split:
+        x, padding = _with_window(op, lowering, image, geometry, output.shape, large=False), "VALID"
+
+    def spread(x: Any, w: Any, pnum: int) -> Any:
         shape = mesh_impl.slice_shape(output.shape, pnum)
         x = _flatten_batch(x, rank)
-        if transposed:
-            flat_shape = [mtf.list_product(shape[:-rank]), *shape[-rank:]]
-            y = _input_fn(flat_shape, w, x, op._strides, op._padding)
-        else:
-            y = _forward_fn(kernel.shape)(x, w, op._strides, op._padding)
-        return reshape(y, shape)
+        begins, sizes = [0] * (rank - 1), shape[-rank:-1]
+        if geometry.is_split:  # the windows begin before the slice, and reach beyond it
+            box = own_box(op, lowering, output.shape, pnum)[-rank:-1]
+            firsts = geometry.large_window(geometry.small_window(box))
+            begins = [b - first for (b, _), (first, _) in zip(box, firsts, strict=True)]
+            sizes = [max(e - first, last - first) for (_, e), (first, last) in zip(box, firsts, strict=True)]
+        batch = mtf.list_product(shape[:-rank])
+        y = _backward([batch, *sizes, shape[-1]], w, x, op._strides, padding)
+        return reshape(cut(y, [0, *begins, 0], [batch, *shape[-rank:]]), shape)
 
-    y = mesh_impl.slicewise(convolve, lowering.tensors[image], lowering.tensors[kernel], mesh_impl.laid_out_pnum())
-    set_output(op, lowering, y, [_axis(op, lowering, reduced)])
+    y = mesh_impl.slicewise(spread, x, lowering.tensors[kernel], mesh_impl.laid_out_pnum())
+    set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
 
 
 @register(mtf.Conv2dOperation, mtf.Conv3dOperation)
 def lower_conv(op: Any, lowering: Any) -> None:
-    """Sums over the input channels."""
+    """From the large image to the small one."""
     image, kernel = op.inputs
-    _image_op(op, lowering, image, kernel, transposed=False, reduced=image.shape.dims[-1])
+    _to_small(op, lowering, image, kernel)
     _count(op, lowering, f"conv{kernel.shape.ndims - 2}d/forward", kernel.shape, op.outputs[0].shape)
 
 
 @register(mtf.Conv2dTransposeOperation, mtf.Conv3dTransposeOperation)
 def lower_conv_transpose(op: Any, lowering: Any) -> None:
-    """Sums over the input channels; the kernel is [..., filters, channels]."""
+    """From the small image to the large one; the kernel is [..., filters, channels]."""
     image, kernel = op.inputs
-    _image_op(op, lowering, image, kernel, transposed=True, reduced=image.shape.dims[-1])
+    _to_large(op, lowering, image, kernel)
     _count(op, lowering, f"conv{kernel.shape.ndims - 2}d_trans/forward", kernel.shape, op.outputs[0].shape)
 
 
 @register(mtf.Conv2or3dBackpropInputOperation)
 def lower_backprop_input(op: Any, lowering: Any) -> None:
-    """Sums over the filters."""
+    """Of a convolution, from small to large; of a transposed one, from large to small."""
     dy, kernel = op.inputs
-    _image_op(op, lowering, dy, kernel, transposed=not op._is_transpose, reduced=dy.shape.dims[-1])
+    (_to_small if op._is_transpose else _to_large)(op, lowering, dy, kernel)
     _count(op, lowering, f"conv{op._conv_dimension}d{op._trans}/backprop_input", kernel.shape, dy.shape)
 
 
 @register(mtf.Conv2or3dBackpropFilterOperation)
 def lower_backprop_filter(op: Any, lowering: Any) -> None:
-    """Sums over the batch dimensions."""
-    image, dy = op.inputs
-    kernel = op.outputs[0].shape
-    mesh_impl = lowering.mesh_impl(op)
-    rank = kernel.ndims - 1
-    _check(op, lowering, image.shape, kernel, dy.shape)
+    """Sums over the batch, and over space where it is split."""
+    large, small = reversed(op.inputs) if op._is_transpose else op.inputs
+    kernel, mesh_impl = op.outputs[0].shape, lowering.mesh_impl(op)
+    geometry = _Geometry(op, lowering, large.shape, small.shape, kernel)
+    x, padding = lowering.tensors[large], op._padding
+    if geometry.is_split:
+        x, padding = _with_window(op, lowering, large, geometry, small.shape, large=True), "VALID"
 
     def differentiate(x: Any, dy: Any, pnum: int) -> Any:
-        x, dy = _flatten_batch(x, rank), _flatten_batch(dy, rank)
-        if op._is_transpose:
-            x, dy = dy, x
-        return _filter_fn(x, mesh_impl.slice_shape(kernel, pnum), dy, op._strides, op._padding)
+        x, dy = _flatten_batch(x, geometry.rank), _flatten_batch(dy, geometry.rank)
+        return _kernel_gradient(x, mesh_impl.slice_shape(kernel, pnum), dy, op._strides, padding)
 
-    dw = mesh_impl.slicewise(differentiate, lowering.tensors[image], lowering.tensors[dy], mesh_impl.laid_out_pnum())
-    set_output(op, lowering, dw, [_axis(op, lowering, dim) for dim in dy.shape.dims[:-rank]])
-    _count(op, lowering, f"conv{op._conv_dimension}d{op._trans}/backprop_filter", kernel, dy.shape)
+    dw = mesh_impl.slicewise(differentiate, x, lowering.tensors[small], mesh_impl.laid_out_pnum())
+    set_output(op, lowering, dw, [_axis(op, lowering, dim) for dim in small.shape.dims[:-1]])
+    _count(op, lowering, f"conv{op._conv_dimension}d{op._trans}/backprop_filter", kernel, op.inputs[1].shape)

@@ -1,6 +1,5 @@
 """Operations that each processor does on its own slice, once it knows where that slice begins and ends."""
 
-from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
@@ -92,28 +91,6 @@ def lower_generic_grad(op: Any, lowering: Any) -> None:
             )
     for output, gradient in zip(op.outputs, mtf.transpose_list_of_lists(gradients), strict=True):
         lowering.set_tensor_lowering(output, mesh_impl.LaidOutTensor(gradient))
-
-
-# Operations along one dimension, which they need whole, and how each names it.
-_ALONG: dict[type, Callable[[Any], tuple[str, ...]]] = {
-    mtf.ConcatOperation: lambda op: (op._concat_dim_name,),
-    mtf.PadOperation: lambda op: (op._output_dim.name,),
-    mtf.ShiftOperation: lambda op: (op._dim.name,),
-    mtf.SliceOperation: lambda op: (op._slice_dim.name,),
-    mtf.SplitOperation: lambda op: (op._split_dim.name,),
-    mtf.StackOperation: lambda op: (op._new_dim.name,),
-    mtf.TopKOperation: lambda op: (op._reduced_dim.name, op._k_dim.name),
-    mtf.UnstackOperation: lambda op: (op._dim.name,),
-}
-
-
-@register(*_ALONG)
-def lower_along(op: Any, lowering: Any) -> None:
-    """As mtf does, once it is certain that the dimension is whole."""
-    names = _ALONG[next(c for c in type(op).__mro__ if c in _ALONG)](op)
-    dims = {dim for t in [*op.inputs, *op.outputs] for dim in t.shape.dims if dim.name in names}
-    require_whole(op, lowering, sorted(dims), "the operation")
-    type(op).lower(op, lowering)
 
 
 @register(mtf.SlicewiseOperation)
