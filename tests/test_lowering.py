@@ -108,12 +108,26 @@ def test_while_loops():
         np.testing.assert_allclose(values(layout, build), expected, rtol=1e-6)
 
 
-def test_a_loop_with_accumulators_over_a_split_dimension_is_refused():
-    def build(mesh):
-        i, x = mtf.constant(mesh, 0, dtype=tf.int32), mtf.ones(mesh, mtf.Shape([B, C]))
-        return mtf.while_loop(lambda i: mtf.less(i, 5), lambda i: [i + 1, x], [i], has_accumulators=True)[-1]
+class _UsesTheSliceShape(mtf.Operation):
+    """An operation of a user's, which takes slices to be equal."""
 
-    with pytest.raises(NotImplementedError, match="WhileLoopOperation .*dimension 'b' of size 7.*mesh axis 'x'"):
+    def __init__(self, x):
+        super().__init__([x], name="mine")
+        self._outputs = [mtf.Tensor(self, x.shape, x.dtype)]
+
+    def lower(self, lowering):
+        mesh_impl = lowering.mesh_impl(self)
+        shape = mesh_impl.slice_shape(self.outputs[0].shape)
+        x = lowering.tensors[self.inputs[0]]
+        lowering.set_tensor_lowering(self.outputs[0], mesh_impl.slicewise(lambda x: tf.reshape(x, shape), x))
+
+
+def test_a_users_operation_is_lowered_by_itself_or_refused():
+    def build(mesh):
+        return _UsesTheSliceShape(mtf.ones(mesh, mtf.Shape([B, C]))).outputs[0]
+
+    assert values(Layout("x:1", ""), build)[0].sum() == 35
+    with pytest.raises(NotImplementedError, match="_UsesTheSliceShape 'mine' .*dimension 'b' of size 7.*mesh axis 'x'"):
         values(LAYOUTS[1], build)
 
 

@@ -1,0 +1,68 @@
+"""While loops."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.lowering.registry import register
+
+
+def _lower_all(operations: Iterable[Any], lowering: Any) -> None:
+    for op in operations:
+        with tf.name_scope(op.name):
+            op.lower(lowering)
+
+
+def _bind(placeholders: Sequence[Any], values: Sequence[Sequence[Any]], lowering: Any) -> None:
+    for placeholder, slices in zip(placeholders, values, strict=True):
+        lowering.tensors[placeholder] = lowering.mesh_impl(placeholder).LaidOutTensor(list(slices))
+
+
+def _start(op: Any, lowering: Any) -> list[list[Any]]:
+    """The slices of the loop variables before the first turn, and zeros for the accumulators."""
+    mesh_impl = lowering.mesh_impl(op)
+    start = [lowering.tensors[x].to_laid_out_tensor().tensor_list for x in op.inputs]
+    for output in op.outputs[len(op.inputs) :]:
+        shapes = [mesh_impl.slice_shape(output.shape, pnum) for pnum in range(mesh_impl.size)]
+        start.append(mtf.parallel(mesh_impl.devices, lambda shape, t=output.dtype: tf.zeros(shape, t), shapes))
+    return start
+
+
+@register(mtf.WhileLoopOperation)
+def lower_while_loop(op: Any, lowering: Any) -> None:
+    """A tf.while_loop over the slices of all loop variables.
+
+    What the body adds to an accumulator may be a sum over mesh axes that is still outstanding: the parts are added up
+    over the turns, and over the processors once, after the loop. A loop variable is whole before the next turn.
+    """
+    mesh_impl = lowering.mesh_impl(op)
+    count = len(op.inputs)
+    outstanding: dict[int, Any] = {}
+
+    def condition(*values: Any) -> Any:
+        _bind(op._cond_inputs, values[:count], lowering)
+        _lower_all(op._cond_ops, lowering)
+        return lowering.tensors[op._cond_output].to_laid_out_tensor().tensor_list[0]
+
+    def body(*values: Any) -> list[Any]:
+        _bind(op._body_inputs, values[:count], lowering)
+        _lower_all(op._body_ops, lowering)
+        results = []
+        for i, output in enumerate(op._body_outputs):
+            result = lowering.tensors[output]
+            if i >= count and isinstance(result, mtf.LazyAllreduceSum):
+                outstanding[i] = result
+                result = result.laid_out_input
+            slices = result.to_laid_out_tensor().tensor_list
+            if i >= count:
+                slices = mtf.parallel(mesh_impl.devices, tf.add, list(values[i]), slices)
+            results.append(slices)
+        return results
+
+    ends = tf.while_loop(condition, body, _start(op, lowering), back_prop=False, **op._tf_kwargs)
+    for i, (output, slices) in enumerate(zip(op.outputs, ends, strict=True)):
+        result = mesh_impl.LaidOutTensor(slices)
+        if i in outstanding:
+            lazy = outstanding[i]
+            result = mtf.LazyAllreduceSum(mesh_impl, result, lazy.mesh_axes, lazy.add_counter_fn)
+        lowering.set_tensor_lowering(output, result)
