@@ -33,11 +33,14 @@ setup(
     extras_require={
         "test": [
             "hypothesis",
+            "mock",  # it, tensorflow-probability and tf-keras: mesh-tensorflow's own layers_test
             "pyright",
             "pytest",
             "pytest-xdist",
             "ruff",
             "scikit-learn",  # the 8x8 digits
+            "tensorflow-probability",
+            "tf-keras",
         ],
     },
 )

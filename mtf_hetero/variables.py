@@ -23,8 +23,10 @@ from mtf_hetero.collectives import cut
 
 
 def _take_out_of_collections(variable: Any) -> list[str]:
-    """Removes a variable from all collections of its graph; returns their names."""
-    found = []
+    """Removes a variable from all collections of its graph; returns their names. Eagerly there are none."""
+    found: list[str] = []
+    if tf.executing_eagerly():
+        return found
     for key in variable.graph.get_all_collection_keys():
         collection = variable.graph.get_collection_ref(key)
         kept = [item for item in collection if item is not variable]
@@ -53,6 +55,7 @@ class SlicedVariable:
     """
 
     def __init__(self, variable: Any, master: Any, mesh_impl: Any, shape: Any) -> None:
+        full_name = master.name.split(":")[0]
         self._copies = []
         self.slices = []
         collections = _take_out_of_collections(master)
@@ -61,7 +64,7 @@ class SlicedVariable:
         for pnum, device in enumerate(mesh_impl.devices):
             begin, size = mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum)
             name = f"processor_{pnum}"
-            with tf.device(device), tf.name_scope(f"{master.op.name}/"):
+            with tf.device(device), tf.name_scope(f"{full_name}/"):
                 if saved and tuple(begin) in primaries:
                     slice_ = self._replica(primaries[tuple(begin)], name)
                 else:
@@ -69,14 +72,15 @@ class SlicedVariable:
                     slice_ = tf.Variable(
                         initial_value, trainable=False, name=name, collections=collections, use_resource=True
                     )
-                    slice_._set_save_slice_info(_SaveSliceInfo(master.op.name, master.shape.as_list(), begin, size))
+                    slice_._set_save_slice_info(_SaveSliceInfo(full_name, master.shape.as_list(), begin, size))
                     primaries[tuple(begin)] = slice_
             self.slices.append(slice_)
 
     @staticmethod
     def _initial_value(master: Any, begin: Sequence[int], size: Sequence[int], dtype: Any) -> Any:
-        with tf.device(master.initial_value.device):  # cut where the whole is, so that only the slice is sent
-            return tf.cast(cut(master.initial_value, begin, size), dtype)
+        whole = master.read_value() if tf.executing_eagerly() else master.initial_value
+        with tf.device(whole.device):  # cut where the whole is, so that only the slice is sent
+            return tf.cast(cut(whole, begin, size), dtype)
 
     def _replica(self, primary: Any, name: str) -> Any:
         replica = tf.Variable(

@@ -1,0 +1,51 @@
+"""Mesh-TensorFlow's own tests, from the installed package: as they are, and with this package's two names in them."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from mtf_hetero import mtf
+
+PACKAGE = pathlib.Path(mtf.__file__).parent
+
+# The tests say mtf.placement_mesh_impl.PlacementMeshImpl and mtf.Lowering: the two names that a user changes.
+RUN = """
+import sys
+import types
+
+import pytest
+
+import mtf_hetero
+
+
+class TwoNames:
+    def pytest_collection_modifyitems(self, items):
+        for item in items:
+            names = types.SimpleNamespace(**vars(mtf_hetero.mtf))
+            names.placement_mesh_impl = types.SimpleNamespace(PlacementMeshImpl=mtf_hetero.UnevenMeshImpl)
+            names.Lowering = mtf_hetero.Lowering
+            item.module.mtf = names
+
+
+plugins = [TwoNames()] if sys.argv[1] == "two names" else []
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-c", sys.argv[2], *sys.argv[3:]], plugins=plugins))
+"""
+
+
+@pytest.mark.parametrize("names", ["as they are", "two names"])
+def test_mesh_tensorflows_own_tests_pass(tmp_path, names):
+    configuration = tmp_path / "pytest.ini"
+    configuration.write_text("[pytest]\n")
+    files = [str(PACKAGE / name) for name in ("ops_test.py", "layers_test.py")]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, names, str(configuration), *files],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "79 passed" in done.stdout
