@@ -10,7 +10,7 @@ import types
 from importlib import metadata
 from typing import Any
 
-OLDEST_TENSORFLOW = (2, 15)
+OLDEST_TENSORFLOW: list[int] = [2, 15]
 MESH_TENSORFLOW = "0.1.21"
 
 
@@ -25,7 +25,7 @@ def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> Non
     """Raises ImportError, in one line, unless the two versions are ones that mtf_hetero supports."""
     oldest = ".".join(str(part) for part in OLDEST_TENSORFLOW)
     try:
-        supported = [int(part) for part in tensorflow_version.split(".")[:2]] >= list(OLDEST_TENSORFLOW)
+        supported = [int(part) for part in tensorflow_version.split(".")[:2]] >= OLDEST_TENSORFLOW
     except ValueError:
         supported = False
     if not supported:

@@ -37,9 +37,10 @@ class _EvaluateAfterSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListen
 
     def evaluate(self) -> dict[str, Any]:
         spec = self._eval_spec
-        self.metrics = self._estimator.evaluate(spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name)
+        metrics = self._estimator.evaluate(spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name)
+        self.metrics = metrics
         self._evaluated_at = time.monotonic()
-        return self.metrics
+        return metrics
 
 
 def train_and_evaluate(estimator: Any, train_spec: TrainSpec, eval_spec: EvalSpec) -> tuple[dict[str, Any], None]:

@@ -110,7 +110,9 @@ class Dataset:
             images = (tf.cast(images, tf.float32) / 255.0 - mean.astype(np.float32)) / deviation.astype(np.float32)
             return {"image": images, "weight": weights}, tf.cast(labels, tf.int32)
 
-        return examples.batch(batch_size, drop_remainder=True).map(normalise).prefetch(2)
+        options = tf.data.Options()
+        options.autotune.enabled = False  # its thread sleeps for up to a minute, and now and then closing waits for it
+        return examples.batch(batch_size, drop_remainder=True).map(normalise).prefetch(2).with_options(options)
 
 
 def _check_positive(value: int, name: str) -> None:

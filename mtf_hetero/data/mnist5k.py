@@ -38,7 +38,16 @@ def split(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _examples(name: str) -> Any:
-    return tf.data.Dataset.from_tensor_slices(split(name))
+    """Reads the arrays when the pipeline runs: as constants they would be in every graph file and checkpoint."""
+    images, labels = split(name)
+
+    def read(_: Any) -> Any:
+        tensors = tf.numpy_function(lambda: (images, labels), [], [tf.uint8, tf.int32])
+        for tensor, array in zip(tensors, (images, labels), strict=True):
+            tensor.set_shape(array.shape)
+        return tf.data.Dataset.from_tensor_slices(tuple(tensors))
+
+    return tf.data.Dataset.range(1).flat_map(read)
 
 
 def load() -> Dataset:

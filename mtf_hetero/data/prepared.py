@@ -57,12 +57,12 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> Datas
     directory = find(name, root)
     if directory is None:
         raise ValueError(
-            f"dataset {name!r} is neither built in ({', '.join(built_in)}) nor prepared in {root}; if tensorflow-datasets "
-            f"has it, prepare it with: tfds build {name} --data_dir={root}"
+            f"dataset {name!r} is neither built in ({', '.join(built_in)}) nor prepared in {root}; "
+            f"if tensorflow-datasets has it, prepare it with: tfds build {name} --data_dir={root}"
         )
     import tensorflow_datasets as tfds  # slow to import, and needed for a prepared set alone
 
-    builder = tfds.builder_from_directory(str(directory))
+    builder: Any = tfds.builder_from_directory(str(directory))
     image_shape, classes = _features(name, builder.info, tfds)
     sizes = {split: builder.info.splits[split].num_examples for split in (TRAIN, TEST)}
 
@@ -75,7 +75,8 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> Datas
 
 def _features(name: str, info: Any, tfds: Any) -> tuple[tuple[int, int, int], int]:
     features = dict(info.features.items()) if isinstance(info.features, tfds.features.FeaturesDict) else {}
-    image, label = features.get("image"), features.get("label")
+    image: Any = features.get("image")
+    label: Any = features.get("label")
     shape = tuple(image.shape) if isinstance(image, tfds.features.Image) else ()
     if len(shape) != 3 or None in shape or image.np_dtype != "uint8":
         raise ValueError(

@@ -76,7 +76,7 @@ def lower_pool_backprop(op: Any, lowering: Any) -> None:
         box = pixels(pnum)
         if box is None:  # only pixels beyond the last window
             return tf.zeros(shape, output.dtype)
-        dx = _gradient(op._pool_fn_string, *(_flat(t, rank) for t in (x, y, dy)), op._ksize)
+        dx = _gradient(op._pool_fn_string, _flat(x, rank), _flat(y, rank), _flat(dy, rank), op._ksize)
         begins = [o[0] - b[0] for o, b in zip(own_box(op, lowering, output.shape, pnum), box, strict=True)][-rank:]
         missing = [max(b + n - d, 0) for b, n, d in zip(begins, shape[-rank:], dx.shape.as_list()[1:], strict=True)]
         if any(missing):

@@ -1,0 +1,15 @@
+"""Named layout recipes: each reads an mtf.Graph and returns a Layout. They know no model and no dimension's name.
+
+A recipe changes speed and memory and nothing else, so it may be used on any program.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from layouts.batch import batch
+from layouts.filters import even, filters
+from mtf_hetero import Layout
+
+LAYOUTS: Mapping[str, Callable[..., Layout]] = MappingProxyType({"batch": batch, "even": even, "filters": filters})
+
+__all__ = ["LAYOUTS", "batch", "even", "filters"]

@@ -1,0 +1,132 @@
+"""What a recipe needs to know of an mtf graph: its layers, which of them feed which, and its renamed dimensions."""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mtf_hetero import blocks, mtf
+
+CONVOLUTIONS = (
+    mtf.Conv2dOperation,
+    mtf.Conv3dOperation,
+    mtf.Conv2dTransposeOperation,
+    mtf.Conv3dTransposeOperation,
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layer:
+    """An operation that contracts an activation with a trainable variable.
+
+    Args:
+      operation: the convolution or einsum.
+      x: the activation, an mtf.Tensor.
+      inputs: names of the kernel's dimensions that are summed over, the largest first.
+      outputs: names of the kernel's dimensions that it adds to the activation's, the largest first.
+      work: multiply-adds.
+    """
+
+    operation: Any
+    x: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    work: int
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether it is a convolution, and not a dense layer."""
+        return isinstance(self.operation, CONVOLUTIONS)
+
+
+def _variable_of(tensor: Any) -> Any:
+    """The trainable variable that a tensor is, but for a cast or another function of its elements; or None."""
+    op = tensor.operation
+    while isinstance(op, mtf.SlicewiseOperation) and len(op.inputs) == 1 and op.inputs[0].shape == tensor.shape:
+        op = op.inputs[0].operation
+    return op if isinstance(op, mtf.Variable) and op in op.graph.trainable_variables else None
+
+
+def _by_size(dims: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(dim.name for dim in sorted(dims, key=lambda dim: -dim.size))
+
+
+def _layer(op: Any, x: Any, kernel: Any) -> Layer | None:
+    y = op.outputs[0].shape.dims
+    inputs = [dim for dim in kernel.shape.dims if dim in x.shape.dims and dim not in y]
+    outputs = [dim for dim in kernel.shape.dims if dim in y and dim not in x.shape.dims]
+    if not inputs or not outputs:
+        return None
+    work = mtf.Shape(list(dict.fromkeys([*kernel.shape.dims, *y]))).size
+    return Layer(op, x, _by_size(inputs), _by_size(outputs), work)
+
+
+def layers(graph: Any) -> list[Layer]:
+    """The layers of a graph in its order; of several uses of a variable, gradients among them, the first."""
+    found = []
+    used = set()
+    for op in graph.operations:
+        if len(op.inputs) != 2 or not isinstance(op, (*CONVOLUTIONS, mtf.EinsumOperation)):
+            continue
+        kernels = [(tensor, variable) for tensor in op.inputs if (variable := _variable_of(tensor)) is not None]
+        if len(kernels) != 1 or kernels[0][1] in used:
+            continue
+        kernel, variable = kernels[0]
+        x = op.inputs[0] if op.inputs[1] is kernel else op.inputs[1]
+        if (layer := _layer(op, x, kernel)) is not None:
+            found.append(layer)
+            used.add(variable)
+    return found
+
+
+def ancestors(tensors: Iterable[Any]) -> set[Any]:
+    """The operations from which tensors are computed."""
+    found: set[Any] = set()
+    todo = [tensor.operation for tensor in tensors]
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [tensor.operation for tensor in op.inputs]
+    return found
+
+
+def _aligned(old: Any, new: Any) -> Iterator[tuple[str, str]]:
+    """Pairs of dimensions of a reshape's two sides that are one and the same."""
+    groups = blocks.group_dims(old.to_integer_list, new.to_integer_list)
+    for old_range, new_range in groups:
+        old_dims = [old.dims[i] for i in old_range if old.dims[i].size > 1]
+        new_dims = [new.dims[i] for i in new_range if new.dims[i].size > 1]
+        if len(old_dims) == len(new_dims) == 1 and old_dims[0].name != new_dims[0].name:
+            yield old_dims[0].name, new_dims[0].name
+
+
+def renames(operations: Iterable[Any]) -> Mapping[str, set[str]]:
+    """{new name: old names} of the dimensions that reshapes among the operations rename."""
+    found: dict[str, set[str]] = collections.defaultdict(set)
+    for op in operations:
+        if isinstance(op, mtf.ReshapeOperation):
+            for old, new in _aligned(op.inputs[0].shape, op.outputs[0].shape):
+                found[new].add(old)
+    return found
+
+
+def path_from(name: str, origins: set[str], sources: Mapping[str, set[str]]) -> list[str] | None:
+    """The names that a dimension had, from `name` back to one of `origins` (which ends the path), or None.
+
+    Args:
+      name: where to begin.
+      origins: names to reach.
+      sources: {new name: old names}.
+    """
+    paths = collections.deque([[name]])
+    seen = {name}
+    while paths:
+        path = paths.popleft()
+        if path[-1] in origins:
+            return path
+        for old in sorted(sources.get(path[-1], ())):
+            if old not in seen:
+                seen.add(old)
+                paths.append([*path, old])
+    return None

@@ -1,0 +1,54 @@
+"""Data parallelism: split the batch, each processor's part in proportion to its share."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from layouts import anatomy
+from layouts.rules import Rules
+from mtf_hetero import Layout, mtf
+
+
+def batch(
+    graph: Any,
+    *,
+    mesh_shape: Any,
+    shares: Mapping[str, Sequence[float]] | None = None,
+    axis: str | None = None,
+) -> Layout:
+    """Splits the batch dimension, under each of its names.
+
+    The batch dimension is the first dimension of the largest imported tensor whose first dimension is in no variable.
+    What it is renamed to later is split with it.
+
+    Args:
+      graph: mtf.Graph.
+      mesh_shape: mesh axes and their sizes, "all:3".
+      shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
+      axis: the mesh axis to split over; None: the first.
+
+    Raises:
+      ValueError: the graph imports no batch, or one of fewer examples than the axis has processors.
+
+    Example:
+      >>> batch(graph, mesh_shape="all:3", shares={"all": [70, 25, 5]}).split("batch", 200)
+      (140, 50, 10)
+    """
+    rules = Rules(graph, mesh_shape, shares, axis)
+    in_variables = {name for variable in graph.all_variables for name in variable.shape.dimension_names}
+    imported = [
+        op.outputs[0].shape
+        for op in graph.operations
+        if isinstance(op, mtf.ImportOperation) and op.outputs[0].shape.ndims
+    ]
+    imported = [shape for shape in imported if shape.dims[0].name not in in_variables]
+    if not imported:
+        raise ValueError("the graph imports no tensor whose first dimension is in no variable, so it has no batch")
+    name = max(imported, key=lambda shape: shape.size).dims[0].name
+    rules.require(name)
+    rules.add([name])
+    sources = anatomy.renames(graph.operations)
+    for new in sources:
+        path = anatomy.path_from(new, {name}, sources)
+        if path is not None and not in_variables & set(path) and rules.allow(path):
+            rules.add(path)
+    return rules.layout()

@@ -1,0 +1,98 @@
+"""Split the filters: Pconv and Rconv in turn, so that only every other layer communicates.
+
+The scheme of Moreno-Alvarez et al. (Neurocomputing 441, 2021, Figure 5), for any graph. A layer is a convolution or a
+dense layer, and each is split over the mesh axis in one of two ways:
+
+* P splits its outputs (filters, units). The input is whole, and the output is split without any communication.
+* R splits its inputs (channels), which arrive split from a P layer. The partial sums are added up, and the output is
+  whole.
+
+So a layer is R if its input arrives split, otherwise P. On a chain of layers they alternate; a branch or a sum of
+branches keeps to whichever way its tensors lie.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from layouts import anatomy
+from layouts.rules import Rules
+from mtf_hetero import Layout
+
+NEGLIGIBLE_WORK = 0.01  # of all multiply-adds: a last layer below this is done whole by every processor
+
+
+def filters(
+    graph: Any,
+    *,
+    mesh_shape: Any,
+    shares: Mapping[str, Sequence[float]] | None = None,
+    axis: str | None = None,
+) -> Layout:
+    """Splits filters, units and the channels that they become, in proportion to shares.
+
+    The last layer of a graph, where it would be P and hardly adds to the work, is left whole, and so are the logits.
+    A layer that neither way can split is left whole too.
+
+    Args:
+      graph: mtf.Graph, with or without its gradients.
+      mesh_shape: mesh axes and their sizes, "all:3".
+      shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
+      axis: the mesh axis to split over; None: the first.
+
+    Raises:
+      ValueError: the graph has no layer, or a convolution has fewer filters than the axis has processors.
+
+    Example:
+      >>> filters(graph, mesh_shape="all:3", shares={"all": [70, 25, 5]}).split("conv1/filters", 60)
+      (42, 15, 3)
+    """
+    rules = Rules(graph, mesh_shape, shares, axis)
+    layers = anatomy.layers(graph)
+    if not layers:
+        raise ValueError("the graph has no convolution and no dense layer with a trainable kernel; choose other rules")
+    operations = anatomy.ancestors(layer.operation.outputs[0] for layer in layers)
+    sources = anatomy.renames(operations)
+    feeding = anatomy.ancestors(layer.x for layer in layers)
+    negligible = NEGLIGIBLE_WORK * sum(layer.work for layer in layers)
+    for layer in layers:
+        arriving = list(_arriving(layer, rules, sources))
+        if not arriving:
+            if layer.operation not in feeding and layer.work < negligible:
+                continue
+            if layer.is_convolution:
+                rules.require(layer.outputs[0])
+        for names in [*arriving, *[[name] for name in (*layer.outputs, *layer.inputs)]]:
+            if rules.allow(names):
+                rules.add(names)
+                break
+    return rules.layout()
+
+
+def _arriving(layer: anatomy.Layer, rules: Rules, sources: Mapping[str, set[str]]) -> Iterator[list[str]]:
+    """Per input that arrives split: its name, and those that it had since it was split."""
+    for name in layer.inputs:
+        path = anatomy.path_from(name, rules.names, sources)
+        if path is not None:
+            yield path
+
+
+def even(
+    graph: Any,
+    *,
+    mesh_shape: Any,
+    shares: Mapping[str, Sequence[float]] | None = None,
+    axis: str | None = None,
+) -> Layout:
+    """As `filters`, in equal parts whatever the shares: the paper's baseline.
+
+    Args:
+      graph: mtf.Graph.
+      mesh_shape: mesh axes and their sizes, "all:3".
+      shares: checked, and otherwise unused.
+      axis: the mesh axis to split over; None: the first.
+
+    Raises:
+      ValueError: as `filters`.
+    """
+    layout = filters(graph, mesh_shape=mesh_shape, shares=shares, axis=axis)
+    return Layout(layout.mesh_shape, layout.rules)

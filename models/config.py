@@ -1,0 +1,115 @@
+"""What the training binary is told, as one value. No TensorFlow here, so that a wrong value is reported at once."""
+
+import dataclasses
+import math
+import os
+import re
+
+OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
+SCHEDULES = ("constant", "linear")
+_DEVICE = re.compile(r"/?(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
+_MAX_CPU_DEVICES = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A training run.
+
+    Args:
+      model: a name in models.MODELS.
+      dataset: a name in mtf_hetero.data.DATASETS or of a prepared tensorflow-datasets set.
+      data_dir: where prepared sets are; None: ~/tensorflow_datasets.
+      model_dir: directory of checkpoints and summaries; None: a new one under the system's temporary directory.
+      batch_size: images per step, and per batch of the test.
+      train_epochs: how often each training image is seen.
+      max_steps: the step at which to stop; None: at the end of the last epoch.
+      optimizer: one of OPTIMIZERS.
+      learning_rate: None: the optimizer's own.
+      learning_rate_schedule: one of SCHEDULES; "linear" lets the rate fall to zero at the last step.
+      mesh_shape: mesh axes and their sizes, "all:3"; None: one axis, "all", over all devices.
+      layout: a name in layouts.LAYOUTS, or rules such as "conv1/filters:all;conv2/channels:all".
+      list_speed: "70,25,5" for the first mesh axis, or "rows:2,1;cols:3,1"; None: even.
+      devices: one per processor; None: every GPU that TensorFlow finds, then cpu:0.
+      seed: of initial values and the order of images.
+      save_checkpoints_secs: seconds between checkpoints.
+
+    Raises:
+      ValueError: a value that is out of range whatever the others are.
+    """
+
+    model: str
+    dataset: str = "mnist5k"
+    data_dir: str | None = None
+    model_dir: str | None = None
+    batch_size: int = 100
+    train_epochs: int = 1
+    max_steps: int | None = None
+    optimizer: str = "adafactor"
+    learning_rate: float | None = None
+    learning_rate_schedule: str = "constant"
+    mesh_shape: str | None = None
+    layout: str = "filters"
+    list_speed: str | None = None
+    devices: tuple[str, ...] | None = None
+    seed: int = 1
+    save_checkpoints_secs: int = 600
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} is {value}; it must be a positive whole number")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"--seed is {self.seed}; it must be a whole number from 0 to {2**31 - 1}")
+        rate = self.learning_rate
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise ValueError(f"--learning_rate is {rate}; it must be a positive number")
+        for name, known in (("optimizer", OPTIMIZERS), ("learning_rate_schedule", SCHEDULES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"--{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
+        if self.devices is not None:
+            if not self.devices:
+                raise ValueError("--devices is empty; name one device per processor, or leave the flag out")
+            object.__setattr__(self, "devices", tuple(_convert_to_device(device) for device in self.devices))
+        if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
+            raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
+
+
+def _convert_to_device(text: str) -> str:
+    """Writes a device as "cpu:0" or "gpu:0"."""
+    match = _DEVICE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"--devices names {text!r}; write cpu:N or gpu:N, with commas between them")
+    kind, index = match[1].lower(), int(match[2])
+    if kind == "cpu" and index >= _MAX_CPU_DEVICES:
+        raise ValueError(f"--devices names {text!r}; logical CPU devices are cpu:0 to cpu:{_MAX_CPU_DEVICES - 1}")
+    return f"{kind}:{index}"
+
+
+def parse_list_speed(text: str, first_axis: str) -> dict[str, tuple[float, ...]]:
+    """{mesh axis: shares} from "70,25,5", which is for the first axis, or from "rows:2,1;cols:3,1".
+
+    Raises:
+      ValueError: it is not written so, or a share is not a number.
+
+    Example:
+      >>> parse_list_speed("70,25,5", "all")
+      {'all': (70.0, 25.0, 5.0)}
+    """
+    shares: dict[str, tuple[float, ...]] = {}
+    for part in text.split(";"):
+        axis, colon, numbers = part.rpartition(":")
+        axis = axis.strip() if colon else first_axis
+        if axis in shares:
+            raise ValueError(f"--list_speed is {text!r}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1")
+        shares[axis] = tuple(_convert_to_share(number, text) for number in numbers.split(","))
+    return shares
+
+
+def _convert_to_share(number: str, text: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
+        raise ValueError(
+            f"--list_speed is {text!r}: {number!r} is not a number; give one per processor, as in 70,25,5"
+        ) from None

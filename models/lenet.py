@@ -1,0 +1,46 @@
+"""LeNet-5 (LeCun, Bottou, Bengio and Haffner 1998), with relu and max pooling: small, for tests and first steps."""
+
+import dataclasses
+from typing import Any
+
+from models import layers
+from mtf_hetero import mtf
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Two convolutions of 5 x 5 with biases and a pool after each, then dense layers.
+
+    Args:
+      filters: filters of the first convolution (SAME) and of the second (VALID).
+      units: units of the hidden dense layers.
+      classes: number of classes.
+    """
+
+    filters: tuple[int, int] = (6, 16)
+    units: tuple[int, ...] = (120, 84)
+    classes: int = 10
+
+
+def build(images: Any, **config: Any) -> Any:
+    """Builds the network.
+
+    Args:
+      images: mtf.Tensor [batch, height, width, channels], 28 x 28 x 1 in the original.
+      **config: fields of `Config`.
+
+    Returns:
+      Logits, an mtf.Tensor [batch, classes].
+
+    Raises:
+      ValueError: images that the network cannot take.
+    """
+    layers.check_images(images)
+    c = Config(**config)
+    x = layers.conv2d(images, c.filters[0], size=5, name="conv1", use_bias=True)
+    x = layers.pool2d(x, mtf.layers.max_pool2d, name="pool1")
+    x = layers.conv2d(x, c.filters[1], size=5, name="conv2", padding="VALID", use_bias=True)
+    x = layers.pool2d(x, mtf.layers.max_pool2d, name="pool2")
+    for number, units in enumerate(c.units, 1):
+        x = layers.dense(x, units, name=f"dense{number}", activation=mtf.relu)
+    return layers.logits(x, c.classes, name=f"dense{len(c.units) + 1}")

@@ -1,0 +1,138 @@
+"""A classifier around a model, as an mtf program: loss, gradients, updates; and the model_fn that lowers it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mtf_hetero
+from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.estimator import EstimatorSpec, ModeKeys
+
+_MOMENTUM = 0.9
+_LEARNING_RATES = {"adam": 1e-3, "momentum": 0.01, "sgd": 0.05}  # Adafactor works out its own
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Built:
+    """A graph of mtf operations: logits [batch, classes], and in training the loss and the updates."""
+
+    graph: Any
+    mesh: Any
+    logits: Any
+    loss: Any = None
+    updates: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """An optimizer and its learning rate.
+
+    Args:
+      name: one of models.config.OPTIMIZERS.
+      learning_rate: None: the optimizer's own.
+      decay_steps: the step at which the rate, falling linearly, reaches zero; None: it stays.
+    """
+
+    name: str
+    learning_rate: float | None = None
+    decay_steps: int | None = None
+
+    def make(self, mesh: Any) -> Any:
+        """The mtf optimizer, for variables of a mesh."""
+        rate = self._rate()
+        if isinstance(rate, tf.Tensor):
+            rate = mtf.import_fully_replicated(mesh, rate, mtf.Shape([]))
+        if self.name == "adafactor":
+            return mtf.optimize.AdafactorOptimizer(learning_rate=rate)
+        if self.name == "adam":
+            return mtf.optimize.AdamWeightDecayOptimizer(rate)
+        if self.name == "momentum":
+            return mtf.optimize.MomentumOptimizer(rate, _MOMENTUM)
+        return mtf.optimize.SgdOptimizer(rate)
+
+    def _rate(self) -> Any:
+        rate = _LEARNING_RATES.get(self.name) if self.learning_rate is None else self.learning_rate
+        if self.decay_steps is None:
+            return rate
+        step = tf.cast(tf.train.get_global_step(), tf.float32)
+        if rate is None:  # Adafactor's own (Shazeer and Stern 2018)
+            rate = tf.minimum(tf.math.rsqrt(step + 1.0), 0.01)
+        return rate * tf.maximum(1.0 - step / self.decay_steps, 0.0)
+
+
+def build_logits(image: Any, build: Callable[[Any], Any]) -> Built:
+    """Builds the model alone.
+
+    Args:
+      image: tf.Tensor [batch, height, width, channels].
+      build: from such an mtf.Tensor to logits [batch, classes].
+    """
+    graph = mtf.Graph()
+    mesh = mtf.Mesh(graph, "mesh")
+    names = ("batch", "height", "width", "channels")
+    shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(names, image.shape.as_list(), strict=True)])
+    return Built(graph, mesh, build(mtf.import_tf_tensor(mesh, image, shape)))
+
+
+def build_training(image: Any, label: Any, *, build: Callable[[Any], Any], optimizer: Optimizer) -> Built:
+    """Builds the model, the mean softmax cross entropy of the batch, its gradients and one step of the optimizer.
+
+    Args:
+      image: tf.Tensor [batch, height, width, channels].
+      label: tf.Tensor [batch] of integers.
+      build: from such an mtf.Tensor to logits [batch, classes].
+      optimizer: the optimizer.
+    """
+    built = build_logits(image, build)
+    batch, classes = built.logits.shape.dims
+    labels = mtf.import_tf_tensor(built.mesh, label, mtf.Shape([batch]))
+    targets = mtf.one_hot(labels, classes, dtype=built.logits.dtype)
+    loss = mtf.reduce_mean(mtf.layers.softmax_cross_entropy_with_logits(built.logits, targets, classes))
+    variables = built.graph.trainable_variables
+    gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
+    updates = optimizer.make(built.mesh).apply_grads(gradients, variables)
+    return dataclasses.replace(built, loss=loss, updates=tuple(updates))
+
+
+def lower(built: Built, layout: Layout, devices: Sequence[str]) -> mtf_hetero.Lowering:
+    """Lowers a graph to TensorFlow on the processors of a layout."""
+    mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(layout, devices)
+    return mtf_hetero.Lowering(built.graph, {built.mesh: mesh_impl})
+
+
+def model_fn(
+    features: Any,
+    labels: Any,
+    mode: str,
+    *,
+    build: Callable[[Any], Any],
+    optimizer: Optimizer,
+    layout: Layout,
+    devices: Sequence[str],
+) -> EstimatorSpec:
+    """What mtf_hetero.Estimator calls, once the keyword arguments are bound.
+
+    Args:
+      features: {"image": [batch, height, width, channels], "weight": [batch]}.
+      labels: integers [batch].
+      mode: one of mtf_hetero.estimator.ModeKeys.
+      build: from an mtf.Tensor of images to logits [batch, classes].
+      optimizer: the optimizer.
+      layout: how the tensors lie on the mesh.
+      devices: one per processor.
+    """
+    if mode == ModeKeys.TRAIN:
+        built = build_training(features["image"], labels, build=build, optimizer=optimizer)
+        lowering = lower(built, layout, devices)
+        with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
+            train_op = tf.assign_add(tf.train.get_global_step(), 1).op  # the optimizer reads the step: count it last
+        return EstimatorSpec(mode, loss=lowering.export_to_tf_tensor(built.loss), train_op=train_op)
+    built = build_logits(features["image"], build)
+    logits = lower(built, layout, devices).export_to_tf_tensor(built.logits)
+    predictions = {"class": tf.argmax(logits, axis=1), "probabilities": tf.nn.softmax(logits)}
+    if mode == ModeKeys.PREDICT:
+        return EstimatorSpec(mode, predictions=predictions)
+    weights = features["weight"]
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits, weights=weights)
+    accuracy = tf.metrics.accuracy(labels, predictions["class"], weights=weights)
+    return EstimatorSpec(mode, predictions=predictions, loss=loss, eval_metric_ops={"accuracy": accuracy})

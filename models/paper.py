@@ -1,0 +1,68 @@
+"""The two networks of Moreno-Alvarez et al. (Neurocomputing 441, 2021): stages of convolutions, two dense layers."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from models import layers
+from mtf_hetero import mtf
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Stages of convolutions (SAME, stride 1, relu, no bias), each with a pool after it, and a dense part.
+
+    Args:
+      stages: per stage, per convolution, (height and width of the kernel, number of filters).
+      pool: the pooling layer that ends each stage, over 2 x 2 windows.
+      units: units of the hidden dense layer.
+      classes: number of classes.
+    """
+
+    stages: tuple[tuple[tuple[int, int], ...], ...]
+    pool: Callable[..., Any]
+    units: int
+    classes: int = 10
+
+
+MNIST = Config(stages=(((7, 60), (5, 120), (3, 240)),), pool=mtf.layers.avg_pool2d, units=128)
+CIFAR = Config(
+    stages=tuple(((3, filters), (3, filters)) for filters in (60, 120, 240, 480)),
+    pool=mtf.layers.max_pool2d,
+    units=256,
+)
+
+
+def build(images: Any, config: Config) -> Any:
+    """Builds a network of this family.
+
+    Args:
+      images: mtf.Tensor [batch, height, width, channels].
+      config: its layers.
+
+    Returns:
+      Logits, an mtf.Tensor [batch, classes].
+
+    Raises:
+      ValueError: images that the network cannot take.
+    """
+    layers.check_images(images)
+    x = images
+    conv = 0
+    for number, stage in enumerate(config.stages, 1):
+        for size, filters in stage:
+            conv += 1
+            x = layers.conv2d(x, filters, size=size, name=f"conv{conv}")
+        x = layers.pool2d(x, config.pool, name=f"pool{number}")
+    x = layers.dense(x, config.units, name="dense1", activation=mtf.relu)
+    return layers.logits(x, config.classes, name="dense2")
+
+
+def build_mnist(images: Any, **config: Any) -> Any:
+    """The network for MNIST, 28 x 28 x 1: 7x7x60, 5x5x120, 3x3x240, average pool, 128, 10; `config` changes `MNIST`."""
+    return build(images, dataclasses.replace(MNIST, **config))
+
+
+def build_cifar(images: Any, **config: Any) -> Any:
+    """The network for CIFAR-10, 32 x 32 x 3: 2 x (60, 120, 240, 480), max pools, 256, 10; `config` changes `CIFAR`."""
+    return build(images, dataclasses.replace(CIFAR, **config))

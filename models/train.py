@@ -1,0 +1,132 @@
+"""Trains a CNN on devices of unequal speed.
+
+    python -m models.train --model=paper_cifar --dataset=cifar10 --batch_size=200 --train_epochs=30 \
+        --list_speed=70,25,5 --devices=gpu:0,gpu:1,cpu:0
+
+Before training it prints how each split dimension is divided; after it, the test accuracy, the images per second and
+where the checkpoint is. Ctrl-C and SIGTERM end the step and save; the same command with the same --model_dir resumes,
+on any other layout too.
+
+Exit codes: 0, or 2 for a wrong flag or value (one line says which), 1 for a loss that is not a number, 130 after Ctrl-C
+and 143 after SIGTERM.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from models import config as config_lib
+from models import quiet
+
+_MODEL = flags.DEFINE_string("model", "paper_mnist", "The CNN: lenet, paper_cifar or paper_mnist.")
+_DATASET = flags.DEFINE_string(
+    "dataset", "mnist5k", "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10."
+)
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "Where prepared sets are; by default ~/tensorflow_datasets.")
+_MODEL_DIR = flags.DEFINE_string(
+    "model_dir", None, "Directory of checkpoints and summaries; training resumes there. By default a new temporary one."
+)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 100, "Images per step.")
+_TRAIN_EPOCHS = flags.DEFINE_integer("train_epochs", 2, "How often each training image is seen.")
+_MAX_STEPS = flags.DEFINE_integer("max_steps", None, "The step at which to stop; by default that of the last epoch.")
+_OPTIMIZER = flags.DEFINE_string("optimizer", "adafactor", f"One of {', '.join(config_lib.OPTIMIZERS)}.")
+_LEARNING_RATE = flags.DEFINE_float("learning_rate", None, "By default the optimizer's own.")
+_LEARNING_RATE_SCHEDULE = flags.DEFINE_string(
+    "learning_rate_schedule", "constant", "constant, or linear: the rate falls to zero at the last step."
+)
+_MESH_SHAPE = flags.DEFINE_string("mesh_shape", None, "Such as rows:2;cols:2; by default all:N with the N devices.")
+_LAYOUT = flags.DEFINE_string(
+    "layout",
+    "filters",
+    "A recipe (batch, even, filters), which divides over the first mesh axis, or rules such as "
+    "conv1/filters:all;conv2/channels:all, for dimensions of the model.",
+)
+_LIST_SPEED = flags.DEFINE_string(
+    "list_speed",
+    None,
+    "Speeds of the processors along the first mesh axis, such as 70,25,5, or along several axes, such as "
+    "rows:2,1;cols:3,1. An axis without speeds is divided evenly.",
+)
+_DEVICES = flags.DEFINE_list(
+    "devices",
+    None,
+    "One device per processor, the last mesh axis varying fastest: gpu:0,gpu:1,cpu:0. cpu:0,cpu:1,... are logical "
+    "devices of one CPU. By default every GPU that TensorFlow finds, then cpu:0.",
+)
+_SEED = flags.DEFINE_integer("seed", 1, "Seed of the initial values and of the order of the images.")
+_SAVE_CHECKPOINTS_SECS = flags.DEFINE_integer("save_checkpoints_secs", 600, "Seconds between checkpoints.")
+
+WRONG_USAGE = 2
+
+
+def read_config() -> config_lib.Config:
+    """The configuration that the flags ask for.
+
+    Raises:
+      ValueError: a value that is out of range.
+    """
+    return config_lib.Config(
+        model=_MODEL.value,
+        dataset=_DATASET.value,
+        data_dir=_DATA_DIR.value,
+        model_dir=_MODEL_DIR.value or None,
+        batch_size=_BATCH_SIZE.value,
+        train_epochs=_TRAIN_EPOCHS.value,
+        max_steps=_MAX_STEPS.value,
+        optimizer=_OPTIMIZER.value,
+        learning_rate=_LEARNING_RATE.value,
+        learning_rate_schedule=_LEARNING_RATE_SCHEDULE.value,
+        mesh_shape=_MESH_SHAPE.value,
+        layout=_LAYOUT.value,
+        list_speed=_LIST_SPEED.value,
+        devices=None if _DEVICES.value is None else tuple(_DEVICES.value),
+        seed=_SEED.value,
+        save_checkpoints_secs=_SAVE_CHECKPOINTS_SECS.value,
+    )
+
+
+def _say(error: object) -> None:
+    print("error:", " ".join(str(error).split()), file=sys.stderr)
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parses the command line; a mistake ends the program with one line, where absl would print its usage."""
+    try:
+        return flags.FLAGS(list(argv))
+    except flags.Error as error:
+        _say(error)
+        sys.exit(WRONG_USAGE)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Trains as the flags say; returns the exit code."""
+    run = None
+    try:
+        try:
+            if len(argv) > 1:
+                raise ValueError(f"{argv[1]!r} is not a flag; write --name=value")
+            config = read_config()
+            # TensorFlow is loaded once the flags are known to be right, and its start-up messages are not for the user
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+            with quiet.stderr_held_back():
+                from models import training
+
+                run = training.prepare(config)
+        except (ValueError, NotImplementedError) as error:
+            _say(error)
+            return WRONG_USAGE
+        return run.train()
+    except KeyboardInterrupt:
+        code = 130
+    except SystemExit as stop:  # mtf_hetero.Estimator raises it after SIGTERM, once it has saved
+        if stop.code != 143:
+            raise
+        code = 143
+    print("stopped:", "nothing was trained" if run is None else run.how_to_resume(), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=parse_flags)

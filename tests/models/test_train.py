@@ -1,0 +1,201 @@
+"""The training binary: what it says to mistakes, a run of two steps, resuming, and signals."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+from models import config as config_lib
+from models import train
+from mtf_hetero import tf
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CPUS = "cpu:0,cpu:1,cpu:2"
+FAST = {"model": "lenet", "devices": CPUS, "batch_size": 50, "max_steps": 2, "optimizer": "sgd"}
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging():
+    verbosity = tf.logging.get_verbosity()
+    yield
+    tf.logging.set_verbosity(verbosity)
+
+
+def run(**values):
+    """Runs the binary in this process; returns its exit code."""
+    with flagsaver.flagsaver():
+        return train.main(train.parse_flags(["train", *[f"--{name}={value}" for name, value in values.items()]]))
+
+
+def start(*args, **kwargs):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TF_CPP")}
+    command = [sys.executable, "-m", "models.train", *args]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE, **kwargs)
+
+
+MISTAKES = [
+    ({"model": "vgg"}, "--model is 'vgg'; it must be one of lenet, paper_cifar, paper_mnist"),
+    ({"layout": "diagonal"}, "--layout is 'diagonal'; it must be one of batch, even, filters, or rules"),
+    ({"dataset": "mnist60k"}, "neither built in (mnist5k) nor prepared in"),
+    ({"dataset": "cifar10", "data_dir": "/no/such/directory"}, "tfds build cifar10 --data_dir=/no/such/directory"),
+    ({"optimizer": "lion"}, "--optimizer is 'lion'; it must be one of adafactor, adam, momentum, sgd"),
+    ({"devices": "tpu:0,tpu:1,tpu:2"}, "--devices names 'tpu:0'; write cpu:N or gpu:N"),
+    ({"devices": "cpu:0,cpu:1,gpu:99"}, "--devices names 'gpu:99', but TensorFlow finds"),
+    ({"devices": "cpu:0,cpu:1,cpu:1000000"}, "--devices names 'cpu:1000000'"),
+    ({"devices": "cpu:0,cpu:1", "mesh_shape": "all:3"}, "mesh all:3 has 3 processors, but there are 2 devices"),
+    ({"devices": ""}, "--devices is empty"),
+    ({"list_speed": "70,30"}, "2 numbers for 3 processors"),
+    ({"list_speed": "70,30,0"}, "[70.0, 30.0, 0.0]"),
+    ({"list_speed": "70,30,-5"}, "[70.0, 30.0, -5.0]"),
+    ({"list_speed": "70,30,nan"}, "[70.0, 30.0, nan]"),
+    ({"list_speed": "70,30,fast"}, "'fast' is not a number"),
+    ({"list_speed": ""}, "'' is not a number"),
+    ({"list_speed": "rows:1,2,3"}, "mesh axis 'rows', which the mesh all:3 does not have"),
+    ({"list_speed": "all:1,2,3;all:1,2,3"}, "names axis 'all' twice"),
+    ({"mesh_shape": "all:x"}, "the size of axis 'all' must be a whole number"),
+    ({"mesh_shape": ","}, "has no axis"),
+    ({"mesh_shape": "rows:3;cols:1", "layout": "conv1/filters:depth"}, "axis 'depth', which the mesh"),
+    ({"mesh_shape": "rows:1;cols:3"}, "mesh axis 'cols' is used by no rule of layout 'filters'"),
+    ({"layout": "conv1/filter:all"}, "'conv1/filter', which is no dimension of lenet"),
+    ({"layout": "conv1/filters:all;conv1/channels:all"}, "'conv1/channels' of size 1 cannot be split"),
+    ({"layout": "conv2/filters:all;conv2/channels:all"}, "'conv2/channels', 'conv2/filters', which the layout splits"),
+    ({"layout": "fh:all"}, "split along dimension 'fh'"),
+    ({"layout": "conv1:filters:all"}, "is not a pair"),
+    ({"devices": ",".join(f"cpu:{i}" for i in range(7))}, "'conv1/filters' of size 6 cannot be split over the 7"),
+    ({"batch_size": 0}, "--batch_size is 0; it must be a positive whole number"),
+    ({"batch_size": 5000}, "--batch_size is 5000, but mnist5k has 4000 training images"),
+    ({"batch_size": 2, "layout": "batch"}, "'batch' of size 2 cannot be split over the 3 processors"),
+    ({"train_epochs": -1}, "--train_epochs is -1"),
+    ({"learning_rate": 0}, "--learning_rate is 0.0; it must be a positive number"),
+    ({"learning_rate_schedule": "cosine"}, "--learning_rate_schedule is 'cosine'; it must be one of constant, linear"),
+    ({"learning_rate": "nan"}, "--learning_rate is nan"),
+    ({"seed": -1}, "--seed is -1"),
+    ({"model": "paper_cifar"}, "layer 'pool3' pools 2 x 2 windows of 7 x 7 pixels"),
+    ({"model_dir": __file__}, "which is a file; name a directory"),
+    ({"model_dir": "/proc/no/such"}, "--model_dir is '/proc/no/such', which cannot be made"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), MISTAKES, ids=[str(values) for values, _ in MISTAKES])
+def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
+    begin = time.monotonic()
+    assert run(**{"model": "lenet", "devices": CPUS, **values}) == 2
+    assert time.monotonic() - begin < 10
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("error: ")
+    assert message in err
+
+
+def test_arguments_that_are_no_flags(capfd):
+    assert train.main(["train", "lenet"]) == 2
+    assert capfd.readouterr().err == "error: 'lenet' is not a flag; write --name=value\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--speed=3"], "Unknown command line flag 'speed'"),
+        (["--batch_size=many"], "--batch_size"),
+        (["--model=vgg"], "--model is 'vgg'"),
+        (["--model=lenet", f"--devices={CPUS}", "--list_speed=70,30"], "2 numbers for 3 processors"),
+    ],
+)
+def test_the_program_says_one_line_within_15_seconds(args, message):
+    begin = time.monotonic()
+    process = start(*args, stdout=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - begin < 15
+    assert (process.returncode, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_shares_of_several_axes():
+    assert config_lib.parse_list_speed("70,25,5", "all") == {"all": (70, 25, 5)}
+    assert config_lib.parse_list_speed("rows:2,1;cols:3,1", "rows") == {"rows": (2, 1), "cols": (3, 1)}
+
+
+def test_devices_are_written_in_several_ways():
+    devices = config_lib.Config("lenet", devices=("GPU:1", "/gpu:0", "/device:CPU:0")).devices
+    assert devices == ("gpu:1", "gpu:0", "cpu:0")
+
+
+def test_two_steps(tmp_path, capfd):
+    assert run(**FAST, list_speed="40,40,20", model_dir=tmp_path / "model") == 0
+    out = capfd.readouterr().out
+    assert "lenet: 61,706 parameters" in out
+    assert "mnist5k: 4,000 training and 1,000 test images of 28 x 28 x 1" in out
+    assert "mesh all:3 on cpu:0, cpu:1, cpu:2" in out
+    assert re.search(r"dense1/units +120 over all: 48, 48, 24\n", out)
+    assert re.search(r"\ntest accuracy: 0\.\d{4} of 1,000 images\n", out)
+    assert re.search(r"\nimages per second: \d+\.\d\n", out)
+    assert out.endswith(f"\ncheckpoint: {tmp_path}/model/model.ckpt-2\n")
+
+
+def variables(model_dir):
+    path = tf.train.latest_checkpoint(str(model_dir))
+    return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
+
+
+def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(tmp_path, capfd):
+    assert run(**{**FAST, "max_steps": 4}, model_dir=tmp_path / "whole") == 0
+    assert run(**FAST, model_dir=tmp_path / "parts", list_speed="70,25,5") == 0
+    resumed = {**FAST, "max_steps": 4, "devices": "cpu:0,cpu:1,cpu:2,cpu:3", "mesh_shape": "rows:2;cols:2"}
+    layout = "batch:rows;conv2/channels:cols;dense1/units:cols"
+    assert run(**resumed, layout=layout, list_speed="cols:3,1", model_dir=tmp_path / "parts") == 0
+    whole, parts = variables(tmp_path / "whole"), variables(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    assert parts["global_step"] == 4
+    for name, value in whole.items():
+        np.testing.assert_allclose(parts[name], value, rtol=0, atol=1e-5, err_msg=name)
+    capfd.readouterr()
+    assert run(**resumed, layout=layout, model_dir=tmp_path / "parts") == 0
+    assert "images per second: none, it was trained to step 4 before" in capfd.readouterr().out
+
+
+def test_the_checkpoint_of_something_else(tmp_path, capfd):
+    assert run(**FAST, model_dir=tmp_path) == 0
+    capfd.readouterr()
+    assert run(**{**FAST, "optimizer": "momentum"}, model_dir=tmp_path) == 2
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1
+    assert "cannot resume" in err
+    assert "no such variable there; choose another directory" in err
+
+
+def test_a_loss_that_is_not_a_number(tmp_path, capfd):
+    assert run(**{**FAST, "max_steps": 30}, learning_rate=1e30, model_dir=tmp_path) == 1
+    err = capfd.readouterr().err
+    assert "error: the loss is not a number any more; lower --learning_rate" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path):
+    args = ["--model=lenet", "--batch_size=20", "--train_epochs=1000", f"--model_dir={tmp_path}"]
+    with start(*args, stdout=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "step 20 of" in line:
+                process.send_signal(number)
+                break
+        lines += process.stderr.readlines()
+        assert process.wait(60) == code
+    text = "".join(lines)
+    assert "Traceback" not in text
+    path = tf.train.latest_checkpoint(str(tmp_path))
+    assert int(tf.train.load_variable(path, "global_step")) >= 20
+    assert lines[-1] == (
+        f"stopped: the checkpoint is {path}; to resume, run the same command with --model_dir={tmp_path}\n"
+    )

@@ -1,0 +1,191 @@
+"""Random mtf programs and random legal layouts for them."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero import Layout, mtf, tf
+
+MAX_ELEMENTS = 4000
+
+
+class Program:
+    """A chain of random operations, the same for the same seed.
+
+    Args:
+      seed: decides everything.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.description: list[str] = []
+
+    def __call__(self, feed: Any) -> dict[str, Any]:
+        """Builds the program: {name: mtf.Tensor}, as the oracle wants it."""
+        self._rng = np.random.default_rng(self.seed)
+        self._feed = feed
+        self._names = (f"n{i}" for i in itertools.count())
+        self.description = []
+        rank = int(self._rng.integers(2, 6))
+        x = feed("x", mtf.Shape([self._dim(int(self._rng.integers(2, 8))) for _ in range(rank)]))
+        outputs = {}
+        for step in range(int(self._rng.integers(3, 8))):
+            grown = self._step(x)
+            if grown.size <= MAX_ELEMENTS:
+                x = grown
+                self.description.append(f"{x.operation.name} {x.shape}")
+            if self._rng.random() < 0.2:
+                outputs[f"step {step}"] = x
+        return {**outputs, "y": x}
+
+    def _dim(self, size: int) -> Any:
+        return mtf.Dimension(next(self._names), size)
+
+    def _pick(self, items: Any) -> Any:
+        items = list(items)
+        return items[int(self._rng.integers(len(items)))]
+
+    def _variable(self, *dims: Any) -> Any:
+        return mtf.get_variable(
+            self._feed.mesh,
+            f"v{next(self._names)}",
+            mtf.Shape(list(dims)),
+            dtype=self._feed.dtype,
+            initializer=tf.random_normal_initializer(stddev=0.5),
+        )
+
+    def _step(self, x: Any) -> Any:
+        steps = [self._elementwise, self._bias, self._dense, self._rename, self._along, self._along, self._reshape]
+        if x.shape.ndims > 1:
+            steps += [self._reduce, self._normalise, self._transpose]
+        if x.shape.ndims >= 3:
+            steps += [self._conv, self._conv, self._pool]
+        return self._pick(steps)(x)
+
+    def _elementwise(self, x: Any) -> Any:
+        functions = [mtf.relu, mtf.tanh, mtf.sigmoid, mtf.softplus, mtf.elu, lambda x: mtf.square(mtf.tanh(x))]
+        return self._pick(functions)(x)
+
+    def _bias(self, x: Any) -> Any:
+        dims = [dim for dim in x.shape.dims if self._rng.random() < 0.5]
+        v = self._variable(*dims)
+        # mtf's gradient of a minimum does not sum over what was broadcast
+        return self._pick([lambda: x + v, lambda: x * v, lambda: mtf.minimum(x, mtf.broadcast(v, x.shape))])()
+
+    def _dense(self, x: Any) -> Any:
+        reduced, new = self._pick(x.shape.dims), self._dim(int(self._rng.integers(2, 8)))
+        w = self._variable(reduced, new)
+        dims = [dim for dim in x.shape.dims if dim != reduced]
+        dims.insert(int(self._rng.integers(len(dims) + 1)), new)
+
+        def contract(x: Any) -> Any:
+            return mtf.einsum([mtf.tanh(x), w], dims)
+
+        return mtf.recompute_grad(contract, [x]) if self._rng.random() < 0.2 else contract(x)
+
+    def _rename(self, x: Any) -> Any:
+        return mtf.rename_dimension(x, self._pick(x.shape.dimension_names), next(self._names))
+
+    def _transpose(self, x: Any) -> Any:
+        return mtf.transpose(x, mtf.Shape([x.shape.dims[i] for i in self._rng.permutation(x.shape.ndims)]))
+
+    def _reduce(self, x: Any) -> Any:
+        return self._pick([mtf.reduce_sum, mtf.reduce_mean, mtf.reduce_max])(x, reduced_dim=self._pick(x.shape.dims))
+
+    def _normalise(self, x: Any) -> Any:
+        dim = self._pick(x.shape.dims)
+        return self._pick([lambda: mtf.softmax(x, dim), lambda: mtf.log_softmax(x, dim), lambda: mtf.cumsum(x, dim)])()
+
+    def _reshape(self, x: Any) -> Any:
+        dims = x.shape.dims
+        if len(dims) > 1 and self._rng.random() < 0.5:
+            i = int(self._rng.integers(len(dims) - 1))
+            merged = self._dim(dims[i].size * dims[i + 1].size)
+            return mtf.reshape(x, mtf.Shape([*dims[:i], merged, *dims[i + 2 :]]))
+        i = int(self._rng.integers(len(dims)))
+        factor = self._pick([n for n in range(1, dims[i].size + 1) if dims[i].size % n == 0])
+        parts = [self._dim(factor), self._dim(dims[i].size // factor)]
+        return mtf.reshape(x, mtf.Shape([*dims[:i], *parts, *dims[i + 1 :]]))
+
+    def _along(self, x: Any) -> Any:
+        dim = self._pick(x.shape.dims)
+        n, name = dim.size, dim.name
+        offset = int(self._rng.integers(-n - 1, n + 2))
+        begin = int(self._rng.integers(n))
+        size = int(self._rng.integers(1, n - begin + 1))
+        pads = [int(p) for p in self._rng.integers(0, 3, 2)]
+        return self._pick(
+            [
+                lambda: mtf.shift(x, offset, dim, wrap=True),
+                lambda: mtf.shift(x, offset, dim, wrap=False),
+                lambda: mtf.slice(x, begin, size, name),
+                lambda: mtf.pad(x, pads, name),
+                lambda: mtf.concat([x, mtf.slice(mtf.tanh(x), begin, size, name)], name),
+                lambda: mtf.concat(mtf.split(x, dim, [begin, n - begin])[::-1], name) if begin else x * 2.0,
+                lambda: mtf.stack([x, mtf.sigmoid(x), x * 0.5], next(self._names), int(self._rng.integers(2))),
+                lambda: mtf.add_n([part * (i + 1.0) for i, part in enumerate(mtf.unstack(x, dim))]),
+                lambda: mtf.top_k(x, dim, self._dim(size))[0],
+            ]
+        )()
+
+    def _conv(self, x: Any) -> Any:
+        """A convolution, plain or transposed, 2D or 3D, over the dimensions before the last."""
+        spatial = 3 if x.shape.ndims >= 4 and self._rng.random() < 0.3 else 2
+        if x.shape.ndims == spatial + 1:
+            x = mtf.reshape(x, mtf.Shape([self._dim(1), *x.shape.dims]))
+        sizes = [dim.size for dim in x.shape.dims[-spatial - 1 : -1]]
+        window = [self._dim(int(self._rng.integers(1, 4))) for _ in sizes]
+        channels, filters = x.shape.dims[-1], self._dim(int(self._rng.integers(1, 6)))
+        if self._rng.random() < 0.25:
+            strides = [1, *[int(s) for s in self._rng.integers(1, 3, spatial)], 1]
+            operation = mtf.Conv2dTransposeOperation if spatial == 2 else mtf.Conv3dTransposeOperation
+            return operation(x, self._variable(*window, filters, channels), strides, "SAME").outputs[0]
+        valid = all(w.size <= n for w, n in zip(window, sizes)) and self._rng.random() < 0.5
+        strides = [1 if valid or n % 2 else int(self._rng.integers(1, 3)) for n in sizes]
+        operation = mtf.Conv2dOperation if spatial == 2 else mtf.Conv3dOperation
+        kernel = self._variable(*window, channels, filters)
+        return operation(x, kernel, [1, *strides, 1], "VALID" if valid else "SAME").outputs[0]
+
+    def _pool(self, x: Any) -> Any:
+        if x.shape.ndims == 3:
+            x = mtf.reshape(x, mtf.Shape([self._dim(1), *x.shape.dims]))
+        window = [self._pick([k for k in (1, 2, 3) if dim.size % k == 0]) for dim in x.shape.dims[-3:-1]]
+        return self._pick([mtf.layers.max_pool2d, mtf.layers.avg_pool2d])(x, window)
+
+
+def random_layout(seed: int, graph: Any) -> Layout:
+    """A random layout that is legal for every tensor of a graph, over one to three mesh axes."""
+    rng = np.random.default_rng([seed, 1])
+    mesh = {axis: int(rng.integers(1, 4)) for axis in ("x", "y", "z")[: rng.integers(1, 4)]}
+    shares = {axis: rng.integers(1, 9, count).tolist() for axis, count in mesh.items()}
+    shapes = [tensor.shape for op in graph.operations for tensor in op.outputs]
+    whole = set().union(*(w for op in graph.operations for w in [_window_names(op)]))
+    names = sorted({dim.name for shape in shapes for dim in shape.dims} - whole)
+    rules: list[tuple[str, str]] = []
+    for name in rng.permutation(names).tolist():
+        rule = (name, list(mesh)[int(rng.integers(len(mesh)))])
+        layout = Layout(tuple(mesh.items()), [*rules, rule], shares)
+        if rng.random() < 0.7 and _is_legal(layout, shapes):
+            rules.append(rule)
+    return Layout(tuple(mesh.items()), rules, shares)
+
+
+def _window_names(op: Any) -> set[str]:
+    """The dimensions of a convolution's kernel that no layout can split."""
+    if isinstance(op, (mtf.Conv2dOperation, mtf.Conv2dTransposeOperation)):
+        return set(op.inputs[1].shape.dimension_names[:2])
+    if isinstance(op, (mtf.Conv3dOperation, mtf.Conv3dTransposeOperation)):
+        return set(op.inputs[1].shape.dimension_names[:3])
+    return set()
+
+
+def _is_legal(layout: Layout, shapes: list[Any]) -> bool:
+    try:
+        for shape in shapes:
+            layout.check(shape)
+            for dim in shape.dims:
+                layout.split(dim.name, dim.size)
+    except ValueError:
+        return False
+    return True
