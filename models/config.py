@@ -41,12 +41,12 @@ class Config:
     dataset: str = "mnist5k"
     data_dir: str | None = None
     model_dir: str | None = None
-    batch_size: int = 100
-    train_epochs: int = 1
+    batch_size: int = 25
+    train_epochs: int = 4
     max_steps: int | None = None
     optimizer: str = "adafactor"
     learning_rate: float | None = None
-    learning_rate_schedule: str = "constant"
+    learning_rate_schedule: str = "linear"
     mesh_shape: str | None = None
     layout: str = "filters"
     list_speed: str | None = None

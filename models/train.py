@@ -1,7 +1,12 @@
 """Trains a CNN on devices of unequal speed.
 
+    python -m models.train --devices=cpu:0,cpu:1,cpu:2 --list_speed=40,40,20
+
+trains the paper's MNIST network on the 5,000 MNIST images that come with the install: 97 to 98 % of the test images in
+two to four minutes on two cores. The paper's CIFAR-10 run, once tensorflow-datasets has prepared the data:
+
     python -m models.train --model=paper_cifar --dataset=cifar10 --batch_size=200 --train_epochs=30 \
-        --list_speed=70,25,5 --devices=gpu:0,gpu:1,cpu:0
+        --learning_rate_schedule=constant --list_speed=70,25,5 --devices=gpu:0,gpu:1,cpu:0
 
 Before training it prints how each split dimension is divided; after it, the test accuracy, the images per second and
 where the checkpoint is. Ctrl-C and SIGTERM end the step and save; the same command with the same --model_dir resumes,
@@ -28,13 +33,13 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where prepared sets are; by d
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "Directory of checkpoints and summaries; training resumes there. By default a new temporary one."
 )
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 100, "Images per step.")
-_TRAIN_EPOCHS = flags.DEFINE_integer("train_epochs", 2, "How often each training image is seen.")
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 25, "Images per step.")
+_TRAIN_EPOCHS = flags.DEFINE_integer("train_epochs", 4, "How often each training image is seen.")
 _MAX_STEPS = flags.DEFINE_integer("max_steps", None, "The step at which to stop; by default that of the last epoch.")
 _OPTIMIZER = flags.DEFINE_string("optimizer", "adafactor", f"One of {', '.join(config_lib.OPTIMIZERS)}.")
 _LEARNING_RATE = flags.DEFINE_float("learning_rate", None, "By default the optimizer's own.")
 _LEARNING_RATE_SCHEDULE = flags.DEFINE_string(
-    "learning_rate_schedule", "constant", "constant, or linear: the rate falls to zero at the last step."
+    "learning_rate_schedule", "linear", "linear: the rate falls to zero at the last step; or constant, as in the paper."
 )
 _MESH_SHAPE = flags.DEFINE_string("mesh_shape", None, "Such as rows:2;cols:2; by default all:N with the N devices.")
 _LAYOUT = flags.DEFINE_string(

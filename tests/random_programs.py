@@ -56,6 +56,8 @@ class Program:
         )
 
     def _step(self, x: Any) -> Any:
+        if not x.shape.dims:
+            return self._elementwise(x)
         steps = [self._elementwise, self._bias, self._dense, self._rename, self._along, self._along, self._reshape]
         if x.shape.ndims > 1:
             steps += [self._reduce, self._normalise, self._transpose]
@@ -151,6 +153,8 @@ class Program:
         if x.shape.ndims == 3:
             x = mtf.reshape(x, mtf.Shape([self._dim(1), *x.shape.dims]))
         window = [self._pick([k for k in (1, 2, 3) if dim.size % k == 0]) for dim in x.shape.dims[-3:-1]]
+        # no two elements of a window are alike: of several that are the largest, mtf gives each the whole gradient
+        x += self._feed(next(self._names), x.shape)
         return self._pick([mtf.layers.max_pool2d, mtf.layers.avg_pool2d])(x, window)
 
 

@@ -18,7 +18,14 @@ from mtf_hetero import tf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CPUS = "cpu:0,cpu:1,cpu:2"
-FAST = {"model": "lenet", "devices": CPUS, "batch_size": 50, "max_steps": 2, "optimizer": "sgd"}
+FAST = {
+    "model": "lenet",
+    "devices": CPUS,
+    "batch_size": 50,
+    "max_steps": 2,
+    "optimizer": "sgd",
+    "learning_rate_schedule": "constant",
+}
 
 
 @pytest.fixture(autouse=True)
