@@ -26,7 +26,8 @@ _LOG_STEPS = 10
 class _ThroughputHook(tf.train.SessionRunHook):
     """Counts steps and seconds from the end of the first step on, which is slow for reasons of its own.
 
-    Log lines begin with the session: before that, mtf logs every variable and every counter of the lowering.
+    Log lines begin with the session: before that, mtf logs every variable and every counter of the lowering. A terminal
+    shows the ProgressHook's bar instead.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,8 @@ class _ThroughputHook(tf.train.SessionRunHook):
         self._begin = self._end = self._first = 0.0
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        tf.logging.set_verbosity(tf.logging.INFO)
+        if not sys.stderr.isatty():
+            tf.logging.set_verbosity(tf.logging.INFO)
 
     def before_run(self, run_context: Any) -> None:
         self._begin = self._begin or time.monotonic()
