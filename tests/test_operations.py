@@ -275,6 +275,12 @@ def test_float32_operation_is_the_same_on_every_layout(name):
     check(build, *layouts(*rules), dtype=tf.float32)
 
 
+@pytest.mark.parametrize("name", ["conv2d_same", "dense", "pool2d", "softmax_loss", "along"])
+def test_layer_in_float32(name):
+    build, rules = PROGRAMS[name]
+    check(build, *layouts(*rules), dtype=tf.float32)
+
+
 def test_exact_sizes_are_kept():
     check(_dense, *layouts("f:x", "f:x;b:y", sizes={"f": [2, 8, 1]}))
 
