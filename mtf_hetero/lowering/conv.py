@@ -61,7 +61,7 @@ class _Geometry:
         return windows
 
 
-def _flatten_batch(x: Any, rank: int) -> Any:
+def flatten_batch(x: Any, rank: int) -> Any:
     """[..., height, width, channels] to [batch, height, width, channels], the last `rank` dimensions kept."""
     shape = x.shape.as_list()
     return reshape(x, [mtf.list_product(shape[:-rank]), *shape[-rank:]])
@@ -121,7 +121,7 @@ def _to_small(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
         x, padding = _with_window(op, lowering, image, geometry, output.shape, large=True), "VALID"
 
     def convolve(x: Any, w: Any, pnum: int) -> Any:
-        y = _forward(_flatten_batch(x, geometry.rank), w, op._strides, padding)
+        y = _forward(flatten_batch(x, geometry.rank), w, op._strides, padding)
         return reshape(y, mesh_impl.slice_shape(output.shape, pnum))
 
     y = mesh_impl.slicewise(convolve, x, lowering.tensors[kernel], mesh_impl.laid_out_pnum())
@@ -139,7 +139,7 @@ def _to_large(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
 
     def spread(x: Any, w: Any, pnum: int) -> Any:
         shape = mesh_impl.slice_shape(output.shape, pnum)
-        x = _flatten_batch(x, rank)
+        x = flatten_batch(x, rank)
         begins, sizes = [0] * (rank - 1), shape[-rank:-1]
         if geometry.is_split:  # the windows begin before the slice, and reach beyond it
             box = own_box(op, lowering, output.shape, pnum)[-rank:-1]
@@ -189,7 +189,7 @@ def lower_backprop_filter(op: Any, lowering: Any) -> None:
         x, padding = _with_window(op, lowering, large, geometry, small.shape, large=True), "VALID"
 
     def differentiate(x: Any, dy: Any, pnum: int) -> Any:
-        x, dy = _flatten_batch(x, geometry.rank), _flatten_batch(dy, geometry.rank)
+        x, dy = flatten_batch(x, geometry.rank), flatten_batch(dy, geometry.rank)
         return _kernel_gradient(x, mesh_impl.slice_shape(kernel, pnum), dy, op._strides, padding)
 
     dw = mesh_impl.slicewise(differentiate, x, lowering.tensors[small], mesh_impl.laid_out_pnum())

@@ -11,13 +11,9 @@ from typing import Any
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.blocks import Interval
 from mtf_hetero.collectives import cut, reshape
+from mtf_hetero.lowering.conv import flatten_batch
 from mtf_hetero.lowering.registry import register, set_output
 from mtf_hetero.lowering.windows import fetch, own_box
-
-
-def _flat(x: Any, rank: int) -> Any:
-    shape = x.shape.as_list()
-    return reshape(x, [mtf.list_product(shape[:-rank]), *shape[-rank:]])
 
 
 @register(mtf.PoolOperation)
@@ -76,7 +72,8 @@ def lower_pool_backprop(op: Any, lowering: Any) -> None:
         box = pixels(pnum)
         if box is None:  # only pixels beyond the last window
             return tf.zeros(shape, output.dtype)
-        dx = _gradient(op._pool_fn_string, _flat(x, rank), _flat(y, rank), _flat(dy, rank), op._ksize)
+        x, y, dy = (flatten_batch(t, rank) for t in (x, y, dy))
+        dx = _gradient(op._pool_fn_string, x, y, dy, op._ksize)
         begins = [o[0] - b[0] for o, b in zip(own_box(op, lowering, output.shape, pnum), box, strict=True)][-rank:]
         missing = [max(b + n - d, 0) for b, n, d in zip(begins, shape[-rank:], dx.shape.as_list()[1:], strict=True)]
         if any(missing):
