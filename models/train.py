@@ -25,26 +25,30 @@ from absl import app, flags
 from models import config as config_lib
 from models import quiet
 
-_MODEL = flags.DEFINE_string("model", "paper_mnist", "The CNN: lenet, paper_cifar or paper_mnist.")
+_DEFAULTS = config_lib.Config("paper_mnist")
+
+_MODEL = flags.DEFINE_string("model", _DEFAULTS.model, "The CNN: lenet, paper_cifar or paper_mnist.")
 _DATASET = flags.DEFINE_string(
-    "dataset", "mnist5k", "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10."
+    "dataset", _DEFAULTS.dataset, "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10."
 )
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where prepared sets are; by default ~/tensorflow_datasets.")
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "Directory of checkpoints and summaries; training resumes there. By default a new temporary one."
 )
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 25, "Images per step.")
-_TRAIN_EPOCHS = flags.DEFINE_integer("train_epochs", 4, "How often each training image is seen.")
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", _DEFAULTS.batch_size, "Images per step.")
+_TRAIN_EPOCHS = flags.DEFINE_integer("train_epochs", _DEFAULTS.train_epochs, "How often each training image is seen.")
 _MAX_STEPS = flags.DEFINE_integer("max_steps", None, "The step at which to stop; by default that of the last epoch.")
-_OPTIMIZER = flags.DEFINE_string("optimizer", "adafactor", f"One of {', '.join(config_lib.OPTIMIZERS)}.")
+_OPTIMIZER = flags.DEFINE_string("optimizer", _DEFAULTS.optimizer, f"One of {', '.join(config_lib.OPTIMIZERS)}.")
 _LEARNING_RATE = flags.DEFINE_float("learning_rate", None, "By default the optimizer's own.")
 _LEARNING_RATE_SCHEDULE = flags.DEFINE_string(
-    "learning_rate_schedule", "linear", "linear: the rate falls to zero at the last step; or constant, as in the paper."
+    "learning_rate_schedule",
+    _DEFAULTS.learning_rate_schedule,
+    "linear: the rate falls to zero at the last step; or constant, as in the paper.",
 )
 _MESH_SHAPE = flags.DEFINE_string("mesh_shape", None, "Such as rows:2;cols:2; by default all:N with the N devices.")
 _LAYOUT = flags.DEFINE_string(
     "layout",
-    "filters",
+    _DEFAULTS.layout,
     "A recipe (batch, even, filters), which divides over the first mesh axis, or rules such as "
     "conv1/filters:all;conv2/channels:all, for dimensions of the model.",
 )
@@ -60,8 +64,10 @@ _DEVICES = flags.DEFINE_list(
     "One device per processor, the last mesh axis varying fastest: gpu:0,gpu:1,cpu:0. cpu:0,cpu:1,... are logical "
     "devices of one CPU. By default every GPU that TensorFlow finds, then cpu:0.",
 )
-_SEED = flags.DEFINE_integer("seed", 1, "Seed of the initial values and of the order of the images.")
-_SAVE_CHECKPOINTS_SECS = flags.DEFINE_integer("save_checkpoints_secs", 600, "Seconds between checkpoints.")
+_SEED = flags.DEFINE_integer("seed", _DEFAULTS.seed, "Seed of the initial values and of the order of the images.")
+_SAVE_CHECKPOINTS_SECS = flags.DEFINE_integer(
+    "save_checkpoints_secs", _DEFAULTS.save_checkpoints_secs, "Seconds between checkpoints."
+)
 
 WRONG_USAGE = 2
 

@@ -81,10 +81,7 @@ def move(xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any]) -> lis
     results = []
     for device, plan in zip(devices, moves, strict=True):
         with tf.device(device):
-            y = join([piece_of(piece) for piece in plan.pieces], plan.grid)
-            for shape, begin, size in plan.reshapes:
-                y = cut(reshape(y, shape), begin, size)
-        results.append(y)
+            results.append(_reshaped(join([piece_of(piece) for piece in plan.pieces], plan.grid), plan))
     return results
 
 
@@ -114,6 +111,13 @@ def fetch(xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any]) -> 
     return results
 
 
+def _reshaped(x: Any, plan: Any) -> Any:
+    """The last steps of a `blocks.Move`, once its pieces are joined."""
+    for shape, begin, size in plan.reshapes:
+        x = cut(reshape(x, shape), begin, size)
+    return x
+
+
 def _cutter(xs: Sequence[Any], devices: Sequence[str]) -> Callable[[Any], Any]:
     """A function that cuts a piece out where it is; the same piece is cut once, whoever needs it."""
 
@@ -141,8 +145,5 @@ def reduce_scatter(xs: Sequence[Any], devices: Sequence[str], moves: Sequence[An
             with tf.device(source):
                 addends.append(cut(x, piece.begin, piece.size))
         with tf.device(device):
-            y = reduce(addends)
-            for shape, begin, size in plan.reshapes:
-                y = cut(reshape(y, shape), begin, size)
-        results.append(y)
+            results.append(_reshaped(reduce(addends), plan))
     return results

@@ -118,10 +118,10 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
     def make_slices(self, tf_tensor: Any, tensor_shape: Any) -> list[Any]:
         """Cuts a whole tensor into one slice per processor, on the device that holds it."""
         with tf.device(tf_tensor.device):
-            return [
-                collectives.cut(tf_tensor, self.slice_begin(tensor_shape, pnum), self.slice_shape(tensor_shape, pnum))
-                for pnum in range(self.size)
-            ]
+            return [self._own_slice(tf_tensor, tensor_shape, pnum) for pnum in range(self.size)]
+
+    def _own_slice(self, whole: Any, shape: Any, pnum: int) -> Any:
+        return collectives.cut(whole, self.slice_begin(shape, pnum), self.slice_shape(shape, pnum))
 
     def random(self, shape: Any, tf_fn: Any, kwargs: Mapping[str, Any], seed: int | None = None) -> Any:
         """Random numbers that do not depend on the layout.
@@ -145,6 +145,6 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
 
         def draw(pnum: int) -> Any:
             whole = _STATELESS[tf_fn](shape.to_integer_list, seed=step_seed, **kwargs)
-            return collectives.cut(whole, self.slice_begin(shape, pnum), self.slice_shape(shape, pnum))
+            return self._own_slice(whole, shape, pnum)
 
         return self.slicewise(draw, self.laid_out_pnum())

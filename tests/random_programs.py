@@ -164,7 +164,7 @@ def random_layout(seed: int, graph: Any) -> Layout:
     mesh = {axis: int(rng.integers(1, 4)) for axis in ("x", "y", "z")[: rng.integers(1, 4)]}
     shares = {axis: rng.integers(1, 9, count).tolist() for axis, count in mesh.items()}
     shapes = [tensor.shape for op in graph.operations for tensor in op.outputs]
-    whole = set().union(*(w for op in graph.operations for w in [_window_names(op)]))
+    whole = set().union(*map(_window_names, graph.operations))
     names = sorted({dim.name for shape in shapes for dim in shape.dims} - whole)
     rules: list[tuple[str, str]] = []
     for name in rng.permutation(names).tolist():

@@ -111,7 +111,7 @@ class Dataset:
             return {"image": images, "weight": weights}, tf.cast(labels, tf.int32)
 
         options = tf.data.Options()
-        options.autotune.enabled = False  # its thread sleeps for up to a minute, and now and then closing waits for it
+        options.autotune.enabled = False  # with it, closing a session was now and then seen to take a minute
         return examples.batch(batch_size, drop_remainder=True).map(normalise).prefetch(2).with_options(options)
 
 

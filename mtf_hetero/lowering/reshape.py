@@ -21,7 +21,7 @@ class _MovedSum(mtf.LazyAllreduceSum):
 
     def to_laid_out_tensor(self) -> Any:
         if not self._reduced:
-            if any(move.cuts for move in self._moves):  # less to add up than before
+            if any(move.cuts for move in self._moves) and not self._source._reduced:  # less to add up than before
                 return super().to_laid_out_tensor()
             self._reduced = self._move(self._source.to_laid_out_tensor())
         return self._reduced
