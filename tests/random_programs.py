@@ -66,7 +66,15 @@ class Program:
         return self._pick(steps)(x)
 
     def _elementwise(self, x: Any) -> Any:
-        functions = [mtf.relu, mtf.tanh, mtf.sigmoid, mtf.softplus, mtf.elu, lambda x: mtf.square(mtf.tanh(x))]
+        functions = [
+            mtf.relu,
+            mtf.leaky_relu,
+            mtf.tanh,
+            mtf.sigmoid,
+            mtf.softplus,
+            mtf.elu,
+            lambda x: mtf.square(mtf.tanh(x)),
+        ]
         return self._pick(functions)(x)
 
     def _bias(self, x: Any) -> Any:

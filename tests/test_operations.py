@@ -72,6 +72,48 @@ def _conv2d_even(feed):
     return {"y": mtf.Conv2dOperation(x, w, [1, 1, 1, 1], "SAME").outputs[0]}
 
 
+def _conv2d_small(height, width, window, padding):
+    """Images of a few pixels, which a CPU convolves by a matrix product."""
+
+    def build(feed):
+        x = feed("x", [B, mtf.Dimension("h", height), mtf.Dimension("w", width), C])
+        w = variable(feed, "w", [mtf.Dimension("kh", window[0]), mtf.Dimension("kw", window[1]), C, F])
+        return {"y": mtf.Conv2dOperation(x, w, [1, 1, 1, 1], padding).outputs[0]}
+
+    return build
+
+
+def _conv2d_transpose_small(feed):
+    x = feed("x", [B, mtf.Dimension("h", 3), mtf.Dimension("w", 2), C])
+    w = variable(feed, "w", [*K3, F, C])
+    return {"y": mtf.Conv2dTransposeOperation(x, w, [1, 1, 1, 1], "SAME").outputs[0]}
+
+
+def _relu(feed):
+    """The gradients that are recognised, and masks that look alike but are not."""
+    x, dy = feed("x", [B, C, H]), feed("dy", [B, C, H])
+    outputs = {"relu": mtf.relu(x), "leaky": mtf.leaky_relu(x, alpha=0.3), "twice": mtf.relu(mtf.leaky_relu(x) + dy)}
+    masks = {
+        "zero": mtf.greater(x, 0),
+        "half": mtf.greater(x, 0.5),
+        "below": mtf.less_equal(x, 0),
+        "fewer": mtf.greater(feed("u", [C]), 0),
+    }
+    return outputs | {name: dy * mtf.cast(mask, x.dtype) for name, mask in masks.items()} | {"mask": masks["zero"]}
+
+
+def _bias(feed):
+    """Biases along the last dimension, along another, and of a vector."""
+    x, b = feed("x", [B, H, C]), variable(feed, "bias", [C])
+    along = variable(feed, "along", [H])
+    return {
+        "y": x + b,
+        "z": x + along,
+        "vector": b + variable(feed, "other", [C]),
+        "sum": mtf.reduce_sum(x, output_shape=[H]),
+    }
+
+
 def _conv3d(padding):
     def build(feed):
         x, w = feed("x", [B, D, H, W, C]), variable(feed, "w", [mtf.Dimension("kd", 3), *K3, C, F])
@@ -229,6 +271,13 @@ PROGRAMS = {
     "conv2d_strided_more_than_the_window": (_conv2d_sparse, ("b:x", "h:y", "w:y", "b:x;h:y")),
     "conv2d_even_window": (_conv2d_even, ONE[:2] + SPACE),
     "conv2d_two_batch_dims": (_conv2d_two_batch_dims, (*ONE, "b:x;v:y", "v:x")),
+    "conv2d_small_same": (_conv2d_small(3, 2, (3, 3), "SAME"), (*ONE, "w:y", "h:x", "h:x;w:y")),
+    "conv2d_small_valid": (_conv2d_small(3, 3, (3, 2), "VALID"), ("b:x", "c:x", "f:y", "w:y")),
+    "conv2d_small_wide": (_conv2d_small(2, 2, (5, 4), "SAME"), ("b:x", "h:y", "c:x;w:y")),
+    "conv2d_small_pixels": (_conv2d_small(2, 4, (1, 1), "SAME"), ("b:x", "w:y", "f:x")),
+    "conv2d_transpose_small": (_conv2d_transpose_small, ("b:x", "c:x", "f:y", "w:y", "h:x")),
+    "relu": (_relu, ("b:x", "c:x", "h:y", "b:x;c:y")),
+    "bias": (_bias, ("b:x", "c:x", "h:x", "b:x;c:y", "h:x;c:y")),
     "conv3d_same": (_conv3d("SAME"), (*ONE, "d:x", "h:y;d:x")),
     "conv3d_valid": (_conv3d("VALID"), (*ONE[:1], *ONE[3:], "d:y", "h:x;w:y")),
     "conv2d_transpose": (_conv2d_transpose, ONE + SPACE),
@@ -275,7 +324,7 @@ def test_float32_operation_is_the_same_on_every_layout(name):
     check(build, *layouts(*rules), dtype=tf.float32)
 
 
-@pytest.mark.parametrize("name", ["conv2d_same", "dense", "pool2d", "softmax_loss", "along"])
+@pytest.mark.parametrize("name", ["conv2d_same", "dense", "pool2d", "softmax_loss", "along", "relu"])
 def test_layer_in_float32(name):
     build, rules = PROGRAMS[name]
     check(build, *layouts(*rules), dtype=tf.float32)

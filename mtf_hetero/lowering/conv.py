@@ -12,9 +12,10 @@ large to small, its input gradient and the transposed convolution from small to 
 from collections.abc import Sequence
 from typing import Any
 
-from mtf_hetero._compat import mtf, tf
+from mtf_hetero._compat import mtf
 from mtf_hetero.blocks import Interval
 from mtf_hetero.collectives import cut, reshape
+from mtf_hetero.lowering import convolve
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 from mtf_hetero.lowering.windows import fetch, own_box
 
@@ -77,28 +78,6 @@ def _count(op: Any, lowering: Any, name: str, kernel: Any, image: Any) -> None:
     lowering.add_counter(name.replace("/", "_unique/"), computation.size)
 
 
-def _forward(x: Any, kernel: Any, strides: Any, padding: str) -> Any:
-    convolve = tf.nn.conv2d if kernel.shape.rank == 4 else tf.nn.conv3d
-    return convolve(x, kernel, strides, padding)
-
-
-def _backward(shape: Sequence[int], kernel: Any, small: Any, strides: Any, padding: str) -> Any:
-    """The input gradient of a convolution, which is also the transposed one: an image of `shape`."""
-    if len(shape) == 4:
-        return tf.nn.conv2d_backprop_input(shape, kernel, small, strides, padding)
-    return tf.raw_ops.Conv3DBackpropInputV2(
-        input_sizes=shape, filter=kernel, out_backprop=small, strides=strides, padding=padding
-    )
-
-
-def _kernel_gradient(large: Any, shape: Sequence[int], small: Any, strides: Any, padding: str) -> Any:
-    if len(shape) == 4:
-        return tf.nn.conv2d_backprop_filter(large, shape, small, strides, padding)
-    return tf.raw_ops.Conv3DBackpropFilterV2(
-        input=large, filter_sizes=shape, out_backprop=small, strides=strides, padding=padding
-    )
-
-
 def _with_window(op: Any, lowering: Any, tensor: Any, geometry: _Geometry, of: Any, *, large: bool) -> Any:
     """The windows of an image that each processor's slice of another, of shape `of`, needs; all of its channels."""
     rank = geometry.rank
@@ -120,11 +99,11 @@ def _to_small(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
     if geometry.is_split:
         x, padding = _with_window(op, lowering, image, geometry, output.shape, large=True), "VALID"
 
-    def convolve(x: Any, w: Any, pnum: int) -> Any:
-        y = _forward(flatten_batch(x, geometry.rank), w, op._strides, padding)
+    def apply(x: Any, w: Any, pnum: int) -> Any:
+        y = convolve.forward(flatten_batch(x, geometry.rank), w, op._strides, padding, mesh_impl.devices[pnum])
         return reshape(y, mesh_impl.slice_shape(output.shape, pnum))
 
-    y = mesh_impl.slicewise(convolve, x, lowering.tensors[kernel], mesh_impl.laid_out_pnum())
+    y = mesh_impl.slicewise(apply, x, lowering.tensors[kernel], mesh_impl.laid_out_pnum())
     set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
 
 
@@ -147,7 +126,8 @@ def _to_large(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
             begins = [b - first for (b, _), (first, _) in zip(box, firsts, strict=True)]
             sizes = [max(e - first, last - first) for (_, e), (first, last) in zip(box, firsts, strict=True)]
         batch = mtf.list_product(shape[:-rank])
-        y = _backward([batch, *sizes, shape[-1]], w, x, op._strides, padding)
+        large = [batch, *sizes, shape[-1]]
+        y = convolve.input_gradient(large, w, x, op._strides, padding, mesh_impl.devices[pnum])
         return reshape(cut(y, [0, *begins, 0], [batch, *shape[-rank:]]), shape)
 
     y = mesh_impl.slicewise(spread, x, lowering.tensors[kernel], mesh_impl.laid_out_pnum())
@@ -190,7 +170,8 @@ def lower_backprop_filter(op: Any, lowering: Any) -> None:
 
     def differentiate(x: Any, dy: Any, pnum: int) -> Any:
         x, dy = flatten_batch(x, geometry.rank), flatten_batch(dy, geometry.rank)
-        return _kernel_gradient(x, mesh_impl.slice_shape(kernel, pnum), dy, op._strides, padding)
+        shape, device = mesh_impl.slice_shape(kernel, pnum), mesh_impl.devices[pnum]
+        return convolve.kernel_gradient(x, shape, dy, op._strides, padding, device)
 
     dw = mesh_impl.slicewise(differentiate, x, lowering.tensors[small], mesh_impl.laid_out_pnum())
     set_output(op, lowering, dw, [_axis(op, lowering, dim) for dim in small.shape.dims[:-1]])

@@ -1,12 +1,12 @@
 """Lowering: a subclass of mtf.Lowering that knows unequal slices."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from mtf_hetero._compat import mtf
+from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layout import UnevenShapeError
-from mtf_hetero.lowering import registry
+from mtf_hetero.lowering import native, registry
 from mtf_hetero.mesh_impl import UnevenMeshImpl
 
 
@@ -25,6 +25,31 @@ def _lower_as_mtf_does(op: Any, lowering: Any) -> None:
         type(op).lower(op, lowering)
     except UnevenShapeError as error:
         raise NotImplementedError(f"{type(op).__name__} {op.name!r} cannot be split unevenly: {error}") from error
+
+
+def _rule_of(op: Any) -> registry.Rule:
+    return registry.rule_of(op) or _lower_as_mtf_does
+
+
+def _leave_out(op: Any, lowering: Any) -> None:
+    """Lowers nothing."""
+
+
+class _Tensors(dict):
+    """{mtf.Tensor: its slices}. What was left out is lowered when it is asked for after all.
+
+    Args:
+      tensors: what is there at first.
+      lower: lowers an operation that was left out.
+    """
+
+    def __init__(self, tensors: Mapping[Any, Any], lower: Callable[[Any], None]) -> None:
+        super().__init__(tensors)
+        self._lower = lower
+
+    def __missing__(self, tensor: Any) -> Any:
+        self._lower(tensor.operation)
+        return self[tensor]
 
 
 class Lowering(mtf.Lowering):
@@ -63,8 +88,29 @@ class Lowering(mtf.Lowering):
             super().autostack()
         operations = [op for op in _flat(self.graph.operations) if op.mesh in uneven]
         _check_sizes_occur(operations, self.mesh_to_impl)
+        rules, self._unneeded = native.plan(operations)
         for op in operations:
-            op.lower = functools.partial(registry.rule_of(op) or _lower_as_mtf_does, op)
+            rule = _leave_out if op in self._unneeded else rules.get(op) or _rule_of(op)
+            op.lower = functools.partial(rule, op)
+
+    @property
+    def tensors(self) -> dict[Any, Any]:
+        """{mtf.Tensor: its slices}."""
+        return self._tensors
+
+    @tensors.setter
+    def tensors(self, tensors: Mapping[Any, Any]) -> None:
+        self._tensors = _Tensors(tensors, self._lower_unneeded)
+
+    def _lower_unneeded(self, op: Any) -> None:
+        """Lowers an operation that was left out because no other needs it.
+
+        Raises:
+          KeyError: it was not left out.
+        """
+        self._unneeded.remove(op)
+        with tf.name_scope(op.name):
+            _rule_of(op)(op, self)
 
     def verify_slice_shapes(self, tensor: Any, laid_out_tensor: Any) -> None:
         """Checks every processor's slice, not only the first."""

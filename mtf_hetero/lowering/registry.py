@@ -27,7 +27,7 @@ def register(*op_classes: type) -> Callable[[Rule], Rule]:
 def rule_of(op: Any) -> Rule | None:
     """The rule for an operation, or None. A subclass that has a `lower` of its own keeps it."""
     for op_class in type(op).__mro__:
-        if "lower" in vars(op_class):
+        if op_class in _RULES or "lower" in vars(op_class):
             return _RULES.get(op_class)
     return None
 

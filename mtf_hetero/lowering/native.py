@@ -1,0 +1,144 @@
+"""TensorFlow's own operations in place of what mtf spells out.
+
+mtf writes the gradients of relu and leaky_relu into its graph as comparisons, casts and products: passes over the
+largest tensors of a CNN. They are recognised by their form and lowered as one operation; what only they needed is not
+lowered at all.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.lowering.registry import Rule, set_output
+
+_CAST = mtf.cast.__qualname__ + ".<locals>.<lambda>"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Masked:
+    """dy * mtf.cast(comparison(x, 0), x.dtype).
+
+    Args:
+      dy: mtf.Tensor.
+      x: mtf.Tensor of the same shape.
+      parts: the operations it is made of, from the last to the first.
+    """
+
+    dy: Any
+    x: Any
+    parts: tuple[Any, ...]
+
+
+def _masked(product: Any, comparison: Any) -> _Masked | None:
+    """Recognises an operation as a _Masked."""
+    if not isinstance(product, mtf.EinsumOperation) or len(product.inputs) != 2:
+        return None
+    dy, mask = product.inputs
+    cast = mask.operation
+    if not isinstance(cast, mtf.SlicewiseOperation) or getattr(cast._tf_fn, "__qualname__", None) != _CAST:
+        return None
+    compare = cast.inputs[0].operation
+    if not isinstance(compare, mtf.BinaryOpWithBroadcasting) or compare._tf_fn is not comparison:
+        return None
+    x, zero = compare.inputs
+    constant = zero.operation
+    if not isinstance(constant, mtf.ImportOperation) or tf.get_static_value(constant._tf_tensor) != 0:
+        return None
+    if any(t.shape != x.shape or t.dtype != x.dtype for t in (dy, mask, product.outputs[0])):
+        return None
+    return _Masked(dy, x, (product, cast, compare, constant))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Match:
+    """Operations that one operation of TensorFlow can do.
+
+    Args:
+      gradient: function of slices.
+      inputs: the mtf.Tensors that it is given slices of.
+      parts: the operations, from the last, whose output it makes, to the first.
+    """
+
+    gradient: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    parts: tuple[Any, ...]
+
+    def lower(self, op: Any, lowering: Any) -> None:
+        """The rule for the last of the operations."""
+        values = [lowering.tensors[x] for x in self.inputs]
+        set_output(op, lowering, lowering.mesh_impl(op).slicewise(self.gradient, *values))
+
+
+def _relu_gradient(op: Any, relu_of: Mapping[Any, Any]) -> _Match | None:
+    """Recognises dy * [x > 0]."""
+    found = _masked(op, tf.greater)
+    if found is None:
+        return None
+
+    def gradient(dy: Any, features: Any) -> Any:
+        return tf.raw_ops.ReluGrad(gradients=dy, features=features)
+
+    features = relu_of.get(found.x, found.x)  # the relu is positive where x is; with it, x need not be kept
+    return _Match(gradient, (found.dy, features), found.parts)
+
+
+def _leaky_relu_gradient(op: Any) -> _Match | None:
+    """Recognises dy * [x > 0] + dy * [x <= 0] * alpha; not in float64, for TensorFlow's alpha is a float32."""
+    if not isinstance(op, mtf.AddOperation) or op.outputs[0].dtype == tf.float64:
+        return None
+    scaled = op.inputs[1].operation
+    if not isinstance(scaled, mtf.ScalarMultiplyOperation) or not isinstance(scaled._scalar, float):
+        return None
+    above = _masked(op.inputs[0].operation, tf.greater)
+    below = _masked(scaled.inputs[0].operation, tf.less_equal)
+    if above is None or below is None or (above.dy, above.x) != (below.dy, below.x):
+        return None
+
+    def gradient(dy: Any, x: Any) -> Any:
+        return tf.raw_ops.LeakyReluGrad(gradients=dy, features=x, alpha=scaled._scalar)
+
+    return _Match(gradient, (above.dy, above.x), (op, *above.parts, scaled, *below.parts))
+
+
+def _matches(operations: Iterable[Any]) -> dict[Any, _Match]:
+    """{operation: what can take its place}."""
+    relu_of: dict[Any, Any] = {}
+    matches = {}
+    for op in operations:
+        if isinstance(op, mtf.SlicewiseOperation) and op._tf_fn is tf.nn.relu:
+            relu_of.setdefault(op.inputs[0], op.outputs[0])
+        match = _leaky_relu_gradient(op) or _relu_gradient(op, relu_of)
+        if match is not None:
+            matches[op] = match
+    return matches
+
+
+def _inputs(op: Any, matches: Mapping[Any, _Match]) -> Iterable[Any]:
+    if op in matches:
+        return matches[op].inputs
+    if isinstance(op, mtf.WhileLoopOperation):
+        return [*op.inputs, *op._body_outputs, op._cond_output]
+    return op.inputs
+
+
+def plan(operations: Sequence[Any]) -> tuple[dict[Any, Rule], set[Any]]:
+    """Finds what can be lowered as one operation of TensorFlow.
+
+    Args:
+      operations: of an mtf graph in its order, with those inside its loops.
+
+    Returns:
+      {operation: its rule}, and the operations that none of the others then needs.
+    """
+    matches = _matches(operations)
+    consumers: dict[Any, list[Any]] = {}
+    for op in operations:
+        for x in _inputs(op, matches):
+            consumers.setdefault(x, []).append(op)
+    unneeded: set[Any] = set()
+    for op, match in matches.items():
+        for part in match.parts:
+            if part is not op and unneeded.issuperset(consumers.get(part.outputs[0], ())):
+                unneeded.add(part)
+    return {op: match.lower for op, match in matches.items() if op not in unneeded}, unneeded

@@ -1,0 +1,128 @@
+"""What mtf spells out is one operation of TensorFlow in the lowered graph, and what only it needed is not there."""
+
+import collections
+
+import numpy as np
+from oracle import mesh_impl_of
+
+import mtf_hetero
+from mtf_hetero import Layout, mtf, tf
+
+B, H, W, C, F = (mtf.Dimension(n, s) for n, s in [("b", 6), ("h", 8), ("w", 8), ("c", 3), ("f", 5)])
+SHAPE = mtf.Shape([B, H, W, C])
+
+
+ONE_PROCESSOR = Layout("x:1", "")
+
+
+def lower(build, layout=ONE_PROCESSOR):
+    """Builds and lowers; returns the Lowering, what `build` gave and how often each operation is in the graph."""
+    graph = mtf.Graph()
+    mesh = mtf.Mesh(graph, "mesh")
+    results = build(mesh)
+    lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl_of(layout)})
+    return lowering, results, collections.Counter(op.type for op in tf.get_default_graph().get_operations())
+
+
+def gradient(activation):
+    def build(mesh):
+        x = mtf.random_normal(mesh, SHAPE)
+        return mtf.gradients([mtf.reduce_sum(mtf.square(activation(x)))], [x])[0]
+
+    return build
+
+
+def test_relu_gradient():
+    with tf.Graph().as_default():
+        _, _, count = lower(gradient(mtf.relu), Layout("x:2", "b:x", {"x": [2, 1]}))
+    assert count["ReluGrad"] == 2
+    assert not count["Greater"] + count["Cast"]
+
+
+def test_leaky_relu_gradient():
+    with tf.Graph().as_default():
+        _, _, count = lower(gradient(mtf.leaky_relu))
+    assert count["LeakyReluGrad"] == 1
+    assert not count["Greater"] + count["LessEqual"] + count["Cast"] + count["ReluGrad"]
+
+
+def test_what_is_left_out_can_be_exported():
+    def build(mesh):
+        x, dy = mtf.random_normal(mesh, SHAPE), mtf.ones(mesh, SHAPE)
+        mask = mtf.cast(mtf.greater(x, 0), tf.float32)
+        return x, mask, dy * mask
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        lowering, results, count = lower(build)
+        assert not count["Greater"]
+        x, mask, product = session.run([lowering.export_to_tf_tensor(t) for t in results])
+        np.testing.assert_array_equal(mask, x > 0)
+        np.testing.assert_array_equal(product, x > 0)
+
+
+def test_a_mask_that_is_needed_elsewhere_is_there():
+    def build(mesh):
+        x, dy = mtf.random_normal(mesh, SHAPE), mtf.ones(mesh, SHAPE)
+        mask = mtf.cast(mtf.greater(x, 0), tf.float32)
+        return dy * mask, mtf.reduce_sum(mask)
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        lowering, results, count = lower(build)
+        assert count["ReluGrad"] == count["Greater"] == 1
+        product, total = session.run([lowering.export_to_tf_tensor(t) for t in results])
+        assert product.sum() == total
+
+
+def test_a_loop_that_returns_a_mask():
+    def build(mesh):
+        def body(i, x, dy):
+            mask = mtf.cast(mtf.greater(x, 0), tf.float32)
+            return [i + 1, dy * mask, mask]
+
+        start = [mtf.constant(mesh, 0, dtype=tf.int32), mtf.random_normal(mesh, SHAPE), mtf.ones(mesh, SHAPE)]
+        return mtf.while_loop(lambda i, *_: mtf.less(i, 1), body, start)[1:]
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        lowering, results, _ = lower(build)
+        product, mask = session.run([lowering.export_to_tf_tensor(t) for t in results])
+        np.testing.assert_array_equal(product, mask)
+
+
+def test_a_convolution_its_bias_and_its_relu_are_one_operation():
+    def build(mesh):
+        x = mtf.random_normal(mesh, SHAPE)
+        y = mtf.relu(mtf.layers.conv2d(x, F, name="conv") + mtf.get_variable(mesh, "bias", mtf.Shape([F])))
+        variables = mesh.graph.trainable_variables
+        gradients = mtf.gradients([mtf.reduce_sum(mtf.square(y))], [v.outputs[0] for v in variables])
+        return [mtf.assign_sub(v, g) for v, g in zip(variables, gradients)]
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        lowering, updates, count = lower(build)
+        assert count["BiasAdd"] == count["BiasAddGrad"] == 1
+        session.run(tf.global_variables_initializer())
+        metadata = tf.RunMetadata()
+        session.run(
+            [lowering.lowered_operation(op) for op in updates],
+            options=tf.RunOptions(output_partition_graphs=True),
+            run_metadata=metadata,
+        )
+        run = {node.op for graph in metadata.partition_graphs for node in graph.node}
+        assert any("FusedConv2D" in kind for kind in run)
+        assert "Relu" not in run
+
+
+def test_small_images_are_convolved_by_a_matrix_product_on_a_cpu_alone():
+    def build(mesh):
+        x = mtf.random_normal(mesh, mtf.Shape([B, mtf.Dimension("h", 2), mtf.Dimension("w", 2), C]))
+        return mtf.layers.conv2d(x, F, name="conv")
+
+    with tf.Graph().as_default():
+        _, _, count = lower(build)
+        assert (count["MatMul"], count["Conv2D"]) == (1, 0)
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        build(mesh)
+        mtf_hetero.Lowering(graph, {mesh: mtf_hetero.UnevenMeshImpl("x:1", "", ["gpu:0"])})
+        kinds = [op.type for op in tf.get_default_graph().get_operations()]
+        assert ("Conv2D" in kinds, "MatMul" in kinds) == (True, False)
