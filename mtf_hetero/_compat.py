@@ -77,3 +77,9 @@ def _import() -> tuple[Any, Any]:
 
 
 mtf, tf = _import()
+
+
+def chrome_trace(step_stats: Any) -> str:
+    """A step's statistics as a Chrome trace, by TensorFlow's own writer, which has no public name."""
+    timeline: Any = importlib.import_module("tensorflow.python.client.timeline")
+    return timeline.Timeline(step_stats).generate_chrome_trace_format()

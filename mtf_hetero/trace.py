@@ -1,0 +1,186 @@
+"""Where the time of a step goes: per device, per kind of operation, per layer.
+
+Example:
+  >>> options, metadata = trace.run_options(), tf.RunMetadata()
+  >>> session.run(train_op, options=options, run_metadata=metadata)
+  >>> print(trace.table(trace.read(metadata)))
+"""
+
+import collections
+import dataclasses
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mtf_hetero._compat import chrome_trace, tf
+
+TRANSFER = re.compile(r"_?(Host)?(Send|Recv)$")
+_CLASSES = (
+    ("convolution", re.compile(r"Conv\dD")),
+    ("matrix product", re.compile(r"MatMul|Einsum")),
+    ("transfer and waiting", TRANSFER),
+)
+_PREFIX = re.compile(r"_(Mkl|Fused)?(Native)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One operation, once.
+
+    Args:
+      device: such as "/job:localhost/replica:0/task:0/device:CPU:1".
+      name: of the operation in the graph.
+      kind: its type, such as "Conv2D", without what TensorFlow's optimisers add to it.
+      begin_seconds: from the first event on.
+      end_seconds: the same.
+    """
+
+    device: str
+    name: str
+    kind: str
+    begin_seconds: float
+    end_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end_seconds - self.begin_seconds
+
+    @property
+    def layer(self) -> str:
+        """The part of its name that comes first."""
+        return self.name.split("/")[0]
+
+    @property
+    def work(self) -> str:
+        """The class of work that it is."""
+        return next((name for name, pattern in _CLASSES if pattern.search(self.kind)), "other")
+
+
+def run_options() -> Any:
+    """Options of a session's run that is to be read."""
+    return tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
+
+
+def read(metadata: Any) -> tuple[Event, ...]:
+    """The events of a run, in order of their beginning.
+
+    A GPU's are those of its kernels and copies, which the device itself has timed.
+
+    Args:
+      metadata: tf.RunMetadata of a run with `run_options`.
+    """
+    kinds = {node.name: node.op for graph in metadata.partition_graphs for node in graph.node}
+    gpus = [stats.device for stats in metadata.step_stats.dev_stats if stats.device.endswith("stream:all")]
+    events = []
+    for stats in metadata.step_stats.dev_stats:
+        device = stats.device.removesuffix("/stream:all")
+        if "/stream:" in device or "memcpy" in device or (stats.device not in gpus and f"{device}/stream:all" in gpus):
+            continue
+        for node in stats.node_stats:
+            name = node.node_name.split(":")[0]
+            kind = _PREFIX.sub("", kinds.get(name, node.timeline_label.split(" = ")[-1].split("(")[0] or name), count=1)
+            begin = node.all_start_micros + node.op_start_rel_micros
+            end = node.all_start_micros + node.op_end_rel_micros
+            events.append(Event(device, name, kind, begin * 1e-6, end * 1e-6))
+    first = min((event.begin_seconds for event in events), default=0.0)
+    moved = [
+        dataclasses.replace(e, begin_seconds=e.begin_seconds - first, end_seconds=e.end_seconds - first) for e in events
+    ]
+    return tuple(sorted(moved, key=lambda event: event.begin_seconds))
+
+
+def totals(events: Sequence[Event], key: Callable[[Event], str]) -> dict[str, float]:
+    """{key: seconds of all its events}, the longest first. Operations that run side by side count both."""
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for event in events:
+        seconds[key(event)] += event.seconds
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
+
+
+def busy_seconds(events: Sequence[Event]) -> dict[str, float]:
+    """{device: seconds in which it did anything but transfer and wait}."""
+    busy: dict[str, float] = {event.device: 0.0 for event in events}
+    ends: dict[str, float] = dict.fromkeys(busy, 0.0)
+    for event in sorted(events, key=lambda event: event.begin_seconds):
+        if not TRANSFER.search(event.kind):
+            begin = max(event.begin_seconds, ends[event.device])
+            busy[event.device] += max(event.end_seconds - begin, 0.0)
+            ends[event.device] = max(ends[event.device], event.end_seconds)
+    return busy
+
+
+def imbalance(events: Sequence[Event]) -> float:
+    """The busiest device's busy time over the mean of all devices': 1 where they are equally busy.
+
+    Raises:
+      ValueError: no device did anything.
+    """
+    busy = busy_seconds(events)
+    if not any(busy.values()):
+        raise ValueError("the trace has no events; run the step with trace.run_options()")
+    return max(busy.values()) * len(busy) / sum(busy.values())
+
+
+def table(events: Sequence[Event], *, rows: int = 12) -> str:
+    """Per device, how long it was busy, and the classes of work, kinds and layers that took longest.
+
+    Args:
+      events: of one step.
+      rows: kinds and layers per device.
+    """
+    span = max((event.end_seconds for event in events), default=0.0)
+    busy = busy_seconds(events)
+    lines = [f"step of {span * 1e3:.1f} ms, busiest device over mean {imbalance(events):.3f}"]
+    for device in sorted(busy):
+        own = [event for event in events if event.device == device]
+        lines.append(f"\n{device}: busy {busy[device] * 1e3:.1f} ms, {_percent(busy[device], span)} of the step")
+        sections = (
+            ("work", lambda event: event.work),
+            ("kind", lambda event: event.kind),
+            ("layer", lambda event: event.layer),
+        )
+        for title, key in sections:
+            seconds = totals(own, key)
+            whole = sum(seconds.values())
+            lines.append(f"  {title:28} {'ms':>9} {'share':>7}")
+            shown = list(seconds.items())[:rows]
+            lines += [f"  {name[:28]:28} {value * 1e3:9.2f} {_percent(value, whole):>7}" for name, value in shown]
+    return "\n".join(lines)
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+class TraceHook(tf.train.SessionRunHook):
+    """Traces some steps: for each a Chrome trace (open it in chrome://tracing) and a table.
+
+    They are written to `trace_STEP.json` and `trace_STEP.txt`; STEP counts the session's steps from 0. A traced step
+    takes longer than others.
+
+    Args:
+      output_dir: where to write.
+      steps: the steps to trace.
+    """
+
+    def __init__(self, output_dir: str, steps: Sequence[int]) -> None:
+        self._dir = pathlib.Path(output_dir)
+        self._steps = frozenset(steps)
+        self._step = -1
+
+    def before_run(self, run_context: Any) -> Any:
+        self._step += 1
+        if self._step not in self._steps:
+            return None
+        return tf.train.SessionRunArgs(None, options=run_options())
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if self._step not in self._steps:
+            return
+        metadata = run_values.run_metadata
+        self._dir.mkdir(parents=True, exist_ok=True)
+        chrome = chrome_trace(metadata.step_stats)
+        (self._dir / f"trace_{self._step}.json").write_text(chrome, encoding="utf-8")
+        (self._dir / f"trace_{self._step}.txt").write_text(table(read(metadata)) + "\n", encoding="utf-8")
