@@ -8,6 +8,7 @@ The batch and the spatial dimensions keep their names through the network. Varia
 from collections.abc import Callable
 from typing import Any
 
+import mtf_hetero.layers
 from mtf_hetero import mtf, tf
 
 Activation = Callable[[Any], Any]
@@ -26,7 +27,8 @@ def _variable_dtype(x: Any) -> Any:
     return mtf.VariableDType(x.dtype, x.dtype, x.dtype)
 
 
-def _rename_last(x: Any, name: str) -> Any:
+def rename_last(x: Any, name: str) -> Any:
+    """The tensor, with another name for its last dimension."""
     return mtf.rename_dimension(x, x.shape.dims[-1].name, name)
 
 
@@ -35,17 +37,19 @@ def conv2d(
     filters: int,
     *,
     size: int,
+    strides: int = 1,
     name: str,
     padding: str = "SAME",
     use_bias: bool = False,
     activation: Activation | None = mtf.relu,
 ) -> Any:
-    """A convolution of stride 1.
+    """A convolution.
 
     Args:
       x: mtf.Tensor [batch, height, width, channels].
       filters: number of filters.
       size: height and width of the kernel.
+      strides: pixels from one window to the next, down and across.
       name: the layer's name, which begins the names of its dimensions and variables.
       padding: "SAME" or "VALID".
       use_bias: whether to add a bias per filter.
@@ -55,14 +59,20 @@ def conv2d(
       mtf.Tensor [batch, height, width, NAME/filters].
 
     Raises:
-      ValueError: the image is smaller than a kernel that must lie within it.
+      ValueError: the image is smaller than a kernel that must lie within it, or mtf cannot take it in such strides.
     """
-    x = _rename_last(x, f"{name}/channels")
+    x = rename_last(x, f"{name}/channels")
     height, width, channels = x.shape.dims[1:]
     if padding == "VALID" and min(height.size, width.size) < size:
         raise ValueError(
             f"layer {name!r} convolves {height.size} x {width.size} pixels with a {size} x {size} kernel; "
             "give larger images"
+        )
+    windows = [dim.size - (size - 1 if padding == "VALID" else 0) for dim in (height, width)]
+    if any(count % strides for count in windows):
+        raise ValueError(
+            f"layer {name!r} convolves {height.size} x {width.size} pixels with stride {strides}, which does not "
+            f"divide its {windows[0]} x {windows[1]} windows; give images of another height and width"
         )
     out = mtf.Dimension(f"{name}/filters", filters)
     stddev = (2.0 / (size * size * channels.size)) ** 0.5  # He et al. 2015, for relu
@@ -70,6 +80,7 @@ def conv2d(
         x,
         out,
         filter_size=(size, size),
+        strides=(strides, strides),
         padding=padding,
         filter_initializer=tf.truncated_normal_initializer(stddev=stddev),
         variable_dtype=_variable_dtype(x),
@@ -78,6 +89,38 @@ def conv2d(
     if use_bias:
         with tf.variable_scope(name):
             y += mtf.get_variable(x.mesh, "bias", [out], dtype=_variable_dtype(x), initializer=tf.zeros_initializer())
+    return y if activation is None else activation(y)
+
+
+def conv2d_batch_norm(
+    x: Any,
+    filters: int,
+    *,
+    size: int,
+    strides: int = 1,
+    name: str,
+    training: bool,
+    activation: Activation | None = mtf.relu,
+) -> Any:
+    """A convolution (SAME, no bias) with batch norm before the activation.
+
+    Args:
+      x: mtf.Tensor [batch, height, width, channels].
+      filters: number of filters.
+      size: height and width of the kernel.
+      strides: pixels from one window to the next, down and across.
+      name: the layer's name, which begins the names of its dimensions and variables.
+      training: whether to normalise by the batch.
+      activation: function of an mtf.Tensor, or None.
+
+    Returns:
+      mtf.Tensor [batch, height, width, NAME/filters].
+
+    Raises:
+      ValueError: as `conv2d`.
+    """
+    y = conv2d(x, filters, size=size, strides=strides, name=name, activation=None)
+    y = mtf_hetero.layers.batch_norm(y, training=training, name=f"{name}/batch_norm")
     return y if activation is None else activation(y)
 
 
@@ -110,7 +153,7 @@ def dense(x: Any, units: int, *, name: str, activation: Activation | None = None
     Returns:
       mtf.Tensor [batch, NAME/units].
     """
-    x = _rename_last(x, f"{name}/inputs")
+    x = rename_last(x, f"{name}/inputs")
     return mtf.layers.dense(
         x,
         mtf.Dimension(f"{name}/units", units),
@@ -124,4 +167,4 @@ def dense(x: Any, units: int, *, name: str, activation: Activation | None = None
 
 def logits(x: Any, classes: int, *, name: str) -> Any:
     """The last dense layer: mtf.Tensor [batch, classes]."""
-    return _rename_last(dense(x, classes, name=name), "classes")
+    return rename_last(dense(x, classes, name=name), "classes")

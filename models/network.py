@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mtf_hetero
+import mtf_hetero.layers
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.estimator import EstimatorSpec, ModeKeys
 
@@ -60,30 +61,33 @@ class Optimizer:
         return rate * tf.maximum(1.0 - step / self.decay_steps, 0.0)
 
 
-def build_logits(image: Any, build: Callable[[Any], Any]) -> Built:
+def build_logits(image: Any, build: Callable[..., Any], *, training: bool = False) -> Built:
     """Builds the model alone.
 
     Args:
       image: tf.Tensor [batch, height, width, channels].
-      build: from such an mtf.Tensor to logits [batch, classes].
+      build: from such an mtf.Tensor, and whether it is for training, to logits [batch, classes].
+      training: passed on to `build`.
     """
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
     names = ("batch", "height", "width", "channels")
     shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(names, image.shape.as_list(), strict=True)])
-    return Built(graph, mesh, build(mtf.import_tf_tensor(mesh, image, shape)))
+    return Built(graph, mesh, build(mtf.import_tf_tensor(mesh, image, shape), training=training))
 
 
-def build_training(image: Any, label: Any, *, build: Callable[[Any], Any], optimizer: Optimizer) -> Built:
+def build_training(image: Any, label: Any, *, build: Callable[..., Any], optimizer: Optimizer) -> Built:
     """Builds the model, the mean softmax cross entropy of the batch, its gradients and one step of the optimizer.
+
+    The step moves the averages of batch norms too.
 
     Args:
       image: tf.Tensor [batch, height, width, channels].
       label: tf.Tensor [batch] of integers.
-      build: from such an mtf.Tensor to logits [batch, classes].
+      build: from such an mtf.Tensor, with `training=True`, to logits [batch, classes].
       optimizer: the optimizer.
     """
-    built = build_logits(image, build)
+    built = build_logits(image, build, training=True)
     batch, classes = built.logits.shape.dims
     labels = mtf.import_tf_tensor(built.mesh, label, mtf.Shape([batch]))
     targets = mtf.one_hot(labels, classes, dtype=built.logits.dtype)
@@ -91,6 +95,7 @@ def build_training(image: Any, label: Any, *, build: Callable[[Any], Any], optim
     variables = built.graph.trainable_variables
     gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
     updates = optimizer.make(built.mesh).apply_grads(gradients, variables)
+    updates += mtf_hetero.layers.batch_norm_updates(built.graph)
     return dataclasses.replace(built, loss=loss, updates=tuple(updates))
 
 
@@ -105,7 +110,7 @@ def model_fn(
     labels: Any,
     mode: str,
     *,
-    build: Callable[[Any], Any],
+    build: Callable[..., Any],
     optimizer: Optimizer,
     layout: Layout,
     devices: Sequence[str],
@@ -116,7 +121,7 @@ def model_fn(
       features: {"image": [batch, height, width, channels], "weight": [batch]}.
       labels: integers [batch].
       mode: one of mtf_hetero.estimator.ModeKeys.
-      build: from an mtf.Tensor of images to logits [batch, classes].
+      build: from an mtf.Tensor of images, and `training`, to logits [batch, classes].
       optimizer: the optimizer.
       layout: how the tensors lie on the mesh.
       devices: one per processor.

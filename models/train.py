@@ -27,7 +27,11 @@ from models import quiet
 
 _DEFAULTS = config_lib.Config("paper_mnist")
 
-_MODEL = flags.DEFINE_string("model", _DEFAULTS.model, "The CNN: lenet, paper_cifar or paper_mnist.")
+_MODEL = flags.DEFINE_string(
+    "model",
+    _DEFAULTS.model,
+    "The CNN: alexnet, lenet, marques, paper_cifar, paper_mnist, resnet18, 34 or 50, vgg11, 13, 16 or 19.",
+)
 _DATASET = flags.DEFINE_string(
     "dataset", _DEFAULTS.dataset, "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10."
 )

@@ -1,22 +1,34 @@
 """The oracle over models: every model with every layout at toy size, and training curves of the paper's networks."""
 
+import functools
 import math
 
 import numpy as np
 import pytest
-from oracle import MODEL_TOLERANCE_FLOAT32, check, mesh_impl_of
+from oracle import MODEL_TOLERANCE_FLOAT32, TOLERANCE, assert_same, check, mesh_impl_of, one_device, run
 
 import mtf_hetero
 from layouts import LAYOUTS
-from models import MODELS
+from models import MODELS, network
 from models.paper import CIFAR
 from mtf_hetero import Layout, mtf, tf
 
 TOY = {
+    "alexnet": {"size": 8, "config": {"filters": (5, 7, 6, 5, 7), "units": (9, 7)}},
     "lenet": {"size": 16, "config": {"filters": (5, 7), "units": (11, 7)}},
+    "marques": {"size": 8, "config": {"filters": (5, 7)}},
     "paper_mnist": {"size": 8, "config": {"stages": (((7, 5), (5, 7), (3, 11)),), "units": 13}},
     "paper_cifar": {"size": 8, "config": {"stages": (((3, 5), (3, 7)), ((3, 11), (3, 5))), "units": 7}},
+    "resnet18": {"size": 8, "config": {"blocks": (1, 1), "filters": (5, 5, 7), "training": True}},
+    "resnet34": {"size": 16, "config": {"blocks": (1,), "filters": (5, 6), "stem": "imagenet"}},
+    "resnet50": {"size": 8, "config": {"blocks": (1, 1), "filters": (5, 3, 5), "training": True}},
+    "vgg11": {"size": 4, "config": {"stages": ((5,), (7, 5)), "head": (9, 7)}},
+    "vgg13": {"size": 4, "config": {"stages": ((5,), (6,)), "head": (9,), "batch_norm": True}},
+    "vgg16": {"size": 4, "config": {"stages": ((5,), (6,)), "head": ()}},
+    "vgg19": {"size": 2, "config": {"stages": ((5, 7),), "head": (7, 9, 5)}},
 }
+TOY["vgg13"]["config"] |= {"training": True, "dropout": 0.0}
+SMALL = ("lenet", "paper_cifar", "paper_mnist")  # on every combination; the others on a few
 MESHES = {"three": ("x:3", {"x": [70, 25, 5]}), "two": ("x:2", {"x": [1, 1.7]})}
 
 
@@ -31,8 +43,8 @@ def toy_layout(name, recipe, mesh):
         return LAYOUTS[recipe](graph, mesh_shape=mesh_shape, shares=shares)
 
 
-def toy_program(name):
-    size, config = TOY[name]["size"], TOY[name]["config"]
+def toy_program(name, **changes):
+    size, config = TOY[name]["size"], TOY[name]["config"] | changes
 
     def build(feed):
         shape = [("batch", 5), ("height", size), ("width", size), ("channels", MODELS[name].image_shape[2])]
@@ -47,19 +59,89 @@ def toy_program(name):
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_on_every_layout(name):
-    layouts = [toy_layout(name, recipe, mesh) for recipe in sorted(LAYOUTS) for mesh in MESHES]
+    choices = [(recipe, mesh) for recipe in sorted(LAYOUTS) for mesh in MESHES]
+    if name not in SMALL:
+        choices = [("batch", "two"), ("filters", "three")] + [("even", "two")] * (name != "resnet50")
+    layouts = [toy_layout(name, *choice) for choice in choices]
     assert all(layout.rules for layout in layouts)
     check(toy_program(name), *layouts)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_every_model_on_two_mesh_axes(name):
+@pytest.mark.parametrize("name", SMALL)
+def test_small_models_on_two_mesh_axes(name):
     filters = toy_layout(name, "filters", "two")
     batch = toy_layout(name, "batch", "two")
     rules = [(dim, "f") for dim, _ in filters.rules] + [(dim, "b") for dim, _ in batch.rules]
     layout = Layout("b:3;f:2", rules, {"b": [3, 1, 1], "f": [5, 2]})
     check(toy_program(name), layout)
     check(toy_program(name), layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("alexnet", {"pooled": (1, 2)}), ("resnet18", {}), ("resnet34", {"training": True})],
+)
+def test_models_on_a_split_height(name, config):
+    """Windows that overlap, of convolutions and pools, and the moments of a batch that are spread over the mesh."""
+    layout = Layout("b:2;h:2", "batch:b;height:h", {"b": [3, 2], "h": [2, 1]})
+    check(toy_program(name, **config), layout)
+
+
+@pytest.mark.parametrize("name", ["vgg19"])
+def test_dropout_in_training_does_not_depend_on_the_layout(name):
+    """Against one processor of ours: mtf's own draws other numbers."""
+    program = toy_program(name, training=True)
+    reference = run(program, lambda: mesh_impl_of(Layout("x:1", "")), tf.float64)
+    dropped = np.abs(reference.slices["logits"][0] - one_device(toy_program(name)).slices["logits"][0])
+    assert dropped.max() > 1e-3
+    for recipe in ("batch", "filters"):
+        layout = toy_layout(name, recipe, "three")
+        uneven = run(program, lambda layout=layout: mesh_impl_of(layout), tf.float64)
+        assert_same(reference, uneven, TOLERANCE[tf.float64])
+
+
+def variables_after_steps(name, layout, steps=2):
+    """Per processor, all variables after training steps as models.network builds them."""
+    size, config = TOY[name]["size"], TOY[name]["config"]
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        rng = np.random.default_rng(0)
+        images = tf.constant(rng.standard_normal([5, size, size, MODELS[name].image_shape[2]]))
+        config = {key: value for key, value in config.items() if key != "training"}
+        built = network.build_training(
+            images,
+            tf.constant(rng.integers(0, 4, 5, dtype=np.int32)),
+            build=functools.partial(MODELS[name].build, classes=4, **config),
+            optimizer=network.Optimizer("sgd", 0.1),
+        )
+        lowering = network.lower(built, layout, [f"cpu:{i}" for i in range(layout.size)])
+        updates = [lowering.lowered_operation(op) for op in built.updates]
+        variables = {v.name: v for v in built.graph.all_variables}
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": layout.size})) as session:
+            session.run(tf.global_variables_initializer())
+            session.run(tf.local_variables_initializer())
+            for _ in range(steps):
+                session.run(updates)
+            slices = {
+                name: session.run(lowering.variables[v].laid_out_tensor.tensor_list) for name, v in variables.items()
+            }
+        return slices, {name: v.shape for name, v in variables.items()}
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg13"])
+def test_moving_averages_and_weights_after_training_steps_are_those_of_one_device(name):
+    whole, shapes = variables_after_steps(name, Layout("x:1", ""))
+    moving = [v for v in whole if "/moving_" in v]
+    assert len(moving) == 2 * len([v for v in whole if v.endswith("/scale")]) > 0
+    assert all(np.abs(whole[v][0] - (1 if v.endswith("variance") else 0)).max() > 1e-3 for v in moving)
+    for recipe in ("batch", "filters"):
+        layout = toy_layout(name, recipe, "three")
+        slices, _ = variables_after_steps(name, layout)
+        for v, parts in slices.items():
+            for pnum, part in enumerate(parts):
+                begin, size = layout.slice_begin(shapes[v], pnum), layout.slice_shape(shapes[v], pnum)
+                own = whole[v][0][tuple(slice(b, b + s) for b, s in zip(begin, size))]
+                np.testing.assert_allclose(part, own, rtol=0, atol=1e-9, err_msg=f"{v}, processor {pnum}")
 
 
 def losses(layout, optimizer, *, steps, model="paper_cifar", batch=8, dtype=tf.float32, **config):

@@ -1,85 +1,92 @@
-"""Pooling and its gradient, over windows that do not overlap (mtf's windows never do).
+"""Pooling and its gradient, mtf's own and ours.
 
 Where a layout splits the height, width or depth, a window can lie on both sides of a boundary: the processor that has
-its output fetches what it lacks of the input, and for the gradient whole windows of the output. The gradients are
-TensorFlow's own operations.
+its output fetches what it lacks of the input, and for the gradient all windows that its slice of the input lies in, and
+all that they see. The gradients are TensorFlow's own operations.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
+from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._layers_pool import Windows, fitted
 from mtf_hetero.blocks import Interval
-from mtf_hetero.collectives import cut, reshape
-from mtf_hetero.lowering.conv import flatten_batch
 from mtf_hetero.lowering.registry import register, set_output
 from mtf_hetero.lowering.windows import fetch, own_box
 
 
-@register(mtf.PoolOperation)
+def _of_mtf(op: Any, x: Any, y: Any) -> Windows:
+    """The windows of mtf's own pools: as far apart as they are large, and within the image."""
+    rank = len(op._ksize) + 1
+    extents, counts = ([dim.size for dim in t.shape.dims[-rank:-1]] for t in (x, y))
+    size = tuple(op._ksize)
+    return Windows(op._pool_fn_string[:3].lower(), tuple(extents), size, size, (0,) * len(size), tuple(counts))
+
+
+def _lower_pool(op: Any, lowering: Any, windows: Windows) -> None:
+    mesh_impl, (x,), rank = lowering.mesh_impl(op), op.inputs, len(windows.sizes) + 1
+
+    def own_windows(pnum: int) -> list[Interval]:
+        return own_box(op, lowering, op.outputs[0].shape, pnum)[-rank:-1]
+
+    def seen(pnum: int) -> list[Interval]:
+        own = own_box(op, lowering, x.shape, pnum)
+        return [*own[:-rank], *windows.inside(windows.pixels(own_windows(pnum))), own[-1]]
+
+    patches = mesh_impl.LaidOutTensor(fetch(op, lowering, x, seen))
+    pnums = mesh_impl.laid_out_pnum()
+    set_output(op, lowering, mesh_impl.slicewise(lambda x, pnum: windows.pool(x, own_windows(pnum)), patches, pnums))
+
+
+def _lower_gradient(op: Any, lowering: Any, windows: Windows, dy: Any, *x_and_y: Any) -> None:
+    mesh_impl, output, rank = lowering.mesh_impl(op), op.outputs[0], len(windows.sizes) + 1
+
+    def own_pixels(pnum: int) -> list[Interval]:
+        return own_box(op, lowering, output.shape, pnum)[-rank:-1]
+
+    def covering(pnum: int) -> list[Interval] | None:
+        own = own_box(op, lowering, dy.shape, pnum)
+        found = windows.covering(own_pixels(pnum))
+        return [*own[:-rank], *found, own[-1]] if all(begin < end for begin, end in found) else None
+
+    def seen(pnum: int) -> list[Interval] | None:
+        box = covering(pnum)
+        return box and [*box[:-rank], *windows.inside(windows.pixels(box[-rank:-1])), box[-1]]
+
+    def differentiate(pnum: int, dy: Any, x: Any = None, y: Any = None) -> Any:
+        box = covering(pnum)
+        if box is None:  # only pixels that no window sees
+            return tf.zeros(mesh_impl.slice_shape(output.shape, pnum), output.dtype)
+        dx = windows.gradient(dy, box[-rank:-1], x, y)
+        return fitted(dx, windows.inside(windows.pixels(box[-rank:-1])), own_pixels(pnum))
+
+    boxes = (covering, seen, covering)
+    parts = [fetch(op, lowering, t, box) for t, box in zip((dy, *x_and_y), boxes, strict=False)]
+    slices = [mesh_impl.LaidOutTensor(part) for part in parts]
+    set_output(op, lowering, mesh_impl.slicewise(differentiate, mesh_impl.laid_out_pnum(), *slices))
+
+
+@register(layers.PoolOperation)
 def lower_pool(op: Any, lowering: Any) -> None:
-    """Fetches whole windows, and pools them."""
-    mesh_impl, output, rank = lowering.mesh_impl(op), op.outputs[0], len(op._ksize) + 1
-
-    def box(pnum: int) -> list[Interval]:
-        own = own_box(op, lowering, output.shape, pnum)
-        windows = [(b * k, e * k) for (b, e), k in zip(own[-rank:-1], op._ksize, strict=True)]
-        return [*own[:-rank], *windows, own[-1]]
-
-    x = mesh_impl.LaidOutTensor(fetch(op, lowering, op.inputs[0], box))
-    pool = mtf.pool_fn(op._pool_fn_string)
-    set_output(op, lowering, mesh_impl.slicewise(lambda x: pool(x, op._ksize, op._strides, "VALID"), x))
+    """Fetches what the windows see, and pools it."""
+    _lower_pool(op, lowering, op.windows)
 
 
-def _covering(own: Sequence[Interval], sizes: Sequence[int], counts: Sequence[int]) -> list[Interval]:
-    """The windows that lie, in part at least, in a slice of the input."""
-    return [(b // k, min(-(-e // k), n)) for (b, e), k, n in zip(own, sizes, counts, strict=True)]
+@register(mtf.PoolOperation)
+def lower_mtf_pool(op: Any, lowering: Any) -> None:
+    """As `lower_pool`."""
+    _lower_pool(op, lowering, _of_mtf(op, op.inputs[0], op.outputs[0]))
 
 
-def _gradient(kind: str, x: Any, y: Any, dy: Any, ksize: Sequence[int]) -> Any:
-    """The gradient to x [batch, ..., channels] of a pool over windows of `ksize`, which divides its extents."""
-    window = {"ksize": [1, *ksize, 1], "strides": [1, *ksize, 1], "padding": "VALID"}
-    if kind == "MAX_2D":
-        return tf.raw_ops.MaxPoolGrad(orig_input=x, orig_output=y, grad=dy, **window)
-    if kind == "MAX_3D":
-        return tf.raw_ops.MaxPool3DGrad(orig_input=x, orig_output=y, grad=dy, **window)
-    if kind == "AVG_2D":
-        return tf.raw_ops.AvgPoolGrad(orig_input_shape=x.shape.as_list(), grad=dy, **window)
-    return tf.raw_ops.AvgPool3DGrad(orig_input_shape=x.shape.as_list(), grad=dy, **window)
+@register(layers.PoolGradientOperation)
+def lower_pool_gradient(op: Any, lowering: Any) -> None:
+    """Fetches the windows that the slice of the input lies in, and keeps the slice's part of their gradient."""
+    _lower_gradient(op, lowering, op.windows, *op.inputs)
 
 
 @register(mtf.PoolBackPropOperation)
-def lower_pool_backprop(op: Any, lowering: Any) -> None:
-    """Fetches the windows that the slice of the input lies in, and keeps the slice's part of their gradient."""
-    mesh_impl, output, rank = lowering.mesh_impl(op), op.outputs[0], len(op._ksize) + 1
+def lower_mtf_pool_gradient(op: Any, lowering: Any) -> None:
+    """As `lower_pool_gradient`."""
     x, y, dy = op.inputs
-    counts = [dim.size for dim in y.shape.dims[-rank:-1]]
-
-    def windows(pnum: int) -> list[Interval] | None:
-        own = own_box(op, lowering, output.shape, pnum)
-        covering = _covering(own[-rank:-1], op._ksize, counts)
-        return None if any(b >= e for b, e in covering) else [*own[:-rank], *covering, own[-1]]
-
-    def pixels(pnum: int) -> list[Interval] | None:
-        box = windows(pnum)
-        if box is None:
-            return None
-        covered = [(b * k, e * k) for (b, e), k in zip(box[-rank:-1], op._ksize, strict=True)]
-        return [*box[:-rank], *covered, box[-1]]
-
-    def differentiate(x: Any, y: Any, dy: Any, pnum: int) -> Any:
-        shape = mesh_impl.slice_shape(output.shape, pnum)
-        box = pixels(pnum)
-        if box is None:  # only pixels beyond the last window
-            return tf.zeros(shape, output.dtype)
-        x, y, dy = (flatten_batch(t, rank) for t in (x, y, dy))
-        dx = _gradient(op._pool_fn_string, x, y, dy, op._ksize)
-        begins = [o[0] - b[0] for o, b in zip(own_box(op, lowering, output.shape, pnum), box, strict=True)][-rank:]
-        missing = [max(b + n - d, 0) for b, n, d in zip(begins, shape[-rank:], dx.shape.as_list()[1:], strict=True)]
-        if any(missing):
-            dx = tf.pad(dx, [[0, 0], *([0, m] for m in missing)])
-        return reshape(cut(dx, [0, *begins], [dx.shape.as_list()[0], *shape[-rank:]]), shape)
-
-    parts = [fetch(op, lowering, x, pixels), fetch(op, lowering, y, windows), fetch(op, lowering, dy, windows)]
-    slices = [mesh_impl.LaidOutTensor(part) for part in parts]
-    set_output(op, lowering, mesh_impl.slicewise(differentiate, *slices, mesh_impl.laid_out_pnum()))
+    windows = _of_mtf(op, x, y)
+    _lower_gradient(op, lowering, windows, dy, *((x, y) if windows.kind == "max" else ()))

@@ -48,7 +48,7 @@ def start(*args, **kwargs):
 
 
 MISTAKES = [
-    ({"model": "vgg"}, "--model is 'vgg'; it must be one of lenet, paper_cifar, paper_mnist"),
+    ({"model": "vgg"}, "--model is 'vgg'; it must be one of alexnet, lenet, marques, paper_cifar"),
     ({"layout": "diagonal"}, "--layout is 'diagonal'; it must be one of batch, even, filters, or rules"),
     ({"dataset": "mnist60k"}, "neither built in (mnist5k) nor prepared in"),
     ({"dataset": "cifar10", "data_dir": "/no/such/directory"}, "tfds build cifar10 --data_dir=/no/such/directory"),

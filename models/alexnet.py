@@ -1,0 +1,61 @@
+"""AlexNet for images of 32 x 32 pixels.
+
+The layers of Krizhevsky, Sutskever and Hinton 2012 with the filters of Krizhevsky's single-tower version ("One weird
+trick for parallelizing convolutional neural networks", arXiv 1404.5997), which has no local response normalisation:
+64, 192, 384, 256, 256. It is the version whose convolutions and dense layers are parallelised in different ways. The
+first kernels, 11 x 11 with stride 4 and 5 x 5 for images of 224 pixels, would leave nothing of 32: all are 3 x 3 with
+stride 1. The overlapping pools (section 3.4 of 2012) and the dense layers with dropout are as they were.
+"""
+
+import dataclasses
+from typing import Any
+
+import mtf_hetero.layers
+from models import layers
+from mtf_hetero import mtf
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Convolutions of 3 x 3 with biases, some with a pool after them, then dense layers with dropout before each.
+
+    Args:
+      filters: filters of the convolutions.
+      pooled: numbers of the convolutions, from 1 on, after which 3 x 3 windows are pooled with stride 2.
+      units: units of the hidden dense layers.
+      dropout: share of the inputs of a hidden dense layer that is dropped in training.
+      classes: number of classes.
+    """
+
+    filters: tuple[int, ...] = (64, 192, 384, 256, 256)
+    pooled: tuple[int, ...] = (1, 2, 5)
+    units: tuple[int, ...] = (4096, 4096)
+    dropout: float = 0.5
+    classes: int = 10
+
+
+def build(images: Any, *, training: bool = False, **config: Any) -> Any:
+    """Builds the network.
+
+    Args:
+      images: mtf.Tensor [batch, height, width, channels], 32 x 32 x 3 in the registry.
+      training: whether to drop.
+      **config: fields of `Config`.
+
+    Returns:
+      Logits, an mtf.Tensor [batch, classes].
+
+    Raises:
+      ValueError: images that the network cannot take.
+    """
+    layers.check_images(images)
+    c = Config(**config)
+    x = images
+    for number, filters in enumerate(c.filters, 1):
+        x = layers.conv2d(x, filters, size=3, name=f"conv{number}", use_bias=True)
+        if number in c.pooled:
+            x = mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name=f"pool{number}")
+    for number, units in enumerate(c.units, 1):
+        x = mtf.dropout(x, is_training=training, rate=c.dropout, name=f"dropout{number}")
+        x = layers.dense(x, units, name=f"dense{number}", activation=mtf.relu)
+    return layers.logits(x, c.classes, name=f"dense{len(c.units) + 1}")

@@ -1,0 +1,48 @@
+"""The CNN of Marques, Falcao and Alexandre 2018, which they trained over unequal CPUs and GPUs on CIFAR-10.
+
+Two convolutions of 5 x 5, with 500 and 1500 kernels: nearly all of the time goes into them. The rest we have no account
+of and choose: SAME, stride 1, biases, relu and a 2 x 2 max pool after each, and one dense layer to the classes.
+"""
+
+import dataclasses
+from typing import Any
+
+from models import layers
+from mtf_hetero import mtf
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Convolutions of 5 x 5 with a pool after each, and a dense layer.
+
+    Args:
+      filters: filters of the convolutions.
+      classes: number of classes.
+    """
+
+    filters: tuple[int, ...] = (500, 1500)
+    classes: int = 10
+
+
+def build(images: Any, *, training: bool = False, **config: Any) -> Any:
+    """Builds the network.
+
+    Args:
+      images: mtf.Tensor [batch, height, width, channels], 32 x 32 x 3 in the original.
+      training: the network is the same in training.
+      **config: fields of `Config`.
+
+    Returns:
+      Logits, an mtf.Tensor [batch, classes].
+
+    Raises:
+      ValueError: images that the network cannot take.
+    """
+    del training
+    layers.check_images(images)
+    c = Config(**config)
+    x = images
+    for number, filters in enumerate(c.filters, 1):
+        x = layers.conv2d(x, filters, size=5, name=f"conv{number}", use_bias=True)
+        x = layers.pool2d(x, mtf.layers.max_pool2d, name=f"pool{number}")
+    return layers.logits(x, c.classes, name="dense1")

@@ -1,0 +1,92 @@
+"""VGG (Simonyan and Zisserman 2015) for images of 32 x 32 pixels: configurations A, B, D and E.
+
+The convolutions are the paper's. Five pools leave one pixel of 32 x 32, so that the dense head begins at 512 inputs
+where the paper's, for 224 x 224, begins at 25,088. Its units are the paper's 4096 and 4096 unless `head` says others.
+"""
+
+import dataclasses
+from typing import Any
+
+from models import layers
+from mtf_hetero import mtf
+
+_FILTERS = (64, 128, 256, 512, 512)
+
+
+def _stages(*depths: int) -> tuple[tuple[int, ...], ...]:
+    return tuple((filters,) * depth for filters, depth in zip(_FILTERS, depths, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Stages of convolutions of 3 x 3, each with a 2 x 2 pool after it, and a dense head.
+
+    Args:
+      stages: per stage, per convolution, its filters.
+      head: units of the hidden dense layers.
+      batch_norm: whether each convolution has batch norm in place of a bias.
+      dropout: share of the inputs of each dense layer but the first that is dropped in training.
+      classes: number of classes.
+    """
+
+    stages: tuple[tuple[int, ...], ...]
+    head: tuple[int, ...] = (4096, 4096)
+    batch_norm: bool = False
+    dropout: float = 0.5
+    classes: int = 10
+
+
+VGG11 = Config(_stages(1, 1, 2, 2, 2))
+VGG13 = Config(_stages(2, 2, 2, 2, 2))
+VGG16 = Config(_stages(2, 2, 3, 3, 3))
+VGG19 = Config(_stages(2, 2, 4, 4, 4))
+
+
+def build(images: Any, config: Config, *, training: bool = False) -> Any:
+    """Builds a network of this family.
+
+    Args:
+      images: mtf.Tensor [batch, height, width, channels], 32 x 32 x 3 in the registry.
+      config: its layers.
+      training: whether to drop, and to normalise by the batch.
+
+    Returns:
+      Logits, an mtf.Tensor [batch, classes].
+
+    Raises:
+      ValueError: images that the network cannot take.
+    """
+    layers.check_images(images)
+    x = images
+    for stage, convolutions in enumerate(config.stages, 1):
+        for number, filters in enumerate(convolutions, 1):
+            name = f"conv{stage}_{number}"
+            if config.batch_norm:
+                x = layers.conv2d_batch_norm(x, filters, size=3, name=name, training=training)
+            else:
+                x = layers.conv2d(x, filters, size=3, name=name, use_bias=True)
+        x = layers.pool2d(x, mtf.layers.max_pool2d, name=f"pool{stage}")
+    for number, units in enumerate(config.head, 1):
+        x = layers.dense(x, units, name=f"dense{number}", activation=mtf.relu)
+        x = mtf.dropout(x, is_training=training, rate=config.dropout, name=f"dropout{number}")
+    return layers.logits(x, config.classes, name=f"dense{len(config.head) + 1}")
+
+
+def build_vgg11(images: Any, *, training: bool = False, **config: Any) -> Any:
+    """Configuration A, 8 convolutions; `config` changes `VGG11`."""
+    return build(images, dataclasses.replace(VGG11, **config), training=training)
+
+
+def build_vgg13(images: Any, *, training: bool = False, **config: Any) -> Any:
+    """Configuration B, 10 convolutions; `config` changes `VGG13`."""
+    return build(images, dataclasses.replace(VGG13, **config), training=training)
+
+
+def build_vgg16(images: Any, *, training: bool = False, **config: Any) -> Any:
+    """Configuration D, 13 convolutions; `config` changes `VGG16`."""
+    return build(images, dataclasses.replace(VGG16, **config), training=training)
+
+
+def build_vgg19(images: Any, *, training: bool = False, **config: Any) -> Any:
+    """Configuration E, 16 convolutions; `config` changes `VGG19`."""
+    return build(images, dataclasses.replace(VGG19, **config), training=training)

@@ -1,0 +1,227 @@
+"""Pools over windows that may overlap, lie apart or reach beyond the image, and their gradients."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._layers_mesh import require_whole
+
+Interval = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """The windows of a pool, per spatial dimension.
+
+    Args:
+      kind: "max" or "avg".
+      extents: pixels of the image.
+      sizes: pixels of a window.
+      strides: from a window to the next.
+      before: by how much the first window begins before the image.
+      counts: number of windows.
+      counts_padding: whether an average is over all of a window, and not over its part within the image.
+    """
+
+    kind: str
+    extents: tuple[int, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    before: tuple[int, ...]
+    counts: tuple[int, ...]
+    counts_padding: bool = True
+
+    def pixels(self, windows: Sequence[Interval]) -> list[Interval]:
+        """What an interval of windows sees, beyond the image too."""
+        return [
+            (begin * s - before, (end - 1) * s - before + k)
+            for (begin, end), s, before, k in zip(windows, self.strides, self.before, self.sizes, strict=True)
+        ]
+
+    def inside(self, pixels: Sequence[Interval]) -> list[Interval]:
+        """The part within the image."""
+        return [(max(begin, 0), min(end, n)) for (begin, end), n in zip(pixels, self.extents, strict=True)]
+
+    def covering(self, pixels: Sequence[Interval]) -> list[Interval]:
+        """The windows that lie, in part at least, in an interval of pixels; there may be none."""
+        return [
+            (max(-(-(begin + before - k + 1) // s), 0), min((end - 1 + before) // s + 1, count))
+            for (begin, end), s, before, k, count in zip(
+                pixels, self.strides, self.before, self.sizes, self.counts, strict=True
+            )
+        ]
+
+    @property
+    def all(self) -> list[Interval]:
+        """All windows."""
+        return [(0, count) for count in self.counts]
+
+    def pool(self, x: Any, windows: Sequence[Interval]) -> Any:
+        """Pools some windows.
+
+        Args:
+          x: tf.Tensor [..., spatial dimensions, channels], the part of the image that these windows see.
+          windows: (begin, end) per spatial dimension.
+
+        Returns:
+          tf.Tensor [..., spatial dimensions, channels] with a value per window.
+        """
+        padded, padding = self._padded(x, windows)
+        arguments = {"ksize": [1, *self.sizes, 1], "strides": [1, *self.strides, 1], "padding": padding}
+        flat = _flat(padded, len(self.sizes))
+        if self.kind == "max":
+            y = (tf.nn.max_pool2d if len(self.sizes) == 2 else tf.nn.max_pool3d)(flat, **arguments)
+        else:
+            y = (tf.nn.avg_pool2d if len(self.sizes) == 2 else tf.nn.avg_pool3d)(flat, **arguments)
+        y = y if padding == "SAME" else self._weighted(y, windows)
+        return _reshape(y, [*x.shape.as_list()[: -len(self.sizes) - 1], *y.shape.as_list()[1:]])
+
+    def gradient(self, dy: Any, windows: Sequence[Interval], x: Any = None, y: Any = None) -> Any:
+        """The gradient to the part of the image that some windows see.
+
+        Args:
+          dy: tf.Tensor [..., spatial dimensions, channels], the gradient to the windows' values.
+          windows: (begin, end) per spatial dimension.
+          x: that part of the image, where the maximum is taken.
+          y: the windows' values, where the maximum is taken.
+        """
+        rank = len(self.sizes)
+        seen = [end - begin for begin, end in self.inside(self.pixels(windows))]
+        shape = [*dy.shape.as_list()[: -rank - 1], *seen, dy.shape.as_list()[-1]]
+        flat = _flat(dy, rank)
+        if self.kind == "max":
+            padded, padding = self._padded(x, windows)
+            native = tf.raw_ops.MaxPoolGrad if rank == 2 else tf.raw_ops.MaxPool3DGrad
+            arguments: dict[str, Any] = {"orig_input": _flat(padded, rank), "orig_output": _flat(y, rank), "grad": flat}
+        else:
+            padding = self._native_padding(windows)
+            extents = seen if padding == "SAME" else [end - begin for begin, end in self.pixels(windows)]
+            native = tf.raw_ops.AvgPoolGrad if rank == 2 else tf.raw_ops.AvgPool3DGrad
+            flat = flat if padding == "SAME" else self._weighted(flat, windows)
+            arguments = {"orig_input_shape": [flat.shape.as_list()[0], *extents, shape[-1]], "grad": flat}
+        dx = native(ksize=[1, *self.sizes, 1], strides=[1, *self.strides, 1], padding=padding, **arguments)
+        if padding == "VALID" and dx.shape.as_list()[1:-1] != seen:
+            begins = [before for before, _ in self._reach(windows)]
+            dx = tf.slice(dx, [0, *begins, 0], [dx.shape.as_list()[0], *seen, shape[-1]])
+        return _reshape(dx, shape)
+
+    def _reach(self, windows: Sequence[Interval]) -> list[Interval]:
+        """By how many pixels some windows reach beyond the image, before and after it."""
+        return [(max(-b, 0), max(e - n, 0)) for (b, e), n in zip(self.pixels(windows), self.extents, strict=True)]
+
+    def _native_padding(self, windows: Sequence[Interval]) -> str:
+        """The padding to ask of TensorFlow: "SAME" for all windows of an image where it means these, or "VALID"."""
+        ours_to_count = self.kind == "avg" and self.counts_padding
+        is_native = list(windows) == self.all and any(map(any, self._reach(windows))) and not ours_to_count
+        same = [same_padding(n, k, s) for n, k, s in zip(self.extents, self.sizes, self.strides, strict=True)]
+        return "SAME" if is_native and same == list(zip(self.before, self.counts, strict=True)) else "VALID"
+
+    def _padded(self, x: Any, windows: Sequence[Interval]) -> tuple[Any, str]:
+        """The pixels that some windows see, with those beyond the image unless TensorFlow adds them; its padding."""
+        padding, reach = self._native_padding(windows), self._reach(windows)
+        if padding == "VALID" and any(map(any, reach)):
+            whole = [(0, 0)] * (x.shape.rank - len(reach) - 1)
+            x = tf.pad(x, [*whole, *reach, (0, 0)], constant_values=x.dtype.min if self.kind == "max" else 0)
+        return x, padding
+
+    def _weighted(self, values: Any, windows: Sequence[Interval]) -> Any:
+        """Averages over whole windows, zeros beyond the image among them, to averages over the part within it."""
+        if self.kind == "max" or self.counts_padding or not any(map(any, self._reach(windows))):
+            return values
+        for i, (begin, end) in enumerate(windows):
+            starts = [o * self.strides[i] - self.before[i] for o in range(begin, end)]
+            inside = [min(b + self.sizes[i], self.extents[i]) - max(b, 0) for b in starts]
+            shape = [len(inside) if axis == i else 1 for axis in range(len(windows))]
+            weights = tf.constant([self.sizes[i] / n for n in inside], values.dtype)
+            values *= tf.reshape(weights, [1, *shape, 1])
+        return values
+
+
+def _flat(x: Any, spatial: int) -> Any:
+    """[..., spatial dimensions, channels] to [batch, spatial dimensions, channels]."""
+    shape = x.shape.as_list()
+    return _reshape(x, [math.prod(shape[: -spatial - 1]), *shape[-spatial - 1 :]])
+
+
+def _reshape(x: Any, shape: Sequence[int]) -> Any:
+    return x if x.shape.as_list() == list(shape) else tf.reshape(x, shape)
+
+
+def same_padding(extent: int, size: int, stride: int) -> tuple[int, int]:
+    """Padding before the image, and number of windows, of TensorFlow's "SAME"."""
+    count = -(-extent // stride)
+    return max((count - 1) * stride + size - extent, 0) // 2, count
+
+
+class PoolOperation(mtf.Operation):
+    """A pool over any windows.
+
+    Args:
+      x: mtf.Tensor [..., spatial dimensions, channels].
+      windows: the windows.
+      name: the operation's name.
+    """
+
+    def __init__(self, x: Any, windows: Windows, name: str) -> None:
+        super().__init__([x], name=name)
+        self.windows = windows
+        dims = x.shape.dims
+        rank = len(windows.sizes) + 1
+        spatial = [mtf.Dimension(d.name, n) for d, n in zip(dims[-rank:-1], windows.counts, strict=True)]
+        self._outputs = [mtf.Tensor(self, mtf.Shape([*dims[:-rank], *spatial, dims[-1]]), x.dtype)]
+
+    def gradient(self, grad_ys: Sequence[Any]) -> list[Any]:
+        return PoolGradientOperation(self, grad_ys[0]).outputs
+
+    def lower(self, lowering: Any) -> None:
+        (x,), windows = self.inputs, self.windows
+        require_whole(self, lowering, x.shape.dims[-len(windows.sizes) - 1 : -1])
+        y = lowering.mesh_impl(self).slicewise(lambda x: windows.pool(x, windows.all), lowering.tensors[x])
+        lowering.set_tensor_lowering(self.outputs[0], y)
+
+
+class PoolGradientOperation(mtf.Operation):
+    """The gradient to a PoolOperation's input. Its inputs are dy and, where the maximum is taken, x and y.
+
+    Args:
+      pool: the PoolOperation.
+      dy: mtf.Tensor of the shape of its output.
+    """
+
+    def __init__(self, pool: PoolOperation, dy: Any) -> None:
+        (x,), (y,) = pool.inputs, pool.outputs
+        super().__init__([dy, x, y] if pool.windows.kind == "max" else [dy], name=f"{pool.name}/gradient")
+        self.windows = pool.windows
+        self._outputs = [mtf.Tensor(self, x.shape, x.dtype)]
+
+    def lower(self, lowering: Any) -> None:
+        (dx,), windows = self.outputs, self.windows
+        rank = len(windows.sizes) + 1
+        require_whole(self, lowering, dx.shape.dims[-rank:-1])
+
+        def differentiate(dy: Any, *x_and_y: Any) -> Any:
+            part = windows.gradient(dy, windows.all, *x_and_y)
+            return fitted(part, windows.inside(windows.pixels(windows.all)), [(0, n) for n in windows.extents])
+
+        value = lowering.mesh_impl(self).slicewise(differentiate, *[lowering.tensors[t] for t in self.inputs])
+        lowering.set_tensor_lowering(dx, value)
+
+
+def fitted(x: Any, held: Sequence[Interval], wanted: Sequence[Interval]) -> Any:
+    """The wanted pixels of a gradient to those held; the others' is zero.
+
+    Args:
+      x: tf.Tensor [..., spatial dimensions, channels].
+      held: (begin, end) of its spatial dimensions.
+      wanted: (begin, end) of those of the result.
+    """
+    both = list(zip(held, wanted, strict=True))
+    others = x.shape.rank - len(both) - 1
+    if any(w[0] > h[0] or w[1] < h[1] for h, w in both):
+        begins = [0] * others + [max(w[0] - h[0], 0) for h, w in both] + [0]
+        sizes = [min(h[1], w[1]) - max(h[0], w[0]) for h, w in both]
+        x = tf.slice(x, begins, [*x.shape.as_list()[:others], *sizes, x.shape.as_list()[-1]])
+    missing = [(max(h[0] - w[0], 0), max(w[1] - h[1], 0)) for h, w in both]
+    return tf.pad(x, [*[(0, 0)] * others, *missing, (0, 0)]) if any(map(any, missing)) else x
