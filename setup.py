@@ -31,10 +31,17 @@ setup(
         "tqdm",
     ],
     extras_require={
+        "benchmarks": [  # Keras comes with TensorFlow
+            "matplotlib",
+            "psutil",
+            "torch==2.13.0",
+        ],
         "test": [
             "hypothesis",
+            "matplotlib",  # it and psutil: the benchmarks
             "mock",  # it, tensorflow-probability and tf-keras: mesh-tensorflow's own layers_test
             "pyright",
+            "psutil",
             "pytest",
             "pytest-xdist",
             "ruff",

@@ -1,0 +1,13 @@
+"""The table of cases: what `python -m benchmarks.run` may be told to measure."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from benchmarks.cases.base import Case
+from benchmarks.cases.learning_curve import LearningCurve
+from benchmarks.cases.lowering import Lowering
+from benchmarks.cases.one_device import OneDevice
+
+CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in (OneDevice(), Lowering(), LearningCurve())})
+
+__all__ = ["CASES", "Case"]

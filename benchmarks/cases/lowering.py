@@ -1,0 +1,120 @@
+"""Lowering: seconds and graph size of VGG-16's training step against the number of processors.
+
+    python -m benchmarks.run lowering
+
+The graph of a step of 256 images is lowered for 1, 2, 8, 32 and 128 processors: by mtf_hetero with uneven and with even
+shares, and by stock Mesh-TensorFlow, which can only be even; with the filters split, and with the batch split. Each
+measurement is made in a fresh process. A dimension with fewer units than there are processors is left whole, for all
+three alike; what one of them cannot lower is said in its row.
+
+Time: about half an hour on two cores; `--only=filters/` measures one of the two splits alone. Expected: at most linear
+growth; mtf_hetero several times as fast as stock Mesh-TensorFlow on 128 processors, since its graph is smaller.
+"""
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from benchmarks.cases.base import Case, progress
+from benchmarks.process import Child, ChildError
+from benchmarks.rows import Writer, summarise
+
+_TARGET = "benchmarks.frameworks.lowering:Probe"
+_SHARES = (70, 25, 5)  # over and over
+_MEASURED = ("build_seconds", "lower_seconds", "max_memory_bytes")
+LOWERINGS: Mapping[str, dict[str, bool]] = MappingProxyType(
+    {
+        "mtf_hetero, uneven": {"uneven": True, "stock": False},
+        "mtf_hetero, even": {"uneven": False, "stock": False},
+        "stock mtf, even": {"uneven": False, "stock": True},
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowering(Case):
+    """The case.
+
+    Args:
+      repeats: how often each is measured.
+      network: a name in benchmarks.networks.NETWORKS.
+      batch_size: images per step.
+      recipes: names in layouts.LAYOUTS.
+      processors: numbers of processors.
+      limit_seconds: how long one measurement may take.
+    """
+
+    name: ClassVar[str] = "lowering"
+    summary: ClassVar[str] = "seconds to lower VGG-16 and size of the graph, on 1 to 128 processors"
+
+    repeats: int = 3
+    network: str = "vgg16"
+    batch_size: int = 256
+    recipes: tuple[str, ...] = ("filters", "batch")
+    processors: tuple[int, ...] = (1, 2, 8, 32, 128)
+    limit_seconds: float = 1800.0
+
+    def variants(self) -> tuple[str, ...]:
+        parts = itertools.product(self.recipes, self.processors, LOWERINGS)
+        return tuple(f"{recipe}/{processors}/{lowering}" for recipe, processors, lowering in parts)
+
+    def make_toy(self) -> "Lowering":
+        return dataclasses.replace(
+            self, toy=True, repeats=1, network="toy", batch_size=8, recipes=("filters",), processors=(1, 4)
+        )
+
+    def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
+        order = [variant for variant in variants for _ in range(self.repeats)]
+        random.Random(self.seed).shuffle(order)
+        results: dict[str, list[dict[str, Any]]] = {variant: [] for variant in variants}
+        failed: set[str] = set()
+        with progress(len(order), "measurements") as bar:
+            for variant in order:
+                bar.set_description(variant)
+                if variant not in failed:
+                    try:
+                        results[variant].append(self._measure(variant))
+                    except (ChildError, ValueError) as error:
+                        failed.add(variant)
+                        writer.write(variant, {**self._settings(variant), "failed": str(error)})
+                    if len(results[variant]) == self.repeats:
+                        writer.write(variant, {**self._settings(variant), **_join(results[variant])})
+                bar.update()
+
+    def _arguments(self, variant: str) -> dict[str, Any]:
+        recipe, processors, lowering = variant.split("/")
+        chosen = LOWERINGS[lowering]
+        shares = list(itertools.islice(itertools.cycle(_SHARES), int(processors))) if chosen["uneven"] else None
+        return {
+            "network": self.network,
+            "batch_size": self.batch_size,
+            "recipe": recipe,
+            "processors": int(processors),
+            "shares": shares,
+            "stock": chosen["stock"],
+        }
+
+    def _settings(self, variant: str) -> dict[str, Any]:
+        arguments = self._arguments(variant)
+        return {
+            **arguments,
+            "lowering": variant.split("/")[-1],
+            "devices": [f"cpu:{pnum}" for pnum in range(arguments["processors"])],
+            "seed": self.seed,
+            "warmup": 0,
+            "steps": 1,
+            "repeats": self.repeats,
+        }
+
+    def _measure(self, variant: str) -> dict[str, Any]:
+        with Child(_TARGET, self._arguments(variant)) as child:
+            return child.call("measure", timeout_seconds=self.limit_seconds)
+
+
+def _join(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Median and spread of what varies; the rest is the same in all of them."""
+    spread = {name: summarise(result[name] for result in results) for name in _MEASURED}
+    return {**results[0], **spread}

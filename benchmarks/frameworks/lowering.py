@@ -1,0 +1,95 @@
+"""How long it takes to build and lower an mtf graph, and how large the TensorFlow graph becomes."""
+
+import resource
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.frameworks.mesh_nets import build_training, lower_stock
+from benchmarks.networks import NETWORKS
+from layouts import LAYOUTS
+from models import network
+from mtf_hetero import Layout, tf
+
+_SMALLEST_MESH = "all:2"
+
+
+def choose_layout(graph: Any, recipe: str, processors: int, shares: Sequence[float] | None) -> tuple[Layout, list[str]]:
+    """A recipe's rules, but for those of dimensions that have fewer units than there are processors.
+
+    Returns:
+      The layout, and the names of the dimensions whose rules were left out.
+    """
+    sizes: dict[str, int] = {}
+    for op in graph.operations:
+        for tensor in op.outputs:
+            for dim in tensor.shape.dims:
+                sizes[dim.name] = min(dim.size, sizes.get(dim.name, dim.size))
+    rules = LAYOUTS[recipe](graph, mesh_shape=_SMALLEST_MESH).rules
+    kept = [rule for rule in rules if sizes[rule[0]] >= processors]
+    layout = Layout(f"all:{processors}", kept, {} if shares is None else {"all": shares})
+    return layout, [dim for dim, _ in rules if sizes[dim] < processors]
+
+
+class Probe:
+    """A training graph that is built and lowered once.
+
+    Args:
+      network: a name in benchmarks.networks.NETWORKS.
+      batch_size: images per step.
+      recipe: a name in layouts.LAYOUTS.
+      processors: number of processors on the one mesh axis.
+      shares: one per processor; None: even.
+      stock: whether mesh-tensorflow alone lowers it.
+    """
+
+    def __init__(
+        self,
+        network: str,
+        batch_size: int,
+        recipe: str,
+        processors: int,
+        shares: Sequence[float] | None = None,
+        stock: bool = False,
+    ) -> None:
+        self._network = NETWORKS[network]
+        self._batch_size = batch_size
+        self._recipe = recipe
+        self._processors = processors
+        self._shares = shares
+        self._stock = stock
+
+    def measure(self) -> dict[str, Any]:
+        """Seconds, numbers of operations and bytes.
+
+        Raises:
+          ValueError: the layout cannot be lowered.
+        """
+        with tf.Graph().as_default() as tf_graph:
+            image = tf.placeholder(tf.float32, [self._batch_size, *self._network.image_shape])
+            label = tf.placeholder(tf.int32, [self._batch_size])
+            begin = time.perf_counter()
+            built = build_training(self._network, image, label)
+            build_seconds = time.perf_counter() - begin
+            layout, left_out = choose_layout(built.graph, self._recipe, self._processors, self._shares)
+            before = len(tf_graph.get_operations())
+            begin = time.perf_counter()
+            self._lower(built, layout)
+            lower_seconds = time.perf_counter() - begin
+            return {
+                "build_seconds": build_seconds,
+                "lower_seconds": lower_seconds,
+                "mtf_operations": len(built.graph.operations),
+                "tf_operations": len(tf_graph.get_operations()) - before,
+                "graph_bytes": tf_graph.as_graph_def().ByteSize(),
+                "max_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "layout": [list(rule) for rule in layout.rules],
+                "rules_left_out": left_out,
+            }
+
+    def _lower(self, built: network.Built, layout: Layout) -> None:
+        """Lowers, and asks for what a training loop runs."""
+        lower = lower_stock if self._stock else network.lower
+        lowering = lower(built, layout, [f"cpu:{pnum}" for pnum in range(layout.size)])
+        lowering.export_to_tf_tensor(built.loss)
+        tf.group([lowering.lowered_operation(op) for op in built.updates])

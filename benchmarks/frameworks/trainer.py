@@ -1,0 +1,59 @@
+"""What the trainers of all frameworks have in common: a step, and its timing."""
+
+import abc
+import dataclasses
+import resource
+import time
+from typing import Any
+
+from benchmarks.networks import NETWORKS, Network, batch, initial_values
+
+LEARNING_RATE = 0.01  # of plain gradient descent
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """What some steps took."""
+
+    wall_seconds: float
+    cpu_seconds: float
+
+
+class Trainer(abc.ABC):
+    """A network with its weights and its one batch, ready to be trained by plain gradient descent.
+
+    Args:
+      network: a name in benchmarks.networks.NETWORKS.
+      batch_size: images per step.
+      seed: of the initial values, the images and the labels.
+      **options: what the framework's variant needs.
+    """
+
+    def __init__(self, network: str, batch_size: int, seed: int, **options: Any) -> None:
+        self.network: Network = NETWORKS[network]
+        self.images, self.labels = batch(self.network, batch_size, seed)
+        self._parameters = self.build(initial_values(self.network, seed), **options)
+
+    @abc.abstractmethod
+    def build(self, values: list[Any], **options: Any) -> int:
+        """Builds the network with these initial values; returns how many parameters it has."""
+
+    @abc.abstractmethod
+    def step(self) -> float:
+        """One step; returns the loss before it."""
+
+    def threads(self) -> str:
+        """How many threads the framework uses, in words."""
+        return "defaults: as many as cores"
+
+    def describe(self) -> dict[str, Any]:
+        """What does not change from run to run."""
+        return {"parameters": self._parameters, "threads": self.threads()}
+
+    def run(self, steps: int) -> dict[str, Any]:
+        """Takes steps; returns the losses before them, seconds, and the largest memory so far."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        losses = [float(self.step()) for _ in range(steps)]
+        timing = Timing(time.perf_counter() - wall, time.process_time() - cpu)
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {**dataclasses.asdict(timing), "losses": losses, "max_memory_bytes": kilobytes * 1024}

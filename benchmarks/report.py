@@ -1,0 +1,77 @@
+"""Turns stored rows into reports: a Markdown file and a picture per case.
+
+    python -m benchmarks.report [--results=benchmarks/results] [--reports=benchmarks/reports]
+
+Of each variant the newest row counts. Rows of --toy runs are left out.
+
+Exit codes: 0, or 2 for a wrong flag or value, which one line names.
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from benchmarks import rows as rows_lib
+from benchmarks.cases import CASES
+from benchmarks.renderers import RENDERERS
+
+_FOLDER = rows_lib.ROOT / "benchmarks"
+_RESULTS = flags.DEFINE_string("results", str(_FOLDER / "results"), "Directory of the rows.")
+_REPORTS = flags.DEFINE_string("reports", str(_FOLDER / "reports"), "Directory of the reports.")
+
+WRONG_USAGE = 2
+
+
+def _say(error: object) -> None:
+    print("error:", " ".join(str(error).split()), file=sys.stderr)
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parses the command line; a mistake ends the program with one line, where absl would print its usage."""
+    try:
+        return flags.FLAGS(list(argv))
+    except flags.Error as error:
+        _say(error)
+        sys.exit(WRONG_USAGE)
+
+
+def write_reports(results: pathlib.Path, out: pathlib.Path) -> list[pathlib.Path]:
+    """Writes a report for each case that has rows; returns the Markdown files.
+
+    Raises:
+      ValueError: there are no rows, or they cannot be read.
+    """
+    written = []
+    for name, render in RENDERERS.items():
+        path = results / f"{name}.jsonl"
+        rows = rows_lib.read(path) if path.is_file() else []
+        if not rows:
+            continue
+        out.mkdir(parents=True, exist_ok=True)
+        body = render(rows, out)
+        parts = [f"# {name}: {CASES[name].summary}", rows_lib.describe_provenance(rows), body]
+        report = out / f"{name}.md"
+        report.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        written.append(report)
+    if not written:
+        raise ValueError(f"--results is {str(results)!r}, which has no rows of {', '.join(RENDERERS)}; measure first")
+    return written
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes the reports; returns the exit code."""
+    try:
+        if len(argv) > 1:
+            raise ValueError(f"{argv[1]!r} is not a flag; write --name=value")
+        for path in write_reports(pathlib.Path(_RESULTS.value), pathlib.Path(_REPORTS.value)):
+            print(path)
+    except (ValueError, OSError) as error:
+        _say(error)
+        return WRONG_USAGE
+    return 0
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=parse_flags)

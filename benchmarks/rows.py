@@ -1,0 +1,160 @@
+"""Rows: what was measured, and all that is needed to judge it and to measure it again. One JSON object per line."""
+
+import dataclasses
+import datetime
+import functools
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PACKAGES = ("tensorflow", "mesh-tensorflow", "keras", "torch", "numpy")
+REQUIRED = ("case", "run", "variant", "toy", "date", "command", "commit", "dirty", "versions", "host", "load_before")
+
+
+def summarise(values: Iterable[float]) -> dict[str, float]:
+    """Median and spread: minimum, quartiles and maximum of what was measured."""
+    names = ("min", "lower_quartile", "median", "upper_quartile", "max")
+    return dict(zip(names, np.percentile(list(values), [0, 25, 50, 75, 100]).tolist(), strict=True))
+
+
+def _git(*args: str) -> str | None:
+    command = ["git", "-C", str(ROOT), *args]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+@functools.cache
+def _fixed() -> Mapping[str, Any]:
+    """What does not change while the program runs."""
+    status = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!benchmarks/reports")
+    return {
+        "command": shlex.join(["python", "-m", "benchmarks.run", *sys.argv[1:]]),
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": None if status is None else bool(status),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "host": {
+            "cpu": _cpu_model(),
+            "cores": len(os.sched_getaffinity(0)),
+            "memory_bytes": psutil.virtual_memory().total,
+            "os": platform.platform(),
+        },
+    }
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Writer:
+    """Appends the rows of one run of a case to its file.
+
+    Args:
+      case: the case's name.
+      directory: where `CASE.jsonl` is or will be.
+      toy: whether it is only tried out; reports leave such rows out.
+      run: the run's id.
+      command: the command line; None: that of this process.
+    """
+
+    case: str
+    directory: pathlib.Path
+    toy: bool = False
+    run: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex[:8])
+    command: str | None = None
+    load_before: tuple[float, ...] = dataclasses.field(default_factory=os.getloadavg)
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The file."""
+        return self.directory / f"{self.case}.jsonl"
+
+    def write(self, variant: str, values: Mapping[str, Any]) -> None:
+        """Appends a row, at once: what is measured later cannot lose it.
+
+        Args:
+          variant: what was measured, a name within the case.
+          values: settings and results.
+        """
+        row = {
+            "case": self.case,
+            "run": self.run,
+            "variant": variant,
+            "toy": self.toy,
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            **_fixed(),
+            "load_before": list(self.load_before),
+            **values,
+        }
+        if self.command is not None:
+            row["command"] = self.command
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def read(path: pathlib.Path, *, toy: bool = False) -> list[dict[str, Any]]:
+    """The rows of a file, each variant's newest only; rows of a toy run only where asked for.
+
+    Raises:
+      ValueError: a line that is no row.
+    """
+    newest: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            raise ValueError(f"{path} line {number} is not JSON; delete the line") from None
+        missing = [name for name in REQUIRED if not isinstance(row, dict) or name not in row]
+        if missing:
+            raise ValueError(f"{path} line {number} has no {', '.join(missing)}; delete the line")
+        if row["toy"] == toy:
+            newest.pop(row["variant"], None)
+            newest[row["variant"]] = row
+    return list(newest.values())
+
+
+def describe_provenance(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown that says where rows come from: one paragraph per run."""
+    lines = []
+    for run in dict.fromkeys(row["run"] for row in rows):
+        of_run = [row for row in rows if row["run"] == run]
+        first = of_run[0]
+        host = first["host"]
+        commit = "no commit" if first["commit"] is None else f"commit {first['commit'][:12]}"
+        versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items() if version)
+        lines += [
+            f"- `{first['command']}`",
+            f"  - {first['date']} to {of_run[-1]['date']}, run {run}, {commit}"
+            + (", with changes that are not committed" if first["dirty"] else ""),
+            f"  - {host['cpu']}, {host['cores']} cores, {host['memory_bytes'] / 2**30:.0f} GiB, {host['os']}; "
+            f"load average before {', '.join(f'{load:.2f}' for load in first['load_before'])}",
+            f"  - {versions}",
+        ]
+    return "\n".join(lines)

@@ -1,0 +1,133 @@
+"""The runner: every case in small, Ctrl-C, and what it says to mistakes."""
+
+import importlib.util
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("psutil")
+
+from benchmarks import rows
+from benchmarks.cases import CASES
+from benchmarks.process import Child, ChildError
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+ONLY = {"one_device": ["--only=toy_vgg"], "lowering": ["--only=filters/4"]}  # the rest takes the same ways
+SETTINGS = ("seed", "warmup", "steps", "repeats", "devices", "shares", "layout")
+
+
+def run(*args, module="benchmarks.run"):
+    command = [sys.executable, "-m", module, *args]
+    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "0 cases are named; name one of one_device, lowering, learning_curve"),
+        (["speed"], "case is 'speed'; it must be one of one_device, lowering, learning_curve"),
+        (["--speed=3"], "Unknown command line flag 'speed'"),
+        (["one_device", "--repeats=0"], "--repeats is 0; it must be a whole number of at least 1"),
+        (["one_device", "--repeats=many"], "--repeats"),
+        (["lowering", "--steps=3"], "--steps is 3, but case lowering has no such setting"),
+        (["one_device", "--only=vgg99"], "--only is 'vgg99', which is in none of the variants paper_cifar/64;"),
+        (["one_device", "--out=/proc/no/such"], "--out is '/proc/no/such', which cannot be made"),
+    ],
+)
+def test_a_mistake_gives_one_line_and_exit_code_2(args, message):
+    done = run(*args)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+
+
+def test_data_that_is_not_prepared(tmp_path):
+    done = run("learning_curve", f"--data_dir={tmp_path}", f"--out={tmp_path}")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: dataset 'cifar10' is neither built in")
+    assert done.stderr.count("\n") == 1
+
+
+def test_list():
+    done = run("--list")
+    assert done.returncode == 0
+    assert "lowering: " in done.stdout
+    assert "vgg16/256" in done.stdout
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_in_small(case, tmp_path):
+    done = run(case, "--toy", f"--out={tmp_path}", *ONLY.get(case, []))
+    assert done.returncode == 0, done.stderr
+    found = rows.read(tmp_path / f"{case}.jsonl", toy=True)
+    assert rows.read(tmp_path / f"{case}.jsonl") == []
+    for row in found:
+        assert set(rows.REQUIRED) <= set(row)
+        assert set(SETTINGS) <= set(row)
+    check = {"one_device": check_one_device, "lowering": check_lowering, "learning_curve": check_learning_curve}
+    check[case]({row["variant"]: row for row in found})
+
+
+def check_one_device(found):
+    assert list(found) == [f"toy_vgg/4/{name}" for name in ("mtf_hetero", "stock mtf", "Keras", "PyTorch")]
+    for name, row in found.items():
+        if name.endswith("PyTorch") and not HAS_TORCH:
+            assert "No module named 'torch'" in row["failed"]
+            continue
+        assert row["parameters"] == found["toy_vgg/4/mtf_hetero"]["parameters"]
+        assert row["losses"] == pytest.approx(found["toy_vgg/4/mtf_hetero"]["losses"], rel=1e-4)
+        assert row["wall_ratio"]["min"] > 0
+        assert row["gflops_per_second"] > 0
+        assert len(row["cpu_seconds_per_step"]["all"]) == row["repeats"]
+        assert row["others_cpu_share"] < 0.5
+
+
+def check_lowering(found):
+    assert len(found) == 3
+    uneven = found["filters/4/mtf_hetero, uneven"]
+    assert uneven["lower_seconds"]["median"] > 0
+    assert uneven["graph_bytes"] > 10_000
+    assert uneven["rules_left_out"] == []
+    assert uneven["shares"] == [70, 25, 5, 70]
+    assert found["filters/4/stock mtf, even"]["tf_operations"] > 0
+
+
+def check_learning_curve(found):
+    uneven, one = found["70,25,5"], found["one device"]
+    assert uneven["sizes"]["dense1/units of 120"] == [84, 30, 6]
+    assert len(uneven["losses"]) == 4
+    assert uneven["losses"] == pytest.approx(one["losses"], rel=1e-4)
+    assert [step for step, _ in one["accuracy"]] == [2, 4]
+
+
+def test_ctrl_c_keeps_finished_rows(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.run", "lowering", "--toy", f"--out={tmp_path}"]
+    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    path = tmp_path / "lowering.jsonl"
+    end = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert err == f"stopped; finished rows are in {path}\n"
+    assert rows.read(path, toy=True)
+
+
+def test_a_child_tells_of_its_errors():
+    with pytest.raises(ChildError, match="ModuleNotFoundError|exit code 1.*no_such"):
+        Child("benchmarks.no_such:Thing")
+    with Child("benchmarks.cases.one_device:Contender", {"target": "x"}) as child:
+        pid = child._popen.pid
+        with pytest.raises(ChildError, match="AttributeError"):
+            child.call("no_such_method")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
