@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 import re
+from collections.abc import Sequence
 
 OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
 SCHEDULES = ("constant", "linear")
@@ -32,6 +33,7 @@ class Config:
       devices: one per processor; None: every GPU that TensorFlow finds, then cpu:0.
       seed: of initial values and the order of images.
       save_checkpoints_secs: seconds between checkpoints.
+      trace_steps: steps of this run to trace, the first being 0.
 
     Raises:
       ValueError: a value that is out of range whatever the others are.
@@ -53,6 +55,7 @@ class Config:
     devices: tuple[str, ...] | None = None
     seed: int = 1
     save_checkpoints_secs: int = 600
+    trace_steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs"):
@@ -67,12 +70,18 @@ class Config:
         for name, known in (("optimizer", OPTIMIZERS), ("learning_rate_schedule", SCHEDULES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"--{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
+        if any(step < 0 for step in self.trace_steps):
+            raise ValueError(f"--trace_steps is {','.join(map(str, self.trace_steps))}; steps count from 0")
         if self.devices is not None:
-            if not self.devices:
-                raise ValueError("--devices is empty; name one device per processor, or leave the flag out")
-            object.__setattr__(self, "devices", tuple(_convert_to_device(device) for device in self.devices))
+            object.__setattr__(self, "devices", _convert_to_devices(self.devices))
         if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
             raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
+
+
+def _convert_to_devices(texts: Sequence[str]) -> tuple[str, ...]:
+    if not texts:
+        raise ValueError("--devices is empty; name one device per processor, or leave the flag out")
+    return tuple(_convert_to_device(text) for text in texts)
 
 
 def _convert_to_device(text: str) -> str:
@@ -84,6 +93,20 @@ def _convert_to_device(text: str) -> str:
     if kind == "cpu" and index >= _MAX_CPU_DEVICES:
         raise ValueError(f"--devices names {text!r}; logical CPU devices are cpu:0 to cpu:{_MAX_CPU_DEVICES - 1}")
     return f"{kind}:{index}"
+
+
+def parse_trace_steps(texts: Sequence[str]) -> tuple[int, ...]:
+    """Whole numbers from their texts.
+
+    Raises:
+      ValueError: one is no whole number.
+    """
+    try:
+        return tuple(int(text) for text in texts)
+    except ValueError:
+        raise ValueError(
+            f"--trace_steps is {','.join(texts)!r}; write steps, which count from 0, with commas between them"
+        ) from None
 
 
 def parse_list_speed(text: str, first_axis: str) -> dict[str, tuple[float, ...]]:

@@ -73,6 +73,12 @@ _SAVE_CHECKPOINTS_SECS = flags.DEFINE_integer(
     "save_checkpoints_secs", _DEFAULTS.save_checkpoints_secs, "Seconds between checkpoints."
 )
 
+_TRACE_STEPS = flags.DEFINE_list(
+    "trace_steps",
+    [],
+    "Steps of this run to trace, such as 5,50: a Chrome trace and a table of where the time goes, in MODEL_DIR/traces.",
+)
+
 WRONG_USAGE = 2
 
 
@@ -99,6 +105,7 @@ def read_config() -> config_lib.Config:
         devices=None if _DEVICES.value is None else tuple(_DEVICES.value),
         seed=_SEED.value,
         save_checkpoints_secs=_SAVE_CHECKPOINTS_SECS.value,
+        trace_steps=config_lib.parse_trace_steps(_TRACE_STEPS.value),
     )
 
 

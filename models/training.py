@@ -17,6 +17,7 @@ from mtf_hetero import Layout, data, tf
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.hooks import ProgressHook
 from mtf_hetero.layout import convert_to_mesh_shape
+from mtf_hetero.trace import TraceHook
 
 LOST = 1
 _SUMMARY_STEPS = 50
@@ -137,6 +138,7 @@ class Run:
                 hooks=[
                     ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS),
                     throughput,
+                    TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps),
                 ],
                 max_steps=self.total_steps,
             )

@@ -84,6 +84,8 @@ MISTAKES = [
     ({"learning_rate_schedule": "cosine"}, "--learning_rate_schedule is 'cosine'; it must be one of constant, linear"),
     ({"learning_rate": "nan"}, "--learning_rate is nan"),
     ({"seed": -1}, "--seed is -1"),
+    ({"trace_steps": "3,last"}, "--trace_steps is '3,last'; write steps"),
+    ({"trace_steps": "-1"}, "--trace_steps is -1; steps count from 0"),
     ({"model": "paper_cifar"}, "layer 'pool3' pools 2 x 2 windows of 7 x 7 pixels"),
     ({"model_dir": __file__}, "which is a file; name a directory"),
     ({"model_dir": "/proc/no/such"}, "--model_dir is '/proc/no/such', which cannot be made"),
@@ -137,7 +139,8 @@ def test_devices_are_written_in_several_ways():
 
 
 def test_two_steps(tmp_path, capfd):
-    assert run(**FAST, list_speed="40,40,20", model_dir=tmp_path / "model") == 0
+    assert run(**FAST, list_speed="40,40,20", model_dir=tmp_path / "model", trace_steps="1") == 0
+    assert sorted(path.name for path in (tmp_path / "model" / "traces").iterdir()) == ["trace_1.json", "trace_1.txt"]
     out = capfd.readouterr().out
     assert "lenet: 61,706 parameters" in out
     assert "mnist5k: 4,000 training and 1,000 test images of 28 x 28 x 1" in out
