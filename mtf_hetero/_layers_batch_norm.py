@@ -85,6 +85,45 @@ def input_gradient(
     return tf.cast(dx, x.dtype)
 
 
+def is_native(x: Any, device: str) -> bool:
+    """Whether TensorFlow's fused operation does a whole channel: in float32 on a CPU, where its gradient takes moments.
+
+    On a GPU it takes cuDNN's reserve space, which no mtf.Tensor holds.
+    """
+    return x.dtype == tf.float32 and "cpu" in device.lower() and math.prod(x.shape.as_list()[:-1]) > 1
+
+
+def native(x: Any, scale: Any, offset: Any, *, epsilon: float) -> tuple[Any, Any, Any]:
+    """(y, mean, variance) of a slice that holds whole channels; a third of the passes over it."""
+    count = math.prod(x.shape.as_list()[:-1])
+    fused = tf.raw_ops.FusedBatchNormV3(
+        x=_image(x), scale=scale, offset=offset, mean=[], variance=[], epsilon=epsilon, is_training=True
+    )
+    variance = fused.batch_variance * ((count - 1) / count)  # it is an estimate of the population's
+    return tf.reshape(fused.y, x.shape), fused.batch_mean, variance
+
+
+def native_gradient(dy: Any, x: Any, mean: Any, variance: Any, scale: Any, *, epsilon: float) -> tuple[Any, Any, Any]:
+    """The gradients to x, scale and offset, of a slice that holds whole channels."""
+    fused = tf.raw_ops.FusedBatchNormGradV3(
+        y_backprop=_image(dy),
+        x=_image(x),
+        scale=scale,
+        reserve_space_1=mean,
+        reserve_space_2=variance,
+        reserve_space_3=tf.zeros([0]),
+        epsilon=epsilon,
+        is_training=True,
+    )
+    return tf.reshape(fused.x_backprop, x.shape), fused.scale_backprop, fused.offset_backprop
+
+
+def _image(x: Any) -> Any:
+    """[..., channels] to four dimensions."""
+    shape = x.shape.as_list()
+    return x if len(shape) == 4 else tf.reshape(x, [math.prod(shape[:-1]), 1, 1, shape[-1]])
+
+
 class BatchNormOperation(mtf.Operation):
     """Normalises by the moments of the batch; the outputs are y, mean and variance.
 

@@ -103,9 +103,7 @@ class _Update(mtf.Assign):
     """Moves a moving average."""
 
 
-def batch_norm(
-    x: Any, *, training: bool, momentum: float = 0.9, epsilon: float = 1e-5, name: str = "batch_norm"
-) -> Any:
+def batch_norm(x: Any, *, training: bool, momentum: float = 0.9, epsilon: float = 1e-5, name: str | None = None) -> Any:
     """Batch normalisation (Ioffe and Szegedy 2015) over all dimensions but the last.
 
     In training a channel's moments are those of the whole batch, whoever holds which part of it, and moving averages
@@ -118,7 +116,8 @@ def batch_norm(
       momentum: what a moving average keeps of itself in a step; the rest is the batch's mean, or its variance
         sum (x - mean)^2 / N.
       epsilon: added to the variance.
-      name: variable scope of `scale`, `offset`, `moving_mean` and `moving_variance`, each [channels].
+      name: variable scope of `scale`, `offset`, `moving_mean` and `moving_variance`, each [channels]; layers of one name
+        share them. None: "batch_norm", and a number where that is taken.
 
     Returns:
       mtf.Tensor of the shape of x.
@@ -139,7 +138,7 @@ def batch_norm(
         shape = mtf.Shape(x.shape.dims[-1:])
         return mtf.get_variable(x.mesh, name, shape, dtype=dtype, initializer=initializer(), trainable=trainable)
 
-    with tf.variable_scope(name):
+    with tf.variable_scope(name, default_name="batch_norm") as scope:
         scale = variable("scale", tf.ones_initializer, True)
         offset = variable("offset", tf.zeros_initializer, True)
         moving_mean = variable("moving_mean", tf.zeros_initializer, False)
@@ -147,6 +146,7 @@ def batch_norm(
     if not training:
         factor = scale * mtf.rsqrt(moving_variance + epsilon)
         return mtf.cast(mtf.cast(x, dtype) * factor + (offset - moving_mean * factor), x.dtype)
+    name = scope.name
     y, mean, variance = BatchNormOperation(x, scale, offset, epsilon=epsilon, name=name).outputs
     for moving, new in ((moving_mean, mean), (moving_variance, variance)):
         moved = moving * momentum + mtf.stop_gradient(new) * (1 - momentum)

@@ -219,7 +219,7 @@ def test_batch_norm_in_half_precision_adds_up_in_float32():
         graph = mtf.Graph()
         x = mtf.zeros(mtf.Mesh(graph, "mesh"), mtf.Shape([B, C]), dtype=tf.bfloat16)
         for training in (True, False):
-            y = layers.batch_norm(x, training=training)
+            y = layers.batch_norm(x, training=training, name="bn")
             assert y.dtype == tf.bfloat16
         assert {v.master_dtype for v in graph.all_variables} == {tf.float32}
         assert len(graph.all_variables) == 4
@@ -229,8 +229,10 @@ def test_a_layer_that_is_used_twice_is_updated_once():
     with tf.Graph().as_default():
         graph = mtf.Graph()
         x = mtf.zeros(mtf.Mesh(graph, "mesh"), mtf.Shape([B, C]))
-        layers.batch_norm(layers.batch_norm(x, training=True), training=True)
+        layers.batch_norm(layers.batch_norm(x, training=True, name="bn"), training=True, name="bn")
         assert len(layers.batch_norm_updates(graph)) == 2
+        layers.batch_norm(layers.batch_norm(x, training=True), training=True)
+        assert len(layers.batch_norm_updates(graph)) == 6
 
 
 def test_batch_norm_adds_few_operations():

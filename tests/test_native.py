@@ -3,10 +3,10 @@
 import collections
 
 import numpy as np
-from oracle import mesh_impl_of
+from oracle import check, mesh_impl_of
 
 import mtf_hetero
-from mtf_hetero import Layout, mtf, tf
+from mtf_hetero import Layout, layers, mtf, tf
 
 B, H, W, C, F = (mtf.Dimension(n, s) for n, s in [("b", 6), ("h", 8), ("w", 8), ("c", 3), ("f", 5)])
 SHAPE = mtf.Shape([B, H, W, C])
@@ -126,3 +126,25 @@ def test_small_images_are_convolved_by_a_matrix_product_on_a_cpu_alone():
         mtf_hetero.Lowering(graph, {mesh: mtf_hetero.UnevenMeshImpl("x:1", "", ["gpu:0"])})
         kinds = [op.type for op in tf.get_default_graph().get_operations()]
         assert ("Conv2D" in kinds, "MatMul" in kinds) == (True, False)
+
+
+def test_batch_norm_is_fused_where_no_channel_is_split():
+    def build(mesh):
+        x = mtf.random_normal(mesh, SHAPE)
+        return mtf.gradients([mtf.reduce_sum(mtf.square(layers.batch_norm(x, training=True)))], [x])[0]
+
+    for rule, fused in (("c:x", 2), ("b:x", 0), ("h:x", 0)):
+        with tf.Graph().as_default():
+            _, _, count = lower(build, Layout("x:2", rule, {"x": [2, 1]}))
+            assert count["FusedBatchNormV3"] == count["FusedBatchNormGradV3"] == fused
+
+
+def test_fused_batch_norm_of_any_rank():
+    def build(feed):
+        x = feed("x", [B, C]) + feed("more", [B, H, C])
+        return {
+            "vector": layers.batch_norm(feed("y", [B, F]), training=True),
+            "rows": layers.batch_norm(x, training=True),
+        }
+
+    check(build, Layout("x:2", "c:x", {"x": [2, 1]}), Layout("x:2", "f:x", {"x": [2, 1]}), dtype=tf.float32)

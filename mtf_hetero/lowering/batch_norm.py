@@ -1,11 +1,15 @@
-"""Batch normalisation: the processors that hold parts of a channel join their moments in one exchange each way."""
+"""Batch normalisation: the processors that hold parts of a channel join their moments in one exchange each way.
 
+Where each holds whole channels there is nothing to join, and TensorFlow's fused operation does it where it can.
+"""
+
+import functools
 import math
 from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._layers_batch_norm import joint_moments, moments
+from mtf_hetero._layers_batch_norm import is_native, joint_moments, moments, native, native_gradient
 from mtf_hetero.lowering.registry import register
 
 
@@ -21,9 +25,24 @@ def _count_allreduce(op: Any, lowering: Any, axes: list[int]) -> None:
     lowering.add_counter(f"allreduce/{axes}/{type(op).__name__}", size)
 
 
+def _is_native(op: Any, lowering: Any) -> bool:
+    """Whether TensorFlow's fused operation can do all slices."""
+    slices, devices = lowering.tensors[op.inputs[0]].to_laid_out_tensor().tensor_list, lowering.mesh_impl(op).devices
+    return not _split_axes(op, lowering) and all(map(is_native, slices, devices))
+
+
+def _set_outputs(op: Any, lowering: Any, function: Any) -> None:
+    values = lowering.mesh_impl(op).slicewise(function, *[lowering.tensors[t] for t in op.inputs])
+    for output, value in zip(op.outputs, values, strict=True):
+        lowering.set_tensor_lowering(output, value)
+
+
 @register(layers.BatchNormOperation)
 def lower_batch_norm(op: Any, lowering: Any) -> None:
     """Joins the moments of the parts, each with its number of values for a weight."""
+    if _is_native(op, lowering):
+        _set_outputs(op, lowering, functools.partial(native, epsilon=op.epsilon))
+        return
     mesh_impl, x = lowering.mesh_impl(op), op.inputs[0]
     own = mesh_impl.slicewise(moments, lowering.tensors[x])
     axes = _split_axes(op, lowering)
@@ -44,6 +63,9 @@ def lower_batch_norm(op: Any, lowering: Any) -> None:
 @register(layers.BatchNormGradientOperation)
 def lower_batch_norm_gradient(op: Any, lowering: Any) -> None:
     """Adds up both sums at once."""
+    if _is_native(op, lowering):
+        _set_outputs(op, lowering, functools.partial(native_gradient, epsilon=op.forward.epsilon))
+        return
     mesh_impl, axes = lowering.mesh_impl(op), _split_axes(op, lowering)
     sums = op.sums(lowering)
     if axes:
