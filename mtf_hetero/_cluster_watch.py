@@ -1,0 +1,106 @@
+"""Keeps an eye on the workers of a training run: says which is gone and when it is back, and lets training recover.
+
+tf.train.MonitoredSession recovers by itself from a worker whose process ends: it makes a session anew and restores the
+last checkpoint. But a worker that is frozen, or cut off, leaves a step waiting without end: the watch ends that step
+with the error that MonitoredSession recovers from.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from mtf_hetero._cluster_probe import ask, split_address
+from mtf_hetero._compat import tf
+
+
+class WorkerWatch(tf.train.SessionRunHook):
+    """Says in one line when a worker is gone, and in one when it is back. Both a hook and a context manager.
+
+    Each worker is asked in a thread of its own. One whose port is closed is gone at once; one that is silent is gone
+    when it was silent twice: within 2 timeouts and an interval, at most 23 seconds.
+
+    Args:
+      workers: "host:port" of each, in the order of their indices.
+      report: called with each line; None: tf.logging.warning.
+      interval_seconds: between two questions to a worker.
+      timeout_seconds: within which an answer must come. A worker under a small CPU quota is slow to answer.
+
+    Example:
+      >>> with WorkerWatch(cluster.workers) as watch:
+      ...     with tf.train.MonitoredSession(creator, hooks=[watch]) as session:
+      ...         ...
+    """
+
+    def __init__(
+        self,
+        workers: tuple[str, ...],
+        *,
+        report: Callable[[str], None] | None = None,
+        interval_seconds: float = 3.0,
+        timeout_seconds: float = 10.0,
+    ) -> None:
+        self._workers = tuple(workers)
+        self._report = report or tf.logging.warning
+        self._interval_seconds = interval_seconds
+        self._timeout_seconds = timeout_seconds
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._session: tuple[Any, Any] | None = None
+
+    def __enter__(self) -> "WorkerWatch":
+        self._done.clear()
+        for index in range(len(self._workers)):
+            threading.Thread(target=self._watch, args=(index,), name=f"worker_{index}_watch", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        with self._lock:
+            self._session = None
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        with self._lock:
+            self._session = (session, coord)
+
+    def _watch(self, index: int) -> None:
+        address = self._workers[index]
+        port = split_address(address)[1]
+        silences, gone, status = 0, False, b""
+        while not self._done.wait(0.0 if silences == 1 else self._interval_seconds):
+            answer = ask(address, self._timeout_seconds)
+            if self._done.is_set():
+                return
+            if answer.failure:
+                silences += 1
+                if not gone and (silences > 1 or not answer.failure.startswith("no answer")):
+                    gone = True
+                    self._report(
+                        f"worker {index} ({address}) is gone: {answer.failure}; training waits for it: start it again "
+                        f"there with `python -m mtf_hetero.worker --port={port}`, or press Ctrl-C to stop"
+                    )
+                    self._interrupt(index)
+                continue
+            restarted = status not in (b"", answer.status)
+            if gone or restarted:
+                how = "was started anew" if restarted else "answers again"
+                self._report(f"worker {index} ({address}) {how}; training goes on from the last checkpoint")
+            silences, gone, status = 0, False, answer.status
+
+    def _interrupt(self, index: int) -> None:
+        """Ends a step that may wait for the worker, in the way in which MonitoredSession begins again."""
+        with self._lock:
+            found, self._session = self._session, None
+        if found is None:
+            return
+        session, coord = found
+        error = tf.errors.UnavailableError(None, None, f"worker {index} does not answer")
+        with contextlib.suppress(tf.errors.UnavailableError):  # which is raised where the session has ended already
+            try:  # the coordinator keeps the traceback too, and so the error has to be raised
+                raise error
+            except tf.errors.UnavailableError as raised:
+                coord.request_stop(raised)
+            if hasattr(session, "interrupt"):  # one of the WaitingSessionCreator
+                session.interrupt(error)
+            else:
+                session.close()

@@ -1,0 +1,335 @@
+"""The devices of a run: those of this process, or of TensorFlow workers on other machines.
+
+Distribution is TensorFlow's own: in-graph replication over tf.distribute.Server. The training process holds the whole
+graph. A worker (`python -m mtf_hetero.worker --port=2222`) is told nothing but its port: each session brings the
+cluster along (ConfigProto.cluster_def), so that a worker serves any run, in any place of the cluster.
+
+The training process runs a server of its own, the task "chief", and is the master of its sessions. What has no device,
+the input and the checkpoints, is then where the user's files are; the processor list may name the chief's own GPUs and
+CPU beside those of the workers; and the master is not lost with a worker. It costs one more open port, which the
+workers must be able to reach: they fetch from the chief, and from each other, what it computed for them.
+
+With a cluster in its configuration, each session has its variables on the workers to itself, and what an earlier one
+left there, of a killed training process too, is freed when the next begins. No resource container has to be named.
+"""
+
+import dataclasses
+import functools
+import itertools
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mtf_hetero._cluster_local import LocalCluster, convert_to_fractions
+from mtf_hetero._cluster_probe import UnreachableWorkerError, check_reachable, split_address
+from mtf_hetero._cluster_session import WaitingSessionCreator
+from mtf_hetero._cluster_watch import WorkerWatch
+from mtf_hetero._compat import tf
+
+__all__ = [
+    "Cluster",
+    "LocalCluster",
+    "Task",
+    "UnreachableWorkerError",
+    "WaitingSessionCreator",
+    "WorkerWatch",
+    "check_reachable",
+    "convert_to_fractions",
+    "convert_to_workers",
+    "task_of_environment",
+]
+
+SLURM_PORT = 8888  # of the first task on a node, as in TensorFlow's SlurmClusterResolver
+_LOCAL_DEVICE = re.compile(r"/?(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
+_WORKER_DEVICE = re.compile(r"(?:/job:)?worker(?:/task)?:(\d+)/(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Where a run takes place.
+
+    `Cluster.local`, `Cluster.from_workers` and `Cluster.from_environment` make one, and find the devices.
+
+    Args:
+      workers: "host:port" of each worker; none: everything is in this process.
+      devices: one per processor, in the order of the mesh.
+      chief: "host:port" at which the workers reach this process; None: a free port of the address on the way to them.
+      cpus: logical CPU devices of this process.
+
+    Raises:
+      ValueError: an address that is not host:port or comes twice, or no device.
+
+    Example:
+      >>> cluster = Cluster.from_workers("10.0.0.7:2222,10.0.0.8:2222")
+      >>> mesh_impl = UnevenMeshImpl("all:2", "hidden:all", cluster.devices, shares={"all": [2, 1]})
+      >>> session = tf.Session(cluster.target, config=cluster.session_config())
+    """
+
+    workers: tuple[str, ...]
+    devices: tuple[str, ...]
+    chief: str | None = None
+    cpus: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workers", convert_to_workers(self.workers))
+        if not self.devices:
+            raise ValueError("devices is empty; name one device per processor")
+        if self.chief is not None:
+            split_address(self.chief)
+
+    @classmethod
+    def local(cls, devices: Sequence[str] | None = None) -> "Cluster":
+        """The devices of this process.
+
+        Args:
+          devices: "gpu:0", "cpu:0", ... one per processor; cpu:0, cpu:1, ... are logical devices of one CPU. None: all
+            GPUs that TensorFlow finds, then cpu:0.
+
+        Raises:
+          ValueError: a device that is not there.
+        """
+        gpus = len(tf.config.list_physical_devices("GPU"))
+        if devices is None:
+            return cls((), (*[f"gpu:{index}" for index in range(gpus)], "cpu:0"))
+        found = [_local_device(device, gpus) for device in devices]
+        return cls((), tuple(f"{kind}:{index}" for kind, index in found), cpus=_cpus(found))
+
+    @classmethod
+    def from_workers(
+        cls,
+        workers: str | Sequence[str],
+        devices: Sequence[str] | None = None,
+        *,
+        chief: str | None = None,
+        timeout_seconds: float = 5.0,
+    ) -> "Cluster":
+        """The devices of workers, which must be up, and of this process.
+
+        Args:
+          workers: "host:port,host:port" or a sequence of them.
+          devices: one per processor: "worker:1/gpu:0", or "gpu:0" and "cpu:0" of this process. None: of each worker all
+            GPUs, then its CPUs; none of this process.
+          chief: "host:port" at which the workers reach this process; None: found out.
+          timeout_seconds: within which each worker must answer.
+
+        Raises:
+          UnreachableWorkerError: a worker does not answer; it says which.
+          ValueError: an address that is not one, or a device that is not there.
+        """
+        workers = convert_to_workers(workers)
+        if not workers:
+            raise ValueError("no worker is named; give host:port of each, with commas between them")
+        check_reachable(workers, timeout_seconds)
+        offered = [_devices_of(address, timeout_seconds) for address in workers]
+        if devices is None:
+            chosen = [(task, *device) for task, found in enumerate(offered) for device in found]
+            return cls(workers, tuple(_full_name("worker", *device) for device in chosen), chief)
+        return _choose(workers, offered, devices, chief)
+
+    @classmethod
+    def from_environment(
+        cls, devices: Sequence[str] | None = None, *, timeout_seconds: float = 5.0, environment: Mapping | None = None
+    ) -> "Cluster | None":
+        """The cluster that TF_CONFIG or Slurm describes to this process, its chief; None where neither does.
+
+        The workers run `python -m mtf_hetero.worker` under the same TF_CONFIG or in the same Slurm step.
+
+        Args:
+          devices: as in `from_workers`.
+          timeout_seconds: within which each worker must answer.
+          environment: the environment variables; None: os.environ.
+
+        Raises:
+          UnreachableWorkerError: a worker does not answer; it says which.
+          ValueError: TF_CONFIG is malformed, there is no worker, or this process is not the chief.
+        """
+        task = task_of_environment(environment)
+        if task is None:
+            return None
+        if task.job != "chief":
+            raise ValueError(
+                f"this process is {task.job} {task.index} of {task.source}; train in its task 'chief', and run "
+                "`python -m mtf_hetero.worker` in the others"
+            )
+        return cls.from_workers(task.workers, devices, chief=task.address, timeout_seconds=timeout_seconds)
+
+    @functools.cached_property
+    def target(self) -> str:
+        """The target of every session; with workers, that of this process's server, which this starts."""
+        return _start_chief(self.chief or f"{_own_host(self.workers)}:0").target if self.workers else ""
+
+    def session_config(self) -> Any:
+        """A tf.ConfigProto for every session of the run."""
+        config = tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": self.cpus})
+        config.gpu_options.allow_growth = True
+        if self.workers:
+            chief = self.target.removeprefix("grpc://")
+            spec = tf.train.ClusterSpec({"chief": [chief], "worker": list(self.workers)})
+            config.cluster_def.CopyFrom(spec.as_cluster_def())
+        return config
+
+    def check_reachable(self, timeout_seconds: float = 5.0) -> None:
+        """Raises UnreachableWorkerError, which says which, unless every worker answers."""
+        check_reachable(self.workers, timeout_seconds)
+
+    def describe(self) -> str:
+        """The workers in one line; "" where there are none."""
+        return ", ".join(f"worker {index} at {address}" for index, address in enumerate(self.workers))
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What TF_CONFIG or Slurm says of this process.
+
+    Args:
+      job: "chief" or "worker".
+      index: its index in that job.
+      address: "host:port" at which the others expect it.
+      workers: "host:port" of each worker.
+      source: "TF_CONFIG" or "Slurm".
+    """
+
+    job: str
+    index: int
+    address: str
+    workers: tuple[str, ...]
+    source: str
+
+
+def task_of_environment(environment: Mapping | None = None) -> Task | None:
+    """This process's task according to TF_CONFIG or else Slurm, by TensorFlow's own resolvers; None where neither says.
+
+    In a Slurm step of N tasks, task 0 is the chief and the others are workers.
+
+    Args:
+      environment: decides which of the two is asked; None: os.environ, which is what the resolvers read.
+
+    Raises:
+      ValueError: what it says is malformed.
+    """
+    environment = os.environ if environment is None else environment
+    resolvers = tf.distribute.cluster_resolver
+    try:
+        if environment.get("TF_CONFIG"):
+            source, resolver = "TF_CONFIG", resolvers.TFConfigClusterResolver()
+            job, index = resolver.task_type, resolver.task_id
+            jobs = resolver.cluster_spec().as_dict()
+        elif int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+            tasks = int(environment["SLURM_STEP_NUM_TASKS"])
+            # One imaginary GPU a task: with none, the resolver finds no task at all
+            source, resolver = (
+                "Slurm",
+                resolvers.SlurmClusterResolver(
+                    {"chief": 1, "worker": tasks - 1}, SLURM_PORT, tasks, 1, auto_set_gpu=False
+                ),
+            )
+            jobs = resolver.cluster_spec().as_dict()
+            job, index = resolver.get_task_info()
+        else:
+            return None
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        name = "TF_CONFIG" if environment.get("TF_CONFIG") else "the Slurm environment"
+        raise ValueError(f"{name} cannot be understood: {' '.join(str(error).split())}") from error
+    jobs = {("chief" if name == "master" else name): addresses for name, addresses in jobs.items()}
+    job = "chief" if job == "master" else job
+    _check_task(source, jobs, job, index)
+    return Task(str(job), int(index), jobs[job][index], convert_to_workers(jobs["worker"]), source)
+
+
+def _check_task(source: str, jobs: Mapping[str, Any], job: Any, index: Any) -> None:
+    for needed in ("chief", "worker"):
+        if not jobs.get(needed):
+            raise ValueError(
+                f"{source} has the jobs {', '.join(sorted(jobs)) or 'none'}; it needs a chief, which trains, and one "
+                "worker or more"
+            )
+    if job not in jobs or not isinstance(index, int) or not 0 <= index < len(jobs[job]):
+        raise ValueError(f"{source} says that this process is task {index!r} of job {job!r}, which its cluster lacks")
+
+
+def convert_to_workers(workers: str | Sequence[str]) -> tuple[str, ...]:
+    """Addresses of workers, ("a:2222", "b:2222"), from "a:2222,b:2222" or a sequence.
+
+    Raises:
+      ValueError: one is not host:port, or comes twice.
+    """
+    parts = workers.split(",") if isinstance(workers, str) else list(workers)
+    found = tuple(part.strip() for part in parts if part.strip())
+    for address in found:
+        split_address(address)
+        if found.count(address) > 1:
+            raise ValueError(f"worker address {address!r} is given twice; name each worker once")
+    return found
+
+
+def _choose(
+    workers: tuple[str, ...], offered: list[list[tuple[str, int]]], devices: Sequence[str], chief: str | None
+) -> Cluster:
+    """The cluster with the devices that the user names."""
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    names, own = [], []
+    for device in devices:
+        match = _WORKER_DEVICE.fullmatch(device.strip())
+        if match is None:
+            own.append(_local_device(device, gpus))
+            names.append(_full_name("chief", 0, *own[-1]))
+            continue
+        task, kind, index = int(match[1]), match[2].lower(), int(match[3])
+        if task >= len(workers):
+            raise ValueError(f"device {device!r} is of worker {task}, but there are workers 0 to {len(workers) - 1}")
+        if (kind, index) not in offered[task]:
+            found = ", ".join(f"{other}:{number}" for other, number in offered[task])
+            raise ValueError(f"device {device!r} is not there: worker {task} ({workers[task]}) has {found}")
+        names.append(_full_name("worker", task, kind, index))
+    return Cluster(workers, tuple(names), chief, cpus=_cpus(own))
+
+
+def _full_name(job: str, task: int, kind: str, index: int) -> str:
+    return f"/job:{job}/task:{task}/device:{kind.upper()}:{index}"
+
+
+def _cpus(devices: Sequence[tuple[str, int]]) -> int:
+    return 1 + max((index for kind, index in devices if kind == "cpu"), default=0)
+
+
+def _local_device(text: str, gpus: int) -> tuple[str, int]:
+    match = _LOCAL_DEVICE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"device {text!r} is not known; write cpu:N, gpu:N or, of a worker, worker:N/gpu:N")
+    kind, index = match[1].lower(), int(match[2])
+    if kind == "gpu" and index >= gpus:
+        found = ", ".join(f"gpu:{i}" for i in range(gpus)) or "no GPU"
+        raise ValueError(f"device {text!r} is not there: TensorFlow finds {found}; name a device that is there")
+    return kind, index
+
+
+def _devices_of(address: str, timeout_seconds: float) -> list[tuple[str, int]]:
+    """The devices that a worker offers, as [("gpu", 0), ("cpu", 0)]: GPUs first."""
+    config = tf.ConfigProto(operation_timeout_in_ms=round(timeout_seconds * 1000))
+    with tf.Graph().as_default(), tf.Session(f"grpc://{address}", config=config) as session:
+        listed = [device.name.rpartition("/device:")[2].lower().split(":") for device in session.list_devices()]
+    found = sorted((kind, int(index)) for kind, index in listed if kind in ("cpu", "gpu"))
+    return [*[d for d in found if d[0] == "gpu"], *[d for d in found if d[0] == "cpu"]]
+
+
+def _own_host(workers: Sequence[str]) -> str:
+    """The address of this machine that a worker on another one can reach. Nothing is sent to find out."""
+    own = []
+    for host, port in map(split_address, workers):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            own.append(probe.getsockname()[0])
+    remote = [address for address in own if not address.startswith("127.")]
+    return next(itertools.chain(remote, own))
+
+
+@functools.cache
+def _start_chief(address: str) -> Any:
+    """Starts this process's server, once: TensorFlow cannot stop one."""
+    try:
+        # Not by the name "chief": a session must not bring along the very task that the server was started as
+        return tf.train.Server({"client": [address]}, job_name="client", task_index=0)
+    except tf.errors.OpError as error:
+        raise ValueError(f"chief is {address!r}, where no server can be started: is the port in use?") from error

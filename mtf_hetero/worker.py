@@ -1,0 +1,153 @@
+"""A TensorFlow worker: offers this machine's devices to training runs elsewhere.
+
+    python -m mtf_hetero.worker --port=2222
+
+serves until Ctrl-C or SIGTERM. Training processes then name it: `--workers=this-machine:2222`. It is told nothing of
+the cluster: each session brings that along. Under TF_CONFIG, or in a Slurm step, the port is known without --port.
+
+TensorFlow's server has no authentication and listens on all network interfaces: whoever reaches its port can run code
+here. Keep it on a private network.
+
+Exit codes: 2 for a wrong flag or a port in use (one line says which), 130 after Ctrl-C and 143 after SIGTERM.
+"""
+
+import argparse
+import getpass
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster import task_of_environment
+
+WRONG_USAGE = 2
+_MAX_CPUS = 128
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a mistake in one line, where argparse would print its usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(WRONG_USAGE, f"error: {' '.join(message.split())}; see {self.prog} --help\n")
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(
+        prog="python -m mtf_hetero.worker",
+        description="Offers this machine's devices to training runs elsewhere.",
+        epilog="TensorFlow's server has no authentication and listens on all network interfaces.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--port", type=int, help="port to listen on; 0: a free one; by default that of TF_CONFIG or of the Slurm step"
+    )
+    parser.add_argument("--host", help="name of this machine in the start-up line (default: its host name)")
+    parser.add_argument("--cpus", type=int, default=1, help="logical CPU devices (default: 1)")
+    parser.add_argument("--gpus", default="all", help="all, none, or numbers such as 0,2 (default: all)")
+    parser.add_argument("--threads", type=int, default=0, help="threads of the CPU; 0: one per core (default: 0)")
+    return parser.parse_args(argv)
+
+
+def _port(arguments: argparse.Namespace) -> int:
+    """The port to listen on: the flag's, or else the environment's."""
+    if arguments.port is None:
+        task = task_of_environment()
+        if task is None:
+            raise ValueError("--port is missing, and neither TF_CONFIG nor Slurm gives one; write --port=2222")
+        if task.job != "worker":
+            raise ValueError(
+                f"this process is {task.job} {task.index} of {task.source}, which trains; give --port=2222"
+            )
+        return int(task.address.rpartition(":")[2])
+    if not 0 <= arguments.port < 65536:
+        raise ValueError(f"--port is {arguments.port}; it must be from 1 to 65535, or 0 for a free one")
+    return arguments.port
+
+
+def _session_config(arguments: argparse.Namespace) -> Any:
+    """The server's devices and threads."""
+    if not 1 <= arguments.cpus <= _MAX_CPUS:
+        raise ValueError(f"--cpus is {arguments.cpus}; it must be from 1 to {_MAX_CPUS}")
+    if arguments.threads < 0:
+        raise ValueError(f"--threads is {arguments.threads}; it must be 0 or a positive whole number")
+    config = tf.ConfigProto(
+        device_count={"CPU": arguments.cpus},
+        intra_op_parallelism_threads=arguments.threads,
+        inter_op_parallelism_threads=arguments.threads and max(arguments.threads, 2),
+    )
+    config.gpu_options.allow_growth = True
+    if arguments.gpus == "none":
+        config.device_count["GPU"] = 0
+    elif arguments.gpus != "all":
+        chosen, there = arguments.gpus.split(","), len(tf.config.list_physical_devices("GPU"))
+        if not all(number.isdecimal() and int(number) < there for number in chosen):
+            found = ", ".join(str(number) for number in range(there)) or "none"
+            raise ValueError(f"--gpus is {arguments.gpus!r}, but the GPUs here are: {found}; give all, none or numbers")
+        config.gpu_options.visible_device_list = arguments.gpus
+    return config
+
+
+def _start(arguments: argparse.Namespace) -> Any:
+    port, config = _port(arguments), _session_config(arguments)
+    if port and _in_use(port):
+        raise ValueError(f"--port is {port}, which is in use on this machine; choose another, or end what uses it")
+    try:
+        return tf.train.Server({"server": [f"localhost:{port}"]}, job_name="server", task_index=0, config=config)
+    except tf.errors.OpError as error:
+        raise ValueError(f"--port is {port}, where TensorFlow cannot start a server: {error.message}") from error
+
+
+def _in_use(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
+
+
+def _devices(server: Any) -> str:
+    with tf.Graph().as_default(), tf.Session(server.target) as session:
+        names = [device.name.rpartition("/device:")[2].lower() for device in session.list_devices()]
+    return ", ".join(sorted(name for name in names if name.startswith(("cpu", "gpu"))))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user without a name
+        return f"user {os.getuid()}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serves as the command line says; returns the exit code."""
+    arguments = _parse(argv)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before TensorFlow's threads begin, which inherit it
+    try:
+        server = _start(arguments)
+    except ValueError as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        return WRONG_USAGE
+    host = arguments.host or socket.gethostname()
+    sys.stdout.write(
+        f"worker listens on {host}:{server.target.rpartition(':')[2]} with {_devices(server)}\n"
+        f"warning: TensorFlow's server has no authentication: whoever reaches this port, on any network interface, can "
+        f"run code as {_user()}; keep it on a private network, or close the port to others and use a VPN or "
+        "an ssh tunnel\n"
+    )
+    sys.stdout.flush()
+    number = signal.sigwait(signals)
+    sys.stdout.write(f"worker stopped by {signal.Signals(number).name}\n")
+    sys.stdout.flush()
+    return 128 + number
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # TensorFlow cannot stop a server, and may wait for its sessions

@@ -1,0 +1,231 @@
+"""Emulated workers: their limits, and that nothing is left of them however a run ends."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from mtf_hetero import _cluster_guard
+from mtf_hetero._cluster_local import LocalCluster, assign_cores
+
+ROOT = str(pathlib.Path(__file__).resolve().parents[1])
+
+
+def is_running(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def await_end(pids, seconds=20):
+    end = time.monotonic() + seconds
+    while any(is_running(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    return [pid for pid in pids if is_running(pid)]
+
+
+BUSY = [sys.executable, "-S", "-c", "while True: pass"]
+
+
+def cpu_seconds(pid):
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def held(guard, cores):
+    """CPU seconds that a busy process got in about one second."""
+    core = min(os.sched_getaffinity(0))
+    pid = guard.start(0, BUSY, [core], os.devnull)["pid"]
+    try:
+        by = guard.limit(0, cores)["by"]
+        begin, end = cpu_seconds(pid), time.monotonic() + 1.0
+        while time.monotonic() < end:
+            time.sleep(min(guard.cycle(), 0.01))
+        return by, cpu_seconds(pid) - begin
+    finally:
+        guard.close()
+
+
+def test_a_process_that_is_stopped_and_continued_gets_its_fraction():
+    by, seconds = held(_cluster_guard.Guard("test", []), 0.2)
+    assert by == _cluster_guard.DUTY_CYCLE
+    assert 0.01 < seconds < 0.5
+
+
+def test_a_process_under_a_quota_gets_its_fraction():
+    text = [pathlib.Path(f"/proc/self/{name}").read_text() for name in ("mountinfo", "cgroup")]
+    by, seconds = held(
+        _cluster_guard.Guard(f"mtf_hetero_test_{os.getpid()}", [*_cluster_guard.parent_groups(*text)]), 0.2
+    )
+    if by == _cluster_guard.DUTY_CYCLE:
+        pytest.skip("no control group can be made here")
+    assert 0.01 < seconds < 0.5
+
+
+V1 = """31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset
+"""
+V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+
+
+def groups_of(*text):
+    return [(group.version, group.directory) for group in _cluster_guard.parent_groups(*text)]
+
+
+def test_where_control_groups_may_be_made():
+    root = "/sys/fs/cgroup"
+    v1 = groups_of(V1, "4:memory:/other\n2:cpuset:/\n1:cpu,cpuacct:/user/me\n0::/else\n")
+    assert v1 == [(1, f"{root}/cpu,cpuacct{end}") for end in ("/user/me", "/user", "")]
+    v2 = groups_of(V2, "0::/user.slice/app.scope\n")
+    assert v2 == [(2, f"{root}{end}") for end in ("/user.slice/app.scope", "/user.slice", "")]
+    assert groups_of("", "0::/\n") == []
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    """A directory tree that behaves as the kernel's: a new group has its files, where the parent allows it."""
+    make = os.mkdir
+
+    def mkdir(path, *args):
+        make(path, *args)
+        parent = pathlib.Path(path).parent
+        v2 = (parent / "cgroup.subtree_control").exists()
+        if v2 and "cpu" not in (parent / "cgroup.subtree_control").read_text():
+            return
+        for name in ["cpu.max"] if v2 else ["cpu.cfs_period_us", "cpu.cfs_quota_us"]:
+            (pathlib.Path(path) / name).touch()
+        (pathlib.Path(path) / "cgroup.procs").touch()
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    return tmp_path
+
+
+def join(version, directory, cores):
+    return _cluster_guard.join_new_group([_cluster_guard.ParentGroup(version, str(directory))], "new", cores, 4321)
+
+
+def test_a_group_of_version_1(kernel):
+    assert join(1, kernel, 0.25) == (str(kernel / "new"), 1)
+    assert (kernel / "new/cpu.cfs_quota_us").read_text() == "5000"
+    assert (kernel / "new/cpu.cfs_period_us").read_text() == "20000"
+    assert (kernel / "new/cgroup.procs").read_text() == "4321"
+
+
+def test_a_group_of_version_2(kernel):
+    (kernel / "cgroup.subtree_control").write_text("cpu memory")
+    assert join(2, kernel, 1.5) == (str(kernel / "new"), 2)
+    assert (kernel / "new/cpu.max").read_text() == "30000 20000"
+
+
+def test_a_group_that_may_not_be_made_is_none(kernel):
+    assert join(1, "/no/such/directory", 0.25) is None
+    assert join(1, "/proc", 0.25) is None
+
+
+def test_a_small_fraction_has_a_longer_period():
+    assert _cluster_guard.quota_us(0.5) == (10_000, 20_000)
+    assert _cluster_guard.quota_us(0.01) == (1_000, 100_000)
+
+
+def test_the_largest_worker_has_a_core_to_itself():
+    assert assign_cores([1.0, 0.5, 0.25], [0, 1]) == [[0], [1], [1]]
+    assert assign_cores([0.25, 1.0], [4, 7]) == [[7], [4]]
+    assert assign_cores([0.5, 2.5], [0, 1, 2, 3]) == [[3], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("fractions", "message"),
+    [
+        ("1.0,fast", "'fast' is not a number of cores"),
+        ("1.0,0", "'0' is not a number of cores"),
+        ("-1", "'-1' is not a number"),
+        ("nan", "'nan' is not a number"),
+        ("1.0,", "'' is not a number"),
+        ([], "names no worker"),
+        ([100000.0], "asks for 100000 cores for worker 0, but there are"),
+    ],
+)
+def test_wrong_figures(fractions, message):
+    with pytest.raises(ValueError, match=message):
+        LocalCluster(fractions)
+
+
+@pytest.fixture
+def fake_worker(tmp_path):
+    """A directory in which `python -m mtf_hetero.worker` is something else."""
+    (tmp_path / "mtf_hetero").mkdir()
+    (tmp_path / "mtf_hetero/__init__.py").touch()
+    return tmp_path
+
+
+def test_a_worker_that_ends_at_its_start_is_reported(monkeypatch, fake_worker):
+    (fake_worker / "mtf_hetero/worker.py").write_text("raise SystemExit('no luck today')")
+    monkeypatch.setattr("mtf_hetero._cluster_local._import_path", lambda: str(fake_worker))
+    monkeypatch.chdir(fake_worker)
+    local = LocalCluster([0.5])
+    with pytest.raises(RuntimeError, match="worker 0 of local_cluster ended with exit code 1 .*no luck today"):
+        local.__enter__()
+    assert await_end(local.pids) == []
+
+
+PARENT = """
+import os, signal, sys, time, types
+sys.path.insert(0, ROOT)
+for name in ("mtf_hetero", "mtf_hetero._compat", "mtf_hetero.cluster"):  # to do without TensorFlow, which loads slowly
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["mtf_hetero"].__path__ = [ROOT + "/mtf_hetero"]
+sys.modules["mtf_hetero._compat"].tf = None
+sys.modules["mtf_hetero.cluster"].Cluster = types.SimpleNamespace(from_workers=lambda *args, **kwargs: None)
+from mtf_hetero import _cluster_local
+_cluster_local._import_path = os.getcwd
+_cluster_local.ask = lambda *args: types.SimpleNamespace(failure="")
+local = _cluster_local.LocalCluster([1.0, 0.4], report=lambda line: None, allow_groups=GROUPS)
+with local:
+    print(*local.pids, local._guard.pid, local._directory, *filter(None, local.groups), flush=True)
+    HOW
+"""
+ENDS = {
+    "exit": "sys.exit(3)",
+    "exception": "raise RuntimeError",
+    "left": "os._exit(0)",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "terminated": "os.kill(os.getpid(), signal.SIGTERM)",
+    "interrupted": "os.kill(os.getpid(), signal.SIGINT)",
+    "stopped workers": "time.sleep(0.2); os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_nothing_is_left_however_the_parent_ends(name, fake_worker):
+    (fake_worker / "mtf_hetero/worker.py").write_text(
+        "import time\nprint('worker listens on 127.0.0.1:1', flush=True)\ntime.sleep(1000)"
+    )
+    text = (
+        PARENT.replace("HOW", ENDS[name]).replace("GROUPS", str(name != "stopped workers")).replace("ROOT", repr(ROOT))
+    )
+    parent = subprocess.run(
+        [sys.executable, "-c", text], cwd=fake_worker, capture_output=True, text=True, timeout=60, check=False
+    )
+    words = parent.stdout.split()
+    pids, paths = [int(word) for word in words if word.isdigit()], [word for word in words if not word.isdigit()]
+    assert len(pids) == 3, parent.stderr
+    assert await_end(pids) == []
+    assert not [path for path in paths if os.path.exists(path)]
+
+
+def test_a_guard_that_is_killed_takes_its_workers_along(tmp_path):
+    command = [sys.executable, "-I", "-S", _cluster_guard.__file__, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        start = {"do": "start", "index": 0, "command": BUSY, "cpus": [0], "log": os.devnull}
+        guard.stdin.write(json.dumps(start).encode() + b"\n")
+        guard.stdin.flush()
+        pid = json.loads(guard.stdout.readline())["pid"]
+        assert is_running(pid)
+        guard.kill()
+        assert await_end([pid]) == []
