@@ -53,12 +53,18 @@ def _cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def _without_place(argument: str) -> str:
+    """A flag, but for a directory, which is nobody else's."""
+    name = argument.partition("=")[0]
+    return f"{name}=..." if name in ("--data_dir", "--out") else argument
+
+
 @functools.cache
 def _fixed() -> Mapping[str, Any]:
     """What does not change while the program runs."""
     status = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!benchmarks/reports")
     return {
-        "command": shlex.join(["python", "-m", "benchmarks.run", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", "benchmarks.run", *map(_without_place, sys.argv[1:])]),
         "commit": _git("rev-parse", "HEAD"),
         "dirty": None if status is None else bool(status),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},

@@ -116,8 +116,8 @@ def batch_norm(x: Any, *, training: bool, momentum: float = 0.9, epsilon: float 
       momentum: what a moving average keeps of itself in a step; the rest is the batch's mean, or its variance
         sum (x - mean)^2 / N.
       epsilon: added to the variance.
-      name: variable scope of `scale`, `offset`, `moving_mean` and `moving_variance`, each [channels], which layers of one
-        name share. None: "batch_norm", and a number where that is taken.
+      name: variable scope of `scale`, `offset`, `moving_mean` and `moving_variance`, each [channels], which layers of
+        one name share. None: "batch_norm", and a number where that is taken.
 
     Returns:
       mtf.Tensor of the shape of x.
