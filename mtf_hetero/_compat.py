@@ -6,6 +6,8 @@ Every other module says `from mtf_hetero._compat import mtf, tf`.
 """
 
 import importlib
+import importlib.util
+import sys
 import types
 from importlib import metadata
 from typing import Any
@@ -43,7 +45,8 @@ def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> Non
 def _add_estimator(tf_v1: Any) -> None:
     """TensorFlow 2.16 removed tf.estimator: `ImportError: cannot import name 'estimator'`.
 
-    mesh_tensorflow.ops takes two base classes from it, and both have always lived in tf.train.
+    mesh_tensorflow.ops takes two base classes from it, and both have always lived in tf.train. Its transformer takes
+    the names of the modes, which TensorFlow has kept for its SavedModels.
     """
     try:
         complete = hasattr(tf_v1.estimator, "SessionRunHook")
@@ -53,6 +56,8 @@ def _add_estimator(tf_v1: Any) -> None:
         estimator: Any = types.ModuleType("tensorflow.compat.v1.estimator")
         estimator.CheckpointSaverListener = tf_v1.train.CheckpointSaverListener
         estimator.SessionRunHook = tf_v1.train.SessionRunHook
+        mode_keys: Any = importlib.import_module("tensorflow.python.saved_model.model_utils.mode_keys")
+        estimator.ModeKeys = mode_keys.EstimatorModeKeys
         tf_v1.estimator = estimator
 
 
@@ -67,13 +72,36 @@ def _add_register_tensor_conversion_function() -> None:
         ops.register_tensor_conversion_function = registry.register_tensor_conversion_function
 
 
+def _make_transformer_lazy(mesh_tensorflow: Any) -> None:
+    """TensorFlow 2.16 removed TPUEstimator: `No module named 'tensorflow.python.tpu.tpu_estimator'`.
+
+    mesh_tensorflow.transformer imports nine of its modules, and one of them, utils, trains with it. Here the package
+    imports a module when it is asked for: all can be used but utils and main, which still raise what they miss.
+    """
+    name = f"{mesh_tensorflow.__name__}.transformer"
+    if name in sys.modules:
+        return
+    spec: Any = importlib.util.find_spec(name)
+    package: Any = importlib.util.module_from_spec(spec)
+
+    def import_module(module: str) -> Any:
+        if importlib.util.find_spec(f"{name}.{module}") is None:
+            raise AttributeError(f"module {name!r} has no attribute {module!r}")
+        return importlib.import_module(f"{name}.{module}")
+
+    package.__getattr__ = import_module
+    sys.modules[name] = mesh_tensorflow.transformer = package
+
+
 def _import() -> tuple[Any, Any]:
     tensorflow: Any = importlib.import_module("tensorflow")
     check_versions(tensorflow.__version__, _version("mesh-tensorflow"))
     tf_v1: Any = importlib.import_module("tensorflow.compat.v1")
     _add_estimator(tf_v1)
     _add_register_tensor_conversion_function()
-    return importlib.import_module("mesh_tensorflow"), tf_v1
+    mesh_tensorflow: Any = importlib.import_module("mesh_tensorflow")
+    _make_transformer_lazy(mesh_tensorflow)
+    return mesh_tensorflow, tf_v1
 
 
 mtf, tf = _import()
