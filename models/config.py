@@ -23,6 +23,7 @@ class Config:
       model_dir: directory of checkpoints and summaries; None: a new one under the system's temporary directory.
       batch_size: images per step, and per batch of the test.
       train_epochs: how often each training image is seen.
+      augment: whether training images are cropped and flipped at random.
       max_steps: the step at which to stop; None: at the end of the last epoch.
       optimizer: one of OPTIMIZERS.
       learning_rate: None: the optimizer's own.
@@ -45,6 +46,7 @@ class Config:
     model_dir: str | None = None
     batch_size: int = 25
     train_epochs: int = 4
+    augment: bool = False
     max_steps: int | None = None
     optimizer: str = "adafactor"
     learning_rate: float | None = None

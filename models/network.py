@@ -61,35 +61,52 @@ class Optimizer:
         return rate * tf.maximum(1.0 - step / self.decay_steps, 0.0)
 
 
-def build_logits(image: Any, build: Callable[..., Any], *, training: bool = False) -> Built:
+def _import(mesh: Any, value: Any, names: Sequence[str], batch_size: int | None) -> Any:
+    """An mtf.Tensor of a tensor, or of the slices of the batch that the processors have."""
+    slices = isinstance(value, tuple)
+    sizes = (value[0] if slices else value).shape.as_list()
+    sizes[0] = batch_size if slices else sizes[0]
+    shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(names, sizes, strict=True)])
+    if slices:
+        laid_out = mtf_hetero.UnevenMeshImpl.LaidOutTensor(list(value))
+        return mtf.import_laid_out_tensor(mesh, laid_out, shape)
+    return mtf.import_tf_tensor(mesh, value, shape)
+
+
+def build_logits(
+    image: Any, build: Callable[..., Any], *, training: bool = False, batch_size: int | None = None
+) -> Built:
     """Builds the model alone.
 
     Args:
-      image: tf.Tensor [batch, height, width, channels].
+      image: tf.Tensor [batch, height, width, channels], or a tuple of slices of the batch, one per processor.
       build: from such an mtf.Tensor, and whether it is for training, to logits [batch, classes].
       training: passed on to `build`.
+      batch_size: images of the whole batch, where the image is in slices.
     """
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
-    names = ("batch", "height", "width", "channels")
-    shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(names, image.shape.as_list(), strict=True)])
-    return Built(graph, mesh, build(mtf.import_tf_tensor(mesh, image, shape), training=training))
+    images = _import(mesh, image, ("batch", "height", "width", "channels"), batch_size)
+    return Built(graph, mesh, build(images, training=training))
 
 
-def build_training(image: Any, label: Any, *, build: Callable[..., Any], optimizer: Optimizer) -> Built:
+def build_training(
+    image: Any, label: Any, *, build: Callable[..., Any], optimizer: Optimizer, batch_size: int | None = None
+) -> Built:
     """Builds the model, the mean softmax cross entropy of the batch, its gradients and one step of the optimizer.
 
     The step moves the averages of batch norms too.
 
     Args:
-      image: tf.Tensor [batch, height, width, channels].
-      label: tf.Tensor [batch] of integers.
+      image: tf.Tensor [batch, height, width, channels], or a tuple of slices of the batch, one per processor.
+      label: tf.Tensor [batch] of integers, or a tuple of slices.
       build: from such an mtf.Tensor, with `training=True`, to logits [batch, classes].
       optimizer: the optimizer.
+      batch_size: images of the whole batch, where image and label are in slices.
     """
-    built = build_logits(image, build, training=True)
-    batch, classes = built.logits.shape.dims
-    labels = mtf.import_tf_tensor(built.mesh, label, mtf.Shape([batch]))
+    built = build_logits(image, build, training=True, batch_size=batch_size)
+    classes = built.logits.shape.dims[-1]
+    labels = _import(built.mesh, label, ("batch",), batch_size)
     targets = mtf.one_hot(labels, classes, dtype=built.logits.dtype)
     loss = mtf.reduce_mean(mtf.layers.softmax_cross_entropy_with_logits(built.logits, targets, classes))
     variables = built.graph.trainable_variables
@@ -114,20 +131,23 @@ def model_fn(
     optimizer: Optimizer,
     layout: Layout,
     devices: Sequence[str],
+    batch_size: int,
 ) -> EstimatorSpec:
     """What mtf_hetero.Estimator calls, once the keyword arguments are bound.
 
     Args:
-      features: {"image": [batch, height, width, channels], "weight": [batch]}.
-      labels: integers [batch].
+      features: {"image": [batch, height, width, channels], "weight": [batch]}; in training, each may be a tuple of
+        slices of the batch, one per processor.
+      labels: integers [batch]; the same.
       mode: one of mtf_hetero.estimator.ModeKeys.
       build: from an mtf.Tensor of images, and `training`, to logits [batch, classes].
       optimizer: the optimizer.
       layout: how the tensors lie on the mesh.
       devices: one per processor.
+      batch_size: images of a whole batch.
     """
     if mode == ModeKeys.TRAIN:
-        built = build_training(features["image"], labels, build=build, optimizer=optimizer)
+        built = build_training(features["image"], labels, build=build, optimizer=optimizer, batch_size=batch_size)
         lowering = lower(built, layout, devices)
         with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
             train_op = tf.assign_add(tf.train.get_global_step(), 1).op  # the optimizer reads the step: count it last

@@ -41,6 +41,9 @@ _MODEL_DIR = flags.DEFINE_string(
 )
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", _DEFAULTS.batch_size, "Images per step.")
 _TRAIN_EPOCHS = flags.DEFINE_integer("train_epochs", _DEFAULTS.train_epochs, "How often each training image is seen.")
+_AUGMENT = flags.DEFINE_bool(
+    "augment", _DEFAULTS.augment, "Training images are padded by 4 pixels, cropped and flipped at random."
+)
 _MAX_STEPS = flags.DEFINE_integer("max_steps", None, "The step at which to stop; by default that of the last epoch.")
 _OPTIMIZER = flags.DEFINE_string("optimizer", _DEFAULTS.optimizer, f"One of {', '.join(config_lib.OPTIMIZERS)}.")
 _LEARNING_RATE = flags.DEFINE_float("learning_rate", None, "By default the optimizer's own.")
@@ -95,6 +98,7 @@ def read_config() -> config_lib.Config:
         model_dir=_MODEL_DIR.value or None,
         batch_size=_BATCH_SIZE.value,
         train_epochs=_TRAIN_EPOCHS.value,
+        augment=_AUGMENT.value,
         max_steps=_MAX_STEPS.value,
         optimizer=_OPTIMIZER.value,
         learning_rate=_LEARNING_RATE.value,

@@ -102,6 +102,7 @@ class Run:
             optimizer=_optimizer(self.config, self.total_steps),
             layout=self.layout,
             devices=self.devices,
+            batch_size=self.config.batch_size,
         )
         return Estimator(model_fn, self.model_dir, run_config)
 
@@ -159,11 +160,20 @@ class Run:
         return 0
 
     def _train_input(self) -> Any:
+        """Batches; where the layout splits nothing of an image but the batch, each processor's own slices of them."""
         path = self.estimator.latest_checkpoint()
         start = 0 if path is None else int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
-        return self.dataset.train_input_fn(
-            self.config.batch_size, self.config.train_epochs, self.config.seed, start_batch=start
+        batch_size, augment = self.config.batch_size, data.Augmentation() if self.config.augment else None
+        make = functools.partial(
+            self.dataset.train_input_fn,
+            batch_size,
+            self.config.train_epochs,
+            self.config.seed,
+            start_batch=start,
+            augment=augment,
         )
+        split = [dim for dim in ("batch", "height", "width", "channels") if self.layout.axis_of(dim) is not None]
+        return data.laid_out_batches(make, self.layout, batch_size, self.devices) if split == ["batch"] else make()
 
 
 def prepare(config: Config) -> Run:

@@ -42,7 +42,7 @@ class MeshTrainer(Trainer):
         masters = [variable.get_master() for variable in variables]  # stacking, below, makes others
         shapes = [variable.shape.to_integer_list for variable in variables]
         self._flops_per_step = flops.of_step(built)
-        lowering = lower(built, Layout("", ""), [""])
+        lowering = lower(built, Layout("all:1", ""), ["cpu:0"])
         loss = lowering.export_to_tf_tensor(built.loss)
         updates = [lowering.lowered_operation(op) for op in built.updates]
         with tf.control_dependencies(updates):

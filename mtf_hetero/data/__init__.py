@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from mtf_hetero.data import mnist5k, prepared
+from mtf_hetero.data.augmentation import Augmentation
 from mtf_hetero.data.dataset import Dataset
+from mtf_hetero.data.laid_out import laid_out_batches
 
-__all__ = ["DATASETS", "Dataset", "load"]
+__all__ = ["DATASETS", "Augmentation", "Dataset", "laid_out_batches", "load"]
 
 DATASETS: Mapping[str, Callable[[], Dataset]] = MappingProxyType({"mnist5k": mnist5k.load})
 

@@ -2,18 +2,22 @@
 
 import dataclasses
 import functools
+import math
+import numbers
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero.data.augmentation import Augmentation
+from mtf_hetero.data.source import TEST, TRAIN, Source
 
-TRAIN = "train"
-TEST = "test"
 STATISTICS_IMAGES = 10_000
-SHUFFLED_IMAGES = 100_000
+CACHED_BYTES = 2**30
 _READ = 500  # images at a time, for the statistics
+
+Slice = tuple[int, int]  # of a batch: where it begins, and how many images it has
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,13 +28,16 @@ class Dataset:
     mean and the standard deviation of the training images; features["weight"] is float32 [batch], 1 for an image and
     0 for padding; labels are int32 [batch].
 
+    A pipeline may make a slice of each batch alone, (begin, size): it reads and decodes the images of that slice and
+    no others, and the slices put together are the batch.
+
     Args:
       name: how the user names it.
       image_shape: (height, width, channels).
       classes: number of classes.
       train_size: number of training images.
       test_size: number of test images.
-      examples: from "train" or "test" to a tf.data.Dataset of (uint8 image, integer label), always in one order.
+      source: from "train" or "test" to the images.
     """
 
     name: str
@@ -38,83 +45,157 @@ class Dataset:
     classes: int
     train_size: int
     test_size: int
-    examples: Callable[[str], Any]
+    source: Callable[[str], Source]
 
     @functools.cached_property
     def statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation per channel of the training images, scaled to [0, 1]; of 10,000 at most."""
-        count, total, squares = 0, np.zeros(self.image_shape[2]), np.zeros(self.image_shape[2])
+        channels = self.image_shape[2]
+        counts = np.zeros([channels, 256], np.int64)
         with tf.Graph().as_default():
-            batches = self.examples(TRAIN).take(STATISTICS_IMAGES).batch(_READ)
-            images, _ = tf.data.make_one_shot_iterator(batches).get_next()
+            indices = tf.data.Dataset.range(min(self.train_size, STATISTICS_IMAGES))
+            batches = self.source(TRAIN).read(indices).batch(_READ).prefetch(2).with_options(_options())
+            iterator = tf.data.make_initializable_iterator(batches)
+            images, _ = iterator.get_next()
             with tf.Session(config=tf.ConfigProto(device_count={"GPU": 0})) as session:
+                session.run(iterator.initializer)
                 while True:
                     try:
-                        scaled = session.run(images).reshape(-1, self.image_shape[2]) / 255.0
+                        pixels = session.run(images).reshape(-1, channels)
                     except tf.errors.OutOfRangeError:
                         break
-                    count += len(scaled)
-                    total += scaled.sum(0)
-                    squares += np.square(scaled).sum(0)
-        mean = total / count
-        deviation = np.sqrt(np.maximum(squares / count - np.square(mean), 0.0))
+                    counts += [np.bincount(pixels[:, channel], minlength=256) for channel in range(channels)]
+        values = np.arange(256) / 255.0
+        mean = counts @ values / counts.sum(1)
+        deviation = np.sqrt(np.maximum(counts @ np.square(values) / counts.sum(1) - np.square(mean), 0.0))
         return mean, np.where(deviation > 0, deviation, 1.0)
 
-    def train_input_fn(self, batch_size: int, epochs: int, seed: int = 0, *, start_batch: int = 0) -> Any:
+    def train_input_fn(
+        self,
+        batch_size: int,
+        epochs: int,
+        seed: int = 0,
+        *,
+        start_batch: int = 0,
+        augment: Augmentation | None = None,
+        batch_slice: Slice | None = None,
+    ) -> Any:
         """The training set, shuffled anew each epoch; the images left over at the end of the last are dropped.
+
+        Which image stands where, and how it is augmented, follows from batch_size, seed and the number of the batch
+        alone. Where the whole batch is asked for, the set is seen more than once and takes up to 1 GiB, it is decoded
+        once and kept in memory.
 
         Args:
           batch_size: images per batch.
           epochs: how often each image is seen.
-          seed: of the order of the images.
+          seed: of the order of the images and of their augmentation.
           start_batch: batches to leave out at the beginning, to go on where an earlier run has stopped.
+          augment: what is done to the images at random.
+          batch_slice: (begin, size), the part of each batch that is made; None: all of it.
 
         Returns:
-          A tf.data.Dataset of batches.
+          A tf.data.Dataset of batches, or of slices of them.
 
         Raises:
-          ValueError: the batch is larger than all the data.
+          ValueError: the batch is larger than all the data, or the slice is not within it.
         """
-        _check_positive(batch_size, "batch_size")
-        _check_positive(epochs, "epochs")
+        begin, size = self._check(batch_size, batch_slice)
+        _check_whole(epochs, "epochs", least=1)
+        _check_whole(start_batch, "start_batch", least=0)
         if batch_size > self.train_size * epochs:
             raise ValueError(
                 f"batch_size is {batch_size}, but dataset {self.name!r} has {self.train_size} training images; "
                 "give a smaller one"
             )
-        examples = self.examples(TRAIN).shuffle(min(self.train_size, SHUFFLED_IMAGES), seed=seed).repeat(epochs)
-        examples = examples.skip(start_batch * batch_size).map(lambda image, label: (image, label, 1.0))
-        return self._batches(examples, batch_size)
+        batches = _shuffled(self.train_size, batch_size, epochs, seed, start_batch)
+        batches = batches.map(lambda indices: tf.ensure_shape(indices[begin : begin + size], [size]))
+        cached = size == batch_size and epochs > 1 and self.train_size * math.prod(self.image_shape) <= CACHED_BYTES
+        images = self._gathered(batches) if cached else self._read(TRAIN, batches, size)
+        numbers_of_batches = tf.data.Dataset.range(start_batch, self.train_size * epochs // batch_size)
 
-    def test_input_fn(self, batch_size: int) -> Any:
+        def finish(batch: Any, example: tuple[Any, Any]) -> Any:
+            normalised = self._normalise(example[0])
+            if augment is not None:
+                decisions = augment.draw(batch_size, seed, batch)[begin : begin + size]
+                normalised = augment.apply(normalised, decisions)
+            return {"image": normalised, "weight": tf.ones([size])}, tf.cast(example[1], tf.int32)
+
+        return tf.data.Dataset.zip((numbers_of_batches, images)).map(finish).prefetch(2).with_options(_options())
+
+    def test_input_fn(self, batch_size: int, *, batch_slice: Slice | None = None) -> Any:
         """The test set, each image once; the last batch is filled up with images of weight 0.
 
         Args:
           batch_size: images per batch.
+          batch_slice: (begin, size), the part of each batch that is made; None: all of it.
 
         Returns:
-          A tf.data.Dataset of batches.
+          A tf.data.Dataset of batches, or of slices of them.
+
+        Raises:
+          ValueError: the slice is not within the batch.
         """
-        _check_positive(batch_size, "batch_size")
-        examples = self.examples(TEST).map(lambda image, label: (image, label, 1.0))
-        padding = -self.test_size % batch_size
-        if padding:
-            blank = (tf.zeros(self.image_shape, tf.uint8), tf.zeros([], examples.element_spec[1].dtype), 0.0)
-            examples = examples.concatenate(tf.data.Dataset.from_tensors(blank).repeat(padding))
-        return self._batches(examples, batch_size)
+        begin, size = self._check(batch_size, batch_slice)
+        places = tf.data.Dataset.range(begin, -(-self.test_size // batch_size) * batch_size, batch_size)
+        places = places.map(lambda first: first + tf.range(size, dtype=tf.int64))
+        images = self._read(TEST, places.map(lambda place: tf.minimum(place, self.test_size - 1)), size)
 
-    def _batches(self, examples: Any, batch_size: int) -> Any:
-        mean, deviation = self.statistics
+        def finish(place: Any, example: tuple[Any, Any]) -> Any:
+            real = place < self.test_size
+            pixels = tf.where_v2(real[:, None, None, None], example[0], tf.zeros_like(example[0]))
+            labels = tf.where_v2(real, example[1], tf.zeros_like(example[1]))
+            features = {"image": self._normalise(pixels), "weight": tf.cast(real, tf.float32)}
+            return features, tf.cast(labels, tf.int32)
 
-        def normalise(images: Any, labels: Any, weights: Any) -> Any:
-            images = (tf.cast(images, tf.float32) / 255.0 - mean.astype(np.float32)) / deviation.astype(np.float32)
-            return {"image": images, "weight": weights}, tf.cast(labels, tf.int32)
+        return tf.data.Dataset.zip((places, images)).map(finish).prefetch(2).with_options(_options())
 
-        options = tf.data.Options()
-        options.autotune.enabled = False  # with it, closing a session was now and then seen to take a minute
-        return examples.batch(batch_size, drop_remainder=True).map(normalise).prefetch(2).with_options(options)
+    def _read(self, split: str, batches: Any, size: int) -> Any:
+        """Batches of (images, labels) for batches of indices; reads those alone."""
+        return self.source(split).read(batches.unbatch()).batch(size, drop_remainder=True)
+
+    def _gathered(self, batches: Any) -> Any:
+        """The same of the training images, which are decoded once and kept in memory as one tensor."""
+        everything = self.source(TRAIN).read(tf.data.Dataset.range(self.train_size))
+        everything = everything.batch(self.train_size, drop_remainder=True).cache().repeat()
+        return tf.data.Dataset.zip((batches, everything)).map(
+            lambda indices, example: tuple(tf.gather(part, indices) for part in example)
+        )
+
+    def _normalise(self, images: Any) -> Any:
+        mean, deviation = (part.astype(np.float32) for part in self.statistics)
+        return (tf.cast(images, tf.float32) / 255.0 - mean) / deviation
+
+    def _check(self, batch_size: int, batch_slice: Slice | None) -> Slice:
+        _check_whole(batch_size, "batch_size", least=1)
+        begin, size = (0, batch_size) if batch_slice is None else batch_slice
+        if begin < 0 or size < 1 or begin + size > batch_size:
+            raise ValueError(
+                f"batch_slice is {batch_slice}, but a batch has {batch_size} images; give (begin, size) within it"
+            )
+        return begin, size
 
 
-def _check_positive(value: int, name: str) -> None:
-    if value < 1:
-        raise ValueError(f"{name} is {value}; it must be a positive whole number")
+def _shuffled(examples: int, batch_size: int, epochs: int, seed: int, start_batch: int) -> Any:
+    """Batches of indices, int64 [batch]: each epoch a permutation that follows from the seed and its number alone."""
+    first_epoch, skipped = divmod(start_batch * batch_size, examples)
+
+    def permutation(epoch: Any) -> Any:
+        seeds = tf.stack([tf.constant(seed, tf.int64), epoch])
+        keys = tf.random.stateless_uniform([examples], seeds, minval=None, maxval=None, dtype=tf.int32)
+        return tf.cast(tf.argsort(keys, stable=True), tf.int64)
+
+    indices = tf.data.Dataset.range(min(first_epoch, epochs), epochs).map(permutation).unbatch().skip(skipped)
+    return indices.batch(batch_size, drop_remainder=True)
+
+
+def _options() -> Any:
+    options = tf.data.Options()
+    options.autotune.enabled = False  # with it, closing a session was now and then seen to take a minute
+    return options
+
+
+def _check_whole(value: int, name: str, *, least: int) -> None:
+    if not isinstance(value, numbers.Integral) or value < least:
+        kind = "positive whole number" if least else "whole number, 0 or more"
+        raise ValueError(f"{name} is {value!r}; it must be a {kind}")

@@ -3,12 +3,11 @@
 import functools
 import gzip
 import importlib.resources
-from typing import Any
 
 import numpy as np
 
-from mtf_hetero._compat import tf
-from mtf_hetero.data.dataset import TRAIN, Dataset
+from mtf_hetero.data.dataset import Dataset
+from mtf_hetero.data.source import TRAIN, Source, source_of_arrays
 
 CLASSES = 10
 TRAIN_PER_CLASS = 400
@@ -37,17 +36,9 @@ def split(name: str) -> tuple[np.ndarray, np.ndarray]:
     return images[chosen], labels[chosen]
 
 
-def _examples(name: str) -> Any:
-    """Reads the arrays when the pipeline runs: as constants they would be in every graph file and checkpoint."""
-    images, labels = split(name)
-
-    def read(_: Any) -> Any:
-        tensors = tf.numpy_function(lambda: (images, labels), [], [tf.uint8, tf.int32])
-        for tensor, array in zip(tensors, (images, labels), strict=True):
-            tensor.set_shape(array.shape)
-        return tf.data.Dataset.from_tensor_slices(tuple(tensors))
-
-    return tf.data.Dataset.range(1).flat_map(read)
+@functools.cache
+def _source(name: str) -> Source:
+    return source_of_arrays(*split(name))
 
 
 def load() -> Dataset:
@@ -58,5 +49,5 @@ def load() -> Dataset:
         classes=CLASSES,
         train_size=TRAIN_PER_CLASS * CLASSES,
         test_size=TEST_PER_CLASS * CLASSES,
-        examples=_examples,
+        source=_source,
     )

@@ -1,10 +1,15 @@
 """Image sets that tensorflow-datasets has prepared in a directory. We look there first: tfds would try the network."""
 
+import functools
+import os
 import pathlib
 import re
 from typing import Any
 
-from mtf_hetero.data.dataset import TEST, TRAIN, Dataset
+from mtf_hetero.data.dataset import Dataset
+from mtf_hetero.data.known import KNOWN
+from mtf_hetero.data.records import source_of_records
+from mtf_hetero.data.source import TEST, TRAIN, Source
 
 DEFAULT_DIR = "~/tensorflow_datasets"
 _INFO = "dataset_info.json"
@@ -42,6 +47,11 @@ def find(name: str, root: pathlib.Path) -> pathlib.Path | None:
     return None
 
 
+def data_root(data_dir: str | None) -> pathlib.Path:
+    """What tfds calls data_dir; None: ~/tensorflow_datasets."""
+    return pathlib.Path(data_dir or DEFAULT_DIR).expanduser()
+
+
 def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> Dataset:
     """Finds a prepared set.
 
@@ -53,24 +63,34 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> Datas
     Raises:
       ValueError: it is not there, or does not hold equally sized 8-bit images with a label each.
     """
-    root = pathlib.Path(data_dir or DEFAULT_DIR).expanduser()
+    root = data_root(data_dir)
     directory = find(name, root)
     if directory is None:
-        raise ValueError(
-            f"dataset {name!r} is neither built in ({', '.join(built_in)}) nor prepared in {root}; "
-            f"if tensorflow-datasets has it, prepare it with: tfds build {name} --data_dir={root}"
-        )
+        raise ValueError(_how_to_prepare(name, root, built_in))
     import tensorflow_datasets as tfds  # slow to import, and needed for a prepared set alone
 
     builder: Any = tfds.builder_from_directory(str(directory))
     image_shape, classes = _features(name, builder.info, tfds)
     sizes = {split: builder.info.splits[split].num_examples for split in (TRAIN, TEST)}
 
-    def examples(split: str) -> Any:
-        dataset = builder.as_dataset(split=split, shuffle_files=False)
-        return dataset.map(lambda example: (example["image"], example["label"]))
+    @functools.cache
+    def source(split: str) -> Source:
+        paths = [os.fspath(path) for path in builder.info.splits[split].filepaths]
+        return source_of_records(paths, sizes[split], decode)
 
-    return Dataset(name, image_shape, classes, sizes[TRAIN], sizes[TEST], examples)
+    def decode(record: Any) -> Any:
+        example = builder.info.features.deserialize_example(record)
+        return example["image"], example["label"]
+
+    return Dataset(name, image_shape, classes, sizes[TRAIN], sizes[TEST], source)
+
+
+def _how_to_prepare(name: str, root: pathlib.Path, built_in: tuple[str, ...]) -> str:
+    told = f"dataset {name!r} is neither built in ({', '.join(built_in)}) nor prepared in {root}; "
+    known = KNOWN.get(name.split(":")[0])
+    if known is None:
+        return f"{told}if tensorflow-datasets has it, prepare it with: tfds build {name} --data_dir={root}"
+    return f"{told}prepare it with: {known.command(root)} ({known.where})"
 
 
 def _features(name: str, info: Any, tfds: Any) -> tuple[tuple[int, int, int], int]:
@@ -84,7 +104,17 @@ def _features(name: str, info: Any, tfds: Any) -> tuple[tuple[int, int, int], in
         )
     if not isinstance(label, tfds.features.ClassLabel):
         raise ValueError(f"dataset {name!r} has no class labels; choose a set that has, cifar10 for instance")
+    if info.file_format != tfds.core.FileFormat.TFRECORD:
+        raise ValueError(
+            f"dataset {name!r} is prepared as {info.file_format.value}; prepare it anew with --file_format=tfrecord"
+        )
     for split in (TRAIN, TEST):
         if split not in info.splits or not info.splits[split].num_examples:
             raise ValueError(f"dataset {name!r} has no {split!r} split; choose a set that has, cifar10 for instance")
     return shape, label.num_classes
+
+
+def prepared_names(root: pathlib.Path) -> list[str]:
+    """The sets that are prepared in a directory, NAME/VERSION or NAME/CONFIG/VERSION."""
+    found = [path.parent.relative_to(root) for pattern in ("*/*", "*/*/*") for path in root.glob(f"{pattern}/{_INFO}")]
+    return sorted(path.as_posix() for path in found if not path.parts[0].startswith("."))

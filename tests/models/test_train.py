@@ -51,7 +51,10 @@ MISTAKES = [
     ({"model": "vgg"}, "--model is 'vgg'; it must be one of alexnet, lenet, marques, paper_cifar"),
     ({"layout": "diagonal"}, "--layout is 'diagonal'; it must be one of batch, even, filters, or rules"),
     ({"dataset": "mnist60k"}, "neither built in (mnist5k) nor prepared in"),
-    ({"dataset": "cifar10", "data_dir": "/no/such/directory"}, "tfds build cifar10 --data_dir=/no/such/directory"),
+    (
+        {"dataset": "cifar10", "data_dir": "/no/such/directory"},
+        "prepare it with: python -m mtf_hetero.data prepare cifar10 --from=",
+    ),
     ({"optimizer": "lion"}, "--optimizer is 'lion'; it must be one of adafactor, adam, momentum, sgd"),
     ({"devices": "tpu:0,tpu:1,tpu:2"}, "--devices names 'tpu:0'; write cpu:N or gpu:N"),
     ({"devices": "cpu:0,cpu:1,gpu:99"}, "--devices names 'gpu:99', but TensorFlow finds"),
@@ -154,6 +157,22 @@ def test_two_steps(tmp_path, capfd):
 def variables(model_dir):
     path = tf.train.latest_checkpoint(str(model_dir))
     return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
+
+
+def test_slices_of_augmented_batches_are_those_of_one_device(tmp_path, capfd):
+    assert run(**FAST | {"devices": "cpu:0"}, augment=True, model_dir=tmp_path / "one") == 0
+    expected = variables(tmp_path / "one")
+    for layout, mesh_shape, devices in (
+        ("batch", "all:3", CPUS),
+        ("filters", "all:3", CPUS),
+        ("batch:rows;height:cols", "rows:2;cols:2", f"{CPUS},cpu:3"),
+    ):
+        model_dir = tmp_path / layout.replace(":", "_")
+        options = FAST | {"layout": layout, "mesh_shape": mesh_shape, "devices": devices}
+        assert run(**options, augment=True, model_dir=model_dir) == 0
+        for name, value in variables(model_dir).items():
+            np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} on {layout}")
+    assert "test accuracy" in capfd.readouterr().out
 
 
 def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(tmp_path, capfd):

@@ -1,0 +1,63 @@
+"""Source: labelled images that are read one by one, by index, with TensorFlow's own operations alone.
+
+A pipeline made of them runs wherever TensorFlow does, in another process or on another host too, and reads nothing but
+the images that it is asked for.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import tf
+
+TRAIN = "train"
+TEST = "test"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """One part, "train" or "test", of a data set.
+
+    Args:
+      size: number of images.
+      read: from a tf.data.Dataset of int64 indices to one of (uint8 image [height, width, channels], integer label),
+        in the same order.
+    """
+
+    size: int
+    read: Callable[[Any], Any]
+
+
+class CompressedConstant:
+    """An array to be made part of graphs, where it takes, and in each file of them, the room of its compression only.
+
+    Args:
+      array: of numbers.
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._shape, self._dtype = array.shape, tf.as_dtype(array.dtype)
+        self._data = zlib.compress(np.ascontiguousarray(array).tobytes())
+
+    def tensor(self) -> Any:
+        """The array as a tensor of the default graph."""
+        return tf.reshape(tf.io.decode_raw(tf.io.decode_compressed(self._data, "ZLIB"), self._dtype), self._shape)
+
+
+def source_of_arrays(images: np.ndarray, labels: np.ndarray) -> Source:
+    """A source that is part of the graph.
+
+    Args:
+      images: uint8 [examples, height, width, channels].
+      labels: integers [examples].
+    """
+    compressed = CompressedConstant(images), CompressedConstant(labels)
+
+    def read(indices: Any) -> Any:
+        all_images, all_labels = (constant.tensor() for constant in compressed)
+        return indices.map(lambda index: (tf.gather(all_images, index), tf.gather(all_labels, index)))
+
+    return Source(len(images), read)
