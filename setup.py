@@ -45,6 +45,7 @@ setup(
             "pyright",
             "psutil",
             "pytest",
+            "pytest-timeout",
             "pytest-xdist",
             "ruff",
             "scikit-learn",  # the 8x8 digits

@@ -8,7 +8,6 @@ Exit codes: 0, or 2 for a wrong flag or value, which one line names.
 """
 
 import pathlib
-import sys
 from collections.abc import Sequence
 
 from absl import app, flags
@@ -16,25 +15,11 @@ from absl import app, flags
 from benchmarks import rows as rows_lib
 from benchmarks.cases import CASES
 from benchmarks.renderers import RENDERERS
+from models import command_line
 
 _FOLDER = rows_lib.ROOT / "benchmarks"
 _RESULTS = flags.DEFINE_string("results", str(_FOLDER / "results"), "Directory of the rows.")
 _REPORTS = flags.DEFINE_string("reports", str(_FOLDER / "reports"), "Directory of the reports.")
-
-WRONG_USAGE = 2
-
-
-def _say(error: object) -> None:
-    print("error:", " ".join(str(error).split()), file=sys.stderr)
-
-
-def parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parses the command line; a mistake ends the program with one line, where absl would print its usage."""
-    try:
-        return flags.FLAGS(list(argv))
-    except flags.Error as error:
-        _say(error)
-        sys.exit(WRONG_USAGE)
 
 
 def write_reports(results: pathlib.Path, out: pathlib.Path) -> list[pathlib.Path]:
@@ -68,10 +53,10 @@ def main(argv: Sequence[str]) -> int:
         for path in write_reports(pathlib.Path(_RESULTS.value), pathlib.Path(_REPORTS.value)):
             print(path)
     except (ValueError, OSError) as error:
-        _say(error)
-        return WRONG_USAGE
+        command_line.say(error)
+        return command_line.WRONG_USAGE
     return 0
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=parse_flags)
+    app.run(main, flags_parser=command_line.parse_flags)

@@ -19,6 +19,7 @@ from absl import app, flags
 from benchmarks.cases import CASES, Case
 from benchmarks.process import ChildError
 from benchmarks.rows import ROOT, Writer
+from models import command_line
 
 _LIST = flags.DEFINE_bool("list", False, "Lists the cases and their variants, and measures nothing.")
 _OUT = flags.DEFINE_string("out", str(ROOT / "benchmarks" / "results"), "Directory of the rows.")
@@ -36,21 +37,7 @@ _SETTINGS = {
 }
 
 FAILED = 1
-WRONG_USAGE = 2
 INTERRUPTED = 130
-
-
-def _say(error: object) -> None:
-    print("error:", " ".join(str(error).split()), file=sys.stderr)
-
-
-def parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parses the command line; a mistake ends the program with one line, where absl would print its usage."""
-    try:
-        return flags.FLAGS(list(argv))
-    except flags.Error as error:
-        _say(error)
-        sys.exit(WRONG_USAGE)
 
 
 def read_case(argv: Sequence[str]) -> Case:
@@ -116,10 +103,10 @@ def main(argv: Sequence[str]) -> int:
         writer = Writer(case.name, _make_directory(_OUT.value), case.toy)
         case.measure(writer, variants)
     except ValueError as error:
-        _say(error)
-        return WRONG_USAGE
+        command_line.say(error)
+        return command_line.WRONG_USAGE
     except (ChildError, RuntimeError) as error:
-        _say(error)
+        command_line.say(error)
         return FAILED
     except KeyboardInterrupt:
         kept = "" if writer is None or not writer.path.exists() else f"; finished rows are in {writer.path}"
@@ -130,4 +117,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=parse_flags)
+    app.run(main, flags_parser=command_line.parse_flags)

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
+from models import command_line, quiet
 from models import config as config_lib
-from models import quiet
 
 _DEFAULTS = config_lib.Config("paper_mnist")
 
@@ -82,8 +82,6 @@ _TRACE_STEPS = flags.DEFINE_list(
     "Steps of this run to trace, such as 5,50: a Chrome trace and a table of where the time goes, in MODEL_DIR/traces.",
 )
 
-WRONG_USAGE = 2
-
 
 def read_config() -> config_lib.Config:
     """The configuration that the flags ask for.
@@ -113,19 +111,6 @@ def read_config() -> config_lib.Config:
     )
 
 
-def _say(error: object) -> None:
-    print("error:", " ".join(str(error).split()), file=sys.stderr)
-
-
-def parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parses the command line; a mistake ends the program with one line, where absl would print its usage."""
-    try:
-        return flags.FLAGS(list(argv))
-    except flags.Error as error:
-        _say(error)
-        sys.exit(WRONG_USAGE)
-
-
 def main(argv: Sequence[str]) -> int:
     """Trains as the flags say; returns the exit code."""
     run = None
@@ -141,8 +126,8 @@ def main(argv: Sequence[str]) -> int:
 
                 run = training.prepare(config)
         except (ValueError, NotImplementedError) as error:
-            _say(error)
-            return WRONG_USAGE
+            command_line.say(error)
+            return command_line.WRONG_USAGE
         return run.train()
     except KeyboardInterrupt:
         code = 130
@@ -155,4 +140,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=parse_flags)
+    app.run(main, flags_parser=command_line.parse_flags)

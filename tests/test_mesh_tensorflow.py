@@ -9,6 +9,7 @@ import pytest
 from mtf_hetero import mtf
 
 PACKAGE = pathlib.Path(mtf.__file__).parent
+LEFT_OUT = ["utils_test.py"]  # it tests the TPU drivers, which TensorFlow has no estimators for any more
 
 # The tests say mtf.placement_mesh_impl.PlacementMeshImpl and mtf.Lowering: the two names that a user changes.
 RUN = """
@@ -38,14 +39,15 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-c", sys.argv[2], *sys.ar
 def test_mesh_tensorflows_own_tests_pass(tmp_path, names):
     configuration = tmp_path / "pytest.ini"
     configuration.write_text("[pytest]\n")
-    files = [str(PACKAGE / name) for name in ("ops_test.py", "layers_test.py")]
+    files = [PACKAGE / "ops_test.py", PACKAGE / "layers_test.py", *sorted(PACKAGE.glob("transformer/*_test.py"))]
+    files = [str(path) for path in files if path.name not in LEFT_OUT]
     done = subprocess.run(
         [sys.executable, "-c", RUN, names, str(configuration), *files],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:]
-    assert "79 passed" in done.stdout
+    assert "115 passed" in done.stdout

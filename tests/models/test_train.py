@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 
+from models import command_line, train
 from models import config as config_lib
-from models import train
 from mtf_hetero import tf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -38,13 +38,20 @@ def _restore_logging():
 def run(**values):
     """Runs the binary in this process; returns its exit code."""
     with flagsaver.flagsaver():
-        return train.main(train.parse_flags(["train", *[f"--{name}={value}" for name, value in values.items()]]))
+        return train.main(command_line.parse_flags(["train", *[f"--{name}={value}" for name, value in values.items()]]))
 
 
 def start(*args, **kwargs):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TF_CPP")}
     command = [sys.executable, "-m", "models.train", *args]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE, **kwargs)
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE, preexec_fn=_heed_interrupts, **kwargs
+    )
+
+
+def _heed_interrupts():
+    # Where the tests run in the background, a shell has set SIGINT to be ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 MISTAKES = [

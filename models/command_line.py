@@ -1,0 +1,22 @@
+"""What the absl binaries have in common: a mistake of the user's is one line, and exit code 2."""
+
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+WRONG_USAGE = 2
+
+
+def say(error: object) -> None:
+    """Prints an error on one line."""
+    print("error:", " ".join(str(error).split()), file=sys.stderr)
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parses the command line; a mistake ends the program with one line, where absl would print its usage."""
+    try:
+        return flags.FLAGS(list(argv))
+    except flags.Error as error:
+        say(error)
+        sys.exit(WRONG_USAGE)
