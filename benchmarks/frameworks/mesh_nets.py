@@ -8,7 +8,7 @@ from benchmarks import flops
 from benchmarks.frameworks.trainer import LEARNING_RATE, Trainer
 from models import network
 from models.registry import MODELS
-from mtf_hetero import Layout, mtf, tf
+from mtf_hetero import Layout, mtf, tf, trace
 
 
 def build_training(net: Any, image: Any, label: Any) -> network.Built:
@@ -56,6 +56,17 @@ class MeshTrainer(Trainer):
 
     def step(self) -> float:
         return self._session.run(self._fetches, self._feed)[0]
+
+    def account(self) -> dict[str, Any]:
+        """Traces a step: its seconds, how many operations it ran, and the seconds of each kind of operation."""
+        metadata = tf.RunMetadata()
+        self._session.run(self._fetches, self._feed, options=trace.run_options(), run_metadata=metadata)
+        events = trace.read(metadata)
+        return {
+            "step_seconds": max(event.end_seconds for event in events),
+            "operations": len(events),
+            "kinds": trace.totals(events, lambda event: event.kind),
+        }
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "flops_per_step": self._flops_per_step}

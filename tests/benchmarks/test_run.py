@@ -30,8 +30,8 @@ def run(*args, module="benchmarks.run"):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "0 cases are named; name one of one_device, lowering, learning_curve"),
-        (["speed"], "case is 'speed'; it must be one of one_device, lowering, learning_curve"),
+        ([], "0 cases are named; name one of one_device, accounting, lowering, learning_curve"),
+        (["speed"], "case is 'speed'; it must be one of one_device, accounting, lowering, learning_curve"),
         (["--speed=3"], "Unknown command line flag 'speed'"),
         (["one_device", "--repeats=0"], "--repeats is 0; it must be a whole number of at least 1"),
         (["one_device", "--repeats=many"], "--repeats"),
@@ -72,8 +72,21 @@ def test_a_case_in_small(case, tmp_path):
     for row in found:
         assert set(rows.REQUIRED) <= set(row)
         assert set(SETTINGS) <= set(row)
-    check = {"one_device": check_one_device, "lowering": check_lowering, "learning_curve": check_learning_curve}
+    check = {
+        "one_device": check_one_device,
+        "accounting": check_accounting,
+        "lowering": check_lowering,
+        "learning_curve": check_learning_curve,
+    }
     check[case]({row["variant"]: row for row in found})
+
+
+def check_accounting(found):
+    assert list(found) == ["toy_vgg/4/mtf_hetero", "toy_vgg/4/stock mtf"]
+    kinds = [set(row["kinds"]) for row in found.values()]
+    assert "ReluGrad" in kinds[0]
+    assert "Greater" in kinds[1] - kinds[0]
+    assert all(row["operations"] > 0 and row["step_seconds"]["median"] > 0 for row in found.values())
 
 
 def check_one_device(found):
