@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
 SCHEDULES = ("constant", "linear")
-_DEVICE = re.compile(r"/?(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
+WIRE_DTYPES = ("bfloat16", "float16")
+AUTO = "auto"
+_DEVICE = re.compile(r"(?:worker:(\d+))?/?(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
 _MAX_CPU_DEVICES = 128
 
 
@@ -30,8 +32,12 @@ class Config:
       learning_rate_schedule: one of SCHEDULES; "linear" lets the rate fall to zero at the last step.
       mesh_shape: mesh axes and their sizes, "all:3"; None: one axis, "all", over all devices.
       layout: a name in layouts.LAYOUTS, or rules such as "conv1/filters:all;conv2/channels:all".
-      list_speed: "70,25,5" for the first mesh axis, or "rows:2,1;cols:3,1"; None: even.
-      devices: one per processor; None: every GPU that TensorFlow finds, then cpu:0.
+      list_speed: "70,25,5" for the first mesh axis, or "rows:2,1;cols:3,1"; None: even; AUTO: as measured.
+      memory_limit: gigabytes that each processor may take, "16,8,8", where list_speed is AUTO; None: what is there.
+      devices: one per processor; None: every GPU that TensorFlow finds, then cpu:0; with workers, all of theirs.
+      workers: "host:port,host:port" of TensorFlow workers; None: those of TF_CONFIG or Slurm, if any.
+      wire_dtype: one of WIRE_DTYPES, to which numbers are rounded where they are sent; None: they are not.
+      local_cluster: cores of each worker to start on this machine, "1.0,0.5,0.25"; None: none.
       seed: of initial values and the order of images.
       save_checkpoints_secs: seconds between checkpoints.
       trace_steps: steps of this run to trace, the first being 0.
@@ -54,7 +60,11 @@ class Config:
     mesh_shape: str | None = None
     layout: str = "filters"
     list_speed: str | None = None
+    memory_limit: str | None = None
     devices: tuple[str, ...] | None = None
+    workers: str | None = None
+    local_cluster: str | None = None
+    wire_dtype: str | None = None
     seed: int = 1
     save_checkpoints_secs: int = 600
     trace_steps: tuple[int, ...] = ()
@@ -69,15 +79,35 @@ class Config:
         rate = self.learning_rate
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise ValueError(f"--learning_rate is {rate}; it must be a positive number")
-        for name, known in (("optimizer", OPTIMIZERS), ("learning_rate_schedule", SCHEDULES)):
+        choices = {"optimizer": OPTIMIZERS, "learning_rate_schedule": SCHEDULES, "wire_dtype": (None, *WIRE_DTYPES)}
+        for name, known in choices.items():
             if getattr(self, name) not in known:
+                known = [value for value in known if value is not None]
                 raise ValueError(f"--{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
         if any(step < 0 for step in self.trace_steps):
             raise ValueError(f"--trace_steps is {','.join(map(str, self.trace_steps))}; steps count from 0")
+        self._check_together()
         if self.devices is not None:
             object.__setattr__(self, "devices", _convert_to_devices(self.devices))
         if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
             raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
+
+    def _check_together(self) -> None:
+        """Raises ValueError where one value rules another out."""
+        if self.workers is not None and self.local_cluster is not None:
+            raise ValueError(
+                f"--workers is {self.workers!r} and --local_cluster {self.local_cluster!r}; give one of the two"
+            )
+        if self.memory_limit is not None and self.list_speed != AUTO:
+            raise ValueError(
+                f"--memory_limit is {self.memory_limit!r}, which only --list_speed={AUTO} heeds; leave it "
+                "out, or let the speeds be measured"
+            )
+        if self.list_speed == AUTO and self.mesh_shape is not None:
+            raise ValueError(
+                f"--list_speed is {AUTO} and --mesh_shape {self.mesh_shape!r}; measured speeds divide over one axis: "
+                "leave --mesh_shape out"
+            )
 
 
 def _convert_to_devices(texts: Sequence[str]) -> tuple[str, ...]:
@@ -87,14 +117,16 @@ def _convert_to_devices(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _convert_to_device(text: str) -> str:
-    """Writes a device as "cpu:0" or "gpu:0"."""
+    """Writes a device as "cpu:0", "gpu:0" or "worker:1/gpu:0"."""
     match = _DEVICE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"--devices names {text!r}; write cpu:N or gpu:N, with commas between them")
-    kind, index = match[1].lower(), int(match[2])
+        raise ValueError(
+            f"--devices names {text!r}; write cpu:N or gpu:N, with commas between them, and worker:N/gpu:N of a worker"
+        )
+    worker, kind, index = match[1], match[2].lower(), int(match[3])
     if kind == "cpu" and index >= _MAX_CPU_DEVICES:
         raise ValueError(f"--devices names {text!r}; logical CPU devices are cpu:0 to cpu:{_MAX_CPU_DEVICES - 1}")
-    return f"{kind}:{index}"
+    return f"{kind}:{index}" if worker is None else f"worker:{int(worker)}/{kind}:{index}"
 
 
 def parse_trace_steps(texts: Sequence[str]) -> tuple[int, ...]:
@@ -129,6 +161,23 @@ def parse_list_speed(text: str, first_axis: str) -> dict[str, tuple[float, ...]]
             raise ValueError(f"--list_speed is {text!r}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1")
         shares[axis] = tuple(_convert_to_share(number, text) for number in numbers.split(","))
     return shares
+
+
+def parse_memory_limit(text: str, count: int) -> tuple[int, ...]:
+    """Bytes from "16,8,8", gigabytes of each of `count` devices.
+
+    Raises:
+      ValueError: it is not written so, or the number is another.
+    """
+    try:
+        limits = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        limits = ()
+    if len(limits) != count or not all(math.isfinite(limit) and limit > 0 for limit in limits):
+        raise ValueError(
+            f"--memory_limit is {text!r}; write the gigabytes of each of the {count} devices, such as 16,8,8"
+        )
+    return tuple(round(limit * 1e9) for limit in limits)
 
 
 def _convert_to_share(number: str, text: str) -> float:

@@ -116,9 +116,9 @@ def build_training(
     return dataclasses.replace(built, loss=loss, updates=tuple(updates))
 
 
-def lower(built: Built, layout: Layout, devices: Sequence[str]) -> mtf_hetero.Lowering:
+def lower(built: Built, layout: Layout, devices: Sequence[str], wire_dtype: str | None = None) -> mtf_hetero.Lowering:
     """Lowers a graph to TensorFlow on the processors of a layout."""
-    mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(layout, devices)
+    mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(layout, devices, wire_dtype)
     return mtf_hetero.Lowering(built.graph, {built.mesh: mesh_impl})
 
 
@@ -132,6 +132,7 @@ def model_fn(
     layout: Layout,
     devices: Sequence[str],
     batch_size: int,
+    wire_dtype: str | None = None,
 ) -> EstimatorSpec:
     """What mtf_hetero.Estimator calls, once the keyword arguments are bound.
 
@@ -145,15 +146,16 @@ def model_fn(
       layout: how the tensors lie on the mesh.
       devices: one per processor.
       batch_size: images of a whole batch.
+      wire_dtype: as in mtf_hetero.UnevenMeshImpl.
     """
     if mode == ModeKeys.TRAIN:
         built = build_training(features["image"], labels, build=build, optimizer=optimizer, batch_size=batch_size)
-        lowering = lower(built, layout, devices)
+        lowering = lower(built, layout, devices, wire_dtype)
         with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
             train_op = tf.assign_add(tf.train.get_global_step(), 1).op  # the optimizer reads the step: count it last
         return EstimatorSpec(mode, loss=lowering.export_to_tf_tensor(built.loss), train_op=train_op)
     built = build_logits(features["image"], build)
-    logits = lower(built, layout, devices).export_to_tf_tensor(built.logits)
+    logits = lower(built, layout, devices, wire_dtype).export_to_tf_tensor(built.logits)
     predictions = {"class": tf.argmax(logits, axis=1), "probabilities": tf.nn.softmax(logits)}
     if mode == ModeKeys.PREDICT:
         return EstimatorSpec(mode, predictions=predictions)

@@ -16,6 +16,7 @@ Exit codes: 0, or 2 for a wrong flag or value (one line says which), 1 for a los
 and 143 after SIGTERM.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -63,13 +64,31 @@ _LIST_SPEED = flags.DEFINE_string(
     "list_speed",
     None,
     "Speeds of the processors along the first mesh axis, such as 70,25,5, or along several axes, such as "
-    "rows:2,1;cols:3,1. An axis without speeds is divided evenly.",
+    "rows:2,1;cols:3,1. An axis without speeds is divided evenly. auto: each device is measured on the model, and the "
+    "model is split only where that is faster than the fastest device alone.",
+)
+_MEMORY_LIMIT = flags.DEFINE_string(
+    "memory_limit",
+    None,
+    "Gigabytes that each device may take, such as 16,8,8, with --list_speed=auto; by default what TensorFlow reports.",
 )
 _DEVICES = flags.DEFINE_list(
     "devices",
     None,
     "One device per processor, the last mesh axis varying fastest: gpu:0,gpu:1,cpu:0. cpu:0,cpu:1,... are logical "
-    "devices of one CPU. By default every GPU that TensorFlow finds, then cpu:0.",
+    "devices of one CPU. With workers, worker:1/gpu:0 is a device of theirs. By default every GPU that TensorFlow "
+    "finds, then cpu:0; with workers, all devices of theirs.",
+)
+_WORKERS = flags.DEFINE_string(
+    "workers",
+    None,
+    "TensorFlow workers to train on, host:port,host:port; `python -m mtf_hetero.worker` is one. By default those that "
+    "TF_CONFIG or Slurm names, if any.",
+)
+_LOCAL_CLUSTER = flags.DEFINE_string(
+    "local_cluster",
+    None,
+    "Starts workers on this machine, each with so many cores, such as 1.0,0.5,0.25: unequal devices to try things on.",
 )
 _SEED = flags.DEFINE_integer("seed", _DEFAULTS.seed, "Seed of the initial values and of the order of the images.")
 _SAVE_CHECKPOINTS_SECS = flags.DEFINE_integer(
@@ -80,6 +99,12 @@ _TRACE_STEPS = flags.DEFINE_list(
     "trace_steps",
     [],
     "Steps of this run to trace, such as 5,50: a Chrome trace and a table of where the time goes, in MODEL_DIR/traces.",
+)
+_WIRE_DTYPE = flags.DEFINE_string(
+    "wire_dtype",
+    None,
+    f"{' or '.join(config_lib.WIRE_DTYPES)}: numbers are rounded to it where they are sent between devices, which "
+    "halves the bytes and makes results depend on the layout. By default nothing is rounded.",
 )
 
 
@@ -104,7 +129,11 @@ def read_config() -> config_lib.Config:
         mesh_shape=_MESH_SHAPE.value,
         layout=_LAYOUT.value,
         list_speed=_LIST_SPEED.value,
+        memory_limit=_MEMORY_LIMIT.value,
         devices=None if _DEVICES.value is None else tuple(_DEVICES.value),
+        workers=_WORKERS.value,
+        local_cluster=_LOCAL_CLUSTER.value,
+        wire_dtype=_WIRE_DTYPE.value,
         seed=_SEED.value,
         save_checkpoints_secs=_SAVE_CHECKPOINTS_SECS.value,
         trace_steps=config_lib.parse_trace_steps(_TRACE_STEPS.value),
@@ -115,20 +144,23 @@ def main(argv: Sequence[str]) -> int:
     """Trains as the flags say; returns the exit code."""
     run = None
     try:
-        try:
-            if len(argv) > 1:
-                raise ValueError(f"{argv[1]!r} is not a flag; write --name=value")
-            config = read_config()
-            # TensorFlow is loaded once the flags are known to be right, and its start-up messages are not for the user
-            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-            with quiet.stderr_held_back():
-                from models import training
+        with contextlib.ExitStack() as stack:
+            try:
+                if len(argv) > 1:
+                    raise ValueError(f"{argv[1]!r} is not a flag; write --name=value")
+                config = read_config()
+                # TensorFlow is loaded once the flags are known to be right; its start-up messages are not for the user
+                os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+                with quiet.stderr_held_back():
+                    from models import training
 
-                run = training.prepare(config)
-        except (ValueError, NotImplementedError) as error:
-            command_line.say(error)
-            return command_line.WRONG_USAGE
-        return run.train()
+                    run = training.prepare(config, stack)
+                if config.list_speed == config_lib.AUTO:
+                    run = training.measure(run)
+            except (ValueError, NotImplementedError) as error:
+                command_line.say(error)
+                return command_line.WRONG_USAGE
+            return run.train()
     except KeyboardInterrupt:
         code = 130
     except SystemExit as stop:  # mtf_hetero.Estimator raises it after SIGTERM, once it has saved

@@ -1,5 +1,6 @@
 """A training run: checked and laid out by `prepare`, then carried out by `Run.train`."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -10,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from layouts import LAYOUTS
-from models import network
-from models.config import Config, parse_list_speed
+from models import measured, network
+from models.config import AUTO, Config, parse_list_speed, parse_memory_limit
 from models.registry import MODELS, Model
 from mtf_hetero import Layout, data, tf
+from mtf_hetero.cluster import Cluster, LocalCluster, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.hooks import ProgressHook
 from mtf_hetero.layout import convert_to_mesh_shape
@@ -64,20 +66,24 @@ class Run:
       model: the model.
       dataset: the data.
       layout: how the tensors lie on the mesh.
+      cluster: where it takes place.
       devices: one per processor.
       model_dir: directory of checkpoints and summaries.
       parameters: number of trainable parameters.
       split_dims: the dimensions of the graph that the layout splits, as (name, size).
+      notes: lines for the user, about the workers and about the speeds that were measured.
     """
 
     config: Config
     model: Model
     dataset: data.Dataset
     layout: Layout
+    cluster: Cluster
     devices: tuple[str, ...]
     model_dir: str
     parameters: int
     split_dims: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def total_steps(self) -> int:
@@ -87,14 +93,14 @@ class Run:
     @functools.cached_property
     def estimator(self) -> Estimator:
         """The Estimator of this run."""
-        cpus = [int(device.split(":")[1]) for device in self.devices if device.startswith("cpu")]
-        session_config = tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": max(cpus, default=0) + 1})
         run_config = RunConfig(
             tf_random_seed=self.config.seed,
             save_checkpoints_secs=self.config.save_checkpoints_secs,
             save_summary_steps=_SUMMARY_STEPS,
             log_step_count_steps=None,  # the ProgressHook's business
-            session_config=session_config,
+            session_config=self.cluster.session_config(),
+            master=self.cluster.target,
+            workers=self.cluster.workers,
         )
         model_fn = functools.partial(
             network.model_fn,
@@ -103,6 +109,7 @@ class Run:
             layout=self.layout,
             devices=self.devices,
             batch_size=self.config.batch_size,
+            wire_dtype=self.config.wire_dtype,
         )
         return Estimator(model_fn, self.model_dir, run_config)
 
@@ -113,7 +120,8 @@ class Run:
             f"{self.config.model}: {self.parameters:,} parameters",
             f"{self.dataset.name}: {self.dataset.train_size:,} training and {self.dataset.test_size:,} test images of "
             f"{height} x {width} x {channels}",
-            f"mesh {self.layout.mesh_text} on {', '.join(self.devices)}",
+            *map(shorten, self.notes),
+            shorten(f"mesh {self.layout.mesh_text} on {', '.join(self.devices)}"),
         ]
         names = max((len(name) for name, _ in self.split_dims), default=0)
         for name, size in self.split_dims:
@@ -139,7 +147,7 @@ class Run:
                 hooks=[
                     ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS),
                     throughput,
-                    TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps),
+                    TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps, self.devices),
                 ],
                 max_steps=self.total_steps,
             )
@@ -161,31 +169,30 @@ class Run:
 
     def _train_input(self) -> Any:
         """Batches; where the layout splits nothing of an image but the batch, each processor's own slices of them."""
-        path = self.estimator.latest_checkpoint()
-        start = 0 if path is None else int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
         batch_size, augment = self.config.batch_size, data.Augmentation() if self.config.augment else None
         make = functools.partial(
             self.dataset.train_input_fn,
             batch_size,
             self.config.train_epochs,
             self.config.seed,
-            start_batch=start,
+            start_batch=tf.train.get_global_step().read_value(),  # also of a session made anew, after a worker is back
             augment=augment,
         )
         split = [dim for dim in ("batch", "height", "width", "channels") if self.layout.axis_of(dim) is not None]
         return data.laid_out_batches(make, self.layout, batch_size, self.devices) if split == ["batch"] else make()
 
 
-def prepare(config: Config) -> Run:
+def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
     """Checks a configuration as a whole and lays the model out, without training anything.
 
     The model is built and lowered once in a graph that is thrown away.
 
     Args:
       config: what the user asked for.
+      stack: what a run needs until its end, workers of a local cluster, is entered here.
 
     Raises:
-      ValueError: parts of it that do not exist or do not fit together.
+      ValueError: parts of it that do not exist or do not fit together, or a worker that does not answer.
       NotImplementedError: a layout that splits what an operation needs whole.
     """
     tf.logging.set_verbosity(tf.logging.ERROR)
@@ -195,36 +202,67 @@ def prepare(config: Config) -> Run:
         raise ValueError(
             f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, or rules such as conv1/filters:all"
         )
-    devices = _devices(config)
-    empty = _mesh(config, devices)
     dataset = data.load(config.dataset, config.data_dir)
     if config.batch_size > dataset.train_size:
         raise ValueError(
             f"--batch_size is {config.batch_size}, but {config.dataset} has {dataset.train_size} training images; "
             "give a smaller one"
         )
-    model = MODELS[config.model]
+    cluster, notes = _cluster(config, stack)
+    if config.memory_limit is not None:
+        parse_memory_limit(config.memory_limit, len(cluster.devices))
+    empty = _mesh(config, cluster.devices)
     with tf.Graph().as_default():
-        tf.train.create_global_step()
-        built = network.build_training(
-            tf.zeros([config.batch_size, *dataset.image_shape]),
-            tf.zeros([config.batch_size], tf.int32),
-            build=functools.partial(model.build, classes=dataset.classes),
-            optimizer=_optimizer(config, _total_steps(config, dataset)),
-        )
+        built = _build(config, dataset)
         layout = _layout(config, built.graph, empty)
-        network.lower(built, layout, devices)
+        network.lower(built, layout, cluster.devices)
     if config.model_dir is not None:
         _check_checkpoint(config.model_dir, {v.name: v.shape.to_integer_list for v in built.graph.all_variables})
     return Run(
         config=config,
-        model=model,
+        model=MODELS[config.model],
         dataset=dataset,
         layout=layout,
-        devices=devices,
+        cluster=cluster,
+        devices=cluster.devices,
         model_dir=_make_model_dir(config.model_dir),
         parameters=sum(v.size for v in built.graph.trainable_variables),
         split_dims=_split_dims(built.graph, layout),
+        notes=notes,
+    )
+
+
+def measure(run: Run) -> Run:
+    """The same run, laid out by the speeds that its devices are measured to have. It shows how it gets on.
+
+    Raises:
+      ValueError: the step fits on no set of the devices.
+      NotImplementedError: an operation that cannot be measured by itself.
+    """
+    config, limits = run.config, None
+    if config.memory_limit is not None:
+        parsed = parse_memory_limit(config.memory_limit, len(run.devices))
+        limits = dict(zip(run.devices, parsed, strict=True))
+    layout, devices, lines = measured.choose(
+        lambda: _build(config, run.dataset).graph,
+        run.layout,
+        run.cluster,
+        memory_limits=limits,
+        keep=config.local_cluster is None,  # the next one's workers have other addresses, or other speeds
+        progress=True,
+    )
+    split_dims = run.split_dims if layout.size > 1 else ()
+    return dataclasses.replace(run, layout=layout, devices=devices, split_dims=split_dims, notes=(*run.notes, *lines))
+
+
+def _build(config: Config, dataset: data.Dataset) -> network.Built:
+    """The training step, on no images, in the default graph."""
+    tf.train.create_global_step()
+    return network.build_training(
+        tf.zeros([config.batch_size, *dataset.image_shape]),
+        tf.zeros([config.batch_size], tf.int32),
+        build=functools.partial(MODELS[config.model].build, classes=dataset.classes),
+        optimizer=_optimizer(config, _total_steps(config, dataset)),
     )
 
 
@@ -238,16 +276,25 @@ def _optimizer(config: Config, total_steps: int) -> network.Optimizer:
     return network.Optimizer(config.optimizer, config.learning_rate, decay_steps)
 
 
-def _devices(config: Config) -> tuple[str, ...]:
-    gpus = len(tf.config.list_physical_devices("GPU"))
-    if config.devices is None:
-        return (*[f"gpu:{index}" for index in range(gpus)], "cpu:0")
-    for device in config.devices:
-        kind, index = device.split(":")
-        if kind == "gpu" and int(index) >= gpus:
-            found = ", ".join(f"gpu:{i}" for i in range(gpus)) or "no GPU"
-            raise ValueError(f"--devices names {device!r}, but TensorFlow finds {found}; name a device that is there")
-    return config.devices
+def _cluster(config: Config, stack: contextlib.ExitStack) -> tuple[Cluster, tuple[str, ...]]:
+    """Where the run takes place, and what the user should know of it."""
+    devices, notes = config.devices, []
+    if config.local_cluster is not None:
+        local = LocalCluster(config.local_cluster, report=notes.append)
+        try:
+            cluster = stack.enter_context(local)
+        except RuntimeError as error:
+            raise ValueError(f"--local_cluster is {config.local_cluster!r}: {error}") from error
+        notes += local.describe()
+        if devices is not None:
+            cluster = Cluster.from_workers(cluster.workers, devices, timeout_seconds=60.0)
+    elif config.workers is not None:
+        cluster = Cluster.from_workers(config.workers, devices)
+    else:
+        cluster = Cluster.from_environment(devices) or Cluster.local(devices)
+    if cluster.workers and not config.local_cluster:
+        notes.append(cluster.describe())
+    return cluster, tuple(notes)
 
 
 def _mesh(config: Config, devices: tuple[str, ...]) -> Layout:
@@ -255,7 +302,7 @@ def _mesh(config: Config, devices: tuple[str, ...]) -> Layout:
     mesh_shape = convert_to_mesh_shape(config.mesh_shape or f"all:{len(devices)}")
     if not mesh_shape:
         raise ValueError(f"--mesh_shape is {config.mesh_shape!r}, which has no axis; write one such as all:3")
-    shares = {} if config.list_speed is None else parse_list_speed(config.list_speed, mesh_shape[0][0])
+    shares = {} if config.list_speed in (None, AUTO) else parse_list_speed(config.list_speed, mesh_shape[0][0])
     layout = Layout(mesh_shape, (), shares)
     if layout.size != len(devices):
         raise ValueError(

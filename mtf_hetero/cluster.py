@@ -38,10 +38,12 @@ __all__ = [
     "check_reachable",
     "convert_to_fractions",
     "convert_to_workers",
+    "shorten",
     "task_of_environment",
 ]
 
 SLURM_PORT = 8888  # of the first task on a node, as in TensorFlow's SlurmClusterResolver
+_FULL_NAME = re.compile(r"/job:(\w+)(?:/replica:0)?/task:(\d+)/device:(\w+):(\d+)")
 _LOCAL_DEVICE = re.compile(r"/?(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
 _WORKER_DEVICE = re.compile(r"(?:/job:)?worker(?:/task)?:(\d+)/(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
 
@@ -158,7 +160,9 @@ class Cluster:
     @functools.cached_property
     def target(self) -> str:
         """The target of every session; with workers, that of this process's server, which this starts."""
-        return _start_chief(self.chief or f"{_own_host(self.workers)}:0").target if self.workers else ""
+        if not self.workers:
+            return ""
+        return _start_chief(self.chief or f"{_own_host(self.workers)}:0", self.cpus).target
 
     def session_config(self) -> Any:
         """A tf.ConfigProto for every session of the run."""
@@ -290,6 +294,16 @@ def _full_name(job: str, task: int, kind: str, index: int) -> str:
     return f"/job:{job}/task:{task}/device:{kind.upper()}:{index}"
 
 
+def shorten(text: str) -> str:
+    """A text in which devices are named as the user names them.
+
+    Example:
+      >>> shorten("/job:worker/task:1/device:GPU:0 and /job:chief/task:0/device:CPU:1")
+      'worker:1/gpu:0 and cpu:1'
+    """
+    return _FULL_NAME.sub(lambda m: f"{'' if m[1] == 'chief' else f'{m[1]}:{m[2]}/'}{m[3].lower()}:{m[4]}", text)
+
+
 def _cpus(devices: Sequence[tuple[str, int]]) -> int:
     return 1 + max((index for kind, index in devices if kind == "cpu"), default=0)
 
@@ -326,10 +340,12 @@ def _own_host(workers: Sequence[str]) -> str:
 
 
 @functools.cache
-def _start_chief(address: str) -> Any:
+def _start_chief(address: str, cpus: int) -> Any:
     """Starts this process's server, once: TensorFlow cannot stop one."""
+    config = tf.ConfigProto(device_count={"CPU": cpus})
+    config.gpu_options.allow_growth = True
     try:
         # Not by the name "chief": a session must not bring along the very task that the server was started as
-        return tf.train.Server({"client": [address]}, job_name="client", task_index=0)
+        return tf.train.Server({"client": [address]}, job_name="client", task_index=0, config=config)
     except tf.errors.OpError as error:
         raise ValueError(f"chief is {address!r}, where no server can be started: is the port in use?") from error

@@ -6,10 +6,15 @@ the device that holds them.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero.partition import split_by_share
+
+# Of a tensor, up to which one processor sums for all of them: a message costs as much as some hundred kilobytes
+SMALL_BYTES = 2**18
 
 _REDUCTIONS = {
     "SUM": tf.add_n,
@@ -29,19 +34,111 @@ def reduce(xs: Sequence[Any], reduction: str = "SUM") -> Any:
     return _REDUCTIONS[reduction](list(xs)) if len(xs) > 1 else xs[0]
 
 
-def allreduce(xs: Sequence[Any], devices: Sequence[str], reduction: str = "SUM") -> list[Any]:
-    """Every processor gets the reduction of all. It is computed once, so that all get the same bits.
+def allreduce(
+    xs: Sequence[Any],
+    devices: Sequence[str],
+    reduction: str = "SUM",
+    *,
+    shares: Sequence[float] | None = None,
+    wire_dtype: Any = None,
+) -> list[Any]:
+    """Every processor gets the reduction of all, and all get the same bits.
+
+    How, follows from where the devices are, how many there are, and how much there is to send:
+
+    * Devices of one memory: the first computes it, and the others read it.
+    * Two devices: each sends its own to the other, both ways at once, and both compute it.
+    * More devices, up to SMALL_BYTES: the first collects all and sends the result: the fewest messages.
+    * More devices, more bytes: each computes a part, as large as its share, and sends that to the others, so that no
+      device has to carry it all, and a slow one carries little.
 
     Args:
       xs: one tensor per processor, all of one shape.
       devices: one device per processor.
       reduction: "SUM", "MAX" or "MIN".
+      shares: one positive weight per processor: how much of the work each does; None: equal weights.
+      wire_dtype: the type to which floating-point numbers are rounded before they are sent; None: they are not.
     """
     if len(xs) == 1:
         return list(xs)
+    if share_memory(devices):
+        with tf.device(devices[0]):
+            total = reduce(xs, reduction)
+        return [total, *(_copy(total, device) for device in devices[1:])]
+    if len(xs) == 2:
+        return _exchange(xs, devices, reduction, wire_dtype)
+    if xs[0].shape.num_elements() * xs[0].dtype.size <= SMALL_BYTES:
+        return _collect(xs, devices, reduction, wire_dtype)
+    return _divide(xs, devices, reduction, shares or [1] * len(xs), wire_dtype)
+
+
+def _exchange(xs: Sequence[Any], devices: Sequence[str], reduction: str, wire_dtype: Any) -> list[Any]:
+    packed = _pack_all(xs, devices, wire_dtype)
+    results = []
+    for device in devices:
+        with tf.device(device):
+            results.append(reduce([_unpack(part, xs[0].dtype) for part in packed], reduction))
+    return results
+
+
+def _collect(xs: Sequence[Any], devices: Sequence[str], reduction: str, wire_dtype: Any) -> list[Any]:
+    packed = _pack_all(xs[1:], devices[1:], wire_dtype)
     with tf.device(devices[0]):
-        total = reduce(xs, reduction)
-    return [total, *(_copy(total, device) for device in devices[1:])]
+        total = _pack(reduce([xs[0], *(_unpack(part, xs[0].dtype) for part in packed)], reduction), wire_dtype)
+    results = []
+    for device in devices:
+        with tf.device(device):
+            results.append(_unpack(total, xs[0].dtype) if wire_dtype else tf.identity(total))
+    return results
+
+
+def _divide(
+    xs: Sequence[Any], devices: Sequence[str], reduction: str, shares: Sequence[float], wire_dtype: Any
+) -> list[Any]:
+    shape, dtype = xs[0].shape.as_list(), xs[0].dtype
+    sizes = split_by_share(math.prod(shape), shares, minimum=0)
+    parts = []  # of each processor, one for each other
+    for x, device in zip(xs, devices, strict=True):
+        with tf.device(device):
+            parts.append([_pack(part, wire_dtype) for part in tf.split(tf.reshape(x, [-1]), sizes)])
+    totals = []
+    for number, device in enumerate(devices):
+        with tf.device(device):
+            totals.append(_pack(reduce([_unpack(own[number], dtype) for own in parts], reduction), wire_dtype))
+    results = []
+    for device in devices:
+        with tf.device(device):
+            results.append(tf.reshape(tf.concat([_unpack(total, dtype) for total in totals], 0), shape))
+    return results
+
+
+def share_memory(devices: Sequence[str]) -> bool:
+    """Whether the devices are CPUs of one process, so that nothing has to be sent between them."""
+    specs = [tf.DeviceSpec.from_string(device) for device in devices]
+    return all((spec.device_type or "CPU") == "CPU" for spec in specs) and (
+        len({(spec.job, spec.task) for spec in specs}) == 1
+    )
+
+
+def _pack(x: Any, wire_dtype: Any) -> Any:
+    """A tensor as it is sent: rounded where that makes it smaller."""
+    return (
+        x
+        if wire_dtype is None or not x.dtype.is_floating or x.dtype.size <= wire_dtype.size
+        else tf.cast(x, wire_dtype)
+    )
+
+
+def _pack_all(xs: Sequence[Any], devices: Sequence[str], wire_dtype: Any) -> list[Any]:
+    packed = []
+    for x, device in zip(xs, devices, strict=True):
+        with tf.device(device):
+            packed.append(_pack(x, wire_dtype))
+    return packed
+
+
+def _unpack(x: Any, dtype: Any) -> Any:
+    return x if x.dtype == dtype else tf.cast(x, dtype)
 
 
 def _copy(x: Any, device: str) -> Any:
@@ -69,43 +166,50 @@ def join(pieces: Sequence[Any], grid: Sequence[int]) -> Any:
     return pieces[0]
 
 
-def move(xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any]) -> list[Any]:
+def move(xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any], wire_dtype: Any = None) -> list[Any]:
     """Rearranges slices as planned by `mtf_hetero.blocks`: only pieces that a processor lacks travel to it.
 
     Args:
       xs: one tensor per processor.
       devices: one device per processor.
       moves: one `blocks.Move` per processor.
+      wire_dtype: as in `allreduce`. Where one piece is rounded all are, so that copies of a slice stay equal.
     """
-    piece_of = _cutter(xs, devices)
+    if all(plan.is_local(pnum) for pnum, plan in enumerate(moves)) or share_memory(devices):
+        wire_dtype = None
+    piece_of = _cutter(xs, devices, wire_dtype)
     results = []
-    for device, plan in zip(devices, moves, strict=True):
+    for x, device, plan in zip(xs, devices, moves, strict=True):
         with tf.device(device):
-            results.append(_reshaped(join([piece_of(piece) for piece in plan.pieces], plan.grid), plan))
+            pieces = [_unpack(piece_of(piece), x.dtype) for piece in plan.pieces]
+            results.append(_reshaped(join(pieces, plan.grid), plan))
     return results
 
 
-def fetch(xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any]) -> list[Any]:
+def fetch(xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any], wire_dtype: Any = None) -> list[Any]:
     """Gives each processor a box of a tensor, as planned by `mtf_hetero.blocks`: a halo exchange, for instance.
 
     Args:
       xs: one tensor per processor.
       devices: one device per processor.
       windows: one `blocks.Window` per processor, or None for a processor that needs nothing.
+      wire_dtype: as in `allreduce`; what a processor has itself is not rounded.
 
     Returns:
       One tensor per processor, or None.
     """
-    piece_of = _cutter(xs, devices)
+    own = _cutter(xs, devices, None)
+    sent = own if wire_dtype is None or share_memory(devices) else _cutter(xs, devices, wire_dtype)
     results = []
-    for x, device, window in zip(xs, devices, windows, strict=True):
+    for pnum, (x, device, window) in enumerate(zip(xs, devices, windows, strict=True)):
         y = None
         if window is not None:
             with tf.device(device):
                 if not window.pieces:
                     y = tf.zeros(window.size, x.dtype)
                 else:
-                    y = join([piece_of(piece) for piece in window.pieces], window.grid)
+                    pieces = [(own if piece.source == pnum else sent)(piece) for piece in window.pieces]
+                    y = join([_unpack(piece, x.dtype) for piece in pieces], window.grid)
                     y = tf.pad(y, window.padding) if any(map(any, window.padding)) else y
         results.append(y)
     return results
@@ -118,32 +222,36 @@ def _reshaped(x: Any, plan: Any) -> Any:
     return x
 
 
-def _cutter(xs: Sequence[Any], devices: Sequence[str]) -> Callable[[Any], Any]:
-    """A function that cuts a piece out where it is; the same piece is cut once, whoever needs it."""
+def _cutter(xs: Sequence[Any], devices: Sequence[str], wire_dtype: Any) -> Callable[[Any], Any]:
+    """A function that cuts a piece out where it is, as it is sent; the same piece is cut once, whoever needs it."""
 
     @functools.cache
     def piece_of(piece: Any) -> Any:
         with tf.device(devices[piece.source]):
-            return cut(xs[piece.source], piece.begin, piece.size)
+            return _pack(cut(xs[piece.source], piece.begin, piece.size), wire_dtype)
 
     return piece_of
 
 
-def reduce_scatter(xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any]) -> list[Any]:
+def reduce_scatter(
+    xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any], wire_dtype: Any = None
+) -> list[Any]:
     """Every processor gets its part of the sum of all: each cuts its addend to that part before it is sent.
 
     Args:
       xs: one tensor per processor, all of one shape.
       devices: one device per processor.
       moves: one `blocks.Move` per processor, made of one piece; the piece is cut from every addend.
+      wire_dtype: as in `allreduce`.
     """
+    wire_dtype = None if share_memory(devices) else wire_dtype
     results = []
     for device, plan in zip(devices, moves, strict=True):
         (piece,) = plan.pieces
         addends = []
         for x, source in zip(xs, devices, strict=True):
             with tf.device(source):
-                addends.append(cut(x, piece.begin, piece.size))
+                addends.append(_pack(cut(x, piece.begin, piece.size), wire_dtype))
         with tf.device(device):
-            results.append(_reshaped(reduce(addends), plan))
+            results.append(_reshaped(reduce([_unpack(addend, xs[0].dtype) for addend in addends]), plan))
     return results

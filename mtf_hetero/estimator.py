@@ -20,6 +20,7 @@ from mtf_hetero import _estimator_input
 from mtf_hetero._compat import tf
 from mtf_hetero._estimator_config import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec, check_number
 from mtf_hetero._estimator_schedule import train_and_evaluate
+from mtf_hetero.cluster import WaitingSessionCreator, WorkerWatch, check_reachable
 from mtf_hetero.hooks import (
     LOSS_COLLECTION_KEY,
     ProgressHook,
@@ -147,21 +148,7 @@ class Estimator:
 
     def _train(self, spec: EstimatorSpec, hooks: list[Any]) -> None:
         loss = None
-        stop = StopOnSignalHook()
-        with (
-            stop,
-            tf.train.MonitoredTrainingSession(
-                master=self._config.master,
-                checkpoint_dir=self.model_dir,
-                scaffold=spec.scaffold,
-                hooks=[*hooks, stop],
-                save_checkpoint_secs=None,  # _training_hooks makes the hook, for the sake of its place and listeners
-                save_checkpoint_steps=None,
-                save_summaries_steps=self._config.save_summary_steps,
-                log_step_count_steps=self._config.log_step_count_steps or 0,
-                config=self._session_config(),
-            ) as session,
-        ):
+        with StopOnSignalHook() as stop, self._session(spec, [*hooks, stop], stop) as session:
             while not (session.should_stop() or stop.requested):
                 _, loss = session.run([spec.train_op, spec.loss])
         if loss is None:
@@ -172,7 +159,13 @@ class Estimator:
     def _training_hooks(self, spec: EstimatorSpec, step: Any, hooks: list[Any], listeners: list[Any]) -> list[Any]:
         """All hooks in order: NaN is found before anything is saved, and all others run before the saver."""
         hooks = [*spec.training_chief_hooks, *spec.training_hooks, *hooks]
-        every = self._config.log_step_count_steps
+        every, summaries = self._config.log_step_count_steps, self._config.save_summary_steps
+        if every:
+            hooks.insert(0, tf.train.StepCounterHook(every_n_steps=every, output_dir=self.model_dir))
+        if summaries:
+            hooks.insert(
+                0, tf.train.SummarySaverHook(save_steps=summaries, output_dir=self.model_dir, scaffold=spec.scaffold)
+            )
         if every and not any(isinstance(hook, ProgressHook) for hook in hooks):
             hooks.append(tf.train.LoggingTensorHook({"step": step, "loss": spec.loss}, every_n_iter=every))
         savers = [hook for hook in hooks if isinstance(hook, tf.train.CheckpointSaverHook)]
@@ -223,12 +216,12 @@ class Estimator:
             update = tf.group(*(update for _, update in metrics.values()))
             values = {key: value for key, (value, _) in metrics.items()}
             final = tf.train.FinalOpsHook({**values, tf.GraphKeys.GLOBAL_STEP: tf.train.get_global_step()})
-            done = 0
-            with self._session(spec, checkpoint_path, [*spec.evaluation_hooks, *(hooks or ()), final]) as session:
-                while not session.should_stop() and (steps is None or done < steps):
+            count = _CountHook()
+            hooks = [*spec.evaluation_hooks, *(hooks or ()), final, count]
+            with self._session(spec, hooks, StopOnSignalHook(()), checkpoint_path) as session:
+                while not session.should_stop() and (steps is None or count.steps < steps):
                     session.run(update)
-                    done += 1
-        if not done:
+        if not count.steps:
             raise ValueError(
                 "evaluate: input_fn gave no batch; check its data, and its batch size against their number"
             )
@@ -260,15 +253,23 @@ class Estimator:
         return _examples(batches) if yield_single_examples else batches
 
     def _batches(self, input_fn: Any, keys: Any, hooks: list[Any], checkpoint_path: str) -> Generator:
-        with self._new_graph() as graph:
-            spec = self._build(input_fn, ModeKeys.PREDICT, warn_if_endless=True)
-            fetches = _select(spec.predictions, keys)
-            session = self._session(spec, checkpoint_path, [*spec.prediction_hooks, *hooks])
-        with _left_in(graph, session):
-            while not session.should_stop():
-                with graph.as_default():  # not while the caller has the batch: it may have a graph of its own
-                    batch = session.run(fetches)
-                yield batch
+        check_reachable(self._config.workers)
+        with WorkerWatch(self._config.workers) as watch:
+            with self._new_graph() as graph:
+                spec = self._build(input_fn, ModeKeys.PREDICT, warn_if_endless=True)
+                fetches = _select(spec.predictions, keys)
+                session = tf.train.SingularMonitoredSession(  # begun anew, it would give batches twice
+                    hooks=[*spec.prediction_hooks, *hooks, watch],
+                    scaffold=spec.scaffold,
+                    master=self._config.master,
+                    config=self._session_config(),
+                    checkpoint_filename_with_path=checkpoint_path,
+                )
+            with _left_in(graph, session):
+                while not session.should_stop():
+                    with graph.as_default():  # not while the caller has the batch: it may have a graph of its own
+                        batch = session.run(fetches)
+                    yield batch
 
     @contextlib.contextmanager
     def _new_graph(self) -> Iterator[Any]:
@@ -297,14 +298,33 @@ class Estimator:
             tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
         return dataclasses.replace(spec, scaffold=scaffold)
 
-    def _session(self, spec: EstimatorSpec, checkpoint_path: str, hooks: list[Any]) -> Any:
+    @contextlib.contextmanager
+    def _session(
+        self, spec: EstimatorSpec, hooks: list[Any], stop: StopOnSignalHook, checkpoint_path: str | None = None
+    ) -> Iterator[Any]:
+        """A monitored session, which outlives workers.
+
+        Args:
+          spec: with its scaffold.
+          hooks: all hooks.
+          stop: ends a wait for a worker.
+          checkpoint_path: what to restore; None: the last checkpoint in the model directory, if there is one.
+        """
+        workers = self._config.workers
         creator = tf.train.ChiefSessionCreator(
             scaffold=spec.scaffold,
             master=self._config.master,
             config=self._session_config(),
+            checkpoint_dir=None if checkpoint_path else self.model_dir,
             checkpoint_filename_with_path=checkpoint_path,
         )
-        return tf.train.MonitoredSession(session_creator=creator, hooks=hooks)
+        if workers:
+            creator = WaitingSessionCreator(creator, workers, check=stop.check)
+        with (
+            WorkerWatch(workers) as watch,
+            tf.train.MonitoredSession(session_creator=creator, hooks=[*hooks, watch]) as session,
+        ):
+            yield session
 
     def _session_config(self) -> Any:
         config = self._config.session_config
@@ -338,6 +358,19 @@ class Estimator:
         writer.flush()
         text = ", ".join(f"{key} = {value:g}" for key, value in sorted(scalars.items()))
         tf.logging.info("evaluated step %d: %s", step, text)
+
+
+class _CountHook(tf.train.SessionRunHook):
+    """Counts the steps of a session: one made anew after a worker was lost begins with the first batch again."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.steps = 0
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.steps += 1
 
 
 def _with_model_dir(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:

@@ -60,6 +60,11 @@ class StopOnSignalHook(tf.train.SessionRunHook):
         """Whether a signal has asked for a stop."""
         return bool(self._handled or self._watched)
 
+    def check(self) -> None:
+        """Raises what the context raises at its end, once a signal has arrived. For whoever waits between two steps."""
+        if self.requested:
+            self._raise((self._handled or self._watched)[0])
+
     @property
     def _interrupted(self) -> bool:
         return max(len(self._handled), len(self._watched)) > 1
@@ -82,8 +87,8 @@ class StopOnSignalHook(tf.train.SessionRunHook):
             signal.signal(number, handler)
         self._previous = {}
         self._session = None
-        if self.requested and (exception_type is None or self._interrupted):
-            self._raise((self._handled or self._watched)[0])
+        if exception_type is None or self._interrupted:
+            self.check()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         self._session = session

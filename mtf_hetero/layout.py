@@ -172,6 +172,13 @@ class Layout:
         axis = self.axis_of(dim_name)
         return None if axis is None else self._axis_names[axis]
 
+    def weights(self, axis_name: str) -> tuple[float, ...]:
+        """Relative part of each coordinate of a mesh axis: its shares, or else the mean of the exact sizes on it."""
+        count = dict(self.mesh_shape)[axis_name]
+        sized = [sizes for dim, sizes in self.sizes if self.axis_name_of(dim) == axis_name]
+        means = tuple(math.fsum(sizes[i] / sum(sizes) for sizes in sized) for i in range(count)) if sized else None
+        return dict(self.shares).get(axis_name) or means or (1.0,) * count
+
     def coordinates(self, pnum: int) -> tuple[int, ...]:
         """Mesh coordinates of a processor: the last axis varies fastest, as in mtf."""
         coordinates = []

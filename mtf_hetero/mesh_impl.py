@@ -23,9 +23,11 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
       devices: one TensorFlow device per processor, the last mesh axis varying fastest.
       shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
       sizes: {tensor dimension: exact size of each slice}; wins over the shares.
+      wire_dtype: a type, tf.bfloat16 for instance, to which floating-point numbers are rounded where they are sent from
+        one device's memory to another's: half the bytes, and results that depend on the layout. None: nothing is.
 
     Raises:
-      ValueError: a share, size or device count that does not fit the mesh.
+      ValueError: a share, size or device count that does not fit the mesh, or a wire_dtype that is no floating type.
 
     Example:
       mesh_impl = UnevenMeshImpl("all:3", "filters:all", ["gpu:0", "gpu:1", "cpu:0"], shares={"all": [70, 25, 5]})
@@ -41,6 +43,7 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         devices: Sequence[str],
         shares: Mapping[str, Sequence[float]] | None = None,
         sizes: Mapping[str, Sequence[int]] | None = None,
+        wire_dtype: Any = None,
     ) -> None:
         self.layout = Layout(shape, layout, shares or (), sizes or ())
         if isinstance(devices, str) or len(devices) != self.layout.size:
@@ -48,12 +51,17 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
                 f"devices are {devices!r}, but the mesh {self.layout.mesh_text} has {self.layout.size} processors; "
                 "give one device per processor"
             )
+        self.wire_dtype = None if wire_dtype is None else tf.as_dtype(wire_dtype)
+        if self.wire_dtype is not None and not self.wire_dtype.is_floating:
+            raise ValueError(
+                f"wire_dtype is {wire_dtype!r}; it must be a floating-point type such as tf.bfloat16, or None"
+            )
         super().__init__(mtf.Shape(self.layout.mesh_shape), mtf.LayoutRules(self.layout.rules), list(devices))
 
     @classmethod
-    def from_layout(cls, layout: Layout, devices: Sequence[str]) -> "UnevenMeshImpl":
+    def from_layout(cls, layout: Layout, devices: Sequence[str], wire_dtype: Any = None) -> "UnevenMeshImpl":
         """An implementation of the mesh that `layout` describes."""
-        return cls(layout.mesh_shape, layout.rules, devices, dict(layout.shares), dict(layout.sizes))
+        return cls(layout.mesh_shape, layout.rules, devices, dict(layout.shares), dict(layout.sizes), wire_dtype)
 
     def tensor_layout(self, arg: Any) -> Any:
         shape = arg.shape if isinstance(arg, mtf.Tensor) else arg
@@ -81,9 +89,20 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         return sum(mtf.list_product(self.slice_shape(tensor_shape, pnum)) for pnum in range(self.size))
 
     def allreduce(self, x: Any, mesh_axes: Sequence[int], reduction_fn_string: str) -> Any:
-        return self._collective_with_groups(
-            x, mesh_axes, lambda xs, devices: collectives.allreduce(xs, devices, reduction_fn_string)
-        )
+        shares = self._shares_within_group(mesh_axes)
+
+        def allreduce(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
+            return collectives.allreduce(xs, devices, reduction_fn_string, shares=shares, wire_dtype=self.wire_dtype)
+
+        return self._collective_with_groups(x, mesh_axes, allreduce)
+
+    def _shares_within_group(self, mesh_axes: Sequence[int]) -> list[float]:
+        """The relative weight of each processor among those that differ in these axes alone, in their order."""
+        weights: list[float] = [1.0]
+        for index in sorted(mesh_axes):
+            shares = self.layout.weights(self.layout.mesh_shape[index][0])
+            weights = [weight * share for weight in weights for share in shares]
+        return weights
 
     def _check_even(self, mesh_axis: int, what: str) -> None:
         axis, count = self.layout.mesh_shape[mesh_axis]

@@ -34,10 +34,10 @@ from mtf_hetero._profile_devices import cache_directory, descriptions, memory_li
 from mtf_hetero._profile_link import measure_link
 from mtf_hetero._profile_run import convert_to_loop_config, time_steps
 from mtf_hetero._profile_work import Group, read
-from mtf_hetero.cluster import Cluster, UnreachableWorkerError
+from mtf_hetero.cluster import Cluster, UnreachableWorkerError, shorten
 from mtf_hetero.layout import Layout
 
-__all__ = ["Effort", "Measured", "conclusion", "main", "measure", "table", "time_steps"]
+__all__ = ["Effort", "Measured", "cache_directory", "conclusion", "main", "measure", "table", "time_steps"]
 
 WRONG_USAGE = 2
 
@@ -205,7 +205,7 @@ def table(measured: Measured) -> str:
     lines += ["\nlinks"] * bool(links)
     for (a, b), link in links.items():
         lines.append(f"  {a} - {b}: {link.latency_seconds * 1e6:.0f} us, {link.bytes_per_second / 1e9:.3g} GB/s")
-    return "\n".join(lines)
+    return shorten("\n".join(lines))
 
 
 def conclusion(measured: Measured) -> str:
@@ -215,7 +215,7 @@ def conclusion(measured: Measured) -> str:
     split = measured.best_split()
     lines += [split.reason, *split.left_out.values()]
     lines += [f"  {name}: {', '.join(map(str, sizes))}" for name, sizes in split.sizes.items() if split.is_worth]
-    return "\n".join(lines)
+    return shorten("\n".join(lines))
 
 
 class _Parser(argparse.ArgumentParser):

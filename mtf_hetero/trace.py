@@ -10,17 +10,19 @@ import collections
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import chrome_trace, tf
 
-TRANSFER = re.compile(r"_?(Host)?(Send|Recv)$")
+RECEIVED = "RecvTensor"  # a tensor on its way from another worker, from the moment at which it was there to be sent
+TRANSFER = re.compile(rf"_?(Host)?(Send|Recv)$|{RECEIVED}")
 _CLASSES = (
     ("convolution", re.compile(r"Conv\dD")),
     ("matrix product", re.compile(r"MatMul|Einsum")),
     ("transfer and waiting", TRANSFER),
 )
+_EDGE = re.compile(r"^(?:\[.*?\] )*edge_\d+_(\S+) from .*$")
 _PREFIX = re.compile(r"_(Mkl|Fused)?(Native)?")
 
 
@@ -80,6 +82,9 @@ def read(metadata: Any) -> tuple[Event, ...]:
             continue
         for node in stats.node_stats:
             name = node.node_name.split(":")[0]
+            if name == RECEIVED:  # it is labelled with its size, its speed and the edge of the graph
+                name = _EDGE.sub(r"\1", node.timeline_label)
+                kinds[name] = RECEIVED
             kind = _PREFIX.sub("", kinds.get(name, node.timeline_label.split(" = ")[-1].split("(")[0] or name), count=1)
             begin = node.all_start_micros + node.op_start_rel_micros
             end = node.all_start_micros + node.op_end_rel_micros
@@ -99,43 +104,87 @@ def totals(events: Sequence[Event], key: Callable[[Event], str]) -> dict[str, fl
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
-def busy_seconds(events: Sequence[Event]) -> dict[str, float]:
-    """{device: seconds in which it did anything but transfer and wait}."""
-    busy: dict[str, float] = {event.device: 0.0 for event in events}
-    ends: dict[str, float] = dict.fromkeys(busy, 0.0)
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """How a device spent a step, in seconds that add up to it.
+
+    Args:
+      computing: it did something.
+      receiving: it did nothing, while a tensor was on its way to it from another worker.
+      waiting: neither.
+    """
+
+    computing: float
+    receiving: float
+    waiting: float
+
+
+def usage(events: Sequence[Event], devices: Sequence[str] | None = None) -> dict[str, Usage]:
+    """How each device spent the step.
+
+    Args:
+      events: of one step.
+      devices: of the mesh, "cpu:0" or "/job:worker/task:1/device:GPU:0"; None: all that occur.
+    """
+    found = sorted({event.device for event in events})
+    if devices is not None:
+        found = [device for device in found if any(_is(device, other) for other in devices)]
+    span = max((event.end_seconds for event in events), default=0.0)
+    result = {}
+    for device in found:
+        own = [event for event in events if event.device == device]
+        computing = _covered(event for event in own if not TRANSFER.search(event.kind))
+        busy = _covered(event for event in own if not TRANSFER.search(event.kind) or event.kind == RECEIVED)
+        result[device] = Usage(computing, busy - computing, span - busy)
+    return result
+
+
+def _is(full: str, device: str) -> bool:
+    """Whether a device of a trace is the one that a user names, who may leave out parts of the name."""
+    a, b = tf.DeviceSpec.from_string(full), tf.DeviceSpec.from_string(device)
+    parts = ("job", "task", "device_type", "device_index")
+    return all(getattr(b, part) in (None, getattr(a, part)) for part in parts)
+
+
+def _covered(events: Iterable[Event]) -> float:
+    """Seconds in which at least one of the events went on."""
+    seconds = end = 0.0
     for event in sorted(events, key=lambda event: event.begin_seconds):
-        if not TRANSFER.search(event.kind):
-            begin = max(event.begin_seconds, ends[event.device])
-            busy[event.device] += max(event.end_seconds - begin, 0.0)
-            ends[event.device] = max(ends[event.device], event.end_seconds)
-    return busy
+        seconds += max(event.end_seconds - max(event.begin_seconds, end), 0.0)
+        end = max(end, event.end_seconds)
+    return seconds
 
 
-def imbalance(events: Sequence[Event]) -> float:
-    """The busiest device's busy time over the mean of all devices': 1 where they are equally busy.
+def imbalance(events: Sequence[Event], devices: Sequence[str] | None = None) -> float:
+    """The busiest device's computing time over the mean of all devices': 1 where they are equally busy.
+
+    Args:
+      events: of one step.
+      devices: as in `usage`.
 
     Raises:
       ValueError: no device did anything.
     """
-    busy = busy_seconds(events)
-    if not any(busy.values()):
+    busy = [used.computing for used in usage(events, devices).values()]
+    if not any(busy):
         raise ValueError("the trace has no events; run the step with trace.run_options()")
-    return max(busy.values()) * len(busy) / sum(busy.values())
+    return max(busy) * len(busy) / sum(busy)
 
 
-def table(events: Sequence[Event], *, rows: int = 12) -> str:
-    """Per device, how long it was busy, and the classes of work, kinds and layers that took longest.
+def table(events: Sequence[Event], devices: Sequence[str] | None = None, *, rows: int = 12) -> str:
+    """Per device, how it spent the step, and the classes of work, kinds and layers that took longest.
 
     Args:
       events: of one step.
+      devices: as in `usage`.
       rows: kinds and layers per device.
     """
     span = max((event.end_seconds for event in events), default=0.0)
-    busy = busy_seconds(events)
-    lines = [f"step of {span * 1e3:.1f} ms, busiest device over mean {imbalance(events):.3f}"]
-    for device in sorted(busy):
+    lines = [f"step of {span * 1e3:.1f} ms, busiest device over mean {imbalance(events, devices):.3f}"]
+    for device, used in usage(events, devices).items():
         own = [event for event in events if event.device == device]
-        lines.append(f"\n{device}: busy {busy[device] * 1e3:.1f} ms, {_percent(busy[device], span)} of the step")
+        parts = (f"{name} {_share(seconds, span)}" for name, seconds in dataclasses.asdict(used).items())
+        lines.append(f"\n{device}: {', '.join(parts)}")
         sections = (
             ("work", lambda event: event.work),
             ("kind", lambda event: event.kind),
@@ -148,6 +197,10 @@ def table(events: Sequence[Event], *, rows: int = 12) -> str:
             shown = list(seconds.items())[:rows]
             lines += [f"  {name[:28]:28} {value * 1e3:9.2f} {_percent(value, whole):>7}" for name, value in shown]
     return "\n".join(lines)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part * 1e3:.1f} ms ({_percent(part, whole)})"
 
 
 def _percent(part: float, whole: float) -> str:
@@ -163,10 +216,12 @@ class TraceHook(tf.train.SessionRunHook):
     Args:
       output_dir: where to write.
       steps: the steps to trace.
+      devices: of the mesh; None: all that do anything.
     """
 
-    def __init__(self, output_dir: str, steps: Sequence[int]) -> None:
+    def __init__(self, output_dir: str, steps: Sequence[int], devices: Sequence[str] | None = None) -> None:
         self._dir = pathlib.Path(output_dir)
+        self._devices = devices
         self._steps = frozenset(steps)
         self._step = -1
 
@@ -183,4 +238,6 @@ class TraceHook(tf.train.SessionRunHook):
         self._dir.mkdir(parents=True, exist_ok=True)
         chrome = chrome_trace(metadata.step_stats)
         (self._dir / f"trace_{self._step}.json").write_text(chrome, encoding="utf-8")
-        (self._dir / f"trace_{self._step}.txt").write_text(table(read(metadata)) + "\n", encoding="utf-8")
+        (self._dir / f"trace_{self._step}.txt").write_text(
+            table(read(metadata), self._devices) + "\n", encoding="utf-8"
+        )

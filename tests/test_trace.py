@@ -31,16 +31,34 @@ def test_totals():
 
 
 def test_busy_counts_what_runs_side_by_side_once_and_no_waiting():
-    assert trace.busy_seconds(EVENTS) == {"cpu:0": 4.0, "cpu:1": 2.0}
+    used = trace.usage(EVENTS)
+    assert used == {"cpu:0": trace.Usage(4.0, 0.0, 6.0), "cpu:1": trace.Usage(2.0, 0.0, 8.0)}
     assert trace.imbalance(EVENTS) == pytest.approx(4 / 3)
     with pytest.raises(ValueError, match="no events; run the step with"):
         trace.imbalance(())
 
 
+def test_a_tensor_that_comes_while_the_device_computes_costs_nothing():
+    name = "/job:worker/replica:0/task:{}/device:CPU:0".format
+    events = (
+        Event(name(0), "a", "MatMul", 0.0, 4.0),
+        Event(name(1), "a", trace.RECEIVED, 3.0, 6.0),
+        Event(name(1), "b", "MatMul", 0.0, 5.0),
+        Event(name(1), "c", "MatMul", 6.0, 8.0),
+        Event("/job:chief/replica:0/task:0/device:CPU:0", "d", "Add", 8.0, 10.0),
+    )
+    devices = ["/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0"]
+    used = trace.usage(events, devices)
+    assert used == {name(0): trace.Usage(4.0, 0.0, 6.0), name(1): trace.Usage(7.0, 1.0, 2.0)}
+    assert trace.imbalance(events, devices) == pytest.approx(7 / 5.5)
+    assert len(trace.usage(events)) == 3
+    assert trace.usage(EVENTS, ["cpu:1"]).keys() == {"cpu:1"}
+
+
 def test_table():
     text = trace.table(EVENTS, rows=1)
     assert "step of 10000.0 ms, busiest device over mean 1.333" in text
-    assert "cpu:1: busy 2000.0 ms, 20.0 % of the step" in text
+    assert "cpu:1: computing 2000.0 ms (20.0 %), receiving 0.0 ms (0.0 %), waiting 8000.0 ms (80.0 %)" in text
     assert text.count("Conv2D") == 1
     assert "Relu" not in text
 

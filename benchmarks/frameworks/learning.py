@@ -1,5 +1,6 @@
 """A training run in pieces, with the loss of every step and the test accuracy after each piece."""
 
+import contextlib
 from typing import Any
 
 from models import training
@@ -36,7 +37,7 @@ class LearningRun:
 
     def __init__(self, **config: Any) -> None:
         self._config = Config(**config)
-        self._run = training.prepare(self._config)
+        self._run = training.prepare(self._config, contextlib.ExitStack())
         self._step = 0
 
     def describe(self) -> dict[str, Any]:

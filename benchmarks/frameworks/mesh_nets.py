@@ -11,12 +11,13 @@ from models.registry import MODELS
 from mtf_hetero import Layout, mtf, tf, trace
 
 
-def build_training(net: Any, image: Any, label: Any) -> network.Built:
-    """The mtf graph of a network's training step."""
+def build_training(net: Any, image: Any, label: Any, batch_size: int | None = None) -> network.Built:
+    """The mtf graph of a network's training step; `batch_size`: as in models.network.build_training."""
     if net.model not in MODELS:
         raise ValueError(f"model {net.model!r} is not in models.MODELS, which has {', '.join(MODELS)}")
     build = functools.partial(MODELS[net.model].build, **{"classes": net.classes, **net.config})
-    return network.build_training(image, label, build=build, optimizer=network.Optimizer("sgd", LEARNING_RATE))
+    optimizer = network.Optimizer("sgd", LEARNING_RATE)
+    return network.build_training(image, label, build=build, optimizer=optimizer, batch_size=batch_size)
 
 
 def lower_stock(built: network.Built, layout: Layout, devices: Sequence[str]) -> Any:

@@ -60,11 +60,11 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     groups: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: order.index(row["lowering"])):
         groups.setdefault(f"{row['network']}, batch {row['batch_size']}", []).append(row)
-    figure, axes = figures.make(len(groups), 1, height=1.9)
+    figure, axes = figures.make(len(groups), 1, width=7.0, height=1.5)
     for (ax,), (title, of_group) in zip(axes, groups.items(), strict=True):
         _draw(ax, of_group)
         ax.set_title(title)
-    axes[0][0].legend(loc="upper center", bbox_to_anchor=(0.5, 1.75), ncols=3, frameon=False)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
     figures.save(figure, directory / "accounting.png")
     parts = [
         "![Where the time of a step goes](accounting.png)",

@@ -76,7 +76,7 @@ class Dataset:
         epochs: int,
         seed: int = 0,
         *,
-        start_batch: int = 0,
+        start_batch: Any = 0,
         augment: Augmentation | None = None,
         batch_slice: Slice | None = None,
     ) -> Any:
@@ -90,7 +90,8 @@ class Dataset:
           batch_size: images per batch.
           epochs: how often each image is seen.
           seed: of the order of the images and of their augmentation.
-          start_batch: batches to leave out at the beginning, to go on where an earlier run has stopped.
+          start_batch: batches to leave out at the beginning, to go on where an earlier run has stopped: a whole number,
+            or a scalar tensor, such as the global step, which is read when the iterator is initialised.
           augment: what is done to the images at random.
           batch_slice: (begin, size), the part of each batch that is made; None: all of it.
 
@@ -102,7 +103,8 @@ class Dataset:
         """
         begin, size = self._check(batch_size, batch_slice)
         _check_whole(epochs, "epochs", least=1)
-        _check_whole(start_batch, "start_batch", least=0)
+        if not tf.is_tensor(start_batch):
+            _check_whole(start_batch, "start_batch", least=0)
         if batch_size > self.train_size * epochs:
             raise ValueError(
                 f"batch_size is {batch_size}, but dataset {self.name!r} has {self.train_size} training images; "
@@ -112,7 +114,9 @@ class Dataset:
         batches = batches.map(lambda indices: tf.ensure_shape(indices[begin : begin + size], [size]))
         cached = size == batch_size and epochs > 1 and self.train_size * math.prod(self.image_shape) <= CACHED_BYTES
         images = self._gathered(batches) if cached else self._read(TRAIN, batches, size)
-        numbers_of_batches = tf.data.Dataset.range(start_batch, self.train_size * epochs // batch_size)
+        numbers_of_batches = tf.data.Dataset.range(
+            tf.cast(start_batch, tf.int64), self.train_size * epochs // batch_size
+        )
 
         def finish(batch: Any, example: tuple[Any, Any]) -> Any:
             normalised = self._normalise(example[0])
@@ -176,16 +180,17 @@ class Dataset:
         return begin, size
 
 
-def _shuffled(examples: int, batch_size: int, epochs: int, seed: int, start_batch: int) -> Any:
+def _shuffled(examples: int, batch_size: int, epochs: int, seed: int, start_batch: Any) -> Any:
     """Batches of indices, int64 [batch]: each epoch a permutation that follows from the seed and its number alone."""
-    first_epoch, skipped = divmod(start_batch * batch_size, examples)
+    start = tf.cast(start_batch, tf.int64) * batch_size
+    first_epoch, skipped = start // examples, start % examples
 
     def permutation(epoch: Any) -> Any:
         seeds = tf.stack([tf.constant(seed, tf.int64), epoch])
         keys = tf.random.stateless_uniform([examples], seeds, minval=None, maxval=None, dtype=tf.int32)
         return tf.cast(tf.argsort(keys, stable=True), tf.int64)
 
-    indices = tf.data.Dataset.range(min(first_epoch, epochs), epochs).map(permutation).unbatch().skip(skipped)
+    indices = tf.data.Dataset.range(tf.minimum(first_epoch, epochs), epochs).map(permutation).unbatch().skip(skipped)
     return indices.batch(batch_size, drop_remainder=True)
 
 

@@ -7,6 +7,12 @@ from mtf_hetero._compat import mtf
 from mtf_hetero.lowering.registry import register, set_output
 
 
+def _move(mesh_impl: Any, x: Any, moves: list[blocks.Move]) -> Any:
+    return mesh_impl.LaidOutTensor(
+        collectives.move(x.tensor_list, mesh_impl.devices, moves, wire_dtype=mesh_impl.wire_dtype)
+    )
+
+
 class _MovedSum(mtf.LazyAllreduceSum):
     """A reshaped sum that is still outstanding. It is made at most once, however many reshapes of it there are."""
 
@@ -17,7 +23,7 @@ class _MovedSum(mtf.LazyAllreduceSum):
         self.laid_out_input = self._move(source.laid_out_input)
 
     def _move(self, x: Any) -> Any:
-        return self.mesh_impl.LaidOutTensor(collectives.move(x.tensor_list, self.mesh_impl.devices, self._moves))
+        return _move(self.mesh_impl, x, self._moves)
 
     def to_laid_out_tensor(self) -> Any:
         if not self._reduced:
@@ -49,8 +55,7 @@ def lower_reshape(op: Any, lowering: Any) -> None:
         if len(split_axes) == len(x.mesh_axes) and not x._reduced:
             _reduce_scatter(op, lowering, x, moves)
             return
-    slices = x.to_laid_out_tensor().tensor_list
-    set_output(op, lowering, mesh_impl.LaidOutTensor(collectives.move(slices, mesh_impl.devices, moves)))
+    set_output(op, lowering, _move(mesh_impl, x.to_laid_out_tensor(), moves))
     if not local:
         sent = sum(
             mtf.list_product(piece.size)
@@ -67,7 +72,10 @@ def _reduce_scatter(op: Any, lowering: Any, x: Any, moves: list[blocks.Move]) ->
     results: list[Any] = [None] * mesh_impl.size
     for group in mtf.processor_groups(mesh_impl.shape, x.mesh_axes):
         parts = collectives.reduce_scatter(
-            [partial[p] for p in group], [mesh_impl.devices[p] for p in group], [moves[p] for p in group]
+            [partial[p] for p in group],
+            [mesh_impl.devices[p] for p in group],
+            [moves[p] for p in group],
+            wire_dtype=mesh_impl.wire_dtype,
         )
         for pnum, part in zip(group, parts, strict=True):
             results[pnum] = part

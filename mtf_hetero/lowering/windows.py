@@ -30,7 +30,7 @@ def fetch(op: Any, lowering: Any, tensor: Any, box_of: Callable[[int], Sequence[
     for pnum in range(mesh_impl.size):
         box = box_of(pnum)
         windows.append(None if box is None else blocks.plan_window(mesh_impl.layout, tensor.shape.dims, box, pnum))
-    return collectives.fetch(slices, mesh_impl.devices, windows)
+    return collectives.fetch(slices, mesh_impl.devices, windows, wire_dtype=mesh_impl.wire_dtype)
 
 
 def own_box(op: Any, lowering: Any, shape: Any, pnum: int) -> list[Interval]:

@@ -59,9 +59,26 @@ def write_learning_curve(directory):
         writer.write(variant, row)
 
 
-WRITE = {"one_device": write_one_device, "lowering": write_lowering, "learning_curve": write_learning_curve}
+def write_accounting(directory):
+    writer = Writer("accounting", directory)
+    for name, kind in (("mtf_hetero", "ReluGrad"), ("stock mtf", "Greater")):
+        row = {"lowering": name, "network": "vgg16", "batch_size": 64, "repeats": 5, "operations": 1200}
+        writer.write(f"vgg16/64/{name}", {**row, "kinds": {"Conv2D": SPREAD, kind: SPREAD, "Arg": {"median": 1e-6}}})
+
+
+WRITE = {
+    "one_device": write_one_device,
+    "accounting": write_accounting,
+    "lowering": write_lowering,
+    "learning_curve": write_learning_curve,
+}
 EXPECTED = {
     "one_device": [f"| {OURS} | 1.5 (1 to 2) |", "PyTorch, compiled could not be measured: RuntimeError: no compiler"],
+    "accounting": [
+        "| Greater | 0.00 (0.0%) | 1500.00 (50.0%) |",
+        "| all others | 0.00 (0.0%) | 0.00 (0.0%) |",
+        "| operations run | 1,200 | 1,200 |",
+    ],
     "lowering": [
         "| 8, mtf_hetero, uneven |",
         "batch/8/stock mtf, even could not be lowered: ValueError",

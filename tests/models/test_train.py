@@ -1,57 +1,19 @@
 """The training binary: what it says to mistakes, a run of two steps, resuming, and signals."""
 
-import os
-import pathlib
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
+from training_runs import CPUS, FAST, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
 
-from models import command_line, train
 from models import config as config_lib
+from models import train, training
 from mtf_hetero import tf
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CPUS = "cpu:0,cpu:1,cpu:2"
-FAST = {
-    "model": "lenet",
-    "devices": CPUS,
-    "batch_size": 50,
-    "max_steps": 2,
-    "optimizer": "sgd",
-    "learning_rate_schedule": "constant",
-}
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging():
-    verbosity = tf.logging.get_verbosity()
-    yield
-    tf.logging.set_verbosity(verbosity)
-
-
-def run(**values):
-    """Runs the binary in this process; returns its exit code."""
-    with flagsaver.flagsaver():
-        return train.main(command_line.parse_flags(["train", *[f"--{name}={value}" for name, value in values.items()]]))
-
-
-def start(*args, **kwargs):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("TF_CPP")}
-    command = [sys.executable, "-m", "models.train", *args]
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE, preexec_fn=_heed_interrupts, **kwargs
-    )
-
-
-def _heed_interrupts():
-    # Where the tests run in the background, a shell has set SIGINT to be ignored, and children inherit that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 MISTAKES = [
@@ -64,7 +26,7 @@ MISTAKES = [
     ),
     ({"optimizer": "lion"}, "--optimizer is 'lion'; it must be one of adafactor, adam, momentum, sgd"),
     ({"devices": "tpu:0,tpu:1,tpu:2"}, "--devices names 'tpu:0'; write cpu:N or gpu:N"),
-    ({"devices": "cpu:0,cpu:1,gpu:99"}, "--devices names 'gpu:99', but TensorFlow finds"),
+    ({"devices": "cpu:0,cpu:1,gpu:99"}, "device 'gpu:99' is not there: TensorFlow finds"),
     ({"devices": "cpu:0,cpu:1,cpu:1000000"}, "--devices names 'cpu:1000000'"),
     ({"devices": "cpu:0,cpu:1", "mesh_shape": "all:3"}, "mesh all:3 has 3 processors, but there are 2 devices"),
     ({"devices": ""}, "--devices is empty"),
@@ -161,11 +123,6 @@ def test_two_steps(tmp_path, capfd):
     assert out.endswith(f"\ncheckpoint: {tmp_path}/model/model.ckpt-2\n")
 
 
-def variables(model_dir):
-    path = tf.train.latest_checkpoint(str(model_dir))
-    return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
-
-
 def test_slices_of_augmented_batches_are_those_of_one_device(tmp_path, capfd):
     assert run(**FAST | {"devices": "cpu:0"}, augment=True, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
@@ -235,3 +192,26 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path):
     assert lines[-1] == (
         f"stopped: the checkpoint is {path}; to resume, run the same command with --model_dir={tmp_path}\n"
     )
+
+
+def test_a_session_that_is_made_anew_goes_on_where_the_checkpoint_was(tmp_path, capfd, monkeypatch):
+    options = {**FAST, "max_steps": 400, "train_epochs": 10, "save_checkpoints_secs": 1}
+    assert run(**options, model_dir=tmp_path / "whole") == 0
+    failures = []
+
+    class Failing(training.TraceHook):
+        """Ends a session, once there is a checkpoint of a later step than the first, as a lost worker does."""
+
+        def after_run(self, run_context, run_values):
+            path = tf.train.latest_checkpoint(str(tmp_path / "parts"))
+            if not failures and path is not None and not path.endswith("-0"):
+                failures.append(path)
+                raise tf.errors.AbortedError(None, None, "lost")
+
+    monkeypatch.setattr(training, "TraceHook", Failing)
+    assert run(**options, model_dir=tmp_path / "parts") == 0
+    assert failures
+    whole, parts = variables(tmp_path / "whole"), variables(tmp_path / "parts")
+    for name, value in whole.items():
+        np.testing.assert_allclose(parts[name], value, rtol=0, atol=1e-4, err_msg=name)
+    assert "test accuracy" in capfd.readouterr().out

@@ -1,0 +1,62 @@
+"""--list_speed=auto: measures the devices on the model, and splits only where that is faster than the best of them."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mtf_hetero import Layout, profile, tf
+from mtf_hetero.cluster import Cluster
+
+
+def choose(
+    build: Callable[[], Any],
+    layout: Layout,
+    cluster: Cluster,
+    *,
+    memory_limits: Mapping[str, int] | None = None,
+    keep: bool = True,
+    effort: profile.Effort | None = None,
+    progress: bool = False,
+) -> tuple[Layout, tuple[str, ...], list[str]]:
+    """Finds the devices that are to take part and the size of each one's slices.
+
+    A split that is predicted to pay is tried against the fastest device alone, and taken only if it wins.
+
+    Args:
+      build: builds a training step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
+      layout: its rules say what is split, over its only axis.
+      cluster: the devices.
+      memory_limits: {device: bytes}, in place of what TensorFlow reports.
+      keep: whether measurements are kept, and used again, under the user's cache directory.
+      effort: how thoroughly to measure; None: profile.Effort().
+      progress: whether to show a bar.
+
+    Returns:
+      The layout, one device per processor, and lines that say what was chosen and why.
+
+    Raises:
+      ValueError: the step fits on no set of the devices.
+      NotImplementedError: an operation that cannot be measured by itself.
+    """
+    axis = layout.mesh_shape[0][0]
+
+    def divided(devices: tuple[str, ...], sizes: Mapping[str, tuple[int, ...]]) -> Layout:
+        return Layout([(axis, len(devices))], layout.rules, (), sizes)
+
+    directory = profile.cache_directory(os.environ) if keep else None
+    with tf.Graph().as_default():
+        measured = profile.measure(build(), layout, cluster, effort=effort, cache_dir=directory, progress=progress)
+    split = measured.best_split(memory_limits=memory_limits)
+    lines = [split.reason, *split.left_out.values()]
+    if not split.is_worth or split.alone is None:
+        return divided(split.devices, split.sizes), split.devices, lines
+    fastest = (split.alone[0],)
+    trials = [
+        profile.time_steps(build, divided(devices, sizes), devices, cluster)
+        for devices, sizes in ((split.devices, split.sizes), (fastest, {}))
+    ]
+    lines.append(f"tried: {trials[0] * 1e3:.4g} ms a step split, and {trials[1] * 1e3:.4g} ms on {fastest[0]} alone")
+    if trials[0] < trials[1]:
+        return divided(split.devices, split.sizes), split.devices, lines
+    lines.append(f"not split: {fastest[0]} alone was faster than the split was")
+    return divided(fastest, {}), fastest, lines

@@ -1,0 +1,194 @@
+"""The training binary on workers: results, wrong flags, measured speeds, and workers that die."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+from training_runs import FAST, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
+
+from models import measured
+from mtf_hetero import Layout, mtf, profile, tf
+from mtf_hetero.cluster import Cluster, LocalCluster
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+QUICK = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-3, budget_seconds=1.0)
+ON_WORKERS = {name: value for name, value in FAST.items() if name != "devices"}
+
+
+@pytest.fixture(scope="module")
+def local():
+    """Two workers, one a whole core and one a half."""
+    cluster = LocalCluster("1.0,0.5", report=lambda line: None)
+    with cluster:
+        yield cluster
+
+
+def test_every_layout_on_workers_trains_as_one_device(local, tmp_path, capfd):
+    assert run(**{**FAST, "devices": "cpu:0"}, model_dir=tmp_path / "one") == 0
+    expected = variables(tmp_path / "one")
+    workers = ",".join(local.addresses)
+    for layout in ("batch", "filters", "even", "conv2/filters:all"):
+        model_dir = tmp_path / re.sub(r"\W", "_", layout)
+        assert run(**ON_WORKERS, workers=workers, layout=layout, list_speed="2,1", model_dir=model_dir) == 0
+        for name, value in variables(model_dir).items():
+            np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} on {layout}")
+    out = capfd.readouterr().out
+    assert f"worker 0 at {local.addresses[0]}, worker 1 at {local.addresses[1]}\n" in out
+    assert "mesh all:2 on worker:0/cpu:0, worker:1/cpu:0\n" in out
+
+
+def test_devices_of_workers_and_of_this_process(local, tmp_path, capfd):
+    workers, devices = ",".join(local.addresses), "worker:1/cpu:0,cpu:0,worker:0/cpu:0"
+    assert run(**{**FAST, "devices": devices}, workers=workers, list_speed="1,2,2", model_dir=tmp_path) == 0
+    assert f"mesh all:3 on {devices.replace(',', ', ')}\n" in capfd.readouterr().out
+
+
+def test_a_cluster_of_its_own(tmp_path, capfd):
+    before = {process.pid for process in psutil.process_iter()}
+    assert run(**ON_WORKERS, local_cluster="0.5,0.25", wire_dtype="bfloat16", model_dir=tmp_path) == 0
+    out = capfd.readouterr().out
+    assert re.search(r"worker 1 at 127.0.0.1:\d+: 0.25 cores on core \d+, limited by ", out)
+    left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before]
+    assert not [p for p in left if "mtf_hetero.worker" in " ".join(p.info["cmdline"] or [])]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"workers": "127.0.0.1:1"}, "worker 0 (127.0.0.1:1)"),
+        ({"workers": "here"}, "worker address 'here' is not host:port"),
+        ({"workers": "a:1", "local_cluster": "1"}, "give one of the two"),
+        ({"local_cluster": "1.0,fast"}, "'fast' is not a number of cores"),
+        ({"local_cluster": "99"}, "asks for 99 cores for worker 0"),
+        ({"list_speed": "auto", "mesh_shape": "rows:1"}, "leave --mesh_shape out"),
+        ({"memory_limit": "16,8"}, "which only --list_speed=auto heeds"),
+        ({"list_speed": "auto", "memory_limit": "16,8", "devices": "cpu:0"}, "gigabytes of each of the 1 devices"),
+        ({"wire_dtype": "int8"}, "--wire_dtype is 'int8'; it must be one of bfloat16, float16"),
+        ({"devices": "worker:0/cpu:0"}, "device 'worker:0/cpu:0'"),
+    ],
+)
+def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
+    begin = time.monotonic()
+    assert run(model="lenet", **values) == 2
+    assert time.monotonic() - begin < 15
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("error: ")
+    assert message in err
+
+
+# Measured speeds
+
+
+def build():
+    """A step of gradient descent of one dense layer."""
+    graph = mtf.Graph()
+    mesh = mtf.Mesh(graph, "mesh")
+    batch, inputs, hidden = mtf.Dimension("batch", 8), mtf.Dimension("inputs", 64), mtf.Dimension("hidden", 512)
+    x = mtf.import_tf_tensor(mesh, tf.zeros([8, 64]), mtf.Shape([batch, inputs]))
+    loss = mtf.reduce_mean(mtf.square(mtf.layers.dense(x, hidden, name="dense")))
+    variables = graph.trainable_variables
+    mtf.optimize.SgdOptimizer(0.1).apply_grads(mtf.gradients([loss], [v.outputs[0] for v in variables]), variables)
+    return graph
+
+
+@pytest.mark.parametrize("times", [(1.0, 2.0), (2.0, 1.0)], ids=["split wins", "split loses"])
+def test_a_split_that_loses_its_trial_is_not_taken(times, monkeypatch):
+    devices = ("cpu:0", "cpu:1")
+    real = profile.Measured.best_split
+
+    def worth(self, **kwargs):
+        found = real(self, **kwargs)
+        sizes = {"hidden": (300, 212)}
+        return type(found)(devices, sizes, 1.0, 0.0, ("cpu:0", 2.0), {}, "split over cpu:0, cpu:1")
+
+    monkeypatch.setattr(profile.Measured, "best_split", worth)
+    monkeypatch.setattr(profile, "time_steps", lambda *args, trials=list(times): trials.pop(0))
+    layout, devices, lines = measured.choose(
+        build, Layout("all:2", "hidden:all"), Cluster.local(devices), keep=False, effort=QUICK
+    )
+    if times[0] < times[1]:
+        assert (devices, layout.split("hidden", 512)) == (("cpu:0", "cpu:1"), (300, 212))
+        assert lines[-1] == "tried: 1000 ms a step split, and 2000 ms on cpu:0 alone"
+    else:
+        assert (devices, layout.size) == (("cpu:0",), 1)
+        assert lines[-1] == "not split: cpu:0 alone was faster than the split was"
+
+
+def test_measured_speeds(local, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(measured.profile, "Effort", lambda: QUICK)
+    workers = ",".join(local.addresses)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto"}
+    assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
+    out = capfd.readouterr().out
+    assert re.search(r"^(split over worker:|not split: worker:0/cpu:0 alone)", out, re.MULTILINE)
+    assert "test accuracy" in out
+
+
+# Workers that die
+
+
+class Reader:
+    """Reads what a process prints, as it comes."""
+
+    def __init__(self, process):
+        self.lines = []
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._read, args=(process.stdout,), daemon=True)
+        self._thread.start()
+
+    def _read(self, stream):
+        for line in stream:
+            with self._news:
+                self.lines.append(line)
+                self._news.notify_all()
+
+    def await_line(self, pattern, first=0, seconds=120):
+        """The index of the first line from `first` on in which the pattern is."""
+        end = time.monotonic() + seconds
+        with self._news:
+            while True:
+                found = [i for i, line in enumerate(self.lines) if i >= first and re.search(pattern, line)]
+                if found:
+                    return found[0]
+                left = end - time.monotonic()
+                assert left > 0, f"no {pattern!r} within {seconds} s in {''.join(self.lines[first:])}"
+                self._news.wait(left)
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_training_survives_a_killed_worker(local, tmp_path, kills):
+    rng = random.Random(kills)
+    options = {**ON_WORKERS, "max_steps": 100_000, "train_epochs": 10_000, "save_checkpoints_secs": 2}
+    options = {**options, "workers": ",".join(local.addresses), "list_speed": "2,1", "model_dir": tmp_path}
+    args = [f"--{name}={value}" for name, value in options.items()]
+    with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        reader = Reader(process)
+        seen = reader.await_line("step 10 of")
+        try:
+            for _ in range(kills):
+                time.sleep(rng.uniform(0.0, 5.0))
+                index = rng.randrange(len(local.pids))
+                os.kill(local.pids[index], signal.SIGKILL)
+                seen = reader.await_line(rf"worker {index} \(.*\) is gone", seen, seconds=30)
+                time.sleep(rng.uniform(0.0, 2.0))
+                local.restart(index)
+                seen = reader.await_line("step .* of", seen + 1)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 143
+        finally:
+            process.kill()
+    text = "".join(reader.lines)
+    assert "Traceback" not in text
+    assert "to resume, run the same command" in reader.lines[-1]
+    losses = [float(loss) for loss in re.findall(r"loss (\S+),", text)]
+    assert np.median(losses[-5:]) < losses[0]
+    assert text.count(" is gone: ") == kills

@@ -1,0 +1,56 @@
+"""Runs of the training binary, in this process and in one of their own."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+from absl.testing import flagsaver
+
+from models import command_line, train
+from mtf_hetero import tf
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CPUS = "cpu:0,cpu:1,cpu:2"
+FAST = {
+    "model": "lenet",
+    "devices": CPUS,
+    "batch_size": 50,
+    "max_steps": 2,
+    "optimizer": "sgd",
+    "learning_rate_schedule": "constant",
+}
+
+
+@pytest.fixture
+def restored_logging():
+    verbosity = tf.logging.get_verbosity()
+    yield
+    tf.logging.set_verbosity(verbosity)
+
+
+def run(**values):
+    """Runs the binary in this process; returns its exit code."""
+    with flagsaver.flagsaver():
+        return train.main(command_line.parse_flags(["train", *[f"--{name}={value}" for name, value in values.items()]]))
+
+
+def start(*args, **kwargs):
+    """Starts the binary."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TF_CPP")}
+    command = [sys.executable, "-m", "models.train", *args]
+    streams = {"stderr": subprocess.PIPE, **kwargs}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, preexec_fn=_heed_interrupts, **streams)
+
+
+def _heed_interrupts():
+    # Where the tests run in the background, a shell has set SIGINT to be ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def variables(model_dir):
+    """The values in the last checkpoint."""
+    path = tf.train.latest_checkpoint(str(model_dir))
+    return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
