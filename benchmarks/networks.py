@@ -27,6 +27,11 @@ class MaxPool:
 
 
 @dataclasses.dataclass(frozen=True)
+class AvgPool:
+    """An average pool of 2 x 2 windows."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Dense:
     """A dense layer with a bias: units, and whether a relu follows."""
 
@@ -34,7 +39,7 @@ class Dense:
     relu: bool
 
 
-Layer = Conv | MaxPool | Dense
+Layer = Conv | MaxPool | AvgPool | Dense
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +80,7 @@ def _head(*units: int) -> tuple[Layer, ...]:
 
 _PAPER_STAGES = tuple((filters, filters) for filters in (60, 120, 240, 480))
 _VGG16_STAGES = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)
+_VGG11_STAGES = ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2)
 _TOY = (4, 6)
 
 NETWORKS: Mapping[str, Network] = MappingProxyType(
@@ -82,6 +88,22 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
         "paper_cifar": Network("paper_cifar", (32, 32, 3), _stages(_PAPER_STAGES, use_bias=False) + _head(256, 10)),
         "vgg16": Network(
             "vgg16", (32, 32, 3), _stages(_VGG16_STAGES, use_bias=True) + _head(4096, 4096, 10), {"dropout": 0.0}
+        ),
+        "vgg11": Network(
+            "vgg11",
+            (32, 32, 3),
+            _stages(_VGG11_STAGES, use_bias=True) + _head(512, 10),
+            {"head": (512,), "dropout": 0.0},
+        ),
+        "paper_mnist": Network(
+            "paper_mnist",
+            (28, 28, 1),
+            (Conv(7, 60, False), Conv(5, 120, False), Conv(3, 240, False), AvgPool(), *_head(128, 10)),
+        ),
+        "marques": Network(
+            "marques",
+            (32, 32, 3),
+            (Conv(5, 500, True), MaxPool(), Conv(5, 1500, True), MaxPool(), *_head(10)),
         ),
         "toy_vgg": Network(
             "vgg16",
@@ -118,7 +140,7 @@ def initial_values(network: Network, seed: int) -> list[np.ndarray]:
     inputs = None  # of the next dense layer
     values = []
     for layer in network.layers:
-        if isinstance(layer, MaxPool):
+        if isinstance(layer, (MaxPool, AvgPool)):
             height, width = height // 2, width // 2
         elif isinstance(layer, Conv):
             stddev = math.sqrt(2 / (layer.size**2 * channels))

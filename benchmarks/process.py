@@ -9,10 +9,11 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -28,6 +29,7 @@ ENVIRONMENT = {
 }
 _TAIL = 2000  # characters of a child's standard error that are shown when it dies
 _EXIT_SECONDS = 10
+_START_SECONDS = 60
 
 
 class ChildError(RuntimeError):
@@ -138,17 +140,83 @@ def _answer(held: dict[str, Any], make: Any, request: Mapping[str, Any]) -> dict
         return {"error": kind, "message": message if kind == "ValueError" else f"{kind}: {message}"}
 
 
-def serve(target: str) -> None:
-    """The child's end: answers until its standard input ends. What libraries print goes to the standard error."""
+def serve(target: str, requests: Iterable[bytes], answers: Any) -> None:
+    """The child's end: answers until there are no more requests."""
+    module, name = target.split(":")
+    held: dict[str, Any] = {}
+    make = getattr(importlib.import_module(module), name)
+    for line in requests:
+        answers.write(json.dumps(_answer(held, make, json.loads(line))).encode() + b"\n")
+        answers.flush()
+
+
+class LimitedChildren:
+    """Children of one class that are held by a LimitedProcesses, and spoken to over sockets of this machine.
+
+    Args:
+      target: "package.module:Class".
+      arguments: keyword arguments of the class, per child.
+      processes: entered; it has as many processes as there are children.
+
+    Raises:
+      ChildError: the class raised something, or a child died.
+    """
+
+    def __init__(self, target: str, arguments: Sequence[Mapping[str, Any]], processes: Any) -> None:
+        self._streams: list[Any] = []
+        self._processes = processes
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(_START_SECONDS)
+            port = server.getsockname()[1]
+            for index in range(len(arguments)):
+                processes.start(index, [sys.executable, "-m", "benchmarks.process", target, str(port)])
+                connection, _ = server.accept()
+                connection.settimeout(None)
+                self._streams.append(connection.makefile("rwb"))
+                connection.close()
+        self._call("__init__", arguments)
+        for index in range(len(arguments)):
+            processes.limit(index)
+
+    def call(self, method: str, **arguments: Any) -> list[Any]:
+        """Calls a method of all of them at once; returns their results."""
+        return self._call(method, [arguments] * len(self._streams))
+
+    def _call(self, method: str, arguments: Sequence[Mapping[str, Any]]) -> list[Any]:
+        for stream, own in zip(self._streams, arguments, strict=True):
+            stream.write(json.dumps({"method": method, "arguments": own}).encode() + b"\n")
+            stream.flush()
+        answers = []
+        for index, stream in enumerate(self._streams):
+            line = stream.readline()
+            if not line:
+                raise ChildError(f"the process ended: {self._processes.last_lines(index)}")
+            answers.append(json.loads(line))
+        for answer in answers:
+            if "error" in answer:
+                raise ChildError(answer["message"])
+        return [answer["result"] for answer in answers]
+
+    def close(self) -> None:
+        """Closes the sockets, at which the children end."""
+        for stream in self._streams:
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+def main(argv: Sequence[str]) -> None:
+    """Serves on the socket whose port is the second argument, or else on the standard input and output.
+
+    What libraries print goes to the standard error.
+    """
+    if len(argv) > 1:
+        with socket.create_connection(("127.0.0.1", int(argv[1]))) as connection, connection.makefile("rwb") as stream:
+            serve(argv[0], stream, stream)
+        return
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
-        module, name = target.split(":")
-        held: dict[str, Any] = {}
-        make = getattr(importlib.import_module(module), name)
-        for line in sys.stdin.buffer:
-            answers.write(json.dumps(_answer(held, make, json.loads(line))).encode() + b"\n")
-            answers.flush()
+        serve(argv[0], sys.stdin.buffer, answers)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    main(sys.argv[1:])

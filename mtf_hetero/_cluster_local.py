@@ -1,4 +1,4 @@
-"""LocalCluster: workers of unequal speed on one machine, each a process with a fraction of a core or several cores."""
+"""Processes on one machine, each with a fraction of a core or several cores; and TensorFlow workers of that kind."""
 
 import atexit
 import json
@@ -76,26 +76,20 @@ def assign_cores(fractions: Sequence[float], cores: Sequence[int]) -> list[list[
     return assigned
 
 
-class LocalCluster:
-    """Worker processes on this machine, each with a fraction of a core. A context manager; entered, it is the Cluster.
+class LimitedProcesses:
+    """Processes on this machine, each with a fraction of a core. A context manager.
 
-    Each worker is pinned to its cores and limited by a CPU quota of the kernel; where no control group can be made, it
-    is stopped and continued in turn, which is coarser, and one line says so. The limit begins once the worker is up. A
-    process of their own (_cluster_guard) holds the workers: nothing is left, however this process ends.
-
-    The training process is not limited, and takes its time from the same cores.
+    Each is pinned to its cores and limited by a CPU quota of the kernel; where no control group can be made, it is
+    stopped and continued in turn, which is coarser, and one line says so. A process of their own (_cluster_guard) holds
+    them: nothing is left, however this process ends.
 
     Args:
-      fractions: cores of each worker: "1.0,0.5,0.25" or a sequence; more than 1 is several cores.
+      fractions: cores of each process: "1.0,0.5,0.25" or a sequence; more than 1 is several cores.
       report: called with a line for what the user should know; None: tf.logging.warning.
-      allow_groups: False stops and continues the workers even where a quota could be had.
+      allow_groups: False stops and continues the processes even where a quota could be had.
 
     Raises:
       ValueError: a figure that is not a positive number, or is more than the machine has.
-
-    Example:
-      >>> with LocalCluster([1.0, 0.5]) as cluster:
-      ...     mesh_impl = UnevenMeshImpl("all:2", "hidden:all", cluster.devices, shares={"all": [2, 1]})
     """
 
     def __init__(
@@ -113,19 +107,11 @@ class LocalCluster:
         self._allow_groups = allow_groups
         self._guard: subprocess.Popen[bytes] | None = None
         self._directory = pathlib.Path()
-        self.addresses: list[str] = []
         self.pids: list[int] = [0] * len(self.fractions)
         self.limits: list[str] = [""] * len(self.fractions)
         self.groups: list[str | None] = [None] * len(self.fractions)
 
     def __enter__(self) -> Any:
-        """Starts all workers at the same time and waits until each answers.
-
-        Raises:
-          RuntimeError: a worker ended at its start; the last lines that it printed are in the message.
-        """
-        from mtf_hetero.cluster import Cluster  # it imports this module
-
         if sum(self.fractions) > self._core_count:
             self._report(
                 f"local_cluster asks for {sum(self.fractions):g} cores in all, but there are {self._core_count}: the "
@@ -141,25 +127,13 @@ class LocalCluster:
             start_new_session=True,  # Ctrl-C in the terminal is for this process, which may still need its workers
         )
         atexit.register(self.close)
-        try:
-            indices = range(len(self.fractions))
-            for index in indices:
-                self._launch(index, 0)
-            self.addresses = [self._await(index) for index in indices]
-            for index in indices:
-                self._limit(index)
-            if _cluster_guard.DUTY_CYCLE in self.limits:
-                self._report(f"local_cluster limits its workers by {_cluster_guard.DUTY_CYCLE}: speeds are approximate")
-            return Cluster.from_workers(self.addresses, timeout_seconds=60.0)
-        except BaseException:
-            self.close()
-            raise
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ends all workers. Does nothing where they have ended."""
+        """Ends all processes. Does nothing where they have ended."""
         guard, self._guard = self._guard, None
         atexit.unregister(self.close)
         if guard is not None:
@@ -168,51 +142,29 @@ class LocalCluster:
             guard.wait()
             guard.stdout.close()
 
-    def restart(self, index: int) -> None:
-        """Starts a worker again, at its address and with its limit, whether or not it still runs."""
-        self._launch(index, int(self.addresses[index].rpartition(":")[2]))
-        self._await(index)
-        self._limit(index)
-
-    def describe(self) -> list[str]:
-        """One line per worker: its address, its cores, and what limits it."""
-        return [
-            f"worker {index} at {self.addresses[index]}: {fraction:g} cores on core "
-            f"{', '.join(str(core) for core in self._cores[index])}, limited by {self.limits[index]}"
-            for index, fraction in enumerate(self.fractions)
-        ]
-
-    def _launch(self, index: int, port: int) -> None:
+    def start(self, index: int, command: Sequence[str]) -> None:
+        """Starts a process, in place of the one that may run there; its limit begins with `limit`."""
         log = self._log(index)
         log.unlink(missing_ok=True)
-        threads = math.ceil(self.fractions[index])
-        command = [sys.executable, "-m", "mtf_hetero.worker", f"--port={port}", "--host=127.0.0.1", "--gpus=none"]
-        command = [*command, f"--threads={threads}"]
-        self.pids[index] = self._ask_guard(
-            "start", index=index, command=command, cpus=self._cores[index], log=str(log)
-        )["pid"]
+        cpus = self._cores[index]
+        self.pids[index] = self._ask_guard("start", index=index, command=command, cpus=cpus, log=str(log))["pid"]
 
-    def _limit(self, index: int) -> None:
+    def limit(self, index: int) -> None:
+        """Limits a process to its fraction; `limits` then says by what."""
         answer = self._ask_guard("limit", index=index, cores=self.fractions[index])
         self.limits[index], self.groups[index] = answer["by"], answer.get("group")
 
+    def exit_code(self, index: int) -> int | None:
+        """The exit code of a process, or None of one that runs."""
+        return self._ask_guard("status")["codes"][str(index)]
+
+    def last_lines(self, index: int) -> str:
+        """The last that a process printed, on one line."""
+        lines = self._log(index).read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
+        return "; ".join(line.strip() for line in lines if line.strip())
+
     def _log(self, index: int) -> pathlib.Path:
         return self._directory / f"worker_{index}.log"
-
-    def _await(self, index: int) -> str:
-        """Waits until a worker answers; returns its address."""
-        end = time.monotonic() + _START_SECONDS
-        while True:
-            text = self._log(index).read_text(errors="replace")
-            listens = _LISTENS.search(text)
-            if listens and not ask(listens[1], 5.0).failure:
-                return listens[1]
-            code = self._ask_guard("status")["codes"][str(index)]
-            if code is not None or time.monotonic() > end:
-                how = "did not start in time" if code is None else f"ended with exit code {code} at its start"
-                last = "; ".join(line.strip() for line in text.splitlines()[-_SHOWN_LINES:] if line.strip())
-                raise RuntimeError(f"worker {index} of local_cluster {how}; the last it printed: {last or 'nothing'}")
-            time.sleep(0.05)
 
     def _ask_guard(self, what: str, **arguments: Any) -> dict[str, Any]:
         guard = self._guard
@@ -227,6 +179,85 @@ class LocalCluster:
         if "error" in answer:
             raise RuntimeError(f"local_cluster: {answer['error']}")
         return answer
+
+
+class LocalCluster(LimitedProcesses):
+    """TensorFlow workers on this machine, each with a fraction of a core. Entered, it is the Cluster.
+
+    The limit of a worker begins once it is up. The training process is not limited, and takes its time from the same
+    cores.
+
+    Args:
+      fractions: as in LimitedProcesses; so are the others.
+      **options: of LimitedProcesses.
+
+    Raises:
+      ValueError: as LimitedProcesses.
+
+    Example:
+      >>> with LocalCluster([1.0, 0.5]) as cluster:
+      ...     mesh_impl = UnevenMeshImpl("all:2", "hidden:all", cluster.devices, shares={"all": [2, 1]})
+    """
+
+    def __init__(self, fractions: str | Sequence[float], **options: Any) -> None:
+        super().__init__(fractions, **options)
+        self.addresses: list[str] = []
+
+    def __enter__(self) -> Any:
+        """Starts all workers at the same time and waits until each answers.
+
+        Raises:
+          RuntimeError: a worker ended at its start; the last lines that it printed are in the message.
+        """
+        from mtf_hetero.cluster import Cluster  # it imports this module
+
+        super().__enter__()
+        try:
+            indices = range(len(self.fractions))
+            for index in indices:
+                self._launch(index, 0)
+            self.addresses = [self._await(index) for index in indices]
+            for index in indices:
+                self.limit(index)
+            if _cluster_guard.DUTY_CYCLE in self.limits:
+                self._report(f"local_cluster limits its workers by {_cluster_guard.DUTY_CYCLE}: speeds are approximate")
+            return Cluster.from_workers(self.addresses, timeout_seconds=60.0)
+        except BaseException:
+            self.close()
+            raise
+
+    def restart(self, index: int) -> None:
+        """Starts a worker again, at its address and with its limit, whether or not it still runs."""
+        self._launch(index, int(self.addresses[index].rpartition(":")[2]))
+        self._await(index)
+        self.limit(index)
+
+    def describe(self) -> list[str]:
+        """One line per worker: its address, its cores, and what limits it."""
+        return [
+            f"worker {index} at {self.addresses[index]}: {fraction:g} cores on core "
+            f"{', '.join(str(core) for core in self._cores[index])}, limited by {self.limits[index]}"
+            for index, fraction in enumerate(self.fractions)
+        ]
+
+    def _launch(self, index: int, port: int) -> None:
+        threads = math.ceil(self.fractions[index])
+        command = [sys.executable, "-m", "mtf_hetero.worker", f"--port={port}", "--host=127.0.0.1", "--gpus=none"]
+        self.start(index, [*command, f"--threads={threads}"])
+
+    def _await(self, index: int) -> str:
+        """Waits until a worker answers; returns its address."""
+        end = time.monotonic() + _START_SECONDS
+        while True:
+            listens = _LISTENS.search(self._log(index).read_text(errors="replace"))
+            if listens and not ask(listens[1], 5.0).failure:
+                return listens[1]
+            code = self.exit_code(index)
+            if code is not None or time.monotonic() > end:
+                how = "did not start in time" if code is None else f"ended with exit code {code} at its start"
+                last = self.last_lines(index) or "nothing"
+                raise RuntimeError(f"worker {index} of local_cluster {how}; the last it printed: {last}")
+            time.sleep(0.05)
 
 
 def _import_path() -> str:

@@ -22,7 +22,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mtf_hetero._cluster_local import LocalCluster, convert_to_fractions
+from mtf_hetero._cluster_local import LimitedProcesses, LocalCluster, convert_to_fractions
 from mtf_hetero._cluster_probe import UnreachableWorkerError, check_reachable, split_address
 from mtf_hetero._cluster_session import WaitingSessionCreator
 from mtf_hetero._cluster_watch import WorkerWatch
@@ -30,6 +30,7 @@ from mtf_hetero._compat import tf
 
 __all__ = [
     "Cluster",
+    "LimitedProcesses",
     "LocalCluster",
     "Task",
     "UnreachableWorkerError",

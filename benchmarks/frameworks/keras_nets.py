@@ -5,12 +5,14 @@ from typing import Any
 import keras
 
 from benchmarks.frameworks.trainer import LEARNING_RATE, Trainer
-from benchmarks.networks import Conv, Layer, MaxPool
+from benchmarks.networks import AvgPool, Conv, Layer, MaxPool
 
 
 def _layer(layer: Layer) -> Any:
     if isinstance(layer, MaxPool):
         return keras.layers.MaxPooling2D(2)
+    if isinstance(layer, AvgPool):
+        return keras.layers.AveragePooling2D(2)
     if isinstance(layer, Conv):
         return keras.layers.Conv2D(
             layer.filters, layer.size, padding="same", use_bias=layer.use_bias, activation="relu"

@@ -6,7 +6,7 @@ from typing import Any
 import torch  # pyright: ignore[reportMissingImports] - the test extra does not have it
 
 from benchmarks.frameworks.trainer import LEARNING_RATE, Trainer
-from benchmarks.networks import Conv, MaxPool
+from benchmarks.networks import AvgPool, Conv, MaxPool
 
 
 def _cut(values: list[Any]) -> Any:
@@ -35,8 +35,8 @@ class TorchTrainer(Trainer):
         layers: list[Any] = []
         inputs = 0
         for layer in self.network.layers:
-            if isinstance(layer, MaxPool):
-                layers.append(torch.nn.MaxPool2d(2))
+            if isinstance(layer, (MaxPool, AvgPool)):
+                layers.append(torch.nn.MaxPool2d(2) if isinstance(layer, MaxPool) else torch.nn.AvgPool2d(2))
                 height, width = height // 2, width // 2
                 continue
             if isinstance(layer, Conv):

@@ -66,14 +66,37 @@ def write_accounting(directory):
         writer.write(f"vgg16/64/{name}", {**row, "kinds": {"Conv2D": SPREAD, kind: SPREAD, "Arg": {"median": 1e-6}}})
 
 
+def write_heterogeneous(directory):
+    writer = Writer("heterogeneous", directory)
+    common = {"network": "vgg11", "fractions": [1.0, 0.33], "batch_size": 256, "repeats": 5, "steps": 1, "seed": 1}
+    common |= {"limits": ["a quota", "a quota"], "wall_seconds_per_step": SPREAD, "speedup": SPREAD, "loss_error": 1e-7}
+    common |= {"efficiency": SPREAD}
+    measured = {"reason": "split", "seconds": 60.0, "shares": [80.0, 20.0], "predicted_seconds": 1.4}
+    for way in ("device 0 alone", "device 1 alone", "batch, by FLOP/s", "batch, measured", "PyTorch DDP, even"):
+        row = {**common, "way": way, "sizes": {"batch": [200, 56]}}
+        if way == "batch, measured":
+            used = {"computing": 1.0, "receiving": 0.1, "waiting": 0.2}
+            row |= {"measured": measured, "usage": {"worker:0/cpu:0": used}}
+        if way.startswith("PyTorch"):
+            row["failed"] = "no torch"
+        writer.write(f"vgg11/1.0,0.33/256/{way}", row)
+
+
 WRITE = {
     "one_device": write_one_device,
     "accounting": write_accounting,
     "lowering": write_lowering,
     "learning_curve": write_learning_curve,
+    "heterogeneous": write_heterogeneous,
 }
 EXPECTED = {
     "one_device": [f"| {OURS} | 1.5 (1 to 2) |", "PyTorch, compiled could not be measured: RuntimeError: no compiler"],
+    "heterogeneous": [
+        "| batch, measured | 1.5 (1 to 2) | 171 | 1.5 (1 to 2) | 1.5 (1 to 2) | 200:56 |",
+        "| batch, measured | worker:0/cpu:0 | 1,000 | 100 | 200 |",
+        "the others: 4 predicted, 1 in fact (+300%)",
+        "PyTorch DDP, even could not be measured: no torch",
+    ],
     "accounting": [
         "| Greater | 0.00 (0.0%) | 1500.00 (50.0%) |",
         "| all others | 0.00 (0.0%) | 0.00 (0.0%) |",

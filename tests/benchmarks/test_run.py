@@ -30,8 +30,11 @@ def run(*args, module="benchmarks.run"):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "0 cases are named; name one of one_device, accounting, lowering, learning_curve"),
-        (["speed"], "case is 'speed'; it must be one of one_device, accounting, lowering, learning_curve"),
+        ([], "0 cases are named; name one of one_device, accounting, lowering, learning_curve, heterogeneous"),
+        (
+            ["speed"],
+            "case is 'speed'; it must be one of one_device, accounting, lowering, learning_curve, heterogeneous",
+        ),
         (["--speed=3"], "Unknown command line flag 'speed'"),
         (["one_device", "--repeats=0"], "--repeats is 0; it must be a whole number of at least 1"),
         (["one_device", "--repeats=many"], "--repeats"),
@@ -77,6 +80,7 @@ def test_a_case_in_small(case, tmp_path):
         "accounting": check_accounting,
         "lowering": check_lowering,
         "learning_curve": check_learning_curve,
+        "heterogeneous": check_heterogeneous,
     }
     check[case]({row["variant"]: row for row in found})
 
@@ -87,6 +91,24 @@ def check_accounting(found):
     assert "ReluGrad" in kinds[0]
     assert "Greater" in kinds[1] - kinds[0]
     assert all(row["operations"] > 0 and row["step_seconds"]["median"] > 0 for row in found.values())
+
+
+def check_heterogeneous(found):
+    ways = {name.split("/", 3)[3]: row for name, row in found.items()}
+    names = ["device 0 alone", "device 1 alone", "batch, even", "batch, by FLOP/s", "batch, measured"]
+    assert list(ways)[:5] == names
+    for name in ("PyTorch DDP, even", "PyTorch DDP, best of a grid") if HAS_TORCH else ():
+        assert ways[name]["sizes"]["batch"][0] >= 4
+        names.append(name)
+    for name in (*names, "batch, best of a grid"):
+        row = ways[name]
+        assert "failed" not in row
+        assert row["wall_seconds_per_step"]["min"] > 0
+        assert row["loss_error"] < 1e-5
+    assert ways["device 0 alone"]["efficiency"]["max"] < 1
+    assert set(ways["batch, even"]["usage"]) == {"worker:0/cpu:0", "worker:1/cpu:0"}
+    if not HAS_TORCH:
+        assert "torch" in ways["PyTorch DDP, even"]["failed"]
 
 
 def check_one_device(found):

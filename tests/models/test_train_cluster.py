@@ -129,7 +129,7 @@ def test_measured_speeds(local, tmp_path, capfd, monkeypatch):
     options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto"}
     assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out
-    assert re.search(r"^(split over worker:|not split: worker:0/cpu:0 alone)", out, re.MULTILINE)
+    assert re.search(r"^(split over worker:|not split: worker:)", out, re.MULTILINE)
     assert "test accuracy" in out
 
 
