@@ -95,21 +95,25 @@ def _part(work: Work, limit: int | None) -> float:
 
 
 def communication_seconds(profile: Profile, work: Work, devices: Sequence[str]) -> float:
-    """Seconds a step spends on sums over the processors, which the first device makes: it gets and sends each of them.
+    """Seconds a step spends on sums over the processors, one after the other, on the slowest of the links.
+
+    Two devices exchange their addends, both ways at once. Of more, each collects its part of all addends and sends its
+    part of the sum to all others.
 
     Args:
       profile: a link that it does not have costs nothing.
       work: of the step.
       devices: one per processor.
     """
-    seconds = 0.0
-    hub = devices[0]
-    links = [link for device in devices[1:] if (link := profile.link(device, hub)) is not None]
-    for layer in work.layers if links else ():
-        for message in layer.reduced_bytes:
-            seconds += 2 * (max(link.latency_seconds for link in links))
-            seconds += 2 * math.fsum(message / link.bytes_per_second for link in links)
-    return seconds
+    links = [link for pair in itertools.combinations(devices, 2) if (link := profile.link(*pair)) is not None]
+    if not links:
+        return 0.0
+    latency = max(link.latency_seconds for link in links)
+    seconds_per_byte = 1 / min(link.bytes_per_second for link in links)
+    count = len(devices)
+    phases, part = (1, 1.0) if count == 2 else (2, (count - 1) / count)
+    messages = [message for layer in work.layers for message in layer.reduced_bytes]
+    return math.fsum(phases * (latency + part * message * seconds_per_byte) for message in messages)
 
 
 def predicted_step_seconds(profile: Profile, work: Work, devices: Sequence[str], sizes: Sizes | None = None) -> float:

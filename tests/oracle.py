@@ -68,8 +68,10 @@ def _with_gradients(feed: Feed, outputs: dict[str, Any], graph: Any) -> tuple[di
     return results, updates
 
 
-def run(build: Callable[[Feed], dict[str, Any]], make_mesh_impl: Callable[[], Any], dtype: Any) -> Result:
-    """Runs a program on a mesh: outputs, gradients, then one step of gradient descent.
+def run(
+    build: Callable[[Feed], dict[str, Any]], make_mesh_impl: Callable[[], Any], dtype: Any, cluster: Any = None
+) -> Result:
+    """Runs a program on a mesh, of a Cluster's devices if one is given: outputs, gradients, then one step of descent.
 
     The reference's step is taken in NumPy: stock mtf on TensorFlow 2 lets a variable's update race with its reads.
     """
@@ -85,10 +87,12 @@ def run(build: Callable[[Feed], dict[str, Any]], make_mesh_impl: Callable[[], An
         slices = {name: lowering.tensors[y].to_laid_out_tensor().tensor_list for name, y in results.items()}
         exported = {f"export of {name}": lowering.export_to_tf_tensor(y) for name, y in results.items()}
         config = tf.ConfigProto(device_count={"CPU": max(1, mesh_impl.size)}, intra_op_parallelism_threads=1)
+        if cluster is not None:
+            config = cluster.session_config()
         if not isinstance(mesh_impl, mtf_hetero.UnevenMeshImpl):
             # TensorFlow 2.21's optimizer gives random program 4950 a result of the wrong shape on one device
             config.graph_options.rewrite_options.disable_meta_optimizer = True
-        with tf.Session(config=config) as session:
+        with tf.Session("" if cluster is None else cluster.target, config=config) as session:
             session.run([tf.global_variables_initializer()])
             session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
             values, whole = session.run([slices, exported])

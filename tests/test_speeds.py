@@ -152,8 +152,10 @@ class TestSizes:
         work = work_of(messages=(1000, 2000))
         profile = profile_of(a=1.0, b=1.0, c=1.0, links={("a", "b"): Link(0.5, 1e3), ("c", "a"): Link(0.25, 1e3)})
         assert speeds.communication_seconds(profile, work, ["a"]) == 0
-        assert speeds.communication_seconds(profile, work, ["a", "b"]) == pytest.approx(2 * (0.5 + 1 + 0.5 + 2))
-        assert speeds.communication_seconds(profile, work, ["a", "b", "c"]) == pytest.approx(2 * (0.5 + 2 + 0.5 + 4))
+        assert speeds.communication_seconds(profile, work, ["a", "b"]) == pytest.approx(0.5 + 1 + 0.5 + 2)
+        assert speeds.communication_seconds(profile, work, ["a", "b", "c"]) == pytest.approx(
+            2 * (0.5 + 2 / 3 + 0.5 + 4 / 3)
+        )
 
     def test_what_is_done_whole_costs_what_the_slowest_takes(self):
         profile = Profile(
@@ -187,9 +189,9 @@ class TestBestSplit:
         assert (split.devices, split.sizes, split.is_worth) == (("a",), {}, False)
         assert split.predicted_seconds == pytest.approx(1.0)
         assert split.reason == (
-            "not split: a alone takes 1 s a step, and the best split, over a, b, 1.67 s, 1 s of it communication"
+            "not split: a alone takes 1 s a step, and the best split, over a, b, 1.17 s, 500 ms of it communication"
         )
-        assert split.left_out == {"b": "b is left out: with it a step would take 1.67 s, without it 1 s"}
+        assert split.left_out == {"b": "b is left out: with it a step would take 1.17 s, without it 1 s"}
 
     def test_a_small_gain_is_not_worth_it(self):
         split = speeds.best_split(profile_of(a=1.0, b=58.0), work_of(), ["a", "b"])

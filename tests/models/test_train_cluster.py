@@ -139,10 +139,10 @@ def test_measured_speeds(local, tmp_path, capfd, monkeypatch):
 class Reader:
     """Reads what a process prints, as it comes."""
 
-    def __init__(self, process):
+    def __init__(self, stream):
         self.lines = []
         self._news = threading.Condition()
-        self._thread = threading.Thread(target=self._read, args=(process.stdout,), daemon=True)
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
         self._thread.start()
 
     def _read(self, stream):
@@ -171,7 +171,7 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills):
     options = {**options, "workers": ",".join(local.addresses), "list_speed": "2,1", "model_dir": tmp_path}
     args = [f"--{name}={value}" for name, value in options.items()]
     with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        reader = Reader(process)
+        reader = Reader(process.stdout)
         seen = reader.await_line("step 10 of")
         try:
             for _ in range(kills):
@@ -192,3 +192,23 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills):
     losses = [float(loss) for loss in re.findall(r"loss (\S+),", text)]
     assert np.median(losses[-5:]) < losses[0]
     assert text.count(" is gone: ") == kills
+
+
+def test_the_run_of_a_killed_chief_is_resumed_and_its_workers_are_gone(tmp_path, capfd):
+    options = {**ON_WORKERS, "max_steps": 100_000, "train_epochs": 10_000, "save_checkpoints_secs": 1}
+    options = {**options, "local_cluster": "0.6,0.3", "list_speed": "2,1", "model_dir": tmp_path}
+    with start(*(f"--{name}={value}" for name, value in options.items()), stdout=subprocess.DEVNULL) as process:
+        reader = Reader(process.stderr)
+        reader.await_line("step 30 of")
+        end = time.monotonic() + 60
+        while (tf.train.latest_checkpoint(str(tmp_path)) or "-0").endswith("-0") and time.monotonic() < end:
+            time.sleep(0.1)
+        descendants = psutil.Process(process.pid).children(recursive=True)
+        assert sum("mtf_hetero.worker" in " ".join(child.cmdline()) for child in descendants) == 2
+        process.kill()
+    _, alive = psutil.wait_procs(descendants, timeout=20)
+    assert not alive
+    step = int(tf.train.load_variable(tf.train.latest_checkpoint(str(tmp_path)), "global_step"))
+    assert step > 0
+    assert run(**{**options, "max_steps": step + 3}) == 0
+    assert f"model.ckpt-{step + 3}\n" in capfd.readouterr().out
