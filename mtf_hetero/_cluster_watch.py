@@ -13,6 +13,9 @@ from typing import Any
 from mtf_hetero._cluster_probe import ask, split_address
 from mtf_hetero._compat import tf
 
+_AGAIN = "answers again; training goes on from the last checkpoint"
+_ANEW = "was started anew; training goes on from the last checkpoint"
+
 
 class WorkerWatch(tf.train.SessionRunHook):
     """Says in one line when a worker is gone, and in one when it is back. Both a hook and a context manager.
@@ -47,6 +50,7 @@ class WorkerWatch(tf.train.SessionRunHook):
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._session: tuple[Any, Any] | None = None
+        self._sessions = 0  # made so far: each needs all workers
 
     def __enter__(self) -> "WorkerWatch":
         self._done.clear()
@@ -62,19 +66,25 @@ class WorkerWatch(tf.train.SessionRunHook):
     def after_create_session(self, session: Any, coord: Any) -> None:
         with self._lock:
             self._session = (session, coord)
+            self._sessions += 1
 
     def _watch(self, index: int) -> None:
         address = self._workers[index]
         port = split_address(address)[1]
         silences, gone, status = 0, False, b""
+        sessions = 0  # when it was found to be gone
         while not self._done.wait(0.0 if silences == 1 else self._interval_seconds):
+            back = gone and self._sessions > sessions  # in the meantime, even if it is gone again
             answer = ask(address, self._timeout_seconds)
             if self._done.is_set():
                 return
             if answer.failure:
                 silences += 1
+                if back:
+                    gone = False
+                    self._report(f"worker {index} ({address}) {_AGAIN}")
                 if not gone and (silences > 1 or not answer.failure.startswith("no answer")):
-                    gone = True
+                    gone, sessions = True, self._sessions
                     self._report(
                         f"worker {index} ({address}) is gone: {answer.failure}; training waits for it: start it again "
                         f"there with `python -m mtf_hetero.worker --port={port}`, or press Ctrl-C to stop"
@@ -83,8 +93,7 @@ class WorkerWatch(tf.train.SessionRunHook):
                 continue
             restarted = status not in (b"", answer.status)
             if gone or restarted:
-                how = "was started anew" if restarted else "answers again"
-                self._report(f"worker {index} ({address}) {how}; training goes on from the last checkpoint")
+                self._report(f"worker {index} ({address}) {_ANEW if restarted else _AGAIN}")
             silences, gone, status = 0, False, answer.status
 
     def _interrupt(self, index: int) -> None:

@@ -4,11 +4,13 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import threading
 import time
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import oracle
@@ -17,6 +19,7 @@ import pytest
 import mtf_hetero
 from mtf_hetero import _cluster_guard, mtf, tf, worker
 from mtf_hetero import cluster as cluster_lib
+from mtf_hetero._cluster_probe import Answer
 from mtf_hetero.cluster import Cluster, LocalCluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -318,6 +321,24 @@ def test_training_goes_on_after_a_worker_died(local, tmp_path):
     assert value == last  # both are of the same checkpoint
     assert last < 30  # some steps were lost, but not all
     assert last > 18
+
+
+def test_a_worker_that_dies_again_before_it_is_asked_is_named_again(monkeypatch):
+    said, asked = [], []
+    watch = WorkerWatch(("127.0.0.1:1",), report=said.append, interval_seconds=0.001)
+
+    def ask(address, timeout_seconds):
+        asked.append(address)
+        if len(asked) == 4:  # it was back for long enough that a session could be made
+            watch.after_create_session(mock.Mock(), mock.Mock())
+        return Answer("" if len(asked) == 1 else "connection refused", b"one")
+
+    monkeypatch.setattr("mtf_hetero._cluster_watch.ask", ask)
+    with watch:
+        end = time.monotonic() + 10
+        while len(said) < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+    assert re.findall("is gone|answers again", " ".join(said)) == ["is gone", "answers again", "is gone"]
 
 
 def test_waiting_for_a_worker_can_be_stopped():
