@@ -103,6 +103,8 @@ class Config:
                 f"--memory_limit is {self.memory_limit!r}, which only --list_speed={AUTO} heeds; leave it "
                 "out, or let the speeds be measured"
             )
+        if self.list_speed == AUTO and self.layout == "even":
+            raise ValueError(f"--list_speed is {AUTO} and --layout even, which heeds no speed; give another layout")
         if self.list_speed == AUTO and self.mesh_shape is not None:
             raise ValueError(
                 f"--list_speed is {AUTO} and --mesh_shape {self.mesh_shape!r}; measured speeds divide over one axis: "

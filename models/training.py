@@ -157,7 +157,8 @@ class Run:
                 file=sys.stderr,
             )
             return LOST
-        tf.logging.set_verbosity(tf.logging.ERROR)
+        # A worker that is lost during the test is named by a warning
+        tf.logging.set_verbosity(tf.logging.WARN if self.cluster.workers else tf.logging.ERROR)
         results = self.estimator.evaluate(lambda: self.dataset.test_input_fn(self.config.batch_size))
         print(f"test accuracy: {results['accuracy']:.4f} of {self.dataset.test_size:,} images")
         if throughput.steps:

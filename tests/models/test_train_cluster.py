@@ -68,6 +68,7 @@ def test_a_cluster_of_its_own(tmp_path, capfd):
         ({"local_cluster": "1.0,fast"}, "'fast' is not a number of cores"),
         ({"local_cluster": "99"}, "asks for 99 cores for worker 0"),
         ({"list_speed": "auto", "mesh_shape": "rows:1"}, "leave --mesh_shape out"),
+        ({"list_speed": "auto", "layout": "even"}, "which heeds no speed; give another layout"),
         ({"memory_limit": "16,8"}, "which only --list_speed=auto heeds"),
         ({"list_speed": "auto", "memory_limit": "16,8", "devices": "cpu:0"}, "gigabytes of each of the 1 devices"),
         ({"wire_dtype": "int8"}, "--wire_dtype is 'int8'; it must be one of bfloat16, float16"),
