@@ -83,9 +83,10 @@ def read(metadata: Any) -> tuple[Event, ...]:
         for node in stats.node_stats:
             name = node.node_name.split(":")[0]
             if name == RECEIVED:  # it is labelled with its size, its speed and the edge of the graph
-                name = _EDGE.sub(r"\1", node.timeline_label)
-                kinds[name] = RECEIVED
-            kind = _PREFIX.sub("", kinds.get(name, node.timeline_label.split(" = ")[-1].split("(")[0] or name), count=1)
+                name, kind = _EDGE.sub(r"\1", node.timeline_label), RECEIVED
+            else:
+                kind = kinds.get(name, node.timeline_label.split(" = ")[-1].split("(")[0] or name)
+                kind = _PREFIX.sub("", kind, count=1)
             begin = node.all_start_micros + node.op_start_rel_micros
             end = node.all_start_micros + node.op_end_rel_micros
             events.append(Event(device, name, kind, begin * 1e-6, end * 1e-6))

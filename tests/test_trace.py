@@ -63,6 +63,17 @@ def test_table():
     assert "Relu" not in text
 
 
+def test_what_makes_a_tensor_keeps_its_kind_where_another_worker_receives_it():
+    metadata = tf.RunMetadata()
+    metadata.partition_graphs.add().node.add(name="layer/product", op="_MklMatMul")
+    labels = {"RecvTensor": "[8.6MB] [3.1Gb/s] edge_6_layer/product from a to b", "layer/product": "= MatMul(x)"}
+    for task, (name, label) in enumerate(labels.items()):
+        device = metadata.step_stats.dev_stats.add(device=f"/job:worker/replica:0/task:{task}/device:CPU:0")
+        device.node_stats.add(node_name=name, timeline_label=label, all_start_micros=7, op_end_rel_micros=10)
+    found = {event.device[-14]: (event.kind, event.name) for event in trace.read(metadata)}
+    assert found == {"0": (trace.RECEIVED, "layer/product"), "1": ("MatMul", "layer/product")}
+
+
 def test_a_traced_step(tmp_path):
     with tf.Graph().as_default():
         x = tf.Variable(np.ones([2, 8, 8, 3], np.float32)).read_value()

@@ -49,9 +49,14 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _usage(rows: Sequence[Row]) -> str:
-    header = ["way", "device", "computing ms", "receiving ms", "waiting ms"]
+    header = ["way", "device", "computing or receiving ms", "waiting ms"]
     lines = [
-        [row["way"], device, *(markdown.number(1e3 * used[name]) for name in ("computing", "receiving", "waiting"))]
+        [
+            row["way"],
+            device,
+            markdown.number(1e3 * (used["computing"] + used["receiving"])),
+            markdown.number(1e3 * used["waiting"]),
+        ]
         for row in rows
         if not row["way"].startswith("device")
         for device, used in (row.get("usage") or {}).items()

@@ -93,7 +93,7 @@ EXPECTED = {
     "one_device": [f"| {OURS} | 1.5 (1 to 2) |", "PyTorch, compiled could not be measured: RuntimeError: no compiler"],
     "heterogeneous": [
         "| batch, measured | 1.5 (1 to 2) | 171 | 1.5 (1 to 2) | 1.5 (1 to 2) | 200:56 |",
-        "| batch, measured | worker:0/cpu:0 | 1,000 | 100 | 200 |",
+        "| batch, measured | worker:0/cpu:0 | 1,100 | 200 |",
         "the others: 4 predicted, 1 in fact (+300%)",
         "PyTorch DDP, even could not be measured: no torch",
     ],
