@@ -62,9 +62,7 @@ def allreduce(
     if len(xs) == 1:
         return list(xs)
     if share_memory(devices):
-        with tf.device(devices[0]):
-            total = reduce(xs, reduction)
-        return [total, *(_copy(total, device) for device in devices[1:])]
+        return _collect(xs, devices, reduction, None)
     if len(xs) == 2:
         return _exchange(xs, devices, reduction, wire_dtype)
     if xs[0].shape.num_elements() * xs[0].dtype.size <= SMALL_BYTES:
@@ -85,10 +83,10 @@ def _collect(xs: Sequence[Any], devices: Sequence[str], reduction: str, wire_dty
     packed = _pack_all(xs[1:], devices[1:], wire_dtype)
     with tf.device(devices[0]):
         total = _pack(reduce([xs[0], *(_unpack(part, xs[0].dtype) for part in packed)], reduction), wire_dtype)
-    results = []
-    for device in devices:
+        results = [_unpack(total, xs[0].dtype)]
+    for device in devices[1:]:
         with tf.device(device):
-            results.append(_unpack(total, xs[0].dtype) if wire_dtype else tf.identity(total))
+            results.append(_unpack(tf.identity(total), xs[0].dtype))
     return results
 
 
@@ -122,11 +120,9 @@ def share_memory(devices: Sequence[str]) -> bool:
 
 def _pack(x: Any, wire_dtype: Any) -> Any:
     """A tensor as it is sent: rounded where that makes it smaller."""
-    return (
-        x
-        if wire_dtype is None or not x.dtype.is_floating or x.dtype.size <= wire_dtype.size
-        else tf.cast(x, wire_dtype)
-    )
+    if wire_dtype is None or not x.dtype.is_floating or x.dtype.size <= wire_dtype.size:
+        return x
+    return tf.cast(x, wire_dtype)
 
 
 def _pack_all(xs: Sequence[Any], devices: Sequence[str], wire_dtype: Any) -> list[Any]:
@@ -141,9 +137,9 @@ def _unpack(x: Any, dtype: Any) -> Any:
     return x if x.dtype == dtype else tf.cast(x, dtype)
 
 
-def _copy(x: Any, device: str) -> Any:
-    with tf.device(device):
-        return tf.identity(x)
+def _wire_between(devices: Sequence[str], wire_dtype: Any) -> Any:
+    """The type to which numbers are rounded between these devices; None where nothing is sent."""
+    return None if wire_dtype is None or share_memory(devices) else wire_dtype
 
 
 def cut(x: Any, begin: Sequence[int], size: Sequence[int]) -> Any:
@@ -175,7 +171,8 @@ def move(xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any], wire_d
       moves: one `blocks.Move` per processor.
       wire_dtype: as in `allreduce`. Where one piece is rounded all are, so that copies of a slice stay equal.
     """
-    if all(plan.is_local(pnum) for pnum, plan in enumerate(moves)) or share_memory(devices):
+    wire_dtype = _wire_between(devices, wire_dtype)
+    if wire_dtype is not None and all(plan.is_local(pnum) for pnum, plan in enumerate(moves)):
         wire_dtype = None
     piece_of = _cutter(xs, devices, wire_dtype)
     results = []
@@ -199,7 +196,8 @@ def fetch(xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any], wir
       One tensor per processor, or None.
     """
     own = _cutter(xs, devices, None)
-    sent = own if wire_dtype is None or share_memory(devices) else _cutter(xs, devices, wire_dtype)
+    wire_dtype = _wire_between(devices, wire_dtype)
+    sent = own if wire_dtype is None else _cutter(xs, devices, wire_dtype)
     results = []
     for pnum, (x, device, window) in enumerate(zip(xs, devices, windows, strict=True)):
         y = None
@@ -244,7 +242,7 @@ def reduce_scatter(
       moves: one `blocks.Move` per processor, made of one piece; the piece is cut from every addend.
       wire_dtype: as in `allreduce`.
     """
-    wire_dtype = None if share_memory(devices) else wire_dtype
+    wire_dtype = _wire_between(devices, wire_dtype)
     results = []
     for device, plan in zip(devices, moves, strict=True):
         (piece,) = plan.pieces

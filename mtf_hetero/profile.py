@@ -23,10 +23,11 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
-from typing import Any, NoReturn
+from typing import Any
 
 import tqdm
 
+from mtf_hetero import _command_line as command_line
 from mtf_hetero import speeds
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._profile_campaign import Campaign, Effort
@@ -38,8 +39,6 @@ from mtf_hetero.cluster import Cluster, UnreachableWorkerError, shorten
 from mtf_hetero.layout import Layout
 
 __all__ = ["Effort", "Measured", "cache_directory", "conclusion", "main", "measure", "table", "time_steps"]
-
-WRONG_USAGE = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,15 +217,8 @@ def conclusion(measured: Measured) -> str:
     return shorten("\n".join(lines))
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, where argparse would print its usage first."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(WRONG_USAGE, f"error: {' '.join(message.split())}; see {self.prog} --help\n")
-
-
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(
+    parser = command_line.Parser(
         prog="python -m mtf_hetero.profile",
         description="Measures how fast each device is on the layers of a graph.",
         allow_abbrev=False,
@@ -284,8 +276,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         measured = _run(arguments)
         report = f"{table(measured)}\n\n{conclusion(measured)}\n"
     except (ValueError, NotImplementedError, UnreachableWorkerError) as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        return WRONG_USAGE
+        command_line.say(error)
+        return command_line.WRONG_USAGE
     except KeyboardInterrupt:
         sys.stderr.write("stopped: nothing was kept\n")
         return 130

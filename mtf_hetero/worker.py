@@ -18,24 +18,17 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from mtf_hetero import _command_line as command_line
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import task_of_environment
 
-WRONG_USAGE = 2
 _MAX_CPUS = 128
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, where argparse would print its usage first."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(WRONG_USAGE, f"error: {' '.join(message.split())}; see {self.prog} --help\n")
-
-
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(
+    parser = command_line.Parser(
         prog="python -m mtf_hetero.worker",
         description="Offers this machine's devices to training runs elsewhere.",
         epilog="TensorFlow's server has no authentication and listens on all network interfaces.",
@@ -131,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         server = _start(arguments)
     except ValueError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        return WRONG_USAGE
+        command_line.say(error)
+        return command_line.WRONG_USAGE
     host = arguments.host or socket.gethostname()
     sys.stdout.write(
         f"worker listens on {host}:{server.target.rpartition(':')[2]} with {_devices(server)}\n"

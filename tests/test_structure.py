@@ -19,10 +19,11 @@ MAY_IMPORT = {
 }
 ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat and itself
     "_compat": set(),
+    "_command_line": set(),
     "partition": set(),
     "speeds": {"partition"},
     "cluster": set(),
-    "worker": {"cluster"},
+    "worker": {"_command_line", "cluster"},
     "layout": {"partition"},
     "blocks": {"layout"},
     "collectives": {"partition"},
@@ -34,8 +35,8 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat and 
     "trace": set(),
     "hooks": {"mesh_impl", "_estimator_config"},
     "estimator": {"mesh_impl", "hooks", "cluster", "_estimator_config"},
-    "data": {"layout"},
-    "profile": {"speeds", "cluster", "layout", "mesh_impl", "lowering"},
+    "data": {"_command_line", "layout"},
+    "profile": {"_command_line", "speeds", "cluster", "layout", "mesh_impl", "lowering"},
     "planner": {"partition", "speeds", "layout"},
 }
 PURE = {"partition", "speeds", "layout", "blocks"}

@@ -31,6 +31,7 @@ from models import quiet
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"
 _RANK = "benchmarks.frameworks.ddp:Rank"
+_WARMUP = 2  # steps when a way is built, whose losses are compared
 _TOLERANCE = 1e-4  # relative, of the losses before and after the first step
 EVEN, RATES, MEASURED, ROUNDED, GRID = "even", "by FLOP/s", "measured", "measured, bfloat16 sent", "best of a grid"
 DDP = "PyTorch DDP"
@@ -90,7 +91,6 @@ class Heterogeneous(Case):
     Args:
       repeats: how often each way is timed.
       steps: training steps per timing.
-      warmup: training steps before the first timing.
       measuring_seconds: how long measuring may take, for each recipe.
       settings: what to train on what.
     """
@@ -100,7 +100,6 @@ class Heterogeneous(Case):
 
     repeats: int = 5
     steps: int = 1
-    warmup: int = 2
     measuring_seconds: float = 120.0
     settings: tuple[Setting, ...] = tuple(SETTINGS.values())
 
@@ -265,7 +264,7 @@ class _Measurement:
                 "layout": name.partition(",")[0],
                 "shares": None,
                 "seed": self._case.seed,
-                "warmup": self._case.warmup,
+                "warmup": _WARMUP,
                 "steps": self._case.steps,
                 "repeats": self._case.repeats,
                 **row,

@@ -11,25 +11,17 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from mtf_hetero import _command_line as command_line
 from mtf_hetero.data import DATASETS
 from mtf_hetero.data.known import KNOWN
 from mtf_hetero.data.prepare import prepare
 from mtf_hetero.data.prepared import DEFAULT_DIR, data_root, prepared_names
 
-WRONG_USAGE = 2
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, where argparse would print its usage first."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(WRONG_USAGE, f"error: {' '.join(message.split())}; see {self.prog} --help\n")
-
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="python -m mtf_hetero.data", description="Data sets for training.")
+    parser = command_line.Parser(prog="python -m mtf_hetero.data", description="Data sets for training.")
     commands: Any = parser.add_subparsers(dest="command", required=True, metavar="prepare|list")
     hints = "; ".join(f"{name}: {known.source} ({known.where})" for name, known in KNOWN.items())
     making = commands.add_parser(
@@ -69,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             made = prepare(arguments.name, arguments.source, arguments.data_dir)
             said = f"{arguments.name} {'is there already' if made.was_there else 'is prepared'}: {made.directory}"
     except ValueError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        return WRONG_USAGE
+        command_line.say(error)
+        return command_line.WRONG_USAGE
     except KeyboardInterrupt:
         sys.stderr.write("stopped: nothing was prepared\n")
         return 130

@@ -2,9 +2,6 @@
 
 import pytest
 
-pytest.importorskip("psutil")
-pytest.importorskip("matplotlib")
-
 from benchmarks import report
 from benchmarks.cases.lowering import Lowering
 from benchmarks.cases.one_device import CONTENDERS, OURS

@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("psutil")
-
 from benchmarks import flops, networks, rows
 from benchmarks.frameworks import lowering, mesh_nets
 from models.registry import MODELS

@@ -10,8 +10,6 @@ import time
 
 import pytest
 
-pytest.importorskip("psutil")
-
 from benchmarks import rows
 from benchmarks.cases import CASES
 from benchmarks.process import Child, ChildError
