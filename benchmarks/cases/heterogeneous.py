@@ -65,9 +65,9 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         for setting in (
             Setting("vgg11", (1.0, 0.33), 256),
             Setting("vgg11", (1.0, 0.33), 1024, ("batch",)),
-            Setting("paper_cifar", (1.0, 0.36, 0.07), 200),  # 70, 25, 5
+            Setting("paper_cifar", (1.0, 0.36, 0.07), 64),  # 70, 25, 5
             Setting("paper_mnist", (0.7, 0.7, 0.35), 100),  # 40, 40, 20
-            Setting("marques", (1.0, 0.5), 32),
+            Setting("marques", (1.0, 0.5), 12),
         )
     }
 )
