@@ -29,6 +29,7 @@ from mtf_hetero.hooks import (
     add_scalar_summary,
     order_global_step,
 )
+from mtf_hetero.saver import SliceSaverBuilder
 
 __all__ = ["Estimator", "EstimatorSpec", "EvalSpec", "ModeKeys", "RunConfig", "TrainSpec", "train_and_evaluate"]
 
@@ -289,7 +290,7 @@ class Estimator:
         scaffold = spec.scaffold or tf.train.Scaffold()
         if scaffold.saver is None and not tf.get_collection(tf.GraphKeys.SAVERS):
             saver = tf.train.Saver(
-                sharded=False,
+                builder=SliceSaverBuilder(),
                 max_to_keep=self._config.keep_checkpoint_max,
                 keep_checkpoint_every_n_hours=self._config.keep_checkpoint_every_n_hours,
                 save_relative_paths=True,

@@ -1,25 +1,67 @@
 """The variables of an uneven mesh: slices only, no master copy, saved as one logical tensor.
 
-Mesh-TensorFlow makes a full "master" of each variable when the graph is built. It is never initialised here: its
-initial value, computed once, is cut into the slices' initial values, and the master leaves every collection. Of the
-processors that hold the same slice, the first has the primary and the others replicas.
+Mesh-TensorFlow makes a full "master" of each variable when the graph is built. It is never initialised here: each
+slice's initial value is made on its own device (`_variables_initial`), or, where that cannot be, cut out of the
+master's, and the master leaves every collection. Of the processors that hold the same slice, the first has the primary
+and the others replicas.
 
 * A primary is a global variable that carries TensorFlow's slice information, so that any `tf.train.Saver` writes the
   primaries of one variable as one tensor under the variable's own name, and reads each slice out of such a tensor,
-  whatever layout it was saved from.
+  whatever layout it was saved from. With `saver.SliceSaverBuilder` it does so slice by slice.
 * A replica is a local variable that is initialised from its primary, so that `tf.local_variables_initializer()`,
   which a MonitoredTrainingSession runs after every initialisation and every restore, brings it up to date. So does
   `lowering.copy_masters_to_slices()`, which mtf programs call at the same point.
 
+The variables that an optimizer makes have the dimensions of the weights, and are sliced like them.
+
 A variable that its program keeps out of the global variables is not saved and has no replicas: every slice starts from
 the initial value.
+
+A program that feeds initial values feeds those of the slices, which `initial_value_feed` finds. A master's may be fed
+where no slice was made without it; elsewhere TensorFlow refuses it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.collectives import cut
+from mtf_hetero._variables_initial import InitialValue
+
+
+def initial_value_feed(values: Mapping[str, np.ndarray]) -> dict[Any, np.ndarray]:
+    """What to feed to `tf.global_variables_initializer()` so that variables start from arrays, on any layout.
+
+    Args:
+      values: {name of a variable: array of its shape}; a variable that is not named starts as it would.
+
+    Returns:
+      {tf.Tensor: array}, an entry for each slice.
+
+    Raises:
+      ValueError: a name that no global variable has, or an array of another shape.
+
+    Example:
+      session.run(tf.global_variables_initializer(), initial_value_feed({"dense/kernel": kernel}))
+    """
+    feed, found = {}, set()
+    for variable in tf.global_variables():
+        info = variable._save_slice_info
+        name = info.full_name if info else variable.op.name
+        if name not in values:
+            continue
+        found.add(name)
+        shape = list(info.full_shape) if info else variable.shape.as_list()
+        if list(np.shape(values[name])) != shape:
+            raise ValueError(
+                f"the initial value of {name!r} has shape {list(np.shape(values[name]))}; give the variable's, {shape}"
+            )
+        box = tuple(slice(b, b + s) for b, s in zip(info.var_offset, info.var_shape, strict=True)) if info else ...
+        feed[variable.initial_value] = values[name][box]
+    if missing := sorted(set(values) - found):
+        raise ValueError(f"there is no global variable {missing[0]!r}; name one that the graph has, without a slice")
+    return feed
 
 
 def _take_out_of_collections(variable: Any) -> list[str]:
@@ -60,6 +102,8 @@ class SlicedVariable:
         self.slices = []
         collections = _take_out_of_collections(master)
         saved = tf.GraphKeys.GLOBAL_VARIABLES in collections
+        whole = master.read_value() if tf.executing_eagerly() else master.initial_value
+        initial = InitialValue(whole, variable.slice_dtype)
         primaries: dict[tuple[int, ...], Any] = {}
         for pnum, device in enumerate(mesh_impl.devices):
             begin, size = mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum)
@@ -68,19 +112,13 @@ class SlicedVariable:
                 if saved and tuple(begin) in primaries:
                     slice_ = self._replica(primaries[tuple(begin)], name)
                 else:
-                    initial_value = self._initial_value(master, begin, size, variable.slice_dtype)
+                    initial_value = initial.part(begin, size, device)
                     slice_ = tf.Variable(
                         initial_value, trainable=False, name=name, collections=collections, use_resource=True
                     )
                     slice_._set_save_slice_info(_SaveSliceInfo(full_name, master.shape.as_list(), begin, size))
                     primaries[tuple(begin)] = slice_
             self.slices.append(slice_)
-
-    @staticmethod
-    def _initial_value(master: Any, begin: Sequence[int], size: Sequence[int], dtype: Any) -> Any:
-        whole = master.read_value() if tf.executing_eagerly() else master.initial_value
-        with tf.device(whole.device):  # cut where the whole is, so that only the slice is sent
-            return tf.cast(cut(whole, begin, size), dtype)
 
     def _replica(self, primary: Any, name: str) -> Any:
         replica = tf.Variable(

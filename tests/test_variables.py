@@ -5,7 +5,9 @@ import pytest
 from oracle import mesh_impl_of
 
 import mtf_hetero
-from mtf_hetero import Layout, mtf, tf
+from mtf_hetero import Layout, _variables_initial, mtf, tf
+from mtf_hetero.saver import SliceSaverBuilder
+from mtf_hetero.variables import initial_value_feed
 
 SHAPE = [mtf.Dimension("c", 7), mtf.Dimension("f", 11)]
 LAYOUTS = {
@@ -191,3 +193,254 @@ def test_a_read_after_an_assignment_sees_it():
         before, _ = session.run([lowering.export_to_tf_tensor(w), lowering.export_to_tf_tensor(after)])
         assert (before == 1).all()
         assert (session.run(lowering.export_to_tf_tensor(w)) == 3).all()
+
+
+CUBE = [mtf.Dimension("c", 9), mtf.Dimension("f", 10), mtf.Dimension("g", 14)]
+CUBE_LAYOUTS = [
+    *(Layout("x:8", f"{dim}:x") for dim in "cfg"),
+    *(Layout("x:8", f"{dim}:x", {"x": [1, 1, 2, 1, 1, 1, 1, 1]}) for dim in "cfg"),
+    Layout("x:2;y:3", "c:x;f:y", {"x": [1, 2], "y": [3, 1, 2]}),
+    Layout("x:2;y:3", "f:x;g:y"),
+    Layout("x:2;y:3", "c:y;g:x", {"y": [1, 5, 1]}),
+]
+INITIALIZERS = {
+    "normal": lambda: tf.random_normal_initializer(1.0, 0.3),
+    "normal_with_seed": lambda: tf.random_normal_initializer(seed=5),
+    "uniform": lambda: tf.random_uniform_initializer(-1.0, 2.0),
+    "truncated": lambda: tf.truncated_normal_initializer(stddev=0.1),
+    "scaled": lambda: tf.variance_scaling_initializer(2.0, "fan_out", "uniform"),
+    "glorot": lambda: tf.glorot_normal_initializer(),
+    "zeros": lambda: tf.zeros_initializer(),
+    "ones": lambda: tf.ones_initializer(),
+    "constant": lambda: tf.constant_initializer(0.25),
+    "array": lambda: tf.constant_initializer(np.arange(1260)),
+    "own": lambda: lambda shape, dtype, **_: tf.maximum(tf.random.uniform(shape, dtype=dtype) - 0.5, 0.1) / 3.0,
+    "orthogonal": lambda: tf.orthogonal_initializer(),
+}
+
+
+def variable_on(layout, initializer, dtype=tf.float32, shape=CUBE):
+    """A variable's master, its lowered self, and where its slices begin."""
+    graph = mtf.Graph()
+    mesh = mtf.Mesh(graph, "mesh")
+    mtf.get_variable(mesh, "v", mtf.Shape(shape), dtype=dtype, initializer=initializer)
+    (variable,) = graph.all_variables
+    mesh_impl = mesh_impl_of(layout)
+    lowered = mtf_hetero.Lowering(graph, {mesh: mesh_impl}).variables[variable]
+    boxes = [
+        tuple(slice(b, b + s) for b, s in zip(mesh_impl.slice_begin(variable.shape, p), size))
+        for p, size in ((p, mesh_impl.slice_shape(variable.shape, p)) for p in range(layout.size))
+    ]
+    return variable.get_master(), lowered, boxes
+
+
+def ancestors(*fetches):
+    """All operations that are run when these are."""
+    found, left = set(), [getattr(fetch, "op", fetch) for fetch in fetches]
+    while left:
+        op = left.pop()
+        if op not in found:
+            found.add(op)
+            left += [*(x.op for x in op.inputs), *op.control_inputs]
+    return found
+
+
+def whole_of(master, layout):
+    """What stock mtf would start with: a random operation with seeds repeats itself in a session of its own."""
+    whole = tf.Variable(master.initial_value, collections=[], use_resource=True)
+    with session_of(layout) as session:
+        session.run(whole.initializer)
+        return session.run(whole)
+
+
+def largest(ops):
+    """The operation with the largest output of known shape, and that output's number of elements."""
+    sizes = [(x.shape.num_elements() or 0, op.name) for op in ops for x in op.outputs if x.shape.is_fully_defined()]
+    return max(sizes)
+
+
+def initialize(session):
+    session.run(tf.global_variables_initializer())
+    session.run(tf.local_variables_initializer())
+
+
+@pytest.mark.parametrize(("dtype", "block"), [(tf.float32, 16), (tf.float64, 2**20)])
+@pytest.mark.parametrize("name", INITIALIZERS)
+def test_slices_start_with_the_numbers_that_stock_mtf_draws(name, dtype, block, monkeypatch):
+    """Bit for bit, on every layout; and but for matrices that must be made whole, nothing is as large as the whole."""
+    monkeypatch.setattr(_variables_initial, "_BLOCK", block)
+    for layout in CUBE_LAYOUTS:
+        with tf.Graph().as_default(), session_of(layout) as session:
+            tf.set_random_seed(7)
+            master, lowered, boxes = variable_on(layout, INITIALIZERS[name](), dtype)
+            ops = ancestors(tf.global_variables_initializer(), tf.local_variables_initializer())
+            whole = whole_of(master, layout)
+            initialize(session)
+            for value, box in zip(session.run(lowered.laid_out_tensor.tensor_list), boxes, strict=True):
+                np.testing.assert_array_equal(value, whole[box], err_msg=str(layout))
+            assert (largest(ops)[0] >= whole.size) == (name == "orthogonal"), largest(ops)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+@pytest.mark.parametrize("name", ["normal", "uniform", "truncated"])
+def test_slices_of_short_numbers_too(name, dtype):
+    layout = CUBE_LAYOUTS[-1]
+    with tf.Graph().as_default(), session_of(layout) as session:
+        tf.set_random_seed(7)
+        master, lowered, boxes = variable_on(layout, INITIALIZERS[name](), dtype)
+        whole = whole_of(master, layout).astype(np.float32)
+        initialize(session)
+        for value, box in zip(session.run(lowered.laid_out_tensor.tensor_list), boxes, strict=True):
+            np.testing.assert_array_equal(value.astype(np.float32), whole[box])
+
+
+@pytest.mark.parametrize("dim", ["in", "out"])
+def test_a_large_weight_is_drawn_where_it_is_kept(dim):
+    """Every slice on its own device, and little more of the weight at a time than the slice has."""
+    shape = [mtf.Dimension("h", 3), mtf.Dimension("w", 3), mtf.Dimension("in", 512), mtf.Dimension("out", 512)]
+    layout = Layout("x:8", f"{dim}:x")
+    with tf.Graph().as_default(), session_of(layout) as session:
+        tf.set_random_seed(7)
+        master, lowered, boxes = variable_on(layout, tf.truncated_normal_initializer(), shape=shape)
+        for processor, slice_ in enumerate(tf.global_variables()):
+            ops = ancestors(slice_.initializer)
+            large = [op for op in ops for x in op.outputs if (x.shape.num_elements() or 0) > 4]
+            assert {op.device for op in large} == {f"/device:CPU:{processor}"}
+            assert largest(ops)[0] < master.shape.num_elements() / 2
+        whole = whole_of(master, layout)
+        initialize(session)
+        for value, box in zip(session.run(lowered.laid_out_tensor.tensor_list), boxes, strict=True):
+            np.testing.assert_array_equal(value, whole[box])
+
+
+def test_nothing_is_drawn_when_the_graph_is_optimised():
+    """TensorFlow computes what depends on constants alone in advance, in the chief, and keeps it."""
+    layout = CUBE_LAYOUTS[0]
+    with tf.Graph().as_default(), session_of(layout) as session:
+        tf.set_random_seed(7)
+        variable_on(layout, INITIALIZERS["own"]())
+        metadata, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
+        session.run(tf.global_variables_initializer(), options=options, run_metadata=metadata)
+        drawn = [n for graph in metadata.partition_graphs for n in graph.node if n.op == "StatelessRandomUniformV2"]
+        assert len(drawn) == 8
+
+
+def test_slices_on_other_kinds_of_devices_are_drawn_on_the_cpu_beside_them():
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        mtf.get_variable(mesh, "v", mtf.Shape(CUBE), initializer=tf.random_normal_initializer())
+        devices = ["/job:worker/task:1/device:GPU:2", "/job:worker/task:2/device:CPU:1"]
+        mtf_hetero.Lowering(graph, {mesh: mtf_hetero.UnevenMeshImpl("x:2", "f:x", devices)})
+        drawn = [
+            {op.device for op in ancestors(v.initializer) if "Stateless" in op.type} for v in tf.global_variables()
+        ]
+        assert drawn == [{"/job:worker/task:1/device:CPU:0"}, {"/job:worker/task:2/device:CPU:1"}]
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean", "deviation", "bounds"),
+    [
+        (tf.random.normal, 0.0, 1.0, (-6, 6)),
+        (tf.random.truncated_normal, 0.0, 0.8796, (-2, 2)),
+        (tf.random.uniform, 0.5, 1 / np.sqrt(12), (0, 1)),
+    ],
+)
+def test_without_a_seed_every_initialisation_draws_anew_and_its_slices_fit(draw, mean, deviation, bounds):
+    with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
+        initial = _variables_initial.InitialValue(draw([200, 303]), tf.float32)
+        left, middle, right = (
+            initial.part([0, begin], [200, size], f"cpu:{device}")
+            for device, (begin, size) in enumerate([(0, 150), (100, 103), (150, 153)])
+        )
+        runs = [session.run([left, middle, right]) for _ in range(2)]
+    for a, b, c in runs:
+        whole = np.concatenate([a, c], 1)
+        np.testing.assert_array_equal(b, whole[:, 100:203])
+        assert len(np.unique(whole)) > 0.99 * whole.size
+        assert abs(whole.mean() - mean) < 0.02
+        assert abs(whole.std() - deviation) < 0.02
+        assert bounds[0] <= whole.min()
+        assert whole.max() <= bounds[1]
+    assert (runs[0][0] != runs[1][0]).mean() > 0.99
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_variables_start_with_what_is_fed(layout):
+    layout = LAYOUTS[layout]
+    value = np.arange(77, dtype=np.float32).reshape(7, 11)
+    with tf.Graph().as_default(), session_of(layout) as session:
+        program = Program(layout, mtf.optimize.MomentumOptimizer(0.1, 0.9))
+        session.run(tf.global_variables_initializer(), initial_value_feed({"model/w": value}))
+        session.run(tf.local_variables_initializer())
+        found = session.run(program.values)
+        np.testing.assert_array_equal(found["model/w"], value)
+        assert (found["model/u"] != value).all()
+        assert found["model/s"] == 1
+        with pytest.raises(ValueError, match=r"'model/w' has shape \[11, 7\]; give the variable's, \[7, 11\]"):
+            initial_value_feed({"model/w": value.T})
+        with pytest.raises(ValueError, match="there is no global variable 'w'"):
+            initial_value_feed({"w": value})
+
+
+def test_a_master_is_fed_or_refused():
+    """Orthogonal matrices are cut out of the master's value; of normal numbers each slice makes its own."""
+    value = np.arange(1260, dtype=np.float32).reshape(9, 10, 14)
+    for name in ("orthogonal", "normal"):
+        with tf.Graph().as_default(), session_of(CUBE_LAYOUTS[0]) as session:
+            master, lowered, boxes = variable_on(CUBE_LAYOUTS[0], INITIALIZERS[name]())
+            if name == "normal":
+                with pytest.raises(ValueError, match="may not be fed"):
+                    session.run(tf.global_variables_initializer(), {master.initial_value: value})
+                continue
+            session.run(tf.global_variables_initializer(), {master.initial_value: value})
+            for found, box in zip(session.run(lowered.laid_out_tensor.tensor_list), boxes, strict=True):
+                np.testing.assert_array_equal(found, value[box])
+
+
+OPTIMIZERS = {
+    "adafactor": lambda: mtf.optimize.AdafactorOptimizer(min_dim_size_to_factor=4),
+    "adafactor_unfactored": lambda: mtf.optimize.AdafactorOptimizer(factored=False),
+    "adam": lambda: mtf.optimize.AdamWeightDecayOptimizer(0.01, weight_decay_rate=0.1),
+    "momentum": lambda: mtf.optimize.MomentumOptimizer(0.01, 0.9),
+}
+
+
+@pytest.mark.parametrize("rules", ["f:x", "c:x", "b:y;f:x", "c:y;f:x"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_gradients_and_slots_live_with_their_slice(optimizer, rules):
+    """From initialisation through a step, no tensor anywhere has the shape of the weight, of its gradient or a slot."""
+    layout = Layout("x:3;y:2", rules, {"x": [5, 2, 1], "y": [2, 1]})
+    b, c, f = mtf.Dimension("b", 5), mtf.Dimension("c", 23), mtf.Dimension("f", 29)
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        x = mtf.import_tf_tensor(mesh, np.ones((5, 23), np.float32), mtf.Shape([b, c]))
+        y = mtf.layers.dense(x, f, reduced_dims=[c], activation=mtf.relu, name="dense")
+        loss = mtf.reduce_mean(mtf.square(y - 1.0))
+        variables = graph.trainable_variables
+        gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
+        updates = OPTIMIZERS[optimizer]().apply_grads(gradients, variables)
+        lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl_of(layout)})
+        step = tf.group([lowering.lowered_operation(op) for op in updates])
+        saver = tf.train.Saver(builder=SliceSaverBuilder())
+        ops = ancestors(
+            tf.global_variables_initializer(),
+            tf.local_variables_initializer(),
+            lowering.copy_masters_to_slices(),
+            step,
+            *(tf.get_default_graph().get_operation_by_name(name.split(":")[0]) for name in saver_names(saver)),
+        )
+    whole = {(23, 29), (29, 23), (23 * 29,)}
+    outputs = [x for op in ops for x in op.outputs if x.shape.is_fully_defined()]
+    assert not [x for x in outputs if tuple(x.shape.as_list()) in whole]
+    kernels = [v for v in graph.all_variables if set(v.shape.dims) >= {c, f}]
+    assert len(kernels) == {"adafactor": 1, "adam": 3}.get(optimizer, 2)
+    for kernel in kernels:
+        slices = lowering.variables[kernel].value.tensor_list
+        mesh_impl = lowering.mesh_to_impl[mesh]
+        assert [s.shape.as_list() for s in slices] == [mesh_impl.slice_shape(kernel.shape, p) for p in range(6)]
+
+
+def saver_names(saver):
+    return saver.saver_def.save_tensor_name, saver.saver_def.restore_op_name

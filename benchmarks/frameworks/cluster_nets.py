@@ -1,6 +1,7 @@
 """mtf programs on a cluster of unequal workers: one chief, one set of workers, and a session per way to split."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,14 +9,127 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks.mesh_nets import build_training
-from benchmarks.networks import NETWORKS, batch, initial_values
+from benchmarks.networks import NETWORKS, Network, batch, initial_values
 from layouts import LAYOUTS
+from layouts.hybrid import batch_sizes, member_sizes
+from models import measured
 from models import network as models_network
-from mtf_hetero import Layout, UnevenMeshImpl, mtf, profile, tf, trace
+from mtf_hetero import Layout, UnevenMeshImpl, memory, mtf, profile, tf, trace, traffic
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
+from mtf_hetero.variables import initial_value_feed
 
+Shares = Sequence[float] | Mapping[str, Sequence[float]] | None
 _PEAK_SIZE = 1024  # of the square matrices whose product tells a device's FLOP/s
 _PEAK_REPEATS = 10
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """A training step on the devices of a mesh, as a graph.
+
+    Args:
+      layout: how its tensors lie on the mesh.
+      built: the mtf program.
+      masters: of each trainable variable the one that mtf made, whose initial value is fed.
+      lowering: of the program.
+      fetches: what a session runs: the loss, and the step.
+    """
+
+    layout: Layout
+    built: models_network.Built
+    masters: tuple[Any, ...]
+    lowering: Any
+    fetches: tuple[Any, ...]
+
+    def sends(self) -> tuple[traffic.Send, ...]:
+        """What it sends from device to device."""
+        return traffic.sends(self.fetches, graph=self.built.graph)
+
+    def sent(self) -> dict[str, int]:
+        """The bytes that it sends over all links, and bytes and messages of the link that carries most."""
+        sends = self.sends()
+        links = traffic.links(sends)
+        busiest = next(iter(links), None)
+        devices = {device for link in links for device in link}
+        return {
+            "sent_bytes": sum(links.values()),
+            "busiest_worker_bytes": max(
+                (sum(size for link, size in links.items() if device in link) for device in devices), default=0
+            ),
+            "busiest_link_bytes": links[busiest] if busiest else 0,
+            "busiest_link_messages": sum((send.source, send.target) == busiest for send in sends),
+        }
+
+
+def build_step(
+    network: Network,
+    images: np.ndarray,
+    labels: np.ndarray,
+    *,
+    recipe: str,
+    devices: Sequence[str],
+    shares: Shares = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    wire_dtype: str | None = None,
+    mesh_shape: str | None = None,
+    dense_rounds: bool = False,
+) -> Step:
+    """Builds a step in TensorFlow's default graph.
+
+    Args:
+      network: what to train.
+      images: [batch, height, width, channels].
+      labels: [batch].
+      recipe: a name in layouts.LAYOUTS.
+      devices: of the mesh.
+      shares: one per device, or {mesh axis: shares}; None: even.
+      sizes: exact sizes, in place of shares.
+      wire_dtype: as in mtf_hetero.UnevenMeshImpl.
+      mesh_shape: of the recipe "hybrid"; None: one axis.
+      dense_rounds: as in models.config.Config.
+    """
+    mesh_shape = mesh_shape or f"all:{len(devices)}"
+    own = shares if shares is None or isinstance(shares, Mapping) else {"all": shares}
+    examples = [len(labels)]
+    if recipe == "hybrid":
+        examples = list(batch_sizes(len(labels), mesh_shape, own))
+    rounds = member_sizes(examples, mesh_shape, own) if dense_rounds else None
+    with tf.Graph().as_default():
+        graph = _build(network, images, labels, examples, rounds).graph
+        layout = LAYOUTS[recipe](graph, mesh_shape=mesh_shape, shares=own)
+    if sizes:
+        layout = Layout(layout.mesh_shape, layout.rules, (), dict(sizes))
+    mesh_impl = UnevenMeshImpl.from_layout(layout, devices, wire_dtype)
+    built = _build(network, images, labels, examples, rounds, mesh_impl)
+    masters = tuple(variable.get_master() for variable in built.graph.trainable_variables)
+    lowering = models_network.lower(built, layout, devices, wire_dtype)
+    with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
+        fetches = lowering.export_to_tf_tensor(built.loss), tf.no_op()
+    return Step(layout, built, masters, lowering, fetches)
+
+
+class ModelledNets:
+    """What a step on workers would send that are not there.
+
+    Args:
+      network: a name in benchmarks.networks.NETWORKS.
+    """
+
+    def __init__(self, network: str) -> None:
+        self._network = NETWORKS[network]
+
+    def sent(self, count: int, batch_size: int, **arguments: Any) -> dict[str, int]:
+        """As `Step.sent`, for so many workers; the other arguments are those of `build_step`."""
+        devices = [f"/job:worker/task:{index}/device:CPU:0" for index in range(count)]
+        data = batch(self._network, batch_size, 0)
+        with tf.Graph().as_default():
+            return build_step(self._network, *data, devices=devices, **arguments).sent()
+
+
+def sent_by(network: str, batch_size: int, recipe: str, sizes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """What `Step.sent` counts of a division over one worker per size; none has to run."""
+    count = max(len(parts) for parts in sizes.values())
+    return ModelledNets(network).sent(count, batch_size, recipe=recipe, sizes=sizes)
 
 
 class ClusterNets:
@@ -34,7 +148,9 @@ class ClusterNets:
         self._images, self._labels = batch(self._network, batch_size, seed)
         self._local = LocalCluster(fractions)
         self._cluster: Cluster = self._local.__enter__()
-        self._sessions: dict[str, tuple[Any, Any]] = {}  # name -> session, what it fetches
+        self._sessions: dict[str, tuple[Any, Step]] = {}
+        self._peaks: memory.ProcessPeaks | None = None
+        self._estimates: dict[str, memory.Estimate] = {}
 
     def close(self) -> None:
         """Ends the workers."""
@@ -65,66 +181,60 @@ class ClusterNets:
     def measure(self, recipe: str, seconds: float) -> dict[str, Any]:
         """What --list_speed=auto measures, within some seconds, and chooses."""
         begin = time.perf_counter()
-        with tf.Graph().as_default():
-            graph = self._build(None).graph
-            layout = self._layout(graph, recipe, None)
-            measured = profile.measure(graph, layout, self._cluster, effort=profile.Effort(budget_seconds=seconds))
-        split = measured.best_split()
+
+        def build() -> Any:
+            return _build(self._network, self._images, self._labels).graph
+
         devices = self._cluster.devices
+        with tf.Graph().as_default():
+            layout = LAYOUTS[recipe](build(), mesh_shape=f"all:{len(devices)}")
+        effort = profile.Effort(budget_seconds=seconds)
+        choice = measured.choose(build, layout, self._cluster, keep=False, effort=effort)
         return {
             "seconds": time.perf_counter() - begin,
-            "devices": [devices.index(device) for device in split.devices],
-            "sizes": {name: list(sizes) for name, sizes in split.sizes.items()},
-            "predicted_seconds": split.predicted_seconds,
-            "shares": list(measured.shares()),
-            "reason": shorten("; ".join([split.reason, *split.left_out.values()])),
+            "devices": [devices.index(device) for device in choice.devices],
+            "sizes": {name: list(sizes) for name, sizes in choice.layout.sizes},
+            "predicted_seconds": choice.predicted_seconds,
+            "shares": list(choice.shares),
+            "reason": shorten("; ".join(choice.lines)),
         }
 
     def add(
         self,
         name: str,
         recipe: str,
-        shares: Sequence[float] | None = None,
-        sizes: Mapping[str, Sequence[int]] | None = None,
         devices: Sequence[int] | None = None,
-        wire_dtype: str | None = None,
+        watch_memory: bool = False,
+        **arguments: Any,
     ) -> dict[str, Any]:
         """Builds a way to split, and takes two steps.
 
         Args:
           name: how `run` is to call it.
           recipe: a name in layouts.LAYOUTS.
-          shares: one per device; None: even.
-          sizes: exact sizes, in place of shares.
           devices: numbers of those that take part; None: all.
-          wire_dtype: as in mtf_hetero.UnevenMeshImpl.
+          watch_memory: whether `memory` will be asked for.
+          **arguments: of `build_step`.
 
         Returns:
-          The losses before the two steps and how the dimensions are divided.
+          The losses before the two steps, how the dimensions are divided, and what a step sends, as in `Step.sent`.
         """
         self.forget(name)
         chosen = [self._cluster.devices[i] for i in (range(len(self._cluster.devices)) if devices is None else devices)]
         with tf.Graph().as_default():
-            with tf.Graph().as_default():
-                layout = self._layout(self._build(None).graph, recipe, shares, len(chosen))
-            if sizes:
-                layout = Layout(layout.mesh_shape, layout.rules, (), dict(sizes))
-            mesh_impl = UnevenMeshImpl.from_layout(layout, chosen, wire_dtype)
-            built = self._build(mesh_impl)
-            variables = list(built.graph.trainable_variables)
-            masters = [variable.get_master() for variable in variables]
-            lowering = models_network.lower(built, layout, chosen, wire_dtype)
-            with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
-                fetches = [lowering.export_to_tf_tensor(built.loss), tf.no_op()]
+            step = build_step(self._network, self._images, self._labels, recipe=recipe, devices=chosen, **arguments)
             session = tf.Session(self._cluster.target, config=self._cluster.session_config())
-            shapes = [variable.shape.to_integer_list for variable in variables]
-            feed = {m.initial_value: v.reshape(s) for m, v, s in zip(masters, self._values, shapes, strict=True)}
+            masters = zip(step.masters, self._values, strict=True)
+            feed = initial_value_feed({m.op.name: value.reshape(m.shape.as_list()) for m, value in masters})
             session.run(tf.global_variables_initializer(), feed)
-            session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
-        self._sessions[name] = session, fetches
-        found = {dim.name: dim.size for op in built.graph.operations for t in op.outputs for dim in t.shape.dims}
-        divided = {dim: list(layout.split(dim, size)) for dim, size in found.items() if layout.axis_of(dim) is not None}
-        return {"losses": self.run(name, 2)["losses"], "sizes": divided}
+            session.run([tf.local_variables_initializer(), step.lowering.copy_masters_to_slices()])
+            if watch_memory:
+                self._watch_memory(step)
+        self._sessions[name] = session, step
+        found = {dim.name: dim.size for op in step.built.graph.operations for t in op.outputs for dim in t.shape.dims}
+        split = {dim: size for dim, size in found.items() if step.layout.axis_of(dim) is not None}
+        divided = {dim: list(step.layout.split(dim, size)) for dim, size in split.items()}
+        return {"losses": self.run(name, 2)["losses"], "sizes": divided, **step.sent()}
 
     def forget(self, name: str) -> None:
         """Frees what `add` made."""
@@ -133,35 +243,76 @@ class ClusterNets:
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
         """Takes steps; returns seconds and the losses before them."""
-        session, fetches = self._sessions[name]
+        session, step = self._sessions[name]
         begin = time.perf_counter()
-        losses = [float(session.run(fetches)[0]) for _ in range(steps)]
+        losses = [float(session.run(step.fetches)[0]) for _ in range(steps)]
         return {"wall_seconds": time.perf_counter() - begin, "losses": losses}
 
     def trace(self, name: str) -> dict[str, Any]:
         """How each device spends a step: seconds of computing, receiving and waiting."""
-        session, fetches = self._sessions[name]
-        metadata = tf.RunMetadata()
-        session.run(fetches, options=trace.run_options(), run_metadata=metadata)
-        used = trace.usage(trace.read(metadata), self._cluster.devices)
+        used = trace.usage(trace.read(self._traced(name)), self._cluster.devices)
         return {shorten(device): dataclasses.asdict(seconds) for device, seconds in used.items()}
 
-    def _layout(self, graph: Any, recipe: str, shares: Sequence[float] | None, count: int | None = None) -> Layout:
-        count = len(self._cluster.devices) if count is None else count
-        return LAYOUTS[recipe](graph, mesh_shape=f"all:{count}", shares={"all": shares} if shares else None)
+    def received(self, name: str) -> dict[str, int]:
+        """The bytes that the workers receive in a step, by its trace."""
+        return {"received_bytes": sum(traffic.received(self._traced(name)).values())}
 
-    def _build(self, mesh_impl: Any) -> models_network.Built:
-        """The step; with a mesh, each processor's slices of images and labels lie where it is."""
-        tf.train.create_global_step()
-        if mesh_impl is None:
-            return build_training(self._network, tf.constant(self._images), tf.constant(self._labels))
-        slices = _slices(self._images, mesh_impl), _slices(self._labels, mesh_impl)
-        return build_training(self._network, *slices, batch_size=len(self._labels))
+    def _traced(self, name: str) -> Any:
+        session, step = self._sessions[name]
+        metadata = tf.RunMetadata()
+        session.run(step.fetches, options=trace.run_options(), run_metadata=metadata)
+        return metadata
+
+    def link(self) -> dict[str, Any]:
+        """Latency and bandwidth between the first two workers."""
+        first, second = self._cluster.devices[:2]
+        config = self._cluster.session_config()
+        return {
+            "link": dataclasses.asdict(profile.measure_link(first, second, target=self._cluster.target, config=config))
+        }
+
+    def _watch_memory(self, step: Step) -> None:
+        """Notes what the workers hold, their variables among it, before a step."""
+        self._estimates = memory.estimate(step.lowering, step.fetches)
+        found = [self._estimates[device] for device in self._cluster.devices]
+        self._peaks = memory.ProcessPeaks(self._local.pids, [own.weights + own.optimizer for own in found])
+
+    def memory(self, name: str) -> dict[str, list[int]]:
+        """Per worker: bytes of its weights, its peak since `add` with watch_memory, and the estimate of that."""
+        assert self._peaks is not None
+        _, step = self._sessions[name]
+        layout = step.layout
+        shapes = [variable.shape for variable in step.built.graph.trainable_variables]
+        sizes = [sum(math.prod(layout.slice_shape(s, pnum)) for s in shapes) for pnum in range(layout.size)]
+        return {
+            "weight_bytes": [4 * size for size in sizes],
+            "peak_bytes": list(self._peaks.read()),
+            "estimated_bytes": [self._estimates[device].taken for device in self._cluster.devices],
+        }
 
 
-def _slices(array: np.ndarray, mesh_impl: Any) -> tuple[Any, ...]:
+def _build(
+    network: Network,
+    images: np.ndarray,
+    labels: np.ndarray,
+    examples: Sequence[int] | None = None,
+    rounds: Sequence[int] | None = None,
+    mesh_impl: Any = None,
+) -> models_network.Built:
+    """The step's program; with a mesh, each processor's slices of images and labels lie where it is."""
+    tf.train.create_global_step()
+    examples = [len(labels)] if examples is None else list(examples)
+    images, labels = (array.reshape([*examples, *array.shape[1:]]) for array in (images, labels))
+    data = [tf.constant(images), tf.constant(labels)]
+    if mesh_impl is not None:
+        data = [_slices(array, models_network.batch_shape(examples), mesh_impl) for array in (images, labels)]
+    config = {"dense_rounds": rounds} if rounds else {}
+    return build_training(network, *data, batch=examples, config=config)
+
+
+def _slices(array: np.ndarray, batch_dims: Mapping[str, int], mesh_impl: Any) -> tuple[Any, ...]:
     """Each processor's slice of an array, on its own device."""
-    names = ("batch", "height", "width", "channels")
+    names = (*batch_dims, "height", "width", "channels")
     shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(names, array.shape, strict=False)])
     parts = []
     for pnum, device in enumerate(mesh_impl.devices):

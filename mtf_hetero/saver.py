@@ -1,0 +1,104 @@
+"""A tf.train.Saver that takes slices one after another: nobody holds the whole of a variable of which it has a part.
+
+    saver = tf.train.Saver(builder=mtf_hetero.saver.SliceSaverBuilder())
+
+A plain tf.train.Saver saves with one operation, to which all slices travel first, and a sharded one writes each
+worker's slices to that worker's own disk. This one divides the slices into groups, none of which has two of one
+variable. The chief fetches, writes and forgets a group before it asks for the next; then TensorFlow joins the files
+under the checkpoint's name, so that a save that is cut short leaves no checkpoint of that name. The checkpoint has
+TensorFlow's own format, which any Saver restores on any layout, and this one restores what any Saver wrote: each
+slice is read by itself, and a group is with its devices before the next one is read.
+
+Of a checkpoint with other slices, TensorFlow reads those that a slice overlaps, one at a time, in the chief's memory.
+"""
+
+import collections
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from mtf_hetero._compat import tf
+
+_GROUP_BYTES = 2**24
+_Builder: Any = sys.modules[tf.train.Saver.__module__].BaseSaverBuilder  # TensorFlow exports the Saver alone
+
+
+class SliceSaverBuilder(_Builder):
+    """The `builder` of a tf.train.Saver that saves and restores slices one after another, through the chief.
+
+    Args:
+      group_bytes: so many bytes are taken at a time, or one slice that has more.
+    """
+
+    def __init__(self, group_bytes: int = _GROUP_BYTES) -> None:
+        super().__init__()
+        self._group_bytes = group_bytes
+
+    def save_op(self, filename_tensor: Any, saveables: Sequence[Any]) -> Any:
+        groups = _groups(saveables, self._group_bytes)
+        if len(groups) == 1:
+            return super().save_op(filename_tensor, saveables)
+        prefix = tf.strings.join([filename_tensor, os.path.normpath("_temp/part")])
+        files, written = [], []
+        for number, group in enumerate(groups):
+            files.append(tf.raw_ops.ShardedFilename(basename=prefix, shard=number, num_shards=len(groups)))
+            with tf.control_dependencies(written):
+                written = [super().save_op(files[-1], group)]
+        with tf.control_dependencies(written):
+            return tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=files, destination_prefix=filename_tensor)
+
+    def bulk_restore(
+        self, filename_tensor: Any, saveables: Sequence[Any], preferred_shard: int, restore_sequentially: bool
+    ) -> list[Any]:
+        del preferred_shard, restore_sequentially  # of the old format; of groups, always
+        restored: dict[int, list[Any]] = {}
+        arrived: list[Any] = []
+        for group in _groups(saveables, self._group_bytes):
+            with tf.control_dependencies(arrived):
+                arrived = []
+                for saveable, tensors in zip(group, self._read(filename_tensor, group), strict=True):
+                    with tf.device(saveable.device):
+                        restored[id(saveable)] = [tf.identity(tensor) for tensor in tensors]
+                    arrived += restored[id(saveable)]
+        return [tensor for saveable in saveables for tensor in restored[id(saveable)]]
+
+    def _read(self, filename_tensor: Any, group: Sequence[Any]) -> list[list[Any]]:
+        """The tensors of each saveable."""
+        specs = [spec for saveable in group for spec in saveable.specs]
+        with tf.device("cpu:0"):
+            tensors = tf.raw_ops.RestoreV2(
+                prefix=filename_tensor,
+                tensor_names=[spec.name for spec in specs],
+                shape_and_slices=[spec.slice_spec for spec in specs],
+                dtypes=[spec.dtype for spec in specs],
+            )
+        tensors = iter(tensors)
+        return [[next(tensors) for _ in saveable.specs] for saveable in group]
+
+
+def _groups(saveables: Sequence[Any], group_bytes: int) -> list[list[Any]]:
+    """Divides what is to be saved: the first slices of all tensors, the second ones, ...; a group up to some bytes."""
+    places: dict[str, int] = collections.defaultdict(int)
+    ranks: dict[int, list[Any]] = collections.defaultdict(list)
+    for saveable in saveables:
+        ranks[places[saveable.name]].append(saveable)
+        places[saveable.name] += 1
+    groups: list[list[Any]] = []
+    for rank in sorted(ranks):
+        size = group_bytes
+        for saveable in ranks[rank]:
+            size += _bytes(saveable)
+            if size > group_bytes:
+                size = _bytes(saveable)
+                groups.append([])
+            groups[-1].append(saveable)
+    return groups
+
+
+def _bytes(saveable: Any) -> int:
+    """Size of what is saved, as far as it is known; a slice has at least one byte."""
+    shape: Any = getattr(saveable.op, "shape", None)
+    if not isinstance(shape, tf.TensorShape):
+        return 1
+    return 1 + (shape.num_elements() or 0) * saveable.specs[0].dtype.size
