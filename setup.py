@@ -39,9 +39,11 @@ setup(
             "torch==2.13.0",
         ],
         "test": [
+            "h5py",  # it and nibabel: the files of volumes
             "hypothesis",
             "matplotlib",  # it and psutil: the benchmarks
             "mock",  # it, tensorflow-probability and tf-keras: mesh-tensorflow's own layers_test
+            "nibabel",
             "pyright",
             "psutil",
             "pytest",
@@ -51,6 +53,10 @@ setup(
             "scikit-learn",  # the 8x8 digits
             "tensorflow-probability",
             "tf-keras",
+        ],
+        "volumes": [  # to convert files of these formats
+            "h5py",
+            "nibabel",
         ],
     },
 )

@@ -1,20 +1,35 @@
-"""Image data sets: one that comes with the install, and those that tensorflow-datasets has prepared on this machine."""
+"""Data sets: images, one set of which comes with the install, and volumes, of which each processor reads its slab."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from mtf_hetero.data import mnist5k, prepared
+from mtf_hetero.data._volumes_files import Planes, write_volumes
 from mtf_hetero.data.augmentation import Augmentation
 from mtf_hetero.data.dataset import Dataset
 from mtf_hetero.data.laid_out import laid_out_batches
+from mtf_hetero.data.volumes import Slab, Volumes, laid_out_volumes, load_volumes, unreadable_as_value_error
 
-__all__ = ["DATASETS", "Augmentation", "Dataset", "laid_out_batches", "load"]
+__all__ = [
+    "DATASETS",
+    "Augmentation",
+    "Dataset",
+    "Planes",
+    "Slab",
+    "Volumes",
+    "laid_out_batches",
+    "laid_out_volumes",
+    "load",
+    "load_volumes",
+    "unreadable_as_value_error",
+    "write_volumes",
+]
 
 DATASETS: Mapping[str, Callable[[], Dataset]] = MappingProxyType({"mnist5k": mnist5k.load})
 
 
 def load(name: str, data_dir: str | None = None) -> Dataset:
-    """Finds a data set; its images are read when they are first asked for. Nothing is ever downloaded.
+    """Finds a data set of images; they are read when they are first asked for. Nothing is ever downloaded.
 
     Args:
       name: one of DATASETS, or an image set of tensorflow-datasets as it names it: "cifar10", "mnist:3.0.1".

@@ -1,6 +1,8 @@
 """Prepares data sets for training, out of files that are on this machine.
 
     python -m mtf_hetero.data prepare cifar10 --from=cifar-10-python.tar.gz
+    python -m mtf_hetero.data convert universes --from a.h5 b.h5 --targets=unitPar --cube=128
+    python -m mtf_hetero.data simulate universes --train=600 --test=100
     python -m mtf_hetero.data list
 
 Exit codes: 0, or 2 for a mistake (one line says which).
@@ -15,14 +17,19 @@ from typing import Any
 
 from mtf_hetero import _command_line as command_line
 from mtf_hetero.data import DATASETS
+from mtf_hetero.data._volumes_files import Manifest
+from mtf_hetero.data.convert import Options, convert
+from mtf_hetero.data.cosmology import write_universes
 from mtf_hetero.data.known import KNOWN
 from mtf_hetero.data.prepare import prepare
 from mtf_hetero.data.prepared import DEFAULT_DIR, data_root, prepared_names
 
+_COMMANDS = "prepare|list|convert|simulate"
+
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command_line.Parser(prog="python -m mtf_hetero.data", description="Data sets for training.")
-    commands: Any = parser.add_subparsers(dest="command", required=True, metavar="prepare|list")
+    commands: Any = parser.add_subparsers(dest="command", required=True, metavar=_COMMANDS)
     hints = "; ".join(f"{name}: {known.source} ({known.where})" for name, known in KNOWN.items())
     making = commands.add_parser(
         "prepare", help="writes a set as tensorflow-datasets would, from local files", epilog=hints
@@ -34,7 +41,40 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     listing = commands.add_parser("list", help="shows which sets there are")
     for command in (making, listing):
         command.add_argument("--data_dir", metavar="DIR", help=f"where prepared sets are (default: {DEFAULT_DIR})")
+    _add_convert(commands.add_parser("convert", help="writes a set of volumes from HDF5, NumPy or NIfTI files"))
+    _add_simulate(commands.add_parser("simulate", help="writes a set of simulated dark-matter volumes"))
     return parser.parse_args(argv)
+
+
+def _add_convert(command: Any) -> None:
+    command.add_argument("directory", metavar="DIR", help="where the set is to be")
+    command.add_argument(
+        "--from", dest="paths", metavar="FILE", nargs="+", required=True, help=".h5, .npy, .npz, .nii or .nii.gz"
+    )
+    command.add_argument("--key", help="the array of an .h5 or .npz file that holds the volumes")
+    command.add_argument("--axes", help="of that array, in order: N volumes, D depth, H height, W width, C channels")
+    command.add_argument(
+        "--labels", metavar="FILE", nargs="+", default=(), help="one for each file of volumes, or one key in all those"
+    )
+    command.add_argument("--threshold", type=float, help="labels are 1 above it, 0 elsewhere")
+    command.add_argument("--targets", metavar="FILE", help=".csv with a line of names and one per volume, or a key")
+    command.add_argument("--cube", type=_cube, metavar="EDGE", help="cuts volumes into cubes: 128, or 64,128,128")
+    command.add_argument("--test", type=int, default=0, metavar="COUNT", help="the last volumes are for testing")
+
+
+def _add_simulate(command: Any) -> None:
+    command.add_argument("directory", metavar="DIR", help="where the set is to be")
+    command.add_argument("--train", type=int, required=True, metavar="COUNT", help="training volumes")
+    command.add_argument("--test", type=int, default=0, metavar="COUNT", help="test volumes")
+    command.add_argument("--size", type=int, default=64, help="cells along an edge (default: 64)")
+    command.add_argument("--cell", type=float, default=2.0, help="edge of a cell in Mpc/h (default: 2)")
+    command.add_argument("--seed", type=int, default=0, help="of all parameters and fields (default: 0)")
+
+
+def _cube(text: str) -> tuple[int, int, int]:
+    edges = [int(edge) for edge in text.split(",")]
+    depth, height, width = edges * 3 if len(edges) == 1 else edges
+    return depth, height, width
 
 
 def _list(data_dir: str | None) -> str:
@@ -49,17 +89,57 @@ def _list(data_dir: str | None) -> str:
     return "\n".join(lines)
 
 
+def _convert(arguments: argparse.Namespace) -> Manifest:
+    options = Options(
+        key=arguments.key,
+        axes=arguments.axes,
+        labels=tuple(arguments.labels),
+        threshold=arguments.threshold,
+        targets=arguments.targets,
+        cube=arguments.cube,
+        test=arguments.test,
+    )
+    return convert(arguments.directory, arguments.paths, options, progress=True)
+
+
+def _simulate(arguments: argparse.Namespace) -> Manifest:
+    return write_universes(
+        arguments.directory,
+        train=arguments.train,
+        test=arguments.test,
+        size=arguments.size,
+        cell=arguments.cell,
+        seed=arguments.seed,
+        progress=True,
+    )
+
+
+def _described(directory: str, manifest: Manifest) -> str:
+    shape = " x ".join(map(str, manifest.planes.shape))
+    kind = f"{manifest.classes} classes" if manifest.classes else f"targets {', '.join(manifest.planes.targets)}"
+    return (
+        f"{directory}: {manifest.train_size:,} training and {manifest.test_size:,} test volumes of {shape}, "
+        f"{manifest.planes.dtype}, {kind}"
+    )
+
+
+def _do(arguments: argparse.Namespace) -> str:
+    if arguments.command == "list":
+        return _list(arguments.data_dir)
+    if arguments.command == "prepare":
+        made = prepare(arguments.name, arguments.source, arguments.data_dir)
+        return f"{arguments.name} {'is there already' if made.was_there else 'is prepared'}: {made.directory}"
+    manifest = _convert(arguments) if arguments.command == "convert" else _simulate(arguments)
+    return _described(arguments.directory, manifest)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Does what the command line says; returns the exit code."""
     arguments = _parse(argv)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what was begun is removed
     logging.getLogger("absl").setLevel(logging.ERROR)  # of tensorflow-datasets, which shows a progress bar as well
     try:
-        if arguments.command == "list":
-            said = _list(arguments.data_dir)
-        else:
-            made = prepare(arguments.name, arguments.source, arguments.data_dir)
-            said = f"{arguments.name} {'is there already' if made.was_there else 'is prepared'}: {made.directory}"
+        said = _do(arguments)
     except ValueError as error:
         command_line.say(error)
         return command_line.WRONG_USAGE

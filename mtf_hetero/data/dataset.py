@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ STATISTICS_IMAGES = 10_000
 CACHED_BYTES = 2**30
 _READ = 500  # images at a time, for the statistics
 
-Slice = tuple[int, int]  # of a batch: where it begins, and how many images it has
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
@@ -28,8 +26,8 @@ class Dataset:
     mean and the standard deviation of the training images; features["weight"] is float32 [batch], 1 for an image and
     0 for padding; labels are int32 [batch].
 
-    A pipeline may make a slice of each batch alone, (begin, size): it reads and decodes the images of that slice and
-    no others, and the slices put together are the batch.
+    A pipeline may make those images alone that have certain places in each batch: it reads and decodes no others, and
+    the parts put together are the batch.
 
     Args:
       name: how the user names it.
@@ -78,7 +76,7 @@ class Dataset:
         *,
         start_batch: Any = 0,
         augment: Augmentation | None = None,
-        batch_slice: Slice | None = None,
+        places: Sequence[int] | None = None,
     ) -> Any:
         """The training set, shuffled anew each epoch; the images left over at the end of the last are dropped.
 
@@ -93,15 +91,15 @@ class Dataset:
           start_batch: batches to leave out at the beginning, to go on where an earlier run has stopped: a whole number,
             or a scalar tensor, such as the global step, which is read when the iterator is initialised.
           augment: what is done to the images at random.
-          batch_slice: (begin, size), the part of each batch that is made; None: all of it.
+          places: those in each batch whose images are made, from 0 on; None: all.
 
         Returns:
-          A tf.data.Dataset of batches, or of slices of them.
+          A tf.data.Dataset of batches, or of these parts of them.
 
         Raises:
-          ValueError: the batch is larger than all the data, or the slice is not within it.
+          ValueError: the batch is larger than all the data, or it has no such places.
         """
-        begin, size = self._check(batch_size, batch_slice)
+        size = _check_places(batch_size, places)
         _check_whole(epochs, "epochs", least=1)
         if not tf.is_tensor(start_batch):
             _check_whole(start_batch, "start_batch", least=0)
@@ -111,7 +109,9 @@ class Dataset:
                 "give a smaller one"
             )
         batches = _shuffled(self.train_size, batch_size, epochs, seed, start_batch)
-        batches = batches.map(lambda indices: tf.ensure_shape(indices[begin : begin + size], [size]))
+        if places is not None:
+            batches = batches.map(lambda indices: tf.gather(indices, np.asarray(places)))
+        batches = batches.map(lambda indices: tf.ensure_shape(indices, [size]))
         cached = size == batch_size and epochs > 1 and self.train_size * math.prod(self.image_shape) <= CACHED_BYTES
         images = self._gathered(batches) if cached else self._read(TRAIN, batches, size)
         numbers_of_batches = tf.data.Dataset.range(
@@ -121,38 +121,39 @@ class Dataset:
         def finish(batch: Any, example: tuple[Any, Any]) -> Any:
             normalised = self._normalise(example[0])
             if augment is not None:
-                decisions = augment.draw(batch_size, seed, batch)[begin : begin + size]
+                decisions = augment.draw(batch_size, seed, batch)
+                decisions = decisions if places is None else tf.gather(decisions, np.asarray(places))
                 normalised = augment.apply(normalised, decisions)
             return {"image": normalised, "weight": tf.ones([size])}, tf.cast(example[1], tf.int32)
 
         return tf.data.Dataset.zip((numbers_of_batches, images)).map(finish).prefetch(2).with_options(_options())
 
-    def test_input_fn(self, batch_size: int, *, batch_slice: Slice | None = None) -> Any:
+    def test_input_fn(self, batch_size: int, *, places: Sequence[int] | None = None) -> Any:
         """The test set, each image once; the last batch is filled up with images of weight 0.
 
         Args:
           batch_size: images per batch.
-          batch_slice: (begin, size), the part of each batch that is made; None: all of it.
+          places: those in each batch whose images are made, from 0 on; None: all.
 
         Returns:
-          A tf.data.Dataset of batches, or of slices of them.
+          A tf.data.Dataset of batches, or of these parts of them.
 
         Raises:
-          ValueError: the slice is not within the batch.
+          ValueError: the batch has no such places.
         """
-        begin, size = self._check(batch_size, batch_slice)
-        places = tf.data.Dataset.range(begin, -(-self.test_size // batch_size) * batch_size, batch_size)
-        places = places.map(lambda first: first + tf.range(size, dtype=tf.int64))
-        images = self._read(TEST, places.map(lambda place: tf.minimum(place, self.test_size - 1)), size)
+        size = _check_places(batch_size, places)
+        wanted = np.arange(batch_size) if places is None else np.asarray(places)
+        indices = tf.data.Dataset.range(0, self.test_size, batch_size).map(lambda first: first + wanted)
+        images = self._read(TEST, indices.map(lambda index: tf.minimum(index, self.test_size - 1)), size)
 
-        def finish(place: Any, example: tuple[Any, Any]) -> Any:
-            real = place < self.test_size
+        def finish(index: Any, example: tuple[Any, Any]) -> Any:
+            real = index < self.test_size
             pixels = tf.where_v2(real[:, None, None, None], example[0], tf.zeros_like(example[0]))
             labels = tf.where_v2(real, example[1], tf.zeros_like(example[1]))
             features = {"image": self._normalise(pixels), "weight": tf.cast(real, tf.float32)}
             return features, tf.cast(labels, tf.int32)
 
-        return tf.data.Dataset.zip((places, images)).map(finish).prefetch(2).with_options(_options())
+        return tf.data.Dataset.zip((indices, images)).map(finish).prefetch(2).with_options(_options())
 
     def _read(self, split: str, batches: Any, size: int) -> Any:
         """Batches of (images, labels) for batches of indices; reads those alone."""
@@ -170,14 +171,15 @@ class Dataset:
         mean, deviation = (part.astype(np.float32) for part in self.statistics)
         return (tf.cast(images, tf.float32) / 255.0 - mean) / deviation
 
-    def _check(self, batch_size: int, batch_slice: Slice | None) -> Slice:
-        _check_whole(batch_size, "batch_size", least=1)
-        begin, size = (0, batch_size) if batch_slice is None else batch_slice
-        if begin < 0 or size < 1 or begin + size > batch_size:
-            raise ValueError(
-                f"batch_slice is {batch_slice}, but a batch has {batch_size} images; give (begin, size) within it"
-            )
-        return begin, size
+
+def _check_places(batch_size: int, places: Sequence[int] | None) -> int:
+    """The number of images asked for."""
+    _check_whole(batch_size, "batch_size", least=1)
+    if places is None:
+        return batch_size
+    if not places or min(places) < 0 or max(places) >= batch_size:
+        raise ValueError(f"places are {list(places)}, but a batch has {batch_size} images; give places from 0 on in it")
+    return len(places)
 
 
 def _shuffled(examples: int, batch_size: int, epochs: int, seed: int, start_batch: Any) -> Any:

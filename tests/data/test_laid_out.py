@@ -17,7 +17,7 @@ def iterators():
 def run_laid_out(layout, devices, make, steps):
     """[step][pnum] -> (image, label), and the devices of the iterators."""
     with tf.Graph().as_default():
-        features, labels = data.laid_out_batches(make, layout, 10, devices)
+        features, labels = data.laid_out_batches(make, layout, {"batch": 10}, devices)
         with tf.train.MonitoredSession() as session:
             return [session.run(list(zip(features["image"], labels))) for _ in range(steps)], iterators()
 
@@ -32,6 +32,23 @@ def test_processors_share_the_pipelines_of_their_slice():
         for pnum, (begin, end) in enumerate([(0, 7), (7, 10)] * 2):
             np.testing.assert_array_equal(parts[pnum][0], image[begin:end])
             np.testing.assert_array_equal(parts[pnum][1], label[begin:end])
+
+
+def test_two_dimensions_of_the_batch():
+    make = functools.partial(data.load("mnist5k").train_input_fn, 15, 1, augment=data.Augmentation())
+    layout = Layout("data:2;model:2", "outer_batch:data;batch:model", shares={"data": [2, 1], "model": [3, 2]})
+    with tf.Graph().as_default():
+        batch = {"outer_batch": 3, "batch": 5}
+        features, labels = data.laid_out_batches(make, layout, batch, ["cpu:0"] * 4)
+        with tf.train.MonitoredSession() as session:
+            parts = session.run(list(zip(features["image"], labels)))
+    image, _, label = batches_of(lambda: make().take(1))[0]
+    image, label = image.reshape([3, 5, *image.shape[1:]]), label.reshape([3, 5])
+    rows, columns = (slice(0, 2), slice(2, 3)), (slice(0, 3), slice(3, 5))
+    boxes = [(row, column) for row in rows for column in columns]
+    for part, box in zip(parts, boxes, strict=True):
+        np.testing.assert_array_equal(part[0], image[box])
+        np.testing.assert_array_equal(part[1], label[box])
 
 
 def test_replicas_read_the_whole_batch_once():
@@ -54,7 +71,7 @@ def test_each_host_has_pipelines_of_its_own():
         (Layout("rows:2;cols:2", ""), [hosts[0] + "CPU:0", hosts[1] + "CPU:0"]),
     ):
         with tf.Graph().as_default() as graph:
-            data.laid_out_batches(make, layout, 10, devices)
+            data.laid_out_batches(make, layout, {"batch": 10}, devices)
             assert [op.device for op in iterators()] == expected
             assert {op.device for op in graph.get_operations()} == set(expected)
             assert len(tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)) == len(expected)
@@ -68,4 +85,4 @@ def test_hosts():
 
 def test_a_device_too_few():
     with pytest.raises(ValueError, match="1 devices are given for the 2 processors of mesh all:2"):
-        data.laid_out_batches(data.load("mnist5k").test_input_fn, Layout("all:2", ""), 10, ["cpu:0"])
+        data.laid_out_batches(data.load("mnist5k").test_input_fn, Layout("all:2", ""), {"batch": 10}, ["cpu:0"])

@@ -13,7 +13,7 @@ from mtf_hetero.data import records
 
 TRAIN, TEST = 13, 8
 AUGMENT = data.Augmentation(crop=2)
-SLICES = [(0, 3), (3, 1), (4, 1)]  # of a batch of 5
+SLICES = [(0, 1, 2), (3,), (4,)]  # of a batch of 5
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,10 @@ def test_training_slices_are_the_batch(directory, name, epochs, augment):
     dataset = data.load(name, str(directory))
     scale = dataset.train_size // TRAIN  # of the batches, so that mnist5k has no more of them
     make = functools.partial(dataset.train_input_fn, 5 * scale, epochs, seed=4, augment=augment)
-    slices = [[part * scale for part in batch_slice] for batch_slice in SLICES]
+    slices = [range(part[0] * scale, (part[-1] + 1) * scale) for part in SLICES]
     whole = batches_of(make)
     assert len(whole) == epochs * dataset.train_size // (5 * scale)
-    assert_same(put_together([batches_of(lambda s=s: make(batch_slice=s)) for s in slices]), whole)
+    assert_same(put_together([batches_of(lambda s=s: make(places=s)) for s in slices]), whole)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -57,7 +57,7 @@ def test_training_goes_on_where_it_stopped(directory):
     whole = batches_of(make)
     assert len(whole) == 7
     assert_same(batches_of(lambda: make(start_batch=4)), whole[4:])
-    rest = batches_of(lambda: make(start_batch=4, batch_slice=(3, 2)))
+    rest = batches_of(lambda: make(start_batch=4, places=(3, 4)))
     assert_same(rest, [tuple(part[3:] for part in batch) for batch in whole[4:]])
     assert_same(batches_of(lambda: make(start_batch=7)), [])
 
@@ -68,7 +68,7 @@ def test_test_slices_are_the_batch(directory):
     whole = batches_of(lambda: dataset.test_input_fn(5))
     assert [batch[1].tolist() for batch in whole] == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
     assert (whole[1][2][3:] == 0).all()
-    slices = [batches_of(lambda s=s: dataset.test_input_fn(5, batch_slice=s)) for s in SLICES]
+    slices = [batches_of(lambda s=s: dataset.test_input_fn(5, places=s)) for s in SLICES]
     assert_same(put_together(slices), whole)
 
 
@@ -111,23 +111,23 @@ def test_a_slice_reads_its_own_images_alone(tmp_path):
     dataset = squares(tmp_path)
     _ = dataset.statistics  # which reads all images, once
     make = functools.partial(dataset.train_input_fn, 5, 1, seed=3)
-    before = batches_of(lambda: make(batch_slice=(3, 2)))
+    before = batches_of(lambda: make(places=(3, 4)))
     with tf.Graph().as_default(), tf.Session() as session:
         indices = tf.data.make_one_shot_iterator(dataset_lib._shuffled(TRAIN, 5, 1, 3, 0)).get_next()
         spared = [index for _ in before for index in session.run(indices)[3:]]
     assert len(set(spared)) == 4
     damage(next(tmp_path.rglob("*train.tfrecord*")), spared)
-    assert_same(batches_of(lambda: make(batch_slice=(3, 2))), before)
+    assert_same(batches_of(lambda: make(places=(3, 4))), before)
     with pytest.raises(tf.errors.DataLossError):
-        batches_of(lambda: make(batch_slice=(2, 2)))
+        batches_of(lambda: make(places=(2, 3)))
 
 
-@pytest.mark.parametrize("batch_slice", [(-1, 2), (0, 0), (4, 2), (0, 6)])
-def test_a_slice_outside_the_batch(batch_slice):
-    with pytest.raises(ValueError, match="batch_slice is .*but a batch has 5 images"):
-        data.load("mnist5k").train_input_fn(5, 1, batch_slice=batch_slice)
-    with pytest.raises(ValueError, match="batch_slice is .*but a batch has 5 images"):
-        data.load("mnist5k").test_input_fn(5, batch_slice=batch_slice)
+@pytest.mark.parametrize("places", [(-1, 2), (), (4, 5), range(6)])
+def test_places_outside_the_batch(places):
+    with pytest.raises(ValueError, match="places are .*but a batch has 5 images"):
+        data.load("mnist5k").train_input_fn(5, 1, places=places)
+    with pytest.raises(ValueError, match="places are .*but a batch has 5 images"):
+        data.load("mnist5k").test_input_fn(5, places=places)
 
 
 def test_records_of_several_files(tmp_path):

@@ -1,0 +1,321 @@
+"""The files of a set of volumes: where each plane lies, the manifest beside them, and how they are written.
+
+A set is a directory with manifest.json, train-00000.tfrecord and so on. Each plane of one depth is a record: the image
+[height, width, channels], behind it the labels [height, width] as uint8, or the targets of the volume as float32, all
+little-endian. All records of a set are of one length. So a plane is found without an index, the planes of a slab are
+one range of bytes, and TensorFlow checks the CRC-32C of each plane that it reads.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import tf
+from mtf_hetero.data.source import TEST, TRAIN
+
+MANIFEST = "manifest.json"
+FILE_SUFFIX = ".tfrecord"
+DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "float16", "float32")
+SPLITS = (TRAIN, TEST)
+FILE_BYTES = 2**28  # a file has no more, unless one volume has
+_FORMAT = "mtf_hetero volumes 1"
+_FRAMING_BYTES = 16  # of a TFRecord: its length and two checksums
+_TARGET_BYTES = 4
+
+Block = tuple[np.ndarray, np.ndarray | None]  # planes of an image, and of its labels
+
+
+def file_prefix(directory: str, split: str) -> str:
+    """What the path of each file of a split begins with; five digits and FILE_SUFFIX follow."""
+    return os.path.join(directory, f"{split}-")
+
+
+@dataclasses.dataclass(frozen=True)
+class Planes:
+    """What one record holds, and where it lies.
+
+    Args:
+      shape: (depth, height, width, channels) of a volume.
+      dtype: one of DTYPES, that of the image.
+      labelled: whether each voxel has a label.
+      targets: names of the numbers that belong to each volume.
+
+    Raises:
+      ValueError: there is no such volume.
+    """
+
+    shape: tuple[int, int, int, int]
+    dtype: str
+    labelled: bool = False
+    targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != 4 or min(self.shape) < 1:
+            raise ValueError(f"shape is {self.shape}; it must be (depth, height, width, channels), each at least 1")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
+        if self.labelled == bool(self.targets):
+            raise ValueError("a volume must have either labels or targets; give one of the two")
+
+    @property
+    def image_bytes(self) -> int:
+        """Size of the image of a plane."""
+        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+
+    @property
+    def label_bytes(self) -> int:
+        """Size of the labels of a plane."""
+        return self.shape[1] * self.shape[2] if self.labelled else 0
+
+    @property
+    def target_bytes(self) -> int:
+        """Size of the targets, which each plane repeats."""
+        return _TARGET_BYTES * len(self.targets)
+
+    @property
+    def record_bytes(self) -> int:
+        """From the beginning of a plane in a file to that of the next."""
+        return self.image_bytes + self.label_bytes + self.target_bytes + _FRAMING_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What is known of a set beside its files.
+
+    Args:
+      planes: what its records hold.
+      train_size: number of training volumes.
+      test_size: number of test volumes.
+      volumes_per_file: in each file of a split but the last.
+      classes: number of classes of the labels; 0 where there are targets.
+      mean: per channel of the training volumes, [channels].
+      deviation: the same, standard deviation; 1 where it would be 0.
+      target_mean: per target, [targets].
+      target_deviation: the same.
+      provenance: where the volumes come from.
+    """
+
+    planes: Planes
+    train_size: int
+    test_size: int
+    volumes_per_file: int
+    classes: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    target_mean: tuple[float, ...]
+    target_deviation: tuple[float, ...]
+    provenance: Mapping[str, Any]
+
+    def size(self, split: str) -> int:
+        """Number of volumes of "train" or "test"."""
+        return self.train_size if split == TRAIN else self.test_size
+
+    def file_sizes(self, split: str) -> list[int]:
+        """Bytes that each file of a split must have."""
+        full, rest = divmod(self.size(split), self.volumes_per_file)
+        volumes = [self.volumes_per_file] * full + [rest] * (rest > 0)
+        return [count * self.planes.shape[0] * self.planes.record_bytes for count in volumes]
+
+    def save(self, directory: pathlib.Path) -> None:
+        """Writes the manifest into the directory of a set."""
+        content = {"format": _FORMAT, **dataclasses.asdict(self)}
+        (directory / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def load_manifest(directory: str | os.PathLike) -> Manifest:
+    """Reads the manifest of a set and checks that its files are there and complete.
+
+    Raises:
+      ValueError: it is no such set, or a file is missing, damaged or cut off; with the file and the offset.
+    """
+    path = pathlib.Path(directory).expanduser() / MANIFEST
+    remedy = "copy the set anew, or make it with: python -m mtf_hetero.data convert"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("format", None) != _FORMAT:
+            raise ValueError(f"{path} is not of the format {_FORMAT!r}; {remedy}")
+        manifest = _from_json(content)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged at byte {error.pos:,} ({error.msg}); {remedy}") from error
+    except (AttributeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); {remedy}") from error
+    for split in SPLITS:
+        for number, expected in enumerate(manifest.file_sizes(split)):
+            file = f"{file_prefix(str(path.parent), split)}{number:05d}{FILE_SUFFIX}"
+            found = os.path.getsize(file) if os.path.isfile(file) else None
+            if found is None:
+                raise ValueError(f"{file} is missing; {remedy}")
+            if found != expected:
+                said = "is cut off at" if found < expected else "is damaged: it ends at"
+                raise ValueError(f"{file} {said} byte {found:,}, but should have {expected:,}; {remedy}")
+    return manifest
+
+
+def _from_json(content: dict[str, Any]) -> Manifest:
+    planes = content.pop("planes")
+    planes = Planes(**{**planes, "shape": tuple(planes["shape"]), "targets": tuple(planes["targets"])})
+    lists = {name: tuple(value) for name, value in content.items() if isinstance(value, list)}
+    return Manifest(planes=planes, **{**content, **lists})
+
+
+class VolumeWriter:
+    """Writes the volumes of a set one after the other, and gathers what its manifest says of them.
+
+    Args:
+      directory: an empty one.
+      planes: what the records are to hold.
+      volumes_per_file: None: as many as take FILE_BYTES.
+    """
+
+    def __init__(self, directory: str, planes: Planes, volumes_per_file: int | None = None) -> None:
+        volume_bytes = planes.shape[0] * planes.record_bytes
+        self._directory, self._planes = directory, planes
+        self._volumes_per_file = volumes_per_file or max(1, FILE_BYTES // volume_bytes)
+        self._sizes: dict[str, int] = dict.fromkeys(SPLITS, 0)
+        self._files: dict[str, Any] = {}
+        self._sums = np.zeros([2, planes.shape[3]])  # of the values and of their squares
+        self._targets: list[np.ndarray] = []
+        self._classes = 0
+
+    def add(self, split: str, blocks: Iterable[Block], target: Sequence[float] = ()) -> None:
+        """Writes one volume.
+
+        Args:
+          split: "train" or "test".
+          blocks: its planes in order, in as many pieces as are wanted: image [planes, height, width, channels], and
+            labels [planes, height, width] or None.
+          target: its targets.
+
+        Raises:
+          ValueError: it is not such a volume as the set is made of.
+        """
+        file = self._file(split)
+        tail = np.asarray(target, "<f4")
+        if tail.shape != (len(self._planes.targets),):
+            raise ValueError(f"target has the shape {tail.shape}; the set has {len(self._planes.targets)} targets")
+        written = 0
+        for image, labels in blocks:
+            self._check(image, labels)
+            stored = np.ascontiguousarray(image, np.dtype(self._planes.dtype).newbyteorder("<"))
+            marks = None if labels is None else np.ascontiguousarray(labels, np.uint8)
+            for number, plane in enumerate(stored):
+                label_bytes = b"" if marks is None else marks[number].tobytes()
+                file.write(plane.tobytes() + label_bytes + tail.tobytes())
+            written += len(stored)
+            self._count(split, stored, marks)
+        if written != self._planes.shape[0]:
+            raise ValueError(f"a volume has {written} planes; those of the set have {self._planes.shape[0]}")
+        self._sizes[split] += 1
+        if split == TRAIN:
+            self._targets.append(tail)
+
+    def _check(self, image: np.ndarray, labels: np.ndarray | None) -> None:
+        expected = self._planes.shape[1:]
+        if image.shape[1:] != expected:
+            raise ValueError(f"a plane has the shape {image.shape[1:]}; those of the set have {expected}")
+        if (labels is not None) != self._planes.labelled:
+            raise ValueError(
+                f"labels are {'not ' if labels is None else ''}given, but the set has been begun otherwise"
+            )
+        if labels is not None and labels.shape != image.shape[:3]:
+            raise ValueError(f"labels have the shape {labels.shape}, but their image {image.shape}")
+
+    def _count(self, split: str, image: np.ndarray, labels: np.ndarray | None) -> None:
+        if split == TRAIN:
+            values = image.reshape(-1, image.shape[3]).astype(np.float64)
+            self._sums += [values.sum(0), np.square(values).sum(0)]
+        if labels is not None:
+            self._classes = max(self._classes, int(labels.max()) + 1, 2)
+
+    def _file(self, split: str) -> Any:
+        number, place = divmod(self._sizes[split], self._volumes_per_file)
+        if place == 0:
+            if split in self._files:
+                self._files.pop(split).close()
+            path = f"{file_prefix(self._directory, split)}{number:05d}{FILE_SUFFIX}"
+            self._files[split] = tf.io.TFRecordWriter(path)
+        return self._files[split]
+
+    def close(self) -> None:
+        """Closes the files; what was written is complete then."""
+        while self._files:
+            self._files.popitem()[1].close()
+
+    def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
+        """The manifest of what has been written.
+
+        Raises:
+          ValueError: there is no training volume.
+        """
+        if not self._sizes[TRAIN]:
+            raise ValueError("the set has no training volume; it needs one at least")
+        depth, height, width, _ = self._planes.shape
+        mean, square = self._sums / (self._sizes[TRAIN] * depth * height * width)
+        targets = np.stack(self._targets).astype(np.float64)
+        return Manifest(
+            planes=self._planes,
+            train_size=self._sizes[TRAIN],
+            test_size=self._sizes[TEST],
+            volumes_per_file=self._volumes_per_file,
+            classes=self._classes,
+            mean=tuple(mean.tolist()),
+            deviation=_positive(np.sqrt(np.maximum(square - np.square(mean), 0.0))),
+            target_mean=tuple(targets.mean(0).tolist()),
+            target_deviation=_positive(targets.std(0)),
+            provenance=dict(provenance),
+        )
+
+
+def _positive(deviation: np.ndarray) -> tuple[float, ...]:
+    return tuple(np.where(deviation > 0, deviation, 1.0).tolist())
+
+
+@contextlib.contextmanager
+def write_volumes(
+    directory: str | os.PathLike,
+    planes: Planes,
+    *,
+    provenance: Mapping[str, Any],
+    volumes_per_file: int | None = None,
+) -> Iterator[VolumeWriter]:
+    """Writes a set beside its place and moves it there at the end, so that an interrupted run leaves no half of one.
+
+    Args:
+      directory: where the set is to be; it must not be there yet.
+      planes: what the records are to hold.
+      provenance: where the volumes come from, as JSON can hold it.
+      volumes_per_file: None: as many as take FILE_BYTES.
+
+    Raises:
+      ValueError: the directory is there already or cannot be written to, or no training volume was written.
+
+    Example:
+      >>> with write_volumes("noise", Planes((8, 8, 8, 1), "float32", targets=("seed",)), provenance={}) as writer:
+      ...     for seed in range(4):
+      ...         noise = np.random.default_rng(seed).normal(size=[8, 8, 8, 1])
+      ...         writer.add("train", [(noise, None)], [seed])
+    """
+    place = pathlib.Path(directory).expanduser()
+    if place.exists():
+        raise ValueError(f"{place} is there already; remove it or choose another directory")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".writing_{place.name}_", dir=place.parent) as temporary:
+            made = pathlib.Path(temporary) / "set"
+            made.mkdir()
+            with contextlib.closing(VolumeWriter(str(made), planes, volumes_per_file)) as writer:
+                yield writer
+            writer.manifest(provenance).save(made)
+            made.rename(place)
+    except (OSError, tf.errors.OpError) as error:
+        raise ValueError(f"{place} cannot be written ({error}); choose another directory, or make room") from error

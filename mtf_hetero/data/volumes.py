@@ -1,0 +1,367 @@
+"""Volumes, and input pipelines in which each processor reads nothing but its own slab of each volume.
+
+A volume is stored plane by plane (_volumes_files.py), so that a slab of depth is one range of bytes. This is the
+parallel input of Oyama et al. 2021: no processor reads a whole sample, and what it has read it keeps in memory, if
+there is room. The pipelines are made of TensorFlow's own operations and run on the worker itself.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.data import _volumes_files as files
+from mtf_hetero.data.dataset import CACHED_BYTES, _check_places, _check_whole, _options, _shuffled
+from mtf_hetero.data.laid_out import host_of
+from mtf_hetero.data.records import _open_at
+from mtf_hetero.data.source import TEST, TRAIN
+from mtf_hetero.layout import Layout
+
+_PARALLEL_READS = 2
+_UNREADABLE = "cannot be read from byte"
+_UNREADABLE_LINE = re.compile(rf"assertion failed: \[(.* {_UNREADABLE} \d+: [^\]]*)\]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Slab:
+    """A part of a batch of volumes.
+
+    Args:
+      places: those in the batch that are wanted, from 0 on; None: all.
+      begin: where it begins in each volume, by [depth, height, width, channels].
+      size: how large it is, by the same; None: to the end.
+    """
+
+    places: tuple[int, ...] | None = None
+    begin: tuple[int, ...] = (0, 0, 0, 0)
+    size: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Volumes:
+    """A set of volumes of one size, with labels or targets, divided into a training and a test set.
+
+    A batch is (features, labels): features["image"] is float32 [batch, depth, height, width, channels], normalised with
+    the mean and the standard deviation of the training volumes; features["weight"] is float32 [batch], 1 for a volume
+    and 0 for padding. Labels are int32 [batch, depth, height, width], or the targets, float32 [batch, targets], which
+    are normalised as well.
+
+    A pipeline may make a slab of each batch alone. It reads the planes of that slab and no others; where height, width
+    or channels are divided too, it reads whole planes and cuts them.
+
+    Args:
+      directory: where the files are, on each worker.
+      manifest: what is known of them.
+    """
+
+    directory: str
+    manifest: files.Manifest
+
+    @property
+    def image_shape(self) -> tuple[int, int, int, int]:
+        """(depth, height, width, channels)."""
+        return self.manifest.planes.shape
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the labels; 0 where there are targets."""
+        return self.manifest.classes
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the targets; none where there are labels."""
+        return self.manifest.planes.targets
+
+    @property
+    def train_size(self) -> int:
+        """Number of training volumes."""
+        return self.manifest.train_size
+
+    @property
+    def test_size(self) -> int:
+        """Number of test volumes."""
+        return self.manifest.test_size
+
+    def train_input_fn(
+        self,
+        batch_size: int,
+        epochs: int,
+        seed: int = 0,
+        *,
+        start_batch: Any = 0,
+        augment: bool = False,
+        slab: Slab | None = None,
+        cached_bytes: int = CACHED_BYTES,
+    ) -> Any:
+        """The training set, shuffled anew each epoch; the volumes left over at the end of the last are dropped.
+
+        Which volume stands where follows from batch_size, seed and the number of the batch alone. The slabs of as many
+        volumes as fit into cached_bytes are kept in memory, as they are stored, when they have been read once.
+
+        Args:
+          batch_size: volumes per batch.
+          epochs: how often each volume is seen.
+          seed: of the order of the volumes and of their augmentation.
+          start_batch: batches to leave out at the beginning: a whole number, or a scalar tensor, such as the global
+            step, which is read when the iterator is initialised.
+          augment: whether volumes are mirrored at random along depth, height and width, and height and width exchanged
+            where they are equal. Where depth is divided, a slab of a mirrored volume is another one of the file.
+          slab: the part of each batch that is made; None: all of it.
+          cached_bytes: memory for this pipeline's slabs; 0: none are kept.
+
+        Returns:
+          A tf.data.Dataset of batches, or of slabs of them.
+
+        Raises:
+          ValueError: the batch is larger than all the data, or the slab is not within it.
+        """
+        slab = self._within(batch_size, slab)
+        _check_whole(epochs, "epochs", least=1)
+        _check_whole(cached_bytes, "cached_bytes", least=0)
+        if not tf.is_tensor(start_batch):
+            _check_whole(start_batch, "start_batch", least=0)
+        if batch_size > self.train_size * epochs:
+            raise ValueError(
+                f"batch_size is {batch_size}, but {self.directory} has {self.train_size} training volumes; "
+                "give a smaller one"
+            )
+        wanted = tf.constant(slab.places)
+        batches = _shuffled(self.train_size, batch_size, epochs, seed, start_batch)
+        numbers = tf.data.Dataset.range(tf.cast(start_batch, tf.int64), self.train_size * epochs // batch_size)
+
+        def choose(indices: Any, number: Any) -> tuple[Any, Any, Any]:
+            turns = self._draw_turns(batch_size, seed, number) if augment else tf.zeros([batch_size, 4], tf.int32)
+            return tf.gather(indices, wanted), tf.gather(turns, wanted), tf.ones_like(wanted, tf.float32)
+
+        cached = cached_bytes // self._kept_bytes(slab, mirrored=augment) if epochs > 1 else 0
+        return self._batches(TRAIN, tf.data.Dataset.zip((batches, numbers)).map(choose), slab, cached)
+
+    def test_input_fn(self, batch_size: int, *, slab: Slab | None = None) -> Any:
+        """The test set, each volume once; the last batch is filled up with the last volume, at weight 0.
+
+        Args:
+          batch_size: volumes per batch.
+          slab: the part of each batch that is made; None: all of it.
+
+        Returns:
+          A tf.data.Dataset of batches, or of slabs of them.
+
+        Raises:
+          ValueError: there are no test volumes, or the slab is not within the batch.
+        """
+        slab = self._within(batch_size, slab)
+        if not self.test_size:
+            raise ValueError(f"{self.directory} has no test volumes; make the set anew with --test=COUNT")
+        wanted = tf.constant(slab.places, tf.int64)
+
+        def choose(first: Any) -> tuple[Any, Any, Any]:
+            indices = first + wanted
+            weights = tf.cast(indices < self.test_size, tf.float32)
+            return tf.minimum(indices, self.test_size - 1), tf.zeros([len(slab.places or ()), 4], tf.int32), weights
+
+        return self._batches(TEST, tf.data.Dataset.range(0, self.test_size, batch_size).map(choose), slab, 0)
+
+    def _batches(self, split: str, chosen: Any, slab: Slab, cached: int) -> Any:
+        """Batches for batches of (index, turn, weight)."""
+        read = _slab_reader(self, split, slab, cached)
+
+        def example(index: Any, turn: Any, weight: Any) -> tuple[Any, Any]:
+            image, label = read(index, turn)
+            return {"image": image, "weight": weight}, label
+
+        examples = chosen.unbatch().map(example, num_parallel_calls=_PARALLEL_READS)
+        return examples.batch(len(slab.places or ()), drop_remainder=True).prefetch(2).with_options(_options())
+
+    def _draw_turns(self, batch_size: int, seed: int, number: Any) -> Any:
+        """Whether each volume is mirrored along depth, height and width, and height and width exchanged; [batch, 4]."""
+        seeds = tf.stack([tf.constant(seed, tf.int64), -1 - number])  # those of 0 and up order the volumes
+        square = self.image_shape[1] == self.image_shape[2]
+        return tf.random.stateless_uniform([batch_size, 4], seeds, 0, 2, tf.int32) * [1, 1, 1, int(square)]
+
+    def _kept_bytes(self, slab: Slab, *, mirrored: bool) -> int:
+        """What the slabs of one volume take in memory."""
+        count = (slab.size or self.image_shape)[0]
+        slabs = 2 if mirrored and count < self.image_shape[0] else 1
+        return slabs * count * self.manifest.planes.record_bytes
+
+    def _within(self, batch_size: int, slab: Slab | None) -> Slab:
+        """The slab in full."""
+        slab = slab or Slab()
+        _check_places(batch_size, slab.places)
+        size = slab.size or tuple(extent - begin for begin, extent in zip(slab.begin, self.image_shape, strict=True))
+        bounds = zip(slab.begin, size, self.image_shape, strict=True)
+        if not all(begin >= 0 and size >= 1 and begin + size <= extent for begin, size, extent in bounds):
+            raise ValueError(
+                f"slab begins at {slab.begin} and has the size {size}, but a volume is {self.image_shape}; "
+                "give one within it"
+            )
+        return Slab(tuple(range(batch_size)) if slab.places is None else tuple(slab.places), slab.begin, size)
+
+
+def load_volumes(directory: str | os.PathLike) -> Volumes:
+    """Finds a set of volumes that `python -m mtf_hetero.data convert` or `simulate`, or write_volumes, has made.
+
+    Raises:
+      ValueError: it is not there, or a file is missing, damaged or cut off.
+    """
+    manifest = files.load_manifest(directory)
+    return Volumes(os.path.abspath(pathlib.Path(directory).expanduser()), manifest)
+
+
+def laid_out_volumes(
+    make: Callable[..., Any], layout: Layout, shape: Any, devices: Sequence[str]
+) -> tuple[dict[str, tuple[Any, ...]], tuple[Any, ...]]:
+    """Makes one pipeline for each host and slab of the batch, and shares it among the processors that need it.
+
+    It is to volumes what laid_out_batches is to images.
+
+    Args:
+      make: called with slab=...; returns a tf.data.Dataset of (features, labels):
+        `functools.partial(volumes.train_input_fn, batch_size, epochs)`.
+      layout: how the dimensions are split.
+      shape: the mtf.Shape of the images of the whole batch, [*batch, depth, height, width, channels], however named.
+      devices: one per processor.
+
+    Returns:
+      (features, labels): one tensor [*batch, ...] per processor, in place of each tensor.
+
+    Raises:
+      ValueError: the number of devices is not that of the processors, or the layout does not fit the shape.
+    """
+    if len(devices) != layout.size:
+        raise ValueError(
+            f"{len(devices)} devices are given for the {layout.size} processors of mesh {layout.mesh_text}; "
+            "give one per processor"
+        )
+    dims = list(mtf.Shape(shape))
+    layout.check(dims)
+    next_batch = functools.cache(functools.partial(_next_batch, make))
+    parts = []
+    for pnum, device in enumerate(devices):
+        slices = list(zip(layout.slice_begin(dims, pnum), layout.slice_shape(dims, pnum), strict=True))
+        extents = tuple(dim.size for dim in dims[:-4])
+        parts.append(next_batch(host_of(device), extents, tuple(slices[:-4]), tuple(slices[-4:])))
+    features = {name: tuple(part[0][name] for part in parts) for name in parts[0][0]}
+    return features, tuple(part[1] for part in parts)
+
+
+def _next_batch(make: Callable[..., Any], host: str, extents: Any, batch: Any, window: Any) -> Any:
+    """The next part of a batch of these extents: (begin, size) of each of its dimensions, and of the others."""
+    box = tuple(slice(begin, begin + size) for begin, size in batch)
+    places = np.arange(math.prod(extents)).reshape(extents)[box]
+    begin, size = zip(*window, strict=True)
+    with tf.device(host):
+        made = make(slab=Slab(tuple(places.ravel().tolist()), begin, size))
+        iterator = tf.data.make_initializable_iterator(made)
+        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        return tf.nest.map_structure(
+            lambda x: tf.reshape(x, [*places.shape, *x.shape.as_list()[1:]]) if places.ndim > 1 else x,
+            iterator.get_next(),
+        )
+
+
+@contextlib.contextmanager
+def unreadable_as_value_error() -> Iterator[None]:
+    """Makes one line of what TensorFlow says where a pipeline, on whichever worker, comes to a damaged volume.
+
+    Raises:
+      ValueError: a file is missing, damaged or cut off; with the file and the offset.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        found = _UNREADABLE_LINE.search(error.message)
+        if found is None:
+            raise
+        raise ValueError(found[1]) from error
+
+
+def _slab_reader(volumes: Volumes, split: str, slab: Slab, cached: int) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """A function of the index of a volume and its turn, int32 [4], to a slab of it and its labels or targets."""
+    manifest, planes = volumes.manifest, volumes.manifest.planes
+    depth, height, width, channels = planes.shape
+    first, count = slab.begin[0], (slab.size or planes.shape)[0]
+    cut = tuple(slice(begin, begin + size) for begin, size in zip(slab.begin, slab.size or planes.shape, strict=True))
+    records = _kept(functools.partial(_stored_planes, volumes, split, count), depth, count, cached)
+    mean, deviation = (np.array(part, np.float32)[cut[3]] for part in (manifest.mean, manifest.deviation))
+    target_mean, target_deviation = (
+        np.array(part, np.float32) for part in (manifest.target_mean, manifest.target_deviation)
+    )
+
+    def field(stored: Any, begin: int, size: int, dtype: str) -> Any:
+        return tf.io.decode_raw(tf.strings.substr(stored, begin, size), tf.as_dtype(dtype))
+
+    def turned(x: Any, turn: Any) -> Any:
+        exchanged = [0, 2, 1, 3][: x.shape.rank]
+        if height == width:
+            x = tf.cond(turn[3] > 0, lambda: tf.transpose(x, exchanged), lambda: x)
+        return tf.reverse(x, tf.where(turn[:3] > 0)[:, 0])
+
+    def read(index: Any, turn: Any) -> tuple[Any, Any]:
+        stored = records(index, tf.where_v2(turn[0] > 0, depth - first - count, first))
+        image = tf.reshape(field(stored, 0, planes.image_bytes, planes.dtype), [count, height, width, channels])
+        image = tf.cast(turned(image, turn)[:, cut[1], cut[2], cut[3]], tf.float32)
+        if planes.labelled:
+            marks = field(stored, planes.image_bytes, planes.label_bytes, "uint8")
+            labels = tf.cast(turned(tf.reshape(marks, [count, height, width]), turn)[:, cut[1], cut[2]], tf.int32)
+        else:
+            labels = field(stored[0], planes.image_bytes, planes.target_bytes, "float32")
+            labels = (tf.ensure_shape(labels, [len(planes.targets)]) - target_mean) / target_deviation
+        return (image - mean) / deviation, labels
+
+    return read
+
+
+def _kept(read: Callable[[Any, Any], Any], depth: int, count: int, cached: int) -> Callable[[Any, Any], Any]:
+    """The same function of (index, first plane), which keeps what it has read of the first volumes of the set.
+
+    Args:
+      read: returns the stored planes from the first on, string [planes].
+      depth: planes of a volume.
+      count: planes to be read.
+      cached: number of volumes of which planes are kept.
+    """
+    if not cached:
+        return read
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "", checkpoint=False)
+
+    def look_up(index: Any, first: Any) -> Any:
+        keys = index * depth + tf.cast(first, tf.int64) + tf.range(count, dtype=tf.int64)
+        known = table.lookup(keys)
+
+        def read_and_keep() -> Any:
+            stored = read(index, first)
+            kept = tf.where_v2(index < cached, count, 0)
+            with tf.control_dependencies([table.insert(keys[:kept], stored[:kept])]):
+                return tf.identity(stored)
+
+        return tf.cond(tf.reduce_all(tf.not_equal(known, "")), lambda: tf.ensure_shape(known, [count]), read_and_keep)
+
+    return look_up
+
+
+def _stored_planes(volumes: Volumes, split: str, count: int, index: Any, first: Any) -> Any:
+    """Planes as they are stored, string [planes]: those of one volume, from the first on, and no other byte."""
+    manifest, record_bytes = volumes.manifest, volumes.manifest.planes.record_bytes
+    file, place = index // manifest.volumes_per_file, index % manifest.volumes_per_file
+    prefix = files.file_prefix(volumes.directory, split)
+    path = tf.strings.join([prefix, tf.strings.as_string(file, width=5, fill="0"), files.FILE_SUFFIX])
+    offset = (place * manifest.planes.shape[0] + tf.cast(first, tf.int64)) * record_bytes
+    # An error of TensorFlow's would not name the file. Numbered, the records end even if the file cannot be opened.
+    records = _open_at(path, offset).take(count)
+    numbered = tf.data.Dataset.zip((tf.data.Dataset.range(count), records)).ignore_errors()
+    stored = numbered.map(lambda number, record: record).concatenate(tf.data.Dataset.from_tensors(""))
+    stored = stored.batch(count + 1).get_single_element()[:-1]
+    found = tf.size(stored, out_type=tf.int64)
+    where = tf.strings.as_string(offset + found * record_bytes)
+    message = [path, f" {_UNREADABLE} ", where, ": it is missing, damaged or cut off; copy the set anew"]
+    with tf.control_dependencies([tf.debugging.Assert(tf.equal(found, count), [tf.strings.join(message)])]):
+        return tf.ensure_shape(tf.identity(stored), [count])
