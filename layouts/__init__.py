@@ -8,8 +8,12 @@ from types import MappingProxyType
 
 from layouts.batch import batch
 from layouts.filters import even, filters
+from layouts.hybrid import hybrid
+from layouts.spatial import spatial
 from mtf_hetero import Layout
 
-LAYOUTS: Mapping[str, Callable[..., Layout]] = MappingProxyType({"batch": batch, "even": even, "filters": filters})
+LAYOUTS: Mapping[str, Callable[..., Layout]] = MappingProxyType(
+    {"batch": batch, "even": even, "filters": filters, "hybrid": hybrid, "spatial": spatial}
+)
 
-__all__ = ["LAYOUTS", "batch", "even", "filters"]
+__all__ = ["LAYOUTS", "batch", "even", "filters", "hybrid", "spatial"]

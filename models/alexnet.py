@@ -25,6 +25,7 @@ class Config:
       units: units of the hidden dense layers.
       dropout: share of the inputs of a hidden dense layer that is dropped in training.
       classes: number of classes.
+      dense_rounds: sizes of the parts of the batch that pass the dense layers in turn; None: all at once.
     """
 
     filters: tuple[int, ...] = (64, 192, 384, 256, 256)
@@ -32,6 +33,7 @@ class Config:
     units: tuple[int, ...] = (4096, 4096)
     dropout: float = 0.5
     classes: int = 10
+    dense_rounds: tuple[int, ...] | None = None
 
 
 def build(images: Any, *, training: bool = False, **config: Any) -> Any:
@@ -55,7 +57,12 @@ def build(images: Any, *, training: bool = False, **config: Any) -> Any:
         x = layers.conv2d(x, filters, size=3, name=f"conv{number}", use_bias=True)
         if number in c.pooled:
             x = mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name=f"pool{number}")
-    for number, units in enumerate(c.units, 1):
-        x = mtf.dropout(x, is_training=training, rate=c.dropout, name=f"dropout{number}")
-        x = layers.dense(x, units, name=f"dense{number}", activation=mtf.relu)
-    return layers.logits(x, c.classes, name=f"dense{len(c.units) + 1}")
+
+    def drop(y: Any, number: int) -> Any:
+        """Before the hidden layers, and not before the last."""
+        if number == len(c.units):
+            return y
+        return mtf.dropout(y, is_training=training, rate=c.dropout, name=f"dropout{number + 1}")
+
+    x = drop(x, 0)
+    return layers.classifier(x, c.units, c.classes, batch=images.shape.dims[:-3], drop=drop, rounds=c.dense_rounds)

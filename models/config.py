@@ -10,6 +10,7 @@ OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
 SCHEDULES = ("constant", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
 AUTO = "auto"
+HYBRID = "hybrid"
 _DEVICE = re.compile(r"(?:worker:(\d+))?/?(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
 _MAX_CPU_DEVICES = 128
 
@@ -34,6 +35,9 @@ class Config:
       layout: a name in layouts.LAYOUTS, or rules such as "conv1/filters:all;conv2/channels:all".
       list_speed: "70,25,5" for the first mesh axis, or "rows:2,1;cols:3,1"; None: even; AUTO: as measured.
       memory_limit: gigabytes that each processor may take, "16,8,8", where list_speed is AUTO; None: what is there.
+      measure_seconds: when to stop repeating measurements, where list_speed is AUTO; None: as profile.Effort has it.
+      dense_shares: "2,1", by which the layout hybrid divides the dense layers over a group; None: as the rest.
+      dense_rounds: whether, in the layout hybrid, one member's examples pass the dense layers after another's.
       devices: one per processor; None: every GPU that TensorFlow finds, then cpu:0; with workers, all of theirs.
       workers: "host:port,host:port" of TensorFlow workers; None: those of TF_CONFIG or Slurm, if any.
       wire_dtype: one of WIRE_DTYPES, to which numbers are rounded where they are sent; None: they are not.
@@ -41,6 +45,7 @@ class Config:
       seed: of initial values and the order of images.
       save_checkpoints_secs: seconds between checkpoints.
       trace_steps: steps of this run to trace, the first being 0.
+      dry_run: whether to say what each device would hold, and to train nothing.
 
     Raises:
       ValueError: a value that is out of range whatever the others are.
@@ -61,6 +66,9 @@ class Config:
     layout: str = "filters"
     list_speed: str | None = None
     memory_limit: str | None = None
+    measure_seconds: float | None = None
+    dense_shares: str | None = None
+    dense_rounds: bool = False
     devices: tuple[str, ...] | None = None
     workers: str | None = None
     local_cluster: str | None = None
@@ -68,17 +76,12 @@ class Config:
     seed: int = 1
     save_checkpoints_secs: int = 600
     trace_steps: tuple[int, ...] = ()
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name} is {value}; it must be a positive whole number")
+        self._check_positive()
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"--seed is {self.seed}; it must be a whole number from 0 to {2**31 - 1}")
-        rate = self.learning_rate
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise ValueError(f"--learning_rate is {rate}; it must be a positive number")
         choices = {"optimizer": OPTIMIZERS, "learning_rate_schedule": SCHEDULES, "wire_dtype": (None, *WIRE_DTYPES)}
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -92,17 +95,36 @@ class Config:
         if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
             raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
 
+    def _check_positive(self) -> None:
+        """Raises ValueError where a number is not positive."""
+        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} is {value}; it must be a positive whole number")
+        for name in ("learning_rate", "measure_seconds"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"--{name} is {value}; it must be a positive number")
+
     def _check_together(self) -> None:
         """Raises ValueError where one value rules another out."""
         if self.workers is not None and self.local_cluster is not None:
             raise ValueError(
                 f"--workers is {self.workers!r} and --local_cluster {self.local_cluster!r}; give one of the two"
             )
-        if self.memory_limit is not None and self.list_speed != AUTO:
-            raise ValueError(
-                f"--memory_limit is {self.memory_limit!r}, which only --list_speed={AUTO} heeds; leave it "
-                "out, or let the speeds be measured"
-            )
+        for name in ("memory_limit", "measure_seconds"):
+            value = getattr(self, name)
+            if value is not None and self.list_speed != AUTO:
+                raise ValueError(
+                    f"--{name} is {value!r}, which only --list_speed={AUTO} heeds; leave it out, or let the speeds be "
+                    "measured"
+                )
+        for name in ("dense_shares", "dense_rounds"):
+            if getattr(self, name) and self.layout != HYBRID:
+                raise ValueError(
+                    f"--{name} is {getattr(self, name)!r}, which only --layout={HYBRID} heeds; leave it out, or give "
+                    "that layout"
+                )
         if self.list_speed == AUTO and self.layout == "even":
             raise ValueError(f"--list_speed is {AUTO} and --layout even, which heeds no speed; give another layout")
         if self.list_speed == AUTO and self.mesh_shape is not None:
@@ -161,8 +183,17 @@ def parse_list_speed(text: str, first_axis: str) -> dict[str, tuple[float, ...]]
         axis = axis.strip() if colon else first_axis
         if axis in shares:
             raise ValueError(f"--list_speed is {text!r}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1")
-        shares[axis] = tuple(_convert_to_share(number, text) for number in numbers.split(","))
+        shares[axis] = tuple(_convert_to_share(number, text, "list_speed") for number in numbers.split(","))
     return shares
+
+
+def parse_shares(text: str, name: str) -> tuple[float, ...]:
+    """Numbers from "2,1,1".
+
+    Raises:
+      ValueError: one is not a number.
+    """
+    return tuple(_convert_to_share(number, text, name) for number in text.split(","))
 
 
 def parse_memory_limit(text: str, count: int) -> tuple[int, ...]:
@@ -182,10 +213,10 @@ def parse_memory_limit(text: str, count: int) -> tuple[int, ...]:
     return tuple(round(limit * 1e9) for limit in limits)
 
 
-def _convert_to_share(number: str, text: str) -> float:
+def _convert_to_share(number: str, text: str, name: str) -> float:
     try:
         return float(number)
     except ValueError:
         raise ValueError(
-            f"--list_speed is {text!r}: {number!r} is not a number; give one per processor, as in 70,25,5"
+            f"--{name} is {text!r}: {number!r} is not a number; give one per processor, as in 70,25,5"
         ) from None

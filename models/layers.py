@@ -1,11 +1,14 @@
 """The layers that the models share. Each owns its dimensions, so that a layout can choose for each of them.
 
 A layer renames the last dimension of what comes in to `LAYER/channels` (a convolution) or `LAYER/inputs` (a dense
-layer), and gives out `LAYER/filters` or `LAYER/units`; the rename costs nothing where a layout treats both sides alike.
-The batch and the spatial dimensions keep their names through the network. Variables have the dtype of the images.
+layer), and gives out `LAYER/filters` or `LAYER/outputs`; the rename costs nothing where a layout treats both sides
+alike. A dense layer's examples are its own too, `LAYER/batch`. The spatial dimensions keep their names through the
+network, and so does the batch, but for the dense layers. Variables have the dtype of the images.
+
+Images may have any number of batch dimensions, for a dimension is split over one mesh axis at most.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mtf_hetero.layers
@@ -16,7 +19,7 @@ Activation = Callable[[Any], Any]
 
 def check_images(images: Any) -> None:
     """Raises ValueError unless images are [batch, height, width, channels] of a floating-point dtype."""
-    if images.shape.ndims != 4 or not images.dtype.is_floating:
+    if images.shape.ndims < 4 or not images.dtype.is_floating:
         raise ValueError(
             f"images are {images.shape.to_string} of {images.dtype.name}; "
             "give an mtf.Tensor [batch, height, width, channels] of a floating-point dtype"
@@ -62,7 +65,7 @@ def conv2d(
       ValueError: the image is smaller than a kernel that must lie within it, or mtf cannot take it in such strides.
     """
     x = rename_last(x, f"{name}/channels")
-    height, width, channels = x.shape.dims[1:]
+    height, width, channels = x.shape.dims[-3:]
     if padding == "VALID" and min(height.size, width.size) < size:
         raise ValueError(
             f"layer {name!r} convolves {height.size} x {width.size} pixels with a {size} x {size} kernel; "
@@ -130,7 +133,7 @@ def pool2d(x: Any, pool: Callable[..., Any], *, name: str) -> Any:
     Raises:
       ValueError: a spatial dimension is odd, for which mtf has no gradient.
     """
-    height, width = x.shape.dims[1:3]
+    height, width = x.shape.dims[-3:-1]
     if height.size % 2 or width.size % 2:
         raise ValueError(
             f"layer {name!r} pools 2 x 2 windows of {height.size} x {width.size} pixels, which do not divide evenly; "
@@ -139,8 +142,8 @@ def pool2d(x: Any, pool: Callable[..., Any], *, name: str) -> Any:
     return pool(x, ksize=(2, 2), name=name)
 
 
-def dense(x: Any, units: int, *, name: str, activation: Activation | None = None) -> Any:
-    """A dense layer over all dimensions but the first, with a bias.
+def dense(x: Any, units: int, *, name: str, batch_dims: int = 1, activation: Activation | None = None) -> Any:
+    """A dense layer over all dimensions but those of the batch, with a bias.
 
     It contracts [height, width, channels] as they are: flattened, they could not be split along the channels.
 
@@ -148,23 +151,76 @@ def dense(x: Any, units: int, *, name: str, activation: Activation | None = None
       x: mtf.Tensor [batch, ...].
       units: number of units.
       name: the layer's name, which begins the names of its dimensions and variables.
+      batch_dims: number of dimensions of the batch.
       activation: function of an mtf.Tensor, or None.
 
     Returns:
-      mtf.Tensor [batch, NAME/units].
+      mtf.Tensor [NAME/batch, NAME/outputs].
     """
-    x = rename_last(x, f"{name}/inputs")
+    scale = 1.0 if activation is None else 2.0
+    y = rename_last(_product(x, units, name=name, batch_dims=batch_dims, scale=scale), f"{name}/outputs")
+    y = _add_bias(y, name)
+    return y if activation is None else activation(y)
+
+
+def _product(x: Any, units: int, *, name: str, batch_dims: int, scale: float) -> Any:
+    """Inputs times kernel: mtf.Tensor [NAME/batch, NAME/units]."""
+    batch = [mtf.Dimension(f"{name}/{dim.name.rpartition('/')[2]}", dim.size) for dim in x.shape.dims[:batch_dims]]
+    spatial, channels = x.shape.dims[batch_dims:-1], x.shape.dims[-1]
+    reduced = [*spatial, mtf.Dimension(f"{name}/inputs", channels.size)]
     return mtf.layers.dense(
-        x,
+        mtf.reshape(x, [*batch, *reduced]),
         mtf.Dimension(f"{name}/units", units),
-        reduced_dims=x.shape.dims[1:],
-        activation=activation,
-        kernel_initializer=mtf.layers.VarianceScalingInitializer(scale=1.0 if activation is None else 2.0),
+        reduced_dims=reduced,
+        use_bias=False,
+        kernel_initializer=mtf.layers.VarianceScalingInitializer(scale=scale),
         variable_dtype=_variable_dtype(x),
         name=name,
     )
 
 
-def logits(x: Any, classes: int, *, name: str) -> Any:
-    """The last dense layer: mtf.Tensor [batch, classes]."""
-    return rename_last(dense(x, classes, name=name), "classes")
+def _add_bias(y: Any, name: str) -> Any:
+    with tf.variable_scope(name):
+        out, dtype = [y.shape.dims[-1]], _variable_dtype(y)
+        return y + mtf.get_variable(y.mesh, "bias", out, dtype=dtype, initializer=tf.zeros_initializer())
+
+
+def classifier(
+    x: Any,
+    units: Sequence[int],
+    classes: int,
+    *,
+    batch: Sequence[Any],
+    drop: Callable[[Any, int], Any] | None = None,
+    rounds: Sequence[int] | None = None,
+    last: str | None = None,
+) -> Any:
+    """Dense layers with relu, dense1, dense2 and so on, and one to the classes.
+
+    Args:
+      x: mtf.Tensor [batch, ...].
+      units: units of the hidden layers.
+      classes: number of classes.
+      batch: the dimensions of the batch, those of the images.
+      drop: from the output of a hidden layer and its number, from 1 on, to what the next layer gets, for dropout; None:
+        the output itself.
+      rounds: sizes of the parts of the batch's last dimension that pass the layers one after another; None: all at
+        once. The result is the same, but that dropout draws other numbers.
+      last: the last layer's name; None: its number, as of the others.
+
+    Returns:
+      Logits, mtf.Tensor [batch, classes].
+
+    Raises:
+      ValueError: the rounds do not add up to the batch.
+    """
+    last = f"dense{len(units) + 1}" if last is None else last
+
+    def products(x: Any) -> Any:
+        for number, count in enumerate(units, 1):
+            x = dense(x, count, name=f"dense{number}", batch_dims=len(batch), activation=mtf.relu)
+            x = x if drop is None else drop(x, number)
+        return _product(x, classes, name=last, batch_dims=len(batch), scale=1.0)
+
+    y = products(x) if rounds is None else mtf_hetero.layers.in_rounds(x, products, dim=batch[-1], sizes=rounds)
+    return _add_bias(mtf.reshape(y, [*batch, mtf.Dimension("classes", classes)]), last)

@@ -15,11 +15,13 @@ class Config:
       filters: filters of the first convolution (SAME) and of the second (VALID).
       units: units of the hidden dense layers.
       classes: number of classes.
+      dense_rounds: sizes of the parts of the batch that pass the dense layers in turn; None: all at once.
     """
 
     filters: tuple[int, int] = (6, 16)
     units: tuple[int, ...] = (120, 84)
     classes: int = 10
+    dense_rounds: tuple[int, ...] | None = None
 
 
 def build(images: Any, **config: Any) -> Any:
@@ -41,6 +43,4 @@ def build(images: Any, **config: Any) -> Any:
     x = layers.pool2d(x, mtf.layers.max_pool2d, name="pool1")
     x = layers.conv2d(x, c.filters[1], size=5, name="conv2", padding="VALID", use_bias=True)
     x = layers.pool2d(x, mtf.layers.max_pool2d, name="pool2")
-    for number, units in enumerate(c.units, 1):
-        x = layers.dense(x, units, name=f"dense{number}", activation=mtf.relu)
-    return layers.logits(x, c.classes, name=f"dense{len(c.units) + 1}")
+    return layers.classifier(x, c.units, c.classes, batch=images.shape.dims[:-3], rounds=c.dense_rounds)

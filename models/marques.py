@@ -18,10 +18,12 @@ class Config:
     Args:
       filters: filters of the convolutions.
       classes: number of classes.
+      dense_rounds: sizes of the parts of the batch that pass the dense layer in turn; None: all at once.
     """
 
     filters: tuple[int, ...] = (500, 1500)
     classes: int = 10
+    dense_rounds: tuple[int, ...] | None = None
 
 
 def build(images: Any, *, training: bool = False, **config: Any) -> Any:
@@ -45,4 +47,4 @@ def build(images: Any, *, training: bool = False, **config: Any) -> Any:
     for number, filters in enumerate(c.filters, 1):
         x = layers.conv2d(x, filters, size=5, name=f"conv{number}", use_bias=True)
         x = layers.pool2d(x, mtf.layers.max_pool2d, name=f"pool{number}")
-    return layers.logits(x, c.classes, name="dense1")
+    return layers.classifier(x, (), c.classes, batch=images.shape.dims[:-3], rounds=c.dense_rounds)

@@ -1,11 +1,31 @@
 """--list_speed=auto: measures the devices on the model, and splits only where that is faster than the best of them."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mtf_hetero import Layout, profile, tf
 from mtf_hetero.cluster import Cluster
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choice:
+    """What was chosen.
+
+    Args:
+      layout: how the tensors lie on the devices.
+      devices: those that take part, one per processor.
+      lines: what was chosen and why, for the user.
+      predicted_seconds: of a step.
+      shares: of all devices, as measured, in per cent.
+    """
+
+    layout: Layout
+    devices: tuple[str, ...]
+    lines: tuple[str, ...]
+    predicted_seconds: float
+    shares: tuple[float, ...]
 
 
 def choose(
@@ -17,7 +37,7 @@ def choose(
     keep: bool = True,
     effort: profile.Effort | None = None,
     progress: bool = False,
-) -> tuple[Layout, tuple[str, ...], list[str]]:
+) -> Choice:
     """Finds the devices that are to take part and the size of each one's slices.
 
     A split that is predicted to pay is tried against the fastest device alone, and taken only if it wins.
@@ -31,9 +51,6 @@ def choose(
       effort: how thoroughly to measure; None: profile.Effort().
       progress: whether to show a bar.
 
-    Returns:
-      The layout, one device per processor, and lines that say what was chosen and why.
-
     Raises:
       ValueError: the step fits on no set of the devices.
       NotImplementedError: an operation that cannot be measured by itself.
@@ -43,13 +60,17 @@ def choose(
     def divided(devices: tuple[str, ...], sizes: Mapping[str, tuple[int, ...]]) -> Layout:
         return Layout([(axis, len(devices))], layout.rules, (), sizes)
 
+    def choice(devices: tuple[str, ...], sizes: Mapping[str, tuple[int, ...]]) -> Choice:
+        shares = tuple(measured.shares())
+        return Choice(divided(devices, sizes), devices, tuple(lines), split.predicted_seconds, shares)
+
     directory = profile.cache_directory(os.environ) if keep else None
     with tf.Graph().as_default():
         measured = profile.measure(build(), layout, cluster, effort=effort, cache_dir=directory, progress=progress)
     split = measured.best_split(memory_limits=memory_limits)
     lines = [split.reason, *split.left_out.values()]
     if not split.is_worth or split.alone is None:
-        return divided(split.devices, split.sizes), split.devices, lines
+        return choice(split.devices, split.sizes)
     fastest = (split.alone[0],)
     trials = [
         profile.time_steps(build, divided(devices, sizes), devices, cluster)
@@ -57,6 +78,6 @@ def choose(
     ]
     lines.append(f"tried: {trials[0] * 1e3:.4g} ms a step split, and {trials[1] * 1e3:.4g} ms on {fastest[0]} alone")
     if trials[0] < trials[1]:
-        return divided(split.devices, split.sizes), split.devices, lines
+        return choice(split.devices, split.sizes)
     lines.append(f"not split: {fastest[0]} alone was faster than the split was")
-    return divided(fastest, {}), fastest, lines
+    return choice(fastest, {})

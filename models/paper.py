@@ -17,12 +17,14 @@ class Config:
       pool: the pooling layer that ends each stage, over 2 x 2 windows.
       units: units of the hidden dense layer.
       classes: number of classes.
+      dense_rounds: sizes of the parts of the batch that pass the dense layers in turn; None: all at once.
     """
 
     stages: tuple[tuple[tuple[int, int], ...], ...]
     pool: Callable[..., Any]
     units: int
     classes: int = 10
+    dense_rounds: tuple[int, ...] | None = None
 
 
 MNIST = Config(stages=(((7, 60), (5, 120), (3, 240)),), pool=mtf.layers.avg_pool2d, units=128)
@@ -54,8 +56,8 @@ def build(images: Any, config: Config) -> Any:
             conv += 1
             x = layers.conv2d(x, filters, size=size, name=f"conv{conv}")
         x = layers.pool2d(x, config.pool, name=f"pool{number}")
-    x = layers.dense(x, config.units, name="dense1", activation=mtf.relu)
-    return layers.logits(x, config.classes, name="dense2")
+    batch = images.shape.dims[:-3]
+    return layers.classifier(x, (config.units,), config.classes, batch=batch, rounds=config.dense_rounds)
 
 
 def build_mnist(images: Any, **config: Any) -> Any:

@@ -29,6 +29,7 @@ class Config:
       bottleneck: whether the blocks are bottlenecks.
       stem: "imagenet" or "cifar".
       classes: number of classes.
+      dense_rounds: sizes of the parts of the batch that pass the dense layer in turn; None: all at once.
 
     Raises:
       ValueError: a stem of another name, or not one number of filters for each stage.
@@ -39,6 +40,7 @@ class Config:
     bottleneck: bool = False
     stem: str = "cifar"
     classes: int = 10
+    dense_rounds: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.stem not in ("imagenet", "cifar"):
@@ -97,8 +99,9 @@ def build(images: Any, config: Config, *, training: bool = False) -> Any:
             stride = 2 if stage > 1 and number == 1 else 1
             name = f"stage{stage}/block{number}"
             x = _block(x, filters, stride, bottleneck=config.bottleneck, name=name, training=training)
-    batch, _, _, channels = x.shape.dims
-    return layers.logits(mtf.reduce_mean(x, output_shape=[batch, channels]), config.classes, name="dense")
+    *batch, _, _, channels = x.shape.dims
+    x = mtf.reduce_mean(x, output_shape=[*batch, channels])
+    return layers.classifier(x, (), config.classes, batch=batch, rounds=config.dense_rounds, last="dense")
 
 
 def build_resnet18(images: Any, *, training: bool = False, **config: Any) -> Any:

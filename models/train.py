@@ -57,8 +57,8 @@ _MESH_SHAPE = flags.DEFINE_string("mesh_shape", None, "Such as rows:2;cols:2; by
 _LAYOUT = flags.DEFINE_string(
     "layout",
     _DEFAULTS.layout,
-    "A recipe (batch, even, filters), which divides over the first mesh axis, or rules such as "
-    "conv1/filters:all;conv2/channels:all, for dimensions of the model.",
+    "A recipe (batch, even, filters), which divides over the first mesh axis, or hybrid, over one or two axes, or "
+    "rules such as conv1/filters:all;conv2/channels:all, for dimensions of the model.",
 )
 _LIST_SPEED = flags.DEFINE_string(
     "list_speed",
@@ -71,6 +71,23 @@ _MEMORY_LIMIT = flags.DEFINE_string(
     "memory_limit",
     None,
     "Gigabytes that each device may take, such as 16,8,8, with --list_speed=auto; by default what TensorFlow reports.",
+)
+_MEASURE_SECONDS = flags.DEFINE_float(
+    "measure_seconds",
+    None,
+    "Seconds after which --list_speed=auto stops repeating what it measures, by default 120; it measures everything "
+    "once, whatever that takes.",
+)
+_DENSE_SHARES = flags.DEFINE_string(
+    "dense_shares",
+    None,
+    "With --layout=hybrid: shares of the dense layers' weights over the workers of a group, such as 2,1, by their "
+    "memory for instance; by default as --list_speed.",
+)
+_DENSE_ROUNDS = flags.DEFINE_bool(
+    "dense_rounds",
+    _DEFAULTS.dense_rounds,
+    "With --layout=hybrid: one member's examples pass the dense layers after another's, which takes less memory.",
 )
 _DEVICES = flags.DEFINE_list(
     "devices",
@@ -99,6 +116,9 @@ _TRACE_STEPS = flags.DEFINE_list(
     "trace_steps",
     [],
     "Steps of this run to trace, such as 5,50: a Chrome trace and a table of where the time goes, in MODEL_DIR/traces.",
+)
+_DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "Says how everything is divided and how much memory each device needs, and trains nothing."
 )
 _WIRE_DTYPE = flags.DEFINE_string(
     "wire_dtype",
@@ -130,6 +150,9 @@ def read_config() -> config_lib.Config:
         layout=_LAYOUT.value,
         list_speed=_LIST_SPEED.value,
         memory_limit=_MEMORY_LIMIT.value,
+        measure_seconds=_MEASURE_SECONDS.value,
+        dense_shares=_DENSE_SHARES.value,
+        dense_rounds=_DENSE_ROUNDS.value,
         devices=None if _DEVICES.value is None else tuple(_DEVICES.value),
         workers=_WORKERS.value,
         local_cluster=_LOCAL_CLUSTER.value,
@@ -137,6 +160,7 @@ def read_config() -> config_lib.Config:
         seed=_SEED.value,
         save_checkpoints_secs=_SAVE_CHECKPOINTS_SECS.value,
         trace_steps=config_lib.parse_trace_steps(_TRACE_STEPS.value),
+        dry_run=_DRY_RUN.value,
     )
 
 
@@ -160,6 +184,9 @@ def main(argv: Sequence[str]) -> int:
             except (ValueError, NotImplementedError) as error:
                 command_line.say(error)
                 return command_line.WRONG_USAGE
+            if config.dry_run:
+                print(run.describe(), run.describe_memory(), sep="\n")
+                return 0
             return run.train()
     except KeyboardInterrupt:
         code = 130

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from layouts import LAYOUTS
+from layouts.hybrid import batch_sizes, member_sizes
 from models import measured, network
-from models.config import AUTO, Config, parse_list_speed, parse_memory_limit
+from models.config import AUTO, HYBRID, Config, parse_list_speed, parse_memory_limit, parse_shares
 from models.registry import MODELS, Model
-from mtf_hetero import Layout, data, tf
+from mtf_hetero import Layout, data, memory, profile, tf
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.hooks import ProgressHook
@@ -69,6 +70,8 @@ class Run:
       cluster: where it takes place.
       devices: one per processor.
       model_dir: directory of checkpoints and summaries.
+      batch: sizes of the dimensions of the batch.
+      dense_rounds: sizes of the parts of its last dimension that pass the dense layers in turn; None: all at once.
       parameters: number of trainable parameters.
       split_dims: the dimensions of the graph that the layout splits, as (name, size).
       notes: lines for the user, about the workers and about the speeds that were measured.
@@ -81,6 +84,8 @@ class Run:
     cluster: Cluster
     devices: tuple[str, ...]
     model_dir: str
+    batch: tuple[int, ...]
+    dense_rounds: tuple[int, ...] | None
     parameters: int
     split_dims: tuple[tuple[str, int], ...]
     notes: tuple[str, ...] = ()
@@ -104,11 +109,11 @@ class Run:
         )
         model_fn = functools.partial(
             network.model_fn,
-            build=functools.partial(self.model.build, classes=self.dataset.classes),
+            build=functools.partial(self.model.build, classes=self.dataset.classes, dense_rounds=self.dense_rounds),
             optimizer=_optimizer(self.config, self.total_steps),
             layout=self.layout,
             devices=self.devices,
-            batch_size=self.config.batch_size,
+            batch=self.batch,
             wire_dtype=self.config.wire_dtype,
         )
         return Estimator(model_fn, self.model_dir, run_config)
@@ -129,6 +134,16 @@ class Run:
             lines.append(f"  {name:{names}}  {size:6} over {self.layout.axis_name_of(name)}: {sizes}")
         return "\n".join(lines)
 
+    def describe_memory(self) -> str:
+        """What each device holds at the moment of a step when it holds most, by the lowered graph."""
+        with tf.Graph().as_default():
+            built = _build(self.config, self.dataset, self.batch, self.dense_rounds)
+            lowering = network.lower(built, self.layout, self.devices, self.config.wire_dtype)
+            fetches = [lowering.export_to_tf_tensor(built.loss)]
+            fetches += [lowering.lowered_operation(op) for op in built.updates]
+            estimates = memory.estimate(lowering, fetches)
+        return memory.table({shorten(device): estimates[device] for device in dict.fromkeys(self.devices)})
+
     def how_to_resume(self) -> str:
         """Where the last checkpoint is, and how to go on from it."""
         path = self.estimator.latest_checkpoint()
@@ -143,7 +158,7 @@ class Run:
         throughput = _ThroughputHook()
         try:
             self.estimator.train(
-                self._train_input,
+                self.train_input,
                 hooks=[
                     ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS),
                     throughput,
@@ -168,7 +183,7 @@ class Run:
         print(f"checkpoint: {self.estimator.latest_checkpoint()}")
         return 0
 
-    def _train_input(self) -> Any:
+    def train_input(self) -> Any:
         """Batches; where the layout splits nothing of an image but the batch, each processor's own slices of them."""
         batch_size, augment = self.config.batch_size, data.Augmentation() if self.config.augment else None
         make = functools.partial(
@@ -179,8 +194,11 @@ class Run:
             start_batch=tf.train.get_global_step().read_value(),  # also of a session made anew, after a worker is back
             augment=augment,
         )
-        split = [dim for dim in ("batch", "height", "width", "channels") if self.layout.axis_of(dim) is not None]
-        return data.laid_out_batches(make, self.layout, batch_size, self.devices) if split == ["batch"] else make()
+        batch = network.batch_shape(self.batch)
+        split = {dim for dim in (*batch, "height", "width", "channels") if self.layout.axis_of(dim) is not None}
+        if not split or not split.issubset(batch):
+            return make()
+        return data.laid_out_batches(make, self.layout, batch, self.devices)
 
 
 def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
@@ -213,8 +231,9 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
     if config.memory_limit is not None:
         parse_memory_limit(config.memory_limit, len(cluster.devices))
     empty = _mesh(config, cluster.devices)
+    batch, rounds = _batch(config, empty)
     with tf.Graph().as_default():
-        built = _build(config, dataset)
+        built = _build(config, dataset, batch, rounds)
         layout = _layout(config, built.graph, empty)
         network.lower(built, layout, cluster.devices)
     if config.model_dir is not None:
@@ -226,7 +245,9 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         layout=layout,
         cluster=cluster,
         devices=cluster.devices,
-        model_dir=_make_model_dir(config.model_dir),
+        model_dir="" if config.dry_run else _make_model_dir(config.model_dir),
+        batch=batch,
+        dense_rounds=rounds,
         parameters=sum(v.size for v in built.graph.trainable_variables),
         split_dims=_split_dims(built.graph, layout),
         notes=notes,
@@ -244,26 +265,36 @@ def measure(run: Run) -> Run:
     if config.memory_limit is not None:
         parsed = parse_memory_limit(config.memory_limit, len(run.devices))
         limits = dict(zip(run.devices, parsed, strict=True))
-    layout, devices, lines = measured.choose(
-        lambda: _build(config, run.dataset).graph,
+    seconds = config.measure_seconds
+    choice = measured.choose(
+        lambda: _build(config, run.dataset, run.batch, run.dense_rounds).graph,
         run.layout,
         run.cluster,
         memory_limits=limits,
+        effort=None if seconds is None else profile.Effort(budget_seconds=seconds),
         keep=config.local_cluster is None,  # the next one's workers have other addresses, or other speeds
         progress=True,
     )
-    split_dims = run.split_dims if layout.size > 1 else ()
-    return dataclasses.replace(run, layout=layout, devices=devices, split_dims=split_dims, notes=(*run.notes, *lines))
+    return dataclasses.replace(
+        run,
+        layout=choice.layout,
+        devices=choice.devices,
+        split_dims=run.split_dims if choice.layout.size > 1 else (),
+        notes=(*run.notes, *choice.lines),
+    )
 
 
-def _build(config: Config, dataset: data.Dataset) -> network.Built:
+def _build(
+    config: Config, dataset: data.Dataset, batch: tuple[int, ...], rounds: tuple[int, ...] | None
+) -> network.Built:
     """The training step, on no images, in the default graph."""
     tf.train.create_global_step()
     return network.build_training(
         tf.zeros([config.batch_size, *dataset.image_shape]),
         tf.zeros([config.batch_size], tf.int32),
-        build=functools.partial(MODELS[config.model].build, classes=dataset.classes),
+        build=functools.partial(MODELS[config.model].build, classes=dataset.classes, dense_rounds=rounds),
         optimizer=_optimizer(config, _total_steps(config, dataset)),
+        batch=batch,
     )
 
 
@@ -313,12 +344,23 @@ def _mesh(config: Config, devices: tuple[str, ...]) -> Layout:
     return layout
 
 
+def _batch(config: Config, empty: Layout) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Sizes of the batch's dimensions, and of the parts of its last one that pass the dense layers in turn."""
+    if config.layout != HYBRID:
+        return (config.batch_size,), None
+    sizes = batch_sizes(config.batch_size, empty.mesh_shape, dict(empty.shares))
+    if not config.dense_rounds:
+        return sizes, None
+    return sizes, member_sizes(sizes, empty.mesh_shape, dict(empty.shares))
+
+
 def _layout(config: Config, graph: Any, empty: Layout) -> Layout:
     """The layout that a recipe or the user's rules make for a graph."""
     if ":" in config.layout:
         layout = Layout(empty.mesh_shape, config.layout, empty.shares)
     else:
-        layout = LAYOUTS[config.layout](graph, mesh_shape=empty.mesh_shape, shares=dict(empty.shares))
+        own = {} if config.dense_shares is None else {"dense_shares": parse_shares(config.dense_shares, "dense_shares")}
+        layout = LAYOUTS[config.layout](graph, mesh_shape=empty.mesh_shape, shares=dict(empty.shares), **own)
     axes = [axis for axis, _ in layout.mesh_shape]
     sizes = _sizes(graph)
     for dim, axis in layout.rules:

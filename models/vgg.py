@@ -27,6 +27,7 @@ class Config:
       batch_norm: whether each convolution has batch norm in place of a bias.
       dropout: share of the inputs of each dense layer but the first that is dropped in training.
       classes: number of classes.
+      dense_rounds: sizes of the parts of the batch that pass the dense layers in turn; None: all at once.
     """
 
     stages: tuple[tuple[int, ...], ...]
@@ -34,6 +35,7 @@ class Config:
     batch_norm: bool = False
     dropout: float = 0.5
     classes: int = 10
+    dense_rounds: tuple[int, ...] | None = None
 
 
 VGG11 = Config(_stages(1, 1, 2, 2, 2))
@@ -66,10 +68,12 @@ def build(images: Any, config: Config, *, training: bool = False) -> Any:
             else:
                 x = layers.conv2d(x, filters, size=3, name=name, use_bias=True)
         x = layers.pool2d(x, mtf.layers.max_pool2d, name=f"pool{stage}")
-    for number, units in enumerate(config.head, 1):
-        x = layers.dense(x, units, name=f"dense{number}", activation=mtf.relu)
-        x = mtf.dropout(x, is_training=training, rate=config.dropout, name=f"dropout{number}")
-    return layers.logits(x, config.classes, name=f"dense{len(config.head) + 1}")
+
+    def drop(y: Any, number: int) -> Any:
+        return mtf.dropout(y, is_training=training, rate=config.dropout, name=f"dropout{number}")
+
+    batch = images.shape.dims[:-3]
+    return layers.classifier(x, config.head, config.classes, batch=batch, drop=drop, rounds=config.dense_rounds)
 
 
 def build_vgg11(images: Any, *, training: bool = False, **config: Any) -> Any:

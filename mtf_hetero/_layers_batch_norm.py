@@ -1,6 +1,7 @@
-"""Batch normalisation by the moments of the whole batch, however it is split, and its gradient in closed form.
+"""Batch normalisation by the moments of all that a group has, however it is split, and its gradient in closed form.
 
-Over N examples and pixels, per channel, with r = rsqrt(variance + epsilon) and z = (x - mean) r:
+A group is what has the same index along some dimensions: the channel, and whatever else is to be kept apart. Over N
+values of a group, with r = rsqrt(variance + epsilon) and z = (x - mean) r:
 
     y       = z scale + offset
     d offset = sum dy
@@ -21,17 +22,33 @@ def accumulator_of(dtype: Any) -> Any:
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
-def _sums(x: Any) -> Any:
-    """The sums over all dimensions but the last, on a CPU in a quarter of reduce_sum's time."""
-    return tf.raw_ops.BiasAddGrad(out_backprop=x)
+def _are_all_but_last(x: Any, axes: Sequence[int]) -> bool:
+    return len(axes) == x.shape.rank - 1 and x.shape.rank - 1 not in axes
 
 
-def moments(x: Any) -> Any:
-    """Mean and variance of a slice [..., channels]: [2, channels]. The mean first, lest the variance lose digits."""
+def _sums(x: Any, axes: Sequence[int]) -> Any:
+    """The sums over some dimensions; over all but the last, on a CPU in a quarter of reduce_sum's time."""
+    return tf.raw_ops.BiasAddGrad(out_backprop=x) if _are_all_but_last(x, axes) else tf.reduce_sum(x, axes)
+
+
+def _spread(value: Any, x: Any, axes: Sequence[int]) -> Any:
+    """A value per group, with dimensions of size 1 where x has those that are summed over."""
+    if not _are_all_but_last(x, axes):
+        for axis in sorted(axes):
+            value = tf.expand_dims(value, axis)
+    return value
+
+
+def _count(x: Any, axes: Sequence[int]) -> int:
+    return math.prod(x.shape.as_list()[axis] for axis in axes)
+
+
+def moments(x: Any, axes: Sequence[int]) -> Any:
+    """Mean and variance over some dimensions of a slice: [2, groups]. The mean first, lest the variance lose digits."""
     x = tf.cast(x, accumulator_of(x.dtype))
-    count = math.prod(x.shape.as_list()[:-1])
-    mean = _sums(x) / count
-    return tf.stack([mean, _sums(tf.math.squared_difference(x, mean)) / count])
+    count = _count(x, axes)
+    mean = _sums(x, axes) / count
+    return tf.stack([mean, _sums(tf.math.squared_difference(x, _spread(mean, x, axes)), axes) / count])
 
 
 def joint_moments(parts: Sequence[Any], counts: Sequence[int]) -> Any:
@@ -40,8 +57,8 @@ def joint_moments(parts: Sequence[Any], counts: Sequence[int]) -> Any:
     Unlike the difference E[x^2] - E[x]^2 it loses no digits where the mean is large.
 
     Args:
-      parts: [2, channels] each.
-      counts: number of values per channel in each.
+      parts: [2, groups] each.
+      counts: number of values per group in each.
     """
     total = sum(counts)
     weights = [count / total for count in counts]
@@ -51,38 +68,50 @@ def joint_moments(parts: Sequence[Any], counts: Sequence[int]) -> Any:
     return tf.stack([mean, variance])
 
 
-def normalise(x: Any, mean: Any, variance: Any, scale: Any, offset: Any, *, epsilon: float) -> Any:
-    """(x - mean) rsqrt(variance + epsilon) scale + offset, of a slice [..., channels]; the others are [channels]."""
-    wide = tf.cast(x, mean.dtype)
-    return tf.cast((wide - mean) * (scale * tf.math.rsqrt(variance + epsilon)) + offset, x.dtype)
+def normalise(x: Any, mean: Any, variance: Any, scale: Any, offset: Any, *, axes: Sequence[int], epsilon: float) -> Any:
+    """(x - mean) rsqrt(variance + epsilon) scale + offset, of a slice; the others have a value per group."""
+    factor = scale * tf.math.rsqrt(variance + epsilon)
+    mean, factor, offset = (_spread(value, x, axes) for value in (mean, factor, offset))
+    return tf.cast((tf.cast(x, mean.dtype) - mean) * factor + offset, x.dtype)
 
 
-def gradient_sums(dy: Any, x: Any, mean: Any, variance: Any, *, epsilon: float) -> Any:
-    """A slice's addends to d offset and d scale: [2, channels]."""
+def gradient_sums(dy: Any, x: Any, mean: Any, variance: Any, *, axes: Sequence[int], epsilon: float) -> Any:
+    """A slice's addends to d offset and d scale: [2, groups]."""
     dy, x = tf.cast(dy, mean.dtype), tf.cast(x, mean.dtype)
-    return tf.stack([_sums(dy), _sums(dy * (x - mean)) * tf.math.rsqrt(variance + epsilon)])
+    d_scale = _sums(dy * (x - _spread(mean, x, axes)), axes) * tf.math.rsqrt(variance + epsilon)
+    return tf.stack([_sums(dy, axes), d_scale])
 
 
 def input_gradient(
-    dy: Any, x: Any, mean: Any, variance: Any, scale: Any, sums: Any, *, epsilon: float, count: int
+    dy: Any,
+    x: Any,
+    mean: Any,
+    variance: Any,
+    scale: Any,
+    sums: Any,
+    *,
+    axes: Sequence[int],
+    epsilon: float,
+    count: int,
 ) -> Any:
     """The gradient to a slice, from the sums over all of them.
 
     Args:
-      dy: [..., channels].
-      x: [..., channels].
-      mean: [channels].
-      variance: [channels].
-      scale: [channels].
-      sums: [2, channels], d offset and d scale.
+      dy: a slice.
+      x: a slice.
+      mean: [groups].
+      variance: [groups].
+      scale: [groups].
+      sums: [2, groups], d offset and d scale.
+      axes: those of the slice that are summed over.
       epsilon: as in the layer.
-      count: number of values per channel in all slices.
+      count: number of values per group in all slices.
     """
     r = tf.math.rsqrt(variance + epsilon)
     factor = scale * r
-    slope = factor * r * sums[1] / count
-    dx = tf.cast(dy, mean.dtype) * factor - (tf.cast(x, mean.dtype) - mean) * slope - factor * sums[0] / count
-    return tf.cast(dx, x.dtype)
+    slope, shift = factor * r * sums[1] / count, factor * sums[0] / count
+    mean, factor, slope, shift = (_spread(value, x, axes) for value in (mean, factor, slope, shift))
+    return tf.cast(tf.cast(dy, mean.dtype) * factor - (tf.cast(x, mean.dtype) - mean) * slope - shift, x.dtype)
 
 
 def is_native(x: Any, device: str) -> bool:
@@ -125,12 +154,12 @@ def _image(x: Any) -> Any:
 
 
 class BatchNormOperation(mtf.Operation):
-    """Normalises by the moments of the batch; the outputs are y, mean and variance.
+    """Normalises each group by its moments; the outputs are y, mean and variance.
 
     Args:
       x: mtf.Tensor [..., channels].
-      scale: mtf.Tensor [channels].
-      offset: mtf.Tensor [channels].
+      scale: mtf.Tensor of those dimensions of x, in their order, whose every index is a group: [channels] at least.
+      offset: mtf.Tensor of the same.
       epsilon: added to the variance.
       name: the operation's name.
     """
@@ -142,26 +171,37 @@ class BatchNormOperation(mtf.Operation):
         self._outputs = [mtf.Tensor(self, x.shape, x.dtype), *moments]
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """The dimensions of x that a group extends over."""
+        x, scale = self.inputs[0].shape, self.inputs[1].shape
+        return tuple(axis for axis, dim in enumerate(x.dims) if dim not in scale.dims)
+
+    @property
     def count(self) -> int:
-        """Number of values per channel."""
-        return math.prod(dim.size for dim in self.inputs[0].shape.dims[:-1])
+        """Number of values per group."""
+        return math.prod(self.inputs[0].shape.dims[axis].size for axis in self.axes)
 
     def gradient(self, grad_ys: Sequence[Any]) -> list[Any]:
         return BatchNormGradientOperation(self, grad_ys[0]).outputs
 
     def lower(self, lowering: Any) -> None:
         x = self.inputs[0]
-        require_whole(self, lowering, x.shape.dims[:-1])
-        self.lower_with(lowering, lowering.mesh_impl(self).slicewise(moments, lowering.tensors[x]))
+        require_whole(self, lowering, [x.shape.dims[axis] for axis in self.axes])
+        self.lower_with(lowering, self.own_moments(lowering))
+
+    def own_moments(self, lowering: Any) -> Any:
+        """The moments of each processor's slice, [2, groups]."""
+        x = lowering.tensors[self.inputs[0]]
+        return lowering.mesh_impl(self).slicewise(lambda x: moments(x, self.axes), x)
 
     def lower_with(self, lowering: Any, moments: Any) -> None:
-        """Lowers the rest, once each processor has the moments of its channels, [2, channels]."""
+        """Lowers the rest, once each processor has the moments of its groups, [2, groups]."""
         mesh_impl = lowering.mesh_impl(self)
         x, scale, offset = (lowering.tensors[t] for t in self.inputs)
         mean, variance = mesh_impl.slicewise(lambda moments: tuple(tf.unstack(moments)), moments)
 
         def apply(*slices: Any) -> Any:
-            return normalise(*slices, epsilon=self.epsilon)
+            return normalise(*slices, axes=self.axes, epsilon=self.epsilon)
 
         y = mesh_impl.slicewise(apply, x, mean, variance, scale, offset)
         for output, value in zip(self.outputs, (y, mean, variance), strict=True):
@@ -180,26 +220,27 @@ class BatchNormGradientOperation(mtf.Operation):
         x, scale, offset = forward.inputs
         super().__init__([dy, x, *forward.outputs[1:], scale], name=f"{forward.name}/gradient")
         self.forward = forward
+        self.axes = forward.axes
         self._outputs = [mtf.Tensor(self, t.shape, t.dtype) for t in (x, scale, offset)]
 
     def sums(self, lowering: Any) -> Any:
-        """Each processor's addends to d offset and d scale, [2, channels]."""
+        """Each processor's addends to d offset and d scale, [2, groups]."""
 
         def add_up(*slices: Any) -> Any:
-            return gradient_sums(*slices, epsilon=self.forward.epsilon)
+            return gradient_sums(*slices, axes=self.axes, epsilon=self.forward.epsilon)
 
         return lowering.mesh_impl(self).slicewise(add_up, *[lowering.tensors[t] for t in self.inputs[:-1]])
 
     def lower(self, lowering: Any) -> None:
-        require_whole(self, lowering, self.inputs[0].shape.dims[:-1])
+        require_whole(self, lowering, [self.inputs[0].shape.dims[axis] for axis in self.axes])
         self.lower_with(lowering, self.sums(lowering))
 
     def lower_with(self, lowering: Any, sums: Any) -> None:
-        """Lowers the rest, once each processor has the sums of its channels."""
+        """Lowers the rest, once each processor has the sums of its groups."""
         mesh_impl, forward = lowering.mesh_impl(self), self.forward
 
         def differentiate(*slices: Any) -> Any:
-            return input_gradient(*slices, epsilon=forward.epsilon, count=forward.count)
+            return input_gradient(*slices, axes=self.axes, epsilon=forward.epsilon, count=forward.count)
 
         dx = mesh_impl.slicewise(differentiate, *[lowering.tensors[t] for t in self.inputs], sums)
         d_offset, d_scale = mesh_impl.slicewise(lambda sums: tuple(tf.unstack(sums)), sums)

@@ -239,12 +239,19 @@ def reduce_scatter(
     Args:
       xs: one tensor per processor, all of one shape.
       devices: one device per processor.
-      moves: one `blocks.Move` per processor, made of one piece; the piece is cut from every addend.
+      moves: one `blocks.Move` per processor, made of one piece, which is cut from every addend; or None for a processor
+        that needs nothing.
       wire_dtype: as in `allreduce`.
+
+    Returns:
+      One tensor per processor, or None.
     """
     wire_dtype = _wire_between(devices, wire_dtype)
     results = []
     for device, plan in zip(devices, moves, strict=True):
+        if plan is None:
+            results.append(None)
+            continue
         (piece,) = plan.pieces
         addends = []
         for x, source in zip(xs, devices, strict=True):

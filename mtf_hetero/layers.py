@@ -1,4 +1,4 @@
-"""Layers that mtf lacks: pools whose windows overlap or reach beyond the image, and batch normalisation.
+"""Layers that mtf lacks: pools whose windows overlap or reach beyond the image, batch normalisation, and rounds.
 
 Each is an mtf.Operation with a gradient of its own. On an UnevenMeshImpl a layout may split any of their dimensions; on
 a mesh of mtf's own, those along which nothing needs to be sent.
@@ -10,14 +10,20 @@ from typing import Any
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._layers_batch_norm import BatchNormGradientOperation, BatchNormOperation, accumulator_of
 from mtf_hetero._layers_pool import PoolGradientOperation, PoolOperation, Windows, same_padding
+from mtf_hetero._layers_rounds import AfterOperation, CutOperation, PlaceOperation, in_rounds
 
 __all__ = [
+    "AfterOperation",
     "BatchNormGradientOperation",
     "BatchNormOperation",
+    "CutOperation",
+    "PlaceOperation",
     "PoolGradientOperation",
     "PoolOperation",
     "batch_norm",
     "batch_norm_updates",
+    "dilate",
+    "in_rounds",
     "pool",
 ]
 
@@ -99,16 +105,64 @@ def _place(
     return (around,) * len(sizes), counts
 
 
+def dilate(kernel: Any, rates: int | Sequence[int]) -> Any:
+    """A kernel with zeros between its values: a convolution with it is dilated, which mtf's convolutions lack.
+
+    It costs the multiply-adds of a dense kernel of that size.
+
+    Args:
+      kernel: mtf.Tensor [height, width, channels, filters] or [depth, height, width, channels, filters].
+      rates: pixels from one value of the kernel to the next, in all directions or in each.
+
+    Returns:
+      mtf.Tensor of the same dimensions, a window of n becoming one of (n - 1) rate + 1.
+
+    Raises:
+      ValueError: a rate that is not positive, or not one for each direction.
+
+    Example:
+      >>> dilate(kernel, 2).shape  # kernel: [height=3, width=1, channels=4, filters=8]
+      Shape[height=5, width=1, channels=4, filters=8]
+    """
+    spatial = kernel.shape.ndims - 2
+    steps = (rates,) * spatial if isinstance(rates, int) else tuple(rates)
+    if len(steps) != spatial or min(steps) < 1:
+        raise ValueError(f"rates are {rates}; give a positive number, or one for each of {spatial} dimensions")
+    for axis, rate in enumerate(steps):
+        before, dim, after = kernel.shape.dims[:axis], kernel.shape.dims[axis], kernel.shape.dims[axis + 1 :]
+        gap = mtf.Dimension(f"{dim.name}/gap", 1)
+        kernel = mtf.pad(mtf.reshape(kernel, mtf.Shape([*before, dim, gap, *after])), [0, rate - 1], gap.name)
+        spread = mtf.Dimension(dim.name, dim.size * rate)
+        kernel = mtf.slice(
+            mtf.reshape(kernel, mtf.Shape([*before, spread, *after])), 0, (dim.size - 1) * rate + 1, dim.name
+        )
+    return kernel
+
+
 class _Update(mtf.Assign):
     """Moves a moving average."""
 
 
-def batch_norm(x: Any, *, training: bool, momentum: float = 0.9, epsilon: float = 1e-5, name: str | None = None) -> Any:
-    """Batch normalisation (Ioffe and Szegedy 2015) over all dimensions but the last.
+def batch_norm(
+    x: Any,
+    *,
+    training: bool,
+    momentum: float = 0.9,
+    epsilon: float = 1e-5,
+    per: Sequence[str] = (),
+    name: str | None = None,
+) -> Any:
+    """Batch normalisation (Ioffe and Szegedy 2015) over all dimensions but the last, and those of `per`.
 
     In training a channel's moments are those of the whole batch, whoever holds which part of it, and moving averages
     of them are made ready to be updated: run `batch_norm_updates` with each step. Otherwise the moving averages take
     the moments' place. Sums are made in float32, of float64 in float64.
+
+    A group of less than the batch is said by dimensions, not by processors, so that it is the same on every layout:
+    each index of the dimensions `per` has moments of its own. With a batch in two dimensions, [groups, batch, ...],
+    `per=["groups"]` takes the moments of each group's examples, wherever their parts lie; with a depth in two,
+    [groups, batch, blocks, depth, ...], `per=["groups", "blocks"]` those of each group's block. A layout that splits
+    just these dimensions sends the moving averages, and no moments.
 
     Args:
       x: mtf.Tensor [..., channels].
@@ -116,6 +170,8 @@ def batch_norm(x: Any, *, training: bool, momentum: float = 0.9, epsilon: float 
       momentum: what a moving average keeps of itself in a step; the rest is the batch's mean, or its variance
         sum (x - mean)^2 / N.
       epsilon: added to the variance.
+      per: names of dimensions of x, not the last, each index of which is normalised by itself. The moving averages take
+        the mean over the groups, of their means and of their variances.
       name: variable scope of `scale`, `offset`, `moving_mean` and `moving_variance`, each [channels], which layers of
         one name share. None: "batch_norm", and a number where that is taken.
 
@@ -123,7 +179,8 @@ def batch_norm(x: Any, *, training: bool, momentum: float = 0.9, epsilon: float 
       mtf.Tensor of the shape of x.
 
     Raises:
-      ValueError: x has no dimension but the last, is no floating-point tensor, or the momentum is not in [0, 1].
+      ValueError: x has no dimension but the last, is no floating-point tensor, the momentum is not in [0, 1], or `per`
+        names no dimension of x that there is, or all of them.
     """
     if x.shape.ndims < 2 or not x.dtype.is_floating:
         raise ValueError(
@@ -132,6 +189,9 @@ def batch_norm(x: Any, *, training: bool, momentum: float = 0.9, epsilon: float 
         )
     if not 0 <= momentum <= 1:
         raise ValueError(f"batch norm {name!r}: momentum is {momentum}; it must be from 0 to 1")
+    names = x.shape.dimension_names[:-1]
+    if not set(per) <= set(names) or set(per) == set(names):
+        raise ValueError(f"batch norm {name!r}: per is {list(per)}; name some, not all, of {', '.join(names)}")
     dtype = accumulator_of(x.dtype)
 
     def variable(name: str, initializer: Any, trainable: bool) -> Any:
@@ -146,8 +206,11 @@ def batch_norm(x: Any, *, training: bool, momentum: float = 0.9, epsilon: float 
     if not training:
         factor = scale * mtf.rsqrt(moving_variance + epsilon)
         return mtf.cast(mtf.cast(x, dtype) * factor + (offset - moving_mean * factor), x.dtype)
+    groups = mtf.Shape([dim for dim in x.shape.dims[:-1] if dim.name in per] + scale.shape.dims)
+    scale, offset = (mtf.broadcast(t, groups) if per else t for t in (scale, offset))
     y, mean, variance = BatchNormOperation(x, scale, offset, epsilon=epsilon, name=scope.name).outputs
     for moving, new in ((moving_mean, mean), (moving_variance, variance)):
+        new = mtf.reduce_mean(new, output_shape=moving.shape) if per else new
         moved = moving * momentum + mtf.stop_gradient(new) * (1 - momentum)
         _Update([moving.operation], [moved], name=f"{scope.name}/update")
     return y

@@ -1,4 +1,4 @@
-"""Batch normalisation: the processors that hold parts of a channel join their moments in one exchange each way.
+"""Batch normalisation: the processors that hold parts of a group join their moments in one exchange each way.
 
 Where each holds whole channels there is nothing to join, and TensorFlow's fused operation does it where it can.
 """
@@ -9,26 +9,28 @@ from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._layers_batch_norm import is_native, joint_moments, moments, native, native_gradient
+from mtf_hetero._layers_batch_norm import is_native, joint_moments, native, native_gradient
 from mtf_hetero.lowering.registry import register
 
 
 def _split_axes(op: Any, lowering: Any) -> list[int]:
-    """The mesh axes over which the values of a channel are split."""
+    """The mesh axes over which the values of a group are split."""
     layout = lowering.mesh_impl(op).layout
-    axes = {layout.axis_of(dim.name) for dim in op.inputs[0].shape.dims[:-1]}
+    axes = {layout.axis_of(op.inputs[0].shape.dims[axis].name) for axis in op.axes}
     return sorted(axis for axis in axes if axis is not None)
 
 
 def _count_allreduce(op: Any, lowering: Any, axes: list[int]) -> None:
-    size = 2 * lowering.mesh_impl(op).laid_out_size(op.outputs[1].shape)  # two numbers per channel
+    size = 2 * lowering.mesh_impl(op).laid_out_size(op.outputs[1].shape)  # two numbers per group
     lowering.add_counter(f"allreduce/{axes}/{type(op).__name__}", size)
 
 
 def _is_native(op: Any, lowering: Any) -> bool:
-    """Whether TensorFlow's fused operation can do all slices."""
+    """Whether TensorFlow's fused operation can do all slices: of whole channels, each a group."""
+    if op.outputs[1].shape.ndims > 1 or _split_axes(op, lowering):
+        return False
     slices, devices = lowering.tensors[op.inputs[0]].to_laid_out_tensor().tensor_list, lowering.mesh_impl(op).devices
-    return not _split_axes(op, lowering) and all(map(is_native, slices, devices))
+    return all(map(is_native, slices, devices))
 
 
 def _set_outputs(op: Any, lowering: Any, function: Any) -> None:
@@ -44,12 +46,13 @@ def lower_batch_norm(op: Any, lowering: Any) -> None:
         _set_outputs(op, lowering, functools.partial(native, epsilon=op.epsilon))
         return
     mesh_impl, x = lowering.mesh_impl(op), op.inputs[0]
-    own = mesh_impl.slicewise(moments, lowering.tensors[x])
+    own = op.own_moments(lowering)
     axes = _split_axes(op, lowering)
     if axes:
         parts, joint = own.tensor_list, [None] * mesh_impl.size
         for group in mtf.processor_groups(mesh_impl.shape, axes):
-            counts = [math.prod(mesh_impl.slice_shape(x.shape, pnum)[:-1]) for pnum in group]
+            slices = [mesh_impl.slice_shape(x.shape, pnum) for pnum in group]
+            counts = [math.prod(size[axis] for axis in op.axes) for size in slices]
             with tf.device(mesh_impl.devices[group[0]]):
                 total = joint_moments([parts[pnum] for pnum in group], counts)
             for pnum in group:

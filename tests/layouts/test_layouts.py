@@ -12,10 +12,10 @@ SHARES = {"all": [70, 25, 5]}
 CIFAR_RULES = [
     *("conv1/filters", "conv2/channels", "conv3/filters", "conv4/channels"),
     *("conv5/filters", "conv6/channels", "conv7/filters", "conv8/channels"),
-    *("dense1/units", "dense2/inputs"),
+    *("dense1/units", "dense1/outputs", "dense2/inputs"),
 ]
 MNIST_RULES = ["conv1/filters", "conv2/channels", "conv3/filters", "dense1/inputs"]
-LENET_RULES = ["conv1/filters", "conv2/channels", "dense1/units", "dense2/inputs"]
+LENET_RULES = ["conv1/filters", "conv2/channels", "dense1/units", "dense1/outputs", "dense2/inputs"]
 
 
 def dims(text):
@@ -204,7 +204,7 @@ def test_even_ignores_the_shares():
 def test_batch_splits_the_batch_alone():
     for name in MODELS:
         layout = lay_out(model(name), "batch")
-        assert names(layout) == ["batch"]
+        assert {name.rpartition("/")[2] for name in names(layout)} == {"batch"}
         assert layout.split("batch", 200) == (140, 50, 10)
 
 
@@ -219,7 +219,7 @@ def test_hand_made_graphs(build, rules):
 
 
 @pytest.mark.parametrize("build", [case[0] for case in HAND_MADE] + [batch_renamed])
-@pytest.mark.parametrize("recipe", LAYOUTS)
+@pytest.mark.parametrize("recipe", ["batch", "even", "filters"])
 def test_hand_made_graphs_are_as_on_one_device(build, recipe):
     dtype = tf.float32 if build is volume else tf.float64  # avg_pool3d has no float64 kernel
     oracle.check(build, lay_out(build, recipe, shares={"all": [5, 3, 2]}), dtype=dtype)

@@ -7,18 +7,19 @@ import time
 
 import numpy as np
 import pytest
+from absl import flags
 from training_runs import CPUS, FAST, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
 
 from models import config as config_lib
-from models import train, training
-from mtf_hetero import tf
+from models import measured, train, training
+from mtf_hetero import profile, tf
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 MISTAKES = [
     ({"model": "vgg"}, "--model is 'vgg'; it must be one of alexnet, lenet, marques, paper_cifar"),
-    ({"layout": "diagonal"}, "--layout is 'diagonal'; it must be one of batch, even, filters, or rules"),
+    ({"layout": "diagonal"}, "--layout is 'diagonal'; it must be one of batch, even, filters"),
     ({"dataset": "mnist60k"}, "neither built in (mnist5k) nor prepared in"),
     (
         {"dataset": "cifar10", "data_dir": "/no/such/directory"},
@@ -38,6 +39,9 @@ MISTAKES = [
     ({"list_speed": ""}, "'' is not a number"),
     ({"list_speed": "rows:1,2,3"}, "mesh axis 'rows', which the mesh all:3 does not have"),
     ({"list_speed": "all:1,2,3;all:1,2,3"}, "names axis 'all' twice"),
+    ({"measure_seconds": 60}, "--measure_seconds is 60.0, which only --list_speed=auto heeds"),
+    ({"measure_seconds": 0, "list_speed": "auto"}, "--measure_seconds is 0.0; it must be a positive number"),
+    ({"measure_seconds": "nan", "list_speed": "auto"}, "--measure_seconds is nan; it must be a positive number"),
     ({"mesh_shape": "all:x"}, "the size of axis 'all' must be a whole number"),
     ({"mesh_shape": ","}, "has no axis"),
     ({"mesh_shape": "rows:3;cols:1", "layout": "conv1/filters:depth"}, "axis 'depth', which the mesh"),
@@ -121,6 +125,21 @@ def test_two_steps(tmp_path, capfd):
     assert re.search(r"\ntest accuracy: 0\.\d{4} of 1,000 images\n", out)
     assert re.search(r"\nimages per second: \d+\.\d\n", out)
     assert out.endswith(f"\ncheckpoint: {tmp_path}/model/model.ckpt-2\n")
+
+
+def test_how_long_is_measured(tmp_path, capfd, monkeypatch):
+    efforts = []
+
+    def choose(build, layout, cluster, *, effort, **options):
+        efforts.append(effort)
+        return measured.Choice(layout, cluster.devices, (), 1.0, (50.0, 50.0))
+
+    monkeypatch.setattr(training.measured, "choose", choose)
+    assert run(**FAST, list_speed="auto", measure_seconds=7.5, model_dir=tmp_path / "seconds") == 0
+    assert run(**FAST, list_speed="auto", model_dir=tmp_path / "default") == 0
+    assert efforts == [profile.Effort(budget_seconds=7.5), None]
+    assert f"by default {profile.Effort().budget_seconds:g};" in flags.FLAGS["measure_seconds"].help
+    assert "test accuracy" in capfd.readouterr().out
 
 
 def test_slices_of_augmented_batches_are_those_of_one_device(tmp_path, capfd):

@@ -112,15 +112,13 @@ def test_a_split_that_loses_its_trial_is_not_taken(times, monkeypatch):
 
     monkeypatch.setattr(profile.Measured, "best_split", worth)
     monkeypatch.setattr(profile, "time_steps", lambda *args, trials=list(times): trials.pop(0))
-    layout, devices, lines = measured.choose(
-        build, Layout("all:2", "hidden:all"), Cluster.local(devices), keep=False, effort=QUICK
-    )
+    choice = measured.choose(build, Layout("all:2", "hidden:all"), Cluster.local(devices), keep=False, effort=QUICK)
     if times[0] < times[1]:
-        assert (devices, layout.split("hidden", 512)) == (("cpu:0", "cpu:1"), (300, 212))
-        assert lines[-1] == "tried: 1000 ms a step split, and 2000 ms on cpu:0 alone"
+        assert (choice.devices, choice.layout.split("hidden", 512)) == (("cpu:0", "cpu:1"), (300, 212))
+        assert choice.lines[-1] == "tried: 1000 ms a step split, and 2000 ms on cpu:0 alone"
     else:
-        assert (devices, layout.size) == (("cpu:0",), 1)
-        assert lines[-1] == "not split: cpu:0 alone was faster than the split was"
+        assert (choice.devices, choice.layout.size) == (("cpu:0",), 1)
+        assert choice.lines[-1] == "not split: cpu:0 alone was faster than the split was"
 
 
 def test_measured_speeds(local, tmp_path, capfd, monkeypatch):

@@ -1,0 +1,198 @@
+"""Spatial partitioning: the depth, height or width of each example by share, and the batch over another mesh axis.
+
+The scheme of Oyama et al. (IEEE TPDS 32(7), 2021), for any graph of convolutions and pools, 2D or 3D. A dimension of
+the images is split under each name that it has in a convolution or pool, so long as every processor's part is no
+smaller than the halo that half a window reaches into. Elsewhere it is whole: from where the feature map is too small,
+and where a dense layer takes it. A model whose layers have names of their own for it (`conv1/depth`) is split up to
+there; under one name throughout, it is split throughout or not at all.
+
+Layers that give the batch a name of their own, and in which nothing else is split, are data-parallel: each processor
+takes its share of the examples that are left to it.
+"""
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from layouts import anatomy
+from layouts.rules import Rules
+from mtf_hetero import Layout, layers, mtf
+
+BATCH_AXES = ("batch", "data")  # a mesh axis of such a name takes the batch
+
+
+def spatial(
+    graph: Any,
+    *,
+    mesh_shape: Any,
+    shares: Mapping[str, Sequence[float]] | None = None,
+    axis: str | None = None,
+    dims: Mapping[str, str] | None = None,
+) -> Layout:
+    """Splits spatial dimensions, each over a mesh axis.
+
+    The images are the largest imported tensor that is convolved or pooled.
+
+    Args:
+      graph: mtf.Graph, with or without its gradients.
+      mesh_shape: mesh axes and their sizes, "depth:4" or "batch:2;depth:4".
+      shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
+      axis: the only mesh axis to split over; None: all of them.
+      dims: {mesh axis: dimension of the images}. None: an axis called "batch" or "data" takes the batch, and the others
+        take the spatial dimensions in their order.
+
+    Raises:
+      ValueError: the graph convolves no imported tensor, a mesh axis has no dimension or one that cannot be split, or
+        no layer is large enough for the mesh.
+
+    Example:
+      >>> layout = spatial(graph, mesh_shape="batch:2;depth:3", shares={"depth": [2, 1, 1]})  # volumes of 128^3
+      >>> layout.split("conv1/depth", 128), layout.split("conv5/depth", 4), layout.split("conv6/depth", 2)
+      ((64, 32, 32), (2, 1, 1), (2,))
+    """
+    mesh = Layout(mesh_shape, (), shares or ())
+    Rules(graph, mesh_shape, shares, axis)  # raises where the axis and the mesh do not fit
+    names = _Names(graph, mesh)
+    assigned = _assigned(names, mesh, axis, dims)
+    for mesh_axis, dim in assigned.items():
+        names.add(dim, mesh_axis)
+        names.require(dim, mesh_axis)
+    for mesh_axis, dim in assigned.items():
+        if dim in names.spatial:
+            for batch_dim in names.batch:
+                names.add(batch_dim, mesh_axis)
+    return Layout(mesh.mesh_shape, names.rules, mesh.shares)
+
+
+class _Names:
+    """The names of dimensions in a graph, and which of them are split.
+
+    Args:
+      graph: mtf.Graph.
+      mesh: a Layout without rules.
+
+    Attributes:
+      rules: {name: mesh axis}.
+      images: shape of the images.
+      spatial: names of the images' dimensions over which windows pass.
+      batch: names of those before them.
+    """
+
+    def __init__(self, graph: Any, mesh: Layout) -> None:
+        self.rules: dict[str, str] = {}
+        self._mesh = mesh
+        self._extents: dict[str, set[int]] = collections.defaultdict(set)
+        self._neighbours: dict[str, set[str]] = collections.defaultdict(set)
+        self._halos: dict[tuple[str, int], int] = {}
+        self._sources = anatomy.renames(graph.operations)
+        whole: set[str] = set()
+        for op in graph.operations:
+            for tensor in op.outputs:
+                dims = set(tensor.shape.dimension_names)
+                for dim in tensor.shape.dims:
+                    self._extents[dim.name].add(dim.size)
+                    self._neighbours[dim.name] |= dims - {dim.name}
+            for name, extent, size in _windows(op):
+                self._halos[name, extent] = max(self._halos.get((name, extent), 0), size // 2)
+            if isinstance(op, mtf.SlicewiseOperation):
+                whole |= op.unsplittable_dims
+        self._windowed = dict.fromkeys(name for name, _ in self._halos)
+        in_variables = {name for variable in graph.all_variables for name in variable.shape.dimension_names}
+        self._whole = whole | (in_variables - set(self._windowed))
+        self.images, self.spatial = self._find_images(graph)
+        self.batch = self.images.dimension_names[: self.images.dimension_names.index(self.spatial[0])]
+
+    def _find_images(self, graph: Any) -> tuple[Any, list[str]]:
+        found = []
+        for op in graph.operations:
+            if isinstance(op, (mtf.ImportOperation, mtf.ImportLaidOutTensorOperation)):
+                shape = op.outputs[0].shape
+                spatial = [name for name in shape.dimension_names if self._windowed_names(name)]
+                found += [(shape, spatial)] if spatial else []
+        if not found:
+            raise ValueError("the graph convolves or pools no imported tensor; choose another layout")
+        return max(found, key=lambda pair: pair[0].size)
+
+    def _names_of(self, origin: str) -> list[str]:
+        """The name of a dimension of the images, and those that it is given later."""
+        later = [new for new in self._sources if anatomy.path_from(new, {origin}, self._sources) is not None]
+        return list(dict.fromkeys([origin, *later]))
+
+    def _windowed_names(self, origin: str) -> list[str]:
+        return [name for name in self._names_of(origin) if name in self._windowed]
+
+    def add(self, origin: str, axis: str) -> None:
+        """Splits a dimension of the images over a mesh axis, under each of its names that can be."""
+        for name in self._names_of(origin):
+            if name not in self.rules and self._is_free(name, axis) and self._is_large_enough(name, axis):
+                self.rules[name] = axis
+
+    def require(self, origin: str, axis: str) -> None:
+        """Raises ValueError unless a dimension of the images is split where it matters."""
+        sizes = dict(zip(self.images.dimension_names, self.images.to_integer_list, strict=True))
+        self._split_alone(origin, axis).split(origin, sizes[origin])  # raises where the images are too small
+        needed = self._windowed_names(origin) or [origin]
+        if any(self.rules.get(name) == axis for name in needed):
+            return
+        name = max(needed, key=lambda name: min(self._extents[name]))
+        halo = max((halo for (other, _), halo in self._halos.items() if other == name), default=0)
+        raise ValueError(
+            f"dimension {name!r} has {min(self._extents[name])} units where it is smallest, too few for mesh axis "
+            f"{axis!r} of {dict(self._mesh.mesh_shape)[axis]} processors and a halo of {halo}; use fewer processors, "
+            "or a model whose layers each have a name of their own for it"
+        )
+
+    def _split_alone(self, name: str, axis: str) -> Layout:
+        return Layout(self._mesh.mesh_shape, [(name, axis)], self._mesh.shares)
+
+    def _is_free(self, name: str, axis: str) -> bool:
+        """Whether nothing needs the dimension whole, and no tensor that has it is split over the axis already."""
+        return name not in self._whole and all(self.rules.get(other) != axis for other in self._neighbours[name])
+
+    def _is_large_enough(self, name: str, axis: str) -> bool:
+        """Whether every part of the dimension, wherever it occurs, is as large as the halo."""
+        layout = self._split_alone(name, axis)
+        count = dict(self._mesh.mesh_shape)[axis]
+        return all(
+            extent >= count and min(layout.split(name, extent)) >= self._halos.get((name, extent), 0)
+            for extent in self._extents[name]
+        )
+
+
+def _windows(op: Any) -> Iterator[tuple[str, int, int]]:
+    """Name and extent of each dimension over which windows of a convolution or pool pass, and the windows' size."""
+    if isinstance(op, anatomy.CONVOLUTIONS):
+        sizes = [dim.size for dim in op.inputs[1].shape.dims[:-2]]
+    elif isinstance(op, layers.PoolOperation):
+        sizes = op.windows.sizes
+    elif isinstance(op, mtf.PoolOperation):
+        sizes = op._ksize
+    else:
+        return
+    dims = op.inputs[0].shape.dims[-len(sizes) - 1 : -1]
+    for dim, size in zip(dims, sizes, strict=True):
+        yield dim.name, dim.size, size
+
+
+def _assigned(names: _Names, mesh: Layout, axis: str | None, dims: Mapping[str, str] | None) -> dict[str, str]:
+    """{mesh axis: dimension of the images}."""
+    axes = [name for name, _ in mesh.mesh_shape] if axis is None else [axis]
+    if dims is None:
+        data = [name for name in axes if name in BATCH_AXES][:1] if names.batch else []
+        others = [name for name in axes if name not in data]
+        if not 1 <= len(others) <= len(names.spatial):
+            raise ValueError(
+                f"mesh axes {', '.join(others) or 'none'} are left for the spatial dimensions "
+                f"{', '.join(names.spatial)} of the images; give one to {len(names.spatial)} of them"
+            )
+        return dict(zip(data, names.batch, strict=False)) | dict(zip(others, names.spatial, strict=False))
+    possible = [*names.batch, *names.spatial]
+    for name, dim in dims.items():
+        if name not in axes or dim not in possible:
+            raise ValueError(
+                f"dims give mesh axis {name!r} dimension {dim!r}; the axes are {', '.join(axes)}, and the images' "
+                f"dimensions that can be split {', '.join(possible)}"
+            )
+    if len(set(dims.values())) != len(dims):
+        raise ValueError(f"dims are {dict(dims)}; a dimension is split over one mesh axis")
+    return dict(dims)

@@ -1,0 +1,185 @@
+"""The layers of the networks for volumes. Each owns its dimensions, the spatial ones among them.
+
+A layer renames what comes in to `LAYER/depth`, `LAYER/height`, `LAYER/width` and `LAYER/channels` and gives out
+`LAYER/filters`, so that a layout can split the volume in one layer and not in the next; the rename costs nothing where
+a layout treats both sides alike. The dimensions of the batch, of which there may be any number, keep their names up to
+the dense layers. Variables have the dtype of the volumes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mtf_hetero.layers
+from mtf_hetero import mtf, tf
+
+Initializer = Callable[[int, int], Any]  # from the numbers of inputs and outputs of a unit
+SPATIAL = ("depth", "height", "width")
+
+
+def check_volumes(volumes: Any) -> None:
+    """Raises ValueError unless volumes are [batch, depth, height, width, channels] of a floating-point dtype."""
+    if volumes.shape.ndims < 5 or not volumes.dtype.is_floating:
+        raise ValueError(
+            f"volumes are {volumes.shape.to_string} of {volumes.dtype.name}; "
+            "give an mtf.Tensor [batch, depth, height, width, channels] of a floating-point dtype"
+        )
+
+
+def extents(x: Any) -> tuple[int, ...]:
+    """Depth, height and width."""
+    return tuple(dim.size for dim in x.shape.dims[-4:-1])
+
+
+def glorot_uniform(inputs: int, outputs: int) -> Any:
+    """The initial values of Glorot and Bengio (2010)."""
+    limit = (6.0 / (inputs + outputs)) ** 0.5
+    return tf.random_uniform_initializer(-limit, limit)
+
+
+def he_normal(inputs: int, outputs: int) -> Any:
+    """The initial values of He et al. (2015), for relu."""
+    del outputs
+    return tf.truncated_normal_initializer(stddev=(2.0 / inputs) ** 0.5)
+
+
+def leaky_relu(x: Any) -> Any:
+    """x where it is positive, otherwise 0.01 x."""
+    return mtf.leaky_relu(x, alpha=0.01)
+
+
+def rename(x: Any, spatial: Sequence[str], last: str) -> Any:
+    """The tensor, with other names for its spatial dimensions and its last one."""
+    names = [*spatial, last]
+    dims = [mtf.Dimension(name, dim.size) for name, dim in zip(names, x.shape.dims[-4:], strict=True)]
+    return mtf.reshape(x, mtf.Shape([*x.shape.dims[:-4], *dims]))
+
+
+def entered(x: Any, name: str, last: str = "channels") -> Any:
+    """What comes into a layer, with the layer's names."""
+    return rename(x, [f"{name}/{dim}" for dim in SPATIAL], f"{name}/{last}")
+
+
+def _variable_dtype(x: Any) -> Any:
+    return mtf.VariableDType(x.dtype, x.dtype, x.dtype)
+
+
+def conv3d(
+    x: Any,
+    filters: int,
+    *,
+    size: int,
+    strides: int = 1,
+    name: str,
+    initializer: Initializer = he_normal,
+    normalise: Callable[..., Any] | None = None,
+    activation: Callable[[Any], Any] | None = None,
+) -> Any:
+    """A convolution (SAME, no bias).
+
+    Args:
+      x: mtf.Tensor [batch, depth, height, width, channels].
+      filters: number of filters.
+      size: depth, height and width of the kernel.
+      strides: voxels from one window to the next, in each direction.
+      name: the layer's name, which begins the names of its dimensions and variables.
+      initializer: of the kernel.
+      normalise: mtf_hetero.layers.batch_norm with all but x and the name given, or None.
+      activation: function of an mtf.Tensor, or None.
+
+    Returns:
+      mtf.Tensor [batch, NAME/depth, NAME/height, NAME/width, NAME/filters].
+
+    Raises:
+      ValueError: the strides do not divide the volume, which mtf cannot take.
+    """
+    if any(extent % strides for extent in extents(x)):
+        raise ValueError(
+            f"layer {name!r} convolves {_times(extents(x))} voxels with stride {strides}, which does not divide them; "
+            "give volumes of another size"
+        )
+    x = entered(x, name)
+    window = size**3
+    y = mtf.layers.conv3d(
+        x,
+        mtf.Dimension(f"{name}/filters", filters),
+        filter_size=(size,) * 3,
+        strides=(strides,) * 3,
+        filter_initializer=initializer(window * x.shape.dims[-1].size, window * filters),
+        variable_dtype=_variable_dtype(x),
+        name=name,
+    )
+    y = y if normalise is None else normalise(y, name=f"{name}/batch_norm")
+    return y if activation is None else activation(y)
+
+
+def conv3d_transpose(x: Any, filters: int, *, name: str, initializer: Initializer = he_normal) -> Any:
+    """A transposed convolution of 2 x 2 x 2 with stride 2 (no bias), which doubles the volume.
+
+    Args:
+      x: mtf.Tensor [batch, depth, height, width, channels].
+      filters: number of filters.
+      name: the layer's name, which begins the names of its dimensions and variables.
+      initializer: of the kernel.
+
+    Returns:
+      mtf.Tensor [batch, NAME/depth, NAME/height, NAME/width, NAME/filters].
+    """
+    x = entered(x, name)
+    return mtf.layers.conv3d_transpose(
+        x,
+        mtf.Dimension(f"{name}/filters", filters),
+        filter_initializer=initializer(x.shape.dims[-1].size, filters),  # a voxel is in one window
+        variable_dtype=_variable_dtype(x),
+        name=name,
+    )
+
+
+def pool3d(x: Any, *, kind: str, size: int, strides: int, padding: str | int = "VALID", name: str) -> Any:
+    """Pools as mtf_hetero.layers.pool does: [batch, NAME/depth, NAME/height, NAME/width, NAME/channels]."""
+    x = entered(x, name)
+    return mtf_hetero.layers.pool(x, kind=kind, size=(size,) * 3, strides=strides, padding=padding, name=name)
+
+
+def dense(
+    x: Any,
+    units: int,
+    *,
+    batch_dims: int,
+    name: str,
+    initializer: Initializer = glorot_uniform,
+    bias: float = 0.0,
+    activation: Callable[[Any], Any] | None = None,
+) -> Any:
+    """A dense layer with a bias, of volumes or of vectors. Its examples have a name of their own too.
+
+    Args:
+      x: mtf.Tensor [batch, depth, height, width, channels] or [batch, inputs].
+      units: number of units.
+      batch_dims: number of dimensions of the batch.
+      name: the layer's name, which begins the names of its dimensions and variables.
+      initializer: of the kernel.
+      bias: initial value of the bias.
+      activation: function of an mtf.Tensor, or None.
+
+    Returns:
+      mtf.Tensor [NAME/batch, NAME/outputs].
+    """
+    names = [dim.name.rpartition("/")[2] for dim in x.shape.dims[:-1]]
+    dims = [mtf.Dimension(f"{name}/{own}", dim.size) for own, dim in zip([*names, "inputs"], x.shape.dims, strict=True)]
+    batch, reduced = dims[:batch_dims], dims[batch_dims:]
+    out, outputs = (mtf.Dimension(f"{name}/{own}", units) for own in ("units", "outputs"))
+    inputs = mtf.Shape(reduced).size
+    with tf.variable_scope(name):
+
+        def variable(own: str, shape: Sequence[Any], initializer: Any) -> Any:
+            return mtf.get_variable(x.mesh, own, mtf.Shape(shape), initializer=initializer, dtype=_variable_dtype(x))
+
+        kernel = variable("kernel", [*reduced, out], initializer(inputs, units))
+        offset = variable("bias", [outputs], tf.constant_initializer(bias))
+    y = mtf.einsum([mtf.reshape(x, mtf.Shape(dims)), kernel], output_shape=mtf.Shape([*batch, out]))
+    y = mtf.reshape(y, mtf.Shape([*batch, outputs])) + offset
+    return y if activation is None else activation(y)
+
+
+def _times(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))

@@ -1,0 +1,204 @@
+"""How much memory a training step needs on each device: estimated from its lowered graph, and measured.
+
+Example:
+  >>> lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl})
+  >>> train = tf.group([lowering.lowered_operation(op) for op in updates])
+  >>> print(memory.table(memory.estimate(lowering, [train])))
+
+The estimate runs nothing. It follows the order in which TensorFlow would run the step (`_memory_order`) and counts what
+is alive at each moment (`_memory_liveness`): the most of it is the peak.
+"""
+
+import dataclasses
+import itertools
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mtf_hetero import _memory_graph, _memory_liveness, _memory_order
+from mtf_hetero._compat import tf
+from mtf_hetero._memory_graph import GRADIENTS, OPTIMIZER, WEIGHTS
+
+RUNTIME_BYTES = 15_000_000  # by which a worker grows in its first steps of a network of no size (measured on LeNet)
+_STEPS = 20  # after which the allocator has come to take little more
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a device holds at the moment of a step when it holds most, in bytes; and what that takes.
+
+    Args:
+      weights: the device's slices of the trainable variables.
+      optimizer: its slices of all other variables.
+      gradients: of weights, and what the optimizer makes of them.
+      activations: everything else: activations and their gradients, constants, what is received.
+      taken: what a measurement should show after some steps. TensorFlow's allocator keeps what it has, and leaves gaps:
+        of a CPU, by how much its process has grown (`ProcessPeaks`); of a GPU, the allocator's peak (`gpu_peaks`).
+    """
+
+    weights: int
+    optimizer: int
+    gradients: int
+    activations: int
+    taken: int
+
+    @property
+    def peak(self) -> int:
+        """All that is alive."""
+        return self.weights + self.optimizer + self.gradients + self.activations
+
+
+def estimate(
+    lowering: Any, fetches: Sequence[Any], *, threads: int = 2, by_process: bool = False
+) -> dict[str, Estimate]:
+    """Estimates the memory that each device needs for a step.
+
+    It counts the tensors of the step and the variables, as the graph has them: not the program, not the libraries'
+    buffers on a GPU, nor what the input pipeline holds. A loop counts with one round.
+
+    Args:
+      lowering: the Lowering.
+      fetches: what a step runs: tf.Tensors and tf.Operations of the graph it was lowered to.
+      threads: how many operations a process runs side by side, TensorFlow's inter_op_parallelism_threads.
+      by_process: one entry for the CPUs of a process, which share its memory.
+
+    Returns:
+      {device or process: Estimate}, those of the mesh first, in its order; then those that hold anything else.
+
+    Raises:
+      ValueError: a tensor whose size is not known.
+    """
+    operations = _memory_graph.needed(fetches)
+    devices = list(dict.fromkeys(device for impl in lowering.mesh_to_impl.values() for device in impl.devices))
+    places = _memory_graph.Places(devices)
+    variables = _memory_graph.variables(lowering, operations[0].graph, places)
+    nodes = _memory_graph.nodes(lowering, operations, variables, places)
+    found = list(dict.fromkeys([*devices, *(x.device for x in (*nodes, *variables.values()))]))
+    memories = {device: places.memory(device) for device in found}
+    accounts = {device: memories[device] if by_process else device for device in found}
+    events = itertools.chain.from_iterable(
+        _memory_order.events(nodes, memories=memories, threads=threads, seed=seed) for seed in range(_STEPS)
+    )
+    peaks = _memory_liveness.peaks(nodes, events, variables=variables, memories=memories, accounts=accounts)
+    held = {account: {WEIGHTS: 0, OPTIMIZER: 0} for account in peaks}
+    for variable in variables.values():
+        held[accounts[variable.device]][variable.label] += variable.size_bytes
+    kinds = {account: places.kind(device) for device, account in accounts.items()}
+    return {
+        account: _estimate(peaks[account], held[account], on_cpu=kinds[account] == "CPU")
+        for account in dict.fromkeys(accounts.values())
+        if account in peaks
+    }
+
+
+def _estimate(peak: _memory_liveness.Peak, held: Mapping[str, int], *, on_cpu: bool) -> Estimate:
+    gradients = peak.labelled.get(GRADIENTS, 0)
+    messages = peak.messages if on_cpu else 0  # they are in the memory of the host
+    return Estimate(
+        weights=held[WEIGHTS],
+        optimizer=held[OPTIMIZER],
+        gradients=gradients,
+        activations=peak.total - held[WEIGHTS] - held[OPTIMIZER] - gradients + messages,
+        taken=peak.resident + messages + RUNTIME_BYTES if on_cpu else peak.in_use,
+    )
+
+
+def allocator_peaks(metadata: Any) -> dict[str, int]:
+    """The most that TensorFlow's allocator had given out on each device, in bytes, variables included.
+
+    It is read whenever an operation ends that took some, so that what one operation frees before its end is not in it.
+
+    Args:
+      metadata: tf.RunMetadata of a step that was run with `trace.run_options()`.
+
+    Returns:
+      {device: bytes}, of the devices whose allocator counts: GPUs, and CPUs where TensorFlow runs oneDNN.
+    """
+    peaks: dict[str, int] = {}
+    for stats in metadata.step_stats.dev_stats:
+        own = "gpu" if "GPU" in stats.device else "cpu"
+        for node in stats.node_stats:
+            for memory in node.memory:
+                name = memory.allocator_name.lower()
+                if own in name and not (own == "gpu" and "host" in name):
+                    peaks[stats.device] = max(peaks.get(stats.device, 0), memory.allocator_bytes_in_use)
+    return {device: peak for device, peak in peaks.items() if peak}
+
+
+def gpu_peaks(devices: Sequence[str]) -> dict[str, int]:
+    """The most that TensorFlow's allocator has given out on each GPU of this process since it began, in bytes.
+
+    Args:
+      devices: of this process; those that are no GPU are left out.
+    """
+    found = {}
+    for device in devices:
+        spec = tf.DeviceSpec.from_string(device)
+        if spec.device_type == "GPU":
+            found[device] = tf.config.experimental.get_memory_info(f"GPU:{spec.device_index or 0}")["peak"]
+    return found
+
+
+class ProcessPeaks:
+    """The most memory that processes of this machine hold beyond what they hold when this is made (Linux).
+
+    A TensorFlow process holds some hundred megabytes before it has run anything, its code above all, which are not the
+    model's. So this is made once the workers are up, and before a session is. What is counted is resident memory.
+
+    Args:
+      pids: the processes: `LocalCluster.pids`, or os.getpid().
+
+    Example:
+      >>> peaks = ProcessPeaks(local_cluster.pids)
+      >>> estimator.train(input_fn, steps=20)
+      >>> measured = dict(zip(cluster.devices, peaks.read()))
+    """
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = tuple(pids)
+        self.baseline = tuple(_status_bytes(pid, "VmRSS") for pid in self._pids)
+        for pid in self._pids:
+            pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")  # VmHWM counts from now on
+
+    def read(self) -> tuple[int, ...]:
+        """The peak of each process since then, less its baseline, in bytes."""
+        peaks = [_status_bytes(pid, "VmHWM") for pid in self._pids]
+        return tuple(peak - baseline for peak, baseline in zip(peaks, self.baseline, strict=True))
+
+
+def _status_bytes(pid: int, field: str) -> int:
+    """A figure of /proc/PID/status.
+
+    Raises:
+      ValueError: there is no such process, or no such file system.
+    """
+    try:
+        text = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(
+            f"pid is {pid}, whose memory cannot be read: {error.strerror}; Linux alone tells it"
+        ) from error
+    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return int(lines[field].split()[0]) * 1024
+
+
+def table(estimates: Mapping[str, Estimate], measured: Mapping[str, int] | None = None) -> str:
+    """What each device needs, in megabytes (10^6 bytes); what was measured beside what is taken.
+
+    Args:
+      estimates: {device: Estimate}.
+      measured: {device: bytes}.
+    """
+    columns = ["weights", "optimizer", "gradients", "activations", "peak", "taken"]
+    width = max([len("MB"), *map(len, estimates)])
+    lines = [f"{'MB':{width}} " + " ".join(f"{name:>11}" for name in columns)]
+    if measured is not None:
+        lines[0] += f" {'measured':>11} {'off by':>8}"
+    for device, found in estimates.items():
+        line = f"{device:{width}} " + " ".join(f"{getattr(found, name) / 1e6:11.1f}" for name in columns)
+        if measured is not None:
+            peak = measured.get(device, math.nan)
+            line += f" {peak / 1e6:11.1f} {100 * (found.taken / peak - 1):+6.1f} %" if peak == peak else f" {'-':>11}"
+        lines.append(line)
+    return "\n".join(lines)

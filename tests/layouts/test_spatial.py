@@ -1,0 +1,218 @@
+"""The spatial recipe: what it splits of the models and of hand-made graphs, and that it changes no result."""
+
+import oracle
+import pytest
+
+from layouts import spatial
+from models import MODELS, cosmoflow, unet3d
+from mtf_hetero import layers, mtf, tf
+
+NAMES = ("batch", "depth", "height", "width", "channels")
+
+
+def dims(text):
+    """ "b:5 h:4" to dimensions."""
+    return [mtf.Dimension(name, int(size)) for name, size in (pair.split(":") for pair in text.split())]
+
+
+class Zeros:
+    """A stand-in for the oracle's Feed, of no values."""
+
+    def __init__(self, graph):
+        self.mesh, self.dtype = mtf.Mesh(graph, "mesh"), tf.float32
+
+    def __call__(self, name, shape):
+        shape = mtf.convert_to_shape(shape)
+        return mtf.import_tf_tensor(self.mesh, tf.zeros(shape.to_integer_list), shape, name=name)
+
+
+def lay_out(build, mesh_shape, shares=None, **kwargs):
+    """The layout of a program, after a check that it is legal for every tensor of its training step."""
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        outputs = build(Zeros(graph))
+        forward = spatial(graph, mesh_shape=mesh_shape, shares=shares, **kwargs)
+        loss = mtf.add_n([mtf.reduce_mean(mtf.square(y)) for y in outputs.values()])
+        variables = graph.trainable_variables
+        gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
+        mtf.optimize.AdafactorOptimizer(learning_rate=0.1, decay_rate=0.9).apply_grads(gradients, variables)
+        layout = spatial(graph, mesh_shape=mesh_shape, shares=shares, **kwargs)
+        assert layout == forward
+        for op in graph.operations:
+            for tensor in op.outputs:
+                layout.check(tensor.shape)
+                assert all(layout.split(dim.name, dim.size) for dim in tensor.shape.dims)
+    return layout
+
+
+def names(layout, axis=None):
+    return sorted(dim for dim, on in layout.rules if axis in (None, on))
+
+
+def volumes_of(sizes):
+    return [mtf.Dimension(name, size) for name, size in zip(NAMES, sizes)]
+
+
+def cosmoflow_of(edge, batch=8, **config):
+    return lambda feed: {"y": cosmoflow.build(feed("volumes", volumes_of((batch, edge, edge, edge, 4))), **config)}
+
+
+def depths(*owners):
+    return sorted(["depth", *(f"{owner}/depth" for owner in owners)])
+
+
+def numbered(kind, last):
+    return [f"{kind}{number}" for number in range(1, last + 1)]
+
+
+def test_cosmoflow_is_gathered_where_the_map_is_smaller_than_the_mesh():
+    """As in the paper at 128 over 4: the activations are gathered from pool5 on. The dense part is data-parallel."""
+    layout = lay_out(cosmoflow_of(128), "depth:4")
+    dense = [f"dense{number}/batch" for number in (1, 2, 3)]
+    assert names(layout) == sorted([*depths(*numbered("conv", 5), *numbered("pool", 4)), *dense])
+    assert layout.split("conv5/depth", 4) == (1, 1, 1, 1)
+    assert names(lay_out(cosmoflow_of(128, batch=2), "depth:4")) == depths(*numbered("conv", 5), *numbered("pool", 4))
+
+
+def test_cosmoflow_over_a_batch_and_a_depth():
+    layout = lay_out(cosmoflow_of(512), "batch:4;depth:8", {"batch": [2, 2, 1, 3], "depth": [2, 1, 1, 1, 1, 1, 1, 1]})
+    assert names(layout, "batch") == ["batch", "dense1/batch", "dense2/batch", "dense3/batch"]
+    assert names(layout, "depth") == depths(*numbered("conv", 6), *numbered("pool", 5))
+    assert layout.split("batch", 8) == (2, 2, 1, 3)
+
+
+def test_a_part_smaller_than_the_halo_is_not_split():
+    def wide(feed):
+        return {"y": conv(feed("x", dims("b:1 h:40 w:9 c:2")), 3, "a", size=5)}
+
+    assert names(lay_out(wide, "x:2", {"x": [95, 5]})) == ["a/h", "h"]
+    with pytest.raises(ValueError, match="'a/h' has 40 units .* 2 processors and a halo of 2"):
+        lay_out(wide, "x:2", {"x": [97, 3]})
+
+
+def test_unet_is_split_on_the_way_up_as_on_the_way_down():
+    def build(feed):
+        return {"y": unet3d.build(feed("volumes", volumes_of((1, 32, 32, 32, 1))))}
+
+    layout = lay_out(build, "depth:8")
+    split = {name.removesuffix("/depth") for name in names(layout)}
+    assert {"depth", "down1/conv1", "down3/conv2", "pool2", "up3", "up3/conv1", "up1/conv2", "head"} <= split
+    assert not {"pool3", "bottom/conv1", "bottom/conv2", "transpose3"} & split
+    assert names(layout) == [name for name in names(layout) if name.endswith("depth")]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        ({"mesh_shape": "x:2"}, {"x": "depth"}),
+        ({"mesh_shape": "x:2;y:2;z:2"}, {"x": "depth", "y": "height", "z": "width"}),
+        ({"mesh_shape": "x:2;data:2;z:2"}, {"x": "depth", "data": "batch", "z": "height"}),
+        ({"mesh_shape": "x:2;y:2", "axis": "y"}, {"y": "depth"}),
+        ({"mesh_shape": "x:2;y:2", "dims": {"x": "width", "y": "batch"}}, {"x": "width", "y": "batch"}),
+        ({"mesh_shape": "data:2", "dims": {"data": "height"}}, {"data": "height"}),
+    ],
+)
+def test_which_axis_takes_which_dimension(kwargs, expected):
+    layout = lay_out(cosmoflow_of(16, filters=(2,) * 7, head=(3,)), **kwargs)
+    for axis, dim in expected.items():
+        assert dim in names(layout, axis)
+        assert {name.rpartition("/")[2] for name in names(layout, axis)} <= {dim, "batch"}
+    assert {axis for _, axis in layout.rules} == set(expected)
+
+
+def test_images_under_one_name_are_split_throughout_or_not_at_all():
+    def model(name):
+        height, width, channels = MODELS[name].image_shape
+        shape = dims(f"batch:6 height:{height} width:{width} channels:{channels}")
+        return lambda feed: {"y": MODELS[name].build(feed("images", shape))}
+
+    layout = lay_out(model("resnet18"), "x:2;y:2")
+    assert [layout.axis_name_of(name) for name in ("height", "width")] == ["x", "y"]
+    with pytest.raises(ValueError, match="'height' has 1 units where it is smallest, too few for mesh axis 'x'"):
+        lay_out(model("vgg11"), "x:2")
+
+
+def conv(x, filters, name, *, size=3, strides=1, kind="conv2d"):
+    """A convolution with names of its own."""
+    sizes = x.shape.to_integer_list[1:]
+    own = [mtf.Dimension(f"{name}/{letter}", size) for letter, size in zip("hwc", sizes)]
+    x = mtf.reshape(x, [x.shape.dims[0], *own])
+    return getattr(mtf.layers, kind)(
+        x,
+        mtf.Dimension(f"{name}/f", filters),
+        filter_size=(size,) * 2,
+        strides=(strides,) * 2,
+        filter_initializer=tf.random_normal_initializer(stddev=0.3),
+        variable_dtype=mtf.VariableDType(x.dtype, x.dtype, x.dtype),
+        name=name,
+    )
+
+
+def flat(feed):
+    """2D: kernels of 5 and 4, overlapping pools, stride 2, a transposed convolution, and the mean."""
+    x = mtf.relu(conv(feed("x", dims("b:3 h:26 w:8 c:2")), 3, "a", size=5))
+    x = layers.pool(x, kind="max", size=3, strides=2, padding=1)
+    x = mtf.relu(conv(x, 4, "b", size=4))
+    x = conv(mtf.pad(x, [0, 1], "b/h"), 3, "t", size=2, strides=2)
+    x = conv(x, 3, "u", size=3, strides=2, kind="conv2d_transpose")
+    x = layers.batch_norm(x, training=True, name="norm")
+    x = layers.pool(x, kind="avg", size=2, strides=1, padding="SAME")
+    return {"y": x, "mean": mtf.reduce_mean(x, output_shape=[x.shape.dims[0], x.shape.dims[-1]])}
+
+
+def skipped(feed):
+    """A skip that is added, and one that is concatenated, under names of their own."""
+    x = conv(feed("x", dims("b:3 h:9 w:7 c:2")), 3, "a")
+    y = conv(mtf.relu(x), 3, "b", size=2)
+    total = mtf.reshape(x, y.shape) + y
+    both = mtf.concat([total, mtf.reshape(x, y.shape)], "b/f")
+    return {"y": conv(mtf.tanh(both), 2, "c", size=5)}
+
+
+def named_once(feed):
+    """One name throughout, into a dense layer."""
+    x = feed("x", dims("b:3 h:12 w:4 c:2"))
+    for name, filters in (("a", 3), ("b", 4)):
+        dtype = mtf.VariableDType(x.dtype, x.dtype, x.dtype)
+        x = mtf.rename_dimension(x, x.shape.dims[-1].name, f"{name}/c")
+        x = mtf.relu(mtf.layers.conv2d(x, mtf.Dimension(f"{name}/f", filters), variable_dtype=dtype, name=name))
+    x = mtf.layers.avg_pool2d(x)
+    dtype = mtf.VariableDType(x.dtype, x.dtype, x.dtype)
+    return {"y": mtf.layers.dense(x, dims("o:5"), reduced_dims=x.shape.dims[1:], variable_dtype=dtype, name="d")}
+
+
+@pytest.mark.parametrize(
+    ("build", "meshes"),
+    [
+        (flat, [("x:2", {"x": [5, 3]}), ("x:3;y:2", {"x": [5, 2, 3]}), ("batch:3;h:2", {"h": [1, 2]})]),
+        (skipped, [("x:3", {"x": [2, 1, 1]}), ("x:2;y:3", {"x": [1, 2]}), ("x:4", {})]),
+        (named_once, [("x:2", {"x": [5, 3]}), ("x:3;y:2", {"x": [5, 2, 3]}), ("data:2;x:3", {"data": [2, 1]})]),
+    ],
+)
+def test_hand_made_graphs_are_as_on_one_device(build, meshes):
+    layouts = [lay_out(build, *mesh) for mesh in meshes]
+    assert all(layout.rules for layout in layouts)
+    oracle.check(build, *layouts)
+
+
+def test_wrong_arguments():
+    build = cosmoflow_of(16, filters=(2,) * 7, head=(3,))
+    for mesh_shape, kwargs, message in [
+        ("x:2", {"shares": {"x": [1, 2, 3]}}, "3 numbers for 2 processors"),
+        ("x:2", {"axis": "y"}, "does not have"),
+        ("", {}, "no axis"),
+        ("x:17", {}, "'depth' of size 16 cannot be split over the 17 processors"),
+        ("batch:9;x:2", {}, "'batch' of size 8 cannot be split over the 9 processors"),
+        ("x:2;y:2;z:2;v:2", {}, "mesh axes x, y, z, v are left for the spatial dimensions depth, height, width"),
+        ("batch:2", {}, "mesh axes none are left"),
+        ("x:2", {"dims": {"y": "depth"}}, "dims give mesh axis 'y' dimension 'depth'; the axes are x"),
+        ("x:2", {"dims": {"x": "channels"}}, "the images' dimensions that can be split batch, depth, height, width"),
+        ("x:2;y:2", {"dims": {"x": "depth", "y": "depth"}}, "a dimension is split over one mesh axis"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            lay_out(build, mesh_shape, **kwargs)
+
+
+def test_a_graph_without_a_window():
+    with pytest.raises(ValueError, match="convolves or pools no imported tensor"):
+        lay_out(lambda feed: {"y": feed("x", dims("b:5 c:6")) * 2.0}, "x:2")

@@ -1,0 +1,262 @@
+"""CosmoFlow and 3D U-Net: layers and parameters as in the paper, and the same results on every spatial layout."""
+
+import functools
+
+import numpy as np
+import pytest
+from oracle import MODEL_TOLERANCE_FLOAT32, check, mesh_impl_of
+
+import mtf_hetero
+import mtf_hetero.layers
+from layouts import LAYOUTS
+from models import cosmoflow, unet3d
+from mtf_hetero import Layout, mtf, tf
+
+NAMES = ("batch", "depth", "height", "width", "channels")
+EIGHT = [2, 3, 1, 2, 2, 3, 1, 2]
+TOY_COSMOFLOW = {"filters": (2, 3, 2, 3), "strided": 3, "head": (5, 4), "dropout": 0.0}
+TOY_UNET = {"down": ((2, 3),), "bottom": (3, 4), "up": ((2, 3),)}
+DEEP_UNET = {"down": ((2, 3), (3, 2)), "up": ((2, 3), (3, 2))}
+
+
+def volumes_of(sizes, names=NAMES):
+    graph = mtf.Graph()
+    shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(names, sizes)])
+    volumes = mtf.import_tf_tensor(mtf.Mesh(graph, "mesh"), tf.zeros(shape.to_integer_list), shape)
+    return graph, volumes
+
+
+def parameters(graph):
+    return sum(v.size for v in graph.trainable_variables)
+
+
+@pytest.mark.parametrize("edge", [32, 64, 128, 256, 512])
+def test_cosmoflow_has_the_paper_s_parameters(edge):
+    for batch_norm, expected in ((False, 9_437_636), (True, 9_437_636 + 2_016)):
+        with tf.Graph().as_default():
+            graph, volumes = volumes_of((2, edge, edge, edge, 4))
+            y = cosmoflow.build(volumes, batch_norm=batch_norm, training=True)
+        assert parameters(graph) == expected
+        assert (y.shape.dimension_names, y.shape.to_integer_list) == (["batch", "outputs"], [2, 4])
+
+
+PAPER = {  # edge of the maps after each convolution, and after each pool
+    128: ((128, 64, 32, 8, 4, 2, 2), (64, 32, 16, 4, 2)),
+    256: ((256, 128, 64, 16, 8, 4, 2), (128, 64, 32, 8, 4, 2)),
+    512: ((512, 256, 128, 32, 16, 8, 4), (256, 128, 64, 16, 8, 4, 2)),
+    64: ((64, 32, 16, 4, 2, 2, 2), (32, 16, 8, 2)),
+    32: ((32, 16, 8, 2, 2, 2, 2), (16, 8, 4)),
+}
+
+
+@pytest.mark.parametrize("edge", PAPER)
+def test_cosmoflow_has_the_paper_s_maps(edge):
+    with tf.Graph().as_default():
+        graph, volumes = volumes_of((1, edge, edge, edge, 4))
+        cosmoflow.build(volumes)
+    for kind, edges in zip((mtf.Conv3dOperation, mtf_hetero.layers.PoolOperation), PAPER[edge]):
+        shapes = [op.outputs[0].shape.to_integer_list for op in graph.operations if isinstance(op, kind)]
+        assert [shape[1:4] for shape in shapes] == [[n] * 3 for n in edges]
+    filters = [op.outputs[0].shape.dims[-1].size for op in graph.operations if isinstance(op, mtf.Conv3dOperation)]
+    assert filters == [16, 32, 64, 128, 256, 256, 256]
+
+
+def test_cosmoflow_starts_as_the_paper_does():
+    """Glorot-uniform kernels, biases of 0.1, a mean of its own of each dense layer's inputs kept at 0.8."""
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        graph, volumes = volumes_of((1, 8, 8, 8, 4))
+        cosmoflow.build(volumes, training=True)
+        lowering = mtf_hetero.Lowering(graph, {volumes.mesh: mesh_impl_of(Layout("x:1", ""))})
+        keeps = [op for op in graph.operations if isinstance(op, mtf.RandomOperation)]
+        assert [op.outputs[0].shape.size for op in keeps] == [8 * 256, 2048, 256]
+        with tf.Session() as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            values = {
+                v.name: session.run(lowering.variables[v].laid_out_tensor.tensor_list)[0] for v in graph.all_variables
+            }
+    for name, inputs, outputs in [
+        ("conv1/kernel", 27 * 4, 27 * 16),
+        ("conv7/kernel", 27 * 256, 27 * 256),
+        ("dense1/kernel", 8 * 256, 2048),
+    ]:
+        limit = (6 / (inputs + outputs)) ** 0.5
+        assert 0.95 * limit < np.abs(values[name]).max() <= limit
+    for number in (1, 2, 3):
+        np.testing.assert_array_equal(values[f"dense{number}/bias"], np.float32(0.1))
+
+
+def test_unet_has_the_paper_s_parameters():
+    with tf.Graph().as_default():
+        graph, volumes = volumes_of((1, 64, 48, 128, 1))
+        logits = unet3d.build(volumes, training=True)
+    assert logits.shape.dimension_names == ["batch", "depth", "height", "width", "classes"]
+    assert logits.shape.to_integer_list == [1, 64, 48, 128, 3]
+    assert parameters(graph) == 19_070_560
+    filters = [op.outputs[0].shape.dims[-1].size for op in graph.operations if isinstance(op, mtf.Conv3dOperation)]
+    assert filters == [32, 64, 64, 128, 128, 256, 256, 512, 256, 256, 128, 128, 64, 64, 3]
+    kind = mtf.Conv3dTransposeOperation
+    wide = [op.outputs[0].shape.dims[-1].size for op in graph.operations if isinstance(op, kind)]
+    assert wide == [512, 256, 128]
+
+
+@pytest.mark.parametrize(
+    ("build", "sizes", "message"),
+    [
+        (cosmoflow.build, (2, 24, 24, 24, 4), "24 x 24 x 24 voxels; give cubes .* a power of two from 4 to 512"),
+        (cosmoflow.build, (2, 16, 16, 32, 4), "16 x 16 x 32 voxels; give cubes"),
+        (cosmoflow.build, (2, 1024, 1024, 1024, 4), "1024 x 1024 x 1024 voxels"),
+        (cosmoflow.build, (2, 16, 16, 4), "give an mtf.Tensor .batch, depth, height, width, channels."),
+        (unet3d.build, (2, 16, 12, 16, 1), "16 x 12 x 16 voxels; the network halves them 3 times: give multiples of 8"),
+        (functools.partial(cosmoflow.build, strided=8), (2, 8, 8, 8, 1), "strided is 8, but there are 7 convolutions"),
+        (functools.partial(unet3d.build, up=()), (2, 8, 8, 8, 1), "3 levels down and 0 up"),
+    ],
+)
+def test_volumes_and_configurations_that_there_are_not(build, sizes, message):
+    with tf.Graph().as_default():
+        _, volumes = volumes_of(sizes)
+        with pytest.raises(ValueError, match=message):
+            build(volumes)
+
+
+def cosmoflow_program(edge, batch=3, **config):
+    def build(feed):
+        dims = [mtf.Dimension(name, size) for name, size in zip(NAMES, (batch, edge, edge, edge, 2))]
+        y = cosmoflow.build(feed("volumes", dims), training=True, **(TOY_COSMOFLOW | config))
+        loss = mtf.reduce_mean(mtf.square(y - feed("targets", y.shape)))
+        return {"y": y, "loss": loss}
+
+    return build
+
+
+def unet_program(sizes, batch=2, **config):
+    def build(feed):
+        dims = [mtf.Dimension(name, size) for name, size in zip(NAMES, (batch, *sizes, 2))]
+        logits = unet3d.build(feed("volumes", dims), training=True, **(TOY_UNET | config))
+        classes = logits.shape.dims[-1]
+        labels = mtf.one_hot(feed("labels", logits.shape.dims[:-1], below=3), classes, dtype=feed.dtype)
+        loss = mtf.layers.softmax_cross_entropy_with_logits(logits, labels, classes)
+        return {"logits": logits, "loss": mtf.reduce_mean(loss)}
+
+    return build
+
+
+class Zeros:
+    """A stand-in for the oracle's Feed, of no values."""
+
+    def __init__(self, graph):
+        self.mesh, self.dtype = mtf.Mesh(graph, "mesh"), tf.float32
+
+    def __call__(self, name, shape, below=None):
+        shape = mtf.convert_to_shape(shape)
+        zeros = tf.zeros(shape.to_integer_list, self.dtype if below is None else tf.int32)
+        return mtf.import_tf_tensor(self.mesh, zeros, shape)
+
+
+def spatial(program, mesh_shape, shares):
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        program(Zeros(graph))
+        return LAYOUTS["spatial"](graph, mesh_shape=mesh_shape, shares=shares)
+
+
+MESHES = {
+    "two": ("depth:2", {"depth": [1, 1.7]}),
+    "three": ("depth:3", {"depth": [5, 2, 3]}),
+    "eight": ("depth:8", {"depth": EIGHT}),
+    "depth and height": ("d:2;h:3", {"d": [3, 2], "h": [2, 1, 1]}),
+    "batch and depth": ("batch:2;depth:3", {"batch": [2, 1], "depth": [2, 1, 1]}),
+}
+
+
+@pytest.mark.parametrize(("mesh", "batch_norm"), [*((mesh, True) for mesh in MESHES), ("three", False)])
+def test_cosmoflow_is_the_same_on_every_mesh(mesh, batch_norm):
+    program = cosmoflow_program(16, batch_norm=batch_norm)
+    layout = spatial(program, *MESHES[mesh])
+    assert {"conv1/depth", "conv2/depth"} <= dict(layout.rules).keys()
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_unet_is_the_same_on_every_mesh(mesh):
+    sizes = (16, 4, 4) if mesh == "eight" else (12, 12, 4)
+    program = unet_program(sizes, **(DEEP_UNET if mesh == "three" else {}))
+    layout = spatial(program, *MESHES[mesh])
+    assert {"bottom/conv1/depth", "up1/depth", "transpose1/depth", "depth"} <= dict(layout.rules).keys()
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+
+
+def test_groups_of_examples_with_moments_of_their_own():
+    names = ("groups", *NAMES)
+
+    def program(feed):
+        dims = [mtf.Dimension(name, size) for name, size in zip(names, (3, 2, 8, 8, 8, 2))]
+        config = TOY_COSMOFLOW | {"batch_norm": True, "per": ("groups",), "training": True}
+        y = cosmoflow.build(feed("volumes", dims), **config)
+        assert y.shape.dimension_names == ["groups", "batch", "outputs"]
+        return {"y": y}
+
+    layout = spatial(program, "batch:3;depth:2", {"batch": [1, 1, 1]})
+    assert dict(layout.rules)["groups"] == "batch"
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+
+
+class Randoms(Zeros):
+    """A Feed of fixed random numbers, one for each name and shape."""
+
+    def __call__(self, name, shape, below=None):
+        shape = mtf.convert_to_shape(shape)
+        rng = np.random.default_rng(len(name))
+        values = rng.standard_normal(shape.to_integer_list).astype(np.float32)
+        if below is not None:
+            values = rng.integers(0, below, shape.to_integer_list, dtype=np.int32)
+        return mtf.import_tf_tensor(self.mesh, tf.constant(values), shape)
+
+
+def losses(program, layout, steps=10):
+    """The loss of each of some steps of gradient descent, and each processor's variables after them."""
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        graph = mtf.Graph()
+        feed = Randoms(graph)
+        loss = program(feed)["loss"]
+        variables = graph.trainable_variables
+        gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
+        updates = mtf.optimize.SgdOptimizer(0.05).apply_grads(gradients, variables)
+        updates += mtf_hetero.layers.batch_norm_updates(graph)
+        lowering = mtf_hetero.Lowering(graph, {feed.mesh: mesh_impl_of(layout)})
+        fetches = [lowering.export_to_tf_tensor(loss), *(lowering.lowered_operation(op) for op in updates)]
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": layout.size})) as session:
+            session.run(tf.global_variables_initializer())
+            session.run(tf.local_variables_initializer())
+            found = [session.run(fetches)[0] for _ in range(steps)]
+            after = {
+                v.name: session.run(lowering.variables[v].laid_out_tensor.tensor_list) for v in graph.all_variables
+            }
+        return found, after
+
+
+@pytest.mark.parametrize(
+    ("program", "mesh"),
+    [
+        (cosmoflow_program(16, batch_norm=True), "three"),
+        (cosmoflow_program(16, batch_norm=True), "batch and depth"),
+        (unet_program((12, 6, 4)), "depth and height"),
+    ],
+)
+def test_ten_training_steps_are_those_of_one_device(program, mesh):
+    expected, whole = losses(program, Layout("x:1", ""))
+    actual, slices = losses(program, spatial(program, *MESHES[mesh]))
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
+    assert expected[-1] < expected[0]
+    for name, parts in slices.items():
+        for part in parts:  # no recipe splits a variable of these models
+            np.testing.assert_allclose(part, whole[name][0], rtol=0, atol=1e-3, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["three", "eight"])
+def test_larger_cubes(mesh):
+    filters = (2, 3, 2, 3, 2, 3, 2)
+    program = cosmoflow_program(32, batch=1, batch_norm=True, filters=filters, strided=4)
+    check(program, spatial(program, *MESHES[mesh]), dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)

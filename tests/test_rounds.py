@@ -1,0 +1,131 @@
+"""Rounds: a part of a batch after another, the same result on every layout, and one part at a time in one place."""
+
+import pytest
+from oracle import TOLERANCE, assert_same, check, mesh_impl_of, one_device, run
+
+import mtf_hetero
+from mtf_hetero import Layout, layers, mtf, tf
+
+SIZES = (3, 1, 3)
+
+
+def dims(text):
+    return [mtf.Dimension(name, int(size)) for name, size in (pair.split(":") for pair in text.split())]
+
+
+def program(sizes):
+    def build(feed):
+        x = feed("x", dims("outer:2 b:7 i:5"))
+        w = feed("w", dims("i:5 u:6"))
+        v = feed("v", dims("u:6 o:3"))
+        b = x.shape.dims[1]
+
+        def function(part):
+            y = mtf.tanh(mtf.einsum([part, w], [*part.shape.dims[:2], w.shape.dims[1]]))
+            return mtf.einsum([y, v], [*part.shape.dims[:2], v.shape.dims[1]])
+
+        y = function(x) if sizes is None else layers.in_rounds(x, function, dim=b, sizes=sizes)
+        return {"y": y}
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout("x:1", ""),
+        Layout("x:3", "b:x", sizes={"b": SIZES}),
+        Layout("x:3", "b:x;u:x", {"x": [3, 1, 2]}),
+        Layout("x:2", "rounds/b:x"),
+        Layout("x:2;y:2", "outer:x;b:y;u:y", {"y": [2, 1]}),
+        Layout("x:2;y:2", "b:x;i:y", {"x": [5, 2]}),
+        Layout("x:2", "i:x"),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(7,), SIZES, (2, 5)])
+def test_same_as_all_at_once(layout, sizes):
+    if "rounds/b" in dict(layout.rules) and min(sizes) < 2:
+        pytest.skip("a part of one cannot be split in two")
+    uneven = run(program(sizes), lambda: mesh_impl_of(layout), tf.float64)
+    assert_same(one_device(program(None)), uneven, TOLERANCE[tf.float64])
+
+
+def test_wrong_rounds():
+    with tf.Graph().as_default():
+        mesh = mtf.Mesh(mtf.Graph(), "mesh")
+        x = mtf.import_tf_tensor(mesh, tf.zeros([4, 3]), dims("b:4 i:3"))
+        with pytest.raises(ValueError, match=r"rounds are of \[2, 1\], which do not divide"):
+            layers.in_rounds(x, lambda part: part, dim=x.shape.dims[0], sizes=(2, 1))
+        with pytest.raises(ValueError, match="which .* does not have"):
+            layers.in_rounds(x, lambda part: part, dim=mtf.Dimension("c", 3), sizes=(3,))
+
+
+def ancestors(op):
+    """All operations that run before one."""
+    found, todo = set(), [op]
+    while todo:
+        for before in (*(t.op for t in todo[-1].inputs), *todo.pop().control_inputs):
+            if before not in found:
+                found.add(before)
+                todo.append(before)
+    return found
+
+
+def lowered(sizes):
+    """The TensorFlow graph of the program on three processors, each of which holds a round's examples."""
+    with tf.Graph().as_default() as tf_graph:
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+
+        def feed(name, shape):
+            shape = mtf.convert_to_shape(shape)
+            return mtf.import_tf_tensor(mesh, tf.zeros(shape.to_integer_list), shape, name=name)
+
+        program(sizes)(feed)
+        layout = Layout("all:3", "b:all;u:all", sizes={"b": SIZES})
+        mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(layout, ["cpu:0", "cpu:1", "cpu:2"])
+        mtf_hetero.Lowering(graph, {mesh: mesh_impl})
+    return tf_graph
+
+
+def test_a_round_begins_after_the_one_before_it():
+    operations = lowered(SIZES).get_operations()
+    for pnum in range(3):
+        own = [op for op in operations if op.type == "Einsum" and op.device.endswith(f":{pnum}")]
+        assert len(own) == 6  # two products a round
+        for number in range(1, 3):
+            first, before = own[2 * number], own[2 * number - 1]
+            assert (before in ancestors(first)) or pnum != number  # the one whose examples it takes sees to it
+            owners = [op for op in operations if op.type == "Einsum" and op.device.endswith(f":{number}")]
+            assert owners[2 * number - 1] in ancestors(first)
+
+
+def test_memory_is_bounded_by_a_part():
+    """Where all at once brings all examples together on each processor, rounds bring no more than a part."""
+
+    def gathered(sizes):
+        shapes = {
+            tuple(t.shape.as_list())
+            for op in lowered(sizes).get_operations()
+            for t in op.outputs
+            if op.device and t.shape.rank == 3 and not op.name.startswith("x")
+        }
+        return max(shape[1] for shape in shapes if shape[0] == 2)
+
+    assert gathered(SIZES) == max(SIZES)
+    assert gathered((7,)) == 7
+
+
+def test_stock_meshes_refuse_what_they_cannot():
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        x = mtf.import_tf_tensor(mesh, tf.zeros([4, 2]), dims("b:4 i:2"))
+        layers.in_rounds(x, mtf.tanh, dim=x.shape.dims[0], sizes=(2, 2))
+        stock = mtf.placement_mesh_impl.PlacementMeshImpl([("x", 2)], [("b", "x")], ["cpu:0"] * 2)
+        with pytest.raises(NotImplementedError, match="CutOperation .* cannot be split along dimension 'b'"):
+            mtf.Lowering(graph, {mesh: stock})
+
+
+def test_on_one_device_of_stock_mtf():
+    check(program(SIZES), Layout("x:1", ""))
