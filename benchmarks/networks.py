@@ -80,6 +80,7 @@ def _head(*units: int) -> tuple[Layer, ...]:
 
 _PAPER_STAGES = tuple((filters, filters) for filters in (60, 120, 240, 480))
 _VGG16_STAGES = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)
+_VGG19_STAGES = ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4)
 _VGG11_STAGES = ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2)
 _TOY = (4, 6)
 
@@ -88,6 +89,12 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
         "paper_cifar": Network("paper_cifar", (32, 32, 3), _stages(_PAPER_STAGES, use_bias=False) + _head(256, 10)),
         "vgg16": Network(
             "vgg16", (32, 32, 3), _stages(_VGG16_STAGES, use_bias=True) + _head(4096, 4096, 10), {"dropout": 0.0}
+        ),
+        "vgg11_4096": Network(
+            "vgg11", (32, 32, 3), _stages(_VGG11_STAGES, use_bias=True) + _head(4096, 4096, 10), {"dropout": 0.0}
+        ),
+        "vgg19": Network(
+            "vgg19", (32, 32, 3), _stages(_VGG19_STAGES, use_bias=True) + _head(4096, 4096, 10), {"dropout": 0.0}
         ),
         "vgg11": Network(
             "vgg11",

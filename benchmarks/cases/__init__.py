@@ -5,13 +5,14 @@ from types import MappingProxyType
 
 from benchmarks.cases.accounting import Accounting
 from benchmarks.cases.base import Case
+from benchmarks.cases.cluster_curve import ClusterCurve
 from benchmarks.cases.heterogeneous import Heterogeneous
 from benchmarks.cases.learning_curve import LearningCurve
 from benchmarks.cases.lowering import Lowering
 from benchmarks.cases.one_device import OneDevice
+from benchmarks.cases.splitbrain import SplitBrain
 
-CASES: Mapping[str, Case] = MappingProxyType(
-    {case.name: case for case in (OneDevice(), Accounting(), Lowering(), LearningCurve(), Heterogeneous())}
-)
+_ALL = (OneDevice(), Accounting(), Lowering(), LearningCurve(), ClusterCurve(), Heterogeneous(), SplitBrain())
+CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in _ALL})
 
 __all__ = ["CASES", "Case"]

@@ -12,16 +12,14 @@ machines do.
 
 import dataclasses
 import tempfile
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from benchmarks.cases.base import Case, progress
 from benchmarks.process import Child
-from benchmarks.rows import Writer
+from benchmarks.rows import Writer, summarise
 
 _TARGET = "benchmarks.frameworks.learning:LearningRun"
 UNEVEN, ONE = "70,25,5", "one device"
-_DEVICES = {UNEVEN: ("cpu:0", "cpu:1", "cpu:2"), ONE: ("cpu:0",)}
-_TRAIN_IMAGES = 4000  # at least, in any of the data sets; only the number of epochs is reckoned from it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +33,10 @@ class LearningCurve(Case):
       dataset: a data set.
       batch_size: images per step, and per batch of the test.
       optimizer: one of models.config.OPTIMIZERS.
+      learning_rate: None: the optimizer's own.
       test_every: steps between tests.
-      test_batches: batches of a test on the way; the last test takes all images.
+      test_batches: batches of a test on the way.
+      final_batches: batches of the last test; None: all images.
     """
 
     name: ClassVar[str] = "learning_curve"
@@ -48,13 +48,25 @@ class LearningCurve(Case):
     dataset: str = "cifar10"
     batch_size: int = 200
     optimizer: str = "adafactor"
+    learning_rate: float | None = None
     test_every: int = 50
     test_batches: int = 10
+    final_batches: int | None = None
 
     def variants(self) -> tuple[str, ...]:
-        return tuple(_DEVICES)
+        return (UNEVEN, ONE)
 
-    def make_toy(self) -> "LearningCurve":
+    def place(self, variant: str) -> dict[str, Any]:
+        """What a variant has of models.config.Config for itself: devices and layout."""
+        if variant == ONE:
+            return {"devices": ["cpu:0"]}
+        return {"devices": ["cpu:0", "cpu:1", "cpu:2"], "list_speed": UNEVEN}
+
+    def measure_more(self, child: Child, model_dir: str) -> dict[str, Any]:
+        """What else goes into a row, found by a LearningRun that has been trained."""
+        return {}
+
+    def make_toy(self) -> Self:
         return dataclasses.replace(
             self, toy=True, steps=4, model="lenet", dataset="mnist5k", batch_size=20, test_every=2, test_batches=1
         )
@@ -63,46 +75,52 @@ class LearningCurve(Case):
         with progress(len(variants) * self.steps, "steps") as bar:
             for variant in variants:
                 bar.set_description(variant)
-                with tempfile.TemporaryDirectory(prefix="learning_curve_") as model_dir:
+                with tempfile.TemporaryDirectory(prefix=f"{self.name}_") as model_dir:
                     writer.write(variant, self._train(variant, model_dir, bar))
 
     def _train(self, variant: str, model_dir: str, bar: Any) -> dict[str, Any]:
-        devices = list(_DEVICES[variant])
-        shares = variant if len(devices) > 1 else None
         config = {
             "model": self.model,
             "dataset": self.dataset,
             "data_dir": self.data_dir,
             "model_dir": model_dir,
             "batch_size": self.batch_size,
-            "train_epochs": -(-self.steps * self.batch_size // _TRAIN_IMAGES),
             "max_steps": self.steps,
             "optimizer": self.optimizer,
+            "learning_rate": self.learning_rate,
             "learning_rate_schedule": "constant",
-            "list_speed": shares,
-            "devices": devices,
             "seed": self.seed,
+            **self.place(variant),
         }
         losses: list[float] = []
+        seconds: list[float] = []
         accuracy: list[tuple[int, float]] = []
         with Child(_TARGET, config) as child:
             description = child.call("describe")
             while len(losses) < self.steps:
                 start = len(losses)
                 step = min(start + self.test_every, self.steps)
-                losses += child.call("train_to", step=step)
+                piece = child.call("train_to", step=step)
+                losses += piece["losses"]
+                seconds += piece["seconds"][1:] or piece["seconds"]  # a session begins slowly
                 bar.update(step - start)
                 accuracy.append((step, child.call("test", batches=self.test_batches)))
-            final = child.call("test")
+            final = child.call("test", batches=self.final_batches)
+            more = self.measure_more(child, model_dir)
+            child.call("close")
+        all_images = description["test_images"]
         return {
             **{key: value for key, value in config.items() if key not in ("data_dir", "model_dir", "list_speed")},
             **description,
-            "shares": shares,
+            "shares": config.get("list_speed"),
             "warmup": 0,
             "steps": self.steps,
             "repeats": 1,
             "tested_images": self.test_batches * self.batch_size,
+            "final_images": min((self.final_batches or all_images) * self.batch_size, all_images),
+            "wall_seconds_per_step": summarise(seconds),
             "losses": losses,
             "accuracy": accuracy,
             "final_accuracy": final,
+            **more,
         }

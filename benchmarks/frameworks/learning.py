@@ -1,71 +1,116 @@
-"""A training run in pieces, with the loss of every step and the test accuracy after each piece."""
+"""A training run in pieces: the loss and the seconds of every step, and the test accuracy after each piece."""
 
 import contextlib
+import dataclasses
+import time
 from typing import Any
 
 from models import training
 from models.config import Config
-from mtf_hetero import tf
+from mtf_hetero import data, tf
+from mtf_hetero.cluster import shorten
 from mtf_hetero.hooks import LOSS_COLLECTION_KEY
 
 
-class _LossHook(tf.train.SessionRunHook):
-    """Keeps the loss of every step."""
+class _StepHook(tf.train.SessionRunHook):
+    """Keeps the loss and the seconds of every step."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self._begin = 0.0
 
     def begin(self) -> None:
         self._loss = tf.get_collection(LOSS_COLLECTION_KEY)[-1]
 
     def before_run(self, run_context: Any) -> Any:
+        self._begin = time.perf_counter()
         return tf.train.SessionRunArgs(self._loss)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.seconds.append(time.perf_counter() - self._begin)
         self.losses.append(float(run_values.results))
+
+
+def _epochs(dataset: str, data_dir: str | None, images: int) -> int:
+    """How often a data set must be seen to see so many images."""
+    return -(-images // data.load(dataset, data_dir).train_size)
+
+
+def _in_float64(batches: Any) -> Any:
+    """The same batches, or slices of one batch, with images of float64."""
+
+    def cast(features: Any, labels: Any) -> tuple[Any, Any]:
+        images = tf.nest.map_structure(lambda image: tf.cast(image, tf.float64), features["image"])
+        return {**features, "image": images}, labels
+
+    return cast(*batches) if isinstance(batches, tuple) else batches.map(cast)
 
 
 class LearningRun:
     """What `python -m models.train` does with these settings.
 
     Args:
-      **config: as in models.config.Config.
+      **config: as in models.config.Config, but for train_epochs, which are as many as max_steps take.
 
     Raises:
       ValueError: settings that do not fit together, or data that is not there.
     """
 
     def __init__(self, **config: Any) -> None:
-        self._config = Config(**config)
-        self._run = training.prepare(self._config, contextlib.ExitStack())
-        self._step = 0
+        epochs = _epochs(config["dataset"], config["data_dir"], config["max_steps"] * config["batch_size"])
+        self._config = Config(**config, train_epochs=epochs)
+        self._stack = contextlib.ExitStack()
+        self._run = training.prepare(self._config, self._stack)
+
+    def close(self) -> None:
+        """Ends the workers, if there are any."""
+        self._stack.close()
 
     def describe(self) -> dict[str, Any]:
-        """The layout, and how it divides the dimensions."""
-        layout = self._run.layout
+        """The devices, the layout, and how it divides the dimensions."""
+        run = self._run
         return {
-            "layout": [list(rule) for rule in layout.rules],
-            "sizes": {f"{name} of {size}": list(layout.split(name, size)) for name, size in self._run.split_dims},
-            "parameters": self._run.parameters,
-            "test_images": self._run.dataset.test_size,
+            "devices": [shorten(device) for device in run.devices],
+            "notes": [shorten(note) for note in run.notes],
+            "train_epochs": self._config.train_epochs,
+            "layout": [list(rule) for rule in run.layout.rules],
+            "sizes": {f"{name} of {size}": list(run.layout.split(name, size)) for name, size in run.split_dims},
+            "parameters": run.parameters,
+            "test_images": run.dataset.test_size,
         }
 
-    def train_to(self, step: int) -> list[float]:
-        """Trains until this step; returns the loss of each step on the way."""
-        hook = _LossHook()
-        config, start = self._config, self._step
-
-        def input_fn() -> Any:
-            return self._run.dataset.train_input_fn(
-                config.batch_size, config.train_epochs, config.seed, start_batch=start
-            )
-
-        self._run.estimator.train(input_fn, hooks=[hook], max_steps=step)
-        self._step = step
-        return hook.losses
+    def train_to(self, step: int) -> dict[str, list[float]]:
+        """Trains until this step; returns the loss and the seconds of each step on the way."""
+        hook = _StepHook()
+        self._run.estimator.train(self._run.train_input, hooks=[hook], max_steps=step)
+        return {"losses": hook.losses, "seconds": hook.seconds}
 
     def test(self, batches: int | None = None) -> float:
         """Accuracy on the test images, or on the first batches of them."""
         dataset, batch_size = self._run.dataset, self._config.batch_size
         results = self._run.estimator.evaluate(lambda: dataset.test_input_fn(batch_size), steps=batches)
         return float(results["accuracy"])
+
+    def losses_in_float64(self, model: str, dataset: str, steps: int, model_dir: str) -> list[float]:
+        """The losses of another model that is trained in float64, laid out alike on the same devices.
+
+        Args:
+          model: a name in models.MODELS.
+          dataset: a data set.
+          steps: training steps.
+          model_dir: directory of checkpoints.
+        """
+        config = dataclasses.replace(
+            self._config,
+            model=model,
+            dataset=dataset,
+            train_epochs=_epochs(dataset, self._config.data_dir, steps * self._config.batch_size),
+            max_steps=steps,
+            model_dir=model_dir,
+            local_cluster=None,
+            workers=",".join(self._run.cluster.workers) or None,
+        )
+        run, hook = training.prepare(config, self._stack), _StepHook()
+        run.estimator.train(lambda: _in_float64(run.train_input()), hooks=[hook], max_steps=steps)
+        return hook.losses

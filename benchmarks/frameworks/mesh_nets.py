@@ -1,7 +1,7 @@
 """An mtf program on one device: lowered by mtf_hetero, or by stock Mesh-TensorFlow."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import flops
@@ -11,13 +11,23 @@ from models.registry import MODELS
 from mtf_hetero import Layout, mtf, tf, trace
 
 
-def build_training(net: Any, image: Any, label: Any, batch_size: int | None = None) -> network.Built:
-    """The mtf graph of a network's training step; `batch_size`: as in models.network.build_training."""
+def build_training(
+    net: Any, image: Any, label: Any, batch: Sequence[int] | None = None, config: Mapping[str, Any] | None = None
+) -> network.Built:
+    """The mtf graph of a network's training step.
+
+    Args:
+      net: a benchmarks.networks.Network.
+      image: as in models.network.build_training, and so are `label` and `batch`.
+      label: integers.
+      batch: sizes of the dimensions of the whole batch.
+      config: keyword arguments of the model's build, beside the network's own.
+    """
     if net.model not in MODELS:
         raise ValueError(f"model {net.model!r} is not in models.MODELS, which has {', '.join(MODELS)}")
-    build = functools.partial(MODELS[net.model].build, **{"classes": net.classes, **net.config})
+    build = functools.partial(MODELS[net.model].build, **{"classes": net.classes, **net.config, **(config or {})})
     optimizer = network.Optimizer("sgd", LEARNING_RATE)
-    return network.build_training(image, label, build=build, optimizer=optimizer, batch_size=batch_size)
+    return network.build_training(image, label, build=build, optimizer=optimizer, batch=batch)
 
 
 def lower_stock(built: network.Built, layout: Layout, devices: Sequence[str]) -> Any:

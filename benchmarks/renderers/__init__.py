@@ -5,17 +5,27 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.renderers import accounting, heterogeneous, learning_curve, lowering, one_device
+from benchmarks.renderers import (
+    accounting,
+    cluster_curve,
+    heterogeneous,
+    learning_curve,
+    lowering,
+    one_device,
+    splitbrain,
+)
 
 Renderer = Callable[[Sequence[Mapping[str, Any]], pathlib.Path], str]
 
 RENDERERS: Mapping[str, Renderer] = MappingProxyType(
     {
         "accounting": accounting.render,
+        "cluster_curve": cluster_curve.render,
         "heterogeneous": heterogeneous.render,
         "learning_curve": learning_curve.render,
         "lowering": lowering.render,
         "one_device": one_device.render,
+        "splitbrain": splitbrain.render,
     }
 )
 

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import figures
-from benchmarks.cases.heterogeneous import DDP, MEASURED, ROUNDED, SETTINGS, Setting
+from benchmarks.cases.heterogeneous import DDP, GRID, MEASURED, ROUNDED, SETTINGS, Setting
 from benchmarks.renderers import markdown
+from models import quiet
 
 Row = Mapping[str, Any]
 _SHOWN_DIMS = 4  # of a division
+_MESSAGE_SECONDS = 1e-5  # of a message on a fast network, before its first byte
 
 
 def _setting(row: Row) -> Setting:
@@ -82,9 +84,7 @@ def _notes(rows: Sequence[Row]) -> str:
             )
         if "failed" in row:
             notes.append(f"{row['way']} could not be measured: {row['failed']}")
-    ratios = _ratios_alone(rows)
-    if ratios:
-        notes.append(ratios)
+    notes += [note for note in (_pays(rows), _ratios_alone(rows)) if note]
     errors = [row["loss_error"] for row in rows if "loss_error" in row and not row["way"].endswith(ROUNDED)]
     notes.append(
         f"The losses before the first and the second step are those of device 0 alone within {max(errors):.1e} of "
@@ -102,6 +102,38 @@ def _ratios_alone(rows: Sequence[Row]) -> str:
     ratios = [(shares[0] / share, seconds / alone[0]) for share, seconds in zip(shares[1:], alone[1:], strict=True)]
     parts = [f"{said:.3g} predicted, {real:.3g} in fact ({said / real - 1:+.0%})" for said, real in ratios]
     return f"How many times as fast device 0 is as the others: {'; '.join(parts)}."
+
+
+def _sent(row: Row) -> Mapping[str, int]:
+    """What a step of a row sends; it is counted anew for rows that were written before it was."""
+    if "sent_bytes" in row:
+        return row
+    with quiet.stderr_held_back():
+        from benchmarks.frameworks.cluster_nets import sent_by
+    return sent_by(row["network"], row["batch_size"], row["layout"], row["sizes"])
+
+
+def _pays(rows: Sequence[Row]) -> str:
+    """From what bandwidth on a step of the filter split is shorter than one on the fastest device alone."""
+    ways = {row["way"]: row for row in rows if "failed" not in row and "wall_seconds_per_step" in row}
+    split, measured = ways.get(f"filters, {GRID}"), ways.get(f"filters, {MEASURED}")
+    if split is None or measured is None or "device 0 alone" not in ways:
+        return ""
+    sent, shares = _sent(split), measured["measured"]["shares"]
+    alone = ways["device 0 alone"]["wall_seconds_per_step"]["median"]
+    ideal = alone * shares[0] / sum(shares)
+    messages = sent["busiest_link_messages"]
+    left = alone - ideal - messages * _MESSAGE_SECONDS
+    pays = "at no bandwidth"
+    if left > 0:
+        pays = f"from {markdown.number(sent['busiest_link_bytes'] / left / 1e6)} MB/s on"
+    return (
+        f"{split['way']}, {_division(split)}: a step sends {markdown.number(sent['sent_bytes'] / 1e6)} MB, "
+        f"{markdown.number(sent['busiest_link_bytes'] / 1e6)} MB of it in {messages} messages over the busiest link. "
+        "If a byte cost no processor time, as with RDMA or NVLink, a message 10 us, and nothing were sent while "
+        f"anything is computed, the filter split would pay {pays}: computing, as fast as all measured speeds together, "
+        f"would take {markdown.number(ideal)} s, and device 0 alone takes {markdown.number(alone)} s."
+    )
 
 
 def _draw(ax: Any, rows: Sequence[Row]) -> None:

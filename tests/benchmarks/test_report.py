@@ -2,11 +2,14 @@
 
 import pytest
 
-from benchmarks import report
+from benchmarks import report, rows
+from benchmarks.cases.cluster_curve import WAYS
 from benchmarks.cases.lowering import Lowering
 from benchmarks.cases.one_device import CONTENDERS, OURS
+from benchmarks.frameworks import cluster_nets
 from benchmarks.renderers import RENDERERS
 from benchmarks.rows import Writer, summarise
+from layouts import LAYOUTS
 
 SPREAD = summarise([1.0, 1.5, 2.0])
 
@@ -46,14 +49,32 @@ def write_lowering(directory):
         writer.write(variant, row)
 
 
+def learning_row(**values):
+    row = {"model": "paper_cifar", "dataset": "cifar10", "batch_size": 200, "optimizer": "adafactor", "steps": 3}
+    row |= {"learning_rate_schedule": "constant", "seed": 1, "parameters": 5, "test_images": 100, "tested_images": 10}
+    row |= {"losses": [2.3, 2.2, 2.1], "accuracy": [[2, 0.1], [3, 0.2]], "final_accuracy": 0.25}
+    return {**row, **values}
+
+
 def write_learning_curve(directory):
     writer = Writer("learning_curve", directory)
     for variant, shares, devices in (("70,25,5", "70,25,5", 3), ("one device", None, 1)):
-        row = {"model": "paper_cifar", "dataset": "cifar10", "batch_size": 200, "optimizer": "adafactor", "steps": 3}
-        row |= {"learning_rate_schedule": "constant", "devices": ["cpu:0"] * devices, "shares": shares, "seed": 1}
-        row |= {"parameters": 5, "test_images": 100, "tested_images": 10, "sizes": {"a of 6": [4, 1, 1]}}
-        row |= {"losses": [2.3, 2.2, 2.1], "accuracy": [[2, 0.1], [3, 0.2]], "final_accuracy": 0.25}
-        writer.write(variant, row)
+        devices = ["cpu:0"] * devices
+        writer.write(variant, learning_row(shares=shares, devices=devices, sizes={"a of 6": [4, 1, 1]}))
+
+
+def write_cluster_curve(directory):
+    writer = Writer("cluster_curve", directory)
+    common = {"notes": ["worker 0 at a:1: 1 cores on core 0, limited by a quota"], "final_images": 50}
+    common |= {"wall_seconds_per_step": SPREAD, "float64_model": "lenet", "float64_dataset": "mnist5k"}
+    for variant, cores, sizes, last, float64 in (
+        ("filters 2,1", "1.0,0.5", [4, 2], 2.1042, 1.0 + 1e-13),
+        ("even", "1.0,0.5", [3, 3], 2.1, 1.0),
+        ("one device", "1.0", [6], 2.1, 1.0),
+    ):
+        row = {**common, "local_cluster": cores, "sizes": {"a of 6": sizes, "b of 6": sizes}}
+        row |= {"learning_rate": 0.01, "losses": [2.3, 2.2, last], "float64_losses": [2.0, float64]}
+        writer.write(variant, learning_row(**row))
 
 
 def write_accounting(directory):
@@ -69,11 +90,14 @@ def write_heterogeneous(directory):
     common |= {"limits": ["a quota", "a quota"], "wall_seconds_per_step": SPREAD, "speedup": SPREAD, "loss_error": 1e-7}
     common |= {"efficiency": SPREAD}
     measured = {"reason": "split", "seconds": 60.0, "shares": [80.0, 20.0], "predicted_seconds": 1.4}
-    for way in ("device 0 alone", "device 1 alone", "batch, by FLOP/s", "batch, measured", "PyTorch DDP, even"):
-        row = {**common, "way": way, "sizes": {"batch": [200, 56]}}
-        if way == "batch, measured":
+    ways = ("device 0 alone", "device 1 alone", "batch, by FLOP/s", "batch, measured", "filters, measured")
+    for way in (*ways, "filters, best of a grid", "PyTorch DDP, even"):
+        row = {**common, "way": way, "layout": way.partition(",")[0], "sizes": {"batch": [200, 56]}}
+        if way.endswith(", measured"):
             used = {"computing": 1.0, "receiving": 0.1, "waiting": 0.2}
             row |= {"measured": measured, "usage": {"worker:0/cpu:0": used}}
+        if way.startswith("filters"):
+            row |= {"sent_bytes": 80_000_000, "busiest_link_bytes": 60_000_000, "busiest_link_messages": 30}
         if way.startswith("PyTorch"):
             row["failed"] = "no torch"
         writer.write(f"vgg11/1.0,0.33/256/{way}", row)
@@ -84,6 +108,7 @@ WRITE = {
     "accounting": write_accounting,
     "lowering": write_lowering,
     "learning_curve": write_learning_curve,
+    "cluster_curve": write_cluster_curve,
     "heterogeneous": write_heterogeneous,
 }
 EXPECTED = {
@@ -92,6 +117,8 @@ EXPECTED = {
         "| batch, measured | 1.5 (1 to 2) | 171 | 1.5 (1 to 2) | 1.5 (1 to 2) | 200:56 |",
         "| batch, measured | worker:0/cpu:0 | 1,100 | 200 |",
         "the others: 4 predicted, 1 in fact (+300%)",
+        "80 MB, 60 MB of it in 30 messages over the busiest link",
+        "filter split would pay from 200 MB/s on: computing, as fast as all measured speeds together, would take 1.2 s",
         "PyTorch DDP, even could not be measured: no torch",
     ],
     "accounting": [
@@ -104,7 +131,15 @@ EXPECTED = {
         "batch/8/stock mtf, even could not be lowered: ValueError",
         "1.00 for 8 x",
     ],
-    "learning_curve": ["| 70,25,5 on 3 devices | 2.300000 | 2.2 | 25.00% | 4.33% |", "a of 6: 4, 1, 1"],
+    "learning_curve": ["| 70,25,5 on 3 devices | 2.300000 | 2.2 | 25.00% | 4.33% |", "a of 6: 4, 1, 1", "of all 100."],
+    "cluster_curve": [
+        "| one device | 1.0 | - | 1.5 (1 to 2) | 2.300000 | 2.2 | 25.0% +- 6.1% | - | - |",
+        "| filters 2,1 | 1.0, 0.5 | 4:2 | 1.5 (1 to 2) | 2.300000 | 2.201 | 25.0% +- 6.1% | 0.0e+00 | 2.0e-03 |",
+        "constant rate of 0.01, seed 1",
+        "the table's of 50.",
+        "limited by a quota.",
+        "within 1.0e-13 (filters 2,1), 0.0e+00 (even) of their value. So the layouts differ by rounding",
+    ],
 }
 
 
@@ -122,7 +157,23 @@ def test_a_report(case, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_cluster_learns_by_every_layout():
+    assert set(LAYOUTS) <= {way.get("layout") for way in WAYS.values()}
+
+
 def test_rows_of_a_trial_are_not_shown(tmp_path):
     Writer("lowering", tmp_path, toy=True).write("filters/1/stock mtf, even", {})
     with pytest.raises(ValueError, match="which has no rows of .*; measure first"):
         report.write_reports(tmp_path, tmp_path / "reports")
+
+
+def test_filters_that_never_pay_and_rows_that_lack_what_was_sent(tmp_path, monkeypatch):
+    write_heterogeneous(tmp_path)
+    found = rows.read(tmp_path / "heterogeneous.jsonl")
+    for row in found:
+        row.pop("sent_bytes", None)
+    sent = {"sent_bytes": 10**6, "busiest_link_bytes": 10**6, "busiest_link_messages": 10**6}
+    asked = []
+    monkeypatch.setattr(cluster_nets, "sent_by", lambda *args: asked.append(args) or sent)
+    assert "the filter split would pay at no bandwidth" in RENDERERS["heterogeneous"](found, tmp_path)
+    assert asked == [("vgg11", 256, "filters", {"batch": [200, 56]})]

@@ -28,11 +28,8 @@ def run(*args, module="benchmarks.run"):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "0 cases are named; name one of one_device, accounting, lowering, learning_curve, heterogeneous"),
-        (
-            ["speed"],
-            "case is 'speed'; it must be one of one_device, accounting, lowering, learning_curve, heterogeneous",
-        ),
+        ([], f"0 cases are named; name one of {', '.join(CASES)}"),
+        (["speed"], f"case is 'speed'; it must be one of {', '.join(CASES)}"),
         (["--speed=3"], "Unknown command line flag 'speed'"),
         (["one_device", "--repeats=0"], "--repeats is 0; it must be a whole number of at least 1"),
         (["one_device", "--repeats=many"], "--repeats"),
@@ -78,6 +75,7 @@ def test_a_case_in_small(case, tmp_path):
         "accounting": check_accounting,
         "lowering": check_lowering,
         "learning_curve": check_learning_curve,
+        "cluster_curve": check_cluster_curve,
         "heterogeneous": check_heterogeneous,
     }
     check[case]({row["variant"]: row for row in found})
@@ -139,6 +137,21 @@ def check_learning_curve(found):
     assert len(uneven["losses"]) == 4
     assert uneven["losses"] == pytest.approx(one["losses"], rel=1e-4)
     assert [step for step, _ in one["accuracy"]] == [2, 4]
+    assert one["final_images"] == 1000
+
+
+def check_cluster_curve(found):
+    uneven, one = found["filters 2,1"], found["one device"]
+    assert uneven["devices"] == ["worker:0/cpu:0", "worker:1/cpu:0"]
+    assert one["devices"] == ["worker:0/cpu:0"]
+    assert uneven["sizes"]["dense1/units of 120"] == [80, 40]
+    assert len(uneven["losses"]) == 4
+    assert uneven["losses"] == pytest.approx(one["losses"], rel=1e-5)
+    assert len(uneven["float64_losses"]) == 3
+    assert uneven["float64_losses"] == pytest.approx(one["float64_losses"], rel=1e-12)
+    assert one["final_images"] == 40
+    assert one["wall_seconds_per_step"]["min"] > 0
+    assert sum("limited by " in note for note in uneven["notes"]) == 2
 
 
 def test_ctrl_c_keeps_finished_rows(tmp_path):
