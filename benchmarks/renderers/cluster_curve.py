@@ -59,7 +59,7 @@ def _in_float64(rows: Sequence[Row]) -> list[str]:
         "value."
     )
     if max(found.values()) < _ROUNDING:
-        text += " So the layouts differ by rounding, by the order in which sums are added up, and by nothing else."
+        text += " So what the layouts differ by there is rounding: sums are added up in another order."
     return [text]
 
 
