@@ -287,7 +287,8 @@ class ClusterNets:
         return {
             "weight_bytes": [4 * size for size in sizes],
             "peak_bytes": list(self._peaks.read()),
-            "estimated_bytes": [self._estimates[device].taken for device in self._cluster.devices],
+            "estimated_bytes": [self._estimates[device].peak for device in self._cluster.devices],
+            "taken_bytes": [self._estimates[device].taken for device in self._cluster.devices],
         }
 
 
