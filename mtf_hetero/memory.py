@@ -5,8 +5,8 @@ Example:
   >>> train = tf.group([lowering.lowered_operation(op) for op in updates])
   >>> print(memory.table(memory.estimate(lowering, [train])))
 
-The estimate runs nothing. It follows the order in which TensorFlow would run the step (`_memory_order`) and counts what
-is alive at each moment (`_memory_liveness`): the most of it is the peak.
+The estimate runs nothing. It follows the order in which TensorFlow would run a step (`_memory_order`), counts what is
+alive at each moment (`_memory_liveness`), and plays what TensorFlow's allocator makes of that (`_memory_allocator`).
 """
 
 import dataclasses

@@ -272,23 +272,23 @@ class ClusterNets:
         }
 
     def _watch_memory(self, step: Step) -> None:
-        """Notes what the workers hold, their variables among it, before a step."""
+        """Notes what the workers hold before a step, once their variables are there."""
         self._estimates = memory.estimate(step.lowering, step.fetches)
-        found = [self._estimates[device] for device in self._cluster.devices]
-        self._peaks = memory.ProcessPeaks(self._local.pids, [own.weights + own.optimizer for own in found])
+        self._peaks = memory.ProcessPeaks(self._local.pids)
 
     def memory(self, name: str) -> dict[str, list[int]]:
-        """Per worker: bytes of its weights, its peak since `add` with watch_memory, and the estimate of that."""
+        """Per worker: bytes of its weights, its variables and the most that it took beyond them, and the estimates."""
         assert self._peaks is not None
         _, step = self._sessions[name]
         layout = step.layout
         shapes = [variable.shape for variable in step.built.graph.trainable_variables]
         sizes = [sum(math.prod(layout.slice_shape(s, pnum)) for s in shapes) for pnum in range(layout.size)]
+        found = [self._estimates[device] for device in self._cluster.devices]
         return {
             "weight_bytes": [4 * size for size in sizes],
-            "peak_bytes": list(self._peaks.read()),
-            "estimated_bytes": [self._estimates[device].peak for device in self._cluster.devices],
-            "taken_bytes": [self._estimates[device].taken for device in self._cluster.devices],
+            "peak_bytes": [p + own.weights + own.optimizer for p, own in zip(self._peaks.read(), found, strict=True)],
+            "estimated_bytes": [own.peak for own in found],
+            "taken_bytes": [own.taken for own in found],
         }
 
 

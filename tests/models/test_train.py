@@ -42,6 +42,14 @@ MISTAKES = [
     ({"measure_seconds": 60}, "--measure_seconds is 60.0, which only --list_speed=auto heeds"),
     ({"measure_seconds": 0, "list_speed": "auto"}, "--measure_seconds is 0.0; it must be a positive number"),
     ({"measure_seconds": "nan", "list_speed": "auto"}, "--measure_seconds is nan; it must be a positive number"),
+    ({"dense_rounds": True}, "--dense_rounds is True, which only --layout=hybrid heeds"),
+    ({"dense_shares": "1,2,3", "layout": "batch"}, "--dense_shares is '1,2,3', which only --layout=hybrid heeds"),
+    ({"dense_shares": "1,2,big", "layout": "hybrid"}, "--dense_shares is '1,2,big': 'big' is not a number"),
+    ({"dense_shares": "1,0,2", "layout": "hybrid"}, "[1.0, 0.0, 2.0]"),
+    ({"dense_shares": "1,2", "layout": "hybrid"}, "2 numbers for the 3 processors"),
+    ({"layout": "hybrid", "batch_size": 7, "mesh_shape": "data:3;model:1"}, "7 has no two factors"),
+    ({"layout": "hybrid", "mesh_shape": "a:3;b:1;c:1"}, "hybrid parallelism takes one axis, or two"),
+    ({"layout": "spatial", "mesh_shape": "depth:3"}, "too few for mesh axis 'depth' of 3 processors"),
     ({"mesh_shape": "all:x"}, "the size of axis 'all' must be a whole number"),
     ({"mesh_shape": ","}, "has no axis"),
     ({"mesh_shape": "rows:3;cols:1", "layout": "conv1/filters:depth"}, "axis 'depth', which the mesh"),
@@ -125,6 +133,33 @@ def test_two_steps(tmp_path, capfd):
     assert re.search(r"\ntest accuracy: 0\.\d{4} of 1,000 images\n", out)
     assert re.search(r"\nimages per second: \d+\.\d\n", out)
     assert out.endswith(f"\ncheckpoint: {tmp_path}/model/model.ckpt-2\n")
+
+
+def test_hybrid_parallelism_is_as_one_device(tmp_path, capfd):
+    """Uneven, its dense layers by other shares than the images, at once and in rounds."""
+    assert run(**FAST | {"devices": "cpu:0"}, model_dir=tmp_path / "one") == 0
+    expected = variables(tmp_path / "one")
+    options = FAST | {"layout": "hybrid", "mesh_shape": "data:2;model:2", "devices": f"{CPUS},cpu:3"}
+    for name, values in {
+        "even": {},
+        "uneven": {"list_speed": "data:3,2;model:3,2", "dense_shares": "1,2"},
+        "rounds": {"list_speed": "model:4,1", "dense_rounds": True},
+    }.items():
+        assert run(**options, **values, model_dir=tmp_path / name) == 0
+        found = variables(tmp_path / name)
+        assert found.keys() == expected.keys()
+        for variable, value in found.items():
+            np.testing.assert_allclose(value, expected[variable], rtol=0, atol=1e-5, err_msg=f"{variable}, {name}")
+    out = capfd.readouterr().out
+    assert re.search(r"outer_batch +\d+ over data: ", out) and re.search(r"dense2/inputs +120 over model: 40, 80\n", out)
+
+
+def test_a_dry_run_says_what_it_takes_and_trains_nothing(tmp_path, capfd):
+    assert run(**FAST, layout="hybrid", mesh_shape="model:3", dry_run=True, model_dir=tmp_path / "model") == 0
+    out = capfd.readouterr().out
+    assert re.search(r"MB +weights +optimizer +gradients +activations +peak", out)
+    assert [line.split()[0] for line in out.splitlines()[-3:]] == CPUS.split(",")
+    assert "test accuracy" not in out and not (tmp_path / "model").exists()
 
 
 def test_how_long_is_measured(tmp_path, capfd, monkeypatch):
