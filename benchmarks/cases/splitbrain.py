@@ -12,7 +12,8 @@ what the busiest worker sends and receives over the measured link. The reports m
 
 Time: from two minutes for a setting of two workers to fifteen for one of eight, on two cores. Expected: weights' memory
 falls as calculated from the network; on this link, within one machine, images per second of the hybrid ways lie above
-those of data parallelism, which sends the gradients of the whole head.
+those of data parallelism, which sends the gradients of the whole head. Rounds are slower than all at once: with 64
+images there is little to gather, and each waits for the one before.
 """
 
 import contextlib

@@ -151,7 +151,8 @@ def test_hybrid_parallelism_is_as_one_device(tmp_path, capfd):
         for variable, value in found.items():
             np.testing.assert_allclose(value, expected[variable], rtol=0, atol=1e-5, err_msg=f"{variable}, {name}")
     out = capfd.readouterr().out
-    assert re.search(r"outer_batch +\d+ over data: ", out) and re.search(r"dense2/inputs +120 over model: 40, 80\n", out)
+    assert re.search(r"outer_batch +\d+ over data: ", out)
+    assert re.search(r"dense2/inputs +120 over model: 40, 80\n", out)
 
 
 def test_a_dry_run_says_what_it_takes_and_trains_nothing(tmp_path, capfd):

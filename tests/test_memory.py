@@ -1,0 +1,410 @@
+"""The memory report: liveness and order by brute force, the reading of a graph, and the estimate against workers."""
+
+import collections
+import itertools
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mtf_hetero
+from layouts import LAYOUTS
+from models import network
+from models.registry import MODELS
+from mtf_hetero import _memory_graph, memory, mtf, tf
+from mtf_hetero._memory_allocator import Allocator
+from mtf_hetero._memory_liveness import BEGIN, END, RECEIVED, SEND, Node, Output, Variable, _Step, peaks
+from mtf_hetero._memory_order import events
+from mtf_hetero.cluster import LocalCluster
+
+DEVICES = ("a", "b", "c")
+
+
+@st.composite
+def graphs(draw, devices=DEVICES, aliases=False):
+    """Up to nine nodes, each with up to three inputs from those before it."""
+    nodes = []
+    for index in range(draw(st.integers(1, 9))):
+        sources = [(i, k) for i in range(index) for k in range(len(nodes[i].outputs))]
+        inputs = draw(st.lists(st.sampled_from(sources), max_size=3)) if sources else []
+        after = draw(st.lists(st.integers(0, index - 1), max_size=2, unique=True)) if index else []
+        outputs = []
+        for _ in range(draw(st.integers(0, 2))):
+            size, alias, forwards = draw(st.integers(0, 100)), None, ()
+            near = [k for k, (i, _) in enumerate(inputs) if nodes[i].device == nodes[0].device]
+            if aliases and near and draw(st.booleans()):
+                alias = draw(st.sampled_from(near))
+            elif aliases:
+                forwards = tuple(near)
+            outputs.append(Output(size, alias, forwards, permanent=draw(st.integers(0, 9)) == 0))
+        device = nodes[0].device if aliases and nodes else draw(st.sampled_from(devices))
+        nodes.append(
+            Node(
+                device,
+                tuple(inputs),
+                tuple(after),
+                tuple(outputs),
+                scratch_bytes=draw(st.integers(0, 50)),
+                seconds=draw(st.sampled_from([0.0, 1e-6, 1e-3, 5e-3])),
+                label=draw(st.sampled_from("xy")),
+            )
+        )
+    return nodes
+
+
+class Counted:
+    """{device: peak}, by going through all tensors at each moment."""
+
+    def __init__(self, nodes, happened):
+        self.nodes, self.most, self.messages = nodes, collections.Counter(), collections.Counter()
+        self.begun, self.made, self.ended, self.sent, self.arrived, self.delivered = (set() for _ in range(6))
+        self.look()
+        for event in happened:
+            key = (event.node, event.output, event.device)
+            if event.kind == BEGIN:
+                self.begun.add(event.node)
+                if not nodes[event.node].scratch_bytes:
+                    self.made.add(event.node)
+            elif event.kind == END:
+                self.made.add(event.node)
+                self.look()
+                self.ended.add(event.node)
+            elif event.kind == SEND:
+                self.sent.add(key)
+            else:
+                self.arrived.add(key)
+                self.look()
+                self.delivered.add(key)
+            self.look()
+
+    def look(self):
+        held = collections.Counter()
+        for i, node in enumerate(self.nodes):
+            held[node.device] += node.scratch_bytes * (i in self.begun and i not in self.ended)
+            for k, output in enumerate(node.outputs):
+                for device, copies in self.copies(i, k).items():
+                    held[device] += copies * output.size_bytes
+        self.most |= held
+        coming = collections.Counter()
+        for i, k, device in self.sent - self.delivered:
+            coming[device] += self.nodes[i].outputs[k].size_bytes
+        self.messages |= coming
+
+    def copies(self, i, k):
+        node, at = self.nodes[i], collections.defaultdict(list)
+        for j, reader in enumerate(self.nodes):
+            at[reader.device] += [j] * reader.inputs.count((i, k))
+        here = at.pop(node.device, [])
+        far = {device: (i, k, device) for device, readers in at.items() if readers}
+        read = self.ended.issuperset([i, *here]) and self.delivered.issuperset(far.values())
+        found = {node.device: int(node.outputs[k].permanent or (i in self.made and not read))}
+        for device, key in far.items():
+            found[device] = int(key in self.arrived and not self.ended.issuperset(at[device]))
+        return found
+
+
+@given(graphs(), st.integers(1, 3))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_the_peak_is_that_of_counting_all_tensors_after_each_event(nodes, threads):
+    happened = events(nodes, threads=threads)
+    found, counted = peaks(nodes, happened), Counted(nodes, happened)
+    assert {device: peak.total for device, peak in found.items()} == +counted.most
+    assert {device: peak.messages for device, peak in found.items() if peak.messages} == +counted.messages
+
+
+@given(graphs(), st.integers(1, 3), st.booleans())
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_nodes_run_once_after_their_inputs_on_no_more_threads_than_there_are(nodes, threads, shared):
+    memories = {device: "all" if shared else device for device in DEVICES}
+    ended, running, received = set(), collections.Counter(), set()
+    for event in events(nodes, memories=memories, threads=threads):
+        node = nodes[event.node]
+        if event.kind == BEGIN:
+            assert ended.issuperset({*(source for source, _ in node.inputs), *node.after})
+            for source, output in node.inputs:
+                near = memories[nodes[source].device] == memories[node.device]
+                assert near or (source, output, node.device) in received
+            running[memories[node.device]] += 1
+            assert running[memories[node.device]] <= threads
+        elif event.kind == END:
+            assert event.node not in ended
+            ended.add(event.node)
+            running[memories[node.device]] -= 1
+        elif event.kind == RECEIVED:
+            assert event.node in ended
+            received.add((event.node, event.output, event.device))
+    assert len(ended) == len(nodes)
+
+
+@given(graphs(aliases=True), st.integers(1, 3))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_after_a_step_only_what_is_permanent_is_held(nodes, threads):
+    step = _Step(nodes, {"v": Variable("a", 11, "weights")}, dict.fromkeys(DEVICES, "all"), {})
+    before = {name: account.total for name, account in step.ledger._accounts.items()}
+    for seed in range(2):
+        for event in events(nodes, memories=dict.fromkeys(DEVICES, "all"), threads=threads, seed=seed):
+            step.on(event)
+    assert {name: account.total for name, account in step.ledger._accounts.items() if account.total} == {
+        name: total for name, total in before.items() if total
+    }
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 10_000_000)), max_size=60))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_chunks_do_not_overlap_and_join_when_they_are_given_back(actions):
+    allocator, held = Allocator(), []
+    for take, number in actions:
+        if take or not held:
+            chunk = allocator.take(number)
+            assert chunk.size >= number
+            held.append(chunk)
+        else:
+            allocator.give_back(held.pop(number % len(held)))
+        spans = sorted((chunk.region, chunk.begin, chunk.begin + chunk.size) for chunk in held)
+        assert all(a[0] != b[0] or a[2] <= b[1] for a, b in itertools.pairwise(spans))
+        assert sum(chunk.size for chunk in held) <= allocator.most_in_use
+    regions = len({chunk.region for chunk in held}) if held else 0
+    for chunk in held:
+        allocator.give_back(chunk)
+    assert regions <= len(allocator._free)
+    assert len({key[1] for key in allocator._free}) == len(allocator._free)
+
+
+def test_the_allocator_keeps_what_it_has_and_wastes_less_than_twice():
+    allocator = Allocator()
+    first, second = allocator.take(2**20), allocator.take(2**20)
+    assert (allocator.resident, allocator.most_in_use) == (2**21, 2**21)
+    allocator.give_back(first)
+    third = allocator.take(2**19 + 256)
+    assert third.size == 2**20  # the rest would be smaller than what is asked for
+    allocator.give_back(second)
+    allocator.give_back(third)
+    assert allocator.take(2**19).size == 2**19
+    assert allocator.resident == 2**21
+
+
+def chain(*outputs, variable=None, **options):
+    """A node of 100 bytes, read by one node after another; the last only ends the chain."""
+    nodes = [Node("a", outputs=(Output(100),), variable=variable, access="read" if variable else None, label="x")]
+    for index, output in enumerate(outputs):
+        nodes.append(Node("a", ((index, 0),), outputs=(output,), label="x", **options))
+    return [*nodes, Node("a", ((len(outputs), 0),))]
+
+
+def peak_of(nodes, **options):
+    return {device: peak.total for device, peak in peaks(nodes, events(nodes), **options).items()}
+
+
+def test_an_alias_and_a_forwarded_buffer_take_nothing():
+    assert peak_of(chain(Output(100))) == {"a": 200}
+    assert peak_of(chain(Output(100, alias=0), Output(100, alias=0))) == {"a": 100}
+    assert peak_of(chain(Output(100, forwards=(0,)))) == {"a": 100}
+
+
+def test_a_buffer_that_another_reads_is_not_forwarded():
+    nodes = chain(Output(100, forwards=(0,)))
+    assert peak_of([*nodes, Node("a", ((0, 0),), after=(1,))]) == {"a": 200}
+    twice = [nodes[0], Node("a", ((0, 0), (0, 0)), outputs=(Output(100, forwards=(0, 1)),)), Node("a", ((1, 0),))]
+    assert peak_of(twice) == {"a": 200}
+
+
+def test_a_constant_is_there_from_the_start():
+    nodes = [Node("a", outputs=(Output(7),)), Node("a", after=(0,), outputs=(Output(10, permanent=True),))]
+    assert peak_of(nodes) == {"a": 17}
+
+
+def test_a_variable_is_read_for_nothing_and_takes_over_what_is_assigned():
+    variables = {"v": Variable("a", 100, "weights")}
+    read = Node("a", outputs=(Output(100),), variable="v", access="read")
+    new = Node("a", ((0, 0),), outputs=(Output(100, forwards=(0,)),), label="gradients")
+    assign = Node("a", ((1, 0),), variable="v", access="assign", label="gradients")
+    nodes = [read, new, assign, Node("a", after=(2,), outputs=(Output(50),), label="later")]
+    assert peaks(nodes, events(nodes), variables=variables)["a"].labelled == {"weights": 100, "gradients": 100}
+    held = [*nodes[:3], Node("a", ((0, 0),), after=(2,), outputs=(Output(50),), label="later")]
+    found = peaks(held, events(held), variables=variables)["a"].labelled
+    assert found == {"weights": 100, "gradients": 100, "later": 50}
+
+
+def test_a_variable_is_changed_in_place_unless_it_is_read():
+    variables = {"v": Variable("a", 100, "weights")}
+    read = Node("a", outputs=(Output(100),), variable="v", access="read")
+    update = Node("a", after=(0,), variable="v", access="update", label="gradients")
+    nodes = [read, update]
+    assert peak_of(nodes, variables=variables) == {"a": 100}
+    assert peak_of([*nodes, Node("a", ((0, 0),), after=(1,))], variables=variables) == {"a": 200}
+
+
+def test_what_is_sent_is_on_both_devices_but_once_in_one_memory():
+    nodes = [Node("a", outputs=(Output(100),)), Node("b", ((0, 0),)), Node("b", ((0, 0),))]
+    assert peak_of(nodes) == {"a": 100, "b": 100}
+    assert peaks(nodes, events(nodes))["b"].messages == 100
+    memories = {"a": "host", "b": "host"}
+    happened = events(nodes, memories=memories)
+    assert [(name, peak.total) for name, peak in peaks(nodes, happened, memories=memories).items()] == [("a", 100)]
+    found = peaks(nodes, happened, memories=memories, accounts=memories)
+    assert [(name, peak.total) for name, peak in found.items()] == [("host", 100)]
+
+
+def test_nodes_that_wait_for_each_other_are_an_error():
+    with pytest.raises(ValueError, match="wait for each other"):
+        events([Node("a", after=(1,)), Node("a", after=(0,))])
+
+
+def aliases(make, *shape):
+    """Whether TensorFlow's output is read as an alias, and whether it has in fact the input's buffer."""
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, shape)
+        op = getattr(make(x), "op", None) or make(x)[0].op
+        operations = _memory_graph.needed([op])
+        places = _memory_graph.Places(["cpu:0"])
+        graph = mtf.Graph()
+        lowering = mtf_hetero.Lowering(graph, {})
+        nodes = _memory_graph.nodes(lowering, operations, {}, places)
+    return nodes[-1].outputs[0].alias is not None
+
+
+def test_aliases():
+    assert aliases(lambda x: tf.reshape(x, [6, 2]), 3, 4)
+    assert aliases(lambda x: tf.expand_dims(tf.identity(x), 0), 3, 4)
+    assert aliases(lambda x: tf.slice(x, [16, 0], [16, 4]), 64, 4)
+    assert not aliases(lambda x: tf.slice(x, [0, 1], [64, 3]), 64, 4)
+    assert not aliases(lambda x: tf.slice(x, [1, 0], [5, 4]), 64, 4)
+    assert aliases(lambda x: tf.split(x, [16, 48]), 64, 16)
+    assert not aliases(lambda x: tf.split(x, [16, 48]), 64)
+    assert not aliases(lambda x: tf.split(x, [4, 12], axis=1), 64, 16)
+    assert aliases(lambda x: tf.transpose(x, [0, 2, 1]), 64, 1, 16)
+    assert not aliases(lambda x: tf.transpose(x, [0, 2, 1]), 64, 2, 16)
+    assert not aliases(lambda x: x + 1.0, 64)
+
+
+def test_an_unknown_size_is_an_error():
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [None, 3], name="images")
+        with pytest.raises(ValueError, match="'images:0' has the shape .* give the input a fixed batch size"):
+            _memory_graph.size_bytes(x)
+
+
+def training_step(model, optimizer, batch_size, layout, devices, shares):
+    """A lowered training step, and what a session runs of it."""
+    tf.train.create_global_step()
+    found = MODELS[model]
+    image, label = tf.zeros([batch_size, *found.image_shape]), tf.zeros([batch_size], tf.int32)
+    built = network.build_training(image, label, build=found.build, optimizer=network.Optimizer(optimizer))
+    mesh_shape = f"all:{len(devices)}"
+    laid_out = LAYOUTS[layout](built.graph, mesh_shape=mesh_shape, shares={"all": shares})
+    lowering = network.lower(built, laid_out, devices)
+    with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
+        train_op = tf.assign_add(tf.train.get_global_step(), 1).op
+    return lowering, [train_op, lowering.export_to_tf_tensor(built.loss)]
+
+
+@pytest.mark.parametrize("layout", ["batch", "filters"])
+def test_weights_and_optimizer_are_the_variables_of_each_device(layout):
+    with tf.Graph().as_default():
+        lowering, fetches = training_step("lenet", "adam", 8, layout, ["cpu:0", "cpu:1"], [3, 1])
+        found = memory.estimate(lowering, fetches)
+        together = memory.estimate(lowering, fetches, by_process=True)
+    parameters = 4 * MODELS["lenet"].parameters
+    if layout == "batch":
+        assert [found[device].weights for device in ("cpu:0", "cpu:1")] == [parameters, parameters]
+    else:
+        assert found["cpu:0"].weights > 2 * found["cpu:1"].weights
+    assert found["cpu:0"].optimizer - 2 * found["cpu:0"].weights in (0, 8)  # and the global step
+    assert list(together) == ["/job:localhost/task:0"]
+    (whole,) = together.values()
+    assert whole.weights == sum(x.weights for x in found.values())
+    assert max(x.peak for x in found.values()) < whole.peak <= sum(x.peak for x in found.values())
+    assert all(x.gradients >= 0 and x.activations > 0 for x in found.values())
+
+
+def test_activations_grow_with_the_batch_and_weights_do_not():
+    found = []
+    for batch_size in (64, 128):
+        with tf.Graph().as_default():
+            lowering, fetches = training_step("lenet", "sgd", batch_size, "batch", ["cpu:0"], [1])
+            found.append(memory.estimate(lowering, fetches)["cpu:0"])
+    assert found[0].weights == found[1].weights == 4 * MODELS["lenet"].parameters
+    assert found[1].activations == pytest.approx(2 * found[0].activations, rel=0.05)
+
+
+def test_table():
+    estimates = {
+        "cpu:0": memory.Estimate(1_000_000, 2_000_000, 0, 500_000, 4_000_000),
+        "gpu:0": memory.Estimate(0, 0, 0, 1, 1),
+    }
+    lines = [line.split() for line in memory.table(estimates, {"cpu:0": 4_400_000}).splitlines()]
+    assert lines[0] == [
+        "MB",
+        "weights",
+        "optimizer",
+        "gradients",
+        "activations",
+        "peak",
+        "taken",
+        "measured",
+        "off",
+        "by",
+    ]
+    assert lines[1] == ["cpu:0", "1.0", "2.0", "0.0", "0.5", "3.5", "4.0", "4.4", "-9.1", "%"]
+    assert lines[2] == ["gpu:0", "0.0", "0.0", "0.0", "0.0", "0.0", "0.0", "-"]
+    assert "measured" not in memory.table(estimates)
+
+
+def test_the_peak_of_a_process():
+    found = memory.ProcessPeaks([os.getpid()])
+    block = np.ones(2**25, np.uint8)
+    size = block.size
+    del block
+    (peak,) = found.read()
+    assert peak >= size * 0.9
+    with pytest.raises(ValueError, match="pid is 99999999, whose memory cannot be read"):
+        memory.ProcessPeaks([99999999])
+
+
+def test_allocator_peaks():
+    metadata = tf.RunMetadata()
+    for device, name, used in (
+        ("/job:worker/replica:0/task:0/device:GPU:0", "GPU_0_bfc", 5),
+        ("/job:worker/replica:0/task:0/device:GPU:0", "gpu_host_bfc", 99),
+        ("/job:worker/replica:0/task:0/device:CPU:0", "mklcpu", 7),
+        ("/job:worker/replica:0/task:1/device:CPU:0", "cpu", 0),
+    ):
+        stats = metadata.step_stats.dev_stats.add(device=device).node_stats.add()
+        stats.memory.add(allocator_name=name, allocator_bytes_in_use=used)
+    assert list(memory.allocator_peaks(metadata).values()) == [5, 7]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "optimizer", "batch_size", "layout", "cores"),
+    [
+        ("paper_cifar", "adam", 128, "batch", [1]),
+        ("paper_cifar", "sgd", 128, "batch", [1, 1]),
+        ("vgg11", "sgd", 64, "batch", [1]),
+        ("vgg11", "adafactor", 64, "batch", [1]),
+        ("vgg11", "adam", 128, "batch", [1, 1]),
+        ("vgg11", "sgd", 128, "filters", [1, 1]),
+    ],
+)
+def test_the_peak_is_within_a_tenth_of_what_a_worker_that_caches_nothing_takes(
+    model, optimizer, batch_size, layout, cores, monkeypatch
+):
+    monkeypatch.setenv("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(2**18))  # what is larger goes back to the system at once
+    local = LocalCluster(cores, report=lambda line: None)
+    with local as cluster, tf.Graph().as_default():
+        lowering, fetches = training_step(model, optimizer, batch_size, layout, cluster.devices, cores)
+        found = memory.estimate(lowering, fetches)
+        estimates = [found[device] for device in cluster.devices]
+        measured = memory.ProcessPeaks(local.pids)
+        initializers = [tf.global_variables_initializer(), tf.local_variables_initializer()]
+        with tf.Session(cluster.target, config=cluster.session_config()) as session:
+            for initializer in initializers:
+                session.run(initializer)
+            for _ in range(6):
+                session.run(fetches)
+            peaks_measured = measured.read()
+    for peak, estimate in zip(peaks_measured, estimates):
+        assert estimate.peak + memory.RUNTIME_BYTES == pytest.approx(peak, rel=0.1)
