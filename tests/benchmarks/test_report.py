@@ -103,6 +103,19 @@ def write_heterogeneous(directory):
         writer.write(f"vgg11/1.0,0.33/256/{way}", row)
 
 
+def write_splitbrain(directory):
+    writer = Writer("splitbrain", directory)
+    common = {"network": "vgg11_4096", "fractions": [0.8, 0.8], "batch_size": 64, "repeats": 3, "steps": 1, "seed": 1}
+    common |= {"limits": ["a quota"], "wall_seconds_per_step": SPREAD, "loss_error": 1e-7, "sent_bytes": 5_000_000}
+    common |= {"received_bytes": 5_000_000, "link": {"latency_seconds": 1e-3, "bytes_per_second": 1e9}}
+    for way, weights in (("data parallel", 100_000_000), ("hybrid 1 x 2", 60_000_000)):
+        row = {"weight_bytes": [weights] * 2, "peak_bytes": [3 * weights] * 2, "estimated_bytes": [2.7 * weights] * 2}
+        writer.write(f"vgg11_4096/2/{way}", {**common, **row, "way": way})
+    modelled = {**common, "fractions": [1.0] * 8, "batch_size": 512, "modelled": True, "alone_seconds": 1.0}
+    modelled |= {"busiest_worker_bytes": 500_000_000, "busiest_link_messages": 500}
+    writer.write("vgg11_4096/8/data parallel, modelled", {**modelled, "way": "data parallel"})
+
+
 WRITE = {
     "one_device": write_one_device,
     "accounting": write_accounting,
@@ -110,6 +123,7 @@ WRITE = {
     "learning_curve": write_learning_curve,
     "cluster_curve": write_cluster_curve,
     "heterogeneous": write_heterogeneous,
+    "splitbrain": write_splitbrain,
 }
 EXPECTED = {
     "one_device": [f"| {OURS} | 1.5 (1 to 2) |", "PyTorch, compiled could not be measured: RuntimeError: no compiler"],
@@ -120,6 +134,12 @@ EXPECTED = {
         "80 MB, 60 MB of it in 30 messages over the busiest link",
         "filter split would pay from 200 MB/s on: computing, as fast as all measured speeds together, would take 1.2 s",
         "PyTorch DDP, even could not be measured: no torch",
+    ],
+    "splitbrain": [
+        "| hybrid 1 x 2 | 1.5 (1 to 2) | 42.7 | 5 | 100.0% | 60 | 180 | 162 |",
+        "memory of weights saved: 40.0% (hybrid 1 x 2); of the whole measured peak: 40.0%",
+        "off by up to 10.0% of a worker's measured one",
+        "| 8 | data parallel | 2 | 256 | 0.50 | 500 |",
     ],
     "accounting": [
         "| Greater | 0.00 (0.0%) | 1500.00 (50.0%) |",
@@ -138,7 +158,7 @@ EXPECTED = {
         "constant rate of 0.01, seed 1",
         "the table's of 50.",
         "limited by a quota.",
-        "within 1.0e-13 (filters 2,1), 0.0e+00 (even) of their value. So the layouts differ by rounding",
+        "within 1.0e-13 (filters 2,1), 0.0e+00 (even) of their value. So what the layouts differ by there is rounding",
     ],
 }
 

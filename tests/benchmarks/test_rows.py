@@ -58,7 +58,7 @@ def test_the_description_is_the_model(name):
     variables = built.graph.trainable_variables
     assert [value.size for value in values] == [variable.shape.size for variable in variables]
     if not network.config.keys() & {"stages", "head"}:
-        assert sum(value.size for value in values) == MODELS[name].parameters
+        assert sum(value.size for value in values) == MODELS[network.model].parameters
 
 
 def test_initial_values_are_truncated_and_scaled():
@@ -87,4 +87,4 @@ def test_rules_of_small_dimensions_are_left_out():
         graph = mesh_nets.build_training(network, image, label).graph
     layout, left_out = lowering.choose_layout(graph, "filters", 8, None)
     assert left_out == ["conv1/filters", "conv2/channels"]
-    assert dict(layout.rules) == {"dense1/units": "all", "dense2/inputs": "all"}
+    assert dict(layout.rules) == {"dense1/outputs": "all", "dense1/units": "all", "dense2/inputs": "all"}
