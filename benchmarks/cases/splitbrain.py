@@ -114,7 +114,7 @@ class SplitBrain(Case):
         return tuple(setting.name for setting in self.settings)
 
     def make_toy(self) -> "SplitBrain":
-        settings = (Setting("toy_vgg", (0.4,), 8), Setting("toy_vgg", (0.4, 0.4), 8))
+        settings = (Setting("toy_vgg", (1.0,), 8), Setting("toy_vgg", (1.0, 1.0), 8))
         return dataclasses.replace(self, toy=True, repeats=2, settings=settings)
 
     def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:

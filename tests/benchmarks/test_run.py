@@ -17,7 +17,7 @@ from benchmarks.process import Child, ChildError
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 ONLY = {"one_device": ["--only=toy_vgg"], "lowering": ["--only=filters/4"]}  # the rest takes the same ways
-SETTINGS = ("seed", "warmup", "steps", "repeats", "devices", "shares", "layout")
+SETTINGS = ("seed", "warmup", "steps", "repeats", "shares", "layout")
 
 
 def run(*args, module="benchmarks.run"):
@@ -70,6 +70,7 @@ def test_a_case_in_small(case, tmp_path):
     for row in found:
         assert set(rows.REQUIRED) <= set(row)
         assert set(SETTINGS) <= set(row)
+        assert "devices" in row or row.get("modelled")
     check = {
         "one_device": check_one_device,
         "accounting": check_accounting,
@@ -77,6 +78,7 @@ def test_a_case_in_small(case, tmp_path):
         "learning_curve": check_learning_curve,
         "cluster_curve": check_cluster_curve,
         "heterogeneous": check_heterogeneous,
+        "splitbrain": check_splitbrain,
     }
     check[case]({row["variant"]: row for row in found})
 
@@ -152,6 +154,20 @@ def check_cluster_curve(found):
     assert one["final_images"] == 40
     assert one["wall_seconds_per_step"]["min"] > 0
     assert sum("limited by " in note for note in uneven["notes"]) == 2
+
+
+def check_splitbrain(found):
+    ways = {name.removeprefix("toy_vgg/2/"): row for name, row in found.items()}
+    for name in ("data parallel", "model parallel", "hybrid 1 x 2", "hybrid 1 x 2, in rounds"):
+        row = ways[name]
+        assert "failed" not in row
+        assert row["received_bytes"] == row["sent_bytes"] > 0
+        assert row["loss_error"] < 1e-5
+        assert min(row["peak_bytes"]) > 0 and min(row["estimated_bytes"]) > 0
+        assert row["wall_seconds_per_step"]["min"] > 0
+    assert ways["data parallel"]["weight_bytes"][0] > max(ways["hybrid 1 x 2"]["weight_bytes"])
+    modelled = ways["hybrid 1 x 2, modelled"]
+    assert modelled["sent_bytes"] > 0 and "peak_bytes" not in modelled
 
 
 def test_ctrl_c_keeps_finished_rows(tmp_path):

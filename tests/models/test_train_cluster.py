@@ -51,12 +51,11 @@ def test_devices_of_workers_and_of_this_process(local, tmp_path, capfd):
 
 
 def test_a_cluster_of_its_own(tmp_path, capfd):
-    before = {process.pid for process in psutil.process_iter()}
+    before = set(psutil.Process().children(recursive=True))
     assert run(**ON_WORKERS, local_cluster="0.5,0.25", wire_dtype="bfloat16", model_dir=tmp_path) == 0
     out = capfd.readouterr().out
     assert re.search(r"worker 1 at 127.0.0.1:\d+: 0.25 cores on core \d+, limited by ", out)
-    left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before]
-    assert not [p for p in left if "mtf_hetero.worker" in " ".join(p.info["cmdline"] or [])]
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 @pytest.mark.parametrize(
