@@ -25,6 +25,7 @@ class Layer:
       inputs: names of the kernel's dimensions that are summed over, the largest first.
       outputs: names of the kernel's dimensions that it adds to the activation's, the largest first.
       work: multiply-adds.
+      weights: elements of the kernel.
     """
 
     operation: Any
@@ -32,6 +33,13 @@ class Layer:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     work: int
+    weights: int
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the dimensions of all that it reads and makes."""
+        tensors = [*self.operation.inputs, *self.operation.outputs]
+        return {name for tensor in tensors for name in tensor.shape.dimension_names}
 
     @property
     def is_convolution(self) -> bool:
@@ -58,7 +66,7 @@ def _layer(op: Any, x: Any, kernel: Any) -> Layer | None:
     if not inputs or not outputs:
         return None
     work = mtf.Shape(list(dict.fromkeys([*kernel.shape.dims, *y]))).size
-    return Layer(op, x, _by_size(inputs), _by_size(outputs), work)
+    return Layer(op, x, _by_size(inputs), _by_size(outputs), work, kernel.shape.size)
 
 
 def layers(graph: Any) -> list[Layer]:

@@ -50,6 +50,20 @@ def filters(
     layers = anatomy.layers(graph)
     if not layers:
         raise ValueError("the graph has no convolution and no dense layer with a trainable kernel; choose other rules")
+    alternate(rules, layers)
+    return rules.layout()
+
+
+def alternate(rules: Rules, layers: Sequence[anatomy.Layer]) -> None:
+    """Splits the layers of a graph, or some of them, P and R in turn.
+
+    Args:
+      rules: those of the mesh axis, to which this adds.
+      layers: the layers, in the graph's order.
+
+    Raises:
+      ValueError: a convolution has fewer filters than the axis has processors.
+    """
     operations = anatomy.ancestors(layer.operation.outputs[0] for layer in layers)
     sources = anatomy.renames(operations)
     feeding = anatomy.ancestors(layer.x for layer in layers)
@@ -65,7 +79,6 @@ def filters(
             if rules.allow(names):
                 rules.add(names)
                 break
-    return rules.layout()
 
 
 def _arriving(layer: anatomy.Layer, rules: Rules, sources: Mapping[str, set[str]]) -> Iterator[list[str]]:

@@ -56,6 +56,10 @@ class Rules:
             for name in new
         )
 
+    def keep_whole(self, names: Iterable[str]) -> None:
+        """Lets nothing split these dimensions any more."""
+        self._whole |= set(names)
+
     def add(self, names: Iterable[str]) -> None:
         """Splits these dimensions."""
         self.names |= set(names)

@@ -2,12 +2,15 @@
 
 The scheme of Oyama et al. (IEEE TPDS 32(7), 2021), for any graph of convolutions and pools, 2D or 3D. A dimension of
 the images is split under each name that it has in a convolution or pool, so long as every processor's part is no
-smaller than the halo that half a window reaches into. Elsewhere it is whole: from where the feature map is too small,
-and where a dense layer takes it. A model whose layers have names of their own for it (`conv1/depth`) is split up to
-there; under one name throughout, it is split throughout or not at all.
+smaller than the halo that half a window reaches into, and the map is large enough to be worth the exchanges. Elsewhere
+it is whole: from where the feature map is too small, and where a dense layer takes it. A model whose layers have names
+of their own for it (`conv1/depth`) is split up to there; under one name throughout, it is split throughout or not at
+all.
 
 Layers that give the batch a name of their own, and in which nothing else is split, are data-parallel: each processor
-takes its share of the examples that are left to it.
+takes its share of the examples that are left to it. What is then still whole, a convolution of a small map or a dense
+layer for a single example, costs what its weights cost: where there are many, its filters and channels are split, as in
+layouts/filters.py.
 """
 
 import collections
@@ -15,10 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layouts import anatomy
+from layouts.filters import alternate
 from layouts.rules import Rules
 from mtf_hetero import Layout, layers, mtf
 
 BATCH_AXES = ("batch", "data")  # a mesh axis of such a name takes the batch
+LEAST_VALUES = 512  # per channel, of all examples: below, an exchange takes longer than the part that it saves
+LEAST_WEIGHTS = 2**18  # from about as many on, a kernel that is whole everywhere takes longer than an exchange
 
 
 def spatial(
@@ -28,6 +34,7 @@ def spatial(
     shares: Mapping[str, Sequence[float]] | None = None,
     axis: str | None = None,
     dims: Mapping[str, str] | None = None,
+    least_values: int = LEAST_VALUES,
 ) -> Layout:
     """Splits spatial dimensions, each over a mesh axis.
 
@@ -40,6 +47,8 @@ def spatial(
       axis: the only mesh axis to split over; None: all of them.
       dims: {mesh axis: dimension of the images}. None: an axis called "batch" or "data" takes the batch, and the others
         take the spatial dimensions in their order.
+      least_values: values per channel, of all examples, that the largest map of a dimension's name must have for that
+        to be split.
 
     Raises:
       ValueError: the graph convolves no imported tensor, a mesh axis has no dimension or one that cannot be split, or
@@ -47,12 +56,12 @@ def spatial(
 
     Example:
       >>> layout = spatial(graph, mesh_shape="batch:2;depth:3", shares={"depth": [2, 1, 1]})  # volumes of 128^3
-      >>> layout.split("conv1/depth", 128), layout.split("conv5/depth", 4), layout.split("conv6/depth", 2)
-      ((64, 32, 32), (2, 1, 1), (2,))
+      >>> layout.split("conv1/depth", 128), layout.split("conv4/depth", 8), layout.split("conv6/filters", 256)
+      ((64, 32, 32), (4, 2, 2), (128, 64, 64))
     """
     mesh = Layout(mesh_shape, (), shares or ())
     Rules(graph, mesh_shape, shares, axis)  # raises where the axis and the mesh do not fit
-    names = _Names(graph, mesh)
+    names = _Names(graph, mesh, least_values)
     assigned = _assigned(names, mesh, axis, dims)
     for mesh_axis, dim in assigned.items():
         names.add(dim, mesh_axis)
@@ -61,6 +70,7 @@ def spatial(
         if dim in names.spatial:
             for batch_dim in names.batch:
                 names.add(batch_dim, mesh_axis)
+            names.add_filters(graph, mesh_axis)
     return Layout(mesh.mesh_shape, names.rules, mesh.shares)
 
 
@@ -70,6 +80,7 @@ class _Names:
     Args:
       graph: mtf.Graph.
       mesh: a Layout without rules.
+      least_values: values per channel from which on a dimension is split.
 
     Attributes:
       rules: {name: mesh axis}.
@@ -78,12 +89,14 @@ class _Names:
       batch: names of those before them.
     """
 
-    def __init__(self, graph: Any, mesh: Layout) -> None:
+    def __init__(self, graph: Any, mesh: Layout, least_values: int) -> None:
         self.rules: dict[str, str] = {}
         self._mesh = mesh
         self._extents: dict[str, set[int]] = collections.defaultdict(set)
         self._neighbours: dict[str, set[str]] = collections.defaultdict(set)
         self._halos: dict[tuple[str, int], int] = {}
+        self._values: dict[str, int] = collections.defaultdict(int)
+        self._least_values = least_values
         self._sources = anatomy.renames(graph.operations)
         whole: set[str] = set()
         for op in graph.operations:
@@ -91,6 +104,8 @@ class _Names:
                 dims = set(tensor.shape.dimension_names)
                 for dim in tensor.shape.dims:
                     self._extents[dim.name].add(dim.size)
+                    values = tensor.shape.size // tensor.shape.dims[-1].size
+                    self._values[dim.name] = max(self._values[dim.name], values)
                     self._neighbours[dim.name] |= dims - {dim.name}
             for name, extent, size in _windows(op):
                 self._halos[name, extent] = max(self._halos.get((name, extent), 0), size // 2)
@@ -122,10 +137,31 @@ class _Names:
         return [name for name in self._names_of(origin) if name in self._windowed]
 
     def add(self, origin: str, axis: str) -> None:
-        """Splits a dimension of the images over a mesh axis, under each of its names that can be."""
-        for name in self._names_of(origin):
-            if name not in self.rules and self._is_free(name, axis) and self._is_large_enough(name, axis):
-                self.rules[name] = axis
+        """Splits a dimension of the images over a mesh axis, under each of its names that can be and is worth it."""
+        for least_values in (self._least_values, 1):
+            for name in self._names_of(origin):
+                if (
+                    name not in self.rules
+                    and self._is_free(name, axis)
+                    and self._is_large_enough(name, axis)
+                    and (name not in self._windowed or self._values[name] >= least_values)
+                ):
+                    self.rules[name] = axis
+            if any(self.rules.get(name) == axis for name in self._windowed_names(origin)):
+                return  # otherwise all maps are small, and still to be split
+
+    def add_filters(self, graph: Any, axis: str) -> None:
+        """Splits the filters and channels of large layers in which nothing is split over a mesh axis."""
+        rules = Rules(graph, self._mesh.mesh_shape, dict(self._mesh.shares), axis)
+        rules.add(name for name, other in self.rules.items() if other == axis)
+        rules.keep_whole(self.rules)
+        whole = [
+            layer
+            for layer in anatomy.layers(graph)
+            if layer.weights >= LEAST_WEIGHTS and rules.names.isdisjoint(layer.names)
+        ]
+        alternate(rules, whole)
+        self.rules |= {name: axis for name in rules.names if name not in self.rules}
 
     def require(self, origin: str, axis: str) -> None:
         """Raises ValueError unless a dimension of the images is split where it matters."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
-SCHEDULES = ("constant", "linear")
+SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
 AUTO = "auto"
 HYBRID = "hybrid"
@@ -21,16 +21,17 @@ class Config:
 
     Args:
       model: a name in models.MODELS.
-      dataset: a name in mtf_hetero.data.DATASETS or of a prepared tensorflow-datasets set.
+      dataset: a name in mtf_hetero.data.DATASETS or of a prepared tensorflow-datasets set; for a model of volumes, the
+        directory of a set of them.
       data_dir: where prepared sets are; None: ~/tensorflow_datasets.
       model_dir: directory of checkpoints and summaries; None: a new one under the system's temporary directory.
-      batch_size: images per step, and per batch of the test.
-      train_epochs: how often each training image is seen.
-      augment: whether training images are cropped and flipped at random.
+      batch_size: images or volumes per step, and per batch of the test.
+      train_epochs: how often each training image or volume is seen.
+      augment: whether training images are cropped and flipped at random, and volumes mirrored and turned.
       max_steps: the step at which to stop; None: at the end of the last epoch.
       optimizer: one of OPTIMIZERS.
       learning_rate: None: the optimizer's own.
-      learning_rate_schedule: one of SCHEDULES; "linear" lets the rate fall to zero at the last step.
+      learning_rate_schedule: one of SCHEDULES; "linear" and "cosine" let the rate fall to zero at the last step.
       mesh_shape: mesh axes and their sizes, "all:3"; None: one axis, "all", over all devices.
       layout: a name in layouts.LAYOUTS, or rules such as "conv1/filters:all;conv2/channels:all".
       list_speed: "70,25,5" for the first mesh axis, or "rows:2,1;cols:3,1"; None: even; AUTO: as measured.
@@ -38,11 +39,12 @@ class Config:
       measure_seconds: when to stop repeating measurements, where list_speed is AUTO; None: as profile.Effort has it.
       dense_shares: "2,1", by which the layout hybrid divides the dense layers over a group; None: as the rest.
       dense_rounds: whether, in the layout hybrid, one member's examples pass the dense layers after another's.
+      recompute: stages of a model of volumes that the backward pass computes once more; ("all",): each of them.
       devices: one per processor; None: every GPU that TensorFlow finds, then cpu:0; with workers, all of theirs.
       workers: "host:port,host:port" of TensorFlow workers; None: those of TF_CONFIG or Slurm, if any.
       wire_dtype: one of WIRE_DTYPES, to which numbers are rounded where they are sent; None: they are not.
       local_cluster: cores of each worker to start on this machine, "1.0,0.5,0.25"; None: none.
-      seed: of initial values and the order of images.
+      seed: of initial values and the order of images or volumes.
       save_checkpoints_secs: seconds between checkpoints.
       trace_steps: steps of this run to trace, the first being 0.
       dry_run: whether to say what each device would hold, and to train nothing.
@@ -69,6 +71,7 @@ class Config:
     measure_seconds: float | None = None
     dense_shares: str | None = None
     dense_rounds: bool = False
+    recompute: tuple[str, ...] = ()
     devices: tuple[str, ...] | None = None
     workers: str | None = None
     local_cluster: str | None = None

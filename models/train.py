@@ -8,12 +8,19 @@ two to four minutes on two cores. The paper's CIFAR-10 run, once tensorflow-data
     python -m models.train --model=paper_cifar --dataset=cifar10 --batch_size=200 --train_epochs=30 \
         --learning_rate_schedule=constant --list_speed=70,25,5 --devices=gpu:0,gpu:1,cpu:0
 
-Before training it prints how each split dimension is divided; after it, the test accuracy, the images per second and
-where the checkpoint is. Ctrl-C and SIGTERM end the step and save; the same command with the same --model_dir resumes,
-on any other layout too.
+A 3D CNN on volumes whose depth is divided, so that each device reads and holds its own slab of each:
 
-Exit codes: 0, or 2 for a wrong flag or value (one line says which), 1 for a loss that is not a number, 130 after Ctrl-C
-and 143 after SIGTERM.
+    python -m mtf_hetero.data simulate universes --train=600 --test=100
+    python -m models.train --model=cosmoflow_small --dataset=universes --batch_size=8 --train_epochs=20 --augment \
+        --optimizer=adam --learning_rate_schedule=cosine --layout=spatial --mesh_shape=depth:2 --list_speed=2,1 \
+        --devices=cpu:0,cpu:1
+
+Before training it prints how each split dimension is divided; after it, how good the network is on the test set, the
+images or volumes per second and where the checkpoint is. Ctrl-C and SIGTERM end the step and save; the same command
+with the same --model_dir resumes, on any other layout too.
+
+Exit codes: 0, or 2 for a wrong flag or value or a damaged file of volumes (one line says which), 1 for a loss that is
+not a number, 130 after Ctrl-C and 143 after SIGTERM.
 """
 
 import contextlib
@@ -31,19 +38,29 @@ _DEFAULTS = config_lib.Config("paper_mnist")
 _MODEL = flags.DEFINE_string(
     "model",
     _DEFAULTS.model,
-    "The CNN: alexnet, lenet, marques, paper_cifar, paper_mnist, resnet18, 34 or 50, vgg11, 13, 16 or 19.",
+    "The CNN: alexnet, lenet, marques, paper_cifar, paper_mnist, resnet18, 34 or 50, vgg11, 13, 16 or 19; for volumes, "
+    "cosmoflow, cosmoflow_bn (with batch norm) or cosmoflow_small, which predict the set's targets, and unet3d or "
+    "unet3d_small, which tell the class of each voxel.",
 )
 _DATASET = flags.DEFINE_string(
-    "dataset", _DEFAULTS.dataset, "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10."
+    "dataset",
+    _DEFAULTS.dataset,
+    "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10; for a model of volumes, a "
+    "directory that python -m mtf_hetero.data convert or simulate has made, at the same path on each worker.",
 )
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where prepared sets are; by default ~/tensorflow_datasets.")
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "Directory of checkpoints and summaries; training resumes there. By default a new temporary one."
 )
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", _DEFAULTS.batch_size, "Images per step.")
-_TRAIN_EPOCHS = flags.DEFINE_integer("train_epochs", _DEFAULTS.train_epochs, "How often each training image is seen.")
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", _DEFAULTS.batch_size, "Images or volumes per step.")
+_TRAIN_EPOCHS = flags.DEFINE_integer(
+    "train_epochs", _DEFAULTS.train_epochs, "How often each training image or volume is seen."
+)
 _AUGMENT = flags.DEFINE_bool(
-    "augment", _DEFAULTS.augment, "Training images are padded by 4 pixels, cropped and flipped at random."
+    "augment",
+    _DEFAULTS.augment,
+    "Training images are padded by 4 pixels, cropped and flipped at random; volumes are mirrored, and height and width "
+    "exchanged where they are equal.",
 )
 _MAX_STEPS = flags.DEFINE_integer("max_steps", None, "The step at which to stop; by default that of the last epoch.")
 _OPTIMIZER = flags.DEFINE_string("optimizer", _DEFAULTS.optimizer, f"One of {', '.join(config_lib.OPTIMIZERS)}.")
@@ -51,13 +68,14 @@ _LEARNING_RATE = flags.DEFINE_float("learning_rate", None, "By default the optim
 _LEARNING_RATE_SCHEDULE = flags.DEFINE_string(
     "learning_rate_schedule",
     _DEFAULTS.learning_rate_schedule,
-    "linear: the rate falls to zero at the last step; or constant, as in the paper.",
+    "linear or cosine: the rate falls to zero at the last step; or constant, as in the paper.",
 )
 _MESH_SHAPE = flags.DEFINE_string("mesh_shape", None, "Such as rows:2;cols:2; by default all:N with the N devices.")
 _LAYOUT = flags.DEFINE_string(
     "layout",
     _DEFAULTS.layout,
     "A recipe (batch, even, filters), which divides over the first mesh axis, or hybrid, over one or two axes, or "
+    "spatial, which divides depth, height and width over mesh axes in turn, and the batch over one called batch, or "
     "rules such as conv1/filters:all;conv2/channels:all, for dimensions of the model.",
 )
 _LIST_SPEED = flags.DEFINE_string(
@@ -89,6 +107,12 @@ _DENSE_ROUNDS = flags.DEFINE_bool(
     _DEFAULTS.dense_rounds,
     "With --layout=hybrid: one member's examples pass the dense layers after another's, which takes less memory.",
 )
+_RECOMPUTE = flags.DEFINE_list(
+    "recompute",
+    [],
+    "With a model of volumes: stages, such as conv1,conv2 or down1,up1, that the backward pass computes once more, so "
+    "that their maps take no memory until then; or all. --dry_run shows what that saves.",
+)
 _DEVICES = flags.DEFINE_list(
     "devices",
     None,
@@ -107,7 +131,7 @@ _LOCAL_CLUSTER = flags.DEFINE_string(
     None,
     "Starts workers on this machine, each with so many cores, such as 1.0,0.5,0.25: unequal devices to try things on.",
 )
-_SEED = flags.DEFINE_integer("seed", _DEFAULTS.seed, "Seed of the initial values and of the order of the images.")
+_SEED = flags.DEFINE_integer("seed", _DEFAULTS.seed, "Seed of the initial values and of the order of the data.")
 _SAVE_CHECKPOINTS_SECS = flags.DEFINE_integer(
     "save_checkpoints_secs", _DEFAULTS.save_checkpoints_secs, "Seconds between checkpoints."
 )
@@ -153,6 +177,7 @@ def read_config() -> config_lib.Config:
         measure_seconds=_MEASURE_SECONDS.value,
         dense_shares=_DENSE_SHARES.value,
         dense_rounds=_DENSE_ROUNDS.value,
+        recompute=tuple(_RECOMPUTE.value),
         devices=None if _DEVICES.value is None else tuple(_DEVICES.value),
         workers=_WORKERS.value,
         local_cluster=_LOCAL_CLUSTER.value,

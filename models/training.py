@@ -7,19 +7,18 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from layouts import LAYOUTS
-from layouts.hybrid import batch_sizes, member_sizes
-from models import measured, network
-from models.config import AUTO, HYBRID, Config, parse_list_speed, parse_memory_limit, parse_shares
+from models import command_line, inputs, measured, meshes, network
+from models.config import Config, parse_memory_limit
 from models.registry import MODELS, Model
+from models.tasks import Task
 from mtf_hetero import Layout, data, memory, profile, tf
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.hooks import ProgressHook
-from mtf_hetero.layout import convert_to_mesh_shape
 from mtf_hetero.trace import TraceHook
 
 LOST = 1
@@ -66,12 +65,13 @@ class Run:
       config: what the user asked for.
       model: the model.
       dataset: the data.
+      task: what the model is to tell of them.
       layout: how the tensors lie on the mesh.
       cluster: where it takes place.
       devices: one per processor.
       model_dir: directory of checkpoints and summaries.
       batch: sizes of the dimensions of the batch.
-      dense_rounds: sizes of the parts of its last dimension that pass the dense layers in turn; None: all at once.
+      build: from an mtf.Tensor of images, and `training`, to outputs.
       parameters: number of trainable parameters.
       split_dims: the dimensions of the graph that the layout splits, as (name, size).
       notes: lines for the user, about the workers and about the speeds that were measured.
@@ -79,13 +79,14 @@ class Run:
 
     config: Config
     model: Model
-    dataset: data.Dataset
+    dataset: inputs.Dataset
+    task: Task
     layout: Layout
     cluster: Cluster
     devices: tuple[str, ...]
     model_dir: str
     batch: tuple[int, ...]
-    dense_rounds: tuple[int, ...] | None
+    build: Callable[..., Any]
     parameters: int
     split_dims: tuple[tuple[str, int], ...]
     notes: tuple[str, ...] = ()
@@ -103,28 +104,36 @@ class Run:
             save_checkpoints_secs=self.config.save_checkpoints_secs,
             save_summary_steps=_SUMMARY_STEPS,
             log_step_count_steps=None,  # the ProgressHook's business
-            session_config=self.cluster.session_config(),
+            session_config=self._session_config(),
             master=self.cluster.target,
             workers=self.cluster.workers,
         )
         model_fn = functools.partial(
             network.model_fn,
-            build=functools.partial(self.model.build, classes=self.dataset.classes, dense_rounds=self.dense_rounds),
+            build=self.build,
             optimizer=_optimizer(self.config, self.total_steps),
+            task=self.task,
             layout=self.layout,
             devices=self.devices,
             batch=self.batch,
+            image_shape=self.dataset.image_shape,
             wire_dtype=self.config.wire_dtype,
         )
         return Estimator(model_fn, self.model_dir, run_config)
 
+    def _session_config(self) -> Any:
+        config = self.cluster.session_config()
+        if self.model.takes_volumes:
+            # TensorFlow 2.21 with oneDNN makes one operation of a pad, a Conv3D and a leaky relu, without the relu
+            config.graph_options.rewrite_options.remapping = 2  # RewriterConfig.OFF
+        return config
+
     def describe(self) -> str:
         """The model, the data, the mesh, and how each split dimension is divided."""
-        height, width, channels = self.dataset.image_shape
+        what = self.task.describe()
         lines = [
             f"{self.config.model}: {self.parameters:,} parameters",
-            f"{self.dataset.name}: {self.dataset.train_size:,} training and {self.dataset.test_size:,} test images of "
-            f"{height} x {width} x {channels}",
+            f"{inputs.describe(self.dataset)}{', ' if what else ''}{what}",
             *map(shorten, self.notes),
             shorten(f"mesh {self.layout.mesh_text} on {', '.join(self.devices)}"),
         ]
@@ -137,7 +146,20 @@ class Run:
     def describe_memory(self) -> str:
         """What each device holds at the moment of a step when it holds most, by the lowered graph."""
         with tf.Graph().as_default():
-            built = _build(self.config, self.dataset, self.batch, self.dense_rounds)
+            tf.train.create_global_step()
+            batches = self.train_input()
+            if not isinstance(batches, tuple):
+                batches = tf.data.make_initializable_iterator(batches).get_next()
+            features, labels = batches
+            built = network.build_training(
+                features["image"],
+                labels,
+                build=self.build,
+                optimizer=_optimizer(self.config, self.total_steps),
+                task=self.task,
+                batch=self.batch,
+                image_shape=self.dataset.image_shape,
+            )
             lowering = network.lower(built, self.layout, self.devices, self.config.wire_dtype)
             fetches = [lowering.export_to_tf_tensor(built.loss)]
             fetches += [lowering.lowered_operation(op) for op in built.updates]
@@ -155,50 +177,64 @@ class Run:
         """Trains, tests, and says how it went; returns the exit code."""
         print(self.describe(), flush=True)
         tf.logging.set_verbosity(tf.logging.WARN)
-        throughput = _ThroughputHook()
         try:
-            self.estimator.train(
-                self.train_input,
-                hooks=[
-                    ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS),
-                    throughput,
-                    TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps, self.devices),
-                ],
-                max_steps=self.total_steps,
-            )
+            with data.unreadable_as_value_error():
+                self._train_and_test()
         except tf.train.NanLossDuringTrainingError:
             print(
                 f"error: the loss is not a number any more; lower --learning_rate; {self.how_to_resume()}",
                 file=sys.stderr,
             )
             return LOST
-        # A worker that is lost during the test is named by a warning
-        tf.logging.set_verbosity(tf.logging.WARN if self.cluster.workers else tf.logging.ERROR)
-        results = self.estimator.evaluate(lambda: self.dataset.test_input_fn(self.config.batch_size))
-        print(f"test accuracy: {results['accuracy']:.4f} of {self.dataset.test_size:,} images")
-        if throughput.steps:
-            print(f"images per second: {throughput.steps_per_second * self.config.batch_size:.1f}")
-        else:
-            print(f"images per second: none, it was trained to step {results['global_step']} before")
-        print(f"checkpoint: {self.estimator.latest_checkpoint()}")
+        except ValueError as error:
+            if not isinstance(error.__cause__, tf.errors.InvalidArgumentError):
+                raise  # it is no damaged file
+            command_line.say(error)
+            return command_line.WRONG_USAGE
         return 0
 
-    def train_input(self) -> Any:
-        """Batches; where the layout splits nothing of an image but the batch, each processor's own slices of them."""
-        batch_size, augment = self.config.batch_size, data.Augmentation() if self.config.augment else None
-        make = functools.partial(
-            self.dataset.train_input_fn,
-            batch_size,
-            self.config.train_epochs,
-            self.config.seed,
-            start_batch=tf.train.get_global_step().read_value(),  # also of a session made anew, after a worker is back
-            augment=augment,
+    def _train_and_test(self) -> None:
+        throughput = _ThroughputHook()
+        self.estimator.train(
+            self.train_input,
+            hooks=[
+                ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS),
+                throughput,
+                TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps, self.devices),
+            ],
+            max_steps=self.total_steps,
         )
-        batch = network.batch_shape(self.batch)
-        split = {dim for dim in (*batch, "height", "width", "channels") if self.layout.axis_of(dim) is not None}
-        if not split or not split.issubset(batch):
-            return make()
-        return data.laid_out_batches(make, self.layout, batch, self.devices)
+        # A worker that is lost during the test is named by a warning
+        tf.logging.set_verbosity(tf.logging.WARN if self.cluster.workers else tf.logging.ERROR)
+        unit = inputs.unit(self.dataset)
+        if self.dataset.test_size:
+            results = self.test()
+            print(self.task.report(results, f"{self.dataset.test_size:,} {unit}"))
+        else:
+            print(f"not tested: there are no test {unit}")
+        if throughput.steps:
+            print(f"{unit} per second: {throughput.steps_per_second * self.config.batch_size:.1f}")
+        else:
+            step = self.estimator.get_variable_value(tf.GraphKeys.GLOBAL_STEP)
+            print(f"{unit} per second: none, it was trained to step {step} before")
+        print(f"checkpoint: {self.estimator.latest_checkpoint()}")
+
+    def train_input(self) -> Any:
+        """Training batches; where they can be read in slices, each processor's own."""
+        return inputs.for_training(self.dataset, self.config, self.layout, self.batch, self.devices)
+
+    def test_input(self) -> Any:
+        """Test batches, the same."""
+        return inputs.for_test(self.dataset, self.config.batch_size, self.layout, self.batch, self.devices)
+
+    def test(self, batches: int | None = None) -> dict[str, Any]:
+        """The metrics of the last checkpoint.
+
+        Args:
+          batches: how many, from the first on; None: the whole test set.
+        """
+        whole = -(-self.dataset.test_size // self.config.batch_size)
+        return self.estimator.evaluate(self.test_input, steps=whole if batches is None else min(batches, whole))
 
 
 def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
@@ -221,35 +257,40 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         raise ValueError(
             f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, or rules such as conv1/filters:all"
         )
-    dataset = data.load(config.dataset, config.data_dir)
-    if config.batch_size > dataset.train_size:
-        raise ValueError(
-            f"--batch_size is {config.batch_size}, but {config.dataset} has {dataset.train_size} training images; "
-            "give a smaller one"
-        )
+    model = MODELS[config.model]
+    for name, wanted, known in (
+        ("recompute", config.recompute, model.recomputes),
+        ("dense_rounds", config.dense_rounds, not model.takes_volumes),
+    ):
+        if wanted and not known:
+            raise ValueError(f"--{name} is given, which --model={config.model} does not know; leave it out")
+    dataset = inputs.load(config, model)
+    task = model.task.of(dataset)
     cluster, notes = _cluster(config, stack)
     if config.memory_limit is not None:
         parse_memory_limit(config.memory_limit, len(cluster.devices))
-    empty = _mesh(config, cluster.devices)
-    batch, rounds = _batch(config, empty)
+    empty = meshes.make_mesh(config, cluster.devices)
+    batch, rounds = meshes.divide_batch(config, empty)
+    build = _builder(config, task, rounds)
     with tf.Graph().as_default():
-        built = _build(config, dataset, batch, rounds)
-        layout = _layout(config, built.graph, empty)
+        built = _build(config, dataset, task, batch, build)
+        layout = meshes.make_layout(config, built.graph, empty)
         network.lower(built, layout, cluster.devices)
     if config.model_dir is not None:
         _check_checkpoint(config.model_dir, {v.name: v.shape.to_integer_list for v in built.graph.all_variables})
     return Run(
         config=config,
-        model=MODELS[config.model],
+        model=model,
         dataset=dataset,
+        task=task,
         layout=layout,
         cluster=cluster,
         devices=cluster.devices,
         model_dir="" if config.dry_run else _make_model_dir(config.model_dir),
         batch=batch,
-        dense_rounds=rounds,
+        build=build,
         parameters=sum(v.size for v in built.graph.trainable_variables),
-        split_dims=_split_dims(built.graph, layout),
+        split_dims=meshes.split_dims(built.graph, layout),
         notes=notes,
     )
 
@@ -267,7 +308,7 @@ def measure(run: Run) -> Run:
         limits = dict(zip(run.devices, parsed, strict=True))
     seconds = config.measure_seconds
     choice = measured.choose(
-        lambda: _build(config, run.dataset, run.batch, run.dense_rounds).graph,
+        lambda: _build(config, run.dataset, run.task, run.batch, run.build).graph,
         run.layout,
         run.cluster,
         memory_limits=limits,
@@ -284,28 +325,42 @@ def measure(run: Run) -> Run:
     )
 
 
+def _builder(config: Config, task: Task, rounds: tuple[int, ...] | None) -> Callable[..., Any]:
+    """The model's builder with all of its configuration."""
+    changes = dict(task.config)
+    if rounds is not None:
+        changes["dense_rounds"] = rounds
+    if config.recompute:
+        changes["recompute"] = config.recompute
+    return functools.partial(MODELS[config.model].build, **changes)
+
+
 def _build(
-    config: Config, dataset: data.Dataset, batch: tuple[int, ...], rounds: tuple[int, ...] | None
+    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., Any]
 ) -> network.Built:
     """The training step, on no images, in the default graph."""
     tf.train.create_global_step()
+    image, label = inputs.blank(dataset, config.batch_size)
     return network.build_training(
-        tf.zeros([config.batch_size, *dataset.image_shape]),
-        tf.zeros([config.batch_size], tf.int32),
-        build=functools.partial(MODELS[config.model].build, classes=dataset.classes, dense_rounds=rounds),
+        image,
+        label,
+        build=build,
         optimizer=_optimizer(config, _total_steps(config, dataset)),
+        task=task,
         batch=batch,
     )
 
 
-def _total_steps(config: Config, dataset: data.Dataset) -> int:
+def _total_steps(config: Config, dataset: inputs.Dataset) -> int:
     steps = config.train_epochs * dataset.train_size // config.batch_size
     return steps if config.max_steps is None else min(steps, config.max_steps)
 
 
 def _optimizer(config: Config, total_steps: int) -> network.Optimizer:
-    decay_steps = total_steps if config.learning_rate_schedule == "linear" else None
-    return network.Optimizer(config.optimizer, config.learning_rate, decay_steps)
+    schedule = config.learning_rate_schedule
+    if schedule == "constant":
+        return network.Optimizer(config.optimizer, config.learning_rate)
+    return network.Optimizer(config.optimizer, config.learning_rate, total_steps, schedule)
 
 
 def _cluster(config: Config, stack: contextlib.ExitStack) -> tuple[Cluster, tuple[str, ...]]:
@@ -327,87 +382,6 @@ def _cluster(config: Config, stack: contextlib.ExitStack) -> tuple[Cluster, tupl
     if cluster.workers and not config.local_cluster:
         notes.append(cluster.describe())
     return cluster, tuple(notes)
-
-
-def _mesh(config: Config, devices: tuple[str, ...]) -> Layout:
-    """A layout of the mesh and the shares, without rules."""
-    mesh_shape = convert_to_mesh_shape(config.mesh_shape or f"all:{len(devices)}")
-    if not mesh_shape:
-        raise ValueError(f"--mesh_shape is {config.mesh_shape!r}, which has no axis; write one such as all:3")
-    shares = {} if config.list_speed in (None, AUTO) else parse_list_speed(config.list_speed, mesh_shape[0][0])
-    layout = Layout(mesh_shape, (), shares)
-    if layout.size != len(devices):
-        raise ValueError(
-            f"mesh {layout.mesh_text} has {layout.size} processors, but there are {len(devices)} devices, "
-            f"{','.join(devices)}; give one device per processor with --devices, or another --mesh_shape"
-        )
-    return layout
-
-
-def _batch(config: Config, empty: Layout) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Sizes of the batch's dimensions, and of the parts of its last one that pass the dense layers in turn."""
-    if config.layout != HYBRID:
-        return (config.batch_size,), None
-    sizes = batch_sizes(config.batch_size, empty.mesh_shape, dict(empty.shares))
-    if not config.dense_rounds:
-        return sizes, None
-    return sizes, member_sizes(sizes, empty.mesh_shape, dict(empty.shares))
-
-
-def _layout(config: Config, graph: Any, empty: Layout) -> Layout:
-    """The layout that a recipe or the user's rules make for a graph."""
-    if ":" in config.layout:
-        layout = Layout(empty.mesh_shape, config.layout, empty.shares)
-    else:
-        own = {} if config.dense_shares is None else {"dense_shares": parse_shares(config.dense_shares, "dense_shares")}
-        layout = LAYOUTS[config.layout](graph, mesh_shape=empty.mesh_shape, shares=dict(empty.shares), **own)
-    axes = [axis for axis, _ in layout.mesh_shape]
-    sizes = _sizes(graph)
-    for dim, axis in layout.rules:
-        if axis not in axes:
-            raise ValueError(
-                f"--layout splits {dim!r} over axis {axis!r}, which the mesh {layout.mesh_text} does not have"
-            )
-        if dim not in sizes:
-            raise ValueError(
-                f"--layout splits {dim!r}, which is no dimension of {config.model}; it has {', '.join(sizes)}"
-            )
-    for axis, count in layout.mesh_shape:
-        if count > 1 and axis not in dict(layout.rules).values():
-            raise ValueError(
-                f"mesh axis {axis!r} is used by no rule of layout {config.layout!r}; drop it from --mesh_shape, or "
-                "give rules that split a dimension over it"
-            )
-    _check_tensors(graph, layout)
-    return layout
-
-
-def _check_tensors(graph: Any, layout: Layout) -> None:
-    """Raises ValueError where the layout cannot hold a tensor of the graph."""
-    for shape in _shapes(graph):
-        layout.check(shape)
-        for dim in shape:
-            layout.split(dim.name, dim.size)
-
-
-def _shapes(graph: Any) -> list[Any]:
-    return [tensor.shape for op in graph.operations for tensor in op.outputs]
-
-
-def _sizes(graph: Any) -> dict[str, list[int]]:
-    """{dimension: sizes with which it occurs}, in the order of the graph."""
-    sizes: dict[str, list[int]] = {}
-    for shape in _shapes(graph):
-        for dim in shape:
-            found = sizes.setdefault(dim.name, [])
-            if dim.size not in found:
-                found.append(dim.size)
-    return sizes
-
-
-def _split_dims(graph: Any, layout: Layout) -> tuple[tuple[str, int], ...]:
-    sizes = _sizes(graph)
-    return tuple((name, size) for name in sizes if layout.axis_of(name) is not None for size in sizes[name])
 
 
 def _check_checkpoint(model_dir: str, shapes: Mapping[str, list[int]]) -> None:

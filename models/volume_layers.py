@@ -14,6 +14,7 @@ from mtf_hetero import mtf, tf
 
 Initializer = Callable[[int, int], Any]  # from the numbers of inputs and outputs of a unit
 SPATIAL = ("depth", "height", "width")
+ALL = "all"  # every stage of a network
 
 
 def check_volumes(volumes: Any) -> None:
@@ -57,6 +58,47 @@ def rename(x: Any, spatial: Sequence[str], last: str) -> Any:
 def entered(x: Any, name: str, last: str = "channels") -> Any:
     """What comes into a layer, with the layer's names."""
     return rename(x, [f"{name}/{dim}" for dim in SPATIAL], f"{name}/{last}")
+
+
+def stages_to_recompute(named: Sequence[str], stages: Sequence[str]) -> frozenset[str]:
+    """Those of a network's stages that are named; ALL names each of them.
+
+    Raises:
+      ValueError: there is no such stage.
+    """
+    for name in named:
+        if name != ALL and name not in stages:
+            raise ValueError(f"recompute names {name!r}; it must be {ALL} or some of the stages {', '.join(stages)}")
+    return frozenset(stages if ALL in named else named)
+
+
+def recomputed(stage: Callable[..., Any], *inputs: Any) -> Any:
+    """stage(*inputs), of which only the inputs are kept for the backward pass; that computes the rest once more.
+
+    Each value is computed twice alike, so that the gradients are the same; a batch norm's averages move once. It is
+    mtf.recompute_grad, but for what makes the second time wait for the backward pass: there a sum over all processors,
+    times 1e-30, is added to each input, here each processor waits for its own slice of the gradient, and adds nothing.
+
+    Args:
+      stage: from mtf.Tensors to one mtf.Tensor; it draws no random numbers.
+      *inputs: mtf.Tensors.
+    """
+    return mtf.custom_gradient(stage, _gradient_of_recomputed, list(inputs))
+
+
+def _gradient_of_recomputed(
+    explicit_inputs: list[Any],
+    all_inputs: list[Any],
+    forward_operations: list[Any],
+    outputs: list[Any],
+    output_grads: list[Any],
+) -> list[Any]:
+    again = {x: mtf_hetero.layers.AfterOperation(x, output_grads[0]).outputs[0] for x in explicit_inputs}
+    repeated = [op for op in forward_operations if not isinstance(op, mtf.Assign)]
+    operations, copies = outputs[0].graph.clone_operations(repeated, again)
+    sources = [again.get(x, x) for x in all_inputs]
+    found = mtf.gradients([copies[y] for y in outputs], sources, grad_ys=output_grads, operations=operations)
+    return [mtf.zeros_like(x) if gradient is None else gradient for x, gradient in zip(all_inputs, found, strict=True)]
 
 
 def _variable_dtype(x: Any) -> Any:

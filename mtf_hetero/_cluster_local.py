@@ -189,6 +189,7 @@ class LocalCluster(LimitedProcesses):
 
     Args:
       fractions: as in LimitedProcesses; so are the others.
+      return_memory: starts the workers with --return_memory.
       **options: of LimitedProcesses.
 
     Raises:
@@ -199,8 +200,9 @@ class LocalCluster(LimitedProcesses):
       ...     mesh_impl = UnevenMeshImpl("all:2", "hidden:all", cluster.devices, shares={"all": [2, 1]})
     """
 
-    def __init__(self, fractions: str | Sequence[float], **options: Any) -> None:
+    def __init__(self, fractions: str | Sequence[float], *, return_memory: bool = False, **options: Any) -> None:
         super().__init__(fractions, **options)
+        self._return_memory = return_memory
         self.addresses: list[str] = []
 
     def __enter__(self) -> Any:
@@ -243,6 +245,7 @@ class LocalCluster(LimitedProcesses):
     def _launch(self, index: int, port: int) -> None:
         threads = math.ceil(self.fractions[index])
         command = [sys.executable, "-m", "mtf_hetero.worker", f"--port={port}", "--host=127.0.0.1", "--gpus=none"]
+        command += ["--return_memory"] if self._return_memory else []
         self.start(index, [*command, f"--threads={threads}"])
 
     def _await(self, index: int) -> str:

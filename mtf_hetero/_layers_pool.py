@@ -68,44 +68,81 @@ class Windows:
         Returns:
           tf.Tensor [..., spatial dimensions, channels] with a value per window.
         """
-        padded, padding = self._padded(x, windows)
+        y = self._pooled(*self._padded(x, windows))
+        return y if self._native_padding(windows) == "SAME" else self.weighted(y, windows)
+
+    def _pooled(self, x: Any, padding: str) -> Any:
         arguments = {"ksize": [1, *self.sizes, 1], "strides": [1, *self.strides, 1], "padding": padding}
-        flat = _flat(padded, len(self.sizes))
+        flat = _flat(x, len(self.sizes))
         if self.kind == "max":
             y = (tf.nn.max_pool2d if len(self.sizes) == 2 else tf.nn.max_pool3d)(flat, **arguments)
         else:
             y = (tf.nn.avg_pool2d if len(self.sizes) == 2 else tf.nn.avg_pool3d)(flat, **arguments)
-        y = y if padding == "SAME" else self._weighted(y, windows)
         return _reshape(y, [*x.shape.as_list()[: -len(self.sizes) - 1], *y.shape.as_list()[1:]])
 
-    def gradient(self, dy: Any, windows: Sequence[Interval], x: Any = None, y: Any = None) -> Any:
-        """The gradient to the part of the image that some windows see.
+    def nothing(self, dtype: Any) -> Any:
+        """What a pixel beyond the image is, for windows to pass it over."""
+        return dtype.min if self.kind == "max" else 0
+
+    def partial(self, x: Any, held: Sequence[Interval], windows: Sequence[Interval]) -> Any:
+        """What a box of the image contributes to some windows: their sums over it, or maxima, as `pool` gives them.
+
+        An average is over all of a window; `weighted` makes of the sum of all contributions what `pool` gives.
+
+        Args:
+          x: tf.Tensor [..., spatial dimensions, channels].
+          held: (begin, end) of its spatial dimensions, of which some at least lie in the windows.
+          windows: (begin, end) per spatial dimension.
+        """
+        return self._pooled(fitted(x, held, self.pixels(windows), self.nothing(x.dtype)), "VALID")
+
+    def weighted(self, values: Any, windows: Sequence[Interval]) -> Any:
+        """Averages over whole windows, zeros beyond the image among them, to those that are asked for.
+
+        Args:
+          values: tf.Tensor [..., spatial dimensions, channels].
+          windows: (begin, end) per spatial dimension.
+        """
+        if self.kind == "max" or self.counts_padding or not any(map(any, self._reach(windows))):
+            return values
+        for i, (begin, end) in enumerate(windows):
+            starts = [o * self.strides[i] - self.before[i] for o in range(begin, end)]
+            inside = [min(b + self.sizes[i], self.extents[i]) - max(b, 0) for b in starts]
+            shape = [len(inside) if axis == i else 1 for axis in range(len(windows))]
+            weights = tf.constant([self.sizes[i] / n for n in inside], values.dtype)
+            values *= tf.reshape(weights, [*shape, 1])
+        return values
+
+    def gradient(
+        self, dy: Any, windows: Sequence[Interval], x: Any = None, y: Any = None
+    ) -> tuple[list[Interval], Any]:
+        """The gradient to the pixels that some windows see, those beyond the image among them or not.
 
         Args:
           dy: tf.Tensor [..., spatial dimensions, channels], the gradient to the windows' values.
           windows: (begin, end) per spatial dimension.
-          x: that part of the image, where the maximum is taken.
+          x: the part of the image that they see, where the maximum is taken.
           y: the windows' values, where the maximum is taken.
+
+        Returns:
+          (begin, end) per spatial dimension of these pixels, and the gradient.
         """
-        rank = len(self.sizes)
-        seen = [end - begin for begin, end in self.inside(self.pixels(windows))]
-        shape = [*dy.shape.as_list()[: -rank - 1], *seen, dy.shape.as_list()[-1]]
-        flat = _flat(dy, rank)
+        rank, padding, flat = len(self.sizes), self._native_padding(windows), _flat(dy, len(self.sizes))
+        seen = self.inside(self.pixels(windows)) if padding == "SAME" else self.pixels(windows)
         if self.kind == "max":
-            padded, padding = self._padded(x, windows)
             native = tf.raw_ops.MaxPoolGrad if rank == 2 else tf.raw_ops.MaxPool3DGrad
-            arguments: dict[str, Any] = {"orig_input": _flat(padded, rank), "orig_output": _flat(y, rank), "grad": flat}
+            padded = _flat(self._padded(x, windows)[0], rank)
+            arguments: dict[str, Any] = {"orig_input": padded, "orig_output": _flat(y, rank), "grad": flat}
         else:
-            padding = self._native_padding(windows)
-            extents = seen if padding == "SAME" else [end - begin for begin, end in self.pixels(windows)]
             native = tf.raw_ops.AvgPoolGrad if rank == 2 else tf.raw_ops.AvgPool3DGrad
-            flat = flat if padding == "SAME" else self._weighted(flat, windows)
-            arguments = {"orig_input_shape": [flat.shape.as_list()[0], *extents, shape[-1]], "grad": flat}
+            flat = flat if padding == "SAME" else self.weighted(flat, windows)
+            extents = [end - begin for begin, end in seen]
+            arguments = {
+                "orig_input_shape": [flat.shape.as_list()[0], *extents, flat.shape.as_list()[-1]],
+                "grad": flat,
+            }
         dx = native(ksize=[1, *self.sizes, 1], strides=[1, *self.strides, 1], padding=padding, **arguments)
-        if padding == "VALID" and dx.shape.as_list()[1:-1] != seen:
-            begins = [before for before, _ in self._reach(windows)]
-            dx = tf.slice(dx, [0, *begins, 0], [dx.shape.as_list()[0], *seen, shape[-1]])
-        return _reshape(dx, shape)
+        return seen, _reshape(dx, [*dy.shape.as_list()[: -rank - 1], *dx.shape.as_list()[1:]])
 
     def _reach(self, windows: Sequence[Interval]) -> list[Interval]:
         """By how many pixels some windows reach beyond the image, before and after it."""
@@ -123,20 +160,8 @@ class Windows:
         padding, reach = self._native_padding(windows), self._reach(windows)
         if padding == "VALID" and any(map(any, reach)):
             whole = [(0, 0)] * (x.shape.rank - len(reach) - 1)
-            x = tf.pad(x, [*whole, *reach, (0, 0)], constant_values=x.dtype.min if self.kind == "max" else 0)
+            x = tf.pad(x, [*whole, *reach, (0, 0)], constant_values=self.nothing(x.dtype))
         return x, padding
-
-    def _weighted(self, values: Any, windows: Sequence[Interval]) -> Any:
-        """Averages over whole windows, zeros beyond the image among them, to averages over the part within it."""
-        if self.kind == "max" or self.counts_padding or not any(map(any, self._reach(windows))):
-            return values
-        for i, (begin, end) in enumerate(windows):
-            starts = [o * self.strides[i] - self.before[i] for o in range(begin, end)]
-            inside = [min(b + self.sizes[i], self.extents[i]) - max(b, 0) for b in starts]
-            shape = [len(inside) if axis == i else 1 for axis in range(len(windows))]
-            weights = tf.constant([self.sizes[i] / n for n in inside], values.dtype)
-            values *= tf.reshape(weights, [1, *shape, 1])
-        return values
 
 
 def _flat(x: Any, spatial: int) -> Any:
@@ -201,21 +226,25 @@ class PoolGradientOperation(mtf.Operation):
         rank = len(windows.sizes) + 1
         require_whole(self, lowering, dx.shape.dims[-rank:-1])
 
-        def differentiate(dy: Any, *x_and_y: Any) -> Any:
-            part = windows.gradient(dy, windows.all, *x_and_y)
-            return fitted(part, windows.inside(windows.pixels(windows.all)), [(0, n) for n in windows.extents])
+        whole = [(0, n) for n in windows.extents]
+
+        def differentiate(dy: Any, x: Any = None, y: Any = None) -> Any:
+            x = None if x is None else fitted(x, whole, windows.inside(windows.pixels(windows.all)))
+            seen, part = windows.gradient(dy, windows.all, x, y)
+            return fitted(part, seen, whole)
 
         value = lowering.mesh_impl(self).slicewise(differentiate, *[lowering.tensors[t] for t in self.inputs])
         lowering.set_tensor_lowering(dx, value)
 
 
-def fitted(x: Any, held: Sequence[Interval], wanted: Sequence[Interval]) -> Any:
-    """The wanted pixels of a gradient to those held; the others' is zero.
+def fitted(x: Any, held: Sequence[Interval], wanted: Sequence[Interval], missing: Any = 0) -> Any:
+    """A box of an image, of which another box, that overlaps it, is known.
 
     Args:
       x: tf.Tensor [..., spatial dimensions, channels].
       held: (begin, end) of its spatial dimensions.
       wanted: (begin, end) of those of the result.
+      missing: the value of pixels that are not held.
     """
     both = list(zip(held, wanted, strict=True))
     others = x.shape.rank - len(both) - 1
@@ -223,5 +252,11 @@ def fitted(x: Any, held: Sequence[Interval], wanted: Sequence[Interval]) -> Any:
         begins = [0] * others + [max(w[0] - h[0], 0) for h, w in both] + [0]
         sizes = [min(h[1], w[1]) - max(h[0], w[0]) for h, w in both]
         x = tf.slice(x, begins, [*x.shape.as_list()[:others], *sizes, x.shape.as_list()[-1]])
-    missing = [(max(h[0] - w[0], 0), max(w[1] - h[1], 0)) for h, w in both]
-    return tf.pad(x, [*[(0, 0)] * others, *missing, (0, 0)]) if any(map(any, missing)) else x
+    around = [(max(h[0] - w[0], 0), max(w[1] - h[1], 0)) for h, w in both]
+    return tf.pad(x, [*[(0, 0)] * others, *around, (0, 0)], constant_values=missing) if any(map(any, around)) else x
+
+
+def overlap(one: Sequence[Interval], other: Sequence[Interval]) -> list[Interval] | None:
+    """The box that two boxes share, if there is one."""
+    both = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(one, other, strict=True)]
+    return both if all(begin < end for begin, end in both) else None

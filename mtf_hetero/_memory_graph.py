@@ -17,8 +17,8 @@ _ALIGNMENT = 64  # bytes: TensorFlow shares a slice of a tensor only where it be
 
 # What gives out its input's buffer, and what takes it over where nothing else holds it
 _ALIASES = re.compile(
-    r"Bitcast|CheckNumerics|EnsureShape|Enter|Exit|ExpandDims|Identity|IdentityN|LoopCond|Merge|"
-    r"NextIteration|PreventGradient|Reshape|Snapshot|Squeeze|StopGradient|Switch"
+    r"Bitcast|CheckNumerics|EnsureShape|Enter|Exit|ExpandDims|Identity|IdentityN|InplaceAdd|InplaceUpdate|LoopCond|"
+    r"Merge|NextIteration|PlaceholderWithDefault|PreventGradient|Reshape|Snapshot|Squeeze|StopGradient|Switch"
 )
 _FORWARDS = re.compile(
     r"Abs|Add|AddN|AddV2|BiasAdd|ClipByValue|Div|DivNoNan|Elu|EluGrad|Erf|Exp|Floor|LeakyRelu|"
@@ -53,7 +53,7 @@ def needed(fetches: Iterable[Any]) -> list[Any]:
 
 
 def size_bytes(tensor: Any) -> int:
-    """The size of a tensor; 0 of one that is a handle, or is made of strings.
+    """The size of a tensor; 0 of one that is a handle, is made of strings, or is of no known shape and read by nobody.
 
     Raises:
       ValueError: its shape is not known.
@@ -62,6 +62,8 @@ def size_bytes(tensor: Any) -> int:
     if dtype in (tf.resource, tf.variant, tf.string):
         return 0
     elements = tensor.shape.num_elements()
+    if elements is None and not tensor.consumers():  # as what a fused batch norm keeps for cuDNN
+        return 0
     if elements is None:
         raise ValueError(
             f"tensor {tensor.name!r} has the shape {tensor.shape}, whose size is not known; give the input a fixed "

@@ -3,17 +3,16 @@
 A tensor lives from the beginning of the operation that makes it to the end of the last one that reads it. Some share a
 buffer: an operation may give out its input's (a reshape), or take it over where nothing else needs it any more (an
 addition), and a variable takes over the buffer that is assigned to it. So buffers are counted, as TensorFlow counts
-them, by how many hold them.
+them, by how many hold them. What another device needs is held until it has been sent; there it comes in as a message,
+of which a tensor is made, so that for a moment it is there twice.
 """
 
 import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from mtf_hetero._memory_allocator import Allocator, Chunk
-
 BEGIN, END, SEND, RECEIVED = "begin", "end", "send", "received"
-_LEAST_CACHED_BYTES = 4096  # TensorFlow leaves what is smaller to malloc
+MESSAGES = "messages"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,16 +108,10 @@ class Peak:
     """What an account holds at most, in bytes.
 
     Args:
-      labelled: {label: bytes} of variables, tensors and scratch at the moment when it holds most.
-      resident: what its allocator has taken from the system in the end.
-      in_use: the most that its allocator has given out, with what it gave too much.
-      messages: the most that there was at one time of messages, from when they are sent until a tensor is made of them.
+      labelled: {label: bytes} of variables, tensors, scratch and messages at the moment when it holds most.
     """
 
     labelled: dict[str, int]
-    resident: int = 0
-    in_use: int = 0
-    messages: int = 0
 
     @property
     def total(self) -> int:
@@ -129,20 +122,19 @@ class Peak:
 class _Buffer:
     """Some memory, and how many hold it."""
 
-    __slots__ = ("account", "chunk", "device", "holders", "label", "size_bytes")
+    __slots__ = ("account", "device", "holders", "label", "size_bytes")
 
-    def __init__(self, device: str, account: "_Account", size_bytes: int, label: str, chunk: Chunk | None) -> None:
+    def __init__(self, device: str, account: "_Account", size_bytes: int, label: str) -> None:
         self.device, self.account, self.size_bytes, self.label = device, account, size_bytes, label
-        self.chunk, self.holders = chunk, 1
+        self.holders = 1
 
 
 class _Account:
     """What an account holds now, by label, and what it held when that was most."""
 
     def __init__(self) -> None:
-        self.allocator = Allocator()
         self.now: dict[str, int] = collections.defaultdict(int)
-        self.total = self.most = self.messages = 0
+        self.total = self.most = 0
         self.peak = Peak({})
 
     def add(self, size_bytes: int, label: str) -> None:
@@ -162,27 +154,17 @@ class _Ledger:
 
     @property
     def peaks(self) -> dict[str, Peak]:
-        for account in self._accounts.values():
-            account.peak.resident, account.peak.in_use = account.allocator.resident, account.allocator.most_in_use
         return {name: account.peak for name, account in self._accounts.items() if account.most}
 
     def take(self, device: str, size_bytes: int, label: str) -> _Buffer:
         account = self._accounts[self._names.get(device, device)]
         account.add(size_bytes, label)
-        chunk = account.allocator.take(size_bytes) if size_bytes >= _LEAST_CACHED_BYTES else None
-        return _Buffer(device, account, size_bytes, label, chunk)
-
-    def add_message(self, device: str, size_bytes: int) -> None:
-        account = self._accounts[self._names.get(device, device)]
-        account.messages += size_bytes
-        account.peak.messages = max(account.peak.messages, account.messages)
+        return _Buffer(device, account, size_bytes, label)
 
     def drop(self, buffer: _Buffer, count: int = 1) -> None:
         buffer.holders -= count
         if not buffer.holders:
             buffer.account.add(-buffer.size_bytes, buffer.label)
-            if buffer.chunk is not None:
-                buffer.account.allocator.give_back(buffer.chunk)
 
     def relabel(self, buffer: _Buffer, label: str) -> None:
         if label != buffer.label:
@@ -200,8 +182,9 @@ class _Step:
         variables: Mapping[str, Variable],
         memories: Mapping[str, str],
         accounts: Mapping[str, str],
+        hosts: Mapping[str, str],
     ) -> None:
-        self._nodes = nodes
+        self._nodes, self._hosts = nodes, hosts
         self._readers = readers(nodes, memories)
         self._memories = memories
         self.ledger = _Ledger(accounts)
@@ -211,6 +194,7 @@ class _Step:
         }
         # (node, output, the device that has received it); "": that which made it
         self._tensors: dict[tuple[int, int, str], _Buffer] = {}
+        self._messages: dict[tuple[int, int, str], _Buffer] = {}
         self._scratch: dict[int, _Buffer] = {}
         self._permanent = {
             (index, number): self.ledger.take(node.device, output.size_bytes, node.label)
@@ -302,7 +286,9 @@ class _Step:
 
     def send(self, event: Event) -> None:
         """The message comes in."""
-        self.ledger.add_message(event.device, self._nodes[event.node].outputs[event.output].size_bytes)
+        size_bytes = self._nodes[event.node].outputs[event.output].size_bytes
+        place = self._hosts.get(event.device, event.device)
+        self._messages[event.node, event.output, event.device] = self.ledger.take(place, size_bytes, MESSAGES)
 
     def received(self, event: Event) -> None:
         """A tensor is made of the message."""
@@ -311,7 +297,7 @@ class _Step:
         buffer = self.ledger.take(event.device, node.outputs[event.output].size_bytes, node.label)
         buffer.holders = self._readers[key[:2]][event.device]
         self._tensors[key] = buffer
-        self.ledger.add_message(event.device, -buffer.size_bytes)
+        self.ledger.drop(self._messages.pop(key))
         self.ledger.drop(self._tensors[event.node, event.output, ""])
 
 
@@ -322,6 +308,7 @@ def peaks(
     variables: Mapping[str, Variable] | None = None,
     memories: Mapping[str, str] | None = None,
     accounts: Mapping[str, str] | None = None,
+    hosts: Mapping[str, str] | None = None,
 ) -> dict[str, Peak]:
     """What each account holds at most.
 
@@ -331,10 +318,11 @@ def peaks(
       variables: {name: Variable}.
       memories: {device: the memory that it uses}; None: each has its own. Within one memory nothing is copied.
       accounts: {device: the name under which it is reported}; absent: its own.
+      hosts: {device: the device in whose memory its messages are}; absent: in its own.
     """
     if memories is None:
         memories = {node.device: node.device for node in nodes}
-    step = _Step(nodes, variables or {}, memories, accounts or {})
+    step = _Step(nodes, variables or {}, memories, accounts or {}, hosts or {})
     for event in events:
         step.on(event)
     return step.ledger.peaks

@@ -213,6 +213,38 @@ def fetch(xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any], wir
     return results
 
 
+def receive(
+    xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any], wire_dtype: Any = None, sent: Any = None
+) -> list[list[tuple[Any, Any]]]:
+    """The pieces that each processor lacks of a box, as they come: a halo that is not joined to the slice.
+
+    Args:
+      xs: one tensor per processor.
+      devices: one device per processor.
+      windows: one `blocks.Window` per processor.
+      wire_dtype: as in `allreduce`.
+      sent: a dict for what is sent, {}; with the same one, a piece that is received again is not sent again.
+
+    Returns:
+      (blocks.Piece, tensor) of each, per processor.
+    """
+    wire_dtype = _wire_between(devices, wire_dtype)
+    cut_out = _cutter(xs, devices, wire_dtype)
+    sent = {} if sent is None else sent
+    results = []
+    for pnum, (device, window) in enumerate(zip(devices, windows, strict=True)):
+        own = []
+        for piece in window.pieces:
+            if piece.source != pnum:
+                key = (xs[piece.source].ref(), piece.begin, piece.size)
+                if key not in sent:
+                    sent[key] = cut_out(piece)
+                with tf.device(device):
+                    own.append((piece, _unpack(sent[key], xs[0].dtype)))
+        results.append(own)
+    return results
+
+
 def _reshaped(x: Any, plan: Any) -> Any:
     """The last steps of a `blocks.Move`, once its pieces are joined."""
     for shape, begin, size in plan.reshapes:

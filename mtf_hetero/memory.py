@@ -5,10 +5,13 @@ Example:
   >>> train = tf.group([lowering.lowered_operation(op) for op in updates])
   >>> print(memory.table(memory.estimate(lowering, [train])))
 
-The estimate runs nothing. It follows the order in which TensorFlow would run a step (`_memory_order`), counts what is
-alive at each moment (`_memory_liveness`), and plays what TensorFlow's allocator makes of that (`_memory_allocator`).
+The estimate runs nothing. It follows the order in which TensorFlow would run a step (`_memory_order`), and counts what
+is alive at each moment (`_memory_liveness`). A process on a CPU takes as much where it gives back what it frees, as a
+worker does (`mtf_hetero.worker`). Left to themselves, TensorFlow's allocator and the C library keep what was freed, and
+a process takes up to twice as much.
 """
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -19,34 +22,37 @@ from typing import Any
 from mtf_hetero import _memory_graph, _memory_liveness, _memory_order
 from mtf_hetero._compat import tf
 from mtf_hetero._memory_graph import GRADIENTS, OPTIMIZER, WEIGHTS
+from mtf_hetero._memory_liveness import MESSAGES
 
-RUNTIME_BYTES = 15_000_000  # by which a worker grows in its first steps of a network of no size (measured on LeNet)
-_STEPS = 20  # after which the allocator has come to take little more
+RUNTIME_BYTES = 15_000_000  # by which a worker grows in its first steps of a network of no size
+OPERATION_BYTES = 0  # by which it grows for each operation
+_STEPS = 20  # simulated, each in an order of its own
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What a device holds at the moment of a step when it holds most, in bytes; and what that takes.
+    """What a device holds at the moment of a step when it holds most, in bytes.
 
     Args:
       weights: the device's slices of the trainable variables.
       optimizer: its slices of all other variables.
       gradients: of weights, and what the optimizer makes of them.
-      activations: everything else: activations and their gradients, constants, what is received.
-      taken: what a measurement should show after some steps. TensorFlow's allocator keeps what it has, and leaves gaps:
-        of a CPU, by how much its process has grown (`ProcessPeaks`); of a GPU, the allocator's peak (`gpu_peaks`).
+      activations: everything else: activations and their gradients, constants, what was received.
+      messages: what is being received, until a tensor is made of it; of a CPU only, since it is in the host's memory.
+      runtime: what TensorFlow itself takes in a CPU's process once it trains: code, executors, connections.
     """
 
     weights: int
     optimizer: int
     gradients: int
     activations: int
-    taken: int
+    messages: int
+    runtime: int
 
     @property
     def peak(self) -> int:
-        """All that is alive."""
-        return self.weights + self.optimizer + self.gradients + self.activations
+        """All of it."""
+        return sum(dataclasses.astuple(self))
 
 
 def estimate(
@@ -80,27 +86,30 @@ def estimate(
     events = itertools.chain.from_iterable(
         _memory_order.events(nodes, memories=memories, threads=threads, seed=seed) for seed in range(_STEPS)
     )
-    peaks = _memory_liveness.peaks(nodes, events, variables=variables, memories=memories, accounts=accounts)
-    held = {account: {WEIGHTS: 0, OPTIMIZER: 0} for account in peaks}
+    hosts = {device: places.process(device) for device in found if places.kind(device) != "CPU"}
+    peaks = _memory_liveness.peaks(
+        nodes, events, variables=variables, memories=memories, accounts=accounts, hosts=hosts
+    )
+    held = {account: {WEIGHTS: 0, OPTIMIZER: 0} for account in accounts.values()}
     for variable in variables.values():
         held[accounts[variable.device]][variable.label] += variable.size_bytes
-    kinds = {account: places.kind(device) for device, account in accounts.items()}
+    counts = collections.Counter(accounts[node.device] for node in nodes if places.kind(node.device) == "CPU")
     return {
-        account: _estimate(peaks[account], held[account], on_cpu=kinds[account] == "CPU")
+        account: _estimate(peaks[account], held[account], operations=counts[account])
         for account in dict.fromkeys(accounts.values())
         if account in peaks
     }
 
 
-def _estimate(peak: _memory_liveness.Peak, held: Mapping[str, int], *, on_cpu: bool) -> Estimate:
-    gradients = peak.labelled.get(GRADIENTS, 0)
-    messages = peak.messages if on_cpu else 0  # they are in the memory of the host
+def _estimate(peak: _memory_liveness.Peak, held: Mapping[str, int], *, operations: int) -> Estimate:
+    gradients, messages = peak.labelled.get(GRADIENTS, 0), peak.labelled.get(MESSAGES, 0)
     return Estimate(
         weights=held[WEIGHTS],
         optimizer=held[OPTIMIZER],
         gradients=gradients,
-        activations=peak.total - held[WEIGHTS] - held[OPTIMIZER] - gradients + messages,
-        taken=peak.resident + messages + RUNTIME_BYTES if on_cpu else peak.in_use,
+        activations=peak.total - held[WEIGHTS] - held[OPTIMIZER] - gradients - messages,
+        messages=messages,
+        runtime=RUNTIME_BYTES + operations * OPERATION_BYTES if operations else 0,
     )
 
 
@@ -158,11 +167,15 @@ class ProcessPeaks:
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids = tuple(pids)
         self.baseline = tuple(_status_bytes(pid, "VmRSS") for pid in self._pids)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets the peaks so far, that of making the variables for instance, and keeps the baseline."""
         for pid in self._pids:
             pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")  # VmHWM counts from now on
 
     def read(self) -> tuple[int, ...]:
-        """The peak of each process since then, less its baseline, in bytes."""
+        """The peak of each process since it was last restarted, less its baseline, in bytes."""
         peaks = [_status_bytes(pid, "VmHWM") for pid in self._pids]
         return tuple(peak - baseline for peak, baseline in zip(peaks, self.baseline, strict=True))
 
@@ -184,13 +197,13 @@ def _status_bytes(pid: int, field: str) -> int:
 
 
 def table(estimates: Mapping[str, Estimate], measured: Mapping[str, int] | None = None) -> str:
-    """What each device needs, in megabytes (10^6 bytes); what was measured beside what is taken.
+    """What each device needs, in megabytes (10^6 bytes); beside it what was measured.
 
     Args:
       estimates: {device: Estimate}.
       measured: {device: bytes}.
     """
-    columns = ["weights", "optimizer", "gradients", "activations", "peak", "taken"]
+    columns = [*(field.name for field in dataclasses.fields(Estimate)), "peak"]
     width = max([len("MB"), *map(len, estimates)])
     lines = [f"{'MB':{width}} " + " ".join(f"{name:>11}" for name in columns)]
     if measured is not None:
@@ -199,6 +212,6 @@ def table(estimates: Mapping[str, Estimate], measured: Mapping[str, int] | None 
         line = f"{device:{width}} " + " ".join(f"{getattr(found, name) / 1e6:11.1f}" for name in columns)
         if measured is not None:
             peak = measured.get(device, math.nan)
-            line += f" {peak / 1e6:11.1f} {100 * (found.taken / peak - 1):+6.1f} %" if peak == peak else f" {'-':>11}"
+            line += f" {peak / 1e6:11.1f} {100 * (found.peak / peak - 1):+6.1f} %" if peak == peak else f" {'-':>11}"
         lines.append(line)
     return "\n".join(lines)

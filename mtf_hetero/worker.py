@@ -12,6 +12,8 @@ Exit codes: 2 for a wrong flag or a port in use (one line says which), 130 after
 """
 
 import argparse
+import contextlib
+import ctypes
 import getpass
 import os
 import signal
@@ -25,6 +27,8 @@ from mtf_hetero._compat import tf
 from mtf_hetero.cluster import task_of_environment
 
 _MAX_CPUS = 128
+_RETURNED_BYTES = 2**16  # of what is as large; gRPC receives in blocks of this size
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in glibc's malloc.h
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -41,6 +45,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cpus", type=int, default=1, help="logical CPU devices (default: 1)")
     parser.add_argument("--gpus", default="all", help="all, none, or numbers such as 0,2 (default: all)")
     parser.add_argument("--threads", type=int, default=0, help="threads of the CPU; 0: one per core (default: 0)")
+    parser.add_argument(
+        "--return_memory",
+        action="store_true",
+        help="gives memory back to the system as soon as it is free, so that the worker takes what --dry_run says; "
+        "without it, TensorFlow keeps memory for the next step, which is faster",
+    )
     return parser.parse_args(argv)
 
 
@@ -83,6 +93,15 @@ def _session_config(arguments: argparse.Namespace) -> Any:
     return config
 
 
+def _return_memory() -> None:
+    """Has malloc give back what is freed, where it is glibc's, and TensorFlow use malloc instead of a cache."""
+    os.environ["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"] = "1"  # read when TensorFlow first allocates a tensor
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            mallopt(option, _RETURNED_BYTES)
+
+
 def _start(arguments: argparse.Namespace) -> Any:
     port, config = _port(arguments), _session_config(arguments)
     if port and _in_use(port):
@@ -121,6 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
     signals = (signal.SIGINT, signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before TensorFlow's threads begin, which inherit it
+    if arguments.return_memory:
+        _return_memory()
     try:
         server = _start(arguments)
     except ValueError as error:

@@ -57,7 +57,14 @@ def toy_program(name, **changes):
     return build
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "resnet50" else name
+        for name in sorted(MODELS)
+        if not MODELS[name].takes_volumes
+    ],
+)
 def test_every_model_on_every_layout(name):
     choices = [(recipe, mesh) for recipe in ("batch", "even", "filters", "hybrid") for mesh in MESHES]
     if name not in SMALL:

@@ -14,7 +14,7 @@ from mtf_hetero import Layout, layers, mtf, tf
 
 B, W, C, F = (mtf.Dimension(n, s) for n, s in [("b", 2), ("w", 4), ("c", 2), ("f", 3)])
 SHARES = {2: [3, 1], 3: [5, 2, 1], 5: [5, 1, 2, 1, 3], 8: [1, 2, 1, 3, 1, 1, 2, 1]}
-CASES = [(7, 3), (7, 5), (12, 2), (12, 3), (13, 3), (13, 5), (13, 8)]
+CASES = [(7, 3), (7, 5), (12, 2), (13, 5), (13, 8)]
 CONVOLUTIONS = [*itertools.product((2, 4, 5), (1, 2, 3), ("SAME", "VALID")), (1, 2, "VALID"), (3, 2, "SAME")]
 TRANSPOSED = [*itertools.product((2, 3, 4, 5), (1, 2, 3), ["SAME"]), (2, 2, "VALID"), (3, 3, "VALID")]
 
@@ -129,6 +129,69 @@ def test_overlapping_pools_3d(extent, processors):
         return pooled(feed("x", [B, mtf.Dimension("d", extent), W, mtf.Dimension("v", 3), C]), extent, processors)
 
     check(build, over(processors, "d:x"), dtype=tf.float32)
+
+
+@pytest.mark.parametrize("kind", ["conv", "transposed", "max", "avg", "avg gradient"])
+def test_a_step_leaves_constants_as_they_are(kind):
+    """Halos are added in place. What follows from constants TensorFlow computes once: it must not change."""
+    values = np.random.default_rng(0).normal(size=[2, 12, 4, 2])
+    with tf.Graph().as_default(), tf.Session() as session:
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        x = mtf.import_tf_tensor(mesh, tf.constant(values), mtf.Shape([B, mtf.Dimension("h", 12), W, C]))
+        channels = [F, C] if kind == "transposed" else [C, F]
+        w = mtf.constant(mesh, 1.5, mtf.Shape([*dims_of([3, 3]), *channels]), tf.float64)
+        if kind == "conv":
+            y = mtf.Conv2dOperation(x, w, [1] * 4, "SAME").outputs[0]
+        elif kind == "transposed":
+            y = mtf.Conv2dTransposeOperation(x, w, [1, 2, 2, 1], "SAME").outputs[0]
+        else:
+            y = layers.pool(x, kind=kind[:3], size=3, strides=1, padding=1)
+            if kind == "avg gradient":
+                (y,) = mtf.gradients([mtf.reduce_sum(y * y)], [x])
+        impl = mtf_hetero.UnevenMeshImpl.from_layout(Layout("x:3", "h:x", {"x": SHARES[3]}), ["cpu:0"] * 3)
+        result = mtf_hetero.Lowering(graph, {mesh: impl}).export_to_tf_tensor(y)
+        first = session.run(result)
+        assert np.abs(first).max() > 0
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(result), first)
+
+
+def test_the_interior_waits_for_no_neighbour():
+    """The largest convolution on each device, forward and of both gradients, reads nothing that another device made."""
+    with tf.Graph().as_default() as tf_graph:
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        dims = [mtf.Dimension(*pair) for pair in zip("bdhwc", (1, 12, 6, 6, 2), strict=True)]
+        impl = mtf_hetero.UnevenMeshImpl.from_layout(over(3, "d:x"), [f"cpu:{i}" for i in range(3)])
+        shape = mtf.Shape(dims)
+        parts = []
+        for pnum, device in enumerate(impl.devices):
+            with tf.device(device):
+                parts.append(tf.random.normal(impl.slice_shape(shape, pnum)))
+        x = mtf.import_laid_out_tensor(mesh, impl.LaidOutTensor(parts), shape)
+        w = mtf.get_variable(mesh, "w", mtf.Shape([*dims_of([3, 3, 3]), dims[-1], F]))
+        y = mtf.Conv3dOperation(x, w, [1] * 5, "SAME").outputs[0]
+        gradients = mtf.gradients([mtf.reduce_sum(y)], [x, w])
+        lowering = mtf_hetero.Lowering(graph, {mesh: impl})
+        for gradient in gradients:
+            lowering.export_to_tf_tensor(gradient)
+        kinds = {"Conv3D": 0, "Conv3DBackpropFilterV2": 0, "Conv3DBackpropInputV2": 2}  # and which input is the image
+        for (kind, image), device in itertools.product(kinds.items(), impl.devices):
+            ours = [op for op in tf_graph.get_operations() if op.type == kind and device in op.device.lower()]
+            largest = max(ours, key=lambda op: op.inputs[image].shape.num_elements())
+            assert len(ours) > 1
+            assert {op.device.lower().rpartition(":")[2] for op in ancestors(largest)} <= {device[-1], ""}
+
+
+def ancestors(op):
+    found, todo = set(), [op]
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [x.op for x in op.inputs]
+    return found
 
 
 DILATED = [((3, 2), (2, 3)), ((2, 3), (5, 1)), ((4, 1), (3, 4)), ((1, 3), (4, 2))]

@@ -6,13 +6,27 @@ from types import MappingProxyType
 from benchmarks.cases.accounting import Accounting
 from benchmarks.cases.base import Case
 from benchmarks.cases.cluster_curve import ClusterCurve
+from benchmarks.cases.cosmology import Cosmology
 from benchmarks.cases.heterogeneous import Heterogeneous
 from benchmarks.cases.learning_curve import LearningCurve
 from benchmarks.cases.lowering import Lowering
 from benchmarks.cases.one_device import OneDevice
+from benchmarks.cases.segmentation import Segmentation
+from benchmarks.cases.spatial import Spatial
 from benchmarks.cases.splitbrain import SplitBrain
 
-_ALL = (OneDevice(), Accounting(), Lowering(), LearningCurve(), ClusterCurve(), Heterogeneous(), SplitBrain())
+_ALL = (
+    OneDevice(),
+    Accounting(),
+    Lowering(),
+    LearningCurve(),
+    ClusterCurve(),
+    Heterogeneous(),
+    SplitBrain(),
+    Spatial(),
+    Cosmology(),
+    Segmentation(),
+)
 CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in _ALL})
 
 __all__ = ["CASES", "Case"]

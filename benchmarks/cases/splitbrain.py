@@ -5,7 +5,7 @@
 The networks have the 4096 head and see images of CIFAR-10's shape. Each worker is a process under a CPU quota of the
 kernel, and d times k of them form a mesh: convolutions split the batch over all, dense layers are sharded over the k of
 a group, their batch at once or in k rounds. All ways of a setting take turns on the same workers. Then each way runs
-alone on workers of its own, whose memory is read: the most that a process holds beyond what it held before.
+alone on workers of its own that return memory, which is read: the most that a process holds beyond what it held before.
 
 For meshes that this machine has no cores for, the step is modelled: what a worker takes for its examples alone, and
 what the busiest worker sends and receives over the measured link. The reports mark what is modelled.
@@ -29,7 +29,7 @@ from benchmarks.rows import Writer, summarise
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"
 _WARMUP = 2
-_MEMORY_STEPS = 8  # until a worker takes little more from step to step
+_MEMORY_STEPS = 10  # after which a worker hardly takes more
 _TOLERANCE = 1e-4  # relative, of the losses before and after the first step
 DATA, MODEL, HYBRID, ROUNDS = "data parallel", "model parallel", "hybrid", "in rounds"
 MODELLED = "modelled"
@@ -159,12 +159,13 @@ class SplitBrain(Case):
         }
 
     @contextlib.contextmanager
-    def _chief(self, setting: Setting) -> Any:
+    def _chief(self, setting: Setting, *, return_memory: bool = False) -> Any:
         arguments = {
             "fractions": setting.fractions,
             "network": setting.network,
             "batch_size": setting.batch_size,
             "seed": self.seed,
+            "return_memory": return_memory,
         }
         child = Child(_NETS, arguments)
         try:
@@ -191,11 +192,11 @@ class SplitBrain(Case):
         return rows, timings, about
 
     def _memory(self, setting: Setting, way: str) -> dict[str, Any]:
-        """What the workers hold when a way runs alone, on workers of its own, beside the estimate."""
-        with self._chief(setting) as chief:
+        """What the workers hold when a way runs alone, on workers that return memory, beside the estimate."""
+        with self._chief(setting, return_memory=True) as chief:
             chief.call("add", name=way, watch_memory=True, **setting.ways()[way])
             chief.call("run", name=way, steps=_MEMORY_STEPS)
-            return chief.call("memory", name=way)
+            return {"return_memory": True, **chief.call("memory", name=way)}
 
     def _write_modelled(self, setting: Setting, alone_seconds: float, writer: Writer) -> None:
         """Rows of meshes that are too large for this machine, each worker with a core and this setting's batch."""

@@ -140,13 +140,16 @@ class ClusterNets:
       network: a name in benchmarks.networks.NETWORKS.
       batch_size: images per step.
       seed: of the initial values, the images and the labels.
+      return_memory: as in mtf_hetero.cluster.LocalCluster.
     """
 
-    def __init__(self, fractions: Sequence[float], network: str, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, fractions: Sequence[float], network: str, batch_size: int, seed: int, return_memory: bool = False
+    ) -> None:
         self._network = NETWORKS[network]
         self._values = initial_values(self._network, seed)
         self._images, self._labels = batch(self._network, batch_size, seed)
-        self._local = LocalCluster(fractions)
+        self._local = LocalCluster(fractions, return_memory=return_memory)
         self._cluster: Cluster = self._local.__enter__()
         self._sessions: dict[str, tuple[Any, Step]] = {}
         self._peaks: memory.ProcessPeaks | None = None
@@ -223,13 +226,16 @@ class ClusterNets:
         chosen = [self._cluster.devices[i] for i in (range(len(self._cluster.devices)) if devices is None else devices)]
         with tf.Graph().as_default():
             step = build_step(self._network, self._images, self._labels, recipe=recipe, devices=chosen, **arguments)
+            if watch_memory:
+                self._estimates = memory.estimate(step.lowering, step.fetches)
+                self._peaks = memory.ProcessPeaks(self._local.pids)
             session = tf.Session(self._cluster.target, config=self._cluster.session_config())
             masters = zip(step.masters, self._values, strict=True)
             feed = initial_value_feed({m.op.name: value.reshape(m.shape.as_list()) for m, value in masters})
             session.run(tf.global_variables_initializer(), feed)
             session.run([tf.local_variables_initializer(), step.lowering.copy_masters_to_slices()])
-            if watch_memory:
-                self._watch_memory(step)
+        if self._peaks is not None:
+            self._peaks.restart()
         self._sessions[name] = session, step
         found = {dim.name: dim.size for op in step.built.graph.operations for t in op.outputs for dim in t.shape.dims}
         split = {dim: size for dim, size in found.items() if step.layout.axis_of(dim) is not None}
@@ -271,13 +277,8 @@ class ClusterNets:
             "link": dataclasses.asdict(profile.measure_link(first, second, target=self._cluster.target, config=config))
         }
 
-    def _watch_memory(self, step: Step) -> None:
-        """Notes what the workers hold before a step, once their variables are there."""
-        self._estimates = memory.estimate(step.lowering, step.fetches)
-        self._peaks = memory.ProcessPeaks(self._local.pids)
-
     def memory(self, name: str) -> dict[str, list[int]]:
-        """Per worker: bytes of its weights, its variables and the most that it took beyond them, and the estimates."""
+        """Per worker: bytes of its weights, the most that it took to train beyond what it held, and the estimate."""
         assert self._peaks is not None
         _, step = self._sessions[name]
         layout = step.layout
@@ -286,9 +287,8 @@ class ClusterNets:
         found = [self._estimates[device] for device in self._cluster.devices]
         return {
             "weight_bytes": [4 * size for size in sizes],
-            "peak_bytes": [p + own.weights + own.optimizer for p, own in zip(self._peaks.read(), found, strict=True)],
+            "peak_bytes": list(self._peaks.read()),
             "estimated_bytes": [own.peak for own in found],
-            "taken_bytes": [own.taken for own in found],
         }
 
 
@@ -303,10 +303,10 @@ def _build(
     """The step's program; with a mesh, each processor's slices of images and labels lie where it is."""
     tf.train.create_global_step()
     examples = [len(labels)] if examples is None else list(examples)
-    images, labels = (array.reshape([*examples, *array.shape[1:]]) for array in (images, labels))
-    data = [tf.constant(images), tf.constant(labels)]
+    data: list[Any] = [tf.constant(images), tf.constant(labels)]
     if mesh_impl is not None:
-        data = [_slices(array, models_network.batch_shape(examples), mesh_impl) for array in (images, labels)]
+        whole = [array.reshape([*examples, *array.shape[1:]]) for array in (images, labels)]
+        data = [_slices(array, models_network.batch_shape(examples), mesh_impl) for array in whole]
     config = {"dense_rounds": rounds} if rounds else {}
     return build_training(network, *data, batch=examples, config=config)
 

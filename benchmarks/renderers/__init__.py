@@ -8,10 +8,13 @@ from typing import Any
 from benchmarks.renderers import (
     accounting,
     cluster_curve,
+    cosmology,
     heterogeneous,
     learning_curve,
     lowering,
     one_device,
+    segmentation,
+    spatial,
     splitbrain,
 )
 
@@ -21,10 +24,13 @@ RENDERERS: Mapping[str, Renderer] = MappingProxyType(
     {
         "accounting": accounting.render,
         "cluster_curve": cluster_curve.render,
+        "cosmology": cosmology.render,
         "heterogeneous": heterogeneous.render,
         "learning_curve": learning_curve.render,
         "lowering": lowering.render,
         "one_device": one_device.render,
+        "segmentation": segmentation.render,
+        "spatial": spatial.render,
         "splitbrain": splitbrain.render,
     }
 )

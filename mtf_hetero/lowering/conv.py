@@ -1,27 +1,32 @@
 """Convolutions and their gradients, 2D and 3D, and the transposed ones.
 
 Split input channels give partial sums, split filters give slices of the output, a split batch gives partial sums of
-the kernel's gradient. Where a layout splits the height, width or depth, each processor fetches the halo that its
-windows reach into and convolves without padding.
+the kernel's gradient. Where a layout splits the height, width or depth, each processor convolves its own slice, and
+adds what the halo of its neighbours contributes when it has come: nothing is copied, and the exchange overlaps the
+interior. The gradient of the kernel needs no more than what the convolution has been sent.
 
 Of the two images of a convolution, the *large* one is windowed and the *small* one has a value per window: output
-position o sees the large image from o * stride - before on, for the length of the kernel. A convolution goes from
-large to small, its input gradient and the transposed convolution from small to large.
+position o sees the large image from o * stride - before on, for the length of the kernel; its *taps* count from there.
+A convolution goes from large to small, its input gradient and the transposed convolution from small to large.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from mtf_hetero._compat import mtf
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._layers_pool import fitted, overlap, same_padding
 from mtf_hetero.blocks import Interval
 from mtf_hetero.collectives import cut, reshape
 from mtf_hetero.lowering import convolve
+from mtf_hetero.lowering.halo import Halo, combine, filled, fresh, halos
 from mtf_hetero.lowering.registry import register, require_whole, set_output
-from mtf_hetero.lowering.windows import fetch, own_box
+from mtf_hetero.lowering.windows import own_box
+
+Box = list[Interval]
 
 
 class _Geometry:
-    """Kernel sizes, strides and padding of a convolution between a large and a small image.
+    """Kernel sizes, strides and padding of a convolution between a large and a small image. Boxes are of space alone.
 
     Args:
       op: the mtf.Operation.
@@ -36,36 +41,93 @@ class _Geometry:
         spatial = self.rank - 1
         require_whole(op, lowering, kernel.dims[:spatial], "the window of a convolution")
         self.sizes = [dim.size for dim in kernel.dims[:spatial]]
-        self.strides = list(op._strides[1:-1])
-        self.large = [dim.size for dim in large.dims[-self.rank : -1]]
-        self.small = [dim.size for dim in small.dims[-self.rank : -1]]
-        layout = lowering.mesh_impl(op).layout
-        self.is_split = any(layout.axis_of(dim.name) is not None for dim in large.dims[-self.rank : -1])
+        self.strides = list(op._strides)
+        self._op, self._lowering = op, lowering
+        self._large, self._small = large, small
         self.before = [0] * spatial
         if op._padding == "SAME":
-            needed = [(n - 1) * s + k for n, s, k in zip(self.small, self.strides, self.sizes, strict=True)]
-            self.before = [max(n - size, 0) // 2 for n, size in zip(needed, self.large, strict=True)]
+            extents = [dim.size for dim in large.dims[-self.rank : -1]]
+            self.before = [same_padding(n, k, s)[0] for n, k, s in zip(extents, self.sizes, self._steps, strict=True)]
 
-    def large_window(self, box: Sequence[Interval]) -> list[Interval]:
-        """What an interval of the small image sees of the large one, per spatial dimension."""
+    @property
+    def _steps(self) -> list[int]:
+        return self.strides[1:-1]
+
+    def large(self, pnum: int) -> Box:
+        """A processor's part of the large image."""
+        return own_box(self._op, self._lowering, self._large, pnum)[-self.rank : -1]
+
+    def small(self, pnum: int) -> Box:
+        """A processor's part of the small image."""
+        return own_box(self._op, self._lowering, self._small, pnum)[-self.rank : -1]
+
+    def seen(self, small: Box, taps: Box | None = None) -> Box:
+        """What a box of the small image sees of the large one, with some of the taps."""
+        taps = [(0, k) for k in self.sizes] if taps is None else taps
         return [
-            (begin * s - before, (end - 1) * s - before + k)
-            for (begin, end), s, before, k in zip(box, self.strides, self.before, self.sizes, strict=True)
+            (begin * s - before + first, (end - 1) * s - before + last)
+            for (begin, end), s, before, (first, last) in zip(small, self._steps, self.before, taps, strict=True)
         ]
 
-    def small_window(self, box: Sequence[Interval]) -> list[Interval]:
-        """Which values of the small image see an interval of the large one, per spatial dimension."""
-        windows = []
-        for (begin, end), s, before, k in zip(box, self.strides, self.before, self.sizes, strict=True):
-            first = min(-(-(begin + before - k + 1) // s), (begin + before) // s)
-            windows.append((first, (end - 1 + before) // s + 1))
-        return windows
+    def seeing(self, large: Box) -> Box:
+        """Which values of the small image see a box of the large one; there may be none."""
+        return [
+            (-(-(begin + before - k + 1) // s), (end - 1 + before) // s + 1)
+            for (begin, end), s, before, k in zip(large, self._steps, self.before, self.sizes, strict=True)
+        ]
+
+    def taps(self, large: Box, small: Box) -> Box:
+        """The taps through which a box of the small image sees a box of the large one."""
+        ranges = zip(large, self.seen(small, [(0, 1)] * len(small)), self.sizes, strict=True)
+        return [(max(b - last + 1, 0), min(e - first, k)) for (b, e), (first, last), k in ranges]
+
+    def padding(self, large: Box, small: Box, taps: Box) -> str | None:
+        """The padding by which TensorFlow relates two boxes; None: by none."""
+        asked, valid, same = [], [], []
+        for (b, e), (o, end), (first, _), (j, last), s in zip(
+            large, small, self.seen(small, taps), taps, self._steps, strict=True
+        ):
+            k = last - j
+            asked.append((b - first, end - o))
+            valid.append((0, (e - b - k) // s + 1))
+            # Eigen's 3D convolution begins elsewhere where pixels are left over
+            same.append(same_padding(e - b, k, s) if (end - o - 1) * s + k >= e - b else None)
+        return "VALID" if asked == valid else "SAME" if asked == same else None
+
+    def prepared(self, x: Any, held: Box, small: Box, taps: Box) -> tuple[Any, str]:
+        """A box of the large image as a box of the small one is to see it, and the padding to ask of TensorFlow."""
+        padding = self.padding(held, small, taps)
+        if padding is not None:
+            return x, padding
+        # TensorFlow 2.21's remapper merges a tf.pad, a 3D convolution and a leaky relu, and loses the relu
+        return fresh(fitted(x, held, self.seen(small, taps))), "VALID"
+
+
+def _length(interval: Interval) -> int:
+    return interval[1] - interval[0]
 
 
 def flatten_batch(x: Any, rank: int) -> Any:
     """[..., height, width, channels] to [batch, height, width, channels], the last `rank` dimensions kept."""
     shape = x.shape.as_list()
     return reshape(x, [mtf.list_product(shape[:-rank]), *shape[-rank:]])
+
+
+def _cut(x: Any, held: Box, wanted: Box) -> Any:
+    """A box of an image [batch, spatial dimensions, channels]."""
+    begins = [w[0] - h[0] for h, w in zip(held, wanted, strict=True)]
+    return cut(x, [0, *begins, 0], [x.shape.as_list()[0], *map(_length, wanted), x.shape.as_list()[-1]])
+
+
+def _cut_taps(w: Any, taps: Box) -> Any:
+    return cut(w, [*(begin for begin, _ in taps), 0, 0], [*map(_length, taps), *w.shape.as_list()[-2:]])
+
+
+def _added(y: Any, held: Box, parts: Sequence[tuple[Box, Any]]) -> Any:
+    """An image to boxes of which parts are added."""
+    for box, part in parts:
+        y = combine(y, held, part, box)
+    return y
 
 
 def _axis(op: Any, lowering: Any, dim: Any) -> int | None:
@@ -78,32 +140,43 @@ def _count(op: Any, lowering: Any, name: str, kernel: Any, image: Any) -> None:
     lowering.add_counter(name.replace("/", "_unique/"), computation.size)
 
 
-def _with_window(op: Any, lowering: Any, tensor: Any, geometry: _Geometry, of: Any, *, large: bool) -> Any:
-    """The windows of an image that each processor's slice of another, of shape `of`, needs; all of its channels."""
+def _halos(op: Any, lowering: Any, tensor: Any, geometry: _Geometry, *, large: bool) -> list[Halo]:
+    """What each processor lacks of the image that its slice of the other one takes part in; boxes are of space."""
     rank = geometry.rank
 
-    def box(pnum: int) -> list[Interval]:
-        target = own_box(op, lowering, of, pnum)
-        window = geometry.large_window if large else geometry.small_window
-        channels = own_box(op, lowering, tensor.shape, pnum)[-1]
-        return [*target[:-rank], *window(target[-rank:-1]), channels]
+    def box(pnum: int) -> Box:
+        own = own_box(op, lowering, tensor.shape, pnum)
+        window = geometry.seen(geometry.small(pnum)) if large else geometry.seeing(geometry.large(pnum))
+        return [*own[:-rank], *window, own[-1]]
 
-    return lowering.mesh_impl(op).LaidOutTensor(fetch(op, lowering, tensor, box))
+    found = halos(op, lowering, tensor, box)
+    return [[(box[-rank:-1], flatten_batch(x, rank)) for box, x in own] for own in found]
 
 
 def _to_small(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
     """Convolves; sums over the channels."""
     mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
     geometry = _Geometry(op, lowering, image.shape, output.shape, kernel.shape)
-    x, padding = lowering.tensors[image], op._padding
-    if geometry.is_split:
-        x, padding = _with_window(op, lowering, image, geometry, output.shape, large=True), "VALID"
+    pieces = _halos(op, lowering, image, geometry, large=True)
+
+    def part(x: Any, held: Box, small: Box, w: Any, pnum: int) -> Any:
+        taps = geometry.taps(held, small)
+        x, padding = geometry.prepared(x, held, small, taps)
+        return convolve.forward(x, _cut_taps(w, taps), geometry.strides, padding, mesh_impl.devices[pnum])
 
     def apply(x: Any, w: Any, pnum: int) -> Any:
-        y = convolve.forward(flatten_batch(x, geometry.rank), w, op._strides, padding, mesh_impl.devices[pnum])
-        return reshape(y, mesh_impl.slice_shape(output.shape, pnum))
+        shape, held, small = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum), geometry.small(pnum)
+        x = flatten_batch(x, geometry.rank)
+        w = fresh(w) if pieces[pnum] else w
+        if overlap(geometry.seeing(held), small) is None:
+            y = filled([x.shape.as_list()[0], *shape[-geometry.rank :]], 0, x.dtype)
+        else:
+            y = part(x, held, small, w, pnum)
+        reached = [(box, value, overlap(geometry.seeing(box), small)) for box, value in pieces[pnum]]
+        y = _added(y, small, [(own, part(value, box, own, w, pnum)) for box, value, own in reached if own is not None])
+        return reshape(y, shape)
 
-    y = mesh_impl.slicewise(apply, x, lowering.tensors[kernel], mesh_impl.laid_out_pnum())
+    y = mesh_impl.slicewise(apply, lowering.tensors[image], lowering.tensors[kernel], mesh_impl.laid_out_pnum())
     set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
 
 
@@ -111,26 +184,39 @@ def _to_large(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
     """Does the transposed of a convolution; sums over the filters."""
     mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
     geometry = _Geometry(op, lowering, output.shape, image.shape, kernel.shape)
-    rank = geometry.rank
-    x, padding = lowering.tensors[image], op._padding
-    if geometry.is_split:
-        x, padding = _with_window(op, lowering, image, geometry, output.shape, large=False), "VALID"
+    pieces = _halos(op, lowering, image, geometry, large=False)
+
+    def part(x: Any, held: Box, large: Box, w: Any, pnum: int) -> tuple[Box, Any] | None:
+        """What a box of the small image contributes to one of the large image, or to the part of it that it sees."""
+        seen = overlap(geometry.seen(held), large)
+        if seen is None:
+            return None
+        for target in (large, seen):
+            taps = geometry.taps(target, held)
+            padding = geometry.padding(target, held, taps)
+            if padding is not None:
+                break
+        else:
+            target = geometry.seen(held, taps)
+        extents = [x.shape.as_list()[0], *map(_length, target), mesh_impl.slice_shape(output.shape, pnum)[-1]]
+        y = convolve.input_gradient(
+            extents, _cut_taps(w, taps), x, geometry.strides, padding or "VALID", mesh_impl.devices[pnum]
+        )
+        return (target, y) if padding else (seen, _cut(y, target, seen))
 
     def spread(x: Any, w: Any, pnum: int) -> Any:
-        shape = mesh_impl.slice_shape(output.shape, pnum)
-        x = flatten_batch(x, rank)
-        begins, sizes = [0] * (rank - 1), shape[-rank:-1]
-        if geometry.is_split:  # the windows begin before the slice, and reach beyond it
-            box = own_box(op, lowering, output.shape, pnum)[-rank:-1]
-            firsts = geometry.large_window(geometry.small_window(box))
-            begins = [b - first for (b, _), (first, _) in zip(box, firsts, strict=True)]
-            sizes = [max(e - first, last - first) for (_, e), (first, last) in zip(box, firsts, strict=True)]
-        batch = mtf.list_product(shape[:-rank])
-        large = [batch, *sizes, shape[-1]]
-        y = convolve.input_gradient(large, w, x, op._strides, padding, mesh_impl.devices[pnum])
-        return reshape(cut(y, [0, *begins, 0], [batch, *shape[-rank:]]), shape)
+        shape, large = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum)
+        x = flatten_batch(x, geometry.rank)
+        w = fresh(w) if pieces[pnum] else w
+        own = part(x, geometry.small(pnum), large, w, pnum)
+        if own is None:
+            y = filled([x.shape.as_list()[0], *shape[-geometry.rank :]], 0, x.dtype)
+        else:
+            y = fitted(own[1], own[0], large)
+        reached = [part(value, box, large, w, pnum) for box, value in pieces[pnum]]
+        return reshape(_added(y, large, [found for found in reached if found is not None]), shape)
 
-    y = mesh_impl.slicewise(spread, x, lowering.tensors[kernel], mesh_impl.laid_out_pnum())
+    y = mesh_impl.slicewise(spread, lowering.tensors[image], lowering.tensors[kernel], mesh_impl.laid_out_pnum())
     set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
 
 
@@ -164,15 +250,33 @@ def lower_backprop_filter(op: Any, lowering: Any) -> None:
     large, small = reversed(op.inputs) if op._is_transpose else op.inputs
     kernel, mesh_impl = op.outputs[0].shape, lowering.mesh_impl(op)
     geometry = _Geometry(op, lowering, large.shape, small.shape, kernel)
-    x, padding = lowering.tensors[large], op._padding
-    if geometry.is_split:
-        x, padding = _with_window(op, lowering, large, geometry, small.shape, large=True), "VALID"
+    pieces = _halos(op, lowering, large, geometry, large=True)
+
+    def part(x: Any, held: Box, dy: Any, small: Box, pnum: int) -> Any:
+        """What the pixels of a box contribute through the values that see them."""
+        own = overlap(geometry.seeing(held), small)
+        if own is None:
+            return None
+        taps = geometry.taps(held, own)
+        x, padding = geometry.prepared(x, held, own, taps)
+        shape = mesh_impl.slice_shape(kernel, pnum)
+        dw = convolve.kernel_gradient(
+            x,
+            [*map(_length, taps), *shape[-2:]],
+            _cut(dy, small, own),
+            geometry.strides,
+            padding,
+            mesh_impl.devices[pnum],
+        )
+        missing = [(first, k - last) for (first, last), k in zip(taps, geometry.sizes, strict=True)]
+        return tf.pad(dw, [*missing, (0, 0), (0, 0)]) if any(map(any, missing)) else dw
 
     def differentiate(x: Any, dy: Any, pnum: int) -> Any:
-        x, dy = flatten_batch(x, geometry.rank), flatten_batch(dy, geometry.rank)
-        shape, device = mesh_impl.slice_shape(kernel, pnum), mesh_impl.devices[pnum]
-        return convolve.kernel_gradient(x, shape, dy, op._strides, padding, device)
+        x, dy, own = flatten_batch(x, geometry.rank), flatten_batch(dy, geometry.rank), geometry.small(pnum)
+        parts = [part(value, box, dy, own, pnum) for box, value in [(geometry.large(pnum), x), *pieces[pnum]]]
+        found = [dw for dw in parts if dw is not None]
+        return tf.add_n(found) if found else tf.zeros(mesh_impl.slice_shape(kernel, pnum), x.dtype)
 
-    dw = mesh_impl.slicewise(differentiate, x, lowering.tensors[small], mesh_impl.laid_out_pnum())
+    dw = mesh_impl.slicewise(differentiate, lowering.tensors[large], lowering.tensors[small], mesh_impl.laid_out_pnum())
     set_output(op, lowering, dw, [_axis(op, lowering, dim) for dim in small.shape.dims[:-1]])
     _count(op, lowering, f"conv{op._conv_dimension}d{op._trans}/backprop_filter", kernel, op.inputs[1].shape)

@@ -74,6 +74,7 @@ class Lowering(mtf.Lowering):
         self, graph: Any, mesh_to_impl: Mapping[Any, Any], autostack: bool = True, log_file: str | None = None
     ) -> None:
         self._stack_variables = autostack
+        self.sent: dict[Any, Any] = {}  # pieces of slices that went to other processors
         # mtf calls autostack just before its lowering loop, and that is where the rules go in.
         try:
             super().__init__(graph, mesh_to_impl, autostack=True, log_file=log_file)

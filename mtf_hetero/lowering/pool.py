@@ -1,18 +1,23 @@
 """Pooling and its gradient, mtf's own and ours.
 
-Where a layout splits the height, width or depth, a window can lie on both sides of a boundary: the processor that has
-its output fetches what it lacks of the input, and for the gradient all windows that its slice of the input lies in, and
-all that they see. The gradients are TensorFlow's own operations.
+Where a layout splits the height, width or depth, a window can lie on both sides of a boundary. A maximum and a sum are
+made of those of the parts, so that the processor that has the window needs nothing but its neighbour's pixels or, for
+the gradient of an average, its neighbour's windows, and need not wait for them. The gradients are TensorFlow's own
+operations.
 """
 
+import dataclasses
 from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._layers_pool import Windows, fitted
+from mtf_hetero._layers_pool import Windows, fitted, overlap
 from mtf_hetero.blocks import Interval
+from mtf_hetero.lowering.halo import combine, filled, fresh, halos
 from mtf_hetero.lowering.registry import register, set_output
 from mtf_hetero.lowering.windows import fetch, own_box
+
+Box = list[Interval]
 
 
 def _of_mtf(op: Any, x: Any, y: Any) -> Windows:
@@ -23,70 +28,150 @@ def _of_mtf(op: Any, x: Any, y: Any) -> Windows:
     return Windows(op._pool_fn_string[:3].lower(), tuple(extents), size, size, (0,) * len(size), tuple(counts))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Places:
+    """Where the slices of a pool's image and of its windows' values lie, by (begin, end) per dimension.
+
+    Args:
+      op: the mtf.Operation.
+      lowering: the Lowering.
+      windows: its windows.
+      pixels_shape: mtf.Shape of the image.
+      values_shape: mtf.Shape of the windows' values.
+    """
+
+    op: Any
+    lowering: Any
+    windows: Windows
+    pixels_shape: Any
+    values_shape: Any
+
+    def pixels(self, pnum: int) -> Box:
+        """A processor's pixels; of space alone."""
+        return self.of_space(own_box(self.op, self.lowering, self.pixels_shape, pnum))
+
+    def values(self, pnum: int) -> Box:
+        """A processor's windows; of space alone."""
+        return self.of_space(own_box(self.op, self.lowering, self.values_shape, pnum))
+
+    def of_space(self, box: Box) -> Box:
+        """The part of a box that is of space."""
+        return box[-len(self.windows.sizes) - 1 : -1]
+
+    def seen(self, pnum: int, windows: Box) -> Box:
+        """What some windows see of the image, for a processor's examples and channels."""
+        return self._whole(pnum, self.windows.inside(self.windows.pixels(windows)))
+
+    def covering(self, pnum: int) -> Box:
+        """The windows that lie in a processor's pixels, for its examples and channels; there may be none."""
+        return self._whole(pnum, self.windows.covering(self.pixels(pnum)))
+
+    def _whole(self, pnum: int, space: Box) -> Box:
+        own = own_box(self.op, self.lowering, self.pixels_shape, pnum)
+        return [*own[: -len(space) - 1], *space, own[-1]]
+
+
 def _lower_pool(op: Any, lowering: Any, windows: Windows) -> None:
-    mesh_impl, (x,), rank = lowering.mesh_impl(op), op.inputs, len(windows.sizes) + 1
+    """Each processor pools its slice, and adds, or takes the maximum with, what its neighbours' pieces give."""
+    mesh_impl, (x,) = lowering.mesh_impl(op), op.inputs
+    places = _Places(op, lowering, windows, x.shape, op.outputs[0].shape)
+    pieces = halos(op, lowering, x, lambda pnum: places.seen(pnum, places.values(pnum)))
+    reduction = "MAX" if windows.kind == "max" else "SUM"
 
-    def own_windows(pnum: int) -> list[Interval]:
-        return own_box(op, lowering, op.outputs[0].shape, pnum)[-rank:-1]
+    def pool(slice_: Any, pnum: int) -> Any:
+        own, held = places.values(pnum), places.pixels(pnum)
+        if not pieces[pnum]:
+            return windows.pool(fitted(slice_, held, places.of_space(places.seen(pnum, own))), own)
+        if overlap(held, windows.pixels(own)) is None:
+            y = filled(mesh_impl.slice_shape(op.outputs[0].shape, pnum), windows.nothing(x.dtype), x.dtype)
+        else:
+            y = windows.partial(fresh(slice_), held, own)
+        for box, piece in pieces[pnum]:
+            reached = overlap(windows.covering(places.of_space(box)), own)
+            if reached is not None:
+                y = combine(y, own, windows.partial(piece, places.of_space(box), reached), reached, reduction)
+        return windows.weighted(y, own)
 
-    def seen(pnum: int) -> list[Interval]:
-        own = own_box(op, lowering, x.shape, pnum)
-        return [*own[:-rank], *windows.inside(windows.pixels(own_windows(pnum))), own[-1]]
-
-    patches = mesh_impl.LaidOutTensor(fetch(op, lowering, x, seen))
-    pnums = mesh_impl.laid_out_pnum()
-    set_output(op, lowering, mesh_impl.slicewise(lambda x, pnum: windows.pool(x, own_windows(pnum)), patches, pnums))
+    set_output(op, lowering, mesh_impl.slicewise(pool, lowering.tensors[x], mesh_impl.laid_out_pnum()))
 
 
-def _lower_gradient(op: Any, lowering: Any, windows: Windows, dy: Any, *x_and_y: Any) -> None:
-    mesh_impl, output, rank = lowering.mesh_impl(op), op.outputs[0], len(windows.sizes) + 1
+def _lower_average_gradient(op: Any, lowering: Any, windows: Windows, dy: Any) -> None:
+    """Each processor spreads its own windows' gradient, and adds what its neighbours' windows give to its pixels."""
+    mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
+    places = _Places(op, lowering, windows, output.shape, dy.shape)
+    pieces = halos(op, lowering, dy, places.covering)
 
-    def own_pixels(pnum: int) -> list[Interval]:
-        return own_box(op, lowering, output.shape, pnum)[-rank:-1]
+    def differentiate(slice_: Any, pnum: int) -> Any:
+        own = places.pixels(pnum)
+        seen, dx = windows.gradient(fresh(slice_) if pieces[pnum] else slice_, places.values(pnum))
+        if overlap(seen, own) is None:
+            dx = filled(mesh_impl.slice_shape(output.shape, pnum), 0, output.dtype)
+        else:
+            dx = fitted(dx, seen, own)
+        for box, piece in pieces[pnum]:
+            seen, part = windows.gradient(piece, places.of_space(box))
+            reached = overlap(seen, own)
+            if reached is not None:
+                dx = combine(dx, own, fitted(part, seen, reached), reached)
+        return dx
 
-    def covering(pnum: int) -> list[Interval] | None:
-        own = own_box(op, lowering, dy.shape, pnum)
-        found = windows.covering(own_pixels(pnum))
-        return [*own[:-rank], *found, own[-1]] if all(begin < end for begin, end in found) else None
+    set_output(op, lowering, mesh_impl.slicewise(differentiate, lowering.tensors[dy], mesh_impl.laid_out_pnum()))
 
-    def seen(pnum: int) -> list[Interval] | None:
+
+def _lower_maximum_gradient(op: Any, lowering: Any, windows: Windows, dy: Any, x: Any, y: Any) -> None:
+    """Each processor fetches all windows that lie in its pixels, and all that they see, to find the maxima."""
+    mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
+    places = _Places(op, lowering, windows, x.shape, y.shape)
+
+    def covering(pnum: int) -> Box | None:
+        box = places.covering(pnum)
+        return box if all(begin < end for begin, end in box) else None
+
+    def seen(pnum: int) -> Box | None:
         box = covering(pnum)
-        return box and [*box[:-rank], *windows.inside(windows.pixels(box[-rank:-1])), box[-1]]
+        return box and places.seen(pnum, places.of_space(box))
 
-    def differentiate(pnum: int, dy: Any, x: Any = None, y: Any = None) -> Any:
+    def differentiate(pnum: int, *parts: Any) -> Any:
         box = covering(pnum)
         if box is None:  # only pixels that no window sees
             return tf.zeros(mesh_impl.slice_shape(output.shape, pnum), output.dtype)
-        dx = windows.gradient(dy, box[-rank:-1], x, y)
-        return fitted(dx, windows.inside(windows.pixels(box[-rank:-1])), own_pixels(pnum))
+        dy, x, y = parts
+        held, dx = windows.gradient(dy, places.of_space(box), x, y)
+        return fitted(dx, held, places.pixels(pnum))
 
-    boxes = (covering, seen, covering)
-    parts = [fetch(op, lowering, t, box) for t, box in zip((dy, *x_and_y), boxes, strict=False)]
+    parts = [fetch(op, lowering, t, box) for t, box in ((dy, covering), (x, seen), (y, covering))]
     slices = [mesh_impl.LaidOutTensor(part) for part in parts]
     set_output(op, lowering, mesh_impl.slicewise(differentiate, mesh_impl.laid_out_pnum(), *slices))
 
 
+def _lower_gradient(op: Any, lowering: Any, windows: Windows, dy: Any, x: Any, y: Any) -> None:
+    if windows.kind == "max":
+        _lower_maximum_gradient(op, lowering, windows, dy, x, y)
+    else:
+        _lower_average_gradient(op, lowering, windows, dy)
+
+
 @register(layers.PoolOperation)
 def lower_pool(op: Any, lowering: Any) -> None:
-    """Fetches what the windows see, and pools it."""
+    """As `_lower_pool`."""
     _lower_pool(op, lowering, op.windows)
 
 
 @register(mtf.PoolOperation)
 def lower_mtf_pool(op: Any, lowering: Any) -> None:
-    """As `lower_pool`."""
+    """As `_lower_pool`."""
     _lower_pool(op, lowering, _of_mtf(op, op.inputs[0], op.outputs[0]))
 
 
 @register(layers.PoolGradientOperation)
 def lower_pool_gradient(op: Any, lowering: Any) -> None:
-    """Fetches the windows that the slice of the input lies in, and keeps the slice's part of their gradient."""
-    _lower_gradient(op, lowering, op.windows, *op.inputs)
+    """TensorFlow's own operation, on parts of the image."""
+    dy, *x_and_y = op.inputs
+    _lower_gradient(op, lowering, op.windows, dy, *(x_and_y or (None, None)))
 
 
 @register(mtf.PoolBackPropOperation)
 def lower_mtf_pool_gradient(op: Any, lowering: Any) -> None:
     """As `lower_pool_gradient`."""
     x, y, dy = op.inputs
-    windows = _of_mtf(op, x, y)
-    _lower_gradient(op, lowering, windows, dy, *((x, y) if windows.kind == "max" else ()))
+    _lower_gradient(op, lowering, _of_mtf(op, x, y), dy, x, y)

@@ -1,5 +1,8 @@
 """Reports from rows that are made up here."""
 
+import json
+
+import numpy as np
 import pytest
 
 from benchmarks import report, rows
@@ -7,6 +10,7 @@ from benchmarks.cases.cluster_curve import WAYS
 from benchmarks.cases.lowering import Lowering
 from benchmarks.cases.one_device import CONTENDERS, OURS
 from benchmarks.frameworks import cluster_nets
+from benchmarks.pictures import pack, unpack
 from benchmarks.renderers import RENDERERS
 from benchmarks.rows import Writer, summarise
 from layouts import LAYOUTS
@@ -116,6 +120,68 @@ def write_splitbrain(directory):
     writer.write("vgg11_4096/8/data parallel, modelled", {**modelled, "way": "data parallel"})
 
 
+def write_spatial(directory):
+    writer = Writer("spatial", directory)
+    common = {"network": "conv", "fractions": [1.0, 0.5], "repeats": 5, "steps": 1, "seed": 1, "limits": ["a quota"]}
+    link = {"latency_seconds": 1e-3, "bytes_per_second": 1e9}
+    timed = {**common, "link": link, "call_seconds": 0.01, "loss_error": 1e-7, "extents": [64] * 3}
+    timed |= {"usage": [{"computing": 1.0, "receiving": 0.1, "waiting": 0.2}] * 2, "received_bytes": 4_000_000}
+    timed |= {"overlap": [{"halo_seconds": 0.2, "convolution_seconds": 0.9, "both_seconds": 0.05}] * 2}
+    own = {"bytes": 4_000_000, "messages": 20, "halo_bytes": 1_000_000}
+    for part, way, workers, seconds in (
+        ("conv", "alone", [0], 1.5),
+        ("conv", "even", [0, 1], 1.4),
+        ("conv", "2:1", [0, 1], 1.0),
+        ("strong", "1", [0], 1.5),
+        ("strong", "2", [0, 1], 0.8),
+    ):
+        setting = {"part": part, "setting": f"{part}/W=64/1.0,0.5", "way": way, "workers": workers}
+        halos = [own] * 2 if len(workers) > 1 else [{**own, "bytes": 4, "messages": 1, "halo_bytes": 0}]
+        row = {**timed, **setting, "sizes": {"depth": [43, 21]} if way == "2:1" else {}, "exchanged": halos}
+        row |= {"wall_seconds_per_step": summarise([seconds, seconds + 0.1, seconds + 0.2])}
+        row |= {"layer_seconds": {"conv1": [seconds] * len(workers)}, "sent_bytes": sum(x["bytes"] for x in halos) // 2}
+        writer.write(f"{setting['setting']}/{way}", row)
+    for count, peak in ((1, 415_000_000), (2, 240_000_000)):
+        row = {**common, "part": "memory", "edge": 64, "fractions": [1.0] * count, "split": [64 // count] * count}
+        row |= {"exchanged": [{"halo_bytes": 15_000_000 * (count > 1)}] * count, "whole_bytes": [15_000_000] * count}
+        row |= {name: [peak] * count for name in ("peak_bytes", "estimated_bytes")}
+        writer.write(f"memory/W=64/{count}", row)
+    for edge, trained in ((64, True), (128, False)):
+        row = {**common, "part": "limit", "edge": edge, "memory_limit_bytes": 5e8, "trained": trained}
+        row |= {"peak_bytes": [2e8, 3e8]} if trained else {"error": "RuntimeError: lost", "exit_codes": [None, -9]}
+        writer.write(f"limit/0.5GB/2/W={edge}", row)
+    row = {**common, "part": "input", "edge": 64, "split": [43, 21], "plane_bytes": 1000, "volumes": 10}
+    row |= {"read_bytes": [[431_000, 212_000], [900, 900], [900, 900]], "read_bytes_without_input": [1000, 2000]}
+    writer.write("input/1.0,0.5", {**row, "wait_seconds": [[1e-3, 2e-3]] * 3})
+    modelled = {**common, "part": "projected", "modelled": True}
+    writer.write("projected/flops/W=64, modelled", {**modelled, "edge": 64, "flops": 16 * 10**9})
+    row = {**modelled, "edge": 512, "count": 8, "flops": 10**11, "halo_bytes": 2 * 10**8, "halo_messages": 100}
+    row |= {"weights": {"convolution": [10**6, 10**6], "dense": [10**6]}}
+    writer.write("projected/W=512/8, modelled", row)
+
+
+def volume_row(**values):
+    row = {"model": "cosmoflow_small", "batch_size": 8, "steps": 3, "seed": 1, "learning_rate": 0.001, "parameters": 5}
+    row |= {"train_volumes": 600, "test_volumes": 3, "sizes": {"depth of 6": [4, 2]}, "losses": [1.0, 0.9, 0.8]}
+    row |= {"tests": [[2, {"loss": 0.9}], [3, {"loss": 0.8}]], "wall_seconds_per_step": SPREAD}
+    return {**row, **values}
+
+
+def write_cosmology(directory):
+    true = [[0.25, 0.8], [0.3, 0.9], [0.35, 0.85]]
+    told = [[0.26, 0.8], [0.3, 0.9], [0.34, 0.85]]
+    row = {"set": {"size": 64, "cell": 2.0}, "targets": ["omega_m", "sigma_8"], "train_mean": [0.3, 0.85]}
+    row |= {"true": true, "told": told, "ridge": true}
+    Writer("cosmology", directory).write("cosmoflow_small", volume_row(**row))
+
+
+def write_segmentation(directory):
+    row = {"set": {"scan": "mni152", "edge": 32}, "classes": ["other", "grey matter", "white matter"]}
+    row |= {"thresholds": [90, 140], "dice": {"network": [0.9, 0.8, 0.7], "thresholds": [0.9, 0.6, 0.5]}}
+    row |= {"slice": {name: pack(np.eye(4)) for name in ("image", "true", "network", "thresholds")}}
+    Writer("segmentation", directory).write("unet3d_small", volume_row(**row))
+
+
 WRITE = {
     "one_device": write_one_device,
     "accounting": write_accounting,
@@ -124,8 +190,27 @@ WRITE = {
     "cluster_curve": write_cluster_curve,
     "heterogeneous": write_heterogeneous,
     "splitbrain": write_splitbrain,
+    "cosmology": write_cosmology,
+    "segmentation": write_segmentation,
+    "spatial": write_spatial,
 }
 EXPECTED = {
+    "cosmology": [
+        "Two logical devices of one CPU hold 4 and 2 planes of each volume. A step takes 1.5 (1 to 2) s.",
+        "| omega_m | 0.0333 | 0 | 0.00667 | 0.00 | 1.00 | 0.96 |",
+    ],
+    "segmentation": ["| grey matter | 0.8 | 0.6 |", "| mean | 0.75 | 0.55 |", "The thresholds, 90 and 140 of 255"],
+    "spatial": [
+        "| 2:1 | 1, 0.5 | 43:21 | 1.1 (1 to 1.2) | 1.45 | 4 | 50% | 1.02 | -7% |",
+        "1.45 times as fast as the fast worker alone (demanded: 1.35) and 1.36 times as fast as the even split",
+        "| 2:1 | 0 | 1,000 | 100 | 200 | 200 | 25% |",
+        "Of 5 steps, 5 are predicted within 15%",
+        "| 64 | 2 | 240 | 208 | 230 | +4% | 240 |",
+        "| 0.5 | 2 | 64 | 300 | 128: the kernel ended worker 1 |",
+        "| 1, 0.5 | 1 | 21 | 0.21 | 0.21 | +0.0% | -0.00, -0.00 | 2, 2, 2 |",
+        "## Modelled: CosmoFlow at W=512",
+        "| 8 | 2048 | 256 |",
+    ],
     "one_device": [f"| {OURS} | 1.5 (1 to 2) |", "PyTorch, compiled could not be measured: RuntimeError: no compiler"],
     "heterogeneous": [
         "| batch, measured | 1.5 (1 to 2) | 171 | 1.5 (1 to 2) | 1.5 (1 to 2) | 200:56 |",
@@ -197,3 +282,8 @@ def test_filters_that_never_pay_and_rows_that_lack_what_was_sent(tmp_path, monke
     monkeypatch.setattr(cluster_nets, "sent_by", lambda *args: asked.append(args) or sent)
     assert "the filter split would pay at no bandwidth" in RENDERERS["heterogeneous"](found, tmp_path)
     assert asked == [("vgg11", 256, "filters", {"batch": [200, 56]})]
+
+
+def test_a_picture_in_a_row():
+    picture = np.random.default_rng(0).integers(0, 256, [5, 7])
+    np.testing.assert_array_equal(unpack(json.loads(json.dumps(pack(picture)))), picture)

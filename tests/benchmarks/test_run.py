@@ -10,13 +10,17 @@ import time
 
 import pytest
 
-from benchmarks import rows
+from benchmarks import rows, scaling
 from benchmarks.cases import CASES
 from benchmarks.process import Child, ChildError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-ONLY = {"one_device": ["--only=toy_vgg"], "lowering": ["--only=filters/4"]}  # the rest takes the same ways
+ONLY = {  # the rest takes the same ways, or minutes
+    "one_device": ["--only=toy_vgg"],
+    "lowering": ["--only=filters/4"],
+    "spatial": ["--only=conv"],
+}
 SETTINGS = ("seed", "warmup", "steps", "repeats", "shares", "layout")
 
 
@@ -61,7 +65,12 @@ def test_list():
     assert "vgg16/256" in done.stdout
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("cluster_curve", "heterogeneous", "learning_curve", "segmentation")  # the others go the same ways
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
+)
 def test_a_case_in_small(case, tmp_path):
     done = run(case, "--toy", f"--out={tmp_path}", *ONLY.get(case, []))
     assert done.returncode == 0, done.stderr
@@ -79,6 +88,9 @@ def test_a_case_in_small(case, tmp_path):
         "cluster_curve": check_cluster_curve,
         "heterogeneous": check_heterogeneous,
         "splitbrain": check_splitbrain,
+        "spatial": check_spatial,
+        "cosmology": check_cosmology,
+        "segmentation": check_segmentation,
     }
     check[case]({row["variant"]: row for row in found})
 
@@ -168,6 +180,72 @@ def check_splitbrain(found):
     assert ways["data parallel"]["weight_bytes"][0] > max(ways["hybrid 1 x 2"]["weight_bytes"])
     modelled = ways["hybrid 1 x 2, modelled"]
     assert modelled["sent_bytes"] > 0 and "peak_bytes" not in modelled
+
+
+def check_cosmology(found):
+    row = found["cosmoflow_small"]
+    assert row["sizes"]["depth of 16"] == [11, 5]
+    assert len(row["losses"]) == 4 and [step for step, _ in row["tests"]] == [2, 4]
+    assert len(row["true"]) == len(row["told"]) == len(row["ridge"]) == 5
+    assert len(row["told"][0]) == len(row["targets"]) == 3
+    assert {f"r2/{name}" for name in row["targets"]} <= row["tests"][-1][1].keys()
+
+
+def check_segmentation(found):
+    row = found["unet3d_small"]
+    assert row["sizes"]["depth of 8"] == [5, 3]
+    assert len(row["losses"]) == 4 and row["test_volumes"] == 4 * 2 * 4
+    assert row["dice"]["thresholds"][2] > 0.5
+    assert row["tests"][-1][1]["dice/2"] == pytest.approx(row["dice"]["network"][2] or 0.0, abs=1e-4)
+    shapes = [picture["shape"] for picture in row["slice"].values()]
+    assert shapes == [[16, 32]] * 4
+
+
+def check_spatial(found):
+    ways = {name.rpartition("/")[2]: row for name, row in found.items()}
+    assert list(ways) == ["alone", "even", "2:1"]
+    for name, planes in (("even", [4, 4]), ("2:1", [5, 3])):
+        row = ways[name]
+        assert "failed" not in row
+        assert row["sizes"]["conv1/depth"] == planes
+        assert row["received_bytes"] == row["sent_bytes"] > 0
+        assert all(own["halo_bytes"] > 0 for own in row["exchanged"])
+        assert all(own["convolution_seconds"] > 0 for own in row["overlap"])
+        assert len(row["usage"]) == 2
+        assert row["loss_error"] < 1e-5
+        predicted = scaling.predict(row)
+        assert min(predicted.compute, predicted.exchange, predicted.call) > 0
+    assert ways["alone"]["exchanged"][0]["halo_bytes"] == 0
+    assert ways["alone"]["link"]["bytes_per_second"] > 0
+
+
+@pytest.mark.slow
+def test_memory_limits_and_input_of_volumes_in_small(tmp_path):
+    found = {}
+    for only in ("memory", "limit", "input", "projected"):
+        done = run("spatial", "--toy", f"--out={tmp_path}", f"--only={only}")
+        assert done.returncode == 0, done.stderr
+    for row in rows.read(tmp_path / "spatial.jsonl", toy=True):
+        assert set(SETTINGS) <= set(row)
+        assert "devices" in row or row["modelled"]
+        found[row["variant"]] = row
+    alone, two = found["memory/W=8/1"], found["memory/W=8/2"]
+    assert len(two["peak_bytes"]) == 2 and min(two["peak_bytes"]) > 0
+    assert sum(two["split"]) == sum(alone["split"]) == 8
+    assert found["limit/0.08GB/1/W=8"]["trained"]
+    lost = found["limit/0.08GB/1/W=128"]
+    assert not lost["trained"]
+    assert lost["exit_codes"] == [-9] or "ResourceExhausted" in lost["error"]
+    read = found["input/1.0,1.0"]
+    assert read["split"] == [5, 3]
+    for index, planes in enumerate(read["split"]):
+        epochs = [epoch[index] - read["read_bytes_without_input"][index] for epoch in read["read_bytes"]]
+        share = planes * read["plane_bytes"] * read["volumes"]
+        assert epochs[0] == pytest.approx(share, abs=0.05 * share + 2000)
+        assert max(epochs[1:]) < 0.1 * share + 2000
+    modelled = found["projected/W=8/2, modelled"]
+    assert modelled["halo_messages"] > 0
+    assert modelled["flops"] < found["projected/flops/W=8, modelled"]["flops"]
 
 
 def test_ctrl_c_keeps_finished_rows(tmp_path):

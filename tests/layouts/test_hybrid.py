@@ -62,7 +62,9 @@ LAYOUTS_TRIED = [
 ]
 
 
-@pytest.mark.parametrize("rounds", [None, (2, 2, 1), (5,), (1, 4)])
+@pytest.mark.parametrize(
+    "rounds", [None, (2, 2, 1), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in [(5,), (1, 4)])]
+)
 @pytest.mark.parametrize(("mesh_shape", "shares"), LAYOUTS_TRIED)
 def test_nothing_changes(mesh_shape, shares, rounds):
     """Forward, gradients and a step, with and without rounds, against one device without."""

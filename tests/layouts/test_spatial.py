@@ -69,15 +69,26 @@ def test_cosmoflow_is_gathered_where_the_map_is_smaller_than_the_mesh():
     """As in the paper at 128 over 4: the activations are gathered from pool5 on. The dense part is data-parallel."""
     layout = lay_out(cosmoflow_of(128), "depth:4")
     dense = [f"dense{number}/batch" for number in (1, 2, 3)]
-    assert names(layout) == sorted([*depths(*numbered("conv", 5), *numbered("pool", 4)), *dense])
+    gathered = ["conv6/filters", "conv7/channels"]
+    assert names(layout) == sorted([*depths(*numbered("conv", 5), *numbered("pool", 4)), *dense, *gathered])
     assert layout.split("conv5/depth", 4) == (1, 1, 1, 1)
-    assert names(lay_out(cosmoflow_of(128, batch=2), "depth:4")) == depths(*numbered("conv", 5), *numbered("pool", 4))
+
+
+def test_what_is_whole_is_split_by_its_filters():
+    """With fewer examples than processors the dense part too; and small maps are gathered before they must be."""
+    layout = lay_out(cosmoflow_of(128, batch=2), "depth:4", {"depth": [2, 1, 1, 1]})
+    gathered = ["conv5/filters", "pool5/channels", "conv6/channels", "conv7/filters", "dense1/inputs"]
+    assert names(layout) == sorted([*depths(*numbered("conv", 4), *numbered("pool", 4)), *gathered])
+    assert sum(layout.split("conv5/filters", 256)) == 256
+    least = lay_out(cosmoflow_of(128, batch=2), "depth:4", least_values=1)
+    assert "conv5/depth" in names(least)
 
 
 def test_cosmoflow_over_a_batch_and_a_depth():
     layout = lay_out(cosmoflow_of(512), "batch:4;depth:8", {"batch": [2, 2, 1, 3], "depth": [2, 1, 1, 1, 1, 1, 1, 1]})
     assert names(layout, "batch") == ["batch", "dense1/batch", "dense2/batch", "dense3/batch"]
-    assert names(layout, "depth") == depths(*numbered("conv", 6), *numbered("pool", 5))
+    gathered = ["conv7/filters", "pool7/channels", "dense1/inputs"]
+    assert names(layout, "depth") == sorted([*depths(*numbered("conv", 6), *numbered("pool", 5)), *gathered])
     assert layout.split("batch", 8) == (2, 2, 1, 3)
 
 
@@ -98,7 +109,8 @@ def test_unet_is_split_on_the_way_up_as_on_the_way_down():
     split = {name.removesuffix("/depth") for name in names(layout)}
     assert {"depth", "down1/conv1", "down3/conv2", "pool2", "up3", "up3/conv1", "up1/conv2", "head"} <= split
     assert not {"pool3", "bottom/conv1", "bottom/conv2", "transpose3"} & split
-    assert names(layout) == [name for name in names(layout) if name.endswith("depth")]
+    others = [name for name in names(layout) if not name.endswith("depth")]
+    assert others == ["bottom/conv1/filters", "bottom/conv2/channels", "transpose3/filters"]
 
 
 @pytest.mark.parametrize(

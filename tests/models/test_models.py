@@ -9,11 +9,14 @@ import pytest
 import mtf_hetero
 from layouts import LAYOUTS
 from models import MODELS, layers
+from models.tasks import Regression, Segmentation
 from mtf_hetero import mtf, tf
+
+IMAGES = [name for name, model in MODELS.items() if not model.takes_volumes]
 
 
 def images_of(mesh, batch, image_shape, dtype=tf.float32):
-    names = ("batch", "height", "width", "channels")
+    names = ("batch", *("depth", "height", "width", "channels")[-len(image_shape) :])
     shape = mtf.Shape([mtf.Dimension(n, s) for n, s in zip(names, (batch, *image_shape))])
     return mtf.import_tf_tensor(mesh, tf.zeros(shape.to_integer_list, dtype), shape)
 
@@ -28,8 +31,10 @@ def graph_of(name, *, image_shape=None, dtype=tf.float32, **config):
 def test_parameters_and_logits(name):
     with tf.Graph().as_default():
         graph, logits = graph_of(name)
-    assert logits.shape.to_integer_list == [3, MODELS[name].classes]
-    assert logits.shape.dimension_names == ["batch", "classes"]
+    spatial = MODELS[name].image_shape[:-1] if MODELS[name].task is Segmentation else ()
+    assert logits.shape.to_integer_list == [3, *spatial, MODELS[name].classes]
+    last = "outputs" if MODELS[name].task is Regression else "classes"
+    assert logits.shape.dimension_names == ["batch", *("depth", "height", "width")[: len(spatial)], last]
     assert sum(v.size for v in graph.trainable_variables) == MODELS[name].parameters
 
 
@@ -92,7 +97,7 @@ def test_variables_and_logits_have_the_dtype_of_the_images(name):
     assert {v.master_dtype for v in graph.trainable_variables} == {tf.float64}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_initial_logits_are_of_order_one(name):
     with tf.Graph().as_default():
         tf.set_random_seed(1)

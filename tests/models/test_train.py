@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 MISTAKES = [
-    ({"model": "vgg"}, "--model is 'vgg'; it must be one of alexnet, lenet, marques, paper_cifar"),
+    ({"model": "vgg"}, "--model is 'vgg'; it must be one of alexnet, cosmoflow, cosmoflow_bn, cosmoflow_small, lenet"),
     ({"layout": "diagonal"}, "--layout is 'diagonal'; it must be one of batch, even, filters"),
     ({"dataset": "mnist60k"}, "neither built in (mnist5k) nor prepared in"),
     (
@@ -64,7 +64,8 @@ MISTAKES = [
     ({"batch_size": 2, "layout": "batch"}, "'batch' of size 2 cannot be split over the 3 processors"),
     ({"train_epochs": -1}, "--train_epochs is -1"),
     ({"learning_rate": 0}, "--learning_rate is 0.0; it must be a positive number"),
-    ({"learning_rate_schedule": "cosine"}, "--learning_rate_schedule is 'cosine'; it must be one of constant, linear"),
+    ({"learning_rate_schedule": "step"}, "--learning_rate_schedule is 'step'; it must be one of constant, cosine"),
+    ({"recompute": "conv1"}, "--recompute is given, which --model=lenet does not know; leave it out"),
     ({"learning_rate": "nan"}, "--learning_rate is nan"),
     ({"seed": -1}, "--seed is -1"),
     ({"trace_steps": "3,last"}, "--trace_steps is '3,last'; write steps"),
@@ -157,7 +158,7 @@ def test_hybrid_parallelism_is_as_one_device(tmp_path, capfd):
 def test_a_dry_run_says_what_it_takes_and_trains_nothing(tmp_path, capfd):
     assert run(**FAST, layout="hybrid", mesh_shape="model:3", dry_run=True, model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out
-    assert re.search(r"MB +weights +optimizer +gradients +activations +peak", out)
+    assert re.search(r"MB +weights +optimizer +gradients +activations +messages +runtime +peak", out)
     assert [line.split()[0] for line in out.splitlines()[-3:]] == CPUS.split(",")
     assert "test accuracy" not in out and not (tmp_path / "model").exists()
 

@@ -9,8 +9,9 @@ from oracle import MODEL_TOLERANCE_FLOAT32, check, mesh_impl_of
 import mtf_hetero
 import mtf_hetero.layers
 from layouts import LAYOUTS
-from models import cosmoflow, unet3d
-from mtf_hetero import Layout, mtf, tf
+from models import cosmoflow, network, unet3d
+from models.tasks import Regression, Segmentation
+from mtf_hetero import Layout, memory, mtf, tf
 
 NAMES = ("batch", "depth", "height", "width", "channels")
 EIGHT = [2, 3, 1, 2, 2, 3, 1, 2]
@@ -157,7 +158,7 @@ def spatial(program, mesh_shape, shares):
     with tf.Graph().as_default():
         graph = mtf.Graph()
         program(Zeros(graph))
-        return LAYOUTS["spatial"](graph, mesh_shape=mesh_shape, shares=shares)
+        return LAYOUTS["spatial"](graph, mesh_shape=mesh_shape, shares=shares, least_values=1)
 
 
 MESHES = {
@@ -241,7 +242,7 @@ def losses(program, layout, steps=10):
     [
         (cosmoflow_program(16, batch_norm=True), "three"),
         (cosmoflow_program(16, batch_norm=True), "batch and depth"),
-        (unet_program((12, 6, 4)), "depth and height"),
+        pytest.param(unet_program((12, 6, 4)), "depth and height", marks=pytest.mark.slow),
     ],
 )
 def test_ten_training_steps_are_those_of_one_device(program, mesh):
@@ -260,3 +261,72 @@ def test_larger_cubes(mesh):
     filters = (2, 3, 2, 3, 2, 3, 2)
     program = cosmoflow_program(32, batch=1, batch_norm=True, filters=filters, strided=4)
     check(program, spatial(program, *MESHES[mesh]), dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+
+
+RECOMPUTED = {
+    "cosmoflow": (functools.partial(cosmoflow_program, 16, batch_norm=True), ("conv1", "conv3")),
+    "cosmoflow without batch norm": (functools.partial(cosmoflow_program, 16), ("all",)),
+    "unet": (functools.partial(unet_program, (12, 8, 4), **DEEP_UNET), ("down1", "bottom", "up2", "up1")),
+}
+
+
+@pytest.mark.parametrize("name", RECOMPUTED)
+@pytest.mark.parametrize("mesh", ["three", pytest.param("one", marks=pytest.mark.slow)])
+def test_stages_that_are_computed_again_change_no_step(name, mesh):
+    """Losses, variables, and the averages of batch norm, which move once."""
+    program, recompute = RECOMPUTED[name]
+
+    def trained(**config):
+        layout = Layout("x:1", "") if mesh == "one" else spatial(program(**config), *MESHES[mesh])
+        return losses(program(**config), layout, steps=3)
+
+    (expected, before), (actual, after) = trained(), trained(recompute=recompute)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+    assert before.keys() == after.keys()
+    for variable, parts in after.items():
+        for part, other in zip(parts, before[variable], strict=True):
+            np.testing.assert_allclose(part, other, rtol=0, atol=1e-6, err_msg=variable)
+
+
+@pytest.mark.slow
+def test_stages_that_are_computed_again_are_the_same_on_every_mesh():
+    program = unet_program((12, 8, 4), recompute=("all",), **DEEP_UNET)
+    layout = spatial(program, *MESHES["depth and height"])
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+
+
+def peak_of(build, edge, **config):
+    """The estimated peak of a training step of one cube on one device, without the weights and what belongs to them."""
+    with tf.Graph().as_default():
+        built = network.build_training(
+            tf.zeros([1, edge, edge, edge, 1]),
+            tf.zeros([1, 2]) if build is cosmoflow.build else tf.zeros([1, edge, edge, edge], tf.int32),
+            build=functools.partial(build, **config),
+            optimizer=network.Optimizer("sgd"),
+            task=Regression(("a", "b"), (), ()) if build is cosmoflow.build else Segmentation(3),
+        )
+        lowering = network.lower(built, Layout("x:1", ""), ["cpu:0"])
+        fetches = [lowering.export_to_tf_tensor(built.loss), *(lowering.lowered_operation(op) for op in built.updates)]
+        return memory.estimate(lowering, fetches)["cpu:0"].activations
+
+
+@pytest.mark.parametrize(
+    ("build", "config", "recompute"),
+    [
+        (cosmoflow.build, {"outputs": 2, "filters": (16, 32, 8, 8, 8, 8, 8), "head": (4,)}, ("conv1",)),
+        (unet3d.build_small, {}, ("down1", "up1")),
+    ],
+)
+def test_stages_that_are_computed_again_need_less_memory(build, config, recompute):
+    """CosmoFlow little less: its peak is in the backward pass of the first layer, when little else is left."""
+    whole, less, least = (peak_of(build, 32, recompute=names, **config) for names in ((), recompute, ("all",)))
+    assert less < (0.95 if build is cosmoflow.build else 0.85) * whole
+    assert least <= less
+
+
+@pytest.mark.parametrize(("build", "stage"), [(cosmoflow.build, "down1"), (unet3d.build, "conv1")])
+def test_stages_that_there_are_not(build, stage):
+    with tf.Graph().as_default():
+        _, volumes = volumes_of((2, 8, 8, 8, 1))
+        with pytest.raises(ValueError, match=f"recompute names '{stage}'; it must be all or some of the stages "):
+            build(volumes, recompute=(stage,))

@@ -1,0 +1,389 @@
+"""Large 3D CNNs: one sample's depth over several workers, in compute, memory and input (Oyama et al. 2021).
+
+    python -m benchmarks.run spatial [--only=conv/W=128]
+
+Each worker is a process under a CPU quota of the kernel. The parts, each measured alone by --only:
+
+* conv: CosmoFlow's convolutional part, forward, backward and an SGD step, on volumes that the workers make themselves.
+  One worker of a core, two; a fast worker and one of half its speed, its depth divided evenly and by shares. All ways
+  of a setting take turns on the same workers. A traced step says how each worker spends it, and for how much of the
+  time in which halos are on their way convolutions go on.
+* strong: whole networks on one sample, on 1, 2, 4, 8 workers of a quarter of a core.
+* weak: the convolutional part of a sample that grows in depth with the workers.
+* memory: the most that each worker takes, in a cluster of its own for each number of workers.
+* limit: the largest cube on which CosmoFlow trains where the kernel lets each worker take so much memory and no more.
+* input: bytes that each worker reads of a set on disk, epoch by epoch, and how long a step waits for them.
+* projected: what workers compute and send that are not there. The reports mark what is modelled.
+
+For conv, strong and weak, mtf_hetero.profile also times each layer's slab on one worker of each speed. From these
+times, the bytes and messages of the lowered graph and the measured link, benchmarks/scaling.py predicts each step.
+
+Time: on two cores, about six minutes for a setting of conv at W=128 and three at W=64, ten each for strong and weak
+settings and for memory and limit, two for input and projected. Expected: two workers 1.85 times as fast as one; a fast
+worker and one of half its speed 1.35 times as fast as the fast one alone; memory within 15 % of the share and halo.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from benchmarks.cases.base import Case, progress
+from benchmarks.process import Child, ChildError
+from benchmarks.rows import Writer, summarise
+
+_CHIEF = "benchmarks.frameworks.volume_cluster:VolumeNets"
+_MODELLED_NETS = "benchmarks.frameworks.volume_nets:ModelledVolumes"
+_WARMUP = 2  # steps when a way is built, whose losses are compared
+_MEMORY_STEPS = 8  # until a worker takes little more from step to step
+_LIMIT_STEPS = 4
+_LINK_REPEATS = 9
+_TOLERANCE = 1e-4  # relative, of the losses before and after the first step
+_CLOSE_SECONDS = 30.0
+_TRIAL_SECONDS = 900.0  # for steps under a memory limit, when a lost worker is not noticed
+_CORES = 2.0  # that the workers of a memory measurement share
+CONV, STRONG, WEAK, MEMORY, LIMIT = "conv", "strong", "weak", "memory", "limit"
+INPUT, PROJECTED, MODELLED = "input", "projected", "modelled"
+ALONE, EVEN = "alone", "even"
+
+Part = Callable[[Writer], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A division of a volume.
+
+    Args:
+      name: of the way.
+      extents: (depth, height, width).
+      devices: numbers of the workers that take part.
+      shares: of them; None: even.
+    """
+
+    name: str
+    extents: tuple[int, int, int]
+    devices: tuple[int, ...]
+    shares: tuple[float, ...] | None = None
+
+    def arguments(self, network: str) -> dict[str, Any]:
+        """Arguments of VolumeNets.add."""
+        fields = {"extents": self.extents, "devices": self.devices, "shares": self.shares}
+        return {"name": self.name, "network": network, **fields}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Ways that take turns on one cluster.
+
+    Args:
+      name: of the variant.
+      network: a name in volume_nets.NETWORKS.
+      fractions: cores of each worker.
+      ways: the first is what the others are compared with.
+    """
+
+    name: str
+    network: str
+    fractions: tuple[float, ...]
+    ways: tuple[Way, ...]
+
+
+def _cube(edge: int) -> tuple[int, int, int]:
+    return (edge, edge, edge)
+
+
+def conv_settings(edge: int, network: str = "conv") -> tuple[Setting, ...]:
+    """Strong scaling on two workers alike, and on a fast and a slow one."""
+    uneven = ((2, 1), (3, 2), (5, 3), (7, 3), (3, 1))
+    alone, even = Way(ALONE, _cube(edge), (0,)), Way(EVEN, _cube(edge), (0, 1))
+    return (
+        Setting(f"{CONV}/W={edge}/1.0,1.0", network, (1.0, 1.0), (alone, even)),
+        Setting(
+            f"{CONV}/W={edge}/1.0,0.5",
+            network,
+            (1.0, 0.5),
+            (alone, even, *(Way(f"{a}:{b}", _cube(edge), (0, 1), (a, b)) for a, b in uneven)),
+        ),
+    )
+
+
+def _growing(kind: str, network: str, counts: Sequence[int], extents: Callable[[int], tuple[int, int, int]]) -> Setting:
+    ways = tuple(Way(str(count), extents(count), tuple(range(count))) for count in counts)
+    return Setting(f"{kind}/{network}", network, (_CORES / max(counts),) * max(counts), ways)
+
+
+_COUNTS = (1, 2, 4, 8)
+SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        setting.name: setting
+        for setting in (
+            *conv_settings(128),
+            *conv_settings(64),
+            _growing(STRONG, "cosmoflow", _COUNTS, lambda _: _cube(64)),
+            _growing(STRONG, "unet3d", _COUNTS, lambda _: _cube(64)),
+            _growing(WEAK, "conv", _COUNTS, lambda count: (32 * count, 64, 64)),
+        )
+    }
+)
+_INPUTS = (((1.0, 1.0), None), ((1.0, 0.5), (2.0, 1.0)), ((0.5,) * 4, None))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spatial(Case):
+    """The case.
+
+    Args:
+      repeats: how often each way is timed.
+      steps: training steps per timing.
+      settings: what to time.
+      memory_edges: cubes whose memory is measured.
+      memory_limits: bytes that a worker may take.
+      limit_edges: cubes that are tried under them.
+      counts: numbers of workers of the memory measurements.
+      inputs: cores and shares of the workers that read a set.
+      input_edge: of its cubes.
+      input_count: how many.
+      profile: fields of mtf_hetero.profile.Effort, and their values.
+      network: of the memory measurements.
+      whole_network: of limit and input.
+      projected_edge: the cube of the projection.
+      projected_counts: workers per sample there.
+    """
+
+    name: ClassVar[str] = "spatial"
+    summary: ClassVar[str] = "large 3D CNNs: one sample's depth over several workers, in compute, memory and input"
+
+    repeats: int = 5
+    steps: int = 1
+    settings: tuple[Setting, ...] = tuple(SETTINGS.values())
+    memory_edges: tuple[int, ...] = (64, 128)
+    memory_limits: tuple[float, ...] = (0.5e9, 2e9)
+    limit_edges: tuple[int, ...] = (32, 64, 128, 256)
+    counts: tuple[int, ...] = _COUNTS
+    inputs: tuple[tuple[tuple[float, ...], tuple[float, ...] | None], ...] = _INPUTS
+    input_edge: int = 64
+    input_count: int = 16
+    profile: tuple[tuple[str, float], ...] = (("budget_seconds", 60.0), ("sample_seconds", 0.2))
+    network: str = "conv"
+    whole_network: str = "cosmoflow"
+    projected_edge: int = 512
+    projected_counts: tuple[int, ...] = (8, 16)
+
+    def variants(self) -> tuple[str, ...]:
+        return tuple(self._parts())
+
+    def make_toy(self) -> "Spatial":
+        uneven = Setting("conv/W=8/1.0,1.0", "toy", (1.0, 1.0), conv_settings(8)[1].ways[:3])
+        return dataclasses.replace(
+            self,
+            toy=True,
+            repeats=2,
+            settings=(uneven,),
+            memory_edges=(8,),
+            memory_limits=(80e6,),
+            limit_edges=(8, 128),
+            counts=(1, 2),
+            inputs=(((1.0, 1.0), (2.0, 1.0)),),
+            input_edge=8,
+            input_count=4,
+            profile=(("sizes", 2), ("repeats", 1), ("budget_seconds", 0.1), ("sample_seconds", 0.01)),
+            network="toy",
+            whole_network="toy",
+            projected_edge=8,
+            projected_counts=(2,),
+        )
+
+    def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
+        with progress(len(variants), "settings") as bar:
+            for name, part in self._parts().items():
+                if name in variants:
+                    bar.set_description(name)
+                    part(writer)
+                    bar.update()
+
+    def _parts(self) -> dict[str, Part]:
+        """{variant: what measures it}."""
+        parts: dict[str, Part] = {setting.name: functools.partial(self._time, setting) for setting in self.settings}
+        for edge in self.memory_edges:
+            parts[f"{MEMORY}/W={edge}"] = functools.partial(self._measure_memory, edge)
+        for size in self.memory_limits:
+            parts[f"{LIMIT}/{size / 1e9:g}GB"] = functools.partial(self._search, size)
+        for fractions, shares in self.inputs:
+            name = f"{INPUT}/{','.join(map(str, fractions))}"
+            parts[name] = functools.partial(self._read, name, fractions, shares)
+        parts[f"{PROJECTED}/W={self.projected_edge}"] = self._project
+        return parts
+
+    def _about(self, part: str, network: str, fractions: Sequence[float], **values: Any) -> dict[str, Any]:
+        """The settings in a row."""
+        return {
+            "part": part,
+            "network": network,
+            "fractions": list(fractions),
+            "layout": "spatial",
+            "shares": None,
+            "seed": self.seed,
+            "warmup": _WARMUP,
+            "steps": self.steps,
+            "repeats": self.repeats,
+            **values,
+        }
+
+    @contextlib.contextmanager
+    def _chief(self, fractions: Sequence[float], **arguments: Any) -> Iterator[Child]:
+        child = Child(_CHIEF, {"fractions": fractions, "seed": self.seed, **arguments})
+        try:
+            yield child
+        finally:
+            with contextlib.suppress(ChildError):
+                child.call("close", timeout_seconds=_CLOSE_SECONDS)
+            child.close()
+
+    def _time(self, setting: Setting, writer: Writer) -> None:
+        """Builds all ways on one cluster, times them in turns, and predicts them."""
+        with self._chief(setting.fractions) as chief:
+            rows = {way.name: chief.call("add", **way.arguments(setting.network)) for way in setting.ways}
+            timings: dict[str, list[float]] = {name: [] for name in rows}
+            rng = random.Random(self.seed)
+            for _ in range(self.repeats):
+                for name in rng.sample(sorted(rows), len(rows)):
+                    timings[name].append(chief.call("run", name=name, steps=self.steps)["wall_seconds"] / self.steps)
+            about = {**chief.call("describe"), "link": chief.call("link", repeats=1 if self.toy else _LINK_REPEATS)}
+            for way in setting.ways:
+                row = rows[way.name]
+                row |= chief.call("trace", name=way.name)
+                row["call_seconds"] = chief.call("call_seconds", devices=way.devices)
+                row["layer_seconds"] = chief.call("layer_seconds", name=way.name, effort=dict(self.profile))
+        references: dict[tuple[int, int, int], list[float]] = {}
+        for way in setting.ways:
+            row = rows[way.name]
+            reference = references.setdefault(way.extents, row["losses"])
+            error = max(abs(a - b) / abs(b) for a, b in zip(row["losses"], reference, strict=True))
+            values = {
+                **self._about(setting.name.partition("/")[0], setting.network, setting.fractions, shares=way.shares),
+                "setting": setting.name,
+                "way": way.name,
+                "extents": way.extents,
+                "workers": way.devices,
+                **about,
+                **row,
+                "wall_seconds_per_step": summarise(timings[way.name]),
+                "loss_error": error,
+            }
+            if error > _TOLERANCE:
+                values["failed"] = f"losses {row['losses']} instead of {reference}"
+            writer.write(f"{setting.name}/{way.name}", values)
+
+    def _shared(self, count: int) -> tuple[float, ...]:
+        """Cores of each of so many workers."""
+        return (min(1.0, _CORES / count),) * count
+
+    def _measure_memory(self, edge: int, writer: Writer) -> None:
+        """What the workers take, for each number of them in a cluster of its own."""
+        for count in self.counts:
+            fractions, way = self._shared(count), Way("way", _cube(edge), tuple(range(count)))
+            with self._chief(fractions) as chief:
+                chief.call("watch_memory")
+                row = chief.call("add", steps=_MEMORY_STEPS, **way.arguments(self.network))
+                values = {
+                    **self._about(MEMORY, self.network, fractions, steps=_MEMORY_STEPS, warmup=0, repeats=1),
+                    "edge": edge,
+                    **row,
+                    "split": row["sizes"].get("depth", [edge]),
+                    **chief.call("memory", name=way.name),
+                    **chief.call("describe"),
+                }
+            writer.write(f"{MEMORY}/W={edge}/{count}", values)
+
+    def _search(self, size: float, writer: Writer) -> None:
+        """Tries larger and larger cubes under a memory limit, for each number of workers."""
+        for count in self.counts:
+            for edge in self.limit_edges:
+                fractions = self._shared(count)
+                values = {
+                    **self._about(LIMIT, self.whole_network, fractions, steps=_LIMIT_STEPS, warmup=0, repeats=1),
+                    "edge": edge,
+                    "memory_limit_bytes": size,
+                    **self._try(edge, fractions, size),
+                }
+                writer.write(f"{LIMIT}/{size / 1e9:g}GB/{count}/W={edge}", values)
+                if not values["trained"]:
+                    break
+
+    def _try(self, edge: int, fractions: tuple[float, ...], size: float) -> dict[str, Any]:
+        """Whether a cube trains; if not, what was said and which workers ended."""
+        way = Way("way", _cube(edge), tuple(range(len(fractions))))
+        with self._chief(fractions, memory_bytes=round(size)) as chief:
+            values = chief.call("describe")
+            chief.call("watch_memory")
+            try:
+                arguments = way.arguments(self.whole_network)
+                row = chief.call("add", steps=_LIMIT_STEPS, timeout_seconds=_TRIAL_SECONDS, **arguments)
+                values |= {"trained": True, "losses": row["losses"], **chief.call("memory", name=way.name)}
+            except ChildError as error:
+                values |= {"trained": False, "error": str(error)}
+                with contextlib.suppress(ChildError):  # it is gone where the time was over
+                    values["exit_codes"] = chief.call("ended", timeout_seconds=_CLOSE_SECONDS)
+        return values
+
+    def _read(self, name: str, fractions: tuple[float, ...], shares: Sequence[float] | None, writer: Writer) -> None:
+        """Trains on a set on disk; what each worker reads per epoch, and how long a step waits for it."""
+        edge, count, epochs = self.input_edge, self.input_count, 3
+        workers = list(range(len(fractions)))
+        common = {"network": self.whole_network, "extents": _cube(edge), "devices": workers, "shares": shares}
+        with tempfile.TemporaryDirectory() as parent, self._chief(fractions) as chief:
+            directory = f"{parent}/set"
+            written = chief.call("write_set", directory=directory, edge=edge, count=count)
+            chief.call("add", name="made", **common)
+            before = chief.call("read_bytes")
+            made = chief.call("run", name="made", steps=count)["wall_seconds"] / count
+            without = _difference(before, chief.call("read_bytes"))
+            row = chief.call("add", name="read", directory=directory, epochs=epochs, steps=0, **common)
+            counted, waits, seconds = [chief.call("read_bytes")], [], []
+            for _ in range(epochs):
+                seconds.append(chief.call("run", name="read", steps=count - 1)["wall_seconds"] / (count - 1))
+                waits.append(chief.call("wait_for_input", name="read"))
+                counted.append(chief.call("read_bytes"))
+            values = {
+                **self._about(INPUT, self.whole_network, fractions, steps=count, warmup=0, repeats=1, shares=shares),
+                **chief.call("describe"),
+                **written,
+                "edge": edge,
+                "volumes": count,
+                "split": row["sizes"]["depth"],
+                "read_bytes": [_difference(*pair) for pair in itertools.pairwise(counted)],
+                "read_bytes_without_input": without,
+                "wait_seconds": waits,
+                "epoch_seconds_per_step": seconds,
+                "made_seconds_per_step": made,
+            }
+        writer.write(name, values)
+
+    def _project(self, writer: Writer) -> None:
+        """What one worker of a group computes and sends, from the lowered graph."""
+        edge = self.projected_edge
+        with Child(_MODELLED_NETS, {"network": self.whole_network}) as child:
+            for count in self.projected_counts:
+                values = {
+                    **self._about(PROJECTED, self.whole_network, [1.0] * count),
+                    MODELLED: True,
+                    "edge": edge,
+                    "count": count,
+                    **child.call("slabs", edge=edge, count=count),
+                }
+                writer.write(f"{PROJECTED}/W={edge}/{count}, {MODELLED}", values)
+        edges = {way.extents[0] for setting in self.settings for way in setting.ways if len(set(way.extents)) == 1}
+        with Child(_MODELLED_NETS, {"network": self.network}) as child:
+            for reference in sorted(edges):
+                about = {**self._about(PROJECTED, self.network, [1.0]), MODELLED: True, "edge": reference}
+                values = {**about, **child.call("flops", edge=reference)}
+                writer.write(f"{PROJECTED}/flops/W={reference}, {MODELLED}", values)
+
+
+def _difference(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    return [b - a for a, b in zip(before, after, strict=True)]

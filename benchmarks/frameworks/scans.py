@@ -1,0 +1,128 @@
+"""A scan of a head that is cut into patches to learn from and to test on, and what thresholds tell of it."""
+
+import importlib
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.frameworks.volume_learning import VolumeRun
+from benchmarks.pictures import pack
+from mtf_hetero.data import Planes, write_volumes
+
+CLASSES = ("other", "grey matter", "white matter")
+MNI152, PHANTOM = "mni152", "phantom"
+_BRIGHTEST = 255
+_THRESHOLDS = 64
+_PHANTOM_EDGE = 32
+
+Head = tuple[np.ndarray, np.ndarray]  # intensities, uint8, and classes
+
+
+def load(scan: str) -> Head:
+    """Intensities and classes of a head, [depth, height, width]: from below, from the back, from the left.
+
+    Raises:
+      ValueError: there is no such scan, or nilearn, which has it, is not there.
+    """
+    if scan == PHANTOM:
+        return _phantom()
+    if scan != MNI152:
+        raise ValueError(f"scan is {scan!r}; it must be {MNI152} or {PHANTOM}")
+    try:
+        datasets = importlib.import_module("nilearn.datasets")
+    except ImportError as error:
+        raise ValueError(
+            f"the scan {MNI152} is in nilearn, which is not there: pip install -e .[benchmarks]"
+        ) from error
+    loaded = (datasets.load_mni152_template, datasets.load_mni152_gm_template, datasets.load_mni152_wm_template)
+    head, grey, white = (np.asarray(get(resolution=1).get_fdata()).transpose(2, 1, 0) for get in loaded)
+    labels = np.argmax([1.0 - grey - white, grey, white], axis=0)
+    return np.round(np.clip(head / head.max(), 0, 1) * _BRIGHTEST).astype(np.uint8), labels.astype(np.uint8)
+
+
+def _phantom() -> Head:
+    """Balls within each other, noisy."""
+    places = np.stack(np.meshgrid(*[np.linspace(-1, 1, _PHANTOM_EDGE)] * 3, indexing="ij"))
+    radius = np.sqrt(np.square(places).sum(0))
+    labels = np.select([radius < 0.4, radius < 0.8], [2, 1], 0)
+    noise = np.random.default_rng(0).normal(0, 30, labels.shape)
+    return np.clip(90 * labels + 20 + noise, 0, _BRIGHTEST).astype(np.uint8), labels.astype(np.uint8)
+
+
+def tiles(shape: tuple[int, ...], edge: int) -> list[tuple[int, ...]]:
+    """Where patches that lie side by side begin; what is left over at the ends belongs to none."""
+    return list(itertools.product(*(range(0, extent - edge + 1, edge) for extent in shape)))
+
+
+def best_thresholds(image: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
+    """The intensities from which grey and white matter are told with the best mean Dice."""
+    levels = np.unique(np.linspace(1, _BRIGHTEST, _THRESHOLDS).astype(int))
+    counts = np.stack([np.bincount(image[labels == c].ravel(), minlength=_BRIGHTEST + 1) for c in range(3)])
+    above = np.concatenate([np.cumsum(counts[:, ::-1], 1)[:, ::-1], np.zeros([3, 1], int)], 1)  # [class, level]
+    totals = counts.sum(1)
+
+    def score(low: int, high: int) -> float:
+        grey, white = above[:, low] - above[:, high], above[:, high]
+        return 2 * grey[1] / (grey.sum() + totals[1]) + 2 * white[2] / (white.sum() + totals[2])
+
+    return max(itertools.combinations(levels.tolist(), 2), key=lambda pair: score(*pair))
+
+
+def dice(found: np.ndarray, true: np.ndarray) -> list[float | None]:
+    """Dice of each class; None where it is neither found nor there."""
+    sums = [np.count_nonzero(found == c) + np.count_nonzero(true == c) for c in range(len(CLASSES))]
+    both = [np.count_nonzero((found == c) & (true == c)) for c in range(len(CLASSES))]
+    return [2 * b / s if s else None for b, s in zip(both, sums, strict=True)]
+
+
+class Scan(VolumeRun):
+    """A training run on patches of a scan: of its front half to learn from, of its back half to test on."""
+
+    def make(self, directory: str, **made_by: Any) -> None:
+        """Cuts the patches.
+
+        Args:
+          directory: where the set is to be.
+          **made_by: scan, edge of a patch, number of patches to learn from, and the seed of their places.
+        """
+        image, labels = load(made_by["scan"])
+        edge, half = made_by["edge"], image.shape[1] // 2
+        rng = np.random.default_rng(made_by["seed"])
+        planes = Planes((edge, edge, edge, 1), "uint8", labelled=True)
+
+        def box(begin: Sequence[int]) -> tuple[slice, ...]:
+            return tuple(slice(b, b + edge) for b in begin)
+
+        with write_volumes(directory, planes, provenance=made_by) as writer:
+            written = 0
+            while written < made_by["patches"]:
+                begin = rng.integers([0, half, 0], np.array(image.shape) - edge + 1).tolist()
+                if labels[box(begin)].any():  # beyond the brain there is nothing to learn
+                    writer.add("train", [(image[box(begin)][..., None], labels[box(begin)])])
+                    written += 1
+            for begin in tiles((image.shape[0], half, image.shape[2]), edge):
+                writer.add("test", [(image[box(begin)][..., None], labels[box(begin)])])
+
+    def findings(self) -> dict[str, Any]:
+        """Dice of network and thresholds on all test patches together, and a slice through them."""
+        made_by = self.volumes.manifest.provenance
+        image, labels = load(made_by["scan"])
+        edge, half = made_by["edge"], image.shape[1] // 2
+        low, high = best_thresholds(image[:, half:], labels[:, half:])
+        found = np.zeros(labels.shape, np.uint8)
+        begins = tiles((image.shape[0], half, image.shape[2]), edge)
+        for begin, told in zip(begins, self.predictions("class"), strict=True):
+            found[tuple(slice(b, b + edge) for b in begin)] = told
+        tested = tuple(slice(0, max(b[axis] for b in begins) + edge) for axis in range(3))
+        image, labels, found = image[tested], labels[tested], found[tested]
+        by_thresholds = (image >= low).astype(np.uint8) + (image >= high)
+        plane = image.shape[0] // 2
+        pictures = {"image": image, "true": labels, "network": found, "thresholds": by_thresholds}
+        return {
+            "classes": list(CLASSES),
+            "thresholds": [low, high],
+            "dice": {"network": dice(found, labels), "thresholds": dice(by_thresholds, labels)},
+            "slice": {name: pack(picture[plane]) for name, picture in pictures.items()},
+        }

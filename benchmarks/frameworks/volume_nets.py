@@ -1,0 +1,322 @@
+"""mtf programs of volumes: CosmoFlow, its convolutional part, and a 3D U-Net, in steps whose depth is partitioned."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+import mtf_hetero.layers
+from benchmarks import flops
+from benchmarks.frameworks.cluster_nets import Step
+from layouts import LAYOUTS, anatomy
+from models import cosmoflow, unet3d, volume_layers
+from models import network as models_network
+from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf, trace, traffic
+from mtf_hetero.data import laid_out_volumes, load_volumes
+
+NAMES = ("batch", *volume_layers.SPATIAL, "channels")
+CHANNELS = 4
+OUTPUTS = 4
+AXIS = "depth"
+_CLASSES = 3
+_LEARNING_RATE = 0.01
+_RADIANS = (0.0, 0.7, 1.1, 1.3, 0.5)  # from one index to the next, per dimension of the generated volumes
+# An eighth of the paper's filters
+_UNET = {"down": ((4, 8), (8, 16), (16, 32)), "bottom": (32, 64), "up": ((8, 8), (16, 16), (32, 32))}
+
+Loss = Callable[[Any, Any], Any]  # from volumes and targets, or None, to the loss
+
+
+def _convolutional_part(config: cosmoflow.Config) -> Loss:
+    """CosmoFlow without its head, of any depth: as many pools as a cube of that height has."""
+
+    def loss(volumes: Any, targets: Any) -> Any:
+        del targets
+        x, pools = volumes, (volume_layers.extents(volumes)[1] // 2).bit_length() - 2
+        for number, filters in enumerate(config.filters, 1):
+            x = volume_layers.conv3d(
+                x,
+                filters,
+                size=3,
+                strides=2 if number == config.strided else 1,
+                name=f"conv{number}",
+                initializer=volume_layers.glorot_uniform,
+                activation=volume_layers.leaky_relu,
+            )
+            if number <= pools:
+                x = volume_layers.pool3d(x, kind="avg", size=3, strides=2, padding=1, name=f"pool{number}")
+        return mtf.reduce_mean(mtf.square(x))
+
+    return loss
+
+
+def _cosmoflow(volumes: Any, targets: Any) -> Any:
+    """The whole network, without dropout, so that losses can be compared."""
+    y = cosmoflow.build(volumes, training=True, dropout=0.0)
+    return mtf.reduce_mean(mtf.square(y if targets is None else y - targets))
+
+
+def _unet3d(volumes: Any, targets: Any) -> Any:
+    """Mean cross entropy over the voxels."""
+    logits = unet3d.build(volumes, training=True, **_UNET)
+    classes = logits.shape.dims[-1]
+    hot = mtf.one_hot(targets, classes, dtype=logits.dtype)
+    return mtf.reduce_mean(mtf.layers.softmax_cross_entropy_with_logits(logits, hot, classes))
+
+
+NETWORKS: Mapping[str, Loss] = MappingProxyType(
+    {
+        "conv": _convolutional_part(cosmoflow.COSMOFLOW),
+        "cosmoflow": _cosmoflow,
+        "unet3d": _unet3d,
+        "toy": _convolutional_part(cosmoflow.Config(filters=(2, 4), strided=2)),
+    }
+)
+_LABELLED = ("unet3d",)
+
+
+def volumes_shape(extents: Sequence[int]) -> Any:
+    """The mtf.Shape of one volume, a batch of one."""
+    return mtf.Shape([mtf.Dimension(name, size) for name, size in zip(NAMES, (1, *extents, CHANNELS), strict=True)])
+
+
+def _import(mesh: Any, value: Any, shape: Any) -> Any:
+    if isinstance(value, tuple):
+        return mtf.import_laid_out_tensor(mesh, UnevenMeshImpl.LaidOutTensor(list(value)), shape)
+    return mtf.import_tf_tensor(mesh, value, shape)
+
+
+def build_training(network: str, extents: Sequence[int], volumes: Any = None, targets: Any = None) -> Any:
+    """A training step by SGD, as a models.network.Built, in TensorFlow's default graph.
+
+    Args:
+      network: a name in NETWORKS.
+      extents: (depth, height, width) of the volume.
+      volumes: slices of it, one per processor; None: zeros, for a graph that is only looked at.
+      targets: slices of its targets [batch, outputs] or labels [batch, depth, height, width]; None: none, or zeros
+        where the network needs labels.
+    """
+    shape = volumes_shape(extents)
+    graph = mtf.Graph()
+    mesh = mtf.Mesh(graph, "mesh")
+    if volumes is None:
+        volumes = tf.zeros(shape.to_integer_list)
+        targets = tf.zeros(shape.to_integer_list[:-1], tf.int32) if network in _LABELLED else None
+    x = _import(mesh, volumes, shape)
+    if targets is not None:
+        wanted = shape.dims[:-1] if network in _LABELLED else [shape.dims[0], mtf.Dimension("outputs", OUTPUTS)]
+        targets = _import(mesh, targets, mtf.Shape(wanted))
+    loss = NETWORKS[network](x, targets)
+    variables = graph.trainable_variables
+    gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
+    updates = mtf.optimize.SgdOptimizer(_LEARNING_RATE).apply_grads(gradients, variables)
+    updates += mtf_hetero.layers.batch_norm_updates(graph)
+    return models_network.Built(graph, mesh, None, loss, tuple(updates))
+
+
+def plan(network: str, extents: Sequence[int], count: int, shares: Sequence[float] | None = None) -> Layout:
+    """How the volume lies on so many processors: by depth, as layouts.spatial decides for each layer."""
+    if count == 1:
+        return Layout(f"{AXIS}:1", "")
+    with tf.Graph().as_default():
+        graph = build_training(network, extents).graph
+        return LAYOUTS["spatial"](graph, mesh_shape=f"{AXIS}:{count}", shares=shares and {AXIS: shares})
+
+
+def build_step(
+    network: str,
+    extents: Sequence[int],
+    *,
+    devices: Sequence[str],
+    shares: Sequence[float] | None = None,
+    directory: str | None = None,
+    epochs: int = 1,
+    seed: int = 0,
+) -> Step:
+    """Builds a step in TensorFlow's default graph. Each worker makes its slab itself, or reads it.
+
+    Args:
+      network: a name in NETWORKS.
+      extents: (depth, height, width) of the volume.
+      devices: one per processor.
+      shares: one per processor; None: even.
+      directory: of a set of volumes that is read; None: a pattern is generated once, and kept.
+      epochs: how often the set is read.
+      seed: of its order.
+    """
+    layout = plan(network, extents, len(devices), shares)
+    mesh_impl = UnevenMeshImpl.from_layout(layout, devices)
+    if directory is None:
+        volumes, targets = _generated(network, extents, mesh_impl)
+    else:
+        make = functools.partial(load_volumes(directory).train_input_fn, 1, epochs, seed)
+        features, targets = laid_out_volumes(make, layout, volumes_shape(extents), devices)
+        volumes = features["image"]
+    built = build_training(network, extents, volumes, targets)
+    masters = tuple(variable.get_master() for variable in built.graph.trainable_variables)
+    lowering = models_network.lower(built, layout, devices)
+    with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
+        fetches = lowering.export_to_tf_tensor(built.loss), tf.no_op()
+    return Step(layout, built, masters, lowering, fetches)
+
+
+def _generated(network: str, extents: Sequence[int], mesh_impl: Any) -> tuple[tuple[Any, ...], Any]:
+    """Slices of a pattern, and of labels where the network needs them: local variables of each worker."""
+    shape = volumes_shape(extents)
+    volumes, labels = [], []
+    for pnum, device in enumerate(mesh_impl.devices):
+        begin, size = mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum)
+        with tf.device(device):
+            volume = _local_variable(_pattern(begin, size))
+            volumes.append(volume.read_value())
+            if network in _LABELLED:
+                label = tf.cast(_pattern(begin, size)[..., 0] > 0, tf.int32)
+                labels.append(_local_variable(label).read_value())
+    return tuple(volumes), tuple(labels) or None
+
+
+def _local_variable(value: Any) -> Any:
+    collections = [tf.GraphKeys.LOCAL_VARIABLES]
+    return tf.Variable(value, trainable=False, collections=collections, use_resource=True)
+
+
+def _pattern(begin: Sequence[int], size: Sequence[int]) -> Any:
+    """A product of waves: a voxel has the same number whichever processor has it."""
+    x = tf.constant(4.0)
+    for axis, (first, count) in enumerate(zip(begin, size, strict=True)):
+        wave = np.cos(_RADIANS[axis] * np.arange(first, first + count)).astype(np.float32)
+        x *= tf.constant(wave.reshape([-1 if other == axis else 1 for other in range(len(size))]))
+    return x
+
+
+def initial_values(step: Step, seed: int) -> dict[str, np.ndarray]:
+    """Glorot's initial values of all kernels, the same for every layout; what else there is starts the same anyway."""
+    rng, values = np.random.default_rng(seed), {}
+    for master in step.masters:
+        shape = master.shape.as_list()
+        if len(shape) > 1:
+            limit = math.sqrt(6 / (math.prod(shape[:-1]) + math.prod(shape[:-2]) * shape[-1]))
+            values[master.op.name] = rng.uniform(-limit, limit, shape).astype(np.float32)
+    return values
+
+
+def _is_halo(send: traffic.Send, operations: Mapping[str, Any]) -> bool:
+    """Whether a part of a volume is sent that a window reaches into, and not weights or their gradients."""
+    consumer = type(operations.get(send.consumer)).__name__
+    return ("Conv" in consumer or "Pool" in consumer) and len(send.shape) == len(NAMES) and send.shape[0] == 1
+
+
+def halos(step: Step) -> tuple[traffic.Send, ...]:
+    """What is sent from worker to worker in halo exchanges."""
+    operations = {op.name: op for op in step.built.graph.operations}
+    return tuple(send for send in step.sends() if not send.in_memory and _is_halo(send, operations))
+
+
+def exchanged(step: Step, devices: Sequence[str]) -> list[dict[str, int]]:
+    """Per processor: bytes and messages that it sends and receives in a step, and those of halos that it receives."""
+    sends = [send for send in step.sends() if send.bytes and not send.in_memory]
+    operations = {op.name: op for op in step.built.graph.operations}
+    found = []
+    for device in devices:
+        own = [send for send in sends if device in (send.source, send.target)]
+        halo = [send for send in own if _is_halo(send, operations)]
+        received = [send for send in halo if send.target == device]
+        found.append(
+            {
+                "bytes": sum(send.bytes for send in own),
+                "messages": len(own),
+                "both_halo_bytes": sum(send.bytes for send in halo),
+                "both_halo_messages": len(halo),
+                "halo_bytes": sum(send.bytes for send in received),
+                "halo_messages": len(received),
+            }
+        )
+    return found
+
+
+def overlap(step: Step, events: Sequence[trace.Event], devices: Sequence[str]) -> list[dict[str, float]]:
+    """Per processor: seconds of a traced step with halos on their way to it, with convolutions, and with both."""
+    names = {send.tensor_name.partition(":")[0] for send in halos(step)}
+    found = []
+    for device in devices:
+        own = [event for event in events if event.device.replace("/replica:0", "") == device]
+        arriving = _merged([event for event in own if event.kind == trace.RECEIVED and event.name in names])
+        convolving = _merged([event for event in own if event.work == "convolution"])
+        found.append(
+            {
+                "halo_seconds": _seconds(arriving),
+                "convolution_seconds": _seconds(convolving),
+                "both_seconds": _common(arriving, convolving),
+            }
+        )
+    return found
+
+
+Spans = list[tuple[float, float]]
+
+
+def _merged(events: Sequence[trace.Event]) -> Spans:
+    """The times, apart from each other, at which one of the events goes on."""
+    spans: Spans = []
+    for event in sorted(events, key=lambda event: event.begin_seconds):
+        if spans and event.begin_seconds <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(spans[-1][1], event.end_seconds)
+        else:
+            spans.append((event.begin_seconds, event.end_seconds))
+    return spans
+
+
+def _seconds(spans: Spans) -> float:
+    return math.fsum(end - begin for begin, end in spans)
+
+
+def _common(some: Spans, others: Spans) -> float:
+    pairs = ((max(a, c), min(b, d)) for a, b in some for c, d in others)
+    return math.fsum(max(end - begin, 0.0) for begin, end in pairs)
+
+
+class ModelledVolumes:
+    """What a step on workers would compute and send that are not there.
+
+    Args:
+      network: a name in NETWORKS.
+    """
+
+    def __init__(self, network: str) -> None:
+        self._network = network
+
+    def flops(self, edge: int) -> dict[str, int]:
+        """Floating-point operations of a step on a cube."""
+        with tf.Graph().as_default():
+            return {"flops": flops.of_step(build_training(self._network, [edge] * 3))}
+
+    def slabs(self, edge: int, count: int) -> dict[str, Any]:
+        """Of so many workers that share a cube: the most that one computes and exchanges, and what is summed."""
+        devices = [f"/job:worker/task:{index}/device:CPU:0" for index in range(count)]
+        with tf.Graph().as_default():
+            step = build_step(self._network, [edge] * 3, devices=devices)
+            found = exchanged(step, devices)
+            sizes = {"convolution": [], "dense": []}
+            for variable in step.built.graph.trainable_variables:
+                sizes["convolution" if variable.name.startswith("conv") else "dense"].append(variable.shape.size)
+            return {
+                "flops": max(_slab_flops(step, pnum) for pnum in range(count)),
+                "halo_bytes": max(own["both_halo_bytes"] for own in found),
+                "halo_messages": max(own["both_halo_messages"] for own in found),
+                "weights": sizes,
+            }
+
+
+def _slab_flops(step: Step, pnum: int) -> float:
+    """What a processor computes in a step: of each operation the part that it has of the dimension that is split."""
+    total, layout, built = 0.0, step.layout, step.built
+    needed = anatomy.ancestors([built.loss, *[x for op in built.updates for x in op.inputs]])
+    for op in needed:
+        dims = [dim for x in (*op.inputs, *op.outputs) for dim in x.shape.dims if layout.axis_of(dim.name) is not None]
+        largest = max(dims, key=lambda dim: dim.size, default=None)
+        part = 1.0 if largest is None else layout.split(largest.name, largest.size)[pnum] / largest.size
+        total += part * flops.of_operation(op)
+    return total

@@ -1,0 +1,127 @@
+"""A performance model of steps whose volumes are partitioned, after Oyama et al. (IEEE TPDS 32(7), 2021), section 5.
+
+A step is what its layers take, one after the other, each as long as the slowest worker's slab, and what the busiest
+worker sends and receives. Nothing of it is taken to overlap: on one machine a message costs both ends processor time,
+half of a hop each, which is time that they do not compute.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Link = Mapping[str, float]  # latency_seconds and bytes_per_second of a hop
+ITEM_BYTES = 4
+
+
+def exchange_seconds(messages: float, message_bytes: float, link: Link) -> float:
+    """What sending and receiving cost a worker.
+
+    Args:
+      messages: that it sends and receives.
+      message_bytes: of all of them.
+      link: of a hop.
+    """
+    return (messages * link["latency_seconds"] + message_bytes / link["bytes_per_second"]) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The parts of a step, in seconds.
+
+    Args:
+      compute: all layers, each on its slowest worker.
+      exchange: halos, gathered activations, sums of gradients.
+      call: of the session.
+    """
+
+    compute: float
+    exchange: float
+    call: float
+
+    @property
+    def seconds(self) -> float:
+        """The step."""
+        return self.compute + self.exchange + self.call
+
+
+def predict(row: Mapping[str, Any]) -> Prediction:
+    """Predicts the step of a row: its layers were timed on one worker alone, its messages counted in the graph."""
+    return Prediction(
+        compute=math.fsum(max(seconds) for seconds in row["layer_seconds"].values()),
+        exchange=max(exchange_seconds(own["messages"], own["bytes"], row["link"]) for own in row["exchanged"]),
+        call=row["call_seconds"],
+    )
+
+
+def expected_bytes(row: Mapping[str, Any], alone: Mapping[str, Any]) -> list[float]:
+    """The memory that each worker should take: what is whole everywhere, its share of the rest, and its halos.
+
+    Args:
+      row: of some workers, `split` the planes of each.
+      alone: of one.
+    """
+    (alone_peak,), (whole,) = alone["peak_bytes"], alone["whole_bytes"]
+    shares = [planes / sum(row["split"]) for planes in row["split"]]
+    halos = [own["halo_bytes"] for own in row["exchanged"]]
+    return [whole + share * (alone_peak - whole) + halo for share, halo in zip(shares, halos, strict=True)]
+
+
+def _summed(weights: Sequence[int], count: int, link: Link, *, direct: bool) -> float:
+    """Seconds of a worker for sums of gradients over `count` of them.
+
+    Args:
+      weights: elements of each tensor.
+      count: of workers.
+      link: of a hop.
+      direct: each worker sends a part to each other one, as mtf_hetero.collectives does; otherwise by recursive
+        halving and doubling (Thakur, Rabenseifner, Gropp 2005), which sends the same bytes in fewer messages.
+    """
+    if count == 1:
+        return 0.0
+    ways = 2 * 2  # there and back, sent and received
+    messages = ways * ((count - 1) if direct else math.log2(count)) * len(weights)
+    return exchange_seconds(messages, ways * ITEM_BYTES * sum(weights) * (count - 1) / count, link)
+
+
+@dataclasses.dataclass(frozen=True)
+class Projection:
+    """A step on workers that are not there, in seconds.
+
+    Args:
+      devices: number of workers.
+      compute: of the busiest.
+      halo: the busiest one's halo exchanges.
+      reduce: sums of gradients, by halving and doubling.
+      direct: the same as mtf_hetero does them today.
+    """
+
+    devices: int
+    compute: float
+    halo: float
+    reduce: float
+    direct: float
+
+    @property
+    def seconds(self) -> float:
+        """The step."""
+        return self.compute + self.halo + self.reduce
+
+
+def project(row: Mapping[str, Any], devices: int, *, flops_per_second: float, link: Link) -> Projection:
+    """Data parallelism over groups that share a sample each: convolutions' gradients are summed over all workers.
+
+    Args:
+      row: of one group, of `count` workers.
+      devices: a multiple of it.
+      flops_per_second: of one worker alone, on the same network.
+      link: of a hop.
+    """
+    groups = devices // row["count"]
+    sums = [
+        _summed(row["weights"]["convolution"], devices, link, direct=direct)
+        + _summed(row["weights"]["dense"], groups, link, direct=direct)
+        for direct in (False, True)
+    ]
+    halo = exchange_seconds(row["halo_messages"], row["halo_bytes"], link)
+    return Projection(devices, row["flops"] / flops_per_second, halo, *sums)

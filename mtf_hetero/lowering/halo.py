@@ -1,0 +1,87 @@
+"""What a processor lacks of a window, piece by piece as it comes from its neighbours.
+
+A convolution is a sum over the pieces of an image. So each processor convolves its own slice at once, and adds to the
+edges what its neighbours' pieces contribute when they have come: the exchange of halos overlaps the interior.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero import blocks, collectives
+from mtf_hetero._compat import tf
+from mtf_hetero.blocks import Interval
+from mtf_hetero.lowering.windows import own_box
+
+Halo = list[tuple[list[Interval], Any]]  # where each piece lies in its tensor, by (begin, end) per dimension, and it
+
+
+def halos(op: Any, lowering: Any, tensor: Any, box_of: Callable[[int], Sequence[Interval]]) -> list[Halo]:
+    """What each processor lacks of a box of an mtf.Tensor. A piece that several operations need is sent once.
+
+    Args:
+      op: the operation that needs it.
+      lowering: the Lowering.
+      tensor: one of its inputs.
+      box_of: from a processor to (begin, end) per dimension, which may reach beyond the tensor.
+
+    Returns:
+      The pieces, per processor.
+    """
+    mesh_impl = lowering.mesh_impl(op)
+    slices = lowering.tensors[tensor].to_laid_out_tensor().tensor_list
+    boxes = [own_box(op, lowering, tensor.shape, pnum) for pnum in range(mesh_impl.size)]
+    windows = [
+        blocks.plan_window(mesh_impl.layout, tensor.shape.dims, box_of(pnum), pnum) for pnum in range(mesh_impl.size)
+    ]
+    received = collectives.receive(slices, mesh_impl.devices, windows, mesh_impl.wire_dtype, lowering.sent)
+
+    def box(piece: Any) -> list[Interval]:
+        starts = [begin for begin, _ in boxes[piece.source]]
+        return [(s + b, s + b + n) for s, b, n in zip(starts, piece.begin, piece.size, strict=True)]
+
+    return [[(box(piece), value) for piece, value in own] for own in received]
+
+
+def fresh(x: Any) -> Any:
+    """A tensor of which TensorFlow's optimizers cannot know that it is constant.
+
+    What is computed of it is computed anew in every step, and may be changed by `combine`.
+    """
+    return tf.placeholder_with_default(x, x.shape)
+
+
+def filled(shape: Sequence[int], value: Any, dtype: Any) -> Any:
+    """A tensor of one value, made anew in every step."""
+    return tf.fill(shape, fresh(tf.constant(value, dtype)))
+
+
+def combine(x: Any, held: Sequence[Interval], part: Any, box: Sequence[Interval], reduction: str = "SUM") -> Any:
+    """Adds an image to a box of another, in place: TensorFlow's own functions copy images of gigabytes for a few rows.
+
+    Args:
+      x: tf.Tensor [..., spatial dimensions, channels], which was computed of something `fresh`, and which nothing else
+        reads.
+      held: (begin, end) of its spatial dimensions.
+      part: tf.Tensor [..., spatial dimensions, channels].
+      box: (begin, end) of those of the part, which lie within.
+      reduction: "SUM", or "MAX" to take the larger of the two values.
+
+    Returns:
+      The same memory as x.
+    """
+    shape, sizes = x.shape.as_list(), part.shape.as_list()
+    partial = [i for i, (h, b) in enumerate(zip(held, box, strict=True)) if tuple(h) != tuple(b)]
+    if not partial:
+        return collectives.reduce([x, part], reduction)
+    rank = len(sizes) - len(held) + partial[-1]  # of the dimensions up to the last that the box does not fill
+    begins = [0] * (len(sizes) - len(held) - 1) + [b[0] - h[0] for h, b in zip(held, box, strict=True)]
+    ranges = [np.arange(begin, begin + n) for begin, n in zip(begins[:rank], sizes[:rank], strict=True)]
+    rows = np.ravel_multi_index(np.ix_(*ranges), shape[:rank]).ravel().astype(np.int32)
+    x, part = tf.reshape(x, [-1, *shape[rank:]]), tf.reshape(part, [-1, *sizes[rank:]])
+    if reduction == "MAX":
+        changed = tf.raw_ops.InplaceUpdate(x=x, i=rows, v=tf.maximum(tf.gather(x, rows), part))
+    else:
+        changed = tf.raw_ops.InplaceAdd(x=x, i=rows, v=part)
+    return tf.reshape(changed, shape)
