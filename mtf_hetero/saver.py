@@ -13,7 +13,6 @@ Of a checkpoint with other slices, TensorFlow reads those that a slice overlaps,
 """
 
 import collections
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -39,7 +38,10 @@ class SliceSaverBuilder(_Builder):
         groups = _groups(saveables, self._group_bytes)
         if len(groups) == 1:
             return super().save_op(filename_tensor, saveables)
-        prefix = tf.strings.join([filename_tensor, os.path.normpath("_temp/part")])
+        # Of a shard, beside it: there is no directory yet in which TensorFlow could make another
+        prefix = tf.strings.regex_replace(
+            tf.strings.join([filename_tensor, "_temp/part"]), r"(_temp/part-\d+-of-\d+)_temp/part$", r"\1_group"
+        )
         files, written = [], []
         for number, group in enumerate(groups):
             files.append(tf.raw_ops.ShardedFilename(basename=prefix, shard=number, num_shards=len(groups)))
