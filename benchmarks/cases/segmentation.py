@@ -10,7 +10,8 @@ right. The network is `python -m models.train --model=unet3d_small --layout=spat
 --list_speed=2,1` on two logical devices of the CPU. Beside it stands what needs no network: the two thresholds that
 divide the intensities of the front half best. One head is a demonstration, and tells nothing of others.
 
-Time: about five minutes on two cores. Expected: a mean Dice above that of the thresholds.
+Time: about five minutes on two cores. Expected: a mean Dice of about 0.9. The thresholds reach 0.95: in this template,
+an average of many heads without noise, intensity alone tells the tissues apart.
 """
 
 import dataclasses
