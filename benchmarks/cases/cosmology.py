@@ -8,7 +8,7 @@ perturbation theory, 64 cells of 2 Mpc/h along each edge, 600 to learn from and 
 devices of the CPU. Beside it stand what tells nothing, the mean, and what knows the physics: ridge regression on the
 power spectrum and the histogram of each volume.
 
-Time: ten to fifteen minutes on two cores. Expected: R2 of about 0.4 for omega_m, 0.8 for sigma_8 and 0.1 for n_s.
+Time: ten to fifteen minutes on two cores. Expected: R2 of about 0.2 for omega_m, 0.7 for sigma_8 and 0.1 for n_s.
 """
 
 import dataclasses
