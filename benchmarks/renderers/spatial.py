@@ -279,12 +279,20 @@ def _rate(rows: Sequence[Row]) -> tuple[float, Mapping[str, float]] | None:
 
 
 def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
-    figure, axes = figures.make(2, 2, width=4.8, height=3.4)
-    (speed, split), (memory, projection) = axes
-    _draw_speedups(speed, _settings([row for row in _of(rows, STRONG, WEAK) if "failed" not in row]))
-    _draw_splits(split, [row for row in _of(rows, CONV) if "failed" not in row])
-    _draw_memory(memory, _of(rows, MEMORY))
-    _draw_projection(projection, rows)
+    done = [row for row in rows if "failed" not in row]
+    panels: list[tuple[Any, Any]] = [
+        (_draw_speedups, _settings(_of(done, STRONG, WEAK))),
+        (_draw_splits, _of(done, CONV)),
+        (_draw_memory, _of(rows, MEMORY)),
+        (_draw_projection, rows if _rate(rows) and any("count" in row for row in _of(rows, PROJECTED)) else ()),
+    ]
+    panels = [(draw, drawn) for draw, drawn in panels if drawn] or panels[1:2]
+    columns = min(len(panels), 2)
+    figure, axes = figures.make(-(-len(panels) // columns), columns, width=4.8, height=3.4)
+    for ax, (draw, drawn) in zip(axes.flat, panels, strict=False):
+        draw(ax, drawn)
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
     figures.save(figure, path)
 
 
