@@ -194,11 +194,11 @@ class Run:
         return 0
 
     def _train_and_test(self) -> None:
-        throughput = _ThroughputHook()
+        throughput, unit = _ThroughputHook(), inputs.unit(self.dataset)
         self.estimator.train(
             self.train_input,
             hooks=[
-                ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS),
+                ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS, unit=unit),
                 throughput,
                 TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps, self.devices),
             ],
@@ -206,7 +206,6 @@ class Run:
         )
         # A worker that is lost during the test is named by a warning
         tf.logging.set_verbosity(tf.logging.WARN if self.cluster.workers else tf.logging.ERROR)
-        unit = inputs.unit(self.dataset)
         if self.dataset.test_size:
             results = self.test()
             print(self.task.report(results, f"{self.dataset.test_size:,} {unit}"))

@@ -147,14 +147,15 @@ class _SignalWatcher:
 class ProgressHook(tf.train.SessionRunHook):
     """Shows how training gets on: a progress bar on a terminal, otherwise a log line now and then.
 
-    Progress is counted in images. Each run of the training operation counts as one global step.
+    Progress is counted in examples. Each run of the training operation counts as one global step.
 
     Args:
-      batch_size: images per step.
+      batch_size: examples per step.
       total_steps: the global step at which training ends; None where that is unknown: no time left is shown.
       log_step_count_steps: steps between log lines where the stream is not a terminal.
       loss: scalar tensor, or the name of one; None: the loss of the Estimator's model.
       stream: where the bar goes; None: the standard error.
+      unit: what the examples are called.
 
     Raises:
       ValueError: a number that is not positive.
@@ -168,6 +169,7 @@ class ProgressHook(tf.train.SessionRunHook):
         log_step_count_steps: int = 100,
         loss: Any = None,
         stream: Any = None,
+        unit: str = "images",
     ) -> None:
         check_number(batch_size, "ProgressHook: batch_size", none=False)
         check_number(total_steps, "ProgressHook: total_steps")
@@ -177,6 +179,7 @@ class ProgressHook(tf.train.SessionRunHook):
         self._log_step_count_steps = log_step_count_steps
         self._loss_argument = loss
         self._stream = stream
+        self._unit = unit
         self._bar: Any = None
 
     def begin(self) -> None:
@@ -196,7 +199,7 @@ class ProgressHook(tf.train.SessionRunHook):
             self._bar = tqdm.tqdm(
                 total=None if self._total_steps is None else self._total_steps * self._batch_size,
                 initial=self._step * self._batch_size,
-                unit=" images",
+                unit=f" {self._unit}",
                 unit_scale=True,
                 dynamic_ncols=True,
                 file=stream,
@@ -220,7 +223,7 @@ class ProgressHook(tf.train.SessionRunHook):
         now = time.monotonic()
         seconds_per_step = (now - self._logged_seconds) / (self._step - self._logged_step)
         self._logged_step, self._logged_seconds = self._step, now
-        text = [f"{self._batch_size / max(seconds_per_step, 1e-9):.1f} images per second"]
+        text = [f"{self._batch_size / max(seconds_per_step, 1e-9):.1f} {self._unit} per second"]
         if loss is not None:
             text.append(f"loss {loss:.4g}")
         if self._total_steps is not None:

@@ -108,10 +108,10 @@ class Terminal(io.StringIO):
 
 def test_progress_is_quiet_without_a_terminal(tmp_path, log):
     stream = io.StringIO()
-    hook = ProgressHook(4, 5, log_step_count_steps=2, stream=stream)
+    hook = ProgressHook(4, 5, log_step_count_steps=2, stream=stream, unit="volumes")
     make(tmp_path).train(line_data, max_steps=5, hooks=[hook])
     assert stream.getvalue() == ""
-    lines = [line for line in log if "images per second" in line]
+    lines = [line for line in log if "volumes per second" in line]
     assert [line.split(":")[0] for line in lines] == ["step 2 of 5", "step 4 of 5"]
     assert all("loss " in line and " left" in line for line in lines)
 

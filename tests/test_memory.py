@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mtf_hetero
+from benchmarks.frameworks.cluster_nets import ClusterNets
 from layouts import LAYOUTS
 from models import network
 from models.registry import MODELS
 from mtf_hetero import _memory_graph, memory, mtf, tf
 from mtf_hetero._memory_liveness import BEGIN, END, RECEIVED, SEND, Node, Output, Variable, _Step, peaks
 from mtf_hetero._memory_order import events
-from mtf_hetero.cluster import LocalCluster
 
 DEVICES = ("a", "b", "c")
 
@@ -333,33 +333,23 @@ def test_allocator_peaks():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "optimizer", "batch_size", "layout", "cores"),
+    ("network_name", "count", "way"),
     [
-        ("paper_cifar", "adam", 128, "batch", [1]),
-        ("paper_cifar", "sgd", 128, "batch", [1, 1]),
-        ("vgg11", "sgd", 64, "batch", [1]),
-        ("vgg11", "adafactor", 64, "batch", [1]),
-        ("vgg11", "adam", 128, "batch", [1, 1]),
-        ("vgg11", "sgd", 128, "filters", [1, 1]),
+        ("paper_cifar", 1, {"recipe": "batch"}),
+        ("vgg11_4096", 1, {"recipe": "batch"}),
+        ("vgg11_4096", 2, {"recipe": "batch"}),
+        ("paper_cifar", 4, {"recipe": "filters"}),
+        ("vgg11_4096", 4, {"recipe": "hybrid", "mesh_shape": "data:2;model:2"}),
+        ("vgg11_4096", 8, {"recipe": "hybrid", "mesh_shape": "data:2;model:4"}),
+        ("vgg11_4096", 4, {"recipe": "hybrid", "mesh_shape": "data:1;model:4", "dense_rounds": True}),
     ],
 )
-def test_the_peak_is_within_a_tenth_of_what_a_worker_that_caches_nothing_takes(
-    model, optimizer, batch_size, layout, cores, monkeypatch
-):
-    monkeypatch.setenv("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(2**18))  # what is larger goes back to the system at once
-    local = LocalCluster(cores, report=lambda line: None)
-    with local as cluster, tf.Graph().as_default():
-        lowering, fetches = training_step(model, optimizer, batch_size, layout, cluster.devices, cores)
-        found = memory.estimate(lowering, fetches)
-        estimates = [found[device] for device in cluster.devices]
-        measured = memory.ProcessPeaks(local.pids)
-        initializers = [tf.global_variables_initializer(), tf.local_variables_initializer()]
-        with tf.Session(cluster.target, config=cluster.session_config()) as session:
-            for initializer in initializers:
-                session.run(initializer)
-            for _ in range(6):
-                session.run(fetches)
-            peaks_measured = measured.read()
-    for peak, estimate in zip(peaks_measured, estimates):
-        assert estimate.peak + memory.RUNTIME_BYTES == pytest.approx(peak, rel=0.1)
+def test_the_estimate_is_within_a_tenth_of_what_workers_take_that_return_memory(network_name, count, way):
+    nets = ClusterNets([min(1.0, 2 / count)] * count, network_name, batch_size=64, seed=1, return_memory=True)
+    try:
+        nets.add("way", watch_memory=True, **way)
+        nets.run("way", 10)
+        found = nets.memory("way")
+    finally:
+        nets.close()
+    assert sum(found["estimated_bytes"]) == pytest.approx(sum(found["peak_bytes"]), rel=0.1)

@@ -88,6 +88,21 @@ def test_a_loop_that_returns_a_mask():
         np.testing.assert_array_equal(product, mask)
 
 
+def test_a_sum_of_several_is_added_up_as_they_come():
+    def build(mesh):
+        w = mtf.random_normal(mesh, SHAPE)
+        products = [mtf.reduce_mean(w * mtf.random_normal(mesh, SHAPE)) for _ in range(4)]
+        return mtf.gradients([mtf.add_n(products)], [w])[0]
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        lowering, gradient, _ = lower(build)
+        metadata = tf.RunMetadata()
+        run_options = tf.RunOptions(output_partition_graphs=True)
+        session.run(lowering.export_to_tf_tensor(gradient), options=run_options, run_metadata=metadata)
+    nodes = [node for graph in metadata.partition_graphs for node in graph.node]
+    assert not any(node.op == "AddN" and len(node.input) > 2 for node in nodes)
+
+
 def test_a_convolution_its_bias_and_its_relu_are_one_operation():
     def build(mesh):
         x = mtf.random_normal(mesh, SHAPE)

@@ -6,11 +6,12 @@ Each worker is a process under a CPU quota of the kernel. The parts, each measur
 
 * conv: CosmoFlow's convolutional part, forward, backward and an SGD step, on volumes that the workers make themselves.
   One worker of a core, two; a fast worker and one of half its speed, its depth divided evenly and by shares. All ways
-  of a setting take turns on the same workers. A traced step says how each worker spends it, and for how much of the
-  time in which halos are on their way convolutions go on.
+  of a setting take turns on the same workers, and so do the even slabs as networks of their own, all at once, which
+  exchange nothing: what this machine leaves to reach. A traced step says how each worker spends it, and for how much
+  of the time in which halos are on their way convolutions go on.
 * strong: whole networks on one sample, on 1, 2, 4, 8 workers of a quarter of a core.
 * weak: the convolutional part of a sample that grows in depth with the workers.
-* memory: the most that each worker takes, in a cluster of its own for each number of workers.
+* memory: the most that each worker takes, in a cluster of its own for each number of workers, which return memory.
 * limit: the largest cube on which CosmoFlow trains where the kernel lets each worker take so much memory and no more.
 * input: bytes that each worker reads of a set on disk, epoch by epoch, and how long a step waits for them.
 * projected: what workers compute and send that are not there. The reports mark what is modelled.
@@ -248,11 +249,15 @@ class Spatial(Case):
         """Builds all ways on one cluster, times them in turns, and predicts them."""
         with self._chief(setting.fractions) as chief:
             rows = {way.name: chief.call("add", **way.arguments(setting.network)) for way in setting.ways}
-            timings: dict[str, list[float]] = {name: [] for name in rows}
+            timings: dict[tuple[str, str], list[float]] = {("run", name): [] for name in rows}
+            if EVEN in rows:
+                chief.call("add_apart", name=EVEN)
+                timings["run_apart", EVEN] = []
             rng = random.Random(self.seed)
             for _ in range(self.repeats):
-                for name in rng.sample(sorted(rows), len(rows)):
-                    timings[name].append(chief.call("run", name=name, steps=self.steps)["wall_seconds"] / self.steps)
+                for method, name in rng.sample(sorted(timings), len(timings)):
+                    seconds = chief.call(method, name=name, steps=self.steps)["wall_seconds"] / self.steps
+                    timings[method, name].append(seconds)
             about = {**chief.call("describe"), "link": chief.call("link", repeats=1 if self.toy else _LINK_REPEATS)}
             for way in setting.ways:
                 row = rows[way.name]
@@ -272,9 +277,11 @@ class Spatial(Case):
                 "workers": way.devices,
                 **about,
                 **row,
-                "wall_seconds_per_step": summarise(timings[way.name]),
+                "wall_seconds_per_step": summarise(timings["run", way.name]),
                 "loss_error": error,
             }
+            if ("run_apart", way.name) in timings:
+                values["apart_seconds_per_step"] = summarise(timings["run_apart", way.name])
             if error > _TOLERANCE:
                 values["failed"] = f"losses {row['losses']} instead of {reference}"
             writer.write(f"{setting.name}/{way.name}", values)
@@ -287,7 +294,7 @@ class Spatial(Case):
         """What the workers take, for each number of them in a cluster of its own."""
         for count in self.counts:
             fractions, way = self._shared(count), Way("way", _cube(edge), tuple(range(count)))
-            with self._chief(fractions) as chief:
+            with self._chief(fractions, return_memory=True) as chief:
                 chief.call("watch_memory")
                 row = chief.call("add", steps=_MEMORY_STEPS, **way.arguments(self.network))
                 values = {
@@ -318,7 +325,7 @@ class Spatial(Case):
     def _try(self, edge: int, fractions: tuple[float, ...], size: float) -> dict[str, Any]:
         """Whether a cube trains; if not, what was said and which workers ended."""
         way = Way("way", _cube(edge), tuple(range(len(fractions))))
-        with self._chief(fractions, memory_bytes=round(size)) as chief:
+        with self._chief(fractions, memory_bytes=round(size), return_memory=True) as chief:
             values = chief.call("describe")
             chief.call("watch_memory")
             try:

@@ -1,5 +1,6 @@
 """The chief of programs of volumes: one set of workers, and a session per way to partition."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import pathlib
@@ -37,6 +38,10 @@ class _Way:
     session: Any
 
 
+def _apart(name: str, device: str) -> str:
+    return f"{name} on {device} alone"
+
+
 class VolumeNets:
     """Holds the workers and everything that is trained on them.
 
@@ -44,14 +49,17 @@ class VolumeNets:
       fractions: cores of each worker.
       seed: of the initial values.
       memory_bytes: what a worker may take once it is up, by the kernel; None: all there is.
+      return_memory: as in mtf_hetero.cluster.LocalCluster.
     """
 
-    def __init__(self, fractions: Sequence[float], seed: int, memory_bytes: int | None = None) -> None:
+    def __init__(
+        self, fractions: Sequence[float], seed: int, memory_bytes: int | None = None, return_memory: bool = False
+    ) -> None:
         self._seed = seed
         self._ways: dict[str, _Way] = {}
         self._peaks: memory.ProcessPeaks | None = None
         self._measured = tempfile.TemporaryDirectory(prefix="mtf_hetero_profile_")
-        self._local = LocalCluster(fractions)
+        self._local = LocalCluster(fractions, return_memory=return_memory)
         self._cluster: Cluster = self._local.__enter__()
         self._limits: list[MemoryLimit] = []
         if memory_bytes is not None:
@@ -130,6 +138,22 @@ class VolumeNets:
         with _short_errors():
             losses = [float(way.session.run(way.step.fetches)[0]) for _ in range(steps)]
         return {"wall_seconds": time.perf_counter() - begin, "losses": losses}
+
+    def add_apart(self, name: str) -> None:
+        """Builds a network of its own on each slab of a way, which exchanges nothing, for `run_apart`."""
+        way = self._ways[name]
+        for planes, device in zip(way.step.layout.split(volume_nets.AXIS, way.extents[0]), way.devices, strict=True):
+            index = self._cluster.devices.index(device)
+            self.add(_apart(name, device), way.network, (planes, *way.extents[1:]), (index,))
+
+    def run_apart(self, name: str, steps: int) -> dict[str, Any]:
+        """Takes steps of all slabs at once; returns the seconds until the last one is done."""
+        devices = self._ways[name].devices
+        begin = time.perf_counter()
+        with concurrent.futures.ThreadPoolExecutor(len(devices)) as pool:
+            for future in [pool.submit(self.run, _apart(name, device), steps) for device in devices]:
+                future.result()
+        return {"wall_seconds": time.perf_counter() - begin}
 
     def trace(self, name: str) -> dict[str, Any]:
         """How each worker spends a step, how much of the halo exchange goes on beside convolutions, and the bytes."""

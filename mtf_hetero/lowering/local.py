@@ -4,6 +4,7 @@ from typing import Any
 from zlib import crc32
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero.lowering.halo import fresh
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 
 
@@ -93,14 +94,26 @@ def lower_generic_grad(op: Any, lowering: Any) -> None:
         lowering.set_tensor_lowering(output, mesh_impl.LaidOutTensor(gradient))
 
 
+def _add_at_once(x: Any, y: Any) -> Any:
+    """A sum that TensorFlow's optimizers do not merge with those it adds up, which would take all addends at once."""
+    return fresh(x) + fresh(y)
+
+
 @register(mtf.AddOperation)
 def lower_add(op: Any, lowering: Any) -> None:
-    """A bias is added to the last dimension as TensorFlow's operation for it, which is fused with a convolution."""
-    (x, bias), output, mesh_impl = op.inputs, op.outputs[0], lowering.mesh_impl(op)
-    if x.shape != output.shape or x.shape.ndims < 2 or bias.shape.dims != x.shape.dims[-1:] or not x.dtype.is_floating:
-        type(op).lower(op, lowering)
+    """A bias is added to the last dimension as TensorFlow's operation for it, which is fused with a convolution.
+
+    A sum of sums is added up as its parts come, so that the gradients of rounds are not all held until the last.
+    """
+    (x, y), output, mesh_impl = op.inputs, op.outputs[0], lowering.mesh_impl(op)
+    laid_out = [lowering.tensors[tensor] for tensor in op.inputs]
+    is_bias = x.shape == output.shape and x.shape.ndims >= 2 and y.shape.dims == x.shape.dims[-1:]
+    if is_bias and x.dtype.is_floating:
+        set_output(op, lowering, mesh_impl.slicewise(tf.nn.bias_add, *laid_out))
+    elif x.shape == y.shape and any(isinstance(t.operation, mtf.AddOperation) for t in op.inputs):
+        lowering.set_tensor_lowering(output, mesh_impl.slicewise_delay_allreduce(_add_at_once, *laid_out))
     else:
-        set_output(op, lowering, mesh_impl.slicewise(tf.nn.bias_add, lowering.tensors[x], lowering.tensors[bias]))
+        type(op).lower(op, lowering)
 
 
 @register(mtf.ReduceOperation)
