@@ -35,7 +35,7 @@ setup(
     extras_require={
         "benchmarks": [  # Keras comes with TensorFlow
             "matplotlib",
-            "nilearn==0.14.1",  # carries the scan of the segmentation case
+            "nibabel",  # reads the scan of the segmentation case
             "psutil",
             "torch==2.13.0",
         ],

@@ -2,7 +2,8 @@
 
 A step is what its layers take, one after the other, each as long as the slowest worker's slab, and what the busiest
 worker sends and receives. Nothing of it is taken to overlap: on one machine a message costs both ends processor time,
-half of a hop each, which is time that they do not compute.
+half of a hop each, which is time that they do not compute. Layers are timed one by one, in which they are faster than
+in a step, so their times are scaled by what the step of the first way, which is one worker's, takes of its layers'.
 """
 
 import dataclasses
@@ -45,8 +46,20 @@ class Prediction:
         return self.compute + self.exchange + self.call
 
 
-def predict(row: Mapping[str, Any]) -> Prediction:
-    """Predicts the step of a row: its layers were timed on one worker alone, its messages counted in the graph."""
+def predict(row: Mapping[str, Any], first: Mapping[str, Any]) -> Prediction:
+    """Predicts the step of a row: its layers were timed on one worker alone, its messages counted in the graph.
+
+    Args:
+      row: the row.
+      first: that of one worker of the same setting, whose own step is known.
+    """
+    known = _predict(first)
+    scale = (first["wall_seconds_per_step"]["median"] - known.exchange - known.call) / known.compute
+    found = _predict(row)
+    return dataclasses.replace(found, compute=scale * found.compute)
+
+
+def _predict(row: Mapping[str, Any]) -> Prediction:
     return Prediction(
         compute=math.fsum(max(seconds) for seconds in row["layer_seconds"].values()),
         exchange=max(exchange_seconds(own["messages"], own["bytes"], row["link"]) for own in row["exchanged"]),

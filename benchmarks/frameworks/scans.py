@@ -2,6 +2,8 @@
 
 import importlib
 import itertools
+import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +13,11 @@ from benchmarks.frameworks.volume_learning import VolumeRun
 from benchmarks.pictures import pack
 from mtf_hetero.data import Planes, write_volumes
 
-CLASSES = ("other", "grey matter", "white matter")
-MNI152, PHANTOM = "mni152", "phantom"
+CLASSES = ("other", "brain")
+COLIN27, PHANTOM = "colin27", "phantom"
+_DIRECTORY, _HERE = "MRICRON_TEMPLATES", "/usr/share/mricron/templates"
+_HEAD, _BRAIN = "ch2.nii.gz", "ch2bet.nii.gz"
 _BRIGHTEST = 255
-_THRESHOLDS = 64
 _PHANTOM_EDGE = 32
 
 Head = tuple[np.ndarray, np.ndarray]  # intensities, uint8, and classes
@@ -24,31 +27,35 @@ def load(scan: str) -> Head:
     """Intensities and classes of a head, [depth, height, width]: from below, from the back, from the left.
 
     Raises:
-      ValueError: there is no such scan, or nilearn, which has it, is not there.
+      ValueError: there is no such scan, or it or nibabel, which reads it, is not there.
     """
     if scan == PHANTOM:
         return _phantom()
-    if scan != MNI152:
-        raise ValueError(f"scan is {scan!r}; it must be {MNI152} or {PHANTOM}")
+    if scan != COLIN27:
+        raise ValueError(f"scan is {scan!r}; it must be {COLIN27} or {PHANTOM}")
     try:
-        datasets = importlib.import_module("nilearn.datasets")
+        nibabel = importlib.import_module("nibabel")
     except ImportError as error:
+        raise ValueError(f"nibabel, which reads the scan {COLIN27}, is not there: pip install -e .[volumes]") from error
+    directory = pathlib.Path(os.environ.get(_DIRECTORY, _HERE))
+    try:
+        head, brain = (np.asarray(nibabel.load(directory / name).dataobj).T for name in (_HEAD, _BRAIN))
+    except FileNotFoundError as error:
         raise ValueError(
-            f"the scan {MNI152} is in nilearn, which is not there: pip install -e .[benchmarks]"
+            f"the scan {COLIN27} is not in {directory}: apt-get download mricron-data && dpkg -x mricron-data_*.deb "
+            f"DIR, and set {_DIRECTORY}=DIR{_HERE}"
         ) from error
-    loaded = (datasets.load_mni152_template, datasets.load_mni152_gm_template, datasets.load_mni152_wm_template)
-    head, grey, white = (np.asarray(get(resolution=1).get_fdata()).transpose(2, 1, 0) for get in loaded)
-    labels = np.argmax([1.0 - grey - white, grey, white], axis=0)
-    return np.round(np.clip(head / head.max(), 0, 1) * _BRIGHTEST).astype(np.uint8), labels.astype(np.uint8)
+    return head.astype(np.uint8), (brain > 0).astype(np.uint8)
 
 
 def _phantom() -> Head:
-    """Balls within each other, noisy."""
+    """A ball in a shell that is as bright, noisy."""
     places = np.stack(np.meshgrid(*[np.linspace(-1, 1, _PHANTOM_EDGE)] * 3, indexing="ij"))
     radius = np.sqrt(np.square(places).sum(0))
-    labels = np.select([radius < 0.4, radius < 0.8], [2, 1], 0)
-    noise = np.random.default_rng(0).normal(0, 30, labels.shape)
-    return np.clip(90 * labels + 20 + noise, 0, _BRIGHTEST).astype(np.uint8), labels.astype(np.uint8)
+    brain = radius < 0.5
+    noise = np.random.default_rng(0).normal(0, 20, brain.shape)
+    bright = brain | ((radius > 0.7) & (radius < 0.9))
+    return np.clip(90 * bright + 40 + noise, 0, _BRIGHTEST).astype(np.uint8), brain.astype(np.uint8)
 
 
 def tiles(shape: tuple[int, ...], edge: int) -> list[tuple[int, ...]]:
@@ -57,17 +64,15 @@ def tiles(shape: tuple[int, ...], edge: int) -> list[tuple[int, ...]]:
 
 
 def best_thresholds(image: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
-    """The intensities from which grey and white matter are told with the best mean Dice."""
-    levels = np.unique(np.linspace(1, _BRIGHTEST, _THRESHOLDS).astype(int))
-    counts = np.stack([np.bincount(image[labels == c].ravel(), minlength=_BRIGHTEST + 1) for c in range(3)])
-    above = np.concatenate([np.cumsum(counts[:, ::-1], 1)[:, ::-1], np.zeros([3, 1], int)], 1)  # [class, level]
-    totals = counts.sum(1)
+    """The first intensity of the brain, and the first beyond it, by which it is told with the best Dice."""
+    counts = np.stack([np.bincount(values.ravel(), minlength=_BRIGHTEST + 1) for values in (image, image[labels > 0])])
+    below = np.concatenate([np.zeros([2, 1], int), np.cumsum(counts, 1)], 1)  # [all or brain, level]
 
     def score(low: int, high: int) -> float:
-        grey, white = above[:, low] - above[:, high], above[:, high]
-        return 2 * grey[1] / (grey.sum() + totals[1]) + 2 * white[2] / (white.sum() + totals[2])
+        found, both = below[:, high] - below[:, low]
+        return 2 * both / (found + below[1, -1])
 
-    return max(itertools.combinations(levels.tolist(), 2), key=lambda pair: score(*pair))
+    return max(itertools.combinations(range(_BRIGHTEST + 2), 2), key=lambda pair: score(*pair))
 
 
 def dice(found: np.ndarray, true: np.ndarray) -> list[float | None]:
@@ -117,7 +122,7 @@ class Scan(VolumeRun):
             found[tuple(slice(b, b + edge) for b in begin)] = told
         tested = tuple(slice(0, max(b[axis] for b in begins) + edge) for axis in range(3))
         image, labels, found = image[tested], labels[tested], found[tested]
-        by_thresholds = (image >= low).astype(np.uint8) + (image >= high)
+        by_thresholds = ((image >= low) & (image < high)).astype(np.uint8)
         plane = image.shape[0] // 2
         pictures = {"image": image, "true": labels, "network": found, "thresholds": by_thresholds}
         return {

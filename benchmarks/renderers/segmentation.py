@@ -18,7 +18,7 @@ _PICTURES = {"image": "scan", "true": "true", "network": "network", "thresholds"
 def _draw(row: Row, path: pathlib.Path) -> None:
     figure, axes = figures.make(1, 1 + len(_PICTURES), width=3.0, height=3.2)
     draw_loss(axes[0, 0], row, what="voxel cross entropy")
-    classes = colors.ListedColormap(["#000000", figures.COLOURS[5], figures.COLOURS[4]])
+    classes = colors.ListedColormap(["#000000", figures.COLOURS[4]])
     for ax, (key, title) in zip(axes[0, 1:], _PICTURES.items(), strict=True):
         picture = unpack(row["slice"][key])
         how = {"cmap": "gray"} if key == "image" else {"cmap": classes, "vmin": 0, "vmax": len(row["classes"]) - 1}
@@ -33,8 +33,7 @@ def _table(row: Row) -> str:
     lines = [
         [name, *(markdown.number(row["dice"][way][i]) for way in ways)] for i, name in enumerate(row["classes"]) if i
     ]
-    means = [sum(row["dice"][way][1:]) / (len(row["classes"]) - 1) for way in ways]
-    return markdown.table(["Dice", *ways], [*lines, ["mean", *map(markdown.number, means)]])
+    return markdown.table(["Dice", *ways], lines)
 
 
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
@@ -48,8 +47,8 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
             f"Scan: {made_by['scan']}. Patches of {made_by['edge']} voxels along each edge, those to learn from of its "
             "front half, those to test on side by side in its back half: a demonstration on one head, which tells "
             "nothing of others. " + introduce(row),
-            f"Of all test patches together. The thresholds, {low} and {high} of 255, are those with the best mean Dice "
-            "in the front half.",
+            f"Of all test patches together. The thresholds, from {low} to below {high} of 255, are those with the best "
+            "Dice in the front half.",
             _table(row),
         ]
     )

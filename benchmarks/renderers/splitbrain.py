@@ -77,7 +77,13 @@ def _notes(rows: Sequence[Row]) -> str:
         for estimate, peak in zip(row["estimated_bytes"], row["peak_bytes"], strict=True)
     ]
     if errors:
-        notes.append(f"The estimated peaks are off by up to {max(errors):.1%} of a worker's measured one.")
+        mean = max(abs(_mean(row["estimated_bytes"]) / _mean(row["peak_bytes"]) - 1) for row in ways.values())
+        notes.append(
+            f"The estimated peaks are off by up to {max(errors):.1%} of a worker's measured one, and by up to "
+            f"{mean:.1%} in the mean over the workers of a way."
+        )
+    if not all(row.get("return_memory") for row in ways.values()):
+        notes.append("The peaks are those of workers that keep the memory that they have freed.")
     notes.append(
         f"The losses before the first and the second step are the same within "
         f"{max(row['loss_error'] for row in rows):.1e} of their value. {rows[0]['repeats']} repeats of "
@@ -167,7 +173,8 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
         "Median (minimum to maximum) over the repeats. d x k: d groups of k workers; the convolutions split the batch "
         "over all workers, the dense layers are sharded over the k of a group. The bytes sent are counted in a traced "
         "step, the calculated part in the lowered graph. The peak is what a worker's process holds at most beyond what "
-        "it held before training, the estimate that of `--dry_run`.",
+        "it held before training, on workers started with --return_memory, which are not those that are timed; the "
+        "estimate is that of `--dry_run`.",
     ]
     for title, of_group in groups.items():
         parts += [f"## {title}", _table(of_group), _notes(of_group)]
