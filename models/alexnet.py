@@ -56,7 +56,10 @@ def build(images: Any, *, training: bool = False, **config: Any) -> Any:
     for number, filters in enumerate(c.filters, 1):
         x = layers.conv2d(x, filters, size=3, name=f"conv{number}", use_bias=True)
         if number in c.pooled:
-            x = mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name=f"pool{number}")
+            name = f"pool{number}"
+            x = layers.rescaled(
+                mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name=name), name
+            )
 
     def drop(y: Any, number: int) -> Any:
         """Before the hidden layers, and not before the last."""

@@ -2,8 +2,9 @@
 
 A layer renames the last dimension of what comes in to `LAYER/channels` (a convolution) or `LAYER/inputs` (a dense
 layer), and gives out `LAYER/filters` or `LAYER/outputs`; the rename costs nothing where a layout treats both sides
-alike. A dense layer's examples are its own too, `LAYER/batch`. The spatial dimensions keep their names through the
-network, and so does the batch, but for the dense layers. Variables have the dtype of the images.
+alike. A pool or a convolution with a stride gives out `LAYER/height` and `LAYER/width`, so that a layout can split
+large maps and not small ones; else the spatial dimensions keep their names. A dense layer's examples are its own too,
+`LAYER/batch`; up to there the batch keeps its name. Variables have the dtype of the images.
 
 Images may have any number of batch dimensions, for a dimension is split over one mesh axis at most.
 """
@@ -35,6 +36,21 @@ def rename_last(x: Any, name: str) -> Any:
     return mtf.rename_dimension(x, x.shape.dims[-1].name, name)
 
 
+def rescaled(x: Any, name: str) -> Any:
+    """The output of a layer that changes height and width, with names of its own for them.
+
+    Args:
+      x: mtf.Tensor [batch, height, width, channels].
+      name: the layer's name.
+
+    Returns:
+      mtf.Tensor [batch, NAME/height, NAME/width, channels].
+    """
+    *batch, height, width, channels = x.shape.dims
+    own = [mtf.Dimension(f"{name}/{dim.name.rpartition('/')[2]}", dim.size) for dim in (height, width)]
+    return mtf.reshape(x, [*batch, *own, channels])
+
+
 def conv2d(
     x: Any,
     filters: int,
@@ -59,7 +75,7 @@ def conv2d(
       activation: function of an mtf.Tensor, or None.
 
     Returns:
-      mtf.Tensor [batch, height, width, NAME/filters].
+      mtf.Tensor [batch, height, width, NAME/filters], with a stride [batch, NAME/height, NAME/width, NAME/filters].
 
     Raises:
       ValueError: the image is smaller than a kernel that must lie within it, or mtf cannot take it in such strides.
@@ -92,7 +108,8 @@ def conv2d(
     if use_bias:
         with tf.variable_scope(name):
             y += mtf.get_variable(x.mesh, "bias", [out], dtype=_variable_dtype(x), initializer=tf.zeros_initializer())
-    return y if activation is None else activation(y)
+    y = y if activation is None else activation(y)
+    return rescaled(y, name) if strides > 1 else y
 
 
 def conv2d_batch_norm(
@@ -117,7 +134,7 @@ def conv2d_batch_norm(
       activation: function of an mtf.Tensor, or None.
 
     Returns:
-      mtf.Tensor [batch, height, width, NAME/filters].
+      mtf.Tensor, as `conv2d`.
 
     Raises:
       ValueError: as `conv2d`.
@@ -130,6 +147,9 @@ def conv2d_batch_norm(
 def pool2d(x: Any, pool: Callable[..., Any], *, name: str) -> Any:
     """Pools windows of 2 x 2 with mtf.layers.max_pool2d or avg_pool2d.
 
+    Returns:
+      mtf.Tensor [batch, NAME/height, NAME/width, channels].
+
     Raises:
       ValueError: a spatial dimension is odd, for which mtf has no gradient.
     """
@@ -139,7 +159,7 @@ def pool2d(x: Any, pool: Callable[..., Any], *, name: str) -> Any:
             f"layer {name!r} pools 2 x 2 windows of {height.size} x {width.size} pixels, which do not divide evenly; "
             "give images of another height and width, or choose another model"
         )
-    return pool(x, ksize=(2, 2), name=name)
+    return rescaled(pool(x, ksize=(2, 2), name=name), name)
 
 
 def dense(x: Any, units: int, *, name: str, batch_dims: int = 1, activation: Activation | None = None) -> Any:

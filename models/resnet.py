@@ -71,7 +71,8 @@ def _block(x: Any, filters: int, stride: int, *, bottleneck: bool, name: str, tr
         shortcut = layers.conv2d_batch_norm(
             shortcut, out, size=1, strides=stride, name=f"{name}/shortcut", training=training, activation=None
         )
-    return mtf.relu(layers.rename_last(x, f"{name}/filters") + layers.rename_last(shortcut, f"{name}/filters"))
+    x = layers.rename_last(x, f"{name}/filters")
+    return mtf.relu(x + mtf.reshape(shortcut, x.shape))
 
 
 def build(images: Any, config: Config, *, training: bool = False) -> Any:
@@ -92,6 +93,7 @@ def build(images: Any, config: Config, *, training: bool = False) -> Any:
     if config.stem == "imagenet":
         x = layers.conv2d_batch_norm(images, config.filters[0], size=7, strides=2, name="stem", training=training)
         x = mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name="stem/pool")
+        x = layers.rescaled(x, "stem/pool")
     else:
         x = layers.conv2d_batch_norm(images, config.filters[0], size=3, name="stem", training=training)
     for stage, (count, filters) in enumerate(zip(config.blocks, config.filters[1:], strict=True), 1):

@@ -133,15 +133,31 @@ def test_which_axis_takes_which_dimension(kwargs, expected):
 
 
 def test_images_under_one_name_are_split_throughout_or_not_at_all():
-    def model(name):
-        height, width, channels = MODELS[name].image_shape
-        shape = dims(f"batch:6 height:{height} width:{width} channels:{channels}")
-        return lambda feed: {"y": MODELS[name].build(feed("images", shape))}
+    def model(pools):
+        def build(feed):
+            x = feed("images", dims("batch:6 height:32 width:32 channels:3"))
+            for _ in range(pools):
+                x = mtf.layers.max_pool2d(x, ksize=(2, 2))
+            return {"y": x}
 
-    layout = lay_out(model("resnet18"), "x:2;y:2")
+        return build
+
+    layout = lay_out(model(3), "x:2;y:2")
     assert [layout.axis_name_of(name) for name in ("height", "width")] == ["x", "y"]
     with pytest.raises(ValueError, match="'height' has 1 units where it is smallest, too few for mesh axis 'x'"):
-        lay_out(model("vgg11"), "x:2")
+        lay_out(model(5), "x:2")
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "whole"),
+    [("vgg11", ("height", "pool1/height"), "pool5/height"), ("resnet18", ("height", "stage2/block1/conv1/height"), "")],
+)
+def test_images_are_split_as_long_as_they_are_large(name, split, whole):
+    height, width, channels = MODELS[name].image_shape
+    shape = dims(f"batch:6 height:{height} width:{width} channels:{channels}")
+    layout = lay_out(lambda feed: {"y": MODELS[name].build(feed("images", shape))}, "x:2")
+    assert all(layout.axis_name_of(dim) == "x" for dim in split)
+    assert layout.axis_name_of(whole) is None
 
 
 def conv(x, filters, name, *, size=3, strides=1, kind="conv2d"):
