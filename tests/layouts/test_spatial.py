@@ -67,7 +67,7 @@ def numbered(kind, last):
 
 def test_cosmoflow_is_gathered_where_the_map_is_smaller_than_the_mesh():
     """As in the paper at 128 over 4: the activations are gathered from pool5 on. The dense part is data-parallel."""
-    layout = lay_out(cosmoflow_of(128), "depth:4")
+    layout = lay_out(cosmoflow_of(128), "depth:4", least_values=512)
     dense = [f"dense{number}/batch" for number in (1, 2, 3)]
     gathered = ["conv6/filters", "conv7/channels"]
     assert names(layout) == sorted([*depths(*numbered("conv", 5), *numbered("pool", 4)), *dense, *gathered])
@@ -76,7 +76,7 @@ def test_cosmoflow_is_gathered_where_the_map_is_smaller_than_the_mesh():
 
 def test_what_is_whole_is_split_by_its_filters():
     """With fewer examples than processors the dense part too; and small maps are gathered before they must be."""
-    layout = lay_out(cosmoflow_of(128, batch=2), "depth:4", {"depth": [2, 1, 1, 1]})
+    layout = lay_out(cosmoflow_of(128, batch=2), "depth:4", {"depth": [2, 1, 1, 1]}, least_values=512)
     gathered = ["conv5/filters", "pool5/channels", "conv6/channels", "conv7/filters", "dense1/inputs"]
     assert names(layout) == sorted([*depths(*numbered("conv", 4), *numbered("pool", 4)), *gathered])
     assert sum(layout.split("conv5/filters", 256)) == 256
@@ -85,7 +85,12 @@ def test_what_is_whole_is_split_by_its_filters():
 
 
 def test_cosmoflow_over_a_batch_and_a_depth():
-    layout = lay_out(cosmoflow_of(512), "batch:4;depth:8", {"batch": [2, 2, 1, 3], "depth": [2, 1, 1, 1, 1, 1, 1, 1]})
+    layout = lay_out(
+        cosmoflow_of(512),
+        "batch:4;depth:8",
+        {"batch": [2, 2, 1, 3], "depth": [2, 1, 1, 1, 1, 1, 1, 1]},
+        least_values=512,
+    )
     assert names(layout, "batch") == ["batch", "dense1/batch", "dense2/batch", "dense3/batch"]
     gathered = ["conv7/filters", "pool7/channels", "dense1/inputs"]
     assert names(layout, "depth") == sorted([*depths(*numbered("conv", 6), *numbered("pool", 5)), *gathered])
@@ -105,7 +110,7 @@ def test_unet_is_split_on_the_way_up_as_on_the_way_down():
     def build(feed):
         return {"y": unet3d.build(feed("volumes", volumes_of((1, 32, 32, 32, 1))))}
 
-    layout = lay_out(build, "depth:8")
+    layout = lay_out(build, "depth:8", least_values=512)
     split = {name.removesuffix("/depth") for name in names(layout)}
     assert {"depth", "down1/conv1", "down3/conv2", "pool2", "up3", "up3/conv1", "up1/conv2", "head"} <= split
     assert not {"pool3", "bottom/conv1", "bottom/conv2", "transpose3"} & split
@@ -155,7 +160,7 @@ def test_images_under_one_name_are_split_throughout_or_not_at_all():
 def test_images_are_split_as_long_as_they_are_large(name, split, whole):
     height, width, channels = MODELS[name].image_shape
     shape = dims(f"batch:6 height:{height} width:{width} channels:{channels}")
-    layout = lay_out(lambda feed: {"y": MODELS[name].build(feed("images", shape))}, "x:2")
+    layout = lay_out(lambda feed: {"y": MODELS[name].build(feed("images", shape))}, "x:2", least_values=256)
     assert all(layout.axis_name_of(dim) == "x" for dim in split)
     assert layout.axis_name_of(whole) is None
 
