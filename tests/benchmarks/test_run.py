@@ -1,5 +1,6 @@
 """The runner: every case in small, Ctrl-C, and what it says to mistakes."""
 
+import functools
 import importlib.util
 import os
 import pathlib
@@ -254,7 +255,9 @@ def test_memory_limits_and_input_of_volumes_in_small(tmp_path):
 
 def test_ctrl_c_keeps_finished_rows(tmp_path):
     command = [sys.executable, "-m", "benchmarks.run", "lowering", "--toy", f"--out={tmp_path}"]
-    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    heeded = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
+    process = subprocess.Popen(command, cwd=ROOT, text=True, preexec_fn=heeded, **pipes)
     path = tmp_path / "lowering.jsonl"
     end = time.monotonic() + 60
     while not path.exists() and time.monotonic() < end:
