@@ -16,6 +16,7 @@ from models.registry import MODELS
 from mtf_hetero import _memory_graph, memory, mtf, tf
 from mtf_hetero._memory_liveness import BEGIN, END, RECEIVED, SEND, Node, Output, Variable, _Step, peaks
 from mtf_hetero._memory_order import events
+from mtf_hetero.cluster import LocalCluster
 
 DEVICES = ("a", "b", "c")
 
@@ -333,10 +334,37 @@ def test_allocator_peaks():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("model", "optimizer", "batch_size", "layout", "cores"),
+    [
+        ("paper_cifar", "adam", 128, "batch", [1]),
+        ("paper_cifar", "sgd", 128, "batch", [1, 1]),
+        ("vgg11", "sgd", 64, "batch", [1]),
+        ("vgg11", "adafactor", 64, "batch", [1]),
+        ("vgg11", "adam", 128, "batch", [1, 1]),
+        ("vgg11", "sgd", 128, "filters", [1, 1]),
+    ],
+)
+def test_the_estimate_is_within_a_tenth_of_what_a_worker_takes(model, optimizer, batch_size, layout, cores):
+    local = LocalCluster(cores, report=lambda line: None, return_memory=True)
+    with local as cluster, tf.Graph().as_default():
+        lowering, fetches = training_step(model, optimizer, batch_size, layout, cluster.devices, cores)
+        found = memory.estimate(lowering, fetches)
+        initializers = [tf.global_variables_initializer(), tf.local_variables_initializer()]
+        measured = memory.ProcessPeaks(local.pids)
+        with tf.Session(cluster.target, config=cluster.session_config()) as session:
+            for initializer in initializers:
+                session.run(initializer)
+            for _ in range(20):  # as many as are simulated
+                session.run(fetches)
+            taken = measured.read()
+    estimates = [found[device].peak for device in cluster.devices]
+    assert estimates == pytest.approx(taken, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("network_name", "count", "way"),
     [
-        ("paper_cifar", 1, {"recipe": "batch"}),
-        ("vgg11_4096", 1, {"recipe": "batch"}),
         ("vgg11_4096", 2, {"recipe": "batch"}),
         ("paper_cifar", 4, {"recipe": "filters"}),
         ("vgg11_4096", 4, {"recipe": "hybrid", "mesh_shape": "data:2;model:2"}),
@@ -344,7 +372,8 @@ def test_allocator_peaks():
         ("vgg11_4096", 4, {"recipe": "hybrid", "mesh_shape": "data:1;model:4", "dense_rounds": True}),
     ],
 )
-def test_the_estimate_is_within_a_tenth_of_what_workers_take_that_return_memory(network_name, count, way):
+def test_the_estimate_is_within_a_tenth_of_what_groups_of_workers_take(network_name, count, way):
+    """Summed over the workers: which of them holds most differs from run to run."""
     nets = ClusterNets([min(1.0, 2 / count)] * count, network_name, batch_size=64, seed=1, return_memory=True)
     try:
         nets.add("way", watch_memory=True, **way)
