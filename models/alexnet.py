@@ -10,7 +10,6 @@ stride 1. The overlapping pools (section 3.4 of 2012) and the dense layers with 
 import dataclasses
 from typing import Any
 
-import mtf_hetero.layers
 from models import layers
 from mtf_hetero import mtf
 
@@ -56,10 +55,7 @@ def build(images: Any, *, training: bool = False, **config: Any) -> Any:
     for number, filters in enumerate(c.filters, 1):
         x = layers.conv2d(x, filters, size=3, name=f"conv{number}", use_bias=True)
         if number in c.pooled:
-            name = f"pool{number}"
-            x = layers.rescaled(
-                mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name=name), name
-            )
+            x = layers.overlapping_max_pool(x, name=f"pool{number}")
 
     def drop(y: Any, number: int) -> Any:
         """Before the hidden layers, and not before the last."""

@@ -31,9 +31,10 @@ def _variable_dtype(x: Any) -> Any:
     return mtf.VariableDType(x.dtype, x.dtype, x.dtype)
 
 
-def rename_last(x: Any, name: str) -> Any:
-    """The tensor, with another name for its last dimension."""
-    return mtf.rename_dimension(x, x.shape.dims[-1].name, name)
+def rename_last(x: Any, *names: str) -> Any:
+    """The tensor, with other names for its last dimensions."""
+    kept, changed = x.shape.dims[: -len(names)], x.shape.dims[-len(names) :]
+    return mtf.reshape(x, [*kept, *(mtf.Dimension(name, dim.size) for name, dim in zip(names, changed, strict=True))])
 
 
 def rescaled(x: Any, name: str) -> Any:
@@ -46,9 +47,8 @@ def rescaled(x: Any, name: str) -> Any:
     Returns:
       mtf.Tensor [batch, NAME/height, NAME/width, channels].
     """
-    *batch, height, width, channels = x.shape.dims
-    own = [mtf.Dimension(f"{name}/{dim.name.rpartition('/')[2]}", dim.size) for dim in (height, width)]
-    return mtf.reshape(x, [*batch, *own, channels])
+    *spatial, channels = x.shape.dimension_names[-3:]
+    return rename_last(x, *(f"{name}/{dim.rpartition('/')[2]}" for dim in spatial), channels)
 
 
 def conv2d(
@@ -160,6 +160,15 @@ def pool2d(x: Any, pool: Callable[..., Any], *, name: str) -> Any:
             "give images of another height and width, or choose another model"
         )
     return rescaled(pool(x, ksize=(2, 2), name=name), name)
+
+
+def overlapping_max_pool(x: Any, *, name: str) -> Any:
+    """The maxima of windows of 3 x 3, two pixels from one to the next (SAME).
+
+    Returns:
+      mtf.Tensor [batch, NAME/height, NAME/width, channels].
+    """
+    return rescaled(mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name=name), name)
 
 
 def dense(x: Any, units: int, *, name: str, batch_dims: int = 1, activation: Activation | None = None) -> Any:

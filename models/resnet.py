@@ -12,7 +12,6 @@ of 32, a 3 x 3 convolution of stride 1.
 import dataclasses
 from typing import Any
 
-import mtf_hetero.layers
 from models import layers
 from mtf_hetero import mtf
 
@@ -92,8 +91,7 @@ def build(images: Any, config: Config, *, training: bool = False) -> Any:
     layers.check_images(images)
     if config.stem == "imagenet":
         x = layers.conv2d_batch_norm(images, config.filters[0], size=7, strides=2, name="stem", training=training)
-        x = mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name="stem/pool")
-        x = layers.rescaled(x, "stem/pool")
+        x = layers.overlapping_max_pool(x, name="stem/pool")
     else:
         x = layers.conv2d_batch_norm(images, config.filters[0], size=3, name="stem", training=training)
     for stage, (count, filters) in enumerate(zip(config.blocks, config.filters[1:], strict=True), 1):

@@ -15,6 +15,7 @@ from typing import Any
 
 import mtf_hetero.layers
 from models import volume_layers
+from models.layers import rename_last
 from mtf_hetero import mtf
 
 
@@ -112,7 +113,7 @@ def _build(volumes: Any, network: Config, *, training: bool) -> Any:
     for level, filters in reversed(list(enumerate(network.up, 1))):
         x = stage(functools.partial(_up, level=level), f"up{level}", filters, x, skips.pop())
     x = volume_layers.conv3d(x, network.classes, size=1, name="head")
-    return volume_layers.rename(x, volumes.shape.dimension_names[-4:-1], "classes")
+    return rename_last(x, *volumes.shape.dimension_names[-4:-1], "classes")
 
 
 def _twice(x: Any, *, filters: Sequence[int], name: str, normalise: Any) -> Any:

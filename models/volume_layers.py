@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mtf_hetero.layers
+from models.layers import rename_last
 from mtf_hetero import mtf, tf
 
 Initializer = Callable[[int, int], Any]  # from the numbers of inputs and outputs of a unit
@@ -48,16 +49,9 @@ def leaky_relu(x: Any) -> Any:
     return mtf.leaky_relu(x, alpha=0.01)
 
 
-def rename(x: Any, spatial: Sequence[str], last: str) -> Any:
-    """The tensor, with other names for its spatial dimensions and its last one."""
-    names = [*spatial, last]
-    dims = [mtf.Dimension(name, dim.size) for name, dim in zip(names, x.shape.dims[-4:], strict=True)]
-    return mtf.reshape(x, mtf.Shape([*x.shape.dims[:-4], *dims]))
-
-
 def entered(x: Any, name: str, last: str = "channels") -> Any:
     """What comes into a layer, with the layer's names."""
-    return rename(x, [f"{name}/{dim}" for dim in SPATIAL], f"{name}/{last}")
+    return rename_last(x, *(f"{name}/{dim}" for dim in SPATIAL), f"{name}/{last}")
 
 
 def stages_to_recompute(named: Sequence[str], stages: Sequence[str]) -> frozenset[str]:

@@ -106,12 +106,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_quiet_without_a_terminal(tmp_path, log):
+@pytest.mark.parametrize(("unit", "kwargs"), [("images", {}), ("volumes", {"unit": "volumes"})])
+def test_progress_is_quiet_without_a_terminal(unit, kwargs, tmp_path, log):
     stream = io.StringIO()
-    hook = ProgressHook(4, 5, log_step_count_steps=2, stream=stream, unit="volumes")
+    hook = ProgressHook(4, 5, log_step_count_steps=2, stream=stream, **kwargs)
     make(tmp_path).train(line_data, max_steps=5, hooks=[hook])
     assert stream.getvalue() == ""
-    lines = [line for line in log if "volumes per second" in line]
+    lines = [line for line in log if f"{unit} per second" in line]
     assert [line.split(":")[0] for line in lines] == ["step 2 of 5", "step 4 of 5"]
     assert all("loss " in line and " left" in line for line in lines)
 

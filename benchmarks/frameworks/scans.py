@@ -1,9 +1,8 @@
 """A scan of a head that is cut into patches to learn from and to test on, and what thresholds tell of it."""
 
-import importlib
+import contextlib
 import itertools
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from benchmarks.frameworks.volume_learning import VolumeRun
 from benchmarks.pictures import pack
 from mtf_hetero.data import Planes, write_volumes
+from mtf_hetero.data.convert import open_arrays
 
 CLASSES = ("other", "brain")
 COLIN27, PHANTOM = "colin27", "phantom"
@@ -27,24 +27,21 @@ def load(scan: str) -> Head:
     """Intensities and classes of a head, [depth, height, width]: from below, from the back, from the left.
 
     Raises:
-      ValueError: there is no such scan, or it or nibabel, which reads it, is not there.
+      ValueError: there is no such scan, or its files are not there or cannot be read.
     """
     if scan == PHANTOM:
         return _phantom()
     if scan != COLIN27:
         raise ValueError(f"scan is {scan!r}; it must be {COLIN27} or {PHANTOM}")
-    try:
-        nibabel = importlib.import_module("nibabel")
-    except ImportError as error:
-        raise ValueError(f"nibabel, which reads the scan {COLIN27}, is not there: pip install -e .[volumes]") from error
-    directory = pathlib.Path(os.environ.get(_DIRECTORY, _HERE))
-    try:
-        head, brain = (np.asarray(nibabel.load(directory / name).dataobj).T for name in (_HEAD, _BRAIN))
-    except FileNotFoundError as error:
+    directory = os.environ.get(_DIRECTORY, _HERE)
+    paths = [os.path.join(directory, name) for name in (_HEAD, _BRAIN)]
+    if not all(map(os.path.isfile, paths)):
         raise ValueError(
             f"the scan {COLIN27} is not in {directory}: apt-get download mricron-data && dpkg -x mricron-data_*.deb "
             f"DIR, and set {_DIRECTORY}=DIR{_HERE}"
-        ) from error
+        )
+    with contextlib.ExitStack() as stack:
+        head, brain = (np.asarray(open_arrays(path, stack)[""]).T for path in paths)
     return head.astype(np.uint8), (brain > 0).astype(np.uint8)
 
 

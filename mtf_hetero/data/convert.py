@@ -75,7 +75,7 @@ def convert(
     """
     options = options or Options()
     with contextlib.ExitStack() as stack:
-        opened = [_open(path, stack) for path in paths]
+        opened = [open_arrays(path, stack) for path in paths]
         images = [_array(path, arrays, options.key, options.axes) for path, arrays in zip(paths, opened, strict=True)]
         labels = _label_arrays(options, paths, opened, images, stack)
         names, targets = _targets(options, paths, opened, images)
@@ -113,8 +113,16 @@ def _import(name: str, path: str) -> Any:
         raise ValueError(f"{path} needs the package {name}; pip install 'mtf_hetero[volumes]'") from error
 
 
-def _open(path: str, stack: contextlib.ExitStack) -> Mapping[str, Any]:
-    """The arrays of a file, by their keys; they are read where they are indexed."""
+def open_arrays(path: str, stack: contextlib.ExitStack) -> Mapping[str, Any]:
+    """The arrays of a file, by their keys; they are read where they are indexed.
+
+    Args:
+      path: of a kind that `convert` takes.
+      stack: what closes the file.
+
+    Raises:
+      ValueError: the file is missing, damaged or cut off, or of another kind, or what reads it is not installed.
+    """
     if not os.path.isfile(path):
         raise ValueError(f"{path} does not exist; give .h5, .npy, .npz or .nii files that do")
     if path.endswith((".h5", ".hdf5", ".hdf")):
@@ -220,7 +228,7 @@ def _label_arrays(
         raise ValueError(
             f"--labels names {len(names)} files for {len(paths)} files of volumes; give one for each, or one key"
         )
-    return [_array(names[i], _open(names[i], stack), None, axes[i]) for i in range(len(names))]
+    return [_array(names[i], open_arrays(names[i], stack), None, axes[i]) for i in range(len(names))]
 
 
 def _targets(

@@ -196,7 +196,7 @@ def check_segmentation(found):
     row = found["unet3d_small"]
     assert row["sizes"]["depth of 8"] == [5, 3]
     assert len(row["losses"]) == 4 and row["test_volumes"] == 4 * 2 * 4
-    assert 0.2 < row["dice"]["thresholds"][1] < 0.6  # the shell is as bright
+    assert row["dice"]["thresholds"][1] == pytest.approx(0.387, abs=0.01)  # the shell is as bright
     assert row["tests"][-1][1]["dice/1"] == pytest.approx(row["dice"]["network"][1] or 0.0, abs=1e-4)
     shapes = [picture["shape"] for picture in row["slice"].values()]
     assert shapes == [[16, 32]] * 4

@@ -74,6 +74,13 @@ def test_cosmoflow_is_gathered_where_the_map_is_smaller_than_the_mesh():
     assert layout.split("conv5/depth", 4) == (1, 1, 1, 1)
 
 
+def test_maps_too_small_to_be_worth_a_halo_are_gathered():
+    layout = lay_out(cosmoflow_of(128), "depth:4")
+    dense = [f"dense{number}/batch" for number in (1, 2, 3)]
+    gathered = ["conv5/filters", "pool5/channels", "conv6/channels", "conv7/filters"]
+    assert names(layout) == sorted([*depths(*numbered("conv", 4), *numbered("pool", 4)), *dense, *gathered])
+
+
 def test_what_is_whole_is_split_by_its_filters():
     """With fewer examples than processors the dense part too; and small maps are gathered before they must be."""
     layout = lay_out(cosmoflow_of(128, batch=2), "depth:4", {"depth": [2, 1, 1, 1]}, least_values=512)
