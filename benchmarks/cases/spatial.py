@@ -4,11 +4,11 @@
 
 Each worker is a process under a CPU quota of the kernel. The parts, each measured alone by --only:
 
-* conv: CosmoFlow's convolutional part, forward, backward and an SGD step, on volumes that the workers make themselves.
-  One worker of a core, two; a fast worker and one of half its speed, its depth divided evenly and by shares. All ways
-  of a setting take turns on the same workers, and so do the even slabs as networks of their own, all at once, which
-  exchange nothing: what this machine leaves to reach. A traced step says how each worker spends it, and for how much
-  of the time in which halos are on their way convolutions go on.
+* conv: CosmoFlow's convolutional part, forward, backward and an SGD step, on volumes that the workers make themselves,
+  one to a step or a batch of four. One worker of a core, two; a fast worker and one of half its speed, its depth
+  divided evenly and by shares. All ways of a setting take turns on the same workers, and so do the even slabs as
+  networks of their own, all at once, which exchange nothing: what this machine leaves to reach. A traced step says how
+  each worker spends it, and for how much of the time in which halos are on their way convolutions go on.
 * strong: whole networks on one sample, on 1, 2, 4, 8 workers of a quarter of a core.
 * weak: the convolutional part of a sample that grows in depth with the workers.
 * memory: the most that each worker takes, in a cluster of its own for each number of workers, which return memory.
@@ -65,17 +65,18 @@ class Way:
       extents: (depth, height, width).
       devices: numbers of the workers that take part.
       shares: of them; None: even.
+      batch_size: volumes per step.
     """
 
     name: str
     extents: tuple[int, int, int]
     devices: tuple[int, ...]
     shares: tuple[float, ...] | None = None
+    batch_size: int = 1
 
     def arguments(self, network: str) -> dict[str, Any]:
         """Arguments of VolumeNets.add."""
-        fields = {"extents": self.extents, "devices": self.devices, "shares": self.shares}
-        return {"name": self.name, "network": network, **fields}
+        return {"network": network, **dataclasses.asdict(self)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,18 +100,16 @@ def _cube(edge: int) -> tuple[int, int, int]:
     return (edge, edge, edge)
 
 
-def conv_settings(edge: int, network: str = "conv") -> tuple[Setting, ...]:
+def conv_settings(edge: int, batch_size: int = 1) -> tuple[Setting, ...]:
     """Strong scaling on two workers alike, and on a fast and a slow one."""
     uneven = ((2, 1), (3, 2), (5, 3), (7, 3), (3, 1))
-    alone, even = Way(ALONE, _cube(edge), (0,)), Way(EVEN, _cube(edge), (0, 1))
+    make = functools.partial(Way, extents=_cube(edge), batch_size=batch_size)
+    alone, even = make(ALONE, devices=(0,)), make(EVEN, devices=(0, 1))
+    by_shares = [make(f"{a}:{b}", devices=(0, 1), shares=(a, b)) for a, b in uneven]
+    name = f"{CONV}/W={edge}" if batch_size == 1 else f"{CONV}/batch={batch_size}/W={edge}"
     return (
-        Setting(f"{CONV}/W={edge}/1.0,1.0", network, (1.0, 1.0), (alone, even)),
-        Setting(
-            f"{CONV}/W={edge}/1.0,0.5",
-            network,
-            (1.0, 0.5),
-            (alone, even, *(Way(f"{a}:{b}", _cube(edge), (0, 1), (a, b)) for a, b in uneven)),
-        ),
+        Setting(f"{name}/1.0,1.0", "conv", (1.0, 1.0), (alone, even)),
+        Setting(f"{name}/1.0,0.5", "conv", (1.0, 0.5), (alone, even, *by_shares)),
     )
 
 
@@ -125,6 +124,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         setting.name: setting
         for setting in (
             *conv_settings(128),
+            *conv_settings(128, batch_size=4),
             *conv_settings(64),
             _growing(STRONG, "cosmoflow", _COUNTS, lambda _: _cube(64)),
             _growing(STRONG, "unet3d", _COUNTS, lambda _: _cube(64)),
@@ -180,7 +180,7 @@ class Spatial(Case):
         return tuple(self._parts())
 
     def make_toy(self) -> "Spatial":
-        uneven = Setting("conv/W=8/1.0,1.0", "toy", (1.0, 1.0), conv_settings(8)[1].ways[:3])
+        uneven = Setting("conv/batch=2/W=8/1.0,1.0", "toy", (1.0, 1.0), conv_settings(8, batch_size=2)[1].ways[:3])
         return dataclasses.replace(
             self,
             toy=True,
@@ -275,6 +275,7 @@ class Spatial(Case):
                 "setting": setting.name,
                 "way": way.name,
                 "extents": way.extents,
+                "batch_size": way.batch_size,
                 "workers": way.devices,
                 **about,
                 **row,

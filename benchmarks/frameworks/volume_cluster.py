@@ -33,6 +33,7 @@ class _Way:
 
     network: str
     extents: tuple[int, ...]
+    batch_size: int
     devices: tuple[str, ...]
     step: Step
     session: Any
@@ -91,6 +92,7 @@ class VolumeNets:
         network: str,
         extents: Sequence[int],
         devices: Sequence[int],
+        batch_size: int = 1,
         steps: int = 2,
         **arguments: Any,
     ) -> dict[str, Any]:
@@ -101,6 +103,7 @@ class VolumeNets:
           network: a name in volume_nets.NETWORKS.
           extents: (depth, height, width).
           devices: numbers of the workers that take part.
+          batch_size: volumes per step.
           steps: how many to take.
           **arguments: of volume_nets.build_step.
 
@@ -109,9 +112,10 @@ class VolumeNets:
         """
         chosen = tuple(self._cluster.devices[index] for index in devices)
         with tf.Graph().as_default(), _short_errors():
-            step = volume_nets.build_step(network, extents, devices=chosen, seed=self._seed, **arguments)
+            options = {"batch_size": batch_size, "devices": chosen, "seed": self._seed, **arguments}
+            step = volume_nets.build_step(network, extents, **options)
             session = tf.Session(self._cluster.target, config=self._cluster.session_config())
-            self._ways[name] = _Way(network, tuple(extents), chosen, step, session)
+            self._ways[name] = _Way(network, tuple(extents), batch_size, chosen, step, session)
             feed = initial_value_feed(volume_nets.initial_values(step, self._seed))
             session.run(tf.global_variables_initializer(), feed)
             copies = step.lowering.copy_masters_to_slices()
@@ -144,7 +148,7 @@ class VolumeNets:
         way = self._ways[name]
         for planes, device in zip(way.step.layout.split(volume_nets.AXIS, way.extents[0]), way.devices, strict=True):
             index = self._cluster.devices.index(device)
-            self.add(_apart(name, device), way.network, (planes, *way.extents[1:]), (index,))
+            self.add(_apart(name, device), way.network, (planes, *way.extents[1:]), (index,), way.batch_size)
 
     def run_apart(self, name: str, steps: int) -> dict[str, Any]:
         """Takes steps of all slabs at once; returns the seconds until the last one is done."""
@@ -221,8 +225,8 @@ class VolumeNets:
         representatives = [first[cores[device]] for device in way.devices]
         cluster = dataclasses.replace(self._cluster, devices=tuple(dict.fromkeys(representatives)))
         with tf.Graph().as_default():
-            graph = volume_nets.build_training(way.network, way.extents).graph
-            split = layout if count > 1 else volume_nets.plan(way.network, way.extents, 2)
+            graph = volume_nets.build_training(way.network, way.extents, way.batch_size).graph
+            split = layout if count > 1 else volume_nets.plan(way.network, way.extents, way.batch_size, 2)
             options = {"effort": profile.Effort(**effort), "cache_dir": self._measured.name}
             measured = profile.measure(graph, split, cluster, **options)
         found: dict[str, list[float]] = {}

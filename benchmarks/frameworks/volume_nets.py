@@ -23,7 +23,7 @@ OUTPUTS = 4
 AXIS = "depth"
 _CLASSES = 3
 _LEARNING_RATE = 0.01
-_RADIANS = (0.0, 0.7, 1.1, 1.3, 0.5)  # from one index to the next, per dimension of the generated volumes
+_RADIANS = (0.9, 0.7, 1.1, 1.3, 0.5)  # from one index to the next, per dimension of the generated volumes
 # An eighth of the paper's filters
 _UNET = {"down": ((4, 8), (8, 16), (16, 32)), "bottom": (32, 64), "up": ((8, 8), (16, 16), (32, 32))}
 
@@ -78,9 +78,10 @@ NETWORKS: Mapping[str, Loss] = MappingProxyType(
 _LABELLED = ("unet3d",)
 
 
-def volumes_shape(extents: Sequence[int]) -> Any:
-    """The mtf.Shape of one volume, a batch of one."""
-    return mtf.Shape([mtf.Dimension(name, size) for name, size in zip(NAMES, (1, *extents, CHANNELS), strict=True)])
+def volumes_shape(extents: Sequence[int], batch_size: int) -> Any:
+    """The mtf.Shape of a batch of volumes."""
+    sizes = (batch_size, *extents, CHANNELS)
+    return mtf.Shape([mtf.Dimension(name, size) for name, size in zip(NAMES, sizes, strict=True)])
 
 
 def _import(mesh: Any, value: Any, shape: Any) -> Any:
@@ -89,17 +90,20 @@ def _import(mesh: Any, value: Any, shape: Any) -> Any:
     return mtf.import_tf_tensor(mesh, value, shape)
 
 
-def build_training(network: str, extents: Sequence[int], volumes: Any = None, targets: Any = None) -> Any:
+def build_training(
+    network: str, extents: Sequence[int], batch_size: int = 1, volumes: Any = None, targets: Any = None
+) -> Any:
     """A training step by SGD, as a models.network.Built, in TensorFlow's default graph.
 
     Args:
       network: a name in NETWORKS.
-      extents: (depth, height, width) of the volume.
-      volumes: slices of it, one per processor; None: zeros, for a graph that is only looked at.
+      extents: (depth, height, width) of a volume.
+      batch_size: volumes per step.
+      volumes: slices of them, one per processor; None: zeros, for a graph that is only looked at.
       targets: slices of its targets [batch, outputs] or labels [batch, depth, height, width]; None: none, or zeros
         where the network needs labels.
     """
-    shape = volumes_shape(extents)
+    shape = volumes_shape(extents, batch_size)
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
     if volumes is None:
@@ -117,12 +121,14 @@ def build_training(network: str, extents: Sequence[int], volumes: Any = None, ta
     return models_network.Built(graph, mesh, None, loss, tuple(updates))
 
 
-def plan(network: str, extents: Sequence[int], count: int, shares: Sequence[float] | None = None) -> Layout:
-    """How the volume lies on so many processors: by depth, as layouts.spatial decides for each layer."""
+def plan(
+    network: str, extents: Sequence[int], batch_size: int, count: int, shares: Sequence[float] | None = None
+) -> Layout:
+    """How the volumes lie on so many processors: by depth, as layouts.spatial decides for each layer."""
     if count == 1:
         return Layout(f"{AXIS}:1", "")
     with tf.Graph().as_default():
-        graph = build_training(network, extents).graph
+        graph = build_training(network, extents, batch_size).graph
         return LAYOUTS["spatial"](graph, mesh_shape=f"{AXIS}:{count}", shares=shares and {AXIS: shares})
 
 
@@ -131,6 +137,7 @@ def build_step(
     extents: Sequence[int],
     *,
     devices: Sequence[str],
+    batch_size: int = 1,
     shares: Sequence[float] | None = None,
     directory: str | None = None,
     epochs: int = 1,
@@ -140,22 +147,23 @@ def build_step(
 
     Args:
       network: a name in NETWORKS.
-      extents: (depth, height, width) of the volume.
+      extents: (depth, height, width) of a volume.
       devices: one per processor.
+      batch_size: volumes per step.
       shares: one per processor; None: even.
       directory: of a set of volumes that is read; None: a pattern is generated once, and kept.
       epochs: how often the set is read.
       seed: of its order.
     """
-    layout = plan(network, extents, len(devices), shares)
+    layout, shape = plan(network, extents, batch_size, len(devices), shares), volumes_shape(extents, batch_size)
     mesh_impl = UnevenMeshImpl.from_layout(layout, devices)
     if directory is None:
-        volumes, targets = _generated(network, extents, mesh_impl)
+        volumes, targets = _generated(network, shape, mesh_impl)
     else:
-        make = functools.partial(load_volumes(directory).train_input_fn, 1, epochs, seed)
-        features, targets = laid_out_volumes(make, layout, volumes_shape(extents), devices)
+        make = functools.partial(load_volumes(directory).train_input_fn, batch_size, epochs, seed)
+        features, targets = laid_out_volumes(make, layout, shape, devices)
         volumes = features["image"]
-    built = build_training(network, extents, volumes, targets)
+    built = build_training(network, extents, batch_size, volumes, targets)
     masters = tuple(variable.get_master() for variable in built.graph.trainable_variables)
     lowering = models_network.lower(built, layout, devices)
     with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
@@ -163,9 +171,8 @@ def build_step(
     return Step(layout, built, masters, lowering, fetches)
 
 
-def _generated(network: str, extents: Sequence[int], mesh_impl: Any) -> tuple[tuple[Any, ...], Any]:
+def _generated(network: str, shape: Any, mesh_impl: Any) -> tuple[tuple[Any, ...], Any]:
     """Slices of a pattern, and of labels where the network needs them: local variables of each worker."""
-    shape = volumes_shape(extents)
     volumes, labels = [], []
     for pnum, device in enumerate(mesh_impl.devices):
         begin, size = mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum)
@@ -204,9 +211,11 @@ def initial_values(step: Step, seed: int) -> dict[str, np.ndarray]:
 
 
 def _is_halo(send: traffic.Send, operations: Mapping[str, Any]) -> bool:
-    """Whether a part of a volume is sent that a window reaches into, and not weights or their gradients."""
+    """Whether parts of volumes are sent that a window reaches into, and not weights or their gradients."""
     consumer = type(operations.get(send.consumer)).__name__
-    return ("Conv" in consumer or "Pool" in consumer) and len(send.shape) == len(NAMES) and send.shape[0] == 1
+    is_windowed = "Conv" in consumer or "Pool" in consumer
+    volumes = next(op for op in operations.values() if isinstance(op, mtf.ImportLaidOutTensorOperation)).outputs[0]
+    return is_windowed and len(send.shape) == len(NAMES) and send.shape[0] == volumes.shape.dims[0].size
 
 
 def halos(step: Step) -> tuple[traffic.Send, ...]:

@@ -29,6 +29,11 @@ def _median(row: Row) -> float:
     return row["wall_seconds_per_step"]["median"]
 
 
+def _batch(row: Row) -> int:
+    """Volumes per step."""
+    return row.get("batch_size", 1)
+
+
 def _speedup(row: Row, first: Row) -> float:
     """How many times as many voxels a second as the first way does."""
     voxels = [one["extents"][0] * one["extents"][1] * one["extents"][2] for one in (row, first)]
@@ -282,7 +287,7 @@ def _device_counts(count: int) -> list[int]:
 def _rate(rows: Sequence[Row]) -> tuple[float, Mapping[str, float]] | None:
     """FLOP/s of a worker of one core on the largest cube that was measured alone, and the link between two such."""
     flops = {row["edge"]: row["flops"] for row in _of(rows, PROJECTED) if "count" not in row}
-    alone = [row for row in _of(rows, CONV) if row["way"] == ALONE and row["extents"][0] in flops]
+    alone = [row for row in _of(rows, CONV) if row["way"] == ALONE and row["extents"][0] in flops and _batch(row) == 1]
     if not alone:
         return None
     best = max(alone, key=lambda row: (row["extents"][0], row["fractions"]))
@@ -328,7 +333,8 @@ def _draw_splits(ax: Any, rows: Sequence[Row]) -> None:
     for setting, of_setting in _settings(rows).items():
         cores = setting.rpartition("/")[2].replace(",", " + ")
         for row in of_setting[1:]:
-            label = f"W={row['extents'][0]}, {cores}, {row['way']}"
+            volumes = "" if _batch(row) == 1 else f"{_batch(row)} of "
+            label = f"{volumes}W={row['extents'][0]}, {cores}, {row['way']}"
             colour = figures.GREY if row["way"] == EVEN else figures.COLOURS[0]
             ax.barh(label, _speedup(row, of_setting[0]), color=colour, height=0.65)
     ax.invert_yaxis()
