@@ -33,6 +33,10 @@ class Cosmology(VolumeLearning):
     model: ClassVar[str] = "cosmoflow_small"
     target: ClassVar[str] = "benchmarks.frameworks.universes:Universes"
 
+    steps: int = 800
+    batch_size: int = 32
+    learning_rate: float = 3e-3
+    test_every: int = 200
     size: int = 64
     cell: float = 2.0
     train: int = 600

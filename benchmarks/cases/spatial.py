@@ -20,7 +20,7 @@ For conv, strong and weak, mtf_hetero.profile also times each layer's slab on on
 times, the bytes and messages of the lowered graph and the measured link, benchmarks/scaling.py predicts each step.
 
 Time: on two cores, about six minutes for a setting of conv at W=128 and three at W=64, ten each for strong and weak
-settings and for memory and limit, two for input and projected. Expected: two workers 1.75 times as fast as one, where
+settings and for memory and limit, two for input and projected. Expected: two workers 1.8 times as fast as one, where
 their slabs without any exchange are 1.9 times as fast; a fast worker and one of half its speed 1.3 to 1.4 times as
 fast as the fast one alone; memory within 5 % of the share and halo.
 """
