@@ -215,7 +215,7 @@ def check_spatial(found):
         assert len(row["usage"]) == 2
         assert row["loss_error"] < 1e-5
         predicted = scaling.predict(row, ways["alone"])
-        assert min(predicted.compute, predicted.exchange, predicted.call) > 0
+        assert min(predicted.compute, predicted.exchange, predicted.wait, predicted.call) > 0
     assert ways["even"]["apart_seconds_per_step"]["median"] > 0
     assert scaling.predict(ways["alone"], ways["alone"]).seconds == pytest.approx(
         ways["alone"]["wall_seconds_per_step"]["median"]
