@@ -127,7 +127,8 @@ def write_spatial(directory):
     timed = {**common, "link": link, "call_seconds": 0.01, "loss_error": 1e-7, "extents": [64] * 3}
     timed |= {"usage": [{"computing": 1.0, "receiving": 0.1, "waiting": 0.2}] * 2, "received_bytes": 4_000_000}
     timed |= {"overlap": [{"halo_seconds": 0.2, "convolution_seconds": 0.9, "both_seconds": 0.05}] * 2}
-    own = {"bytes": 4_000_000, "messages": 20, "halo_bytes": 1_000_000}
+    own = {"bytes": 4_000_000, "messages": 20, "halo_bytes": 1_000_000, "halo_messages": 10}
+    none = {"bytes": 4, "messages": 1, "halo_bytes": 0, "halo_messages": 0}
     for part, way, workers, seconds in (
         ("conv", "alone", [0], 1.5),
         ("conv", "even", [0, 1], 1.4),
@@ -136,7 +137,7 @@ def write_spatial(directory):
         ("strong", "2", [0, 1], 0.8),
     ):
         setting = {"part": part, "setting": f"{part}/W=64/1.0,0.5", "way": way, "workers": workers}
-        halos = [own] * 2 if len(workers) > 1 else [{**own, "bytes": 4, "messages": 1, "halo_bytes": 0}]
+        halos = [own] * 2 if len(workers) > 1 else [none]
         row = {**timed, **setting, "sizes": {"depth": [43, 21]} if way == "2:1" else {}, "exchanged": halos}
         row |= {"wall_seconds_per_step": summarise([seconds, seconds + 0.1, seconds + 0.2])}
         row |= {"layer_seconds": {"conv1": [seconds] * len(workers)}, "sent_bytes": sum(x["bytes"] for x in halos) // 2}
