@@ -202,7 +202,7 @@ EXPECTED = {
     ],
     "segmentation": ["| brain | 0.8 | 0.6 |", "The thresholds, from 90 to below 140 of 255"],
     "spatial": [
-        "| 2:1 | 1, 0.5 | 43:21 | 1.1 (1 to 1.2) | 1.45 | 4 | 50% | 1.08 | -2% |",
+        "| 2:1 | 1, 0.5 | 43:21 | 1.1 (1 to 1.2) | 1.45 | 4 | 50% | 1.1 | -0% |",
         "1.45 times as fast as the fast worker alone (demanded: 1.35) and 1.36 times as fast as the even split",
         "| 2:1 | 0 | 1,000 | 100 | 200 | 200 | 25% |",
         "Of 3 steps, 3 are predicted within 15%",
