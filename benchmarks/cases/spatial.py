@@ -47,6 +47,7 @@ _LIMIT_STEPS = 4
 _LINK_REPEATS = 9
 _TOLERANCE = 1e-4  # relative, of the losses before and after the first step
 _CLOSE_SECONDS = 30.0
+_END_SECONDS = 5.0  # from a worker's last word to its exit code
 _TRIAL_SECONDS = 900.0  # for steps under a memory limit, when a lost worker is not noticed
 _CORES = 2.0  # that the workers of a memory measurement share
 CONV, STRONG, WEAK, MEMORY, LIMIT = "conv", "strong", "weak", "memory", "limit"
@@ -337,7 +338,8 @@ class Spatial(Case):
             except ChildError as error:
                 values |= {"trained": False, "error": str(error)}
                 with contextlib.suppress(ChildError):  # it is gone where the time was over
-                    values["exit_codes"] = chief.call("ended", timeout_seconds=_CLOSE_SECONDS)
+                    wait = {"within_seconds": _END_SECONDS, "timeout_seconds": _CLOSE_SECONDS}
+                    values["exit_codes"] = chief.call("ended", **wait)
         return values
 
     def _read(self, name: str, fractions: tuple[float, ...], shares: Sequence[float] | None, writer: Writer) -> None:

@@ -23,6 +23,7 @@ from mtf_hetero.partition import split_by_share
 from mtf_hetero.variables import initial_value_feed
 
 _CALLS = 30
+_POLL_SECONDS = 0.1
 _MESSAGE = 160  # characters of an error that are kept
 _TOLD = ("OOM when", "From /job:")  # what the part of an error that tells begins with
 
@@ -82,9 +83,14 @@ class VolumeNets:
         by = [", ".join(pair) for pair in zip(self._local.limits, (limit.by for limit in self._limits), strict=False)]
         return {"devices": [shorten(device) for device in self._cluster.devices], "limits": by or self._local.limits}
 
-    def ended(self) -> list[int | None]:
-        """The exit code of each worker; None of one that runs."""
-        return [self._local.exit_code(index) for index in range(len(self._local.pids))]
+    def ended(self, within_seconds: float = 0.0) -> list[int | None]:
+        """The exit code of each worker, as soon as one has ended or the time is over; None of one that runs."""
+        end = time.monotonic() + within_seconds
+        while True:
+            found = [self._local.exit_code(index) for index in range(len(self._local.pids))]
+            if any(code is not None for code in found) or time.monotonic() >= end:
+                return found
+            time.sleep(_POLL_SECONDS)
 
     def add(
         self,
