@@ -24,7 +24,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._memory_graph import GRADIENTS, OPTIMIZER, WEIGHTS
 from mtf_hetero._memory_liveness import MESSAGES
 
-# What a worker holds more after its steps than before them, beside variables: fitted to 29 runs of 1 to 8 workers
+# What a worker holds more after its steps than before them, beside variables: fitted to 31 runs of 1 to 8 workers
 RUNTIME_BYTES = 18_000_000  # whatever the network
 OPERATION_BYTES = 40_000  # for each operation that makes more than a few numbers
 MESSAGE_BYTES = 43_000  # for each message that a step receives

@@ -210,28 +210,33 @@ def initial_values(step: Step, seed: int) -> dict[str, np.ndarray]:
     return values
 
 
-def _is_halo(send: traffic.Send, operations: Mapping[str, Any]) -> bool:
-    """Whether parts of volumes are sent that a window reaches into, and not weights or their gradients."""
-    consumer = type(operations.get(send.consumer)).__name__
-    is_windowed = "Conv" in consumer or "Pool" in consumer
-    volumes = next(op for op in operations.values() if isinstance(op, mtf.ImportLaidOutTensorOperation)).outputs[0]
-    return is_windowed and len(send.shape) == len(NAMES) and send.shape[0] == volumes.shape.dims[0].size
+def _halo_test(step: Step) -> Callable[[traffic.Send], bool]:
+    """Tells whether parts of volumes are sent that a window reaches into, and not weights or their gradients."""
+    graph_operations = step.built.graph.operations
+    volumes = next(op for op in graph_operations if isinstance(op, mtf.ImportLaidOutTensorOperation)).outputs[0]
+    batch_size = volumes.shape.dims[0].size
+    windowed = {op.name for op in graph_operations if "Conv" in type(op).__name__ or "Pool" in type(op).__name__}
+
+    def is_halo(send: traffic.Send) -> bool:
+        return send.consumer in windowed and len(send.shape) == len(NAMES) and send.shape[0] == batch_size
+
+    return is_halo
 
 
 def halos(step: Step) -> tuple[traffic.Send, ...]:
     """What is sent from worker to worker in halo exchanges."""
-    operations = {op.name: op for op in step.built.graph.operations}
-    return tuple(send for send in step.sends() if not send.in_memory and _is_halo(send, operations))
+    is_halo = _halo_test(step)
+    return tuple(send for send in step.sends() if not send.in_memory and is_halo(send))
 
 
 def exchanged(step: Step, devices: Sequence[str]) -> list[dict[str, int]]:
     """Per processor: bytes and messages that it sends and receives in a step, and those of halos that it receives."""
     sends = [send for send in step.sends() if send.bytes and not send.in_memory]
-    operations = {op.name: op for op in step.built.graph.operations}
+    is_halo = _halo_test(step)
     found = []
     for device in devices:
         own = [send for send in sends if device in (send.source, send.target)]
-        halo = [send for send in own if _is_halo(send, operations)]
+        halo = [send for send in own if is_halo(send)]
         received = [send for send in halo if send.target == device]
         found.append(
             {
