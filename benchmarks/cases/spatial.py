@@ -19,10 +19,10 @@ Each worker is a process under a CPU quota of the kernel. The parts, each measur
 For conv, strong and weak, mtf_hetero.profile also times each layer's slab on one worker of each speed. From these
 times, the bytes and messages of the lowered graph and the measured link, benchmarks/scaling.py predicts each step.
 
-Time: on two cores, about six minutes for a setting of conv at W=128 and three at W=64, ten each for strong and weak
-settings and for memory and limit, two for input and projected. Expected: two workers 1.8 times as fast as one, where
-their slabs without any exchange are 1.9 times as fast; a fast worker and one of half its speed 1.3 to 1.4 times as
-fast as the fast one alone; memory within 5 % of the share and halo.
+Time: on two cores, about six minutes for a setting of conv at W=128 and three at W=64, ten each for strong (of U-Net
+at W=128 twice that) and weak settings and for memory and limit, two for input and projected. Expected: two workers 1.8
+times as fast as one, where their slabs without any exchange are 1.9 times as fast; a fast worker and one of half its
+speed 1.3 to 1.4 times as fast as the fast one alone; memory within 5 % of the share and halo.
 """
 
 import contextlib
@@ -49,7 +49,8 @@ _TOLERANCE = 1e-4  # relative, of the losses before and after the first step
 _CLOSE_SECONDS = 30.0
 _END_SECONDS = 5.0  # from a worker's last word to its exit code
 _TRIAL_SECONDS = 900.0  # for steps under a memory limit, when a lost worker is not noticed
-_CORES = 2.0  # that the workers of a memory measurement share
+_CORES = 2.0  # that workers share
+_COUNTS = (1, 2, 4, 8)  # of workers
 CONV, STRONG, WEAK, MEMORY, LIMIT = "conv", "strong", "weak", "memory", "limit"
 INPUT, PROJECTED, MODELLED = "input", "projected", "modelled"
 ALONE, EVEN = "alone", "even"
@@ -114,12 +115,16 @@ def conv_settings(edge: int, batch_size: int = 1) -> tuple[Setting, ...]:
     )
 
 
-def _growing(kind: str, network: str, counts: Sequence[int], extents: Callable[[int], tuple[int, int, int]]) -> Setting:
-    ways = tuple(Way(str(count), extents(count), tuple(range(count))) for count in counts)
-    return Setting(f"{kind}/{network}", network, (_CORES / max(counts),) * max(counts), ways)
+def _growing(name: str, network: str, extents: Callable[[int], tuple[int, int, int]]) -> Setting:
+    ways = tuple(Way(str(count), extents(count), tuple(range(count))) for count in _COUNTS)
+    return Setting(name, network, (_CORES / max(_COUNTS),) * max(_COUNTS), ways)
 
 
-_COUNTS = (1, 2, 4, 8)
+def _strong(network: str, edge: int) -> Setting:
+    """One cube on more and more workers."""
+    return _growing(f"{STRONG}/{network}/W={edge}", network, lambda _: _cube(edge))
+
+
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         setting.name: setting
@@ -127,9 +132,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
             *conv_settings(128),
             *conv_settings(128, batch_size=4),
             *conv_settings(64),
-            _growing(STRONG, "cosmoflow", _COUNTS, lambda _: _cube(64)),
-            _growing(STRONG, "unet3d", _COUNTS, lambda _: _cube(64)),
-            _growing(WEAK, "conv", _COUNTS, lambda count: (32 * count, 64, 64)),
+            *(_strong(network, edge) for network in ("cosmoflow", "unet3d") for edge in (128, 64)),
+            _growing(f"{WEAK}/conv", "conv", lambda count: (32 * count, 64, 64)),
         )
     }
 )
