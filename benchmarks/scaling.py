@@ -3,8 +3,9 @@
 A step is what its layers take, one after the other, each as long as the slowest worker's slab, and what the busiest
 worker sends and receives. Nothing of it is taken to overlap: on one machine a message costs both ends processor time,
 half of a hop each, which is time that they do not compute. Neighbours are never quite at the same place, so that a
-worker waits a little for each halo. Layers are timed one by one, in which they are faster than in a step, so their
-times are scaled by what the step of the first way, which is one worker's, takes of its layers'.
+worker waits a little in each halo exchange, and the longer, the slower workers are. Layers are timed one by one, in
+which they are faster than in a step, so their times are scaled by what the step of the first way, which is one
+worker's, takes of its layers'.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from typing import Any
 
 Link = Mapping[str, float]  # latency_seconds and bytes_per_second of a hop
 ITEM_BYTES = 4
-WAIT_SECONDS = 1.6e-3  # for each halo that a worker receives: what conv/W=128/1.0,1.0 takes more, of ten
+WAIT_SECONDS = 1.6e-3  # in each halo exchange of workers of a core: what conv/W=128/1.0,1.0 takes more, of ten
 
 
 def exchange_seconds(messages: float, message_bytes: float, link: Link) -> float:
@@ -35,7 +36,7 @@ class Prediction:
     Args:
       compute: all layers, each on its slowest worker.
       exchange: halos, gathered activations, sums of gradients.
-      wait: for halos.
+      wait: in halo exchanges.
       call: of the session.
     """
 
@@ -64,10 +65,11 @@ def predict(row: Mapping[str, Any], first: Mapping[str, Any]) -> Prediction:
 
 
 def _predict(row: Mapping[str, Any]) -> Prediction:
+    fastest = max(row["fractions"][worker] for worker in row["workers"])
     return Prediction(
         compute=math.fsum(max(seconds) for seconds in row["layer_seconds"].values()),
         exchange=max(exchange_seconds(own["messages"], own["bytes"], row["link"]) for own in row["exchanged"]),
-        wait=WAIT_SECONDS * max(own["halo_messages"] for own in row["exchanged"]),
+        wait=WAIT_SECONDS / fastest * max(own["halo_exchanges"] for own in row["exchanged"]),
         call=row["call_seconds"],
     )
 
@@ -109,7 +111,7 @@ class Projection:
     Args:
       devices: number of workers.
       compute: of the busiest.
-      halo: the busiest one's halo exchanges, and waits for them.
+      halo: the busiest one's halo exchanges, and waits in them.
       reduce: sums of gradients, by halving and doubling.
       direct: the same as mtf_hetero does them today.
     """
@@ -141,6 +143,5 @@ def project(row: Mapping[str, Any], devices: int, *, flops_per_second: float, li
         + _summed(row["weights"]["dense"], groups, link, direct=direct)
         for direct in (False, True)
     ]
-    received = row["halo_messages"] / 2
-    halo = exchange_seconds(row["halo_messages"], row["halo_bytes"], link) + WAIT_SECONDS * received
+    halo = exchange_seconds(row["halo_messages"], row["halo_bytes"], link) + WAIT_SECONDS * row["halo_exchanges"]
     return Projection(devices, row["flops"] / flops_per_second, halo, *sums)

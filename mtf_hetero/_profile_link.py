@@ -9,13 +9,16 @@ from typing import Any
 from mtf_hetero._compat import tf
 from mtf_hetero.speeds import Link
 
-MESSAGE_BYTES = (1 << 10, 1 << 16, 1 << 20, 1 << 23)
-HOPS = (2, 10)
+HOPS = {1 << 10: 400, 1 << 16: 200, 1 << 20: 50, 1 << 23: 10}  # {bytes of a message: how often it is sent}
+_FEW_HOPS = 2
 MOST_BYTES_PER_SECOND = 1e13  # what is faster, between logical devices of one CPU, costs nothing that can be measured
 
 
 def measure_link(a: str, b: str, *, target: str, config: Any, repeats: int = 9) -> Link:
-    """Sends tensors to and fro; the time of two hops is taken off that of ten, so that the call does not count.
+    """Sends tensors to and fro; the time of two hops is taken off that of many, so that the call does not count.
+
+    A worker under a CPU quota sends at full speed until it is used up, and then not at all: so there are many, which
+    take a few of the quota's periods.
 
     Args:
       a: a device.
@@ -28,7 +31,7 @@ def measure_link(a: str, b: str, *, target: str, config: Any, repeats: int = 9) 
     quiet.CopyFrom(config)
     quiet.graph_options.rewrite_options.disable_meta_optimizer = True  # it would see that nothing is computed
     with tf.Graph().as_default() as graph:
-        ends = {(size, hops): _chain(a, b, size, hops) for size in MESSAGE_BYTES for hops in HOPS}
+        ends = {(size, hops): _chain(a, b, size, hops) for size, many in HOPS.items() for hops in (_FEW_HOPS, many)}
         with tf.Session(target, graph=graph, config=quiet) as session:
             calls = {key: session.make_callable(end) for key, end in ends.items()}
             samples: dict[tuple[int, int], list[float]] = {key: [] for key in calls}
@@ -38,13 +41,12 @@ def measure_link(a: str, b: str, *, target: str, config: Any, repeats: int = 9) 
                     call()
                     if repeat:  # the first one is to warm up
                         samples[key].append(time.perf_counter() - begin)
-    few, many = HOPS
 
-    def hop_seconds(size: int) -> float:
-        pairs = zip(samples[size, few], samples[size, many], strict=True)
-        return statistics.median((long - short) / (many - few) for short, long in pairs)
+    def hop_seconds(size: int, many: int) -> float:
+        pairs = zip(samples[size, _FEW_HOPS], samples[size, many], strict=True)
+        return statistics.median((long - short) / (many - _FEW_HOPS) for short, long in pairs)
 
-    return fit([(size, hop_seconds(size)) for size in MESSAGE_BYTES])
+    return fit([(size, hop_seconds(size, many)) for size, many in HOPS.items()])
 
 
 def _chain(a: str, b: str, size: int, hops: int) -> Any:

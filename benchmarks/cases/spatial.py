@@ -175,7 +175,7 @@ class Spatial(Case):
     inputs: tuple[tuple[tuple[float, ...], tuple[float, ...] | None], ...] = _INPUTS
     input_edge: int = 64
     input_count: int = 16
-    profile: tuple[tuple[str, float], ...] = (("budget_seconds", 180.0), ("sample_seconds", 0.2))
+    profile: tuple[tuple[str, float], ...] = (("budget_seconds", 120.0), ("sample_seconds", 0.2))
     network: str = "conv"
     whole_network: str = "cosmoflow"
     projected_edge: int = 512

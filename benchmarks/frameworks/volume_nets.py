@@ -230,7 +230,10 @@ def halos(step: Step) -> tuple[traffic.Send, ...]:
 
 
 def exchanged(step: Step, devices: Sequence[str]) -> list[dict[str, int]]:
-    """Per processor: bytes and messages that it sends and receives in a step, and those of halos that it receives."""
+    """Per processor: bytes and messages that it sends and receives in a step, and those of halos that it receives.
+
+    An exchange is of all the halos that an operation gets, from both sides.
+    """
     sends = [send for send in step.sends() if send.bytes and not send.in_memory]
     is_halo = _halo_test(step)
     found = []
@@ -246,6 +249,7 @@ def exchanged(step: Step, devices: Sequence[str]) -> list[dict[str, int]]:
                 "both_halo_messages": len(halo),
                 "halo_bytes": sum(send.bytes for send in received),
                 "halo_messages": len(received),
+                "halo_exchanges": len({send.consumer for send in received}),
             }
         )
     return found
@@ -320,6 +324,7 @@ class ModelledVolumes:
                 "flops": max(_slab_flops(step, pnum) for pnum in range(count)),
                 "halo_bytes": max(own["both_halo_bytes"] for own in found),
                 "halo_messages": max(own["both_halo_messages"] for own in found),
+                "halo_exchanges": max(own["halo_exchanges"] for own in found),
                 "weights": sizes,
             }
 

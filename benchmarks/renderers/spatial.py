@@ -139,7 +139,7 @@ def _layers(rows: Sequence[Row]) -> str:
     parts = [scaling.predict(row, rows[0]) for row in rows]
     lines.append(["all layers, as the first way's step takes them", *(markdown.number(1e3 * p.compute) for p in parts)])
     lines.append(["sending and receiving", *(markdown.number(1e3 * part.exchange) for part in parts)])
-    lines.append(["waiting for halos", *(markdown.number(1e3 * part.wait) for part in parts)])
+    lines.append(["waiting in halo exchanges", *(markdown.number(1e3 * part.wait) for part in parts)])
     lines.append(["the session's call", *(markdown.number(1e3 * part.call) for part in parts)])
     lines.append(["step, predicted", *(markdown.number(1e3 * part.seconds) for part in parts)])
     lines.append(["step, measured", *(markdown.number(1e3 * _median(row)) for row in rows)])
@@ -397,8 +397,9 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
             "Median (minimum to maximum) over the repeats. Speedups are in voxels a second over the first way. MB sent "
             "are counted in a traced step. Predicted: each layer's slab timed on one worker by itself, times what the "
             "first way's step takes of its layers' times, the messages of the lowered graph over the measured link, "
-            f"half of each hop to either end, {1e3 * scaling.WAIT_SECONDS:g} ms of waiting for each halo, which is "
-            "fitted to the two workers at W=128, and an empty call.",
+            f"half of each hop to either end, {1e3 * scaling.WAIT_SECONDS:g} ms of waiting in each halo exchange, which "
+            "is fitted to the two workers at W=128 and is longer in proportion where no worker has a whole core, and an "
+            "empty call.",
             _accuracy(_settings(timed)),
         ]
     for title, of_setting in _settings(_of(rows, CONV, STRONG, WEAK)).items():
