@@ -8,6 +8,7 @@ from oracle import check, mesh_impl_of, one_device
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
+from mtf_hetero._sums import channel_sums
 
 B, H, W, C = (mtf.Dimension(n, s) for n, s in [("b", 5), ("h", 11), ("w", 7), ("c", 5)])
 D3, H3, W3 = (mtf.Dimension(n, s) for n, s in [("d", 8), ("h", 7), ("w", 5)])
@@ -170,7 +171,8 @@ def moving_averages(layout, x, *, momentum, steps):
     with tf.Graph().as_default():
         graph = mtf.Graph()
         mesh = mtf.Mesh(graph, "mesh")
-        images = mtf.import_tf_tensor(mesh, tf.constant(x), mtf.Shape([B, H, W, C]))
+        dims = [mtf.Dimension(dim.name, size) for dim, size in zip((B, H, W, C), x.shape, strict=True)]
+        images = mtf.import_tf_tensor(mesh, tf.constant(x), mtf.Shape(dims))
         y = layers.batch_norm(images, training=True, momentum=momentum)
         lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl_of(layout)})
         updates = [lowering.lowered_operation(op) for op in layers.batch_norm_updates(graph)]
@@ -212,6 +214,26 @@ def test_one_exchange_of_moments_does_not_cancel():
         (_, variances), y = moving_averages(layout, x, momentum=0.0, steps=1)
         np.testing.assert_allclose(variances[0], wide.var((0, 1, 2)), rtol=5e-4)
         np.testing.assert_allclose(y, expected, rtol=0, atol=5e-3)
+
+
+def test_moments_of_two_million_values_keep_their_digits():
+    """One value after another, as in TensorFlow's fused operation, the variance is off by a thousandth."""
+    x = np.random.default_rng(0).uniform(0.5, 2.5, [4, 512, 1024, 2]).astype(np.float32)
+    wide = x.astype(np.float64)
+    for layout in (Layout("x:1", ""), *layouts("b:x", "h:x")):
+        (means, variances), _ = moving_averages(layout, x, momentum=0.0, steps=1)
+        np.testing.assert_allclose(means[0], wide.mean((0, 1, 2)), rtol=2e-6)
+        np.testing.assert_allclose(variances[0], wide.var((0, 1, 2)), rtol=2e-6)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (2**15, 3), (5, 11, 3), (3, 128, 129, 2), (1, 9, 60, 61, 5)])
+def test_sums_of_channels(shape):
+    x = np.random.default_rng(0).uniform(0.5, 2.5, shape)
+    axes = tuple(range(len(shape) - 1))
+    with tf.Graph().as_default(), tf.Session() as session:
+        sums, rough = session.run([channel_sums(tf.constant(x)), channel_sums(tf.constant(x, tf.float32))])
+    np.testing.assert_allclose(sums, x.sum(axes), rtol=1e-12)
+    np.testing.assert_allclose(rough, x.sum(axes), rtol=2e-5 if len(shape) == 2 else 2e-6)
 
 
 def test_batch_norm_in_half_precision_adds_up_in_float32():

@@ -3,7 +3,7 @@
     python -m benchmarks.run cosmology
 
 The universes are made by `mtf_hetero.data.cosmology` in a temporary directory: dark matter by second-order Lagrangian
-perturbation theory, 64 cells of 2 Mpc/h along each edge, 600 to learn from and 100 to test on. The network is
+perturbation theory, 64 cells of 4 Mpc/h along each edge, 600 to learn from and 100 to test on. The network is
 `python -m models.train --model=cosmoflow_small --layout=spatial --mesh_shape=depth:2 --list_speed=2,1` on two logical
 devices of the CPU. Beside it stand what tells nothing, the mean, and what knows the physics: ridge regression on the
 power spectrum and the histogram of each volume.
@@ -34,7 +34,7 @@ class Cosmology(VolumeLearning):
     target: ClassVar[str] = "benchmarks.frameworks.universes:Universes"
 
     size: int = 64
-    cell: float = 2.0
+    cell: float = 4.0
     train: int = 600
     test: int = 100
 

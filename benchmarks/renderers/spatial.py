@@ -397,8 +397,8 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
             "Median (minimum to maximum) over the repeats. Speedups are in voxels a second over the first way. MB sent "
             "are counted in a traced step. Predicted: each layer's slab timed on one worker by itself, times what the "
             "first way's step takes of its layers' times, the messages of the lowered graph over the measured link, "
-            f"half of each hop to either end, {1e3 * scaling.WAIT_SECONDS:g} ms of waiting in each halo exchange, which "
-            "is fitted to the two workers at W=128 and is longer in proportion where no worker has a whole core, and an "
+            f"half of each hop to either end, {1e3 * scaling.WAIT_SECONDS:g} ms of waiting in each halo exchange, "
+            "fitted to the two workers at W=128 and longer in proportion where no worker has a whole core, and an "
             "empty call.",
             _accuracy(_settings(timed)),
         ]

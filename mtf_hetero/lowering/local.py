@@ -4,6 +4,7 @@ from typing import Any
 from zlib import crc32
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._sums import channel_sums
 from mtf_hetero.lowering.halo import fresh
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 
@@ -124,7 +125,7 @@ def lower_reduce(op: Any, lowering: Any) -> None:
     if not is_bias or op._reduction_fn_string != "SUM":
         type(op).lower(op, lowering)
         return
-    total = mesh_impl.slicewise(lambda x: tf.raw_ops.BiasAddGrad(out_backprop=x), lowering.tensors[x])
+    total = mesh_impl.slicewise(channel_sums, lowering.tensors[x])
     set_output(op, lowering, total, [mesh_impl.layout.axis_of(dim.name) for dim in x.shape.dims[:-1]])
 
 
