@@ -11,8 +11,8 @@ _MOST_ADDENDS = 2**14  # that are added up one after another
 def channel_sums(x: Any) -> Any:
     """The sum of each channel, on a CPU in a quarter to the whole of reduce_sum's time.
 
-    TensorFlow adds up one value after another: of a million in float32, the last ones lose a third of their digits. Of
-    so many, each column is added up by itself first.
+    TensorFlow adds up one value after another: in float32, what comes after a million keeps one or two of its digits.
+    Of so many values, each column is added up by itself first.
 
     Args:
       x: [..., channels], of two dimensions or more, of known shape.

@@ -345,7 +345,7 @@ def _draw_splits(ax: Any, rows: Sequence[Row]) -> None:
     ax.invert_yaxis()
     ax.tick_params(axis="y", labelsize=7)
     ax.grid(axis="y", visible=False)
-    ax.set_title("Convolutional part: speedup over worker 0 alone")
+    ax.set_title("Convolutions: speedup over worker 0 alone")
 
 
 def _draw_memory(ax: Any, rows: Sequence[Row]) -> None:
