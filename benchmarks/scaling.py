@@ -65,7 +65,7 @@ def predict(row: Mapping[str, Any], first: Mapping[str, Any]) -> Prediction:
 
 
 def _predict(row: Mapping[str, Any]) -> Prediction:
-    fastest = max(row["fractions"][worker] for worker in row["workers"])
+    fastest = max(row["fractions"][worker] for worker in row["workers"])  # by the slowest, 1.0 and 0.5 wait too long
     return Prediction(
         compute=math.fsum(max(seconds) for seconds in row["layer_seconds"].values()),
         exchange=max(exchange_seconds(own["messages"], own["bytes"], row["link"]) for own in row["exchanged"]),
