@@ -15,7 +15,7 @@ from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._layers_mesh import require_whole
-from mtf_hetero._sums import channel_sums
+from mtf_hetero._layers_sums import channel_sums
 
 _MOST_NATIVE = 2**18  # values of a channel that TensorFlow's fused operation is given
 
