@@ -230,9 +230,9 @@ def halos(step: Step) -> tuple[traffic.Send, ...]:
 
 
 def exchanged(step: Step, devices: Sequence[str]) -> list[dict[str, int]]:
-    """Per processor: bytes and messages that it sends and receives in a step, and those of halos that it receives.
+    """Per processor: bytes and messages that it sends and receives in a step, with and of halos, and halo exchanges.
 
-    An exchange is of all the halos that an operation gets, from both sides.
+    An exchange is all the halos that an operation receives, from both sides.
     """
     sends = [send for send in step.sends() if send.bytes and not send.in_memory]
     is_halo = _halo_test(step)
@@ -248,7 +248,6 @@ def exchanged(step: Step, devices: Sequence[str]) -> list[dict[str, int]]:
                 "both_halo_bytes": sum(send.bytes for send in halo),
                 "both_halo_messages": len(halo),
                 "halo_bytes": sum(send.bytes for send in received),
-                "halo_messages": len(received),
                 "halo_exchanges": len({send.consumer for send in received}),
             }
         )

@@ -127,8 +127,8 @@ def write_spatial(directory):
     timed = {**common, "link": link, "call_seconds": 0.01, "loss_error": 1e-7, "extents": [64] * 3}
     timed |= {"usage": [{"computing": 1.0, "receiving": 0.1, "waiting": 0.2}] * 2, "received_bytes": 4_000_000}
     timed |= {"overlap": [{"halo_seconds": 0.2, "convolution_seconds": 0.9, "both_seconds": 0.05}] * 2}
-    own = {"bytes": 4_000_000, "messages": 20, "halo_bytes": 1_000_000, "halo_messages": 10, "halo_exchanges": 10}
-    none = {"bytes": 4, "messages": 1, "halo_bytes": 0, "halo_messages": 0, "halo_exchanges": 0}
+    own = {"bytes": 4_000_000, "messages": 20, "halo_bytes": 1_000_000, "halo_exchanges": 10}
+    none = {"bytes": 4, "messages": 1, "halo_bytes": 0, "halo_exchanges": 0}
     for part, way, workers, seconds in (
         ("conv", "alone", [0], 1.5),
         ("conv", "even", [0, 1], 1.4),
