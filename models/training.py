@@ -104,7 +104,7 @@ class Run:
             save_checkpoints_secs=self.config.save_checkpoints_secs,
             save_summary_steps=_SUMMARY_STEPS,
             log_step_count_steps=None,  # the ProgressHook's business
-            session_config=self._session_config(),
+            session_config=self.cluster.session_config(),
             master=self.cluster.target,
             workers=self.cluster.workers,
         )
@@ -120,13 +120,6 @@ class Run:
             wire_dtype=self.config.wire_dtype,
         )
         return Estimator(model_fn, self.model_dir, run_config)
-
-    def _session_config(self) -> Any:
-        config = self.cluster.session_config()
-        if self.model.takes_volumes:
-            # TensorFlow 2.21 with oneDNN makes one operation of a pad, a Conv3D and a leaky relu, without the relu
-            config.graph_options.rewrite_options.remapping = 2  # RewriterConfig.OFF
-        return config
 
     def describe(self) -> str:
         """The model, the data, the mesh, and how each split dimension is divided."""

@@ -5,6 +5,7 @@ versions took away from under it is put back here, each shim with the version an
 Every other module says `from mtf_hetero._compat import mtf, tf`.
 """
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -93,6 +94,39 @@ def _make_transformer_lazy(mesh_tensorflow: Any) -> None:
     sys.modules[name] = mesh_tensorflow.transformer = package
 
 
+def windows(extent: int, size: int, stride: int, padding: str) -> int:
+    """Number of windows of a convolution along one dimension, as TensorFlow counts them."""
+    return -(-(extent if padding == "SAME" else extent - size + 1) // stride)
+
+
+def _count_windows_as_tensorflow_does(mesh_tensorflow: Any) -> None:
+    """mtf rounds the number of windows down, TensorFlow up: `Tensor (7 -> 3) ... slice shape ... (4)` when lowered.
+
+    Where a stride divides, as wherever mtf can lower a convolution, the two numbers are the same.
+    """
+
+    def counting(init: Any) -> Any:
+        @functools.wraps(init)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            init(self, *args, **kwargs)
+            (image, kernel), output = self.inputs, self.outputs[0]
+            rank = kernel.shape.ndims - 1
+            dims = image.shape.dims[-rank:-1]
+            counts = [
+                windows(dim.size, window.size, stride, self._padding)
+                for dim, window, stride in zip(dims, kernel.shape.dims, (self._strides or [1] * (rank + 1))[1:])
+            ]
+            if counts != [dim.size for dim in output.shape.dims[-rank:-1]]:
+                space = [mesh_tensorflow.Dimension(dim.name, count) for dim, count in zip(dims, counts)]
+                shape = mesh_tensorflow.Shape([*output.shape.dims[:-rank], *space, output.shape.dims[-1]])
+                self._outputs = [mesh_tensorflow.Tensor(self, shape, output.dtype)]
+
+        return __init__
+
+    for operation in (mesh_tensorflow.Conv2dOperation, mesh_tensorflow.Conv3dOperation):
+        operation.__init__ = counting(operation.__init__)
+
+
 def _import() -> tuple[Any, Any]:
     tensorflow: Any = importlib.import_module("tensorflow")
     check_versions(tensorflow.__version__, _version("mesh-tensorflow"))
@@ -100,6 +134,7 @@ def _import() -> tuple[Any, Any]:
     _add_estimator(tf_v1)
     _add_register_tensor_conversion_function()
     mesh_tensorflow: Any = importlib.import_module("mesh_tensorflow")
+    _count_windows_as_tensorflow_does(mesh_tensorflow)
     _make_transformer_lazy(mesh_tensorflow)
     return mesh_tensorflow, tf_v1
 

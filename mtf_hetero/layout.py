@@ -217,12 +217,17 @@ class Layout:
                 yield bounds[coordinates[axis]], bounds[coordinates[axis] + 1] - bounds[coordinates[axis]]
 
     def check(self, shape: Iterable) -> None:
-        """Raises ValueError where two dimensions of one tensor are split over the same mesh axis."""
+        """Raises ValueError unless a tensor of this shape can be laid out.
+
+        Two dimensions of one tensor cannot be split over the same mesh axis, nor one over more processors than it has
+        units.
+        """
         used: dict[str, list[str]] = {}
         for dim in shape:
             axis = self.axis_name_of(dim.name)
             if axis is not None:
                 used.setdefault(axis, []).append(repr(dim.name))
+                self.split(dim.name, dim.size)
         for axis, names in used.items():
             if len(names) > 1:
                 raise ValueError(

@@ -13,12 +13,12 @@ A convolution goes from large to small, its input gradient and the transposed co
 from collections.abc import Sequence
 from typing import Any
 
-from mtf_hetero._compat import mtf, tf
+from mtf_hetero._compat import mtf, tf, windows
 from mtf_hetero._layers_pool import fitted, overlap, same_padding
 from mtf_hetero.blocks import Interval
 from mtf_hetero.collectives import cut, reshape
 from mtf_hetero.lowering import convolve
-from mtf_hetero.lowering.halo import Halo, combine, filled, fresh, halos
+from mtf_hetero.lowering.halo import Halo, anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 from mtf_hetero.lowering.windows import own_box
 
@@ -44,10 +44,24 @@ class _Geometry:
         self.strides = list(op._strides)
         self._op, self._lowering = op, lowering
         self._large, self._small = large, small
+        self._check_counts()
         self.before = [0] * spatial
         if op._padding == "SAME":
             extents = [dim.size for dim in large.dims[-self.rank : -1]]
             self.before = [same_padding(n, k, s)[0] for n, k, s in zip(extents, self.sizes, self._steps, strict=True)]
+
+    def _check_counts(self) -> None:
+        """Raises unless each window that TensorFlow would see has a value: none is left out in silence."""
+        spatial = slice(-self.rank, -1)
+        large, small = self._large.dims[spatial], self._small.dims[spatial]
+        for whole, values, size, stride in zip(large, small, self.sizes, self._steps, strict=True):
+            count = windows(whole.size, size, stride, self._op._padding)
+            if count != values.size or count < 1:
+                raise ValueError(
+                    f"{type(self._op).__name__} {self._op.name!r}: padding {self._op._padding!r} gives {whole.size} "
+                    f"pixels of dimension {whole.name!r} {max(count, 0)} windows of size {size} and stride {stride}, "
+                    f"and not {values.size}; change the size, the stride or the padding"
+                )
 
     @property
     def _steps(self) -> list[int]:
@@ -99,8 +113,7 @@ class _Geometry:
         padding = self.padding(held, small, taps)
         if padding is not None:
             return x, padding
-        # TensorFlow 2.21's remapper merges a tf.pad, a 3D convolution and a leaky relu, and loses the relu
-        return fresh(fitted(x, held, self.seen(small, taps))), "VALID"
+        return fitted(x, held, self.seen(small, taps)), "VALID"
 
 
 def _length(interval: Interval) -> int:
@@ -167,7 +180,7 @@ def _to_small(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
     def apply(x: Any, w: Any, pnum: int) -> Any:
         shape, held, small = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum), geometry.small(pnum)
         x = flatten_batch(x, geometry.rank)
-        w = fresh(w) if pieces[pnum] else w
+        w = anew(w) if pieces[pnum] else w
         if overlap(geometry.seeing(held), small) is None:
             y = filled([x.shape.as_list()[0], *shape[-geometry.rank :]], 0, x.dtype)
         else:
@@ -207,7 +220,7 @@ def _to_large(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
     def spread(x: Any, w: Any, pnum: int) -> Any:
         shape, large = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum)
         x = flatten_batch(x, geometry.rank)
-        w = fresh(w) if pieces[pnum] else w
+        w = anew(w) if pieces[pnum] else w
         own = part(x, geometry.small(pnum), large, w, pnum)
         if own is None:
             y = filled([x.shape.as_list()[0], *shape[-geometry.rank :]], 0, x.dtype)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero.lowering.halo import opaque
 
 SMALL_PIXELS = 9  # up to 3 x 3 the product is 1.4 to 2.8 times as fast, from 4 x 4 on no longer clearly so
 
@@ -49,8 +50,10 @@ def forward(x: Any, kernel: Any, strides: Sequence[int], padding: str, device: s
     if _is_small(out, size, strides, device):
         patches = _patches(x, size[:2], _before(size[:2], padding), count)
         return tf.reshape(tf.matmul(patches, tf.reshape(kernel, [-1, size[-1]])), out)
-    convolve = tf.nn.conv2d if len(size) == 4 else tf.nn.conv3d
-    return convolve(x, kernel, strides, padding)
+    if len(size) == 4:
+        return tf.nn.conv2d(x, kernel, strides, padding)
+    # TensorFlow 2.21's remapper merges a tf.pad, a 3D convolution and a leaky relu, and loses the relu
+    return tf.nn.conv3d(opaque(x), kernel, strides, padding)
 
 
 def input_gradient(

@@ -44,25 +44,31 @@ def halos(op: Any, lowering: Any, tensor: Any, box_of: Callable[[int], Sequence[
     return [[(box(piece), value) for piece, value in own] for own in received]
 
 
-def fresh(x: Any) -> Any:
-    """A tensor of which TensorFlow's optimizers cannot know that it is constant.
-
-    What is computed of it is computed anew in every step, and may be changed by `combine`.
-    """
+def opaque(x: Any) -> Any:
+    """The same tensor, which TensorFlow's graph optimizers neither merge with its neighbours nor see through."""
     return tf.placeholder_with_default(x, x.shape)
 
 
+def anew(x: Any) -> Any:
+    """The same values, computed anew in every call of a session: what follows from them may be changed in place.
+
+    TensorFlow computes once, and keeps from one call to the next, what follows from constants alone; and two
+    operations that it knows to be equal become one. Neither holds for what follows from a stateful operation, which
+    Empty is.
+    """
+    return x + tf.raw_ops.Empty(shape=tf.zeros([0], tf.int32), dtype=x.dtype, init=True)
+
+
 def filled(shape: Sequence[int], value: Any, dtype: Any) -> Any:
-    """A tensor of one value, made anew in every step."""
-    return tf.fill(shape, fresh(tf.constant(value, dtype)))
+    """A tensor of one value, made anew in every call of a session."""
+    return tf.fill(shape, anew(tf.constant(value, dtype)))
 
 
 def combine(x: Any, held: Sequence[Interval], part: Any, box: Sequence[Interval], reduction: str = "SUM") -> Any:
     """Adds an image to a box of another, in place: TensorFlow's own functions copy images of gigabytes for a few rows.
 
     Args:
-      x: tf.Tensor [..., spatial dimensions, channels], which was computed of something `fresh`, and which nothing else
-        reads.
+      x: tf.Tensor [..., spatial dimensions, channels], computed of something `anew`, which nothing else reads.
       held: (begin, end) of its spatial dimensions.
       part: tf.Tensor [..., spatial dimensions, channels].
       box: (begin, end) of those of the part, which lie within.

@@ -5,7 +5,7 @@ from zlib import crc32
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._layers_sums import channel_sums
-from mtf_hetero.lowering.halo import fresh
+from mtf_hetero.lowering.halo import opaque
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 
 
@@ -97,7 +97,7 @@ def lower_generic_grad(op: Any, lowering: Any) -> None:
 
 def _add_at_once(x: Any, y: Any) -> Any:
     """A sum that TensorFlow's optimizers do not merge with those it adds up, which would take all addends at once."""
-    return fresh(x) + fresh(y)
+    return opaque(x) + opaque(y)
 
 
 @register(mtf.AddOperation)

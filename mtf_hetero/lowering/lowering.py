@@ -67,7 +67,8 @@ class Lowering(mtf.Lowering):
 
     Raises:
       NotImplementedError: the layout splits a dimension that an operation needs whole.
-      ValueError: exact sizes of a dimension that fit none of the graph's tensors.
+      ValueError: a layout that splits two dimensions of one tensor over one mesh axis, or a dimension over more
+        processors than it has units; or exact sizes of a dimension that fit none of the graph's tensors.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Lowering(mtf.Lowering):
         if self._stack_variables and any(v.mesh not in uneven for v in self.graph.all_variables):
             super().autostack()
         operations = [op for op in _flat(self.graph.operations) if op.mesh in uneven]
+        _check_shapes(operations, self.mesh_to_impl)
         _check_sizes_occur(operations, self.mesh_to_impl)
         rules, self._unneeded = native.plan(operations)
         for op in operations:
@@ -128,6 +130,17 @@ class Lowering(mtf.Lowering):
                     f"{tensor.operation.name}: the slice of {tensor.shape} on processor {pnum} should have shape "
                     f"{correct}, and has {slice_.shape.as_list()}"
                 )
+
+
+def _check_shapes(operations: Iterable[Any], mesh_to_impl: Mapping[Any, Any]) -> None:
+    """Raises where the layout cannot divide a tensor of the graph, whether or not an operation would find out."""
+    for op in operations:
+        layout = mesh_to_impl[op.mesh].layout
+        for tensor in op.outputs:
+            try:
+                layout.check(tensor.shape)
+            except ValueError as error:
+                raise ValueError(f"{type(op).__name__} {op.name!r}: {error}") from error
 
 
 def _check_sizes_occur(operations: Iterable[Any], mesh_to_impl: Mapping[Any, Any]) -> None:

@@ -7,12 +7,16 @@ lowered at all.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType
 from typing import Any
+
+import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering.registry import Rule, set_output
 
-_CAST = mtf.cast.__qualname__ + ".<locals>.<lambda>"
+# The code of the function that mtf.cast gives its operation: a name might be another function's too
+(_CAST,) = (code for code in mtf.cast.__code__.co_consts if isinstance(code, CodeType) and "tf" in code.co_names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,20 +34,26 @@ class _Masked:
     parts: tuple[Any, ...]
 
 
+def _is_zero(x: Any) -> bool:
+    """Whether a tf.Tensor is known to be zero everywhere."""
+    value = tf.get_static_value(x)
+    return value is not None and not np.any(value)
+
+
 def _masked(product: Any, comparison: Any) -> _Masked | None:
     """Recognises an operation as a _Masked."""
     if not isinstance(product, mtf.EinsumOperation) or len(product.inputs) != 2:
         return None
     dy, mask = product.inputs
     cast = mask.operation
-    if not isinstance(cast, mtf.SlicewiseOperation) or getattr(cast._tf_fn, "__qualname__", None) != _CAST:
+    if not isinstance(cast, mtf.SlicewiseOperation) or getattr(cast._tf_fn, "__code__", None) is not _CAST:
         return None
     compare = cast.inputs[0].operation
     if not isinstance(compare, mtf.BinaryOpWithBroadcasting) or compare._tf_fn is not comparison:
         return None
     x, zero = compare.inputs
     constant = zero.operation
-    if not isinstance(constant, mtf.ImportOperation) or tf.get_static_value(constant._tf_tensor) != 0:
+    if not isinstance(constant, mtf.ImportOperation) or not _is_zero(constant._tf_tensor):
         return None
     if any(t.shape != x.shape or t.dtype != x.dtype for t in (dy, mask, product.outputs[0])):
         return None

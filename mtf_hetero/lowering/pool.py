@@ -13,7 +13,7 @@ from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._layers_pool import Windows, fitted, overlap
 from mtf_hetero.blocks import Interval
-from mtf_hetero.lowering.halo import combine, filled, fresh, halos
+from mtf_hetero.lowering.halo import anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, set_output
 from mtf_hetero.lowering.windows import fetch, own_box
 
@@ -85,7 +85,7 @@ def _lower_pool(op: Any, lowering: Any, windows: Windows) -> None:
         if overlap(held, windows.pixels(own)) is None:
             y = filled(mesh_impl.slice_shape(op.outputs[0].shape, pnum), windows.nothing(x.dtype), x.dtype)
         else:
-            y = windows.partial(fresh(slice_), held, own)
+            y = anew(windows.partial(slice_, held, own))
         for box, piece in pieces[pnum]:
             reached = overlap(windows.covering(places.of_space(box)), own)
             if reached is not None:
@@ -103,7 +103,7 @@ def _lower_average_gradient(op: Any, lowering: Any, windows: Windows, dy: Any) -
 
     def differentiate(slice_: Any, pnum: int) -> Any:
         own = places.pixels(pnum)
-        seen, dx = windows.gradient(fresh(slice_) if pieces[pnum] else slice_, places.values(pnum))
+        seen, dx = windows.gradient(anew(slice_) if pieces[pnum] else slice_, places.values(pnum))
         if overlap(seen, own) is None:
             dx = filled(mesh_impl.slice_shape(output.shape, pnum), 0, output.dtype)
         else:
