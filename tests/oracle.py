@@ -1,13 +1,16 @@
 """The oracle: an mtf program on an uneven mesh gives what mtf itself gives on one device, on every processor's slice.
 
 A program is a function `build(feed) -> {name: mtf.Tensor}`. `feed(name, shape)` imports an array of fixed random
-numbers. The harness adds a loss (a fixed random weighting of all floating-point outputs), its gradients with respect
-to all floating-point inputs and variables, and one step of gradient descent, and compares each of these.
+numbers: as a constant, the value of a resource variable, or a placeholder that is fed, for TensorFlow folds, keeps and
+shares each of them differently. The harness adds a loss (a fixed random weighting of all floating-point outputs), its
+gradients with respect to all floating-point inputs and variables, and a step of gradient descent. It takes three steps
+in one session, and compares all of this after each of them: what one call of a session leaves behind, the next shows.
 """
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -19,16 +22,28 @@ from mtf_hetero import mtf, tf
 TOLERANCE = {tf.float64: 1e-9, tf.float32: 1e-5}
 MODEL_TOLERANCE_FLOAT32 = 1e-4
 LEARNING_RATE = 0.1
+MOMENTUM = 0.5
 SEED = 7
+STEPS = 3
+CONSTANT, VARIABLE, FED, MIXED = "constant", "variable", "fed", "mixed"  # kinds of inputs
+KINDS = (CONSTANT, VARIABLE, FED)
 
 
 class Feed:
-    """Imports arrays of fixed random numbers, the same for the same name and shape."""
+    """Imports arrays of fixed random numbers, the same for the same name and shape.
 
-    def __init__(self, mesh: Any, dtype: Any) -> None:
+    Args:
+      mesh: mtf.Mesh.
+      dtype: of the floating-point numbers.
+      kind: of the inputs; MIXED: each of a kind that its name decides.
+    """
+
+    def __init__(self, mesh: Any, dtype: Any, kind: str = CONSTANT) -> None:
         self.mesh = mesh
         self.dtype = dtype
+        self.kind = kind
         self.inputs: dict[str, Any] = {}
+        self.fed: dict[Any, np.ndarray] = {}  # {placeholder: what every step feeds}
 
     def __call__(self, name: str, shape: Any, *, below: int | None = None) -> Any:
         """Normal numbers of the test's dtype, or int32 numbers in [0, below)."""
@@ -38,22 +53,37 @@ class Feed:
             array = rng.standard_normal(shape.to_integer_list).astype(self.dtype.as_numpy_dtype)
         else:
             array = rng.integers(0, below, shape.to_integer_list, dtype=np.int32)
-        self.inputs[name] = mtf.import_tf_tensor(self.mesh, tf.constant(array), shape)
+        self.inputs[name] = mtf.import_tf_tensor(self.mesh, self._tensor(name, array), shape)
         return self.inputs[name]
+
+    def _tensor(self, name: str, array: np.ndarray) -> Any:
+        kind = KINDS[crc32(f"kind of {name}".encode()) % len(KINDS)] if self.kind == MIXED else self.kind
+        if kind == CONSTANT:
+            return tf.constant(array)
+        if kind == VARIABLE:
+            return tf.Variable(array, trainable=False, use_resource=True).read_value()
+        placeholder = tf.placeholder(array.dtype, array.shape)
+        self.fed[placeholder] = array
+        return placeholder
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a program gave: per name, one array per processor, and the logical shape."""
+    """What a program gave: per step and name one array per processor, and per name the logical shape."""
 
-    slices: Mapping[str, list[np.ndarray]]
+    steps: Sequence[Mapping[str, list[np.ndarray]]]
     shapes: Mapping[str, Any]
     mesh_impl: Any
 
+    @property
+    def slices(self) -> Mapping[str, list[np.ndarray]]:
+        """What the first step gave."""
+        return self.steps[0]
 
-def _with_gradients(feed: Feed, outputs: dict[str, Any], graph: Any) -> tuple[dict[str, Any], list[Any]]:
+
+def _with_gradients(feed: Feed, outputs: dict[str, Any], graph: Any) -> dict[str, Any]:
     floating = {name: y for name, y in outputs.items() if y.dtype.is_floating}
-    results, updates = dict(outputs), []
+    results = dict(outputs)
     if floating:
         weighted = [mtf.reduce_sum(y * feed(f"weights of {name}", y.shape)) for name, y in floating.items()]
         sources = {f"input {name}": x for name, x in feed.inputs.items() if x.dtype.is_floating}
@@ -61,58 +91,134 @@ def _with_gradients(feed: Feed, outputs: dict[str, Any], graph: Any) -> tuple[di
         for (name, _), gradient in zip(sources.items(), mtf.gradients([mtf.add_n(weighted)], [*sources.values()])):
             if gradient is not None:
                 results[f"gradient of {name}"] = gradient
-        for v in graph.trainable_variables:
-            gradient = results.get(f"gradient of variable {v.name}")
-            if gradient is not None:
-                updates.append(mtf.assign_sub(v, gradient * LEARNING_RATE))
-    return results, updates
+    return results
+
+
+def _updates(variables: Mapping[Any, Any], momentum: float) -> list[Any]:
+    """Steps of the variables, {variable: gradient}, by mtf's own optimizers."""
+    if momentum:
+        return mtf.optimize.MomentumOptimizer(LEARNING_RATE, momentum).apply_grads([*variables.values()], [*variables])
+    return [mtf.assign_sub(v, gradient * LEARNING_RATE) for v, gradient in variables.items()]
+
+
+class _Descent:
+    """The reference's steps, in NumPy: stock mtf on TensorFlow 2 lets a variable's update race with its reads."""
+
+    def __init__(self, lowering: Any, variables: Sequence[Any], momentum: float) -> None:
+        self._momentum = momentum
+        self._velocities = dict.fromkeys(variables, 0.0)
+        self._set = {}
+        for v in variables:
+            (held,) = lowering.variables[v].laid_out_tensor.tensor_list
+            placeholder = tf.placeholder(held.dtype.base_dtype, held.shape)
+            self._set[v] = (held.assign(placeholder).op, placeholder)
+
+    def step(self, session: Any, v: Any, value: np.ndarray, gradient: np.ndarray) -> None:
+        """Mtf's momentum is one step late: the step is that of the velocity before."""
+        step = LEARNING_RATE * gradient
+        if self._momentum:
+            step, self._velocities[v] = self._velocities[v], step + self._momentum * self._velocities[v]
+        assign, placeholder = self._set[v]
+        session.run(assign, {placeholder: value - step})
+
+
+def assert_nothing_is_kept(graph: Any) -> None:
+    """What is changed in place follows from a stateful operation: TensorFlow neither folds nor shares it."""
+    anew = set()
+    for op in graph.get_operations():
+        if op.op_def.is_stateful or any(x.op in anew for x in op.inputs):
+            anew.add(op)
+        if op.type.startswith("Inplace"):
+            assert op.inputs[0].op in anew, f"{op.name} changes {op.inputs[0].name}, which TensorFlow may keep"
 
 
 def run(
-    build: Callable[[Feed], dict[str, Any]], make_mesh_impl: Callable[[], Any], dtype: Any, cluster: Any = None
+    build: Callable[[Feed], dict[str, Any]],
+    make_mesh_impl: Callable[[], Any],
+    dtype: Any,
+    cluster: Any = None,
+    *,
+    kind: str = MIXED,
+    momentum: float = 0.0,
+    gradients: bool = True,
 ) -> Result:
-    """Runs a program on a mesh, of a Cluster's devices if one is given: outputs, gradients, then one step of descent.
-
-    The reference's step is taken in NumPy: stock mtf on TensorFlow 2 lets a variable's update race with its reads.
-    """
-    with tf.Graph().as_default():
+    """Runs a program on a mesh, of a Cluster's devices if one is given: three steps, with outputs and gradients."""
+    with tf.Graph().as_default() as tf_graph:
         tf.set_random_seed(SEED)
         graph = mtf.Graph()
         mesh = mtf.Mesh(graph, "mesh")
-        feed = Feed(mesh, dtype)
-        results, updates = _with_gradients(feed, build(feed), graph)
-        variables = {f"variable {v.name} after a step": v for v in graph.all_variables}
+        feed = Feed(mesh, dtype, kind)
+        outputs = build(feed)
+        results = _with_gradients(feed, outputs, graph) if gradients else outputs
+        variables = {f"variable {v.name}": v for v in graph.all_variables}
+        moved = {v: results[f"gradient of {name}"] for name, v in variables.items() if f"gradient of {name}" in results}
         mesh_impl = make_mesh_impl()
+        is_uneven = isinstance(mesh_impl, mtf_hetero.UnevenMeshImpl)
+        updates = _updates(moved, momentum) if is_uneven and moved else []
+        if not is_uneven:
+            for op in graph.operations:
+                if isinstance(op, mtf.Conv3dOperation):
+                    op.lower = functools.partial(_lower_conv3d_by_definition, op)
         lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl})
         slices = {name: lowering.tensors[y].to_laid_out_tensor().tensor_list for name, y in results.items()}
         exported = {f"export of {name}": lowering.export_to_tf_tensor(y) for name, y in results.items()}
-        config = tf.ConfigProto(device_count={"CPU": max(1, mesh_impl.size)}, intra_op_parallelism_threads=1)
-        if cluster is not None:
-            config = cluster.session_config()
-        if not isinstance(mesh_impl, mtf_hetero.UnevenMeshImpl):
-            # TensorFlow 2.21's optimizer gives random program 4950 a result of the wrong shape on one device
-            config.graph_options.rewrite_options.disable_meta_optimizer = True
-        with tf.Session("" if cluster is None else cluster.target, config=config) as session:
+        held = {name: lowering.variables[v].laid_out_tensor.tensor_list for name, v in variables.items()}
+        descent = None if is_uneven else _Descent(lowering, list(moved), momentum)
+        assert_nothing_is_kept(tf_graph)
+        with tf.Session("" if cluster is None else cluster.target, config=_config(mesh_impl, cluster)) as session:
             session.run([tf.global_variables_initializer()])
             session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
-            values, whole = session.run([slices, exported])
-            values = dict(values)
-            if isinstance(mesh_impl, mtf_hetero.UnevenMeshImpl):
-                session.run([lowering.lowered_operation(op) for op in updates])
-            for name, v in variables.items():
-                values[name] = session.run(lowering.variables[v].laid_out_tensor.tensor_list)
-                gradient = values.get(f"gradient of variable {v.name}")
-                if gradient is not None and not isinstance(mesh_impl, mtf_hetero.UnevenMeshImpl):
-                    values[name] = [values[name][0] - LEARNING_RATE * gradient[0]]
-        for name, array in whole.items():
-            values[name] = [array]
-        shapes = {name: y.shape for name, y in results.items()} | {n: v.shape for n, v in variables.items()}
-        return Result(values, shapes, mesh_impl)
+            steps = []
+            for _ in range(STEPS):
+                step = [lowering.lowered_operation(op) for op in updates]
+                values, whole, _ = session.run([slices, exported, step], feed.fed)
+                if descent is not None:
+                    before = session.run(held)
+                    for name, v in variables.items():
+                        if v in moved:
+                            descent.step(session, v, before[name][0], values[f"gradient of {name}"][0])
+                after = {f"{name} after the step": value for name, value in session.run(held).items()}
+                steps.append({**values, **after, **{name: [array] for name, array in whole.items()}})
+        shapes = {name: y.shape for name, y in results.items()}
+        shapes |= {f"{name} after the step": v.shape for name, v in variables.items()}
+        return Result(steps, shapes, mesh_impl)
 
 
-def one_device(build: Callable[[Feed], dict[str, Any]], dtype: Any = tf.float64) -> Result:
+def _lower_conv3d_by_definition(op: Any, lowering: Any) -> None:
+    """Convolves what the windows see and no more: where voxels are left over, TensorFlow begins late on some CPUs."""
+    image, kernel = op.inputs
+    padding, sizes = [(0, 0)], [-1]
+    counts = op.outputs[0].shape.to_integer_list[-4:-1]
+    for dim, window, stride, count in zip(image.shape.dims[-4:-1], kernel.shape.dims, op._strides[1:], counts):
+        seen = (count - 1) * stride + window.size
+        before = max(seen - dim.size, 0) // 2 if op._padding == "SAME" else 0
+        padding.append((before, max(seen - before - dim.size, 0)))
+        sizes.append(seen)
+
+    def convolve(x: Any, w: Any) -> Any:
+        flat = tf.reshape(x, [-1, *x.shape.as_list()[-4:]])
+        flat = tf.slice(tf.pad(flat, [*padding, (0, 0)]), [0] * 5, [*sizes, -1])
+        y = tf.nn.conv3d(flat, w, op._strides, "VALID")
+        return tf.reshape(y, op.outputs[0].shape.to_integer_list)
+
+    y = lowering.mesh_impl(op).slicewise(convolve, lowering.tensors[image], lowering.tensors[kernel])
+    lowering.set_tensor_lowering(op.outputs[0], y)
+
+
+def _config(mesh_impl: Any, cluster: Any) -> Any:
+    if cluster is not None:
+        return cluster.session_config()
+    config = tf.ConfigProto(device_count={"CPU": max(1, mesh_impl.size)}, intra_op_parallelism_threads=1)
+    if not isinstance(mesh_impl, mtf_hetero.UnevenMeshImpl):
+        # TensorFlow 2.21's optimizer gives random program 4950 a result of the wrong shape on one device
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return config
+
+
+def one_device(build: Callable[[Feed], dict[str, Any]], dtype: Any = tf.float64, **options: Any) -> Result:
     """The reference: stock Mesh-TensorFlow on one device."""
-    return run(build, lambda: mtf.placement_mesh_impl.PlacementMeshImpl([], [], [""]), dtype)
+    stock = mtf.placement_mesh_impl.PlacementMeshImpl
+    return run(build, lambda: stock([], [], [""]), dtype, kind=CONSTANT, **options)
 
 
 def mesh_impl_of(layout: mtf_hetero.Layout) -> Any:
@@ -121,23 +227,30 @@ def mesh_impl_of(layout: mtf_hetero.Layout) -> Any:
 
 
 def assert_same(reference: Result, uneven: Result, tolerance: float) -> None:
-    """Compares each processor's slice, and the exported tensors, with the reference."""
-    assert set(uneven.slices) == set(reference.slices)
-    for name, slices in uneven.slices.items():
-        expected = np.asarray(reference.slices[name][0])
-        scale = max(1.0, float(np.abs(expected).max(initial=0))) if expected.dtype.kind == "f" else 1
-        for pnum, actual in enumerate(slices):
-            part = expected
-            if not name.startswith("export of "):
-                begin = uneven.mesh_impl.slice_begin(reference.shapes[name], pnum)
-                size = uneven.mesh_impl.slice_shape(reference.shapes[name], pnum)
-                part = expected[tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True))]
-            context = f"{name}, processor {pnum}"
-            assert actual.shape == part.shape, context
-            if expected.dtype.kind == "f":
-                np.testing.assert_allclose(actual, part, rtol=0, atol=tolerance * scale, err_msg=context)
-            else:
-                np.testing.assert_array_equal(actual, part, err_msg=context)
+    """Compares each processor's slice, and the exported tensors, with the reference, after each step."""
+    for number, (expected, found) in enumerate(zip(reference.steps, uneven.steps, strict=True)):
+        assert set(found) == set(expected)
+        for name, slices in found.items():
+            context = f"step {number}: {name}"
+            _assert_same_slices(np.asarray(expected[name][0]), slices, name, uneven, context, tolerance)
+
+
+def _assert_same_slices(
+    expected: np.ndarray, slices: Sequence[np.ndarray], name: str, uneven: Result, context: str, tolerance: float
+) -> None:
+    scale = max(1.0, float(np.abs(expected).max(initial=0))) if expected.dtype.kind == "f" else 1
+    for pnum, actual in enumerate(slices):
+        part = expected
+        if not name.startswith("export of "):
+            begin = uneven.mesh_impl.slice_begin(uneven.shapes[name], pnum)
+            size = uneven.mesh_impl.slice_shape(uneven.shapes[name], pnum)
+            part = expected[tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True))]
+        where = f"{context}, processor {pnum}"
+        assert actual.shape == part.shape, where
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(actual, part, rtol=0, atol=tolerance * scale, err_msg=where)
+        else:
+            np.testing.assert_array_equal(actual, part, err_msg=where)
 
 
 def check(
@@ -145,19 +258,31 @@ def check(
     *layouts: mtf_hetero.Layout,
     dtype: Any = tf.float64,
     tolerance: float | None = None,
+    reference: Result | None = None,
 ) -> None:
-    """Asserts that the program gives the same on every layout as on one device."""
-    reference = one_device(build, dtype)
-    for layout in layouts:
-        with _naming(layout):
-            uneven = run(build, lambda layout=layout: mesh_impl_of(layout), dtype)
+    """Asserts that the program gives the same on every layout as on one device, whatever the kind of its inputs.
+
+    Where there are several layouts, they share the kinds: each is run with one at least, and each kind on one.
+
+    Args:
+      build: the program.
+      *layouts: the layouts.
+      dtype: of the floating-point numbers.
+      tolerance: by default that of the dtype.
+      reference: what is right; None: the program on one device.
+    """
+    reference = one_device(build, dtype) if reference is None else reference
+    for number in range(max(len(layouts), len(KINDS))):
+        layout, kind = layouts[number % len(layouts)], KINDS[number % len(KINDS)]
+        with _naming(layout, kind):
+            uneven = run(build, lambda layout=layout: mesh_impl_of(layout), dtype, kind=kind)
             assert_same(reference, uneven, TOLERANCE[dtype] if tolerance is None else tolerance)
 
 
 @contextlib.contextmanager
-def _naming(layout: mtf_hetero.Layout) -> Any:
+def _naming(layout: mtf_hetero.Layout, kind: str) -> Any:
     try:
         yield
     except Exception as error:
-        error.add_note(f"on {layout}")
+        error.add_note(f"on {layout}, with each input a {kind}")
         raise

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero import Layout, mtf, tf
+from mtf_hetero import Layout, layers, mtf, tf
 
 MAX_ELEMENTS = 4000
 
@@ -28,7 +28,10 @@ class Program:
         self._names = (f"n{i}" for i in itertools.count())
         self.description = []
         rank = int(self._rng.integers(2, 6))
-        x = feed("x", mtf.Shape([self._dim(int(self._rng.integers(2, 8))) for _ in range(rank)]))
+        sizes = self._rng.integers(2, 8, rank).tolist()
+        if self._rng.random() < 0.5:  # a large one, such as a height that strides do not divide
+            sizes[int(self._rng.integers(rank))] = self._pick([9, 11, 12, 13])
+        x = feed("x", mtf.Shape([self._dim(size) for size in sizes]))
         outputs = {}
         for step in range(int(self._rng.integers(3, 8))):
             grown = self._step(x)
@@ -60,9 +63,9 @@ class Program:
             return self._elementwise(x)
         steps = [self._elementwise, self._bias, self._dense, self._rename, self._along, self._along, self._reshape]
         if x.shape.ndims > 1:
-            steps += [self._reduce, self._normalise, self._transpose]
+            steps += [self._reduce, self._normalise, self._transpose, self._batch_norm]
         if x.shape.ndims >= 3:
-            steps += [self._conv, self._conv, self._pool]
+            steps += [self._conv, self._conv, self._conv, self._pool]
         return self._pick(steps)(x)
 
     def _elementwise(self, x: Any) -> Any:
@@ -139,31 +142,43 @@ class Program:
             ]
         )()
 
+    def _with_batch(self, x: Any, spatial: int) -> Any:
+        """An image or volume that has a dimension before those of space."""
+        return x if x.shape.ndims > spatial + 1 else mtf.reshape(x, mtf.Shape([self._dim(1), *x.shape.dims]))
+
     def _conv(self, x: Any) -> Any:
         """A convolution, plain or transposed, 2D or 3D, over the dimensions before the last."""
         spatial = 3 if x.shape.ndims >= 4 and self._rng.random() < 0.3 else 2
-        if x.shape.ndims == spatial + 1:
-            x = mtf.reshape(x, mtf.Shape([self._dim(1), *x.shape.dims]))
-        sizes = [dim.size for dim in x.shape.dims[-spatial - 1 : -1]]
-        window = [self._dim(int(self._rng.integers(1, 4))) for _ in sizes]
-        channels, filters = x.shape.dims[-1], self._dim(int(self._rng.integers(1, 6)))
-        if self._rng.random() < 0.25:
-            strides = [1, *[int(s) for s in self._rng.integers(1, 3, spatial)], 1]
-            operation = mtf.Conv2dTransposeOperation if spatial == 2 else mtf.Conv3dTransposeOperation
-            return operation(x, self._variable(*window, filters, channels), strides, "SAME").outputs[0]
-        valid = all(w.size <= n for w, n in zip(window, sizes)) and self._rng.random() < 0.5
-        strides = [1 if valid or n % 2 else int(self._rng.integers(1, 3)) for n in sizes]
-        operation = mtf.Conv2dOperation if spatial == 2 else mtf.Conv3dOperation
-        kernel = self._variable(*window, channels, filters)
-        return operation(x, kernel, [1, *strides, 1], "VALID" if valid else "SAME").outputs[0]
+        x = self._with_batch(x, spatial)
+        extents = [dim.size for dim in x.shape.dims[-spatial - 1 : -1]]
+        sizes, strides = self._rng.integers(1, 5, spatial).tolist(), self._rng.integers(1, 5, spatial).tolist()
+        transposed = self._rng.random() < 0.25
+        most = strides if transposed else extents  # for a VALID one; mtf's transposed image has stride times its extent
+        valid = self._rng.random() < 0.5 and all(k <= m for k, m in zip(sizes, most))
+        window, filters = [self._dim(size) for size in sizes], self._dim(int(self._rng.integers(1, 6)))
+        channels = x.shape.dims[-1]
+        kernel = self._variable(*window, *((filters, channels) if transposed else (channels, filters)))
+        name = f"Conv{spatial}d{'Transpose' if transposed else ''}Operation"
+        return getattr(mtf, name)(x, kernel, [1, *strides, 1], "VALID" if valid else "SAME").outputs[0]
 
     def _pool(self, x: Any) -> Any:
-        if x.shape.ndims == 3:
-            x = mtf.reshape(x, mtf.Shape([self._dim(1), *x.shape.dims]))
-        window = [self._pick([k for k in (1, 2, 3) if dim.size % k == 0]) for dim in x.shape.dims[-3:-1]]
+        """A pool, mtf's own or one whose windows overlap, lie apart or reach beyond the image."""
+        x = self._with_batch(x, 2)
+        extents = [dim.size for dim in x.shape.dims[-3:-1]]
         # no two elements of a window are alike: of several that are the largest, mtf gives each the whole gradient
         x += self._feed(next(self._names), x.shape)
-        return self._pick([mtf.layers.max_pool2d, mtf.layers.avg_pool2d])(x, window)
+        if self._rng.random() < 0.3:
+            window = [self._pick([k for k in (1, 2, 3) if n % k == 0]) for n in extents]
+            return self._pick([mtf.layers.max_pool2d, mtf.layers.avg_pool2d])(x, window)
+        size = [int(self._rng.integers(1, min(n, 4) + 1)) for n in extents]
+        padding = self._pick(["SAME", "VALID", 1] if min(size) > 1 else ["SAME", "VALID"])
+        strides = self._rng.integers(1, 4, 2).tolist()
+        return layers.pool(x, kind=self._pick(["max", "avg"]), size=size, strides=strides, padding=padding)
+
+    def _batch_norm(self, x: Any) -> Any:
+        name = next(self._names)
+        per = [self._pick(x.shape.dims[:-1]).name] if x.shape.ndims > 2 and self._rng.random() < 0.4 else []
+        return layers.batch_norm(x, training=bool(self._rng.random() < 0.8), per=per, name=f"norm_{name}")
 
 
 def random_layout(seed: int, graph: Any) -> Layout:

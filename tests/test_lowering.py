@@ -64,6 +64,33 @@ def test_dropout_and_its_gradient_do_not_depend_on_the_layout():
         oracle.assert_same(expected, actual, tolerance=1e-9)
 
 
+def _stacked(mesh):
+    x = mtf.ones(mesh, mtf.Shape([mtf.Dimension("a", 2), B, C]))
+    y = mtf.stack([x, x], "s1")
+    return mtf.reshape(y, mtf.Shape([mtf.Dimension("flat", y.shape.size)]))
+
+
+def _flattened(mesh):
+    x = mtf.ones(mesh, mtf.Shape([B, mtf.Dimension("h", 4), mtf.Dimension("w", 4), C]))
+    y = mtf.layers.conv2d(x, mtf.Dimension("r0", 6), name="conv")
+    return mtf.reshape(y, mtf.Shape([B, mtf.Dimension("flat", 96)]))
+
+
+@pytest.mark.parametrize(
+    ("build", "rules", "dims", "operation"),
+    [(_stacked, "a:x;s1:x", "'s1', 'a'", "StackOperation 'stack"), (_flattened, "h:x;r0:x", "'h', 'r0'", "Conv2d")],
+)
+def test_two_dimensions_of_a_tensor_on_one_axis_are_refused_before_anything_is_lowered(build, rules, dims, operation):
+    with tf.Graph().as_default() as tf_graph:
+        graph, mesh, _ = graph_of(build)
+        before = len(tf_graph.get_operations())
+        with pytest.raises(
+            ValueError, match=f"{operation}.*: a tensor has dimensions {dims}, which .* mesh axis, 'x';"
+        ):
+            mtf_hetero.Lowering(graph, {mesh: mesh_impl_of(Layout("x:2", rules))})
+        assert len(tf_graph.get_operations()) == before
+
+
 def test_two_random_operations_differ():
     shape = mtf.Shape([B, C])
     (difference,) = values(LAYOUTS[1], lambda mesh: mtf.random_uniform(mesh, shape) - mtf.random_uniform(mesh, shape))

@@ -3,7 +3,8 @@
 import collections
 
 import numpy as np
-from oracle import check, mesh_impl_of
+import pytest
+from oracle import FED, TOLERANCE, Feed, assert_same, check, mesh_impl_of, one_device, run
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
@@ -86,6 +87,93 @@ def test_a_loop_that_returns_a_mask():
         lowering, results, _ = lower(build)
         product, mask = session.run([lowering.export_to_tf_tensor(t) for t in results])
         np.testing.assert_array_equal(product, mask)
+
+
+def cast(x, dtype):
+    """A user's function of the name of mtf's, which is no cast."""
+    return mtf.slicewise(lambda t: 3 * tf.cast(t, dtype), [x], output_dtype=dtype, splittable_dims=x.shape.dims)
+
+
+MASKS = {  # what looks like mtf's gradient of relu, and how it differs
+    "another cast": lambda x: cast(mtf.greater(x, 0), x.dtype),
+    "another comparison": lambda x: mtf.cast(mtf.greater_equal(x, 0), x.dtype),
+    "another threshold": lambda x: mtf.cast(mtf.greater(x, 1), x.dtype),
+    "a threshold for each": lambda x: mtf.cast(mtf.greater(x, imported(x, [0.0, 1.0, 0.0])), x.dtype),
+    "another order": lambda x: mtf.cast(mtf.greater(mtf.zeros_like(x), x), x.dtype),
+    "the cast of a cast": lambda x: mtf.cast(mtf.cast(mtf.greater(x, 0), tf.int32), x.dtype),
+    "a number in place of a zero": lambda x: mtf.cast(mtf.greater(x, mtf.reduce_sum(x)), x.dtype),
+}
+
+
+def imported(x, values):
+    return mtf.import_tf_tensor(x.mesh, tf.constant(values, x.dtype), mtf.Shape([C]))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_what_looks_like_the_gradient_of_a_relu_is_none(name):
+    def build(feed):
+        x = feed("x", SHAPE)
+        return {"y": feed("dy", SHAPE) * MASKS[name](x)}
+
+    def lowered(mesh):
+        return build(Feed(mesh, tf.float32))
+
+    with tf.Graph().as_default():
+        _, _, count = lower(lowered)
+    assert not count["ReluGrad"]
+    layout = Layout("x:2", "h:x", {"x": [2, 1]})
+    uneven = run(build, lambda: mesh_impl_of(layout), tf.float64, gradients=False)
+    assert_same(one_device(build, gradients=False), uneven, TOLERANCE[tf.float64])
+
+
+def test_zeros_of_the_image_s_last_dimension_are_a_zero():
+    with tf.Graph().as_default():
+        _, _, count = lower(lambda mesh: relu_mask(mtf.random_normal(mesh, SHAPE)))
+    assert count["ReluGrad"] == 1
+
+
+def relu_mask(x):
+    return mtf.ones(x.mesh, SHAPE) * mtf.cast(mtf.greater(x, imported(x, [0.0, 0.0, 0.0])), x.dtype)
+
+
+LEAKY = {  # dy * [x > 0] + alpha * dy * [x <= 0], but for one thing
+    "of two gradients": lambda x, dy, other: (dy * mask(mtf.greater, x)) + (other * mask(mtf.less_equal, x)) * 0.1,
+    "of two images": lambda x, dy, other: (dy * mask(mtf.greater, x)) + (dy * mask(mtf.less_equal, other)) * 0.1,
+    "of two greater": lambda x, dy, _: (dy * mask(mtf.greater, x)) + (dy * mask(mtf.greater, x)) * 0.1,
+    "of less": lambda x, dy, _: (dy * mask(mtf.greater, x)) + (dy * mask(mtf.less, x)) * 0.1,
+}
+
+
+def mask(comparison, x):
+    return mtf.cast(comparison(x, 0), x.dtype)
+
+
+@pytest.mark.parametrize("name", LEAKY)
+def test_what_looks_like_the_gradient_of_a_leaky_relu_is_none(name):
+    def build(feed):
+        return {"y": LEAKY[name](feed("x", SHAPE), feed("dy", SHAPE), feed("other", SHAPE))}
+
+    with tf.Graph().as_default():
+        _, _, count = lower(lambda mesh: build(Feed(mesh, tf.float32)))
+    assert not count["LeakyReluGrad"]
+    uneven = run(build, lambda: mesh_impl_of(Layout("x:2", "h:x")), tf.float32, gradients=False)
+    assert_same(one_device(build, tf.float32, gradients=False), uneven, TOLERANCE[tf.float32])
+
+
+@pytest.mark.parametrize("rule", ["b:x", "d:x"])
+def test_a_leaky_relu_after_padding_and_a_3d_convolution_is_there(rule):
+    """TensorFlow's remapper makes one operation of the three, without the relu."""
+    dims = [mtf.Dimension(name, size) for name, size in (("b", 2), ("d", 6), ("h", 5), ("w", 5), ("c", 4))]
+
+    def build(feed):
+        x = feed("x", dims)
+        for name in ("d", "h", "w"):
+            x = mtf.pad(x, [1, 1], name)
+        w = feed("kernel", [*(mtf.Dimension(f"k{i}", 3) for i in range(3)), dims[-1], F])
+        return {"y": mtf.leaky_relu(mtf.Conv3dOperation(x, w, [1] * 5, "VALID").outputs[0], 0.01)}
+
+    uneven = run(build, lambda: mesh_impl_of(Layout("x:2", rule)), tf.float32, kind=FED, gradients=False)
+    assert_same(one_device(build, tf.float32, gradients=False), uneven, TOLERANCE[tf.float32])
 
 
 def test_a_sum_of_several_is_added_up_as_they_come():

@@ -19,9 +19,16 @@ def refusal(seed):
         graph = mtf.Graph()
         program(oracle.Feed(mtf.Mesh(graph, "mesh"), tf.float64))
         layout = random_layout(seed, graph)
-    reference = oracle.one_device(program)
+    momentum = oracle.MOMENTUM * (seed % 2)
+    reference = oracle.one_device(program, momentum=momentum)
     try:
-        uneven = oracle.run(program, lambda: oracle.mesh_impl_of(layout), tf.float64)
+        uneven = oracle.run(
+            program,
+            lambda: oracle.mesh_impl_of(layout),
+            tf.float64,
+            kind=(*oracle.KINDS, oracle.MIXED)[seed // 2 % 4],
+            momentum=momentum,
+        )
     except (NotImplementedError, ValueError) as error:
         return str(error)
     try:

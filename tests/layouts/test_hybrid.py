@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from oracle import TOLERANCE, assert_same, check, mesh_impl_of, one_device, run
+from oracle import check, one_device
 
 from layouts import LAYOUTS
 from layouts.hybrid import batch_sizes, hybrid
@@ -69,8 +69,7 @@ LAYOUTS_TRIED = [
 def test_nothing_changes(mesh_shape, shares, rounds):
     """Forward, gradients and a step, with and without rounds, against one device without."""
     layout = layout_of(program(rounds), mesh_shape, shares)
-    uneven = run(program(rounds), lambda: mesh_impl_of(layout), tf.float64)
-    assert_same(one_device(program()), uneven, TOLERANCE[tf.float64])
+    check(program(rounds), layout, reference=one_device(program()))
 
 
 def test_one_group():
@@ -87,8 +86,7 @@ def test_many_inputs_are_split_rather_than_many_units(rounds):
     layout = layout_of(build, "data:2;model:2")
     assert layout.axis_name_of("dense1/inputs") == "model" and layout.axis_name_of("dense1/units") is None
     assert layout.axis_name_of("dense1/outputs") == layout.axis_name_of("dense2/inputs") == "model"
-    uneven = run(build, lambda: mesh_impl_of(layout), tf.float64)
-    assert_same(one_device(program(head=(3, 6), stages=((5,), (12,)), classes=3)), uneven, TOLERANCE[tf.float64])
+    check(build, layout, reference=one_device(program(head=(3, 6), stages=((5,), (12,)), classes=3)))
 
 
 def test_the_rules_for_vgg():
