@@ -157,7 +157,7 @@ def run(
         updates = _updates(moved, momentum) if is_uneven and moved else []
         if not is_uneven:
             for op in graph.operations:
-                if isinstance(op, mtf.Conv3dOperation):
+                if _convolves_volumes(op):
                     op.lower = functools.partial(_lower_conv3d_by_definition, op)
         lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl})
         slices = {name: lowering.tensors[y].to_laid_out_tensor().tensor_list for name, y in results.items()}
@@ -182,6 +182,12 @@ def run(
         shapes = {name: y.shape for name, y in results.items()}
         shapes |= {f"{name} after the step": v.shape for name, v in variables.items()}
         return Result(steps, shapes, mesh_impl)
+
+
+def _convolves_volumes(op: Any) -> bool:
+    """Whether the operation is a 3D convolution from a large volume to a small one."""
+    of_transposed = isinstance(op, mtf.Conv2or3dBackpropInputOperation) and op._is_transpose
+    return isinstance(op, mtf.Conv3dOperation) or (of_transposed and op._conv_dimension == 3)
 
 
 def _lower_conv3d_by_definition(op: Any, lowering: Any) -> None:
