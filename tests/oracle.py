@@ -21,7 +21,7 @@ from mtf_hetero import mtf, tf
 
 TOLERANCE = {tf.float64: 1e-9, tf.float32: 1e-5}
 MODEL_TOLERANCE_FLOAT32 = 1e-4
-LEARNING_RATE = 0.1
+LEARNING_RATE = {tf.float64: 0.1, tf.float32: 1e-3}  # a long step would multiply what float32 rounds
 MOMENTUM = 0.5
 SEED = 7
 STEPS = 3
@@ -94,18 +94,18 @@ def _with_gradients(feed: Feed, outputs: dict[str, Any], graph: Any) -> dict[str
     return results
 
 
-def _updates(variables: Mapping[Any, Any], momentum: float) -> list[Any]:
+def _updates(variables: Mapping[Any, Any], rate: float, momentum: float) -> list[Any]:
     """Steps of the variables, {variable: gradient}, by mtf's own optimizers."""
     if momentum:
-        return mtf.optimize.MomentumOptimizer(LEARNING_RATE, momentum).apply_grads([*variables.values()], [*variables])
-    return [mtf.assign_sub(v, gradient * LEARNING_RATE) for v, gradient in variables.items()]
+        return mtf.optimize.MomentumOptimizer(rate, momentum).apply_grads([*variables.values()], [*variables])
+    return [mtf.assign_sub(v, gradient * rate) for v, gradient in variables.items()]
 
 
 class _Descent:
     """The reference's steps, in NumPy: stock mtf on TensorFlow 2 lets a variable's update race with its reads."""
 
-    def __init__(self, lowering: Any, variables: Sequence[Any], momentum: float) -> None:
-        self._momentum = momentum
+    def __init__(self, lowering: Any, variables: Sequence[Any], rate: float, momentum: float) -> None:
+        self._rate, self._momentum = rate, momentum
         self._velocities = dict.fromkeys(variables, 0.0)
         self._set = {}
         for v in variables:
@@ -115,7 +115,7 @@ class _Descent:
 
     def step(self, session: Any, v: Any, value: np.ndarray, gradient: np.ndarray) -> None:
         """Mtf's momentum is one step late: the step is that of the velocity before."""
-        step = LEARNING_RATE * gradient
+        step = self._rate * gradient
         if self._momentum:
             step, self._velocities[v] = self._velocities[v], step + self._momentum * self._velocities[v]
         assign, placeholder = self._set[v]
@@ -139,10 +139,12 @@ def run(
     cluster: Any = None,
     *,
     kind: str = MIXED,
+    rate: float | None = None,
     momentum: float = 0.0,
     gradients: bool = True,
 ) -> Result:
     """Runs a program on a mesh, of a Cluster's devices if one is given: three steps, with outputs and gradients."""
+    rate = LEARNING_RATE[dtype] if rate is None else rate
     with tf.Graph().as_default() as tf_graph:
         tf.set_random_seed(SEED)
         graph = mtf.Graph()
@@ -154,7 +156,7 @@ def run(
         moved = {v: results[f"gradient of {name}"] for name, v in variables.items() if f"gradient of {name}" in results}
         mesh_impl = make_mesh_impl()
         is_uneven = isinstance(mesh_impl, mtf_hetero.UnevenMeshImpl)
-        updates = _updates(moved, momentum) if is_uneven and moved else []
+        updates = _updates(moved, rate, momentum) if is_uneven and moved else []
         if not is_uneven:
             for op in graph.operations:
                 if _convolves_volumes(op):
@@ -163,7 +165,7 @@ def run(
         slices = {name: lowering.tensors[y].to_laid_out_tensor().tensor_list for name, y in results.items()}
         exported = {f"export of {name}": lowering.export_to_tf_tensor(y) for name, y in results.items()}
         held = {name: lowering.variables[v].laid_out_tensor.tensor_list for name, v in variables.items()}
-        descent = None if is_uneven else _Descent(lowering, list(moved), momentum)
+        descent = None if is_uneven else _Descent(lowering, list(moved), rate, momentum)
         assert_nothing_is_kept(tf_graph)
         with tf.Session("" if cluster is None else cluster.target, config=_config(mesh_impl, cluster)) as session:
             session.run([tf.global_variables_initializer()])
