@@ -169,7 +169,7 @@ def _save(
             sess, save_path, global_step, latest_filename, meta_graph_suffix, write_meta_graph, write_state, **options
         )
     path = _checkpoint_path(saver, sess, os.fspath(save_path), global_step)
-    key = os.path.abspath(path)
+    directory, key = os.path.dirname(path), os.path.abspath(path)
     with as_write_error(f"cannot save {path}", also=(errno.ENOENT, errno.EACCES)):
         if global_step is not None and os.path.exists(f"{path}.index"):
             if key in _known(saver):
@@ -186,11 +186,11 @@ def _save(
                 write_state=False,
                 **options,
             )
-        whole.know_whole(path)
-        _known(saver).add(key)
-        if write_state:
-            saver._RecordLastCheckpoint(path)
-            directory = os.path.dirname(path)
+    whole.know_whole(path)
+    _known(saver).add(key)
+    if write_state:
+        saver._RecordLastCheckpoint(path)
+        with as_write_error(f"cannot write to {directory}"):
             whole.write_state(directory, path, saver.last_checkpoints, latest_filename or files.STATE)
             _delete_old(saver, meta_graph_suffix)
     return path

@@ -30,7 +30,7 @@ def as_write_error(what: str, also: tuple[int, ...] = ()) -> Iterator[None]:
         yield
     except WriteError:
         raise
-    except (OSError, tf.errors.OpError) as error:
+    except (OSError, RuntimeError, IndexError, tf.errors.OpError) as error:  # a FileWriter raises any of them
         reason = _reason(error, (*_DISK, *also))
         if reason is None:
             raise
@@ -41,6 +41,9 @@ def _reason(error: Any, numbers: tuple[int, ...]) -> str | None:
     """The operating system's words for what has happened to the disk; None for any other error."""
     if isinstance(error, OSError):
         return os.strerror(error.errno) if error.errno in numbers else None
+    operation = getattr(error, "op", None)
+    if operation is not None and operation.type not in ("SaveV2", "MergeV2Checkpoints"):
+        return None  # the input, for instance, cannot be read
     return next((os.strerror(number) for number in numbers if os.strerror(number) in str(error)), None)
 
 

@@ -152,9 +152,9 @@ def write_checksums(path: str) -> None:
     """Writes the checksums of a checkpoint beside it."""
     directory = os.path.dirname(path)
     with open(path + _CHECKSUMS, "w", encoding="utf-8") as file:
-        for name in reversed(files_of(path)):  # the index at the end: a file that is cut does not name it
-            if _FILE.fullmatch(name):
-                file.write(f"{_sha256(os.path.join(directory, name))}  {name}\n")
+        index, *others = filter(_FILE.fullmatch, files_of(path))
+        for name in (*others, index):  # the index at the end: a file that is cut does not name it
+            file.write(f"{_sha256(os.path.join(directory, name))}  {name}\n")
 
 
 def changed_files(path: str) -> list[str] | None:
