@@ -177,7 +177,7 @@ def test_a_checkpoint_is_written_once(tmp_path, monkeypatch, make):
     path = str(tmp_path / "model")
     with tf.Graph().as_default(), tf.Session() as session:
         v = tf.get_variable("v", initializer=0)
-        step = tf.get_variable("step", initializer=3, dtype=tf.int64)
+        step = tf.get_variable("step", initializer=3)
         saver, other = make(), Saver()
         session.run(tf.global_variables_initializer())
         first = saver.save(session, path, global_step=step)
