@@ -15,7 +15,7 @@ from models import command_line, inputs, measured, meshes, network
 from models.config import Config, parse_memory_limit
 from models.registry import MODELS, Model
 from models.tasks import Task
-from mtf_hetero import Layout, data, memory, profile, tf
+from mtf_hetero import Layout, checkpoints, data, memory, profile, tf
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.hooks import ProgressHook
@@ -160,8 +160,11 @@ class Run:
         return memory.table({shorten(device): estimates[device] for device in dict.fromkeys(self.devices)})
 
     def how_to_resume(self) -> str:
-        """Where the last checkpoint is, and how to go on from it."""
-        path = self.estimator.latest_checkpoint()
+        """Where the newest whole checkpoint is, and how to go on from it."""
+        try:
+            path = self.estimator.latest_checkpoint()
+        except ValueError as error:
+            return str(error)
         if path is None:
             return "nothing was saved"
         return f"the checkpoint is {path}; to resume, run the same command with --model_dir={self.model_dir}"
@@ -178,6 +181,9 @@ class Run:
                 f"error: the loss is not a number any more; lower --learning_rate; {self.how_to_resume()}",
                 file=sys.stderr,
             )
+            return LOST
+        except checkpoints.WriteError as error:
+            command_line.say(f"{error}; {self.how_to_resume()}")
             return LOST
         except ValueError as error:
             if not isinstance(error.__cause__, tf.errors.InvalidArgumentError):
@@ -236,10 +242,11 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
 
     Args:
       config: what the user asked for.
-      stack: what a run needs until its end, workers of a local cluster, is entered here.
+      stack: what a run needs until its end is entered here: the lock of its directory, workers of a local cluster.
 
     Raises:
-      ValueError: parts of it that do not exist or do not fit together, or a worker that does not answer.
+      ValueError: parts of it that do not exist or do not fit together, a worker that does not answer, another run in
+        the directory, or checkpoints there of which none is whole.
       NotImplementedError: a layout that splits what an operation needs whole.
     """
     tf.logging.set_verbosity(tf.logging.ERROR)
@@ -268,6 +275,9 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         built = _build(config, dataset, task, batch, build)
         layout = meshes.make_layout(config, built.graph, empty)
         network.lower(built, layout, cluster.devices)
+    model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
+    if model_dir:
+        stack.enter_context(checkpoints.run_lock(model_dir))
     if config.model_dir is not None:
         _check_checkpoint(config.model_dir, {v.name: v.shape.to_integer_list for v in built.graph.all_variables})
     return Run(
@@ -278,7 +288,7 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         layout=layout,
         cluster=cluster,
         devices=cluster.devices,
-        model_dir="" if config.dry_run else _make_model_dir(config.model_dir),
+        model_dir=model_dir,
         batch=batch,
         build=build,
         parameters=sum(v.size for v in built.graph.trainable_variables),
@@ -377,7 +387,7 @@ def _cluster(config: Config, stack: contextlib.ExitStack) -> tuple[Cluster, tupl
 
 
 def _check_checkpoint(model_dir: str, shapes: Mapping[str, list[int]]) -> None:
-    path = tf.train.latest_checkpoint(model_dir)
+    path = checkpoints.find(model_dir).path
     if path is None:
         return
     saved = dict(tf.train.list_variables(path))

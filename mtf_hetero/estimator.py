@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero import _estimator_input
+from mtf_hetero import _estimator_input, checkpoints
 from mtf_hetero._compat import tf
 from mtf_hetero._estimator_config import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec, check_number
+from mtf_hetero._estimator_resume import ResumingSessionCreator
 from mtf_hetero._estimator_schedule import train_and_evaluate
 from mtf_hetero.cluster import WaitingSessionCreator, WorkerWatch, check_reachable
 from mtf_hetero.hooks import (
@@ -29,7 +30,7 @@ from mtf_hetero.hooks import (
     add_scalar_summary,
     order_global_step,
 )
-from mtf_hetero.saver import SliceSaverBuilder
+from mtf_hetero.saver import Saver, SliceSaverBuilder
 
 __all__ = ["Estimator", "EstimatorSpec", "EvalSpec", "ModeKeys", "RunConfig", "TrainSpec", "train_and_evaluate"]
 
@@ -85,8 +86,12 @@ class Estimator:
         return copy.deepcopy(self._params)
 
     def latest_checkpoint(self) -> str | None:
-        """Path of the last checkpoint in the model directory, or None."""
-        return tf.train.latest_checkpoint(self.model_dir)
+        """Path of the newest whole checkpoint in the model directory, or None where there is none at all.
+
+        Raises:
+          ValueError: there are checkpoints, and none is whole.
+        """
+        return checkpoints.find(self.model_dir).path
 
     def get_variable_names(self) -> list[str]:
         """Names of the variables in the last checkpoint; a sliced variable is one logical tensor there."""
@@ -106,7 +111,8 @@ class Estimator:
     ) -> "Estimator":
         """Trains the model, from the last checkpoint if there is one, to the given step or the end of the data.
 
-        SIGINT and SIGTERM end the step, save a checkpoint and raise KeyboardInterrupt or SystemExit(143).
+        SIGINT and SIGTERM end the step, save a checkpoint and raise KeyboardInterrupt or SystemExit(143). A damaged
+        checkpoint is passed over, with a warning, and moved to model_dir/set_aside.
 
         Args:
           input_fn: returns a tf.data.Dataset, (features, labels) or features; may take mode, params and config.
@@ -119,7 +125,9 @@ class Estimator:
           The Estimator itself.
 
         Raises:
-          ValueError: both steps and max_steps, or arguments that do not fit.
+          ValueError: both steps and max_steps, arguments that do not fit, another run in model_dir, or checkpoints of
+            which none is whole.
+          mtf_hetero.checkpoints.WriteError: the disk is full, or fails; the checkpoints before are kept.
           tf.train.NanLossDuringTrainingError: the loss is NaN.
         """
         check_number(steps, "train: steps")
@@ -127,27 +135,34 @@ class Estimator:
         if steps is not None and max_steps is not None:
             raise ValueError(f"train: steps is {steps} and max_steps is {max_steps}; give one of the two")
         hooks = list(hooks or ())
-        if max_steps is not None and self._saved_step() >= max_steps:
-            tf.logging.info("not trained: %s is at step %d of %d", self.model_dir, self._saved_step(), max_steps)
-            return self
-        if steps is not None or max_steps is not None:
-            hooks.append(tf.train.StopAtStepHook(num_steps=steps, last_step=max_steps))
+        with checkpoints.run_lock(self.model_dir), self._writing():
+            checkpoints.clear_leftovers(self.model_dir)
+            checkpoints.resume(self.model_dir, self._config.keep_checkpoint_max)
+            step = self._saved_step()
+            if max_steps is not None and step >= max_steps:
+                tf.logging.info("not trained: %s is at step %d of %d", self.model_dir, step, max_steps)
+                return self
+            if steps is not None or max_steps is not None:
+                hooks.append(tf.train.StopAtStepHook(num_steps=steps, last_step=max_steps))
+            self._train(input_fn, hooks, list(saving_listeners or ()))
+        return self
+
+    def _train(self, input_fn: Callable[..., Any], hooks: list[Any], listeners: list[Any]) -> None:
         with self._new_graph():
             spec = self._build(input_fn, ModeKeys.TRAIN)
             tf.add_to_collection(LOSS_COLLECTION_KEY, spec.loss)
             step = order_global_step(spec.loss)
             add_mtf_scalar_summaries()
             add_scalar_summary("loss", spec.loss)
-            hooks = self._training_hooks(spec, step, hooks, list(saving_listeners or ()))
+            hooks = self._training_hooks(spec, step, hooks, listeners)
             try:
-                self._train(spec, hooks)
+                self._run_steps(spec, hooks)
             finally:
                 for hook in hooks:
                     if isinstance(hook, ProgressHook):
                         hook.close()
-        return self
 
-    def _train(self, spec: EstimatorSpec, hooks: list[Any]) -> None:
+    def _run_steps(self, spec: EstimatorSpec, hooks: list[Any]) -> None:
         loss = None
         with StopOnSignalHook() as stop, self._session(spec, [*hooks, stop], stop) as session:
             while not (session.should_stop() or stop.requested):
@@ -200,7 +215,7 @@ class Estimator:
           input_fn: as in `train`.
           steps: number of batches; None: to the end of the data.
           hooks: tf.train.SessionRunHooks that run as well.
-          checkpoint_path: the checkpoint; None: the last one.
+          checkpoint_path: the checkpoint; None: the newest whole one.
           name: tells several evaluations apart.
 
         Returns:
@@ -227,7 +242,8 @@ class Estimator:
                 "evaluate: input_fn gave no batch; check its data, and its batch size against their number"
             )
         results = dict(final.final_ops_values)
-        self._write_metrics(results, name)
+        with self._writing():
+            self._write_metrics(results, name)
         return results
 
     def predict(
@@ -244,7 +260,7 @@ class Estimator:
           input_fn: as in `train`; labels are passed over.
           predict_keys: which of the predictions, where they are a dict; None: all.
           hooks: tf.train.SessionRunHooks that run as well.
-          checkpoint_path: the checkpoint; None: the last one.
+          checkpoint_path: the checkpoint; None: the newest whole one.
           yield_single_examples: yield example by example, else batch by batch.
 
         Raises:
@@ -289,7 +305,7 @@ class Estimator:
         spec = _estimator_input.call_model_fn(self._model_fn, features, labels, **offered)
         scaffold = spec.scaffold or tf.train.Scaffold()
         if scaffold.saver is None and not tf.get_collection(tf.GraphKeys.SAVERS):
-            saver = tf.train.Saver(
+            saver = Saver(
                 builder=SliceSaverBuilder(),
                 max_to_keep=self._config.keep_checkpoint_max,
                 keep_checkpoint_every_n_hours=self._config.keep_checkpoint_every_n_hours,
@@ -309,16 +325,18 @@ class Estimator:
           spec: with its scaffold.
           hooks: all hooks.
           stop: ends a wait for a worker.
-          checkpoint_path: what to restore; None: the last checkpoint in the model directory, if there is one.
+          checkpoint_path: what to restore; None: the newest whole checkpoint in the model directory, if there is one.
         """
         workers = self._config.workers
-        creator = tf.train.ChiefSessionCreator(
-            scaffold=spec.scaffold,
-            master=self._config.master,
-            config=self._session_config(),
-            checkpoint_dir=None if checkpoint_path else self.model_dir,
-            checkpoint_filename_with_path=checkpoint_path,
-        )
+        options = {"master": self._config.master, "config": self._session_config()}
+        if checkpoint_path is None:
+            creator = ResumingSessionCreator(
+                self.model_dir, spec.scaffold, hooks, self._config.keep_checkpoint_max, **options
+            )
+        else:
+            creator = tf.train.ChiefSessionCreator(
+                spec.scaffold, checkpoint_filename_with_path=checkpoint_path, **options
+            )
         if workers:
             creator = WaitingSessionCreator(creator, workers, check=stop.check)
         with (
@@ -331,6 +349,12 @@ class Estimator:
         config = self._config.session_config
         return tf.ConfigProto(allow_soft_placement=True) if config is None else config
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        what = f"cannot write to {self.model_dir}"
+        with checkpoints.as_write_error(what), checkpoints.quiet_summary_writers():
+            yield
+
     def _saved_step(self) -> int:
         path = self.latest_checkpoint()
         return 0 if path is None else int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
@@ -341,11 +365,14 @@ class Estimator:
                 raise ValueError(
                     f"checkpoint_path is {path!r}, where there is no checkpoint; name one, as in model.ckpt-7"
                 )
+            if damage := checkpoints.find_damage(path):
+                raise ValueError(f"checkpoint_path is {path!r}, which is damaged: {damage}; name another one")
             return path
-        path = self.latest_checkpoint()
-        if path is None:
+        found = checkpoints.find(self.model_dir)
+        if found.path is None:
             raise ValueError(f"model_dir {self.model_dir!r} has no checkpoint; train first, or give checkpoint_path")
-        return path
+        found.log()
+        return found.path
 
     def _write_metrics(self, results: dict[str, Any], name: str | None) -> None:
         step = int(results[tf.GraphKeys.GLOBAL_STEP])

@@ -1,6 +1,6 @@
 """A tf.train.Saver that takes slices one after another: nobody holds the whole of a variable of which it has a part.
 
-    saver = tf.train.Saver(builder=mtf_hetero.saver.SliceSaverBuilder())
+    saver = mtf_hetero.saver.Saver(builder=mtf_hetero.saver.SliceSaverBuilder())
 
 A plain tf.train.Saver saves with one operation, to which all slices travel first, and a sharded one writes each
 worker's slices to that worker's own disk. This one divides the slices into groups, none of which has two of one
@@ -10,14 +10,22 @@ TensorFlow's own format, which any Saver restores on any layout, and this one re
 slice is read by itself, and a group is with its devices before the next one is read.
 
 Of a checkpoint with other slices, TensorFlow reads those that a slice overlaps, one at a time, in the chief's memory.
+
+`Saver`, and any Saver after `save_once`, writes a checkpoint beside its place and puts it there when it is complete.
 """
 
 import collections
+import errno
+import functools
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from mtf_hetero._compat import tf
+from mtf_hetero.checkpoints import as_write_error, files, whole
 
 _GROUP_BYTES = 2**24
 _Builder: Any = sys.modules[tf.train.Saver.__module__].BaseSaverBuilder  # TensorFlow exports the Saver alone
@@ -104,3 +112,103 @@ def _bytes(saveable: Any) -> int:
     if not isinstance(shape, tf.TensorShape):
         return 1
     return 1 + (shape.num_elements() or 0) * saveable.specs[0].dtype.size
+
+
+class Saver(tf.train.Saver):
+    """A tf.train.Saver whose checkpoints are there as a whole or not at all, and are written once.
+
+    What it restored, or saved, under the number of a step is not saved once more. Another checkpoint of that name is
+    set aside, with a warning. A name without a step is replaced, as tf.train.Saver does.
+
+    Raises:
+      WriteError: `save`, where the disk is full or fails; nothing is left of that checkpoint.
+    """
+
+    def save(self, sess: Any, save_path: Any, global_step: Any = None, **options: Any) -> str | None:
+        return _save(self, super().save, sess, save_path, global_step, **options)
+
+
+def save_once(saver: Any) -> None:
+    """Makes any tf.train.Saver save as a `Saver` does."""
+    if not isinstance(saver, Saver) and "save" not in vars(saver):
+        saver.save = functools.partial(_save, saver, saver.save)
+
+
+def set_restored(saver: Any, path: str, kept: Sequence[str]) -> None:
+    """Tells a Saver which checkpoint was restored, and which ones are there to be deleted one day.
+
+    Args:
+      saver: any tf.train.Saver.
+      path: the checkpoint that was restored.
+      kept: that one and those before it, the oldest first.
+    """
+    _known(saver).add(os.path.abspath(path))
+    saver.set_last_checkpoints_with_time([(other, os.stat(f"{other}.index").st_mtime) for other in kept])
+
+
+def _known(saver: Any) -> set[str]:
+    """The checkpoints that a Saver restored or wrote: to save one of them again would change nothing."""
+    return vars(saver).setdefault("_mtf_hetero_known", set())
+
+
+def _save(
+    saver: Any,
+    write: Callable[..., Any],
+    sess: Any,
+    save_path: Any,
+    global_step: Any = None,
+    latest_filename: str | None = None,
+    meta_graph_suffix: str = "meta",
+    write_meta_graph: bool = True,
+    write_state: bool = True,
+    **options: Any,
+) -> str | None:
+    """tf.train.Saver.save, of which `write` is the original."""
+    if saver._is_empty or saver.saver_def.version != tf.train.SaverDef.V2:
+        return write(
+            sess, save_path, global_step, latest_filename, meta_graph_suffix, write_meta_graph, write_state, **options
+        )
+    path = _checkpoint_path(saver, sess, os.fspath(save_path), global_step)
+    directory, key = os.path.dirname(path), os.path.abspath(path)
+    with as_write_error(f"cannot save {path}", also=(errno.ENOENT, errno.EACCES)):
+        if global_step is not None and os.path.exists(f"{path}.index"):
+            if key in _known(saver):
+                return path
+            tf.logging.warning("%s was there already; it is now in %s", path, files.set_aside(path))
+        with files.replaced_as_a_whole(path, meta_graph_suffix) as temporary:
+            write(
+                sess,
+                temporary,
+                None,
+                latest_filename,
+                meta_graph_suffix,
+                write_meta_graph,
+                write_state=False,
+                **options,
+            )
+    whole.know_whole(path)
+    _known(saver).add(key)
+    if write_state:
+        saver._RecordLastCheckpoint(path)
+        with as_write_error(f"cannot write to {directory}"):
+            whole.write_state(directory, path, saver.last_checkpoints, latest_filename or files.STATE)
+            _delete_old(saver, meta_graph_suffix)
+    return path
+
+
+def _checkpoint_path(saver: Any, sess: Any, save_path: str, global_step: Any) -> str:
+    if global_step is None:
+        return save_path
+    if not isinstance(global_step, (int, np.integer)):
+        global_step = tf.train.global_step(sess, global_step)
+    return f"{save_path}-{global_step:08d}" if saver._pad_step_number else f"{save_path}-{global_step}"
+
+
+def _delete_old(saver: Any, meta_suffix: str) -> None:
+    """Deletes what exceeds max_to_keep, but for one checkpoint in keep_checkpoint_every_n_hours, as TensorFlow does."""
+    while saver._checkpoints_to_be_deleted:
+        path, saved_at = saver._checkpoints_to_be_deleted.pop(0)
+        if saved_at > saver._next_checkpoint_time:
+            saver._next_checkpoint_time += saver.saver_def.keep_checkpoint_every_n_hours * 3600
+        else:
+            files.delete(path, meta_suffix)

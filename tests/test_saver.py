@@ -10,13 +10,15 @@ import time
 
 import numpy as np
 import pytest
+from estimator_oracle import log_lines
 from test_estimator_uneven import estimator, input_fn
 from test_variables import LAYOUTS, Program, ancestors, saver_names, session_of
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf, trace
+from mtf_hetero.checkpoints import WriteError
 from mtf_hetero.cluster import LocalCluster
-from mtf_hetero.saver import SliceSaverBuilder
+from mtf_hetero.saver import Saver, SliceSaverBuilder, save_once
 
 SAVERS = {
     "plain": lambda: tf.train.Saver(),
@@ -24,6 +26,8 @@ SAVERS = {
     "large groups": lambda: tf.train.Saver(builder=SliceSaverBuilder()),
     "slices": lambda: tf.train.Saver(builder=SliceSaverBuilder(100)),
     "slices sharded": lambda: tf.train.Saver(builder=SliceSaverBuilder(100), sharded=True),
+    "slices once": lambda: Saver(builder=SliceSaverBuilder(100)),
+    "slices sharded once": lambda: Saver(builder=SliceSaverBuilder(100), sharded=True),
 }
 
 
@@ -61,11 +65,11 @@ def test_a_checkpoint_is_what_a_plain_saver_writes(checkpoints, name):
     assert_equal(found, read(paths["plain"]))
     assert found.pop("global_step") == 0
     assert_equal(found, values)
-    assert not list(pathlib.Path(paths[name]).parent.glob("*_temp"))
+    assert not list(pathlib.Path(paths[name]).parent.glob("*_temp*"))
 
 
 @pytest.mark.parametrize("reader", ["plain", "slices", "slices sharded"])
-@pytest.mark.parametrize("writer", ["plain", "slices"])
+@pytest.mark.parametrize("writer", ["plain", "slices", "slices once"])
 def test_every_layout_restores_it(checkpoints, writer, reader):
     paths, values = checkpoints
     for layout in LAYOUTS.values():
@@ -158,6 +162,41 @@ with tf.Graph().as_default():
             saver.save(session, sys.argv[1] + "/model", global_step=step)
             print(step, flush=True)
 """
+
+
+def _saver_after_save_once():
+    saver = tf.train.Saver(max_to_keep=2)
+    save_once(saver)
+    save_once(saver)
+    return saver
+
+
+@pytest.mark.parametrize("make", [lambda: Saver(max_to_keep=2), _saver_after_save_once])
+def test_a_checkpoint_is_written_once(tmp_path, monkeypatch, make):
+    lines = log_lines(monkeypatch)
+    path = str(tmp_path / "model")
+    with tf.Graph().as_default(), tf.Session() as session:
+        v = tf.get_variable("v", initializer=0)
+        step = tf.get_variable("step", initializer=3)
+        saver, other = make(), Saver()
+        session.run(tf.global_variables_initializer())
+        first = saver.save(session, path, global_step=step)
+        session.run(v.assign(1))
+        assert saver.save(session, path, global_step=3) == first == f"{path}-3"
+        assert read(first)["v"] == 0 and not lines
+        other.save(session, path, global_step=3, write_meta_graph=False, write_state=False)
+        assert read(first)["v"] == 1 and not os.path.exists(f"{path}-3.meta")
+        assert lines == [f"{path}-3 was there already; it is now in {tmp_path}/set_aside/model-3"]
+        assert read(str(tmp_path / "set_aside" / "model-3" / "model-3"))["v"] == 0
+        for value in range(2, 5):  # without a step, the name alone says which one is meant
+            session.run(v.assign(value))
+            assert saver.save(session, path) == path and read(path)["v"] == value
+            saver.save(session, path, global_step=value * 10)
+        assert saver.last_checkpoints == [path, f"{path}-40"]
+        assert {file.stem for file in tmp_path.glob("*.index")} == {"model", "model-40"}
+        assert tf.train.latest_checkpoint(str(tmp_path)) == f"{path}-40"
+        with pytest.raises(WriteError, match=f"^cannot save {tmp_path}/none/model: No such file or directory$"):
+            saver.save(session, str(tmp_path / "none" / "model"))
 
 
 def test_killed_while_it_saves(tmp_path):
