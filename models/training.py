@@ -186,9 +186,7 @@ class Run:
                 file=sys.stderr,
             )
             return LOST
-        except ValueError as error:
-            if not isinstance(error.__cause__, tf.errors.InvalidArgumentError):
-                raise  # it is no damaged file
+        except data.UnreadableError as error:
             command_line.say(error)
             return command_line.WRONG_USAGE
         return 0

@@ -4,10 +4,9 @@ A name is imported when it is first asked for, so that the programs of the packa
 that are pure arithmetic can be used, before TensorFlow is loaded or without it.
 """
 
-import importlib
-import importlib.util
-import pkgutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mtf_hetero import _lazy
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import mtf, tf
@@ -42,27 +41,16 @@ __all__ = [
     "train_and_evaluate",
 ]
 
-_MODULE_OF = {
-    "Layout": "layout",
-    "Lowering": "lowering",
-    "UnevenMeshImpl": "mesh_impl",
-    "mtf": "_compat",
-    "split_by_share": "partition",
-    "split_by_time": "partition",
-    "tf": "_compat",
-}  # the others are the estimator's
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        module = importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'estimator')}")
-        globals()[name] = getattr(module, name)
-        return globals()[name]
-    if importlib.util.find_spec(f"{__name__}.{name}") is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.{name}")
-
-
-def __dir__() -> list[str]:
-    modules = {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}
-    return sorted({*globals(), *__all__, *modules})
+__getattr__, __dir__ = _lazy.attach(
+    __name__,
+    {
+        **dict.fromkeys(__all__, "estimator"),
+        "Layout": "layout",
+        "Lowering": "lowering",
+        "UnevenMeshImpl": "mesh_impl",
+        "mtf": "_compat",
+        "split_by_share": "partition",
+        "split_by_time": "partition",
+        "tf": "_compat",
+    },
+)

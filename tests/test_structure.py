@@ -20,6 +20,7 @@ MAY_IMPORT = {
 ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat and itself
     "_compat": set(),
     "_command_line": set(),
+    "_lazy": set(),
     "partition": set(),
     "speeds": {"partition"},
     "cluster": set(),
@@ -38,7 +39,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat and 
     "traffic": {"partition", "collectives", "cluster"},
     "hooks": {"mesh_impl", "_estimator_config"},
     "estimator": {"mesh_impl", "hooks", "cluster", "saver", "_estimator_config"},
-    "data": {"_command_line", "layout"},
+    "data": {"_command_line", "_lazy", "layout"},
     "profile": {"_command_line", "speeds", "cluster", "layout", "mesh_impl", "lowering"},
     "planner": {"partition", "speeds", "layout"},
 }

@@ -11,6 +11,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero.data.augmentation import Augmentation
+from mtf_hetero.data.records import unreadable_as_value_error
 from mtf_hetero.data.source import TEST, TRAIN, Source
 
 STATISTICS_IMAGES = 10_000
@@ -55,7 +56,8 @@ class Dataset:
             batches = self.source(TRAIN).read(indices).batch(_READ).prefetch(2).with_options(_options())
             iterator = tf.data.make_initializable_iterator(batches)
             images, _ = iterator.get_next()
-            with tf.Session(config=tf.ConfigProto(device_count={"GPU": 0})) as session:
+            config = tf.ConfigProto(device_count={"GPU": 0})
+            with unreadable_as_value_error(), tf.Session(config=config) as session:
                 session.run(iterator.initializer)
                 while True:
                     try:
