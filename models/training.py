@@ -187,7 +187,7 @@ class Run:
             )
             return LOST
         except data.UnreadableError as error:
-            command_line.say(error)
+            command_line.say(f"{error}; {self.how_to_resume()}")
             return command_line.WRONG_USAGE
         return 0
 

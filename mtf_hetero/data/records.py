@@ -144,18 +144,16 @@ def source_of_records(paths: Sequence[str], sizes: Sequence[int], decode: Callab
         def example(index: Any) -> Any:
             file = tf.searchsorted(tf.constant(ends), index[None], side="right")[0]
             path, offset = tf.gather(tf.constant(list(paths)), file), tf.gather(begins, index) - tf.gather(bases, file)
-            found = readable_records(path, offset, 1).map(lambda number, record: (number, *decode(record)))
-            found = found.ignore_errors()
-            missing = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), found.element_spec)
-            found = found.concatenate(tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), *missing[1:])))
-            number, image, label = found.take(1).get_single_element()
+            unreadable = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), ""))
+            found = readable_records(path, offset, 1).concatenate(unreadable).take(1)
+            number, stored = found.get_single_element()
             first = tf.gather(tf.constant(ends - np.array(sizes)), file)
             record, count = (tf.strings.as_string(x) for x in (index - first + 1, tf.gather(tf.constant(sizes), file)))
             what = tf.strings.join(
                 ["record ", record, " of ", count, " is missing, damaged or cut off; prepare the data set anew"]
             )
             with tf.control_dependencies([assert_readable(tf.equal(number, 0), path, offset, what)]):
-                return tf.identity(image), tf.identity(label)
+                return decode(tf.identity(stored))
 
         return indices.map(example, num_parallel_calls=_PARALLEL_READS)
 
