@@ -162,7 +162,7 @@ class TestMeasure:
         cluster = Cluster.local(["cpu:0"])
         with tf.Graph().as_default():
             profile.measure(build(train=False), LAYOUT, cluster, effort=QUICK, cache_dir=tmp_path)
-        (path,) = tmp_path.iterdir()
+        (path,) = tmp_path.glob("*.json")
         with tf.Graph().as_default():
             again = profile.measure(build(train=False), LAYOUT, cluster, effort=QUICK, cache_dir=tmp_path, fresh=True)
         assert again.new > 0
