@@ -129,10 +129,10 @@ def _run(arguments: argparse.Namespace) -> "Measured":
         from mtf_hetero._profile_devices import cache_directory
         from mtf_hetero.cluster import Cluster
 
-    devices = _devices(arguments)
+        devices = _devices(arguments)
+        cluster = Cluster.from_workers(arguments.workers, devices) if arguments.workers else Cluster.local(devices)
     build = _function("graph", arguments.graph)
     recipe = None if arguments.recipe is None else _function("recipe", arguments.recipe)
-    cluster = Cluster.from_workers(arguments.workers, devices) if arguments.workers else Cluster.local(devices)
     cache_dir = cache_directory(os.environ) if arguments.cache_dir is None else arguments.cache_dir
     with tf.Graph().as_default():
         graph = build()

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-import small_sets
+from data import small_sets
 from training_runs import restored_logging, run, variables  # noqa: F401 - the first is a fixture
 
 from mtf_hetero import tf
