@@ -5,12 +5,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-WRONG_USAGE = 2
+from mtf_hetero._command_line import WRONG_USAGE, say, stderr_held_back
 
-
-def say(error: object) -> None:
-    """Prints an error on one line."""
-    print("error:", " ".join(str(error).split()), file=sys.stderr)
+__all__ = ["WRONG_USAGE", "parse_flags", "say", "stderr_held_back"]
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:

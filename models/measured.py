@@ -68,7 +68,7 @@ def choose(
     with tf.Graph().as_default():
         measured = profile.measure(build(), layout, cluster, effort=effort, cache_dir=directory, progress=progress)
     split = measured.best_split(memory_limits=memory_limits)
-    lines = [split.reason, *split.left_out.values()]
+    lines = [*(f"measurements {note}" for note in measured.notes), split.reason, *split.left_out.values()]
     if not split.is_worth or split.alone is None:
         return choice(split.devices, split.sizes)
     fastest = (split.alone[0],)

@@ -19,19 +19,18 @@ Before training it prints how each split dimension is divided; after it, how goo
 images or volumes per second and where the checkpoint is. Ctrl-C and SIGTERM end the step and save; the same command
 with the same --model_dir resumes, on any other layout too.
 
-Exit codes: 0, or 2 for a wrong flag or value, a damaged file of volumes, a directory in which another run is training
-or no checkpoint is whole (one line says which), 1 for a loss that is not a number or a full disk, 130 after Ctrl-C and
-143 after SIGTERM.
+Exit codes: 0, or 2 for a wrong flag or value, a damaged data set, a directory in which another run is training or no
+checkpoint is whole (one line says which), 1 for a loss that is not a number or a full disk, 130 after Ctrl-C and 143
+after SIGTERM.
 """
 
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 
 from absl import app, flags
 
-from models import command_line, quiet
+from models import command_line
 from models import config as config_lib
 
 _DEFAULTS = config_lib.Config("paper_mnist")
@@ -200,19 +199,18 @@ def main(argv: Sequence[str]) -> int:
                     raise ValueError(f"{argv[1]!r} is not a flag; write --name=value")
                 config = read_config()
                 # TensorFlow is loaded once the flags are known to be right; its start-up messages are not for the user
-                os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-                with quiet.stderr_held_back():
+                with command_line.stderr_held_back():
                     from models import training
 
                     run = training.prepare(config, stack)
                 if config.list_speed == config_lib.AUTO:
                     run = training.measure(run)
+                if config.dry_run:
+                    print(run.describe(), run.describe_memory(), sep="\n")
+                    return 0
             except (ValueError, NotImplementedError) as error:
                 command_line.say(error)
                 return command_line.WRONG_USAGE
-            if config.dry_run:
-                print(run.describe(), run.describe_memory(), sep="\n")
-                return 0
             return run.train()
     except KeyboardInterrupt:
         code = 130

@@ -185,10 +185,8 @@ class Run:
         except checkpoints.WriteError as error:
             command_line.say(f"{error}; {self.how_to_resume()}")
             return LOST
-        except ValueError as error:
-            if not isinstance(error.__cause__, tf.errors.InvalidArgumentError):
-                raise  # it is no damaged file
-            command_line.say(error)
+        except data.UnreadableError as error:
+            command_line.say(f"{error}; {self.how_to_resume()}")
             return command_line.WRONG_USAGE
         return 0
 

@@ -1,19 +1,28 @@
-"""Mesh-TensorFlow with uneven mesh layouts: each split dimension divided in proportion to what each device can do."""
+"""Mesh-TensorFlow with uneven mesh layouts: each split dimension divided in proportion to what each device can do.
 
-from mtf_hetero._compat import mtf, tf
-from mtf_hetero.estimator import (
-    Estimator,
-    EstimatorSpec,
-    EvalSpec,
-    ModeKeys,
-    RunConfig,
-    TrainSpec,
-    train_and_evaluate,
-)
-from mtf_hetero.layout import Layout
-from mtf_hetero.lowering import Lowering
-from mtf_hetero.mesh_impl import UnevenMeshImpl
-from mtf_hetero.partition import split_by_share, split_by_time
+A name is imported when it is first asked for, so that the programs of the package can read their flags, and the parts
+that are pure arithmetic can be used, before TensorFlow is loaded or without it.
+"""
+
+from typing import TYPE_CHECKING
+
+from mtf_hetero import _lazy
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import mtf, tf
+    from mtf_hetero.estimator import (
+        Estimator,
+        EstimatorSpec,
+        EvalSpec,
+        ModeKeys,
+        RunConfig,
+        TrainSpec,
+        train_and_evaluate,
+    )
+    from mtf_hetero.layout import Layout
+    from mtf_hetero.lowering import Lowering
+    from mtf_hetero.mesh_impl import UnevenMeshImpl
+    from mtf_hetero.partition import split_by_share, split_by_time
 
 __all__ = [
     "Estimator",
@@ -31,3 +40,17 @@ __all__ = [
     "tf",
     "train_and_evaluate",
 ]
+
+__getattr__, __dir__ = _lazy.attach(
+    __name__,
+    {
+        **dict.fromkeys(__all__, "estimator"),
+        "Layout": "layout",
+        "Lowering": "lowering",
+        "UnevenMeshImpl": "mesh_impl",
+        "mtf": "_compat",
+        "split_by_share": "partition",
+        "split_by_time": "partition",
+        "tf": "_compat",
+    },
+)

@@ -1,7 +1,11 @@
 """What the package's programs have in common: a mistake of the user's is one line, and exit code 2."""
 
 import argparse
+import contextlib
+import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from typing import NoReturn
 
 WRONG_USAGE = 2
@@ -17,3 +21,33 @@ class Parser(argparse.ArgumentParser):
 def say(error: object) -> None:
     """Prints an error on one line."""
     sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+
+
+@contextlib.contextmanager
+def stderr_held_back() -> Iterator[None]:
+    """Sends file descriptor 2 to a temporary file; after an error that is none of the user's, shows what came.
+
+    TensorFlow's native code, which no Python setting reaches, writes several lines about the CPU and about missing GPU
+    drivers while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; later that holds back what is no error.
+    ValueError, NotImplementedError and KeyboardInterrupt are the caller's to report.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as held_back:
+        stderr = os.dup(2)
+        os.dup2(held_back.fileno(), 2)
+        show = False
+        try:
+            yield
+        except (ValueError, NotImplementedError, KeyboardInterrupt):
+            raise
+        except BaseException:
+            show = True
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            if show:
+                held_back.seek(0)
+                sys.stderr.write(held_back.read().decode(errors="replace"))

@@ -7,11 +7,11 @@ every processor. A dimension that a reshape renames is one dimension under two n
 import collections
 import dataclasses
 import hashlib
-import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf
+from mtf_hetero._profile_identity import text_of
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import native
 from mtf_hetero.speeds import Layer, Work
@@ -238,7 +238,7 @@ def _key(operations: Sequence[Any], needed: Sequence[Any], names: frozenset[str]
             dim_numbers.setdefault(dim, len(dim_numbers)) for shape in _shapes(op) for dim in shape.dimension_names
         ]
         attributes = [
-            f"{name}={value}" for name, entry in sorted(vars(op).items()) if (value := _attribute(name, entry))
+            f"{name}={text_of(entry)}" for name, entry in sorted(vars(op).items()) if name not in _NO_ATTRIBUTE
         ]
         inputs, outputs = [text(x) for x in op.inputs], [text(y) for y in op.outputs]
         lines.append(f"{type(op).__name__} {inputs} {outputs} {layout} {attributes}")
@@ -254,19 +254,6 @@ def _key(operations: Sequence[Any], needed: Sequence[Any], names: frozenset[str]
 
 def _extents(shape: Any, names: frozenset[str]) -> str:
     return "x".join(f"{dim.size}{'*' if dim.name in names else ''}" for dim in shape.dims)
-
-
-def _attribute(name: str, value: Any) -> str | None:
-    """An operation's attribute as text that is the same in every process; None: not one that changes its time."""
-    if name in _NO_ATTRIBUTE or isinstance(value, mtf.Dimension):
-        return None
-    if isinstance(value, (str, bool, numbers.Number)):
-        return repr(value)
-    if isinstance(value, (tuple, list)) and all(isinstance(x, (str, bool, numbers.Number)) for x in value):
-        return repr(list(value))
-    if isinstance(value, Callable):
-        return getattr(value, "__qualname__", None)
-    return None
 
 
 def _memory(operations: Sequence[Any], families: _Families) -> tuple[int, dict[str, int]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mtf_hetero._speeds_models import Layer, Profile, Work
-from mtf_hetero.partition import split_by_share, split_by_time
+from mtf_hetero.partition import DoesNotFitError, TooFewUnitsError, split_by_share, split_by_time_with_rest
 
 ALL_SUBSETS = 8  # up to so many devices every subset of them is tried
 
@@ -63,20 +63,22 @@ def sizes_from(
       devices: one per processor.
       memory_limits: {device: bytes}, absent or None: no limit. A device's part of every dimension is kept below what
         lets the whole step fit.
-      multiple_of: {name of a dimension: granule}; absent: 1.
+      multiple_of: {name of a dimension: granule}; absent: 1. Where the extent is no multiple of it, one size is not.
 
     Returns:
       {each name of a split dimension: one size per device}, as `Layout` and `UnevenMeshImpl` take it.
 
     Raises:
-      ValueError: no sizes satisfy all demands.
+      DoesNotFitError: the devices' memory cannot hold the step.
+      TooFewUnitsError: a dimension has fewer granules than there are devices.
+      ValueError: a demand is out of range, or a device was not measured.
     """
     caps = [_part(work, (memory_limits or {}).get(device)) for device in devices]
     result: dict[str, tuple[int, ...]] = {}
     for dim, names in work.dims.items():
         units, layers = work.units(dim), work.layers_of(dim)
         times = [_time_fn(profile, device, layers) for device in devices]
-        sizes = split_by_time(
+        sizes = split_by_time_with_rest(
             units,
             times,
             multiple_of=max((multiple_of or {}).get(name, 1) for name in names),
@@ -183,7 +185,7 @@ class _Option:
     seconds: float
 
 
-Options = Callable[[tuple[str, ...]], _Option | None]  # None: that set of devices cannot hold the step
+Options = Callable[[tuple[str, ...]], _Option | None]  # None: that set of devices cannot divide or hold the step
 
 
 def best_split(
@@ -209,15 +211,16 @@ def best_split(
       least_gain: by how much, as a fraction, a split must be faster than the fastest device alone.
 
     Raises:
-      ValueError: the step fits on no set of the devices.
+      DoesNotFitError: the step fits into the memory of no set of the devices.
+      ValueError: another demand cannot be met, or a device was not measured.
     """
     limits = memory_limits or {}
 
     def option(subset: tuple[str, ...]) -> _Option | None:
         try:
             sizes = sizes_from(profile, work, subset, memory_limits=limits, multiple_of=multiple_of)
-        except ValueError:
-            return None
+        except (DoesNotFitError, TooFewUnitsError):
+            return None  # other devices may do; whatever else is wrong is wrong with them too
         if len(subset) == 1:
             return _Option(subset, {}, alone_seconds(profile, work, subset[0]))
         return _Option(subset, sizes, predicted_step_seconds(profile, work, subset, sizes))
@@ -229,7 +232,7 @@ def best_split(
     fitting = tuple(device for device in devices if _fits(work, limits.get(device)))
     options = [found for subset in _subsets(fitting, option) if (found := option(subset)) is not None]
     if not options:
-        raise ValueError(
+        raise DoesNotFitError(
             f"the step fits on no set of the devices {', '.join(devices)}: it needs {work.fixed_bytes / 1e9:.2f} GB on "
             f"each and {sum(work.dim_bytes.values()) / 1e9:.2f} GB to divide; raise the memory limits, or make the "
             "batch smaller"
@@ -272,9 +275,9 @@ def _subsets(
         yield devices
         smaller = [devices[:i] + devices[i + 1 :] for i in range(len(devices))]
         found = [(kept.seconds, kept.devices) for subset in smaller if (kept := option(subset)) is not None]
-        if not found:
-            return
-        devices = min(found)[1]
+        slowest_last = sorted(devices, key=lambda device: alone.seconds if (alone := option((device,))) else math.inf)
+        left = min(found)[1] if found else slowest_last[:-1]  # more devices than units: fewer may do
+        devices = tuple(device for device in devices if device in left)
 
 
 def _better(alone: _Option | None, split: _Option | None, least_gain: float) -> _Option:

@@ -3,10 +3,10 @@
 import json
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from mtf_hetero import _files
 from mtf_hetero._speeds_models import Link, Profile, TimeModel
 
 SCHEMA = 1
@@ -77,19 +77,28 @@ def save(profile: Profile, path: str | os.PathLike) -> None:
       ProfileError: the file cannot be written.
     """
     path = pathlib.Path(path)
+    _report_os_error(lambda: _files.write_text(path, dumps(profile)), path, "written")
 
-    def write() -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(dumps(profile))
-            pathlib.Path(name).replace(path)
-        except BaseException:
-            pathlib.Path(name).unlink(missing_ok=True)
-            raise
 
-    _report_os_error(write, path, "written")
+def update(profile: Profile, path: str | os.PathLike) -> None:
+    """Adds measurements to those in a file, where other processes may add theirs at the same time.
+
+    What is no profile is written over; a file that is not there is begun.
+
+    Raises:
+      ProfileError: the file cannot be written.
+    """
+    path = pathlib.Path(path)
+
+    def merge() -> None:
+        with _files.locked(path):
+            try:
+                kept = load(path)
+            except ProfileError:
+                kept = Profile({})
+            _files.write_text(path, dumps(kept.merge(profile)))
+
+    _report_os_error(merge, path, "written")
 
 
 def load(path: str | os.PathLike) -> Profile:

@@ -21,7 +21,7 @@ from mtf_hetero._speeds_choice import (
     shares_from,
     sizes_from,
 )
-from mtf_hetero._speeds_file import ProfileError, dumps, load, loads, save
+from mtf_hetero._speeds_file import ProfileError, dumps, load, loads, save, update
 from mtf_hetero._speeds_models import Layer, Link, Profile, TimeModel, Work
 
 __all__ = [
@@ -42,4 +42,5 @@ __all__ = [
     "save",
     "shares_from",
     "sizes_from",
+    "update",
 ]

@@ -23,10 +23,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mtf_hetero import _command_line as command_line
-from mtf_hetero._compat import tf
-from mtf_hetero.cluster import task_of_environment
 
 _MAX_CPUS = 128
+_NAMES_THE_PORT = ("TF_CONFIG", "SLURM_STEP_NUM_TASKS")  # of the environment
+_NO_PORT = "--port is missing, and neither TF_CONFIG nor Slurm gives one; write --port=2222"
 _RETURNED_BYTES = 2**16  # of what is as large; gRPC receives in blocks of this size
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in glibc's malloc.h
 
@@ -54,28 +54,47 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _port(arguments: argparse.Namespace) -> int:
-    """The port to listen on: the flag's, or else the environment's."""
-    if arguments.port is None:
-        task = task_of_environment()
-        if task is None:
-            raise ValueError("--port is missing, and neither TF_CONFIG nor Slurm gives one; write --port=2222")
-        if task.job != "worker":
-            raise ValueError(
-                f"this process is {task.job} {task.index} of {task.source}, which trains; give --port=2222"
-            )
-        return int(task.address.rpartition(":")[2])
-    if not 0 <= arguments.port < 65536:
+def _check(arguments: argparse.Namespace) -> None:
+    """Checks what can be checked before TensorFlow is loaded, which takes seconds."""
+    if arguments.port is not None and not 0 <= arguments.port < 65536:
         raise ValueError(f"--port is {arguments.port}; it must be from 1 to 65535, or 0 for a free one")
-    return arguments.port
-
-
-def _session_config(arguments: argparse.Namespace) -> Any:
-    """The server's devices and threads."""
+    if arguments.port is None and not any(os.environ.get(name) for name in _NAMES_THE_PORT):
+        raise ValueError(_NO_PORT)
     if not 1 <= arguments.cpus <= _MAX_CPUS:
         raise ValueError(f"--cpus is {arguments.cpus}; it must be from 1 to {_MAX_CPUS}")
     if arguments.threads < 0:
         raise ValueError(f"--threads is {arguments.threads}; it must be 0 or a positive whole number")
+    if arguments.gpus not in ("all", "none") and not all(gpu.isdecimal() for gpu in arguments.gpus.split(",")):
+        raise ValueError(f"--gpus is {arguments.gpus!r}; give all, none or numbers such as 0,2")
+    if arguments.port:
+        _check_free(arguments.port)
+
+
+def _check_free(port: int) -> None:
+    if _in_use(port):
+        raise ValueError(f"--port is {port}, which is in use on this machine; choose another, or end what uses it")
+
+
+def _port(arguments: argparse.Namespace) -> int:
+    """The port to listen on: the flag's, or else the environment's."""
+    if arguments.port is not None:
+        return arguments.port
+    from mtf_hetero.cluster import task_of_environment  # loads TensorFlow, as what follows does
+
+    task = task_of_environment()
+    if task is None:
+        raise ValueError(_NO_PORT)
+    if task.job != "worker":
+        raise ValueError(f"this process is {task.job} {task.index} of {task.source}, which trains; give --port=2222")
+    port = int(task.address.rpartition(":")[2])
+    _check_free(port)
+    return port
+
+
+def _session_config(arguments: argparse.Namespace) -> Any:
+    """The server's devices and threads."""
+    from mtf_hetero._compat import tf
+
     config = tf.ConfigProto(
         device_count={"CPU": arguments.cpus},
         intra_op_parallelism_threads=arguments.threads,
@@ -86,7 +105,7 @@ def _session_config(arguments: argparse.Namespace) -> Any:
         config.device_count["GPU"] = 0
     elif arguments.gpus != "all":
         chosen, there = arguments.gpus.split(","), len(tf.config.list_physical_devices("GPU"))
-        if not all(number.isdecimal() and int(number) < there for number in chosen):
+        if not all(int(number) < there for number in chosen):
             found = ", ".join(str(number) for number in range(there)) or "none"
             raise ValueError(f"--gpus is {arguments.gpus!r}, but the GPUs here are: {found}; give all, none or numbers")
         config.gpu_options.visible_device_list = arguments.gpus
@@ -103,9 +122,9 @@ def _return_memory() -> None:
 
 
 def _start(arguments: argparse.Namespace) -> Any:
+    from mtf_hetero._compat import tf
+
     port, config = _port(arguments), _session_config(arguments)
-    if port and _in_use(port):
-        raise ValueError(f"--port is {port}, which is in use on this machine; choose another, or end what uses it")
     try:
         return tf.train.Server({"server": [f"localhost:{port}"]}, job_name="server", task_index=0, config=config)
     except tf.errors.OpError as error:
@@ -123,6 +142,8 @@ def _in_use(port: int) -> bool:
 
 
 def _devices(server: Any) -> str:
+    from mtf_hetero._compat import tf
+
     with tf.Graph().as_default(), tf.Session(server.target) as session:
         names = [device.name.rpartition("/device:")[2].lower() for device in session.list_devices()]
     return ", ".join(sorted(name for name in names if name.startswith(("cpu", "gpu"))))
@@ -143,7 +164,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.return_memory:
         _return_memory()
     try:
-        server = _start(arguments)
+        _check(arguments)
+        with command_line.stderr_held_back():
+            server = _start(arguments)
     except ValueError as error:
         command_line.say(error)
         return command_line.WRONG_USAGE

@@ -247,6 +247,7 @@ def test_the_worker_says_where_it_is_and_that_anyone_may_use_it(local):
         (["--port=0", "--cpus=0"], "--cpus is 0"),
         (["--port=0", "--threads=-1"], "--threads is -1"),
         (["--port=0", "--gpus=99"], "--gpus is '99', but the GPUs here are"),
+        (["--port=0", "--gpus=0,one"], "--gpus is '0,one'; give all, none or numbers such as 0,2"),
         ([], "--port is missing"),
     ],
 )

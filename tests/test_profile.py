@@ -15,6 +15,7 @@ from mtf_hetero._profile_work import read
 from mtf_hetero.cluster import Cluster
 
 QUICK = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-4, budget_seconds=1e-3)
+OFF = 2  # of TensorFlow's RewriterConfig.Toggle
 LAYOUT = Layout("all:2", "conv1/filters:all;conv2/channels:all")
 
 
@@ -162,11 +163,64 @@ class TestMeasure:
         cluster = Cluster.local(["cpu:0"])
         with tf.Graph().as_default():
             profile.measure(build(train=False), LAYOUT, cluster, effort=QUICK, cache_dir=tmp_path)
-        (path,) = tmp_path.iterdir()
+        (path,) = tmp_path.glob("*.json")
         with tf.Graph().as_default():
             again = profile.measure(build(train=False), LAYOUT, cluster, effort=QUICK, cache_dir=tmp_path, fresh=True)
         assert again.new > 0
         assert len(speeds.load(path).models) == 1
+
+    @pytest.mark.parametrize("content", [b"{", b"\xff", b'{"schema": 99}', b""])
+    def test_measurements_that_are_damaged_are_made_anew(self, tmp_path, content):
+        cluster = Cluster.local(["cpu:0"])
+        with tf.Graph().as_default():
+            profile.measure(build(train=False), LAYOUT, cluster, effort=QUICK, cache_dir=tmp_path)
+        (path,) = tmp_path.glob("*.json")
+        path.write_bytes(content)
+        with tf.Graph().as_default():
+            again = profile.measure(build(train=False), LAYOUT, cluster, effort=QUICK, cache_dir=tmp_path)
+        assert again.new > 0
+        (note,) = again.notes
+        assert note.startswith("measured anew: ") and str(path) in note and "\n" not in note
+        assert len(speeds.load(path).models) == 1
+
+    def test_what_cannot_be_kept_is_used_all_the_same(self, tmp_path):
+        (tmp_path / "file").touch()
+        with tf.Graph().as_default():
+            found = profile.measure(
+                build(train=False), LAYOUT, Cluster.local(["cpu:0"]), effort=QUICK, cache_dir=tmp_path / "file" / "dir"
+            )
+        assert found.new > 0 and found.shares() == (100,)
+        assert len(found.notes) == 1
+        assert re.match(r"not kept: profile .*/file/dir/profile-.*json' cannot be written: ", found.notes[0])
+
+    def test_sessions_are_configured_as_those_of_training(self, monkeypatch):
+        """What TensorFlow's optimisers may do is what they do in training, but for what would undo the measuring."""
+        own = Cluster.session_config
+
+        def marked(cluster):
+            config = own(cluster)
+            config.inter_op_parallelism_threads = 3
+            config.graph_options.rewrite_options.remapping = OFF
+            return config
+
+        configs = []
+
+        class Session(tf.Session):
+            def __init__(self, target="", graph=None, config=None):
+                configs.append(config)
+                super().__init__(target, graph, config)
+
+        monkeypatch.setattr(Cluster, "session_config", marked)
+        monkeypatch.setattr(tf, "Session", Session)
+        cluster = Cluster.local(["cpu:0", "cpu:1"])
+        with tf.Graph().as_default():
+            profile.measure(build(), LAYOUT, cluster, effort=QUICK)
+        profile.time_steps(build, LAYOUT, cluster.devices, cluster, seconds=1e-3)
+        loops, link, steps = configs
+        assert steps == marked(cluster)
+        loops.graph_options.rewrite_options.dependency_optimization = 0
+        link.graph_options.rewrite_options.disable_meta_optimizer = False
+        assert loops == link == marked(cluster)
 
     def test_the_chosen_sizes_run(self):
         cluster = Cluster.local(["cpu:0", "cpu:1"])
@@ -227,8 +281,11 @@ QUICKLY = ["--sizes=2", "--repeats=1", "--sample_seconds=1e-4", "--budget_second
 class TestBinary:
     def test_prints_and_saves(self, tmp_path, capsys):
         flags = ["--devices=cpu:0,cpu:1", f"--cache_dir={tmp_path}", f"--save={tmp_path}/p.json", *QUICKLY]
+        (tmp_path / "file").touch()
+        flags.append(f"--cache_dir={tmp_path}/file")
         code = profile.main([f"--graph={__name__}:build_graph", f"--recipe={__name__}:recipe", *flags])
-        out = capsys.readouterr().out
+        out, err = capsys.readouterr()
+        assert re.search(r"^warning: not kept: .* cannot be written: .*; name another file$", err, re.M)
         assert code == 0
         assert "conv1, of conv1/filters" in out
         assert re.search(r"--devices=cpu:0,cpu:1 --list_speed=50,50\n", out)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mtf_hetero import speeds
-from mtf_hetero.partition import split_by_time
+from mtf_hetero.partition import DoesNotFitError, split_by_time
 from mtf_hetero.speeds import Layer, Link, Profile, TimeModel, Work
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=150)
@@ -142,6 +142,14 @@ class TestSizes:
         sizes = speeds.sizes_from(profile, work, ["a", "b"], multiple_of={"filters": 8})
         assert sizes == {"filters": (48, 16)}
 
+    def test_granules_that_the_extent_is_no_multiple_of(self):
+        profile, work = profile_of(a=1.0, b=2.2), work_of(61)
+        sizes = speeds.sizes_from(profile, work, ["a", "b"], multiple_of={"filters": 8})["filters"]
+        assert sum(sizes) == 61
+        assert sum(n % 8 > 0 for n in sizes) == 1
+        split = speeds.best_split(profile, work, ["a", "b"], multiple_of={"filters": 8})
+        assert (split.is_worth, split.sizes["filters"]) == (True, sizes)
+
     def test_memory_caps(self):
         work = work_of(fixed_bytes=100, dim_bytes={"filters": 600})
         profile = profile_of(a=1.0, b=9.0)
@@ -223,8 +231,26 @@ class TestBestSplit:
 
     def test_what_no_set_of_devices_can_hold(self):
         work = work_of(fixed_bytes=100, dim_bytes={"filters": 600})
-        with pytest.raises(ValueError, match="the step fits on no set of the devices a, b: .*make the batch smaller"):
+        with pytest.raises(
+            DoesNotFitError, match="the step fits on no set of the devices a, b: .*make the batch smaller"
+        ):
             speeds.best_split(profile_of(a=1.0, b=1.0), work, "ab", memory_limits={"a": 200, "b": 200})
+
+    @pytest.mark.parametrize(
+        ("granule", "message"), [(0, "multiple_of is 0, but must be"), (2.5, "multiple_of is 2.5")]
+    )
+    def test_what_is_no_lack_of_memory_is_not_told_as_such(self, granule, message):
+        with pytest.raises(ValueError, match=message) as caught:
+            speeds.best_split(profile_of(a=1.0, b=1.0), work_of(), "ab", multiple_of={"filters": granule})
+        assert not isinstance(caught.value, DoesNotFitError)
+
+    @pytest.mark.parametrize("count", [3, 10])
+    def test_more_devices_than_units(self, count):
+        names = [f"d{i}" for i in range(count)]
+        split = speeds.best_split(profile_of(2, **dict.fromkeys(names, 1.0)), work_of(2), names)
+        assert len(split.devices) == 2
+        assert split.sizes["filters"] == (1, 1)
+        assert len(split.left_out) == count - 2
 
     def test_devices_are_named_once(self):
         with pytest.raises(ValueError, match="name at least one, and each once"):

@@ -20,8 +20,10 @@ MAY_IMPORT = {
 ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat and itself
     "_compat": set(),
     "_command_line": set(),
+    "_files": set(),
+    "_lazy": set(),
     "partition": set(),
-    "speeds": {"partition"},
+    "speeds": {"_files", "partition"},
     "cluster": set(),
     "worker": {"_command_line", "cluster"},
     "layout": {"partition"},
@@ -39,8 +41,8 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat and 
     "traffic": {"partition", "collectives", "cluster"},
     "hooks": {"mesh_impl", "_estimator_config"},
     "estimator": {"mesh_impl", "hooks", "cluster", "checkpoints", "saver", "_estimator_config"},
-    "data": {"_command_line", "layout"},
-    "profile": {"_command_line", "speeds", "cluster", "layout", "mesh_impl", "lowering"},
+    "data": {"_command_line", "_lazy", "layout"},
+    "profile": {"_command_line", "_files", "speeds", "cluster", "layout", "mesh_impl", "lowering"},
     "planner": {"partition", "speeds", "layout"},
 }
 PURE = {"partition", "speeds", "layout", "blocks"}

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from benchmarks.cases.base import Case, progress
 from benchmarks.process import Child, ChildError, LimitedChildren
 from benchmarks.rows import Writer, summarise
-from models import quiet
+from models import command_line
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"
 _RANK = "benchmarks.frameworks.ddp:Rank"
@@ -124,7 +124,7 @@ class _Torch:
 
     def __init__(self, setting: Setting, seed: int) -> None:
         self._setting = setting
-        with quiet.stderr_held_back():
+        with command_line.stderr_held_back():
             from mtf_hetero.cluster import LimitedProcesses
             from mtf_hetero.partition import split_by_share
         self._split_by_share = split_by_share

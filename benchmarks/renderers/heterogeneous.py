@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks import figures
 from benchmarks.cases.heterogeneous import DDP, GRID, MEASURED, ROUNDED, SETTINGS, Setting
 from benchmarks.renderers import markdown
-from models import quiet
+from models import command_line
 
 Row = Mapping[str, Any]
 _SHOWN_DIMS = 4  # of a division
@@ -108,7 +108,7 @@ def _sent(row: Row) -> Mapping[str, int]:
     """What a step of a row sends; it is counted anew for rows that were written before it was."""
     if "sent_bytes" in row:
         return row
-    with quiet.stderr_held_back():
+    with command_line.stderr_held_back():
         from benchmarks.frameworks.cluster_nets import sent_by
     return sent_by(row["network"], row["batch_size"], row["layout"], row["sizes"])
 

@@ -1,14 +1,21 @@
-"""Data sets: images, one set of which comes with the install, and volumes, of which each processor reads its slab."""
+"""Data sets: images, one set of which comes with the install, and volumes, of which each processor reads its slab.
+
+A name is imported when it is first asked for: TensorFlow is not loaded before it is needed.
+"""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from mtf_hetero.data import mnist5k, prepared
-from mtf_hetero.data._volumes_files import Planes, write_volumes
-from mtf_hetero.data.augmentation import Augmentation
-from mtf_hetero.data.dataset import Dataset
-from mtf_hetero.data.laid_out import laid_out_batches
-from mtf_hetero.data.volumes import Slab, Volumes, laid_out_volumes, load_volumes, unreadable_as_value_error
+from mtf_hetero import _lazy
+
+if TYPE_CHECKING:
+    from mtf_hetero.data._volumes_files import Planes, write_volumes
+    from mtf_hetero.data.augmentation import Augmentation
+    from mtf_hetero.data.dataset import Dataset
+    from mtf_hetero.data.laid_out import laid_out_batches
+    from mtf_hetero.data.records import UnreadableError, unreadable_as_value_error
+    from mtf_hetero.data.volumes import Slab, Volumes, laid_out_volumes, load_volumes
 
 __all__ = [
     "DATASETS",
@@ -16,6 +23,7 @@ __all__ = [
     "Dataset",
     "Planes",
     "Slab",
+    "UnreadableError",
     "Volumes",
     "laid_out_batches",
     "laid_out_volumes",
@@ -25,10 +33,34 @@ __all__ = [
     "write_volumes",
 ]
 
-DATASETS: Mapping[str, Callable[[], Dataset]] = MappingProxyType({"mnist5k": mnist5k.load})
+__getattr__, __dir__ = _lazy.attach(
+    __name__,
+    {
+        "Augmentation": "augmentation",
+        "Dataset": "dataset",
+        "Planes": "_volumes_files",
+        "Slab": "volumes",
+        "UnreadableError": "records",
+        "Volumes": "volumes",
+        "laid_out_batches": "laid_out",
+        "laid_out_volumes": "volumes",
+        "load_volumes": "volumes",
+        "unreadable_as_value_error": "records",
+        "write_volumes": "_volumes_files",
+    },
+)
 
 
-def load(name: str, data_dir: str | None = None) -> Dataset:
+def _load_mnist5k() -> "Dataset":
+    from mtf_hetero.data import mnist5k
+
+    return mnist5k.load()
+
+
+DATASETS: Mapping[str, Callable[[], "Dataset"]] = MappingProxyType({"mnist5k": _load_mnist5k})
+
+
+def load(name: str, data_dir: str | None = None) -> "Dataset":
     """Finds a data set of images; they are read when they are first asked for. Nothing is ever downloaded.
 
     Args:
@@ -36,7 +68,7 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
       data_dir: where tensorflow-datasets has prepared the set; None: ~/tensorflow_datasets.
 
     Raises:
-      ValueError: the set is not there, or is not one of equally sized images with a label each.
+      ValueError: the set is not there, is damaged, or is not one of equally sized images with a label each.
 
     Example:
       >>> load("mnist5k").train_size
@@ -44,4 +76,6 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
     """
     if name in DATASETS:
         return DATASETS[name]()
+    from mtf_hetero.data import prepared
+
     return prepared.load(name, data_dir, built_in=tuple(DATASETS))

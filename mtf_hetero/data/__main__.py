@@ -9,6 +9,7 @@ Exit codes: 0, or 2 for a mistake (one line says which).
 """
 
 import argparse
+import importlib
 import logging
 import signal
 import sys
@@ -17,11 +18,11 @@ from typing import Any
 
 from mtf_hetero import _command_line as command_line
 from mtf_hetero.data import DATASETS
-from mtf_hetero.data._volumes_files import Manifest
-from mtf_hetero.data.convert import Options, convert
-from mtf_hetero.data.cosmology import write_universes
+from mtf_hetero.data._volumes_files import Manifest, check_new
+from mtf_hetero.data.convert import Options, check_path, convert
+from mtf_hetero.data.cosmology import check_numbers, write_universes
 from mtf_hetero.data.known import KNOWN
-from mtf_hetero.data.prepare import prepare
+from mtf_hetero.data.prepare import check_name, prepare
 from mtf_hetero.data.prepared import DEFAULT_DIR, data_root, prepared_names
 
 _COMMANDS = "prepare|list|convert|simulate"
@@ -89,6 +90,23 @@ def _list(data_dir: str | None) -> str:
     return "\n".join(lines)
 
 
+def _check(arguments: argparse.Namespace) -> None:
+    """Finds the mistakes that can be told before TensorFlow is loaded, which takes seconds."""
+    if arguments.command == "prepare":
+        check_name(arguments.name)
+        return
+    check_new(arguments.directory)
+    if arguments.command == "simulate":
+        check_numbers(**_universes(arguments))
+        return
+    for path in arguments.paths:
+        check_path(path)
+
+
+def _universes(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in ("train", "test", "size", "cell", "seed")}
+
+
 def _convert(arguments: argparse.Namespace) -> Manifest:
     options = Options(
         key=arguments.key,
@@ -100,18 +118,6 @@ def _convert(arguments: argparse.Namespace) -> Manifest:
         test=arguments.test,
     )
     return convert(arguments.directory, arguments.paths, options, progress=True)
-
-
-def _simulate(arguments: argparse.Namespace) -> Manifest:
-    return write_universes(
-        arguments.directory,
-        train=arguments.train,
-        test=arguments.test,
-        size=arguments.size,
-        cell=arguments.cell,
-        seed=arguments.seed,
-        progress=True,
-    )
 
 
 def _described(directory: str, manifest: Manifest) -> str:
@@ -126,10 +132,16 @@ def _described(directory: str, manifest: Manifest) -> str:
 def _do(arguments: argparse.Namespace) -> str:
     if arguments.command == "list":
         return _list(arguments.data_dir)
+    _check(arguments)
+    with command_line.stderr_held_back():
+        importlib.import_module("mtf_hetero._compat")
     if arguments.command == "prepare":
         made = prepare(arguments.name, arguments.source, arguments.data_dir)
         return f"{arguments.name} {'is there already' if made.was_there else 'is prepared'}: {made.directory}"
-    manifest = _convert(arguments) if arguments.command == "convert" else _simulate(arguments)
+    if arguments.command == "convert":
+        manifest = _convert(arguments)
+    else:
+        manifest = write_universes(arguments.directory, **_universes(arguments), progress=True)
     return _described(arguments.directory, manifest)
 
 

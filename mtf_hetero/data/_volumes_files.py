@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero._compat import tf
 from mtf_hetero.data.source import TEST, TRAIN
 
 MANIFEST = "manifest.json"
@@ -242,6 +241,8 @@ class VolumeWriter:
         if place == 0:
             if split in self._files:
                 self._files.pop(split).close()
+            from mtf_hetero._compat import tf  # here, so that programs can check their flags before it is loaded
+
             path = f"{file_prefix(self._directory, split)}{number:05d}{FILE_SUFFIX}"
             self._files[split] = tf.io.TFRecordWriter(path)
         return self._files[split]
@@ -280,6 +281,18 @@ def _positive(deviation: np.ndarray) -> tuple[float, ...]:
     return tuple(np.where(deviation > 0, deviation, 1.0).tolist())
 
 
+def check_new(directory: str | os.PathLike) -> pathlib.Path:
+    """The path of a set that is to be written.
+
+    Raises:
+      ValueError: something is there already.
+    """
+    place = pathlib.Path(directory).expanduser()
+    if place.exists():
+        raise ValueError(f"{place} is there already; remove it or choose another directory")
+    return place
+
+
 @contextlib.contextmanager
 def write_volumes(
     directory: str | os.PathLike,
@@ -305,9 +318,9 @@ def write_volumes(
       ...         noise = np.random.default_rng(seed).normal(size=[8, 8, 8, 1])
       ...         writer.add("train", [(noise, None)], [seed])
     """
-    place = pathlib.Path(directory).expanduser()
-    if place.exists():
-        raise ValueError(f"{place} is there already; remove it or choose another directory")
+    from mtf_hetero._compat import tf
+
+    place = check_new(directory)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".writing_{place.name}_", dir=place.parent) as temporary:

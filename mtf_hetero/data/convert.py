@@ -26,6 +26,7 @@ _BLOCK_BYTES = 2**25
 _STORED_AS = {"float64": "float32", "bool": "uint8"}
 _AXES = {3: "DHW", 4: "DHWC", 5: "NDHWC"}
 _NIFTI_AXES = {3: "WHD", 4: "WHDC"}  # x, y, z: the planes are the axial ones
+_HDF5, _NIFTI = (".h5", ".hdf5", ".hdf"), (".nii", ".nii.gz")
 _DAMAGED = (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 Window = tuple[slice, slice, slice]  # of depth, height and width
@@ -113,6 +114,14 @@ def _import(name: str, path: str) -> Any:
         raise ValueError(f"{path} needs the package {name}; pip install 'mtf_hetero[volumes]'") from error
 
 
+def check_path(path: str) -> None:
+    """Raises ValueError unless there is a file of a kind that `convert` takes."""
+    if not os.path.isfile(path):
+        raise ValueError(f"{path} does not exist; give .h5, .npy, .npz or .nii files that do")
+    if not path.endswith((*_HDF5, *_NIFTI, ".npy", ".npz")):
+        raise ValueError(f"{path} is of no known format; give .h5, .hdf5, .npy, .npz, .nii or .nii.gz files")
+
+
 def open_arrays(path: str, stack: contextlib.ExitStack) -> Mapping[str, Any]:
     """The arrays of a file, by their keys; they are read where they are indexed.
 
@@ -123,16 +132,15 @@ def open_arrays(path: str, stack: contextlib.ExitStack) -> Mapping[str, Any]:
     Raises:
       ValueError: the file is missing, damaged or cut off, or of another kind, or what reads it is not installed.
     """
-    if not os.path.isfile(path):
-        raise ValueError(f"{path} does not exist; give .h5, .npy, .npz or .nii files that do")
-    if path.endswith((".h5", ".hdf5", ".hdf")):
+    check_path(path)
+    if path.endswith(_HDF5):
         h5py = _import("h5py", path)
         with _reading(path):
             found: dict[str, Any] = {}
             file = stack.enter_context(h5py.File(path, "r"))
             file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
             return found
-    if path.endswith((".nii", ".nii.gz")):
+    if path.endswith(_NIFTI):
         nibabel = _import("nibabel", path)
         with _reading(path):
             try:
@@ -143,9 +151,7 @@ def open_arrays(path: str, stack: contextlib.ExitStack) -> Mapping[str, Any]:
     with _reading(path):
         if path.endswith(".npy"):
             return {"": np.load(path, mmap_mode="r")}
-        if path.endswith(".npz"):
-            return stack.enter_context(np.load(path))
-    raise ValueError(f"{path} is of no known format; give .h5, .hdf5, .npy, .npz, .nii or .nii.gz files")
+        return stack.enter_context(np.load(path))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -202,7 +208,7 @@ def _array(path: str, arrays: Mapping[str, Any], key: str | None, axes: str | No
         raise ValueError(f"{path} has no array {key!r}; it has {', '.join(arrays)}")
     values = arrays[key]
     rank = len(values.shape)
-    known = _NIFTI_AXES if path.endswith((".nii", ".nii.gz")) else _AXES
+    known = _NIFTI_AXES if path.endswith(_NIFTI) else _AXES
     axes = axes or known.get(rank, "")
     if len(axes) != rank or len(set(axes)) != rank or not set("DHW") <= set(axes) <= set("NDHWC"):
         raise ValueError(

@@ -190,6 +190,15 @@ def power_spectrum(density: np.ndarray, cell: float, bins: int) -> tuple[np.ndar
     return lengths / np.maximum(modes, 1), powers / np.maximum(modes, 1)
 
 
+def check_numbers(*, train: int, test: int, size: int, cell: float, seed: int) -> None:
+    """Raises ValueError unless `write_universes` can take these."""
+    for name, value, least in (("train", train, 1), ("test", test, 0), ("size", size, 4), ("seed", seed, 0)):
+        if value < least:
+            raise ValueError(f"{name} is {value}; it must be a whole number, {least} or more")
+    if not 0 < cell < float("inf"):
+        raise ValueError(f"cell is {cell}; it must be a positive length in Mpc/h")
+
+
 def write_universes(
     directory: str | os.PathLike,
     *,
@@ -219,11 +228,7 @@ def write_universes(
     Raises:
       ValueError: a number that is too small, or a directory that is there already or cannot be written to.
     """
-    for name, value, least in (("train", train, 1), ("test", test, 0), ("size", size, 4), ("seed", seed, 0)):
-        if value < least:
-            raise ValueError(f"{name} is {value}; it must be a whole number, {least} or more")
-    if not cell > 0:
-        raise ValueError(f"cell is {cell}; it must be a positive length in Mpc/h")
+    check_numbers(train=train, test=test, size=size, cell=cell, seed=seed)
     provenance = {
         "method": "2LPT, cloud in cell; Eisenstein and Hu 1998 without wiggles",
         "values": "log(1 + density)",

@@ -11,6 +11,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero.data.augmentation import Augmentation
+from mtf_hetero.data.records import unreadable_as_value_error
 from mtf_hetero.data.source import TEST, TRAIN, Source
 
 STATISTICS_IMAGES = 10_000
@@ -55,7 +56,8 @@ class Dataset:
             batches = self.source(TRAIN).read(indices).batch(_READ).prefetch(2).with_options(_options())
             iterator = tf.data.make_initializable_iterator(batches)
             images, _ = iterator.get_next()
-            with tf.Session(config=tf.ConfigProto(device_count={"GPU": 0})) as session:
+            config = tf.ConfigProto(device_count={"GPU": 0})
+            with unreadable_as_value_error(), tf.Session(config=config) as session:
                 session.run(iterator.initializer)
                 while True:
                     try:
@@ -118,8 +120,10 @@ class Dataset:
             tf.cast(start_batch, tf.int64), self.train_size * epochs // batch_size
         )
 
+        normalise = self._normaliser()
+
         def finish(batch: Any, example: tuple[Any, Any]) -> Any:
-            normalised = self._normalise(example[0])
+            normalised = normalise(example[0])
             if augment is not None:
                 decisions = augment.draw(batch_size, seed, batch)
                 decisions = decisions if places is None else tf.gather(decisions, np.asarray(places))
@@ -146,11 +150,13 @@ class Dataset:
         indices = tf.data.Dataset.range(0, self.test_size, batch_size).map(lambda first: first + wanted)
         images = self._read(TEST, indices.map(lambda index: tf.minimum(index, self.test_size - 1)), size)
 
+        normalise = self._normaliser()
+
         def finish(index: Any, example: tuple[Any, Any]) -> Any:
             real = index < self.test_size
             pixels = tf.where_v2(real[:, None, None, None], example[0], tf.zeros_like(example[0]))
             labels = tf.where_v2(real, example[1], tf.zeros_like(example[1]))
-            features = {"image": self._normalise(pixels), "weight": tf.cast(real, tf.float32)}
+            features = {"image": normalise(pixels), "weight": tf.cast(real, tf.float32)}
             return features, tf.cast(labels, tf.int32)
 
         return tf.data.Dataset.zip((indices, images)).map(finish).prefetch(2).with_options(_options())
@@ -167,9 +173,10 @@ class Dataset:
             lambda indices, example: tuple(tf.gather(part, indices) for part in example)
         )
 
-    def _normalise(self, images: Any) -> Any:
+    def _normaliser(self) -> Callable[[Any], Any]:
+        """From uint8 images to normalised ones; the statistics are read here, where their errors stay what they are."""
         mean, deviation = (part.astype(np.float32) for part in self.statistics)
-        return (tf.cast(images, tf.float32) / 255.0 - mean) / deviation
+        return lambda images: (tf.cast(images, tf.float32) / 255.0 - mean) / deviation
 
 
 def _check_places(batch_size: int, places: Sequence[int] | None) -> int:

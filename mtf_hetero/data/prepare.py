@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from mtf_hetero._compat import tf
 from mtf_hetero.data import sources
 from mtf_hetero.data.known import KNOWN
 from mtf_hetero.data.prepared import data_root, find
@@ -45,8 +44,7 @@ def prepare(
     Raises:
       ValueError: the name is not known, the source does not hold the set, or data_dir cannot be written to.
     """
-    if name not in KNOWN:
-        raise ValueError(f"dataset {name!r} cannot be prepared from files; it must be one of {', '.join(KNOWN)}")
+    check_name(name)
     builder_class = _official(name)
     root = data_root(data_dir)
     there = find(f"{name}:{builder_class.VERSION}", root)
@@ -64,6 +62,12 @@ def prepare(
         raise ValueError(
             f"data_dir {root} cannot be written to ({error.strerror or error}); choose another with --data_dir"
         ) from error
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError unless a set can be prepared from files."""
+    if name not in KNOWN:
+        raise ValueError(f"dataset {name!r} cannot be prepared from files; it must be one of {', '.join(KNOWN)}")
 
 
 def _official(name: str) -> Any:
@@ -126,6 +130,8 @@ def _records(split: str, features: Any, examples: list[sources.Example]) -> Iter
 
 def _check_pictures(examples: sources.Examples) -> None:
     """Raises ValueError where an image file is damaged or has another size than CIFAR-10's."""
+    from mtf_hetero._compat import tf  # here, so that programs can check their flags before it is loaded
+
     with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"GPU": 0})) as session:
         content = tf.placeholder(tf.string, [])
         shape = tf.shape(tf.io.decode_image(content, expand_animations=False))

@@ -1,18 +1,20 @@
 """Image sets that tensorflow-datasets has prepared in a directory. We look there first: tfds would try the network."""
 
-import functools
+import json
 import os
 import pathlib
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mtf_hetero.data.dataset import Dataset
 from mtf_hetero.data.known import KNOWN
-from mtf_hetero.data.records import source_of_records
 from mtf_hetero.data.source import TEST, TRAIN, Source
+
+if TYPE_CHECKING:
+    from mtf_hetero.data.dataset import Dataset
 
 DEFAULT_DIR = "~/tensorflow_datasets"
 _INFO = "dataset_info.json"
+_FEATURES = "features.json"
 _NAME = re.compile(r"\w+([/:][\w.+-]+)*")
 
 
@@ -52,7 +54,7 @@ def data_root(data_dir: str | None) -> pathlib.Path:
     return pathlib.Path(data_dir or DEFAULT_DIR).expanduser()
 
 
-def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> Dataset:
+def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Dataset":
     """Finds a prepared set.
 
     Args:
@@ -61,7 +63,7 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> Datas
       built_in: names to offer where there is no such set.
 
     Raises:
-      ValueError: it is not there, or does not hold equally sized 8-bit images with a label each.
+      ValueError: it is not there, is damaged, or does not hold equally sized 8-bit images with a label each.
     """
     root = data_root(data_dir)
     directory = find(name, root)
@@ -69,20 +71,42 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> Datas
         raise ValueError(_how_to_prepare(name, root, built_in))
     import tensorflow_datasets as tfds  # slow to import, and needed for a prepared set alone
 
-    builder: Any = tfds.builder_from_directory(str(directory))
-    image_shape, classes = _features(name, builder.info, tfds)
-    sizes = {split: builder.info.splits[split].num_examples for split in (TRAIN, TEST)}
+    from mtf_hetero._compat import tf
+    from mtf_hetero.data.dataset import Dataset
+    from mtf_hetero.data.records import source_of_records
 
-    @functools.cache
+    info = _info(directory, tfds)
+    image_shape, classes = _features(name, info, tfds)
+
     def source(split: str) -> Source:
-        paths = [os.fspath(path) for path in builder.info.splits[split].filepaths]
-        return source_of_records(paths, sizes[split], decode)
+        paths = [os.fspath(path) for path in info.splits[split].filepaths]
+        return source_of_records(paths, info.splits[split].shard_lengths, decode)
 
     def decode(record: Any) -> Any:
-        example = builder.info.features.deserialize_example(record)
-        return example["image"], example["label"]
+        example = info.features.deserialize_example(record)
+        return tf.ensure_shape(example["image"], image_shape), example["label"]
 
-    return Dataset(name, image_shape, classes, sizes[TRAIN], sizes[TEST], source)
+    sources = {split: source(split) for split in (TRAIN, TEST)}
+    return Dataset(name, image_shape, classes, sources[TRAIN].size, sources[TEST].size, sources.__getitem__)
+
+
+def _info(directory: pathlib.Path, tfds: Any) -> Any:
+    """What tensorflow-datasets reads of a set beside its records."""
+    remedy = "prepare the data set anew"
+    for path in (directory / _INFO, directory / _FEATURES):
+        try:
+            json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from error
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is damaged at byte {error.pos:,} ({error.msg}); {remedy}") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is damaged at byte {error.start:,} ({error.reason}); {remedy}") from error
+    try:
+        return tfds.builder_from_directory(str(directory)).info
+    except Exception as error:  # it parses both files with several libraries, each of which has errors of its own
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"{directory / _INFO} or {_FEATURES} beside it is damaged ({told}); {remedy}") from error
 
 
 def _how_to_prepare(name: str, root: pathlib.Path, built_in: tuple[str, ...]) -> str:

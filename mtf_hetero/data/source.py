@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero._compat import tf
-
 TRAIN = "train"
 TEST = "test"
 
@@ -39,12 +37,15 @@ class CompressedConstant:
     """
 
     def __init__(self, array: np.ndarray) -> None:
-        self._shape, self._dtype = array.shape, tf.as_dtype(array.dtype)
+        self._shape, self._dtype = array.shape, array.dtype.name
         self._data = zlib.compress(np.ascontiguousarray(array).tobytes())
 
     def tensor(self) -> Any:
         """The array as a tensor of the default graph."""
-        return tf.reshape(tf.io.decode_raw(tf.io.decode_compressed(self._data, "ZLIB"), self._dtype), self._shape)
+        from mtf_hetero._compat import tf  # here, so that programs can check their flags before it is loaded
+
+        content = tf.io.decode_compressed(self._data, "ZLIB")
+        return tf.reshape(tf.io.decode_raw(content, tf.as_dtype(self._dtype)), self._shape)
 
 
 def source_of_arrays(images: np.ndarray, labels: np.ndarray) -> Source:
@@ -57,6 +58,8 @@ def source_of_arrays(images: np.ndarray, labels: np.ndarray) -> Source:
     compressed = CompressedConstant(images), CompressedConstant(labels)
 
     def read(indices: Any) -> Any:
+        from mtf_hetero._compat import tf
+
         all_images, all_labels = (constant.tensor() for constant in compressed)
         return indices.map(lambda index: (tf.gather(all_images, index), tf.gather(all_labels, index)))
 

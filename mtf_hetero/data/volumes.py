@@ -5,14 +5,12 @@ parallel input of Oyama et al. 2021: no processor reads a whole sample, and what
 there is room. The pipelines are made of TensorFlow's own operations and run on the worker itself.
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
 import os
 import pathlib
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +19,12 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero.data import _volumes_files as files
 from mtf_hetero.data.dataset import CACHED_BYTES, _check_places, _check_whole, _options, _shuffled
 from mtf_hetero.data.laid_out import host_of
-from mtf_hetero.data.records import _open_at
+from mtf_hetero.data.records import assert_readable, readable_records
 from mtf_hetero.data.source import TEST, TRAIN
 from mtf_hetero.layout import Layout
 
 _PARALLEL_READS = 2
-_UNREADABLE = "cannot be read from byte"
-_UNREADABLE_LINE = re.compile(rf"assertion failed: \[(.* {_UNREADABLE} \d+: [^\]]*)\]")
+_DAMAGED = "it is missing, damaged or cut off; copy the set anew"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,22 +265,6 @@ def _next_batch(make: Callable[..., Any], host: str, extents: Any, batch: Any, w
         )
 
 
-@contextlib.contextmanager
-def unreadable_as_value_error() -> Iterator[None]:
-    """Makes one line of what TensorFlow says where a pipeline, on whichever worker, comes to a damaged volume.
-
-    Raises:
-      ValueError: a file is missing, damaged or cut off; with the file and the offset.
-    """
-    try:
-        yield
-    except tf.errors.InvalidArgumentError as error:
-        found = _UNREADABLE_LINE.search(error.message)
-        if found is None:
-            raise
-        raise ValueError(found[1]) from error
-
-
 def _slab_reader(volumes: Volumes, split: str, slab: Slab, cached: int) -> Callable[[Any, Any], tuple[Any, Any]]:
     """A function of the index of a volume and its turn, int32 [4], to a slab of it and its labels or targets."""
     manifest, planes = volumes.manifest, volumes.manifest.planes
@@ -355,13 +336,10 @@ def _stored_planes(volumes: Volumes, split: str, count: int, index: Any, first: 
     prefix = files.file_prefix(volumes.directory, split)
     path = tf.strings.join([prefix, tf.strings.as_string(file, width=5, fill="0"), files.FILE_SUFFIX])
     offset = (place * manifest.planes.shape[0] + tf.cast(first, tf.int64)) * record_bytes
-    # An error of TensorFlow's would not name the file. Numbered, the records end even if the file cannot be opened.
-    records = _open_at(path, offset).take(count)
-    numbered = tf.data.Dataset.zip((tf.data.Dataset.range(count), records)).ignore_errors()
-    stored = numbered.map(lambda number, record: record).concatenate(tf.data.Dataset.from_tensors(""))
+    stored = readable_records(path, offset, count).map(lambda number, record: record)
+    stored = stored.concatenate(tf.data.Dataset.from_tensors(""))
     stored = stored.batch(count + 1).get_single_element()[:-1]
     found = tf.size(stored, out_type=tf.int64)
-    where = tf.strings.as_string(offset + found * record_bytes)
-    message = [path, f" {_UNREADABLE} ", where, ": it is missing, damaged or cut off; copy the set anew"]
-    with tf.control_dependencies([tf.debugging.Assert(tf.equal(found, count), [tf.strings.join(message)])]):
+    readable = assert_readable(tf.equal(found, count), path, offset + found * record_bytes, _DAMAGED)
+    with tf.control_dependencies([readable]):
         return tf.ensure_shape(tf.identity(stored), [count])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from training_runs import restored_logging, run, variables  # noqa: F401 - the first is a fixture
 
-from models import cosmoflow, measured, network, training, unet3d
+from models import cosmoflow, network, training, unet3d
 from models.config import Config
 from models.registry import MODELS
 from models.tasks import Regression, Segmentation
@@ -242,7 +242,7 @@ def test_a_set_without_test_volumes(tmp_path, options, capfd):
 
 def test_speeds_are_measured(options, tmp_path, capfd, monkeypatch):
     effort = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-3, budget_seconds=1.0)
-    monkeypatch.setattr(measured.profile, "Effort", lambda: effort)
+    monkeypatch.setattr("mtf_hetero._profile_measure.Effort", lambda: effort)
     given = {name: value for name, value in options["cosmoflow_small"].items() if name != "mesh_shape"}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert run(**given | {"list_speed": "auto"}, model_dir=tmp_path / "model") == 0

@@ -1,0 +1,139 @@
+"""Names of the package are imported when they are first asked for: what needs no TensorFlow does not wait for it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import mtf_hetero
+
+WITHOUT_TENSORFLOW = ("", "._command_line", ".blocks", ".layout", ".partition", ".speeds")
+
+
+def run(program):
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+
+def test_what_is_pure_loads_no_tensorflow():
+    imports = "\n".join(f"import mtf_hetero{module}" for module in WITHOUT_TENSORFLOW)
+    said = run(
+        f"import sys\n{imports}\nmtf_hetero.split_by_share, mtf_hetero.Layout, dir(mtf_hetero)\nprint(*sys.modules)"
+    )
+    assert not {"tensorflow", "mesh_tensorflow"} & set(said.split())
+
+
+@pytest.mark.parametrize("name", mtf_hetero.__all__)
+def test_public_names_are_there(name):
+    assert getattr(mtf_hetero, name) is getattr(mtf_hetero, name)
+    assert name in dir(mtf_hetero)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "blocks",
+        "cluster",
+        "collectives",
+        "estimator",
+        "hooks",
+        "layers",
+        "layout",
+        "lowering",
+        "mesh_impl",
+        "partition",
+        "saver",
+        "variables",
+        "data",
+        "profile",
+    ],
+)
+def test_modules_are_attributes(name):
+    assert getattr(mtf_hetero, name).__name__ == f"mtf_hetero.{name}"
+    assert name in dir(mtf_hetero)
+
+
+def test_there_are_no_other_names():
+    with pytest.raises(AttributeError, match="^module 'mtf_hetero' has no attribute 'no_such_name'$"):
+        _ = mtf_hetero.no_such_name
+
+
+def test_the_first_use_of_tensorflow_checks_its_version():
+    said = run(
+        "import sys, types\n"
+        "sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n"
+        "sys.modules['tensorflow'].__version__ = '2.14.1'\n"
+        "import mtf_hetero\n"
+        "try:\n"
+        "    from mtf_hetero import tf\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    assert said == "TensorFlow 2.14.1 is too old: mtf_hetero needs 2.15 or newer; pip install 'tensorflow>=2.15'\n"
+
+
+WORKER, DATA, PROFILE = "mtf_hetero.worker", "mtf_hetero.data", "mtf_hetero.profile"
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "message"),
+    [
+        (WORKER, ["--port=many"], "invalid int value: 'many'; see python -m mtf_hetero.worker --help"),
+        (WORKER, ["--port=70000"], "--port is 70000; it must be from 1 to 65535"),
+        (WORKER, [], "--port is missing"),
+        (WORKER, ["--port=0", "--cpus=0"], "--cpus is 0"),
+        (WORKER, ["--port=0", "--threads=-1"], "--threads is -1"),
+        (WORKER, ["--port=0", "--gpus=one"], "--gpus is 'one'; give all, none or numbers"),
+        (DATA, ["make"], "invalid choice: 'make'"),
+        (DATA, ["prepare", "imagenet", "--from=/"], "'imagenet' cannot be prepared from files"),
+        (DATA, ["simulate", "no/such/set", "--train=0"], "train is 0; it must be a whole number, 1 or more"),
+        (DATA, ["simulate", "no/such/set", "--train=1", "--cell=nan"], "cell is nan; it must be a positive length"),
+        (DATA, ["simulate", "/", "--train=1"], "/ is there already; remove it or choose another"),
+        (DATA, ["convert", "no/such/set", "--from=no.h5"], "no.h5 does not exist; give .h5, .npy"),
+        (PROFILE, ["--graph=a:b"], "one of the arguments --layout --recipe is required"),
+        (PROFILE, ["--graph=nowhere", "--layout=a:all"], "--graph is 'nowhere'; write module:function"),
+        (PROFILE, ["--graph=no_such:f", "--layout=a:all"], "cannot be imported: No module named 'no_such'"),
+        (PROFILE, ["--graph=sys:exit", "--layout=a"], "layout 'a': 'a' is not a pair"),
+        (PROFILE, ["--graph=sys:exit", "--layout=a:all", "--sizes=0"], "sizes is 0; it must be a whole number"),
+    ],
+)
+def test_wrong_flags_do_not_wait_for_tensorflow(program, flags, message):
+    """One line and exit code 2, where TensorFlow cannot even be imported."""
+    process = start(program, *flags)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
+    assert message in process.stderr
+
+
+@pytest.mark.parametrize("program", [WORKER, DATA, PROFILE])
+def test_help_does_not_wait_for_tensorflow(program):
+    process = start(program, "--help")
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith(f"usage: python -m {program} ")
+
+
+def start(program, *flags):
+    code = "import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", "SLURM_STEP_NUM_TASKS")
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code, program, *flags], capture_output=True, text=True, env=environment
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "flags"),
+    [
+        (WORKER, ["--port=0", "--gpus=99"]),
+        (DATA, ["convert", "no/such/set", f"--from={__file__}.npy"]),
+        (PROFILE, ["--graph=sys:intern", "--layout=a:all", "--devices=tpu:0"]),
+    ],
+)
+def test_what_tensorflow_says_at_its_start_is_held_back(program, flags, tmp_path):
+    file = tmp_path / "not_an_array.npy"
+    file.write_text("text")
+    flags = [f"--from={file}" if flag.startswith("--from") else flag for flag in flags]
+    process = subprocess.run([sys.executable, "-m", program, *flags], capture_output=True, text=True)
+    assert process.returncode == 2
+    assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
