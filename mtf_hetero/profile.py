@@ -35,7 +35,7 @@ from mtf_hetero._profile_devices import cache_directory, descriptions, memory_li
 from mtf_hetero._profile_link import measure_link
 from mtf_hetero._profile_run import convert_to_loop_config, time_steps
 from mtf_hetero._profile_work import Group, read
-from mtf_hetero.cluster import Cluster, UnreachableWorkerError, shorten
+from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WorkerClaim, shorten
 from mtf_hetero.layout import Layout
 
 __all__ = ["Effort", "Measured", "cache_directory", "conclusion", "main", "measure", "table", "time_steps"]
@@ -255,7 +255,7 @@ def _run(arguments: argparse.Namespace) -> Measured:
     devices = None if arguments.devices is None else [device.strip() for device in arguments.devices.split(",")]
     cluster = Cluster.from_workers(arguments.workers, devices) if arguments.workers else Cluster.local(devices)
     cache_dir = cache_directory(os.environ) if arguments.cache_dir is None else arguments.cache_dir
-    with tf.Graph().as_default():
+    with WorkerClaim(cluster.workers_in_use), tf.Graph().as_default():
         graph = build()
         if not isinstance(graph, mtf.Graph):
             raise ValueError(f"--graph is {arguments.graph!r}, which returned {graph!r}; return an mtf.Graph")

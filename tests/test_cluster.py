@@ -19,7 +19,7 @@ import pytest
 import mtf_hetero
 from mtf_hetero import _cluster_guard, mtf, tf, worker
 from mtf_hetero import cluster as cluster_lib
-from mtf_hetero._cluster_probe import Answer
+from mtf_hetero._cluster_probe import Answer, Outcome
 from mtf_hetero.cluster import Cluster, LocalCluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -331,7 +331,9 @@ def test_a_worker_that_dies_again_before_it_is_asked_is_named_again(monkeypatch)
         asked.append(address)
         if len(asked) == 4:  # it was back for long enough that a session could be made
             watch.after_create_session(mock.Mock(), mock.Mock())
-        return Answer("" if len(asked) == 1 else "connection refused", b"one")
+        if len(asked) == 1:
+            return Answer(Outcome.ANSWERED, status=b"one")
+        return Answer(Outcome.REFUSED, "connection refused")
 
     monkeypatch.setattr("mtf_hetero._cluster_watch.ask", ask)
     with watch:
