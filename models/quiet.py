@@ -12,7 +12,8 @@ def stderr_held_back() -> Iterator[None]:
     """Sends file descriptor 2 to a temporary file; after an error that is none of the user's, shows what came.
 
     TensorFlow writes several lines about the CPU and about missing GPU drivers while it is imported, whatever
-    TF_CPP_MIN_LOG_LEVEL says. ValueError, NotImplementedError and KeyboardInterrupt are the caller's to report.
+    TF_CPP_MIN_LOG_LEVEL says. ValueError, NotImplementedError, KeyboardInterrupt and SystemExit are the caller's to
+    report.
     """
     sys.stderr.flush()
     with tempfile.TemporaryFile() as held_back:
@@ -21,7 +22,7 @@ def stderr_held_back() -> Iterator[None]:
         show = False
         try:
             yield
-        except (ValueError, NotImplementedError, KeyboardInterrupt):
+        except (ValueError, NotImplementedError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException:
             show = True
