@@ -102,13 +102,14 @@ class _Holding:
 
     Args:
       address: "host:port".
+      since: since when this process has the worker, where it has had it before.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, since: str | None = None) -> None:
         self._address = address
         self.claims = 0  # of this process on this worker
-        now = datetime.datetime.now().astimezone().isoformat(" ", timespec="seconds")
-        self._name = f"{uuid.uuid4().hex} pid {os.getpid()} on {socket.gethostname()}, since {now}"
+        self.since = since or datetime.datetime.now().astimezone().isoformat(" ", timespec="seconds")
+        self._name = f"{uuid.uuid4().hex} pid {os.getpid()} on {socket.gethostname()}, since {self.since}"
         self._session: Any = None
 
     def take(self) -> str:
@@ -188,7 +189,7 @@ def _renew(address: str) -> str:
         old = _holdings.get(address)
     if old is None or old.is_kept():
         return ""
-    new = _Holding(address)
+    new = _Holding(address, old.since)
     who = new.take()
     if not who:
         with _lock:
