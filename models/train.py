@@ -16,22 +16,22 @@ A 3D CNN on volumes whose depth is divided, so that each device reads and holds 
         --devices=cpu:0,cpu:1
 
 Before training it prints how each split dimension is divided; after it, how good the network is on the test set, the
-images or volumes per second and where the checkpoint is. Ctrl-C and SIGTERM end the step and save; the same command
-with the same --model_dir resumes, on any other layout too.
+images or volumes per second and where the checkpoint is. Ctrl-C, SIGTERM and SIGHUP (a closed terminal) end the step
+and save; the same command with the same --model_dir resumes, on any other layout too.
 
-Exit codes: 0, or 2 for a wrong flag or value, a damaged data set, a directory in which another run is training or no
-checkpoint is whole (one line says which), 1 for a loss that is not a number or a full disk, 130 after Ctrl-C and 143
-after SIGTERM.
+Exit codes: 0, or 2 for a wrong flag or value, a damaged data set, a worker that belongs to another training, a directory
+in which another run is training or no checkpoint is whole (one line says which), 1 for a loss that is not a number or a
+full disk, 129 after SIGHUP, 130 after Ctrl-C and 143 after SIGTERM.
 """
 
 import contextlib
-import sys
 from collections.abc import Sequence
 
 from absl import app, flags
 
-from models import command_line
+from models import command_line, leaving
 from models import config as config_lib
+from mtf_hetero import _cluster_isolation
 
 _DEFAULTS = config_lib.Config("paper_mnist")
 
@@ -193,18 +193,22 @@ def main(argv: Sequence[str]) -> int:
     """Trains as the flags say; returns the exit code."""
     run = None
     try:
-        with contextlib.ExitStack() as stack:
+        with leaving.StopOnSignal() as stop, contextlib.ExitStack() as stack:
             try:
                 if len(argv) > 1:
                     raise ValueError(f"{argv[1]!r} is not a flag; write --name=value")
                 config = read_config()
+                if config.local_cluster is not None:
+                    _cluster_isolation.enter()
                 # TensorFlow is loaded once the flags are known to be right; its start-up messages are not for the user
                 with command_line.stderr_held_back():
                     from models import training
 
                     run = training.prepare(config, stack)
+                stop.check()
                 if config.list_speed == config_lib.AUTO:
                     run = training.measure(run)
+                stop.check()
                 if config.dry_run:
                     print(run.describe(), run.describe_memory(), sep="\n")
                     return 0
@@ -214,13 +218,16 @@ def main(argv: Sequence[str]) -> int:
             return run.train()
     except KeyboardInterrupt:
         code = 130
-    except SystemExit as stop:  # mtf_hetero.Estimator raises it after SIGTERM, once it has saved
-        if stop.code != 143:
+    except SystemExit as end:  # after SIGHUP or SIGTERM; mtf_hetero.Estimator has saved
+        if end.code not in leaving.EXIT_CODES:
             raise
-        code = 143
-    print("stopped:", "nothing was trained" if run is None else run.how_to_resume(), file=sys.stderr)
+        code = int(end.code)
+    leaving.say(f"stopped: {'nothing was trained' if run is None else run.how_to_resume()}")
     return code
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=command_line.parse_flags)
+    try:
+        app.run(main, flags_parser=command_line.parse_flags)
+    except SystemExit as end:
+        leaving.leave(end.code if isinstance(end.code, int) else 1)

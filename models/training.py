@@ -16,7 +16,7 @@ from models.config import Config, parse_memory_limit
 from models.registry import MODELS, Model
 from models.tasks import Task
 from mtf_hetero import Layout, checkpoints, data, memory, profile, tf
-from mtf_hetero.cluster import Cluster, LocalCluster, shorten
+from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.hooks import ProgressHook
 from mtf_hetero.trace import TraceHook
@@ -106,7 +106,7 @@ class Run:
             log_step_count_steps=None,  # the ProgressHook's business
             session_config=self.cluster.session_config(),
             master=self.cluster.target,
-            workers=self.cluster.workers,
+            workers=self.cluster.workers_in_use,
         )
         model_fn = functools.partial(
             network.model_fn,
@@ -319,6 +319,7 @@ def measure(run: Run) -> Run:
     return dataclasses.replace(
         run,
         layout=choice.layout,
+        cluster=dataclasses.replace(run.cluster, devices=choice.devices),
         devices=choice.devices,
         split_dims=run.split_dims if choice.layout.size > 1 else (),
         notes=(*run.notes, *choice.lines),
@@ -379,6 +380,8 @@ def _cluster(config: Config, stack: contextlib.ExitStack) -> tuple[Cluster, tupl
         cluster = Cluster.from_workers(config.workers, devices)
     else:
         cluster = Cluster.from_environment(devices) or Cluster.local(devices)
+    if not config.dry_run:
+        stack.enter_context(WorkerClaim(cluster.workers_in_use))
     if cluster.workers and not config.local_cluster:
         notes.append(cluster.describe())
     return cluster, tuple(notes)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtf_hetero import _cluster_guard
+from mtf_hetero import _cluster_guard, _cluster_isolation
 from mtf_hetero._cluster_probe import ask
 from mtf_hetero._compat import tf
 
@@ -185,7 +185,7 @@ class LocalCluster(LimitedProcesses):
     """TensorFlow workers on this machine, each with a fraction of a core. Entered, it is the Cluster.
 
     The limit of a worker begins once it is up. The training process is not limited, and takes its time from the same
-    cores.
+    cores. Where this process has no network of its own, one line says that others may reach the workers, and why.
 
     Args:
       fractions: as in LimitedProcesses; so are the others.
@@ -223,6 +223,11 @@ class LocalCluster(LimitedProcesses):
                 self.limit(index)
             if _cluster_guard.DUTY_CYCLE in self.limits:
                 self._report(f"local_cluster limits its workers by {_cluster_guard.DUTY_CYCLE}: speeds are approximate")
+            if reason := _cluster_isolation.why_not():
+                self._report(
+                    "local_cluster: whoever reaches this machine, on any network interface, can run code in its "
+                    f"workers and in this process, since TensorFlow's server has no authentication: {reason}"
+                )
             return Cluster.from_workers(self.addresses, timeout_seconds=60.0)
         except BaseException:
             self.close()

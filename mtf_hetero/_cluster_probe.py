@@ -6,11 +6,14 @@ not serve: they hold the interpreter's lock for as long as they wait.
 
 import concurrent.futures
 import dataclasses
+import enum
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc
+
+Workers = Sequence[str] | Mapping[int, str]  # "host:port" of each, by index where some have none
 
 _GET_STATUS = "/tensorflow.WorkerService/GetStatus"
 _NO_PROXY = (("grpc.enable_http_proxy", 0),)
@@ -20,17 +23,42 @@ class UnreachableWorkerError(ValueError):
     """A worker that the user named does not answer."""
 
 
+class Outcome(enum.Enum):
+    """What became of a question to a worker."""
+
+    ANSWERED = "it answered"
+    REFUSED = "nothing listens at its port"
+    SILENT = "no answer came in time"
+    UNREACHABLE = "no connection could be made"
+    BROKEN = "the connection broke"
+    SOMETHING_ELSE = "what answered is no TensorFlow server"
+
+
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """What came of asking a worker.
 
     Args:
-      failure: why it did not answer; "" where it did.
+      outcome: what became of it.
+      failure: why it did not answer, for the user; "" where it did.
       status: what it said of itself; another process at the same address says something else.
     """
 
+    outcome: Outcome
     failure: str = ""
     status: bytes = b""
+
+
+class Failures:
+    """Counts a worker's failures in a row: one alone may be the network's, or a busy machine's."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def is_gone(self, answer: Answer) -> bool:
+        """Whether this answer, after those before it, means that the worker is gone."""
+        self.count = 0 if answer.outcome is Outcome.ANSWERED else self.count + 1
+        return self.count > 1 or answer.outcome is Outcome.REFUSED  # a closed port leaves no doubt
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -46,6 +74,16 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def by_index(workers: Workers) -> dict[int, str]:
+    """{index: "host:port"} of workers, in the order of their indices.
+
+    Example:
+      >>> by_index(("a:1", "b:2")), by_index({2: "c:3"})
+      ({0: 'a:1', 1: 'b:2'}, {2: 'c:3'})
+    """
+    return dict(sorted(workers.items()) if isinstance(workers, Mapping) else enumerate(workers))
+
+
 def ask(address: str, timeout_seconds: float) -> Answer:
     """Asks one worker.
 
@@ -54,30 +92,38 @@ def ask(address: str, timeout_seconds: float) -> Answer:
       timeout_seconds: limit of the whole.
     """
     end = time.monotonic() + timeout_seconds
-    silence = f"no answer within {timeout_seconds:g} seconds"
+    silence = Answer(Outcome.SILENT, f"no answer within {timeout_seconds:g} seconds")
     try:
         socket.create_connection(split_address(address), timeout_seconds).close()
     except TimeoutError:
-        return Answer(silence)
+        return silence
+    except ConnectionRefusedError:
+        return Answer(Outcome.REFUSED, "connection refused")
     except OSError as error:
-        return Answer((error.strerror or str(error)).lower())
+        return Answer(Outcome.UNREACHABLE, (error.strerror or str(error)).lower())
     try:
         with grpc.insecure_channel(address, options=_NO_PROXY) as channel:
             call = channel.unary_unary(_GET_STATUS)
-            return Answer(status=call(b"", timeout=max(end - time.monotonic(), 0.1)))
+            return Answer(Outcome.ANSWERED, status=call(b"", timeout=max(end - time.monotonic(), 0.1)))
     except grpc.RpcError as error:
-        if getattr(error, "code", lambda: None)() == grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Answer(silence)
-        return Answer("something else than a TensorFlow server answers there")
+        code = getattr(error, "code", lambda: None)()
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return silence
+        something_else = "something else than a TensorFlow server answers there"
+        if code == grpc.StatusCode.UNAVAILABLE:
+            return Answer(Outcome.BROKEN, f"the connection breaks, or {something_else}")
+        return Answer(Outcome.SOMETHING_ELSE, something_else)
 
 
-def ask_all(workers: Sequence[str], timeout_seconds: float) -> list[Answer]:
-    """Asks all workers at the same time."""
-    with concurrent.futures.ThreadPoolExecutor(max(len(workers), 1)) as pool:
-        return list(pool.map(lambda address: ask(address, timeout_seconds), workers))
+def ask_all(workers: Workers, timeout_seconds: float) -> dict[int, Answer]:
+    """Asks all workers at the same time; returns the answers by index."""
+    addresses = by_index(workers)
+    with concurrent.futures.ThreadPoolExecutor(max(len(addresses), 1)) as pool:
+        answers = pool.map(lambda address: ask(address, timeout_seconds), addresses.values())
+        return dict(zip(addresses, answers, strict=True))
 
 
-def check_reachable(workers: Sequence[str], timeout_seconds: float = 5.0) -> None:
+def check_reachable(workers: Workers, timeout_seconds: float = 5.0) -> None:
     """Raises unless every worker answers.
 
     Args:
@@ -87,11 +133,11 @@ def check_reachable(workers: Sequence[str], timeout_seconds: float = 5.0) -> Non
     Raises:
       UnreachableWorkerError: in one line, which do not, and why.
     """
-    answers = ask_all(workers, timeout_seconds)
-    silent = [(index, answer.failure) for index, answer in enumerate(answers) if answer.failure]
+    addresses, answers = by_index(workers), ask_all(workers, timeout_seconds)
+    silent = {index: answer.failure for index, answer in answers.items() if answer.failure}
     if silent:
-        names = ", ".join(f"worker {index} ({workers[index]}): {failure}" for index, failure in silent)
-        port = split_address(workers[silent[0][0]])[1]
+        names = ", ".join(f"worker {index} ({addresses[index]}): {failure}" for index, failure in silent.items())
+        port = split_address(addresses[next(iter(silent))])[1]
         raise UnreachableWorkerError(
             f"{names}; start it there with `python -m mtf_hetero.worker --port={port}`, or check the address and the "
             "firewall"

@@ -4,6 +4,7 @@ TensorFlow's own calls wait for such a worker without end, inside native code th
 made once all workers answer, and all three calls are carried out in threads that can be left behind.
 """
 
+import concurrent.futures
 import functools
 import queue
 import sys
@@ -12,11 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mtf_hetero._cluster_probe import Answer, ask_all
+from mtf_hetero import _cluster_claim
+from mtf_hetero._cluster_probe import Answer, Failures, UnreachableWorkerError, Workers, ask_all, by_index
 from mtf_hetero._compat import tf
 
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 3.0
+_HELD_SECONDS = 5.0  # until a worker is asked again whether it belongs to another training
 
 
 def _nothing() -> None:
@@ -26,9 +29,12 @@ def _nothing() -> None:
 class WaitingSessionCreator(tf.train.SessionCreator):
     """A session creator that waits for the workers, and that Ctrl-C can stop at any time.
 
+    It also takes again the workers that this process has claimed (WorkerClaim) and that were started anew since. Where
+    another training was faster, it says so in one line and waits.
+
     Args:
       session_creator: the creator that makes the session, tf.train.ChiefSessionCreator(...) for instance.
-      workers: "host:port" of each.
+      workers: "host:port" of each, or {index: "host:port"} of those that take part.
       check: called about twice a second while this waits, in the calling thread; what it raises ends the wait.
       timeout_seconds: within which a worker must answer.
     """
@@ -36,13 +42,13 @@ class WaitingSessionCreator(tf.train.SessionCreator):
     def __init__(
         self,
         session_creator: Any,
-        workers: tuple[str, ...],
+        workers: Workers,
         *,
         check: Callable[[], None] = _nothing,
         timeout_seconds: float = 10.0,
     ) -> None:
         self._session_creator = session_creator
-        self._workers = tuple(workers)
+        self._workers = by_index(workers)
         self._check = check
         self._timeout_seconds = timeout_seconds
 
@@ -52,29 +58,59 @@ class WaitingSessionCreator(tf.train.SessionCreator):
         Raises:
           tf.errors.UnavailableError: a worker was lost meanwhile; MonitoredSession then calls again.
         """
-        while any(answer.failure for answer in self._ask()):
-            self._wait(_POLL_SECONDS)
-        return self._create()
+        told: dict[int, str] = {}
+        while True:
+            self.await_workers()
+            try:
+                held = self._in_thread(lambda: _cluster_claim.renew(self._workers))
+            except UnreachableWorkerError:  # lost again
+                self._wait(_POLL_SECONDS)
+                continue
+            if not held:
+                return self._create()
+            for index, who in held.items():
+                if told.get(index) != who:
+                    what = _cluster_claim.describe(index, self._workers[index], who)
+                    tf.logging.warning("%s; training waits for it, or press Ctrl-C to stop", what)
+            told = held
+            self._wait(_HELD_SECONDS)
 
-    def _ask(self) -> list[Answer]:
-        answers: list[Answer] = []
-        thread = threading.Thread(target=lambda: answers.extend(ask_all(self._workers, self._timeout_seconds)))
-        thread.start()
-        while thread.is_alive():
+    def await_workers(self) -> None:
+        """Returns once all workers answer."""
+        while any(answer.failure for answer in self._ask().values()):
+            self._wait(_POLL_SECONDS)
+
+    def _ask(self) -> dict[int, Answer]:
+        return self._in_thread(lambda: ask_all(self._workers, self._timeout_seconds))
+
+    def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """The function's result. It takes its time in a thread, which may be left behind."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def work() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="worker_questions", daemon=True).start()
+        while not concurrent.futures.wait([future], _POLL_SECONDS).done:
             self._check()
-            thread.join(_POLL_SECONDS)
-        return answers
+        return future.result()
 
     def _wait(self, seconds: float) -> None:
-        self._check()
-        time.sleep(seconds)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._check()
+            time.sleep(min(left, _POLL_SECONDS))
 
     def _create(self) -> Any:
         attempt = _Attempt(self._session_creator, tf.get_default_graph())
+        failures = {index: Failures() for index in self._workers}
         try:
             while not attempt.done.wait(_POLL_SECONDS):
                 self._check()
-                lost = [index for index, answer in enumerate(self._ask()) if answer.failure]
+                lost = [index for index, answer in self._ask().items() if failures[index].is_gone(answer)]
                 if lost and not attempt.done.is_set():
                     raise tf.errors.UnavailableError(None, None, f"worker {lost[0]} was lost while a session was made")
         except BaseException:

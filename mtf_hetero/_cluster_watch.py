@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from mtf_hetero._cluster_probe import ask, split_address
+from mtf_hetero._cluster_probe import Failures, Outcome, Workers, ask, by_index, split_address
 from mtf_hetero._compat import tf
 
 _AGAIN = "answers again; training goes on from the last checkpoint"
@@ -20,11 +20,11 @@ _ANEW = "was started anew; training goes on from the last checkpoint"
 class WorkerWatch(tf.train.SessionRunHook):
     """Says in one line when a worker is gone, and in one when it is back. Both a hook and a context manager.
 
-    Each worker is asked in a thread of its own. One whose port is closed is gone at once; one that is silent is gone
-    when it was silent twice: within 2 timeouts and an interval, at most 23 seconds.
+    Each worker is asked in a thread of its own. One whose port is closed is gone at once; any other failure counts once
+    it is there twice in a row: within 2 timeouts and an interval, at most 23 seconds.
 
     Args:
-      workers: "host:port" of each, in the order of their indices.
+      workers: "host:port" of each, in the order of their indices, or {index: "host:port"} of those to watch.
       report: called with each line; None: tf.logging.warning.
       interval_seconds: between two questions to a worker.
       timeout_seconds: within which an answer must come. A worker under a small CPU quota is slow to answer.
@@ -37,13 +37,13 @@ class WorkerWatch(tf.train.SessionRunHook):
 
     def __init__(
         self,
-        workers: tuple[str, ...],
+        workers: Workers,
         *,
         report: Callable[[str], None] | None = None,
         interval_seconds: float = 3.0,
         timeout_seconds: float = 10.0,
     ) -> None:
-        self._workers = tuple(workers)
+        self._workers = by_index(workers)
         self._report = report or tf.logging.warning
         self._interval_seconds = interval_seconds
         self._timeout_seconds = timeout_seconds
@@ -54,7 +54,7 @@ class WorkerWatch(tf.train.SessionRunHook):
 
     def __enter__(self) -> "WorkerWatch":
         self._done.clear()
-        for index in range(len(self._workers)):
+        for index in self._workers:
             threading.Thread(target=self._watch, args=(index,), name=f"worker_{index}_watch", daemon=True).start()
         return self
 
@@ -71,19 +71,21 @@ class WorkerWatch(tf.train.SessionRunHook):
     def _watch(self, index: int) -> None:
         address = self._workers[index]
         port = split_address(address)[1]
-        silences, gone, status = 0, False, b""
+        failures, gone, status = Failures(), False, b""
         sessions = 0  # when it was found to be gone
-        while not self._done.wait(0.0 if silences == 1 else self._interval_seconds):
+        is_silent = False  # and was not before: to be asked again at once, for that took its time
+        while not self._done.wait(0.0 if is_silent else self._interval_seconds):
             back = gone and self._sessions > sessions  # in the meantime, even if it is gone again
             answer = ask(address, self._timeout_seconds)
             if self._done.is_set():
                 return
+            is_gone = failures.is_gone(answer)
+            is_silent = answer.outcome is Outcome.SILENT and failures.count == 1
             if answer.failure:
-                silences += 1
                 if back:
                     gone = False
                     self._report(f"worker {index} ({address}) {_AGAIN}")
-                if not gone and (silences > 1 or not answer.failure.startswith("no answer")):
+                if is_gone and not gone:
                     gone, sessions = True, self._sessions
                     self._report(
                         f"worker {index} ({address}) is gone: {answer.failure}; training waits for it: start it again "
@@ -94,7 +96,7 @@ class WorkerWatch(tf.train.SessionRunHook):
             restarted = status not in (b"", answer.status)
             if gone or restarted:
                 self._report(f"worker {index} ({address}) {_ANEW if restarted else _AGAIN}")
-            silences, gone, status = 0, False, answer.status
+            gone, status = False, answer.status
 
     def _interrupt(self, index: int) -> None:
         """Ends a step that may wait for the worker, in the way in which MonitoredSession begins again."""

@@ -29,7 +29,7 @@ def stderr_held_back() -> Iterator[None]:
 
     TensorFlow's native code, which no Python setting reaches, writes several lines about the CPU and about missing GPU
     drivers while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; later that holds back what is no error.
-    ValueError, NotImplementedError and KeyboardInterrupt are the caller's to report.
+    ValueError, NotImplementedError, KeyboardInterrupt and SystemExit are the caller's to report.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
@@ -39,7 +39,7 @@ def stderr_held_back() -> Iterator[None]:
         show = False
         try:
             yield
-        except (ValueError, NotImplementedError, KeyboardInterrupt):
+        except (ValueError, NotImplementedError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException:
             show = True

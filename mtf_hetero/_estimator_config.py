@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster import convert_to_workers
+from mtf_hetero.cluster import Workers, convert_to_workers
 
 DEFAULT_SAVE_CHECKPOINTS_SECS = 600
 _USE_DEFAULT: Any = "default"
@@ -77,8 +77,9 @@ class RunConfig:
       keep_checkpoint_every_n_hours: hours after which one checkpoint more is kept for good.
       log_step_count_steps: steps between log lines of loss and speed; None or 0: none.
       master: address of the TensorFlow server, "grpc://host:port"; "" runs in this process.
-      workers: "host:port" of each worker that takes part (Cluster.workers): training waits for one that is lost, says
-        which, and goes on from the last checkpoint once it is back.
+      workers: "host:port" of each worker that takes part, or {index: "host:port"} (Cluster.workers_in_use): they belong
+        to this run alone while it lasts; training waits for one that is lost, says which, and goes on from the last
+        checkpoint once it is back.
       container: resource container that holds the variables on the servers; "" is TensorFlow's own.
 
     Raises:
@@ -95,7 +96,7 @@ class RunConfig:
     keep_checkpoint_every_n_hours: float = 10000
     log_step_count_steps: int | None = 100
     master: str = ""
-    workers: tuple[str, ...] = ()
+    workers: Workers = ()
     container: str = ""
 
     def __post_init__(self) -> None:
@@ -113,7 +114,10 @@ class RunConfig:
             raise ValueError(f"session_config is {self.session_config!r}; it must be a tf.ConfigProto or None")
         if not isinstance(self.master, str):
             raise ValueError(f"master is {self.master!r}; it must be a string such as 'grpc://host:2222' or ''")
-        object.__setattr__(self, "workers", convert_to_workers(self.workers))
+        if isinstance(self.workers, Mapping):
+            convert_to_workers(tuple(self.workers.values()))
+        else:
+            object.__setattr__(self, "workers", convert_to_workers(self.workers))
         if not isinstance(self.container, str) or not _CONTAINER.fullmatch(self.container):
             raise ValueError(
                 f"container is {self.container!r}; use letters, digits, dots, dashes and slashes, beginning with a "

@@ -231,6 +231,7 @@ def time_steps(
     Raises:
       ValueError: the graph assigns no variable, or the layout does not fit it or the devices.
     """
+    cluster = dataclasses.replace(cluster, devices=tuple(devices))  # a worker that was left out may be lost
     with tf.Graph().as_default():
         graph = build()
         updates = [op for op in graph.operations if isinstance(op, mtf.Assign)]

@@ -2,7 +2,8 @@
 
 Distribution is TensorFlow's own: in-graph replication over tf.distribute.Server. The training process holds the whole
 graph. A worker (`python -m mtf_hetero.worker --port=2222`) is told nothing but its port: each session brings the
-cluster along (ConfigProto.cluster_def), so that a worker serves any run, in any place of the cluster.
+cluster along (ConfigProto.cluster_def), so that a worker serves any run, in any place of the cluster. It names the
+workers alone that have a device in use: another one may be lost, and nobody waits for it.
 
 The training process runs a server of its own, the task "chief", and is the master of its sessions. What has no device,
 the input and the checkpoints, is then where the user's files are; the processor list may name the chief's own GPUs and
@@ -22,8 +23,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mtf_hetero._cluster_claim import WorkerClaim, WorkerHeldError
 from mtf_hetero._cluster_local import LimitedProcesses, LocalCluster, convert_to_fractions
-from mtf_hetero._cluster_probe import UnreachableWorkerError, check_reachable, split_address
+from mtf_hetero._cluster_probe import UnreachableWorkerError, Workers, check_reachable, split_address
 from mtf_hetero._cluster_session import WaitingSessionCreator
 from mtf_hetero._cluster_watch import WorkerWatch
 from mtf_hetero._compat import tf
@@ -35,7 +37,10 @@ __all__ = [
     "Task",
     "UnreachableWorkerError",
     "WaitingSessionCreator",
+    "WorkerClaim",
+    "WorkerHeldError",
     "WorkerWatch",
+    "Workers",
     "check_reachable",
     "convert_to_fractions",
     "convert_to_workers",
@@ -111,7 +116,7 @@ class Cluster:
         """The devices of workers, which must be up, and of this process.
 
         Args:
-          workers: "host:port,host:port" or a sequence of them.
+          workers: "host:port,host:port" or a sequence of them; those of which no device is named need not be up.
           devices: one per processor: "worker:1/gpu:0", or "gpu:0" and "cpu:0" of this process. None: of each worker all
             GPUs, then its CPUs; none of this process.
           chief: "host:port" at which the workers reach this process; None: found out.
@@ -124,10 +129,11 @@ class Cluster:
         workers = convert_to_workers(workers)
         if not workers:
             raise ValueError("no worker is named; give host:port of each, with commas between them")
-        check_reachable(workers, timeout_seconds)
-        offered = [_devices_of(address, timeout_seconds) for address in workers]
+        needed = dict(enumerate(workers)) if devices is None else _named(workers, devices)
+        check_reachable(needed, timeout_seconds)
+        offered = {task: _devices_of(address, timeout_seconds) for task, address in needed.items()}
         if devices is None:
-            chosen = [(task, *device) for task, found in enumerate(offered) for device in found]
+            chosen = [(task, *device) for task, found in offered.items() for device in found]
             return cls(workers, tuple(_full_name("worker", *device) for device in chosen), chief)
         return _choose(workers, offered, devices, chief)
 
@@ -165,19 +171,26 @@ class Cluster:
             return ""
         return _start_chief(self.chief or f"{_own_host(self.workers)}:0", self.cpus).target
 
+    @property
+    def workers_in_use(self) -> dict[int, str]:
+        """{index: "host:port"} of the workers that have a device among `devices`."""
+        tasks = {int(match[2]) for match in map(_FULL_NAME.fullmatch, self.devices) if match and match[1] == "worker"}
+        return {task: self.workers[task] for task in sorted(tasks)}
+
     def session_config(self) -> Any:
         """A tf.ConfigProto for every session of the run."""
         config = tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": self.cpus})
         config.gpu_options.allow_growth = True
         if self.workers:
             chief = self.target.removeprefix("grpc://")
-            spec = tf.train.ClusterSpec({"chief": [chief], "worker": list(self.workers)})
+            jobs = {"chief": [chief], "worker": self.workers_in_use}
+            spec = tf.train.ClusterSpec({job: tasks for job, tasks in jobs.items() if tasks})
             config.cluster_def.CopyFrom(spec.as_cluster_def())
         return config
 
     def check_reachable(self, timeout_seconds: float = 5.0) -> None:
-        """Raises UnreachableWorkerError, which says which, unless every worker answers."""
-        check_reachable(self.workers, timeout_seconds)
+        """Raises UnreachableWorkerError, which says which, unless every worker in use answers."""
+        check_reachable(self.workers_in_use, timeout_seconds)
 
     def describe(self) -> str:
         """The workers in one line; "" where there are none."""
@@ -269,8 +282,23 @@ def convert_to_workers(workers: str | Sequence[str]) -> tuple[str, ...]:
     return found
 
 
+def _named(workers: tuple[str, ...], devices: Sequence[str]) -> dict[int, str]:
+    """{index: "host:port"} of the workers of which the user names a device."""
+    found = {}
+    for device in devices:
+        match = _WORKER_DEVICE.fullmatch(device.strip())
+        if match is not None:
+            task = int(match[1])
+            if task >= len(workers):
+                raise ValueError(
+                    f"device {device!r} is of worker {task}, but there are workers 0 to {len(workers) - 1}"
+                )
+            found[task] = workers[task]
+    return found
+
+
 def _choose(
-    workers: tuple[str, ...], offered: list[list[tuple[str, int]]], devices: Sequence[str], chief: str | None
+    workers: tuple[str, ...], offered: Mapping[int, list[tuple[str, int]]], devices: Sequence[str], chief: str | None
 ) -> Cluster:
     """The cluster with the devices that the user names."""
     gpus = len(tf.config.list_physical_devices("GPU"))
@@ -282,8 +310,6 @@ def _choose(
             names.append(_full_name("chief", 0, *own[-1]))
             continue
         task, kind, index = int(match[1]), match[2].lower(), int(match[3])
-        if task >= len(workers):
-            raise ValueError(f"device {device!r} is of worker {task}, but there are workers 0 to {len(workers) - 1}")
         if (kind, index) not in offered[task]:
             found = ", ".join(f"{other}:{number}" for other, number in offered[task])
             raise ValueError(f"device {device!r} is not there: worker {task} ({workers[task]}) has {found}")

@@ -21,7 +21,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._estimator_config import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec, check_number
 from mtf_hetero._estimator_resume import ResumingSessionCreator
 from mtf_hetero._estimator_schedule import train_and_evaluate
-from mtf_hetero.cluster import WaitingSessionCreator, WorkerWatch, check_reachable
+from mtf_hetero.cluster import WaitingSessionCreator, WorkerClaim, WorkerWatch, check_reachable
 from mtf_hetero.hooks import (
     LOSS_COLLECTION_KEY,
     ProgressHook,
@@ -111,8 +111,8 @@ class Estimator:
     ) -> "Estimator":
         """Trains the model, from the last checkpoint if there is one, to the given step or the end of the data.
 
-        SIGINT and SIGTERM end the step, save a checkpoint and raise KeyboardInterrupt or SystemExit(143). A damaged
-        checkpoint is passed over, with a warning, and moved to model_dir/set_aside.
+        SIGINT, SIGTERM and SIGHUP end the step, save a checkpoint and raise KeyboardInterrupt, SystemExit(143) or
+        SystemExit(129). A damaged checkpoint is passed over, with a warning, and moved to model_dir/set_aside.
 
         Args:
           input_fn: returns a tf.data.Dataset, (features, labels) or features; may take mode, params and config.
@@ -271,7 +271,7 @@ class Estimator:
 
     def _batches(self, input_fn: Any, keys: Any, hooks: list[Any], checkpoint_path: str) -> Generator:
         check_reachable(self._config.workers)
-        with WorkerWatch(self._config.workers) as watch:
+        with WorkerClaim(self._config.workers), WorkerWatch(self._config.workers) as watch:
             with self._new_graph() as graph:
                 spec = self._build(input_fn, ModeKeys.PREDICT, warn_if_endless=True)
                 fetches = _select(spec.predictions, keys)
@@ -339,7 +339,9 @@ class Estimator:
             )
         if workers:
             creator = WaitingSessionCreator(creator, workers, check=stop.check)
+            creator.await_workers()
         with (
+            WorkerClaim(workers),
             WorkerWatch(workers) as watch,
             tf.train.MonitoredSession(session_creator=creator, hooks=[*hooks, watch]) as session,
         ):

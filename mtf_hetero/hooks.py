@@ -25,7 +25,7 @@ _GLOBAL_STEP_READ_KEY = "global_step_read_op_cache"  # where TensorFlow's hooks 
 
 
 class StopOnSignalHook(tf.train.SessionRunHook):
-    """Stops training at the end of the step in which SIGINT or SIGTERM arrives. Both a hook and a context manager.
+    """Stops training at the end of the step in which SIGINT, SIGTERM or SIGHUP arrives. A hook and a context manager.
 
     Enter it around the monitored session and pass it as a hook. The session then ends as it does at the last step, so
     that its CheckpointSaverHook saves; after that the context raises KeyboardInterrupt for SIGINT, and SystemExit with
@@ -47,7 +47,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
       ...         session.run(train_op)
     """
 
-    def __init__(self, signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> None:
+    def __init__(self, signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) -> None:
         self._signals = tuple(signals)
         self._previous: dict[int, Any] = {}
         self._handled: list[int] = []  # by Python's handler, in the main thread
@@ -107,7 +107,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
             return
         self._watched.append(number)
         name = signal.Signals(number).name
-        if len(self._watched) == 1:
+        if len(self._watched) == 1 and self._session is not None:
             again = "; press Ctrl-C again to interrupt at once" if number == signal.SIGINT else ""
             tf.logging.warning("%s: this step will be finished and a checkpoint saved%s", name, again)
         elif len(self._watched) == 2:

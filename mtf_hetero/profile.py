@@ -127,14 +127,14 @@ def _run(arguments: argparse.Namespace) -> "Measured":
         from mtf_hetero import _profile_measure, speeds
         from mtf_hetero._compat import mtf, tf
         from mtf_hetero._profile_devices import cache_directory
-        from mtf_hetero.cluster import Cluster
+        from mtf_hetero.cluster import Cluster, WorkerClaim
 
         devices = _devices(arguments)
         cluster = Cluster.from_workers(arguments.workers, devices) if arguments.workers else Cluster.local(devices)
     build = _function("graph", arguments.graph)
     recipe = None if arguments.recipe is None else _function("recipe", arguments.recipe)
     cache_dir = cache_directory(os.environ) if arguments.cache_dir is None else arguments.cache_dir
-    with tf.Graph().as_default():
+    with WorkerClaim(cluster.workers_in_use), tf.Graph().as_default():
         graph = build()
         if not isinstance(graph, mtf.Graph):
             raise ValueError(f"--graph is {arguments.graph!r}, which returned {graph!r}; return an mtf.Graph")

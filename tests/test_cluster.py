@@ -19,7 +19,7 @@ import pytest
 import mtf_hetero
 from mtf_hetero import _cluster_guard, mtf, tf, worker
 from mtf_hetero import cluster as cluster_lib
-from mtf_hetero._cluster_probe import Answer
+from mtf_hetero._cluster_probe import Answer, Outcome, ask
 from mtf_hetero.cluster import Cluster, LocalCluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -109,6 +109,20 @@ def test_devices_of_this_process_and_of_workers_are_mixed(local):
 def test_devices_that_are_not_there(device, message, local):
     with pytest.raises(ValueError, match=message):
         Cluster.from_workers(local.addresses, [device])
+
+
+def test_a_worker_without_a_device_in_use_need_not_be_there(local):
+    workers = [local.addresses[0], f"127.0.0.1:{free_port()}", local.addresses[1]]
+    cluster = Cluster.from_workers(workers, ["worker:0/cpu:0", "worker:2/cpu:0"])
+    assert cluster.workers_in_use == {0: workers[0], 2: workers[2]}
+    (chief, job) = cluster.session_config().cluster_def.job
+    assert (chief.name, dict(job.tasks)) == ("chief", {0: workers[0], 2: workers[2]})
+    cluster.check_reachable(60.0)
+    value, used = on_cluster(cluster, [1, 1])
+    assert {f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 2)} <= used
+    np.testing.assert_allclose(value, on_cluster(local.cluster, [1, 1])[0], rtol=0, atol=1e-12)
+    config = mtf_hetero.RunConfig(workers=cluster.workers_in_use)
+    assert list(WorkerWatch(config.workers)._workers) == [0, 2]
 
 
 # The limit
@@ -332,7 +346,9 @@ def test_a_worker_that_dies_again_before_it_is_asked_is_named_again(monkeypatch)
         asked.append(address)
         if len(asked) == 4:  # it was back for long enough that a session could be made
             watch.after_create_session(mock.Mock(), mock.Mock())
-        return Answer("" if len(asked) == 1 else "connection refused", b"one")
+        if len(asked) == 1:
+            return Answer(Outcome.ANSWERED, status=b"one")
+        return Answer(Outcome.REFUSED, "connection refused")
 
     monkeypatch.setattr("mtf_hetero._cluster_watch.ask", ask)
     with watch:
@@ -340,6 +356,41 @@ def test_a_worker_that_dies_again_before_it_is_asked_is_named_again(monkeypatch)
         while len(said) < 3 and time.monotonic() < end:
             time.sleep(0.01)
     assert re.findall("is gone|answers again", " ".join(said)) == ["is gone", "answers again", "is gone"]
+
+
+def watch_until_asked(monkeypatch, answers):
+    """What a watch says of a worker that gives these answers, and answers from then on."""
+    said, done = [], threading.Event()
+
+    def ask(address, timeout_seconds):
+        if answers:
+            return answers.pop(0)
+        done.set()
+        return Answer(Outcome.ANSWERED, status=b"one")
+
+    monkeypatch.setattr("mtf_hetero._cluster_watch.ask", ask)
+    with WorkerWatch({4: "127.0.0.1:1"}, report=said.append, interval_seconds=0.001):
+        assert done.wait(60)
+    return [re.findall("^worker 4 .* (is gone|answers again)", line)[0] for line in said]
+
+
+def test_one_failure_alone_is_no_loss(monkeypatch):
+    answered = Answer(Outcome.ANSWERED, status=b"one")
+    for outcome in Outcome:
+        failed = Answer(outcome, "it failed")
+        if outcome not in (Outcome.ANSWERED, Outcome.REFUSED):
+            assert watch_until_asked(monkeypatch, [answered, failed, answered, failed, answered]) == []
+            assert watch_until_asked(monkeypatch, [answered, failed, failed, failed])[:1] == ["is gone"]
+    assert watch_until_asked(monkeypatch, [answered, Answer(Outcome.REFUSED, "refused")])[:1] == ["is gone"]
+
+
+def test_what_becomes_of_a_question(local):
+    assert ask(local.addresses[0], 60.0).outcome is Outcome.ANSWERED
+    assert ask(f"127.0.0.1:{free_port()}", 5.0).outcome is Outcome.REFUSED
+    assert ask("no-such-host.invalid:2222", 5.0).outcome is Outcome.UNREACHABLE
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert ask(address, 0.5) == Answer(Outcome.SILENT, "no answer within 0.5 seconds")
 
 
 def test_waiting_for_a_worker_can_be_stopped():

@@ -4,14 +4,14 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
-import threading
 import time
 
 import numpy as np
 import psutil
 import pytest
-from training_runs import FAST, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
+from training_runs import FAST, Reader, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
 
 from models import measured
 from mtf_hetero import Layout, mtf, profile, tf
@@ -85,6 +85,45 @@ def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
     assert message in err
 
 
+def test_a_second_training_on_the_same_workers_is_told_who_has_them(local, tmp_path, capfd):
+    options = {**ON_WORKERS, "workers": ",".join(local.addresses), "max_steps": 100_000, "train_epochs": 10_000}
+    with start(*(f"--{name}={value}" for name, value in options.items()), stdout=subprocess.DEVNULL) as process:
+        try:
+            reader = Reader(process.stderr)
+            seen = reader.await_line("step 10 of")
+            for speeds in ("2,1", "auto"):
+                assert run(**options, list_speed=speeds, model_dir=tmp_path) == 2
+                out, err = capfd.readouterr()
+                assert (out, err.count("\n")) == ("", 1)
+                assert f"belongs to another training: pid {process.pid} on " in err
+            reader.await_line("step .* of", seen + 1)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 143
+        finally:
+            process.kill()
+    assert "is gone" not in "".join(reader.lines)
+
+
+def test_a_local_cluster_cannot_be_reached_from_outside(tmp_path):
+    options = {**ON_WORKERS, "local_cluster": "0.6,0.3", "max_steps": 100_000, "train_epochs": 10_000}
+    args = [f"--{name}={value}" for name, value in (options | {"model_dir": tmp_path}).items()]
+    with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            reader = Reader(process.stdout)
+            reader.await_line("step 10 of")
+            text = "".join(reader.lines)
+            if "network" in text:
+                pytest.skip("the kernel permits no network namespace here")
+            (port, _) = re.findall(r"worker \d at 127.0.0.1:(\d+):", text)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", int(port)), 10)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(60) == 129
+        finally:
+            process.kill()
+    assert int(tf.train.load_variable(tf.train.latest_checkpoint(str(tmp_path)), "global_step")) >= 10
+
+
 # Measured speeds
 
 
@@ -133,34 +172,6 @@ def test_measured_speeds(local, tmp_path, capfd, monkeypatch):
 
 
 # Workers that die
-
-
-class Reader:
-    """Reads what a process prints, as it comes."""
-
-    def __init__(self, stream):
-        self.lines = []
-        self._news = threading.Condition()
-        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
-        self._thread.start()
-
-    def _read(self, stream):
-        for line in stream:
-            with self._news:
-                self.lines.append(line)
-                self._news.notify_all()
-
-    def await_line(self, pattern, first=0, seconds=120):
-        """The index of the first line from `first` on in which the pattern is."""
-        end = time.monotonic() + seconds
-        with self._news:
-            while True:
-                found = [i for i, line in enumerate(self.lines) if i >= first and re.search(pattern, line)]
-                if found:
-                    return found[0]
-                left = end - time.monotonic()
-                assert left > 0, f"no {pattern!r} within {seconds} s in {''.join(self.lines[first:])}"
-                self._news.wait(left)
 
 
 @pytest.mark.parametrize(("kills", "volumes"), [(1, False), (1, True), pytest.param(20, False, marks=pytest.mark.slow)])

@@ -2,9 +2,12 @@
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from absl.testing import flagsaver
@@ -54,3 +57,31 @@ def variables(model_dir):
     """The values in the last checkpoint."""
     path = tf.train.latest_checkpoint(str(model_dir))
     return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
+
+
+class Reader:
+    """Reads what a process prints, as it comes."""
+
+    def __init__(self, stream):
+        self.lines = []
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def _read(self, stream):
+        for line in stream:
+            with self._news:
+                self.lines.append(line)
+                self._news.notify_all()
+
+    def await_line(self, pattern, first=0, seconds=120):
+        """The index of the first line from `first` on in which the pattern is."""
+        end = time.monotonic() + seconds
+        with self._news:
+            while True:
+                found = [i for i, line in enumerate(self.lines) if i >= first and re.search(pattern, line)]
+                if found:
+                    return found[0]
+                left = end - time.monotonic()
+                assert left > 0, f"no {pattern!r} within {seconds} s in {''.join(self.lines[first:])}"
+                self._news.wait(left)

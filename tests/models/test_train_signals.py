@@ -1,0 +1,80 @@
+"""The training binary and the signals that end it."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import psutil
+import pytest
+from training_runs import FAST, ROOT, Reader, start
+
+from mtf_hetero import tf
+
+ENDLESS = {**FAST, "max_steps": 100_000, "train_epochs": 10_000}
+
+
+def flags_of(**options):
+    return [f"--{name}={value}" for name, value in options.items()]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_before_the_first_step_is_one_line(number, code):
+    with start(*flags_of(**ENDLESS), stdout=subprocess.DEVNULL) as process:
+        try:
+            end = time.monotonic() + 120
+            while not any("tensorflow" in file.path for file in psutil.Process(process.pid).memory_maps()):
+                assert process.poll() is None and time.monotonic() < end
+            process.send_signal(number)
+            _, error = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == code
+    assert error == "stopped: nothing was trained\n"
+
+
+def on_terminal():
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_a_closed_terminal_loses_nothing(tmp_path):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "models.train", *flags_of(**ENDLESS, model_dir=tmp_path)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=on_terminal
+    ) as process:
+        os.close(theirs)
+        try:
+            seen = b""
+            while not re.search(rb"step \d\d", seen):  # the bar leaves some steps out
+                seen += os.read(ours, 1 << 16)
+            os.close(ours)  # the kernel sends SIGHUP, and takes what is printed no more
+            assert process.wait(120) == 129
+        finally:
+            process.kill()
+    assert int(tf.train.load_variable(tf.train.latest_checkpoint(str(tmp_path)), "global_step")) >= 10
+
+
+def test_an_ignored_hangup_stays_ignored(tmp_path):
+    args = [*flags_of(**ENDLESS, model_dir=tmp_path)]
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the process inherits, as under nohup
+    try:
+        process = start(*args, stdout=subprocess.DEVNULL)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    with process:
+        try:
+            reader = Reader(process.stderr)
+            seen = reader.await_line("step 10 of")
+            process.send_signal(signal.SIGHUP)
+            reader.await_line("step .* of", seen + 1)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 143
+        finally:
+            process.kill()
