@@ -19,9 +19,9 @@ Before training it prints how each split dimension is divided; after it, how goo
 images or volumes per second and where the checkpoint is. Ctrl-C, SIGTERM and SIGHUP (a closed terminal) end the step
 and save; the same command with the same --model_dir resumes, on any other layout too.
 
-Exit codes: 0, or 2 for a wrong flag or value, a damaged data set, a worker that belongs to another training, a directory
-in which another run is training or no checkpoint is whole (one line says which), 1 for a loss that is not a number or a
-full disk, 129 after SIGHUP, 130 after Ctrl-C and 143 after SIGTERM.
+Exit codes: 0, or 2 for a wrong flag or value, a damaged data set, a worker that belongs to another training, or a
+directory in which another run is training or no checkpoint is whole (one line says which), 1 for a loss that is not a
+number or a full disk, 129 after SIGHUP, 130 after Ctrl-C and 143 after SIGTERM.
 """
 
 import contextlib
