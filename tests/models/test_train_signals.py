@@ -45,6 +45,7 @@ def on_terminal():
 
 def test_a_closed_terminal_loses_nothing(tmp_path):
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 120))  # a bar fills no terminal of no width
     command = [sys.executable, "-m", "models.train", *flags_of(**ENDLESS, model_dir=tmp_path)]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=on_terminal
