@@ -124,8 +124,8 @@ class Saver(tf.train.Saver):
       WriteError: `save`, where the disk is full or fails; nothing is left of that checkpoint.
     """
 
-    def save(self, sess: Any, save_path: Any, global_step: Any = None, **options: Any) -> str | None:
-        return _save(self, super().save, sess, save_path, global_step, **options)
+    def save(self, sess: Any, save_path: Any, global_step: Any = None, *args: Any, **options: Any) -> str | None:
+        return _save(self, super().save, sess, save_path, global_step, *args, **options)
 
 
 def save_once(saver: Any) -> None:

@@ -395,6 +395,8 @@ def test_a_directory_that_cannot_be_written_to(tmp_path):
     (tmp_path / "model").write_text("a file")
     with pytest.raises(ValueError, match="where nothing can be written: File exists; choose another directory"):
         train(tmp_path, 2)
+    with pytest.raises(ValueError, match="^model_dir is 'gs://bucket'; it must be a directory of this machine"):
+        Estimator(line_model, "gs://bucket").train(line_data, steps=1)
 
 
 @pytest.fixture(name="small_files")

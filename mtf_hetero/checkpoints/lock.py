@@ -55,6 +55,8 @@ def run_lock(directory: str) -> Iterator[None]:
 
 
 def _take(directory: str) -> int:
+    if "://" in directory:
+        raise ValueError(f"model_dir is {directory!r}; it must be a directory of this machine: mount it, and name that")
     try:
         os.makedirs(directory, exist_ok=True)
         descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT, 0o666)
