@@ -10,7 +10,7 @@ Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (P
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,14 +49,15 @@ class InitialValue:
     def part(self, begin: Sequence[int], size: Sequence[int], device: str) -> Any:
         """The box [begin, begin + size), made on a device.
 
-        What is all of the tensor, or of no known form (an orthogonal matrix, a fed tensor), is cut out of the tensor
-        where that is, so that only the slice is sent.
+        What is all of the tensor, or of no known form (an orthogonal matrix, a fed tensor, random numbers that have no
+        seed and are used elsewhere too), is cut out of the tensor where that is, so that only the slice is sent.
         """
         whole = self._whole
-        if tf.executing_eagerly() or whole.shape.as_list() == list(size) or not _is_known(whole):
+        if tf.executing_eagerly() or whole.shape.as_list() == list(size) or not _is_known(whole) or _is_shared(whole):
             with tf.device(whole.device):
                 return tf.cast(cut(whole, begin, size), self._dtype)
-        whole.graph.prevent_feeding(whole)
+        for x in _bypassed(whole):
+            x.graph.prevent_feeding(x)
         with tf.device(_cpu_of(device)):
             return tf.cast(_Part(begin, size, self._key_of).build(whole), self._dtype)
 
@@ -68,7 +69,7 @@ class InitialValue:
         """
         if op.name not in self._keys:
             seed = op.get_attr("seed")
-            low, high = (seed, seed + 1) if seed or op.get_attr("seed2") else (tf.int64.min, tf.int64.max)
+            low, high = (seed, seed + 1) if _has_seed(op) else (tf.int64.min, tf.int64.max)
             limits = {"minval": tf.constant(low, tf.int64), "maxval": tf.constant(high, tf.int64)}
             self._keys[op.name] = tf.bitcast(tf.raw_ops.RandomUniformInt(shape=[1], **limits), tf.uint64)
         return self._keys[op.name]
@@ -79,11 +80,36 @@ def _is_known(x: Any) -> bool:
     kind = x.op.type
     if x.shape.rank == 0:
         return True
-    if not x.shape.is_fully_defined():
+    if not x.shape.is_fully_defined() or x.op.control_inputs:  # what it waits for, a check for instance, would be lost
         return False
+    if kind == "Fill" or kind in _STATELESS:
+        shape = x.op.inputs[0].op
+        return shape.type == "Const" and not shape.control_inputs
     if kind in _EXACT:
         return all(y.shape.rank == 0 or (y.shape == x.shape and _is_known(y)) for y in x.op.inputs)
-    return kind in ("Const", "Fill") or kind in _STATELESS
+    return kind == "Const"
+
+
+def _bypassed(x: Any) -> Iterator[Any]:
+    """What nothing makes where slices are built without a tensor that is known: it, and what it is computed of."""
+    yield x
+    for y in x.op.inputs if x.op.type in _EXACT else ():
+        if y.shape.rank != 0:
+            yield from _bypassed(y)
+
+
+def _is_shared(whole: Any) -> bool:
+    """Whether others see the random numbers of a tensor that is known, and no seed makes theirs the same."""
+    tensors = list(_bypassed(whole))
+    if not any(x.op.type in _STATELESS and not _has_seed(x.op) for x in tensors):
+        return False
+    own = {x.op for x in tensors}
+    others = [op for x in tensors for op in set(x.consumers()) - own]
+    return len(others) > 1  # the one is the assignment to the variable
+
+
+def _has_seed(op: Any) -> bool:
+    return bool(op.get_attr("seed") or op.get_attr("seed2"))
 
 
 def _cpu_of(device: str) -> str:
@@ -121,6 +147,8 @@ class _Part:
 
     def _build(self, x: Any) -> Any:
         op = x.op
+        if x.shape.rank == 0 and op.control_inputs:
+            return x
         if op.type == "Const":
             return self._constant(op.get_attr("value"), x.shape.rank)
         if op.type in _EXACT:

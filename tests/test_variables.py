@@ -365,6 +365,50 @@ def test_without_a_seed_every_initialisation_draws_anew_and_its_slices_fit(draw,
     assert (runs[0][0] != runs[1][0]).mean() > 0.99
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("share", ["the numbers", "what they are computed of"])
+def test_random_numbers_that_two_variables_share_are_the_same_in_both(share, seed):
+    """Without a seed too, where a slice cannot draw the numbers that another part of the graph sees."""
+    with tf.Graph().as_default(), session_of(CUBE_LAYOUTS[-1]) as session:
+        drawn = tf.random.uniform([9, 10, 14], seed=seed)
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        scales = (1.0, 1.0) if share == "the numbers" else (2.0, 3.0)
+        for name, scale in zip("vw", scales):
+            initial = drawn if scale == 1.0 else drawn * scale
+            mtf.get_variable(mesh, name, mtf.Shape(CUBE), initializer=lambda *_, value=initial, **__: value)
+        lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl_of(CUBE_LAYOUTS[-1])})
+        initialize(session)
+        v, w = session.run([lowering.export_to_tf_tensor(x.outputs[0]) for x in graph.all_variables])
+    np.testing.assert_allclose(v / scales[0], w / scales[1], rtol=1e-6)
+    assert len(np.unique(v)) > 1000
+
+
+def test_what_an_initial_value_waits_for_is_waited_for():
+    def checked(shape, dtype, **_):
+        with tf.control_dependencies([tf.debugging.Assert(limit > 0.0, ["the limit is not positive"])]):
+            return tf.fill(shape, limit)
+
+    for name in ("whole", "scalar"):
+        with tf.Graph().as_default(), session_of(CUBE_LAYOUTS[0]) as session:
+            limit = tf.placeholder_with_default(-1.0, [])
+            own = checked if name == "whole" else lambda shape, dtype, **_: tf.fill(shape, checked([], dtype) * 2.0)
+            _, lowered, _ = variable_on(CUBE_LAYOUTS[0], own)
+            with pytest.raises(tf.errors.InvalidArgumentError, match="the limit is not positive"):
+                session.run(tf.global_variables_initializer())
+            session.run(tf.global_variables_initializer(), {limit: 3.0})
+            expected = 3.0 if name == "whole" else 6.0
+            assert (session.run(lowered.laid_out_tensor.tensor_list[0]) == expected).all()
+
+
+def test_what_slices_are_made_without_cannot_be_fed():
+    with tf.Graph().as_default(), session_of(CUBE_LAYOUTS[0]) as session:
+        drawn = tf.random.uniform([9, 10, 14])
+        variable_on(CUBE_LAYOUTS[0], lambda *_, **__: drawn * 2.0)
+        with pytest.raises(ValueError, match="may not be fed"):
+            session.run(tf.global_variables_initializer(), {drawn: np.ones([9, 10, 14])})
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_variables_start_with_what_is_fed(layout):
     layout = LAYOUTS[layout]
