@@ -142,8 +142,21 @@ def run(
     rate: float | None = None,
     momentum: float = 0.0,
     gradients: bool = True,
+    exports: bool = True,
 ) -> Result:
-    """Runs a program on a mesh, of a Cluster's devices if one is given: three steps, with outputs and gradients."""
+    """Runs a program on a mesh, of a Cluster's devices if one is given: three steps, with outputs and gradients.
+
+    Args:
+      build: the program.
+      make_mesh_impl: makes the implementation of the mesh; stock mtf's, for the reference.
+      dtype: of the floating-point numbers.
+      cluster: whose devices they are; None: those of this process.
+      kind: of the inputs.
+      rate: of the descent; None: that of the dtype.
+      momentum: of the descent.
+      gradients: whether there are any, and a descent.
+      exports: whether all that is compared is exported too.
+    """
     rate = LEARNING_RATE[dtype] if rate is None else rate
     with tf.Graph().as_default() as tf_graph:
         tf.set_random_seed(SEED)
@@ -163,7 +176,7 @@ def run(
                     op.lower = functools.partial(_lower_conv3d_by_definition, op)
         lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl})
         slices = {name: lowering.tensors[y].to_laid_out_tensor().tensor_list for name, y in results.items()}
-        exported = {f"export of {name}": lowering.export_to_tf_tensor(y) for name, y in results.items()}
+        exported = {f"export of {name}": lowering.export_to_tf_tensor(y) for name, y in results.items() if exports}
         held = {name: lowering.variables[v].laid_out_tensor.tensor_list for name, v in variables.items()}
         descent = None if is_uneven else _Descent(lowering, list(moved), rate, momentum)
         assert_nothing_is_kept(tf_graph)

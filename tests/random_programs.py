@@ -1,6 +1,7 @@
 """Random mtf programs and random legal layouts for them."""
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from mtf_hetero import Layout, layers, mtf, tf
 
 MAX_ELEMENTS = 4000
+MAX_PROCESSORS = 9
 
 
 class Program:
@@ -184,7 +186,9 @@ class Program:
 def random_layout(seed: int, graph: Any) -> Layout:
     """A random layout that is legal for every tensor of a graph, over one to three mesh axes."""
     rng = np.random.default_rng([seed, 1])
-    mesh = {axis: int(rng.integers(1, 4)) for axis in ("x", "y", "z")[: rng.integers(1, 4)]}
+    mesh: dict[str, int] = {}
+    for axis in ("x", "y", "z")[: rng.integers(1, 4)]:
+        mesh[axis] = int(rng.integers(1, min(3, MAX_PROCESSORS // math.prod(mesh.values())) + 1))
     shares = {axis: rng.integers(1, 9, count).tolist() for axis, count in mesh.items()}
     shapes = [tensor.shape for op in graph.operations for tensor in op.outputs]
     whole = set().union(*map(_window_names, graph.operations))

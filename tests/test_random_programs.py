@@ -19,16 +19,11 @@ def refusal(seed):
         graph = mtf.Graph()
         program(oracle.Feed(mtf.Mesh(graph, "mesh"), tf.float64))
         layout = random_layout(seed, graph)
-    momentum = oracle.MOMENTUM * (seed % 2)
-    reference = oracle.one_device(program, momentum=momentum)
+    options = {"momentum": oracle.MOMENTUM * (seed % 2), "exports": False}
+    reference = oracle.one_device(program, **options)
+    kind = (*oracle.KINDS, oracle.MIXED)[seed // 2 % 4]
     try:
-        uneven = oracle.run(
-            program,
-            lambda: oracle.mesh_impl_of(layout),
-            tf.float64,
-            kind=(*oracle.KINDS, oracle.MIXED)[seed // 2 % 4],
-            momentum=momentum,
-        )
+        uneven = oracle.run(program, lambda: oracle.mesh_impl_of(layout), tf.float64, kind=kind, **options)
     except (NotImplementedError, ValueError) as error:
         return str(error)
     try:
