@@ -1,6 +1,7 @@
 """Checkpoints that are damaged: one file at a time, and all of them."""
 
 import dataclasses
+import os
 import pathlib
 import re
 import shutil
@@ -34,8 +35,8 @@ def flip(path: pathlib.Path, place: float) -> None:
 DAMAGES: Mapping[str, Callable[[pathlib.Path], None]] = MappingProxyType(
     {
         "truncated": _truncate,
-        "emptied": lambda path: path.write_bytes(b"") and None,
-        "deleted": pathlib.Path.unlink,
+        "emptied": lambda path: os.truncate(path, 0),
+        "deleted": os.unlink,
         "first byte flipped": lambda path: flip(path, 0.0),
         "byte in the middle flipped": lambda path: flip(path, 0.5),
         "byte at three quarters flipped": lambda path: flip(path, 0.75),
@@ -94,7 +95,8 @@ def carry_out(made: Made, name: str, damage: str, directory: pathlib.Path) -> di
     after = checkpoints.digests(directory)
     row = {"file": name, "damage": damage, "whole": whole, "begun": begun[0] if begun else None, "exit_code": code}
     passed_over = [line for line in process.said if f"model.ckpt-{newest}" in line]
-    row["line"] = (passed_over or process.said or [""])[-1].strip()
+    line = (passed_over or process.said or [""])[-1].strip()
+    row |= {"line": line.replace(str(directory), "DIR"), "passed_over": len(passed_over)}
     failures = _judge_refusal(process, code) if whole is None else []
     if whole is not None:
         failures += [f"exit code {code}, not 0: {' | '.join(process.said[-2:])}"] if code != 0 else []

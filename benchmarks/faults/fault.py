@@ -24,6 +24,8 @@ LENET = (
 )
 ENDLESS = ("--train_epochs=100000", "--save_checkpoints_secs=1")
 TRAINED_STEPS = (3, 6)  # of the checkpoints that a fault may find
+_HERE = "DIR"  # a fault's directory, in rows
+_LINE_LENGTH = 600
 _SECONDS = 120.0
 _MAKING_SECONDS = 180.0
 
@@ -122,10 +124,12 @@ class Fault:
         except (TooLateError, RuntimeError, OSError) as error:
             outcome = Outcome(failures=[str(error)], seconds=time.monotonic() - begin)
         row = {"done": self.done, "exit_code": outcome.exit_code, "seconds": outcome.seconds, "kept": outcome.kept}
-        row |= {"line": (list(outcome.lines) or [""])[-1][:600], "lines": len(outcome.lines)}
+        row |= {"line": (list(outcome.lines) or [""])[-1], "lines": len(outcome.lines)}
         if outcome.skipped:
             return {**row, "skipped": outcome.skipped, "failures": []}
-        return {**row, "failures": [*outcome.failures, *self._failures(outcome)]}
+        failures = [*outcome.failures, *self._failures(outcome)]
+        row["line"] = row["line"].replace(str(directory), _HERE)[:_LINE_LENGTH]
+        return {**row, "failures": [failure.replace(str(directory), _HERE) for failure in failures]}
 
     def _failures(self, outcome: Outcome) -> list[str]:
         codes = self.exit_code if isinstance(self.exit_code, tuple) else (self.exit_code,)

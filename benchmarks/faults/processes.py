@@ -38,7 +38,7 @@ class _Lines:
         self._thread.start()
 
     def _read(self, stream: IO[str]) -> None:
-        with contextlib.suppress(ValueError):  # closed meanwhile
+        with stream:
             for line in stream:
                 with self.news:
                     self.lines.append(line.rstrip("\n"))

@@ -4,6 +4,7 @@ import functools
 import pathlib
 import signal
 import time
+from typing import Any
 
 from benchmarks.faults import checkpoints, fault
 from benchmarks.faults.fault import ENDLESS, LENET, Fault, Outcome, Shared
@@ -70,7 +71,7 @@ def _faults() -> list[Fault]:
     found = []
     for number, code in _SIGNALS.items():
         name = signal.Signals(number).name
-        expected = {"exit_code": code, "says": "stopped: "}
+        expected: Any = {"exit_code": code, "says": "stopped: "}
         for when, done, carry_out in (
             ("while it starts", f"{name} after {_IMPORTING_SECONDS} s, while TensorFlow is imported", _early),
             ("before the first step", f"{name} once training has said what it is about to do", _before_the_first_step),

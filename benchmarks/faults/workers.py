@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import psutil
 
@@ -195,8 +196,8 @@ def _answers(address: str, port: int) -> bool:
         return False
 
 
-_STOPPED: Mapping = {"exit_code": 130, "says": "stopped: "}
-_BROKEN = {
+_STOPPED: Mapping[str, Any] = {"exit_code": 130, "says": "stopped: "}
+_BROKEN: Mapping[str, Any] = {
     "no JSON": ("{", "TF_CONFIG"),
     "no worker": ({"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}, "TF_CONFIG"),
     "a task that is not there": (
