@@ -3,14 +3,11 @@
 It knows nothing of what mtf_hetero makes of them, which it judges.
 """
 
-import functools
 import hashlib
 import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
-
-from models import quiet
 
 _INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
 
@@ -21,20 +18,15 @@ def steps(directory: pathlib.Path) -> list[int]:
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
-@functools.cache
-def _tensorflow() -> Any:
-    with quiet.stderr_held_back():
-        from mtf_hetero import tf  # slow to import: not until it is needed
-    return tf
-
-
 def values(directory: pathlib.Path, step: int) -> dict[str, Any]:
     """All tensors of a checkpoint, as NumPy has them.
 
     Raises:
       Exception: it is damaged; TensorFlow's reader has a number of errors for that.
     """
-    reader: Any = _tensorflow().train.NewCheckpointReader(str(directory / f"model.ckpt-{step}"))
+    from mtf_hetero import tf  # slow to import, and not needed to list the faults
+
+    reader: Any = tf.train.NewCheckpointReader(str(directory / f"model.ckpt-{step}"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
