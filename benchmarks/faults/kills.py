@@ -69,7 +69,7 @@ def choose_kills(count: int, calls: int, rng: random.Random) -> list[Kill]:
       rng: the source of randomness.
     """
     kills = [Kill(CALL, number=number + 1, when=when) for number in range(calls) for when in ("before", "after")]
-    kills = rng.sample(kills, min(len(kills), count // 2))
+    kills = rng.sample(kills, min(len(kills), count * 3 // 4))
     while len(kills) < count:
         kind = rng.choices([MOMENT, START, START_CALL], [6, 1, 1] if calls else [6, 2, 0])[0]
         window = {MOMENT: _WINDOW_SECONDS, START: _START_WINDOW_SECONDS, START_CALL: 0.0}[kind]
@@ -198,8 +198,8 @@ class Chain:
 
 def _kind(path: str) -> str:
     """The kind of a file below a model directory: its name without steps, numbers of parts and random letters."""
-    name = re.sub(r"-\d+", "-N", path)
-    return re.sub(r"(tempstate|\.tmp|tmp)[0-9a-z_]+", r"\1", name.replace("00000", "N"))
+    name = re.sub(r"(_temp|tempstate|\.tmp)-?[0-9a-f]+", r"\1", path)
+    return re.sub(r"\d+(?=-of-|/|\.|_|$)", "N", name)
 
 
 def final_values(directory: pathlib.Path, steps: int) -> dict[str, Any]:

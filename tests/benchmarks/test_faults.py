@@ -73,6 +73,18 @@ def test_kills_hit_each_call_of_a_save():
     assert tuple(LAYOUTS) == kills.LAYOUTS
 
 
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("model.ckpt-15.data-00000-of-00003", "model.ckpt-N.data-N-of-N"),
+        ("model.ckpt-15_temp-bb76e0d0/model.ckpt-15_temp/part-00000-of-00003.index.tempstate13468", None),
+        ("checkpoint.tmpd08b1d30a2", "checkpoint.tmp"),
+    ],
+)
+def test_the_kind_of_a_file(path, kind):
+    assert kills._kind(path) == (kind or "model.ckpt-N_temp/model.ckpt-N_temp/part-N-of-N.index.tempstate")
+
+
 def test_the_lines_of_a_process():
     code = (
         "import sys; print('one'); print('I1122 step 1', 'I0000 native', 'w', sep='\\n', file=sys.stderr); sys.exit(3)"
