@@ -199,7 +199,7 @@ class Chain:
 def _kind(path: str) -> str:
     """The kind of a file below a model directory: its name without steps, numbers of parts and random letters."""
     name = re.sub(r"(_temp|tempstate|\.tmp)-?[0-9a-f]+", r"\1", path)
-    return re.sub(r"\d+(?=-of-|/|\.|_|$)", "N", name)
+    return re.sub(r"(?<=-)\d+", "N", name)
 
 
 def final_values(directory: pathlib.Path, steps: int) -> dict[str, Any]:
