@@ -140,7 +140,8 @@ class Fault:
             found.append(f"exit code {outcome.exit_code}, not {' or '.join(map(str, codes))}")
         if not self.lines[0] <= len(outcome.lines) <= self.lines[1]:
             wanted = " to ".join(map(str, sorted(set(self.lines))))
-            found.append(f"{len(outcome.lines)} lines on the standard error, not {wanted}")
+            others = " | ".join(outcome.lines[:-1])[:_LINE_LENGTH]
+            found.append(f"{len(outcome.lines)} lines on the standard error, not {wanted}: {others or last}")
         says = self.says.replace("{pid}", str(outcome.pid))
         if says not in last:
             found.append(f"the line does not say {says!r}")

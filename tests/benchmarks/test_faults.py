@@ -86,9 +86,7 @@ def test_the_kind_of_a_file(path, kind):
 
 
 def test_the_lines_of_a_process():
-    code = (
-        "import sys; print('one'); print('I1122 step 1', 'I0000 native', 'w', sep='\\n', file=sys.stderr); sys.exit(3)"
-    )
+    code = "import sys; print('one'); print('I1122 step 1', '===', 'x', '===', 'I0000 native', 'w', sep='\\n', file=sys.stderr); sys.exit(3)"
     with Process(["-c", code]) as process:
         assert process.await_line("o.e", of="out", seconds=30) == 0
         with pytest.raises(TooLateError, match="ended without the line 'two'; its last: I0000 native | w"):
@@ -110,7 +108,7 @@ GOOD = Outcome(2, (), ["error: process 7 has it"], 0.1, pid=7)
         (GOOD, []),
         (Outcome(None, (), GOOD.lines, pid=7), ["it did not end"]),
         (Outcome(1, (), GOOD.lines, pid=7), ["exit code 1, not 2"]),
-        (Outcome(2, (), ["noise", *GOOD.lines], pid=7), ["2 lines on the standard error, not 1"]),
+        (Outcome(2, (), ["noise", *GOOD.lines], pid=7), ["2 lines on the standard error, not 1: noise"]),
         (Outcome(2, (), GOOD.lines, pid=8), ["the line does not say 'process 8'"]),
         (Outcome(2, (), ["process 7"], pid=7), ["the line begins with neither error: nor stopped:"]),
         (Outcome(2, (), GOOD.lines, pid=7, failures=["changed"]), ["changed"]),
