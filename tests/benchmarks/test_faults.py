@@ -86,7 +86,8 @@ def test_the_kind_of_a_file(path, kind):
 
 
 def test_the_lines_of_a_process():
-    code = "import sys; print('one'); print('I1122 step 1', '===', 'x', '===', 'I0000 native', 'w', sep='\\n', file=sys.stderr); sys.exit(3)"
+    lines = ["I1122 step 1", "===", "quoted", "===", "I0000 native", "w"]
+    code = f"import sys; print('one'); print(*{lines}, sep=chr(10), file=sys.stderr); sys.exit(3)"
     with Process(["-c", code]) as process:
         assert process.await_line("o.e", of="out", seconds=30) == 0
         with pytest.raises(TooLateError, match="ended without the line 'two'; its last: I0000 native | w"):
