@@ -28,6 +28,7 @@ _START_WINDOW_SECONDS = 1.5  # graph, session and restore take as long
 _WINDOW_SECONDS = 1.0
 _SOURCE = pathlib.Path(__file__).with_name("kill_at_call.c")
 
+BEFORE_FIRST_STEP = "before the first step"
 MOMENT, START, CALL, START_CALL = "moment", "start", "call", "start call"
 
 
@@ -192,7 +193,7 @@ class Chain:
             return f"{kill.when} {calls[-1]}" if len(calls) == kill.number else "no such call"
         words = [line.split()[0] for line in process.out if line.strip()]
         if "begun" not in words:
-            return "before the first step"
+            return BEFORE_FIRST_STEP
         return "while saving" if words[-1] == "saving" else "between two saves"
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -14,8 +15,8 @@ from typing import IO, Any
 from benchmarks.rows import ROOT
 
 # What training logs while all is well, lines of Python's absl, which have a date, where native ones have 0000; and its
-# answer to a signal
-_PROGRESS = re.compile(r"^I(?!0000)\d{4} |^W\d{4} .*: this step will be finished")
+# answers to signals
+_PROGRESS = re.compile(r"^I(?!0000)\d{4} |^W\d{4} .*\bSIG(INT|TERM|HUP)( again)?: ")
 _RULE = re.compile(r"^=+$")  # before and after the lines of an error that TensorFlow logs as progress
 TRAIN = ("-m", "models.train")
 WORKER = ("-m", "mtf_hetero.worker")
@@ -132,6 +133,14 @@ class Process:
             if self._popen.poll() is not None:
                 reader.join(5.0)
                 ended = True
+
+    def await_file(self, name: str, seconds: float = 60.0) -> None:
+        """Waits until the process has mapped a file, a library, whose path contains a name."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.wait_briefly():
+            if name in pathlib.Path(f"/proc/{self.pid}/maps").read_text(encoding="utf-8"):
+                return
+        raise TooLateError(f"the process has not loaded {name}; its last: {' | '.join(self.said[-2:])}")
 
     def wait_briefly(self) -> bool:
         """Waits for a moment; returns whether the process still runs."""

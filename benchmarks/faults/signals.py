@@ -13,7 +13,6 @@ from benchmarks.faults.workers import Worker, about_workers, train_on
 
 _SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 _TRIES = 3
-_IMPORTING_SECONDS = 1.5
 _END_SECONDS = 60.0
 _PAUSES_SECONDS = (0.05, 0.5)  # between two signals
 
@@ -24,7 +23,7 @@ def _start(directory: pathlib.Path, *flags: str) -> Process:
 
 def _early(number: int, directory: pathlib.Path, shared: Shared) -> Outcome:
     with _start(directory) as process:
-        time.sleep(_IMPORTING_SECONDS)
+        process.await_file("libtensorflow")
         process.send(number)
         return fault.end(process, _END_SECONDS)
 
@@ -73,7 +72,7 @@ def _faults() -> list[Fault]:
         name = signal.Signals(number).name
         expected: Any = {"exit_code": code, "says": "stopped: "}
         for when, done, carry_out in (
-            ("while it starts", f"{name} after {_IMPORTING_SECONDS} s, while TensorFlow is imported", _early),
+            ("while it starts", f"{name} while TensorFlow is imported", _early),
             ("before the first step", f"{name} once training has said what it is about to do", _before_the_first_step),
             ("in the middle", f"{name} at step 30; then resumed", _in_the_middle),
         ):

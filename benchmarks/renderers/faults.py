@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks import figures
 from benchmarks.cases.faults import DAMAGE, FAULTS, KILLS
+from benchmarks.faults.kills import BEFORE_FIRST_STEP
 from benchmarks.renderers import markdown
 
 Row = Mapping[str, Any]
@@ -44,17 +45,20 @@ def _where(rows: Sequence[Row]) -> Mapping[str, int]:
     return collections.Counter(hit for row in rows for hit in row["hits"])
 
 
+def _without_file(hit: str) -> str:
+    """Where a kill hit, but for the file that the call is about."""
+    return " ".join(hit.split()[:2]) if hit.startswith(("before ", "after ")) and hit != BEFORE_FIRST_STEP else hit
+
+
 def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
-    """How many kills hit where; without the files that the calls are about."""
     found: dict[str, int] = collections.Counter()
     for hit, count in _where(rows).items():
-        found[" ".join(hit.split()[:2]) if hit.startswith(("before ", "after ")) and "step" not in hit else hit] += (
-            count
-        )
+        found[_without_file(hit)] += count
     names = sorted(found, key=lambda name: -found[name])
     figure, ((ax,),) = figures.make(1, 1, width=6.0, height=0.8 + 0.24 * max(len(names), 2))
     ax.barh(names, [found[name] for name in names], color=figures.COLOURS[0], height=0.6)
     ax.invert_yaxis()
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("kills")
     figures.save(figure, path)
 
@@ -83,15 +87,17 @@ def _kills(rows: Sequence[Row]) -> str:
 
 def _damages(rows: Sequence[Row]) -> str:
     good = sum(not row["failures"] for row in rows)
+    changed = sum(failure.startswith("changed") for row in rows for failure in row["failures"])
     lines = []
     for row in rows:
         begun = "refused" if row["exit_code"] == 2 and row["begun"] is None else f"step {row['begun']}"
+        begun = f"**{begun}: failed**" if row["failures"] else begun
         lines.append([_cell(row["file"]), row["damage"], begun, _cell(row["line"] if row["passed_over"] else "")])
     return "\n\n".join(
         [
             "## Damaged checkpoints",
             f"**{len(rows)} damages: {good} resumed from the newest whole checkpoint, or refused where there was none; "
-            "no older checkpoint was changed.** The line is the one that says what was passed over.",
+            f"{changed} changed an older checkpoint.** The line is the one that says what was passed over.",
             markdown.table(["file", "damage", "resumed from", "its line"], lines),
         ]
     )
