@@ -121,15 +121,20 @@ class Fault:
         begin = time.monotonic()
         try:
             outcome = self.carry_out(directory, shared)
+            failures = [] if outcome.skipped else [*outcome.failures, *self._failures(outcome)]
         except (TooLateError, RuntimeError, OSError) as error:
-            outcome = Outcome(failures=[str(error)], seconds=time.monotonic() - begin)
-        row = {"done": self.done, "exit_code": outcome.exit_code, "seconds": outcome.seconds, "kept": outcome.kept}
-        row |= {"line": (list(outcome.lines) or [""])[-1], "lines": len(outcome.lines)}
-        if outcome.skipped:
-            return {**row, "skipped": outcome.skipped, "failures": []}
-        failures = [*outcome.failures, *self._failures(outcome)]
-        row["line"] = row["line"].replace(str(directory), _HERE)[:_LINE_LENGTH]
-        return {**row, "failures": [failure.replace(str(directory), _HERE) for failure in failures]}
+            outcome = Outcome(seconds=time.monotonic() - begin)
+            failures = [f"{type(error).__name__}: {error}"]
+        return {
+            "done": self.done,
+            "exit_code": outcome.exit_code,
+            "line": (list(outcome.lines) or [""])[-1].replace(str(directory), _HERE)[:_LINE_LENGTH],
+            "lines": len(outcome.lines),
+            "seconds": outcome.seconds,
+            "kept": outcome.kept,
+            "skipped": outcome.skipped,
+            "failures": [failure.replace(str(directory), _HERE) for failure in failures],
+        }
 
     def _failures(self, outcome: Outcome) -> list[str]:
         codes = self.exit_code if isinstance(self.exit_code, tuple) else (self.exit_code,)

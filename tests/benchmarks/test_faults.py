@@ -127,6 +127,6 @@ def test_a_fault_that_cannot_be_carried_out(tmp_path):
         raise TooLateError(f"no line in {directory}")
 
     row = Fault("name", "done", carry_out, exit_code=0).judge(tmp_path / "fault", Shared(tmp_path))
-    assert row["failures"][0] == "no line in DIR"
+    assert row["failures"] == ["TooLateError: no line in DIR"]
     skipped = Fault("name", "done", lambda directory, shared: Outcome(skipped="no root")).judge(tmp_path / "2", None)
     assert (skipped["skipped"], skipped["failures"]) == ("no root", [])
