@@ -17,7 +17,6 @@ from benchmarks.rows import ROOT
 # What training logs while all is well, lines of Python's absl, which have a date, where native ones have 0000; and its
 # answers to signals
 _PROGRESS = re.compile(r"^I(?!0000)\d{4} |^W\d{4} .*\bSIG(INT|TERM|HUP)( again)?: ")
-_RULE = re.compile(r"^=+$")  # before and after the lines of an error that TensorFlow logs as progress
 TRAIN = ("-m", "models.train")
 WORKER = ("-m", "mtf_hetero.worker")
 PROFILE = ("-m", "mtf_hetero.profile")
@@ -101,13 +100,7 @@ class Process:
     @property
     def said(self) -> list[str]:
         """Lines of the standard error that are no progress of training."""
-        found, quoted = [], False
-        for line in self.err:
-            if _RULE.match(line):
-                quoted = not quoted
-            elif line.strip() and not quoted and not _PROGRESS.match(line):
-                found.append(line)
-        return found
+        return [line for line in self.err if line.strip() and not _PROGRESS.match(line)]
 
     def await_line(self, pattern: str, *, of: str = "err", after: int = 0, seconds: float = 120.0) -> int:
         """The index of the first line, from the index `after` on, in which a pattern is.
