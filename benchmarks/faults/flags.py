@@ -54,6 +54,7 @@ _PROFILE = (
         ("--graph=benchmarks.faults.graphs:nothing", "--layout=hidden:all"),
         "return an mtf.Graph",
     ),
+    ("a number that is none", (_DENSE, "--layout=hidden:all", "--repeats=many"), "--repeats"),
     ("a rule that is no pair", (_DENSE, "--layout=hidden", "--devices=cpu:0,cpu:1"), "hidden"),
     ("an unknown device", (_DENSE, "--layout=hidden:all", "--devices=tpu:0"), "tpu:0"),
     ("a worker that is not there", (_DENSE, "--layout=hidden:all", "--workers=127.0.0.1:1"), "127.0.0.1:1"),
@@ -63,6 +64,7 @@ _DATA = (
     ("an unknown set", ("prepare", "mnist60k", "--from={here}"), "mnist60k"),
     ("a source that is not there", ("prepare", "mnist", "--from={here}/none", "--data_dir={here}"), "none"),
     ("a source without the set", ("prepare", "mnist", "--from={here}", "--data_dir={here}"), "{here}"),
+    ("a number that is none", ("simulate", "{here}/set", "--train=many"), "--train"),
     ("no volume", ("simulate", "{here}/set", "--train=0"), "train"),
     ("volumes that are no file of volumes", ("convert", "{here}/set", "--from", "/proc/version"), "/proc/version"),
 )
