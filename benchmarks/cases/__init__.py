@@ -7,6 +7,7 @@ from benchmarks.cases.accounting import Accounting
 from benchmarks.cases.base import Case
 from benchmarks.cases.cluster_curve import ClusterCurve
 from benchmarks.cases.cosmology import Cosmology
+from benchmarks.cases.faults import Faults
 from benchmarks.cases.heterogeneous import Heterogeneous
 from benchmarks.cases.learning_curve import LearningCurve
 from benchmarks.cases.lowering import Lowering
@@ -26,6 +27,7 @@ _ALL = (
     Spatial(),
     Cosmology(),
     Segmentation(),
+    Faults(),
 )
 CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in _ALL})
 

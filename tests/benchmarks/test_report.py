@@ -184,6 +184,24 @@ def write_segmentation(directory):
     Writer("segmentation", directory).write("unet3d_small", volume_row(**row))
 
 
+def write_faults(directory):
+    writer = Writer("faults", directory)
+    row = {"part": "kills", "kills": 20, "resumed": 20, "from_newest": 20, "from_zero": 0, "steps": 9, "failures": []}
+    hits = ["before rename model.ckpt-N.index", "while saving", "before the first step"]
+    writer.write("kills/1", {**row, "hits": hits, "error": 1e-16})
+    lost = {"from_newest": 19, "from_zero": 1, "failures": ["begun at step 0, not 9"]}
+    writer.write("kills/2", {**row, **lost, "hits": hits[:1] * 2, "error": 3e-16})
+    row = {"part": "damage", "file": "model.ckpt-9.index", "exit_code": 0, "begun": 6, "failures": []}
+    line = {"line": "model.ckpt-9 | damaged: passed over", "passed_over": 1}
+    writer.write("damage/model.ckpt-9.index truncated", {**row, **line, "damage": "truncated"})
+    row = {"part": "faults", "exit_code": 2, "seconds": 0.5, "kept": "steps 3, 6", "failures": []}
+    row |= {"done": "`--speed=3`", "line": "error: Unknown flag"}
+    writer.write("faults/flags/an unknown flag", row)
+    hung = {"done": "frozen", "exit_code": None, "line": "", "kept": "", "failures": ["it did not end"]}
+    writer.write("faults/workers/frozen", {**row, **hung})
+    writer.write("faults/disk/full", {**row, "done": "a full disk", "skipped": "only root can mount"})
+
+
 WRITE = {
     "one_device": write_one_device,
     "accounting": write_accounting,
@@ -195,8 +213,20 @@ WRITE = {
     "cosmology": write_cosmology,
     "segmentation": write_segmentation,
     "spatial": write_spatial,
+    "faults": write_faults,
 }
 EXPECTED = {
+    "faults": [
+        "**2 of 6 failed:**\n\n- kills/2: `begun at step 0, not 9`\n- faults/workers/frozen: `it did not end`",
+        "**40 kills: 40 resumed, 1 from step 0 though there was a whole checkpoint, 39 from the newest whole",
+        "by: at most 3.0e-16.",
+        "| `before rename model.ckpt-N.index` | 3 |",
+        "**1 damages: 1 resumed from the newest whole checkpoint",
+        "| `model.ckpt-9.index` | truncated | step 6 | `model.ckpt-9 / damaged: passed over` |",
+        "| `--speed=3` | 2 | `error: Unknown flag` | 0.5 | steps 3, 6 |",
+        "| frozen | **-: failed** |  | 0.5 | - |",
+        "| a full disk | - | only root can mount | - | not done here |",
+    ],
     "cosmology": [
         "Two logical devices of one CPU hold 4 and 2 planes of each volume. A step takes 1.5 (1 to 2) s.",
         "| omega_m | 0.0333 | 0 | 0.00667 | 0.00 | 1.00 | 0.96 |",

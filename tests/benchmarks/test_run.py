@@ -21,6 +21,7 @@ ONLY = {  # the rest takes the same ways, or minutes
     "one_device": ["--only=toy_vgg"],
     "lowering": ["--only=filters/4"],
     "spatial": ["--only=conv"],
+    "faults": ["--only=faults/"],
 }
 SETTINGS = ("seed", "warmup", "steps", "repeats", "shares", "layout")
 
@@ -92,6 +93,7 @@ def test_a_case_in_small(case, tmp_path):
         "spatial": check_spatial,
         "cosmology": check_cosmology,
         "segmentation": check_segmentation,
+        "faults": check_faults,
     }
     check[case]({row["variant"]: row for row in found})
 
@@ -181,6 +183,26 @@ def check_splitbrain(found):
     assert ways["data parallel"]["weight_bytes"][0] > max(ways["hybrid 1 x 2"]["weight_bytes"])
     modelled = ways["hybrid 1 x 2, modelled"]
     assert modelled["sent_bytes"] > 0 and "peak_bytes" not in modelled
+
+
+def check_faults(found):
+    row = found.pop("faults/flags/train: an unknown flag")
+    assert (row["exit_code"], row["lines"], row["failures"]) == (2, 1, [])
+    assert row["line"].startswith("error: Unknown command line flag 'speed'")
+    (row,) = found.values()
+    assert row["failures"] == []
+
+
+@pytest.mark.slow
+def test_kills_and_damage_in_small(tmp_path):
+    for only in ("kills", "damage"):
+        done = run("faults", "--toy", f"--out={tmp_path}", f"--only={only}")
+        assert done.returncode == 0, done.stderr
+    kills, *damages = rows.read(tmp_path / "faults.jsonl", toy=True)
+    assert kills["kills"] == kills["resumed"] == kills["from_newest"] == len(kills["hits"]) == 3
+    assert kills["error"] <= 1e-9
+    assert [row["whole"] for row in damages] == [None, 6]
+    assert not any(row["failures"] for row in (kills, *damages))
 
 
 def check_cosmology(found):

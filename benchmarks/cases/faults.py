@@ -1,0 +1,160 @@
+"""Faults: what goes wrong is said in one line, ends with the documented exit code, and loses nothing.
+
+    python -m benchmarks.run faults
+    python -m benchmarks.run faults --only="SIGTERM twice"
+
+* kills: so many times kill -9 of a tiny run in float64, at random moments and before and after every rename, unlink,
+  sync and opening of a file of a save (a library made of kill_at_call.c stops TensorFlow's own calls too; without a C
+  compiler all are at random moments). Each run that follows has another layout. An independent reader says which
+  checkpoint is the newest whole one; the next run must begin there, and the last one end with the values of one device
+  that nothing happened to.
+* damage: each file that a run resumes from is truncated, emptied, deleted, or has a byte changed, and all of them at
+  once.
+* faults: the binaries meet wrong flags, signals, lost and foreign workers, damaged data and full disks.
+
+Time: 25 minutes on two cores, 20 of them for the kills. Expected: no failure.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import pathlib
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
+
+from benchmarks.cases.base import Case, progress
+from benchmarks.faults import damage, data_sets, disk, flags, kills, processes, signals, workers
+from benchmarks.faults.fault import Fault, Shared
+from benchmarks.rows import Writer
+
+PARTS: Mapping[str, Sequence[Fault]] = {
+    "flags": flags.FAULTS,
+    "signals": signals.FAULTS,
+    "workers": workers.FAULTS,
+    "data": data_sets.FAULTS,
+    "disk": disk.FAULTS,
+}
+KILLS, DAMAGE, FAULTS = "kills", "damage", "faults"
+_DONE = {f"{FAULTS}/{part}/{fault.name}": fault for part, faults in PARTS.items() for fault in faults}
+_TOY_FAULTS = ("flags/train: an unknown flag", "flags/train: a file as model directory")
+
+Task = Callable[[], Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Faults(Case):
+    """The case.
+
+    Args:
+      repeats: kills in all.
+      chain: kills of the runs in one model directory.
+      calls: calls of a save at which it is killed; None: as many as there are.
+      damages: how many of the damages are done; None: all.
+      parallel: how many things are done at a time.
+    """
+
+    name: ClassVar[str] = "faults"
+    summary: ClassVar[str] = "killed, damaged, cut off: what is said, and what is left"
+
+    repeats: int = 200
+    chain: int = 20
+    calls: int | None = None
+    damages: int | None = None
+    parallel: int = 2
+
+    def variants(self) -> tuple[str, ...]:
+        chains = tuple(f"{KILLS}/{number + 1}" for number in range(-(-self.repeats // self.chain)))
+        faults = tuple(name for name in _DONE if not self.toy or name.partition("/")[2] in _TOY_FAULTS)
+        return (*chains, DAMAGE, *faults)
+
+    def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
+        processes.heed_interrupts()
+        with tempfile.TemporaryDirectory(prefix="faults_") as made, self._pool() as pool:
+            directory = pathlib.Path(made)
+            shared = Shared(directory / "shared")
+            tasks: dict[str, Task] = {
+                name: functools.partial(_DONE[name].judge, directory / f"fault_{number}", shared)
+                for number, name in enumerate(variants)
+                if name in _DONE
+            }
+            self._write_each(pool, tasks, writer)
+            if DAMAGE in variants:
+                self._damage(pool, directory, writer)
+            chains = [name for name in variants if name.startswith(f"{KILLS}/")]
+            if chains:
+                self._kill(pool, directory, chains, writer)
+
+    @contextmanager
+    def _pool(self) -> Iterator[concurrent.futures.Executor]:
+        with concurrent.futures.ThreadPoolExecutor(self.parallel) as pool:
+            try:
+                yield pool
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                processes.close_all()
+                raise
+
+    def _write_each(self, pool: concurrent.futures.Executor, tasks: Mapping[str, Task], writer: Writer) -> None:
+        """Writes a row for each task as soon as it is done."""
+        futures = {pool.submit(task): variant for variant, task in tasks.items()}
+        with progress(len(futures), "faults") as bar:
+            for future in concurrent.futures.as_completed(futures):
+                variant = futures[future]
+                writer.write(variant, {**self._settings(), "part": variant.partition("/")[0], **future.result()})
+                bar.update()
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "repeats": self.repeats,
+            "warmup": 0,
+            "steps": 0,
+            "layout": "several",
+            "shares": "several",
+            "devices": ["cpu:0", "cpu:1", "cpu:2"],
+        }
+
+    def _damage(self, pool: concurrent.futures.Executor, directory: pathlib.Path, writer: Writer) -> None:
+        made = damage.Made.by_training(directory / "undamaged")
+        found = [(damage.ALL, "truncated"), *made.cases()]
+        tasks = {
+            f"{DAMAGE}/{file} {kind}": functools.partial(
+                damage.carry_out, made, file, kind, directory / f"damaged_{number}"
+            )
+            for number, (file, kind) in enumerate(found[: self.damages])
+        }
+        self._write_each(pool, tasks, writer)
+
+    def _kill(
+        self, pool: concurrent.futures.Executor, directory: pathlib.Path, chains: Sequence[str], writer: Writer
+    ) -> None:
+        library = kills.compile_killer(directory)
+        calls = self.calls
+        if library is None:
+            calls = 0
+        elif calls is None:
+            calls = len(kills.count_calls(directory / "counted", library))
+        chosen = kills.choose_kills(self.repeats, calls, random.Random(self.seed))
+        lots = {f"{KILLS}/{i // self.chain + 1}": chosen[i : i + self.chain] for i in range(0, len(chosen), self.chain)}
+        expected = {
+            length: kills.final_values(directory / f"expected_{length}", kills.total_steps(length))
+            for length in {len(lots[name]) for name in chains}
+        }
+        tasks = {
+            name: functools.partial(
+                kills.run_chain,
+                directory / f"chain_{number}",
+                library,
+                lots[name],
+                expected[len(lots[name])],
+                number % len(kills.LAYOUTS),
+            )
+            for number, name in enumerate(chains)
+        }
+        self._write_each(pool, tasks, writer)
+
+    def make_toy(self) -> Self:
+        return dataclasses.replace(self, toy=True, repeats=3, calls=4, damages=2)
