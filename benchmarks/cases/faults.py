@@ -12,7 +12,7 @@
   once.
 * faults: the binaries meet wrong flags, signals, lost and foreign workers, damaged data and full disks.
 
-Time: 25 minutes on two cores, 20 of them for the kills. Expected: no failure.
+Time: 35 to 40 minutes on two cores, half of them for the kills. Expected: no failure.
 """
 
 import concurrent.futures
