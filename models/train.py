@@ -21,10 +21,13 @@ and save; the same command with the same --model_dir resumes, on any other layou
 
 Exit codes: 0, or 2 for a wrong flag or value, a damaged data set, a worker that belongs to another training, or a
 directory in which another run is training or no checkpoint is whole (one line says which), 1 for a loss that is not a
-number or a full disk, 129 after SIGHUP, 130 after Ctrl-C and 143 after SIGTERM.
+number or a full disk, 129 after SIGHUP, 130 after Ctrl-C, 141 where the standard output is a pipe that nobody reads any
+more, and 143 after SIGTERM.
 """
 
 import contextlib
+import os
+import sys
 from collections.abc import Sequence
 
 from absl import app, flags
@@ -218,6 +221,9 @@ def main(argv: Sequence[str]) -> int:
             return run.train()
     except KeyboardInterrupt:
         code = 130
+    except BrokenPipeError:  # nobody reads the standard output any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
     except SystemExit as end:  # after SIGHUP or SIGTERM; mtf_hetero.Estimator has saved
         if end.code not in leaving.EXIT_CODES:
             raise
@@ -227,6 +233,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    command_line.open_standard_streams()
     try:
         app.run(main, flags_parser=command_line.parse_flags)
     except SystemExit as end:

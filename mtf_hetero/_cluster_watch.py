@@ -6,6 +6,7 @@ with the error that MonitoredSession recovers from.
 """
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,11 @@ from mtf_hetero._compat import tf
 
 _AGAIN = "answers again; training goes on from the last checkpoint"
 _ANEW = "was started anew; training goes on from the last checkpoint"
+
+
+def _is_not_of_the_session(record: logging.LogRecord) -> bool:
+    """Whether a log line is none of MonitoredSession's own, many lines long, on what the watch says in one."""
+    return not str(record.msg).startswith("An error was raised")
 
 
 class WorkerWatch(tf.train.SessionRunHook):
@@ -54,12 +60,15 @@ class WorkerWatch(tf.train.SessionRunHook):
 
     def __enter__(self) -> "WorkerWatch":
         self._done.clear()
+        if self._workers:
+            tf.get_logger().addFilter(_is_not_of_the_session)
         for index in self._workers:
             threading.Thread(target=self._watch, args=(index,), name=f"worker_{index}_watch", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
+        tf.get_logger().removeFilter(_is_not_of_the_session)
         with self._lock:
             self._session = None
 

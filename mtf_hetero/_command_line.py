@@ -23,6 +23,20 @@ def say(error: object) -> None:
     sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
 
 
+def open_standard_streams() -> None:
+    """Opens those of the three standard streams that are closed, as by `2>&-`, on nothing. Call it first.
+
+    Python has None in their places, and the next file that is opened gets their numbers.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - for good
+
+
 @contextlib.contextmanager
 def stderr_held_back() -> Iterator[None]:
     """Sends file descriptor 2 to a temporary file; after an error that is none of the user's, shows what came.

@@ -24,6 +24,7 @@ from mtf_hetero._estimator_schedule import train_and_evaluate
 from mtf_hetero.cluster import WaitingSessionCreator, WorkerClaim, WorkerWatch, check_reachable
 from mtf_hetero.hooks import (
     LOSS_COLLECTION_KEY,
+    NanLossHook,
     ProgressHook,
     StopOnSignalHook,
     add_mtf_scalar_summaries,
@@ -199,7 +200,7 @@ class Estimator:
                 listeners=listeners,
             )
             hooks.append(saver)
-        return [tf.train.NanTensorHook(spec.loss), *hooks]
+        return [NanLossHook(spec.loss), *hooks]
 
     def evaluate(
         self,

@@ -1,6 +1,6 @@
 """Hooks for the training loop that TensorFlow lacks: stop on a signal, show progress, summarise mtf's scalars.
 
-All else is in tf.train: StopAtStepHook, NanTensorHook, CheckpointSaverHook, SummarySaverHook, StepCounterHook,
+All else is in tf.train: StopAtStepHook, CheckpointSaverHook, SummarySaverHook, StepCounterHook,
 LoggingTensorHook, ProfilerHook.
 """
 
@@ -142,6 +142,14 @@ class _SignalWatcher:
         os.close(self._write_end)  # the thread then reads the end of the pipe
         self._thread.join()
         os.close(self._read_end)
+
+
+class NanLossHook(tf.train.NanTensorHook):
+    """tf.train.NanTensorHook that leaves it to whoever catches its error to say so."""
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if np.isnan(run_values.results):
+            raise tf.train.NanLossDuringTrainingError
 
 
 class ProgressHook(tf.train.SessionRunHook):

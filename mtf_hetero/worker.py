@@ -167,12 +167,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check(arguments)
         with command_line.stderr_held_back():
             server = _start(arguments)
+            devices = _devices(server)
     except ValueError as error:
         command_line.say(error)
         return command_line.WRONG_USAGE
     host = arguments.host or socket.gethostname()
     sys.stdout.write(
-        f"worker listens on {host}:{server.target.rpartition(':')[2]} with {_devices(server)}\n"
+        f"worker listens on {host}:{server.target.rpartition(':')[2]} with {devices}\n"
         f"warning: TensorFlow's server has no authentication: whoever reaches this port, on any network interface, can "
         f"run code as {_user()}; keep it on a private network, or close the port to others and use a VPN or "
         "an ssh tunnel\n"
@@ -185,6 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    command_line.open_standard_streams()
     code = main()
     sys.stdout.flush()
     os._exit(code)  # TensorFlow cannot stop a server, and may wait for its sessions

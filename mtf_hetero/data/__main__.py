@@ -163,4 +163,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    command_line.open_standard_streams()
     sys.exit(main())
