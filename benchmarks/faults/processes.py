@@ -179,6 +179,7 @@ def close_all() -> None:
 
 
 def heed_interrupts() -> None:
-    """Lets children heed SIGINT where a shell has started this process in the background, which ignores it."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Lets children heed SIGINT, which a shell's background processes ignore, and SIGHUP, which those of nohup do."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)

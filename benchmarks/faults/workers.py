@@ -78,7 +78,8 @@ def train_on(directory: pathlib.Path, *workers: Worker) -> Process:
 
 def about_workers(outcome: Outcome) -> Outcome:
     """Leaves out the documented warnings, that a worker is gone, does not answer, or is back, and native lines."""
-    native = ("E0000 ", "W0000 ")  # of TensorFlow, of the connection that was lost
+    # TensorFlow's, of the connection that was lost
+    native = ("E0000 ", "W0000 ", "Additional GRPC error information", ":UNKNOWN:Error received from peer")
     warnings = [line for line in outcome.lines if line.startswith("W") and "worker " in line]
     outcome.lines = [line for line in outcome.lines if line not in warnings and not line.startswith(native)]
     return outcome
