@@ -180,7 +180,8 @@ class Program:
     def _batch_norm(self, x: Any) -> Any:
         name = next(self._names)
         per = [self._pick(x.shape.dims[:-1]).name] if x.shape.ndims > 2 and self._rng.random() < 0.4 else []
-        return layers.batch_norm(x, training=bool(self._rng.random() < 0.8), per=per, name=f"norm_{name}")
+        y = layers.batch_norm(x, training=bool(self._rng.random() < 0.8), per=per, name=f"norm_{name}")
+        return y + self._feed(next(self._names), x.shape)  # or its means are zero, and rounding decides on the largest
 
 
 def random_layout(seed: int, graph: Any) -> Layout:
