@@ -4,6 +4,7 @@ A name is imported when it is first asked for, so that the programs of the packa
 that are pure arithmetic can be used, before TensorFlow is loaded or without it.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from mtf_hetero import _lazy
@@ -54,3 +55,6 @@ __getattr__, __dir__ = _lazy.attach(
         "tf": "_compat",
     },
 )
+
+# Whoever writes `import mtf_hetero` may go on with `import mesh_tensorflow as mtf`, which does not import by itself
+sys.meta_path.insert(0, _lazy.ImportedBy("mesh_tensorflow", "mtf_hetero._compat"))

@@ -1,6 +1,8 @@
-"""Names of a package that are imported when they are first asked for (PEP 562)."""
+"""Names of a package that are imported when they are first asked for (PEP 562), and what has to be imported before."""
 
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import pkgutil
 import sys
@@ -31,3 +33,31 @@ def attach(package: str, module_of: Mapping[str, str]) -> tuple[Callable[[str], 
         return sorted({*vars(module), *module_of, *(name for name in modules if not name.startswith("_"))})
 
     return __getattr__, __dir__
+
+
+class ImportedBy(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Has a package imported by a module, which makes it importable, whoever imports it first. Goes to sys.meta_path.
+
+    Args:
+      package: its name.
+      by: the module that imports it.
+    """
+
+    def __init__(self, package: str, by: str) -> None:
+        self._package, self._by = package, by
+        self._spec: Any = None
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._package or self._by in sys.modules:  # it is there, or about to import the package
+            return None
+        importlib.import_module(self._by)
+        module = sys.modules[fullname]
+        self._spec = module.__spec__
+        del module.__spec__  # by which the import that is under way would load it once more
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+        return sys.modules[self._package]
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__ = self._spec

@@ -137,3 +137,12 @@ def test_what_tensorflow_says_at_its_start_is_held_back(program, flags, tmp_path
     process = subprocess.run([sys.executable, "-m", program, *flags], capture_output=True, text=True)
     assert process.returncode == 2
     assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["mesh_tensorflow", "mesh_tensorflow.ops", "mesh_tensorflow.transformer.transformer"])
+def test_mesh_tensorflow_can_be_imported_after_the_package(name):
+    said = run(
+        f"import mtf_hetero, {name}, mesh_tensorflow as mtf, importlib\n"
+        "print(mtf is mtf_hetero.mtf, mtf.__spec__.origin == mtf.__file__, mtf.Lowering is mtf.ops.Lowering)"
+    )
+    assert said.splitlines()[-1] == "True True True"
