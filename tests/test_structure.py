@@ -31,7 +31,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat and 
     "collectives": {"partition"},
     "variables": {"collectives"},
     "memory": set(),
-    "checkpoints": set(),
+    "checkpoints": {"_files"},
     "saver": {"checkpoints"},
     "mesh_impl": {"layout", "collectives", "variables"},
     "lowering": {"mesh_impl", "layout", "blocks", "collectives", "layers"},

@@ -101,12 +101,12 @@ class Chain:
 
     Args:
       directory: of the chain; the model directory is in it.
-      library: what `compile_killer` made.
+      killer: what `compile_killer` made.
       first: which of the layouts the first run has.
     """
 
     directory: pathlib.Path
-    library: pathlib.Path | None
+    killer: pathlib.Path | None
     first: int = 0
 
     def __post_init__(self) -> None:
@@ -166,7 +166,7 @@ class Chain:
 
     def _killer(self) -> dict[str, str]:
         self._log.unlink(missing_ok=True)
-        return {"LD_PRELOAD": str(self.library), "KILL_BELOW": str(self.model_dir), "KILL_LOG": str(self._log)}
+        return {"LD_PRELOAD": str(self.killer), "KILL_BELOW": str(self.model_dir), "KILL_LOG": str(self._log)}
 
     def _start(self, steps: int, environment: dict[str, str], pause: float = 0.0) -> Process:
         options = [f"--layout={next(self._layouts)}", f"--steps={steps}", f"--save_steps={SAVE_STEPS}"]

@@ -16,13 +16,15 @@ import secrets
 import shutil
 from collections.abc import Iterator
 
+from mtf_hetero import _files
+
 STATE = "checkpoint"  # where TensorFlow writes which checkpoint is the last
 SET_ASIDE = "set_aside"
 _CHECKSUMS = ".sha256"
 _FILE = re.compile(r"(?P<name>.+)\.(?:index|(?P<data>data-\d{5}-of-\d{5}))")
 _STEP = re.compile(r"(?P<base>.+)-(?P<step>\d+)")
 _TEMPORARY = re.compile(r"(?P<name>.+)_temp(-[0-9a-f]{16})?")
-_TEMPORARY_FILE = re.compile(r".+\.tempstate\d+|(checkpoint|graph\.pbtxt)\.tmp[0-9a-f]{32}")
+_TEMPORARY_FILE = re.compile(r".+\.tempstate\d+|(checkpoint|graph\.pbtxt)\.tmp[0-9a-f]{32}|\.checkpoint\.[0-9a-f]{16}")
 _STATE_LINE = re.compile(r'(?P<key>\w+): (?:"(?P<text>(?:[^"\\]|\\.)*)"|[-+.\w]+)')
 
 
@@ -98,17 +100,7 @@ def _unescape(text: str) -> str:
 
 def write_state(directory: str, text: str, name: str = STATE) -> None:
     """Replaces the file `checkpoint` as a whole."""
-    temporary = os.path.join(directory, f"{name}.tmp{secrets.token_hex(16)}")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, os.path.join(directory, name))
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    _files.write_text(os.path.join(directory, name), text)
     _sync(directory)
 
 
