@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layouts import anatomy
-from layouts.rules import Rules
 from mtf_hetero import Layout, mtf
+from mtf_hetero.layouts import anatomy
+from mtf_hetero.layouts.rules import Rules
 
 
 def batch(

@@ -14,9 +14,9 @@ branches keeps to whichever way its tensors lie.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from layouts import anatomy
-from layouts.rules import Rules
 from mtf_hetero import Layout
+from mtf_hetero.layouts import anatomy
+from mtf_hetero.layouts.rules import Rules
 
 NEGLIGIBLE_WORK = 0.01  # of all multiply-adds: a last layer below this is done whole by every processor
 

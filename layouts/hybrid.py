@@ -17,9 +17,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from layouts import anatomy
-from layouts.rules import Rules
 from mtf_hetero import Layout, mtf, split_by_share
+from mtf_hetero.layouts import anatomy
+from mtf_hetero.layouts.rules import Rules
 
 
 def hybrid(

@@ -17,10 +17,10 @@ import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from layouts import anatomy
-from layouts.filters import alternate
-from layouts.rules import Rules
 from mtf_hetero import Layout, layers, mtf
+from mtf_hetero.layouts import anatomy
+from mtf_hetero.layouts.filters import alternate
+from mtf_hetero.layouts.rules import Rules
 
 BATCH_AXES = ("batch", "data")  # a mesh axis of such a name takes the batch
 LEAST_VALUES = 2048  # per channel, of all examples: below, an exchange takes longer than the part that it saves

@@ -10,8 +10,8 @@ stride 1. The overlapping pools (section 3.4 of 2012) and the dense layers with 
 import dataclasses
 from typing import Any
 
-from models import layers
 from mtf_hetero import mtf
+from mtf_hetero.models import layers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import mtf_hetero.layers
-from models import volume_layers
 from mtf_hetero import mtf
+from mtf_hetero.models import volume_layers
 
 _LAST = 2  # voxels along each edge of the last map
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from models import alexnet, cosmoflow, lenet, marques, paper, resnet, unet3d, vgg
-from models.tasks import Classification, Regression, Segmentation, Task
+from mtf_hetero.models import alexnet, cosmoflow, lenet, marques, paper, resnet, unet3d, vgg
+from mtf_hetero.models.train.tasks import Classification, Regression, Segmentation, Task
 
 
 @dataclasses.dataclass(frozen=True)

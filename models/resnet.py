@@ -12,8 +12,8 @@ of 32, a 3 x 3 convolution of stride 1.
 import dataclasses
 from typing import Any
 
-from models import layers
 from mtf_hetero import mtf
+from mtf_hetero.models import layers
 
 _EXPANSION = 4  # of the filters, by a bottleneck
 

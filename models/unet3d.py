@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import mtf_hetero.layers
-from models import volume_layers
-from models.layers import rename_last
 from mtf_hetero import mtf
+from mtf_hetero.models import volume_layers
+from mtf_hetero.models.layers import rename_last
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ where the paper's, for 224 x 224, begins at 25,088. Its units are the paper's 40
 import dataclasses
 from typing import Any
 
-from models import layers
 from mtf_hetero import mtf
+from mtf_hetero.models import layers
 
 _FILTERS = (64, 128, 256, 512, 512)
 

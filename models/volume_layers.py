@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mtf_hetero.layers
-from models.layers import rename_last
 from mtf_hetero import mtf, tf
+from mtf_hetero.models.layers import rename_last
 
 Initializer = Callable[[int, int], Any]  # from the numbers of inputs and outputs of a unit
 SPATIAL = ("depth", "height", "width")

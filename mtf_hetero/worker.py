@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mtf_hetero import _command_line as command_line
+from mtf_hetero._support import command_line
 
 _MAX_CPUS = 128
 _NAMES_THE_PORT = ("TF_CONFIG", "SLURM_STEP_NUM_TASKS")  # of the environment

@@ -17,10 +17,10 @@ import oracle
 import pytest
 
 import mtf_hetero
-from mtf_hetero import _cluster_guard, mtf, tf, worker
 from mtf_hetero import cluster as cluster_lib
-from mtf_hetero._cluster_probe import Answer, Outcome, ask
-from mtf_hetero.cluster import Cluster, LocalCluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch
+from mtf_hetero import mtf, tf, worker
+from mtf_hetero.cluster import Cluster, LocalCluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch, guard
+from mtf_hetero.cluster.probe import Answer, Outcome, ask
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -129,15 +129,15 @@ def test_a_worker_without_a_device_in_use_need_not_be_there(local):
 
 
 def test_the_limit_is_applied(local):
-    assert local.limits[0] == _cluster_guard.AFFINITY
+    assert local.limits[0] == guard.AFFINITY
     assert len(local.describe()) == 2
     for pid, cores in zip(local.pids, local._cores):
         assert sorted(os.sched_getaffinity(pid)) == cores
-    if local.limits[1] == _cluster_guard.DUTY_CYCLE:
+    if local.limits[1] == guard.DUTY_CYCLE:
         pytest.skip("no control group can be made here")
     directory = pathlib.Path(local.groups[1])
     assert str(local.pids[1]) in (directory / "cgroup.procs").read_text().split()
-    if local.limits[1] == _cluster_guard.QUOTA_V1:
+    if local.limits[1] == guard.QUOTA_V1:
         quota, period = (int((directory / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
     else:
         quota, period = (int(number) for number in (directory / "cpu.max").read_text().split())
@@ -350,7 +350,7 @@ def test_a_worker_that_dies_again_before_it_is_asked_is_named_again(monkeypatch)
             return Answer(Outcome.ANSWERED, status=b"one")
         return Answer(Outcome.REFUSED, "connection refused")
 
-    monkeypatch.setattr("mtf_hetero._cluster_watch.ask", ask)
+    monkeypatch.setattr("mtf_hetero.cluster.watch.ask", ask)
     with watch:
         end = time.monotonic() + 10
         while len(said) < 3 and time.monotonic() < end:
@@ -368,7 +368,7 @@ def watch_until_asked(monkeypatch, answers):
         done.set()
         return Answer(Outcome.ANSWERED, status=b"one")
 
-    monkeypatch.setattr("mtf_hetero._cluster_watch.ask", ask)
+    monkeypatch.setattr("mtf_hetero.cluster.watch.ask", ask)
     with WorkerWatch({4: "127.0.0.1:1"}, report=said.append, interval_seconds=0.001):
         assert done.wait(60)
     return [re.findall("^worker 4 .* (is gone|answers again)", line)[0] for line in said]

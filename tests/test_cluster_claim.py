@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from mtf_hetero import _cluster_claim, _cluster_session, tf
-from mtf_hetero.cluster import LocalCluster, WaitingSessionCreator, WorkerClaim, WorkerHeldError
+from mtf_hetero import tf
+from mtf_hetero.cluster import LocalCluster, WaitingSessionCreator, WorkerClaim, WorkerHeldError, claim
+from mtf_hetero.cluster import session as cluster_session
 
 HOLDER = """
 import sys, time
@@ -30,7 +31,7 @@ def local():
 
 def holder_of(address):
     """Who has a worker, as another process that wants it is told; "" where it is free."""
-    holding = _cluster_claim._Holding(address)
+    holding = claim._Holding(address)
     who = holding.take()
     if not who:
         holding.release()
@@ -110,15 +111,15 @@ def test_a_worker_that_was_started_anew_is_taken_again(local):
     with WorkerClaim([address]):
         before = holder_of(address)
         local.restart(0)
-        assert _cluster_claim.renew([address]) == {}
+        assert claim.renew([address]) == {}
         assert holder_of(address) == before
         local.restart(0)
         with hold([address]) as process:  # which was faster
-            assert f"pid {process.pid} " in _cluster_claim.renew({0: address})[0]
+            assert f"pid {process.pid} " in claim.renew({0: address})[0]
             process.communicate("\n", timeout=60)
-        assert _cluster_claim.renew([address]) == {}
+        assert claim.renew([address]) == {}
     assert holder_of(address) == ""
-    assert _cluster_claim.renew([address]) == {}  # nothing is claimed
+    assert claim.renew([address]) == {}  # nothing is claimed
 
 
 class _Session:
@@ -135,9 +136,9 @@ class _Session:
 def test_training_waits_for_a_worker_that_another_has_taken(monkeypatch):
     answers = [{2: "pid 7 on there"}, {2: "pid 7 on there"}, {}]
     said = []
-    monkeypatch.setattr(_cluster_claim, "renew", lambda workers: answers.pop(0))
-    monkeypatch.setattr(_cluster_session, "ask_all", lambda workers, timeout_seconds: {})
-    monkeypatch.setattr(_cluster_session, "_HELD_SECONDS", 0.01)
+    monkeypatch.setattr(claim, "renew", lambda workers: answers.pop(0))
+    monkeypatch.setattr(cluster_session, "ask_all", lambda workers, timeout_seconds: {})
+    monkeypatch.setattr(cluster_session, "_HELD_SECONDS", 0.01)
     monkeypatch.setattr(tf.logging, "warning", lambda text, *values: said.append(text % values))
     session = WaitingSessionCreator(_Session(), {2: "there:1"}).create_session()
     assert said == [

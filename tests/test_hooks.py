@@ -14,7 +14,7 @@ from estimator_oracle import line_data, log_lines, make, step_of
 
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator import EstimatorSpec
-from mtf_hetero.hooks import ProgressHook
+from mtf_hetero.estimator.hooks import ProgressHook
 
 
 @pytest.fixture(name="log")

@@ -8,7 +8,7 @@ from oracle import check, mesh_impl_of, one_device
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
-from mtf_hetero._layers_sums import channel_sums
+from mtf_hetero.layers.sums import channel_sums
 
 B, H, W, C = (mtf.Dimension(n, s) for n, s in [("b", 5), ("h", 11), ("w", 7), ("c", 5)])
 D3, H3, W3 = (mtf.Dimension(n, s) for n, s in [("d", 8), ("h", 7), ("w", 5)])

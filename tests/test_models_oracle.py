@@ -8,10 +8,11 @@ import pytest
 from oracle import MODEL_TOLERANCE_FLOAT32, TOLERANCE, assert_same, check, mesh_impl_of, one_device, run
 
 import mtf_hetero
-from layouts import LAYOUTS
-from models import MODELS, network
-from models.paper import CIFAR
 from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models import MODELS
+from mtf_hetero.models.paper import CIFAR
+from mtf_hetero.models.train import program as network
 
 TOY = {
     "alexnet": {"size": 8, "config": {"filters": (5, 7, 6, 5, 7), "units": (9, 7)}},

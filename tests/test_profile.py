@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from mtf_hetero import Layout, mtf, profile, speeds, tf
-from mtf_hetero._profile_campaign import sizes_between, sizes_to_measure
-from mtf_hetero._profile_devices import cache_directory, representatives
-from mtf_hetero._profile_link import fit
-from mtf_hetero._profile_run import Point, build_loop, convert_to_loop_config
-from mtf_hetero._profile_work import read
 from mtf_hetero.cluster import Cluster
+from mtf_hetero.profile.hardware import cache_directory, representatives
+from mtf_hetero.profile.link import fit
+from mtf_hetero.profile.schedule import sizes_between, sizes_to_measure
+from mtf_hetero.profile.timing import Point, build_loop, convert_to_loop_config
+from mtf_hetero.profile.work import read
 
 QUICK = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-4, budget_seconds=1e-3)
 OFF = 2  # of TensorFlow's RewriterConfig.Toggle

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mtf_hetero import Layout, layers, mtf, tf
-from mtf_hetero._profile_identity import text_of
-from mtf_hetero._profile_work import read
+from mtf_hetero.profile.identity import text_of
+from mtf_hetero.profile.work import read
 
 SCALE = 2.0
 

@@ -16,9 +16,8 @@ from test_variables import LAYOUTS, Program, ancestors, saver_names, session_of
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf, trace
-from mtf_hetero.checkpoints import WriteError
 from mtf_hetero.cluster import LocalCluster
-from mtf_hetero.saver import Saver, SliceSaverBuilder, save_once
+from mtf_hetero.saver import Saver, SliceSaverBuilder, WriteError, save_once
 
 SAVERS = {
     "plain": lambda: tf.train.Saver(),

@@ -5,9 +5,9 @@ import pytest
 from oracle import mesh_impl_of
 
 import mtf_hetero
-from mtf_hetero import Layout, _variables_initial, mtf, tf
+from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.saver import SliceSaverBuilder
-from mtf_hetero.variables import initial_value_feed
+from mtf_hetero.variables import initial, initial_value_feed
 
 SHAPE = [mtf.Dimension("c", 7), mtf.Dimension("f", 11)]
 LAYOUTS = {
@@ -268,7 +268,7 @@ def initialize(session):
 @pytest.mark.parametrize("name", INITIALIZERS)
 def test_slices_start_with_the_numbers_that_stock_mtf_draws(name, dtype, block, monkeypatch):
     """Bit for bit, on every layout; and but for matrices that must be made whole, nothing is as large as the whole."""
-    monkeypatch.setattr(_variables_initial, "_BLOCK", block)
+    monkeypatch.setattr(initial, "_BLOCK", block)
     for layout in CUBE_LAYOUTS:
         with tf.Graph().as_default(), session_of(layout) as session:
             tf.set_random_seed(7)
@@ -348,9 +348,9 @@ def test_slices_on_other_kinds_of_devices_are_drawn_on_the_cpu_beside_them():
 )
 def test_without_a_seed_every_initialisation_draws_anew_and_its_slices_fit(draw, mean, deviation, bounds):
     with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
-        initial = _variables_initial.InitialValue(draw([200, 303]), tf.float32)
+        value = initial.InitialValue(draw([200, 303]), tf.float32)
         left, middle, right = (
-            initial.part([0, begin], [200, size], f"cpu:{device}")
+            value.part([0, begin], [200, size], f"cpu:{device}")
             for device, (begin, size) in enumerate([(0, 150), (100, 103), (150, 153)])
         )
         runs = [session.run([left, middle, right]) for _ in range(2)]

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from benchmarks.cases.base import Case, progress
 from benchmarks.process import Child, ChildError, LimitedChildren
 from benchmarks.rows import Writer, summarise
-from models import command_line
+from mtf_hetero.models.train import console as command_line
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"
 _RANK = "benchmarks.frameworks.ddp:Rank"

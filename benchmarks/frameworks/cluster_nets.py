@@ -10,12 +10,12 @@ import numpy as np
 
 from benchmarks.frameworks.mesh_nets import build_training
 from benchmarks.networks import NETWORKS, Network, batch, initial_values
-from layouts import LAYOUTS
-from layouts.hybrid import batch_sizes, member_sizes
-from models import measured
-from models import network as models_network
 from mtf_hetero import Layout, UnevenMeshImpl, memory, mtf, profile, tf, trace, traffic
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
+from mtf_hetero.models.train import measured
+from mtf_hetero.models.train import program as models_network
 from mtf_hetero.variables import initial_value_feed
 
 Shares = Sequence[float] | Mapping[str, Sequence[float]] | None

@@ -5,11 +5,11 @@ import dataclasses
 import time
 from typing import Any
 
-from models import training
-from models.config import Config
 from mtf_hetero import data, tf
 from mtf_hetero.cluster import shorten
-from mtf_hetero.hooks import LOSS_COLLECTION_KEY
+from mtf_hetero.estimator.hooks import LOSS_COLLECTION_KEY
+from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.prepare import prepare
 
 
 class _StepHook(tf.train.SessionRunHook):
@@ -61,7 +61,7 @@ class LearningRun:
         epochs = _epochs(config["dataset"], config["data_dir"], config["max_steps"] * config["batch_size"])
         self._config = Config(**config, train_epochs=epochs)
         self._stack = contextlib.ExitStack()
-        self._run = training.prepare(self._config, self._stack)
+        self._run = prepare(self._config, self._stack)
 
     def close(self) -> None:
         """Ends the workers, if there are any."""
@@ -111,6 +111,6 @@ class LearningRun:
             local_cluster=None,
             workers=",".join(self._run.cluster.workers) or None,
         )
-        run, hook = training.prepare(config, self._stack), _StepHook()
+        run, hook = prepare(config, self._stack), _StepHook()
         run.estimator.train(lambda: _in_float64(run.train_input()), hooks=[hook], max_steps=steps)
         return hook.losses

@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks.frameworks.mesh_nets import build_training, lower_stock
 from benchmarks.networks import NETWORKS
-from layouts import LAYOUTS
-from models import network
 from mtf_hetero import Layout, tf
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models.train import program as network
 
 _SMALLEST_MESH = "all:2"
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks.learning import LearningRun
-from models import training
-from models.config import Config
 from mtf_hetero import data, tf
+from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.prepare import prepare
 
 
 class VolumeRun(LearningRun, abc.ABC):
@@ -28,7 +28,7 @@ class VolumeRun(LearningRun, abc.ABC):
             self.make(config["dataset"], **made_by)
         self._config = Config(**{**config, "devices": tuple(config["devices"])})
         self._stack = contextlib.ExitStack()
-        self._run = training.prepare(self._config, self._stack)
+        self._run = prepare(self._config, self._stack)
 
     @abc.abstractmethod
     def make(self, directory: str, **made_by: Any) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import mtf_hetero.layers
 from benchmarks import flops
 from benchmarks.frameworks.cluster_nets import Step
-from layouts import LAYOUTS, anatomy
-from models import cosmoflow, unet3d, volume_layers
-from models import network as models_network
 from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf, trace, traffic
 from mtf_hetero.data import laid_out_volumes, load_volumes
+from mtf_hetero.layouts import LAYOUTS, anatomy
+from mtf_hetero.models import cosmoflow, unet3d, volume_layers
+from mtf_hetero.models.train import program as models_network
 
 NAMES = ("batch", *volume_layers.SPATIAL, "channels")
 CHANNELS = 4

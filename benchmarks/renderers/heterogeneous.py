@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks import figures
 from benchmarks.cases.heterogeneous import DDP, GRID, MEASURED, ROUNDED, SETTINGS, Setting
 from benchmarks.renderers import markdown
-from models import command_line
+from mtf_hetero.models.train import console as command_line
 
 Row = Mapping[str, Any]
 _SHOWN_DIMS = 4  # of a division

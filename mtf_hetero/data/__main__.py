@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mtf_hetero import _command_line as command_line
+from mtf_hetero._support import command_line
 from mtf_hetero.data import DATASETS
 from mtf_hetero.data._volumes_files import Manifest, check_new
 from mtf_hetero.data.convert import Options, check_path, convert

@@ -9,7 +9,7 @@ from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._layers_batch_norm import is_native, joint_moments, native, native_gradient
+from mtf_hetero.layers.normalization import is_native, joint_moments, native, native_gradient
 from mtf_hetero.lowering.registry import register
 
 

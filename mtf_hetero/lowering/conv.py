@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf, windows
-from mtf_hetero._layers_pool import fitted, overlap, same_padding
 from mtf_hetero.blocks import Interval
 from mtf_hetero.collectives import cut, reshape
+from mtf_hetero.layers.geometry import fitted, overlap, same_padding
 from mtf_hetero.lowering import convolve
 from mtf_hetero.lowering.halo import Halo, anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, require_whole, set_output

@@ -4,7 +4,7 @@ from typing import Any
 from zlib import crc32
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._layers_sums import channel_sums
+from mtf_hetero.layers.sums import channel_sums
 from mtf_hetero.lowering.halo import opaque
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._layers_pool import Windows, fitted, overlap
 from mtf_hetero.blocks import Interval
+from mtf_hetero.layers.geometry import Windows, fitted, overlap
 from mtf_hetero.lowering.halo import anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, set_output
 from mtf_hetero.lowering.windows import fetch, own_box

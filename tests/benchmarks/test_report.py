@@ -13,7 +13,7 @@ from benchmarks.frameworks import cluster_nets
 from benchmarks.pictures import pack, unpack
 from benchmarks.renderers import RENDERERS
 from benchmarks.rows import Writer, summarise
-from layouts import LAYOUTS
+from mtf_hetero.layouts import LAYOUTS
 
 SPREAD = summarise([1.0, 1.5, 2.0])
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from oracle import check, one_device
 
-from layouts import LAYOUTS
-from layouts.hybrid import batch_sizes, hybrid
-from models import MODELS, network
 from mtf_hetero import Layout, mtf, tf, traffic
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.layouts.hybrid import batch_sizes, hybrid
+from mtf_hetero.models import MODELS
+from mtf_hetero.models.train import program as network
 
 TOY = {"stages": ((5,), (7, 5)), "head": (9, 7)}
 BATCH = (3, 5)

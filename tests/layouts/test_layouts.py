@@ -3,10 +3,10 @@
 import oracle
 import pytest
 
-from layouts import LAYOUTS, anatomy
-from layouts.rules import Rules
-from models import MODELS
 from mtf_hetero import mtf, tf
+from mtf_hetero.layouts import LAYOUTS, anatomy
+from mtf_hetero.layouts.rules import Rules
+from mtf_hetero.models import MODELS
 
 SHARES = {"all": [70, 25, 5]}
 CIFAR_RULES = [

@@ -3,9 +3,9 @@
 import oracle
 import pytest
 
-from layouts import spatial
-from models import MODELS, cosmoflow, unet3d
 from mtf_hetero import layers, mtf, tf
+from mtf_hetero.layouts import spatial
+from mtf_hetero.models import MODELS, cosmoflow, unet3d
 
 NAMES = ("batch", "depth", "height", "width", "channels")
 

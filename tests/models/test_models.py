@@ -7,10 +7,10 @@ import oracle
 import pytest
 
 import mtf_hetero
-from layouts import LAYOUTS
-from models import MODELS, layers
-from models.tasks import Regression, Segmentation
 from mtf_hetero import mtf, tf
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models import MODELS, layers
+from mtf_hetero.models.train.tasks import Regression, Segmentation
 
 IMAGES = [name for name, model in MODELS.items() if not model.takes_volumes]
 

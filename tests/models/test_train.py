@@ -10,9 +10,11 @@ import pytest
 from absl import flags
 from training_runs import CPUS, FAST, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
 
-from models import config as config_lib
-from models import measured, train, training
 from mtf_hetero import profile, tf
+from mtf_hetero.models.train import __main__ as train
+from mtf_hetero.models.train import config as config_lib
+from mtf_hetero.models.train import measured
+from mtf_hetero.models.train import run as training
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -170,7 +172,7 @@ def test_how_long_is_measured(tmp_path, capfd, monkeypatch):
         efforts.append(effort)
         return measured.Choice(layout, cluster.devices, (), 1.0, (50.0, 50.0))
 
-    monkeypatch.setattr(training.measured, "choose", choose)
+    monkeypatch.setattr(measured, "choose", choose)
     assert run(**FAST, list_speed="auto", measure_seconds=7.5, model_dir=tmp_path / "seconds") == 0
     assert run(**FAST, list_speed="auto", model_dir=tmp_path / "default") == 0
     assert efforts == [profile.Effort(budget_seconds=7.5), None]

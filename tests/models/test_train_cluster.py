@@ -13,10 +13,10 @@ import psutil
 import pytest
 from training_runs import FAST, Reader, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
 
-from models import measured
 from mtf_hetero import Layout, mtf, profile, tf
 from mtf_hetero.cluster import Cluster, LocalCluster
 from mtf_hetero.data.cosmology import write_universes
+from mtf_hetero.models.train import measured
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 QUICK = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-3, budget_seconds=1.0)
@@ -161,7 +161,7 @@ def test_a_split_that_loses_its_trial_is_not_taken(times, monkeypatch):
 
 
 def test_measured_speeds(local, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mtf_hetero._profile_measure.Effort", lambda: QUICK)
+    monkeypatch.setattr("mtf_hetero.profile.measure.Effort", lambda: QUICK)
     workers = ",".join(local.addresses)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto"}

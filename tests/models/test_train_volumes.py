@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from training_runs import restored_logging, run, variables  # noqa: F401 - the first is a fixture
 
-from models import cosmoflow, network, training, unet3d
-from models.config import Config
-from models.registry import MODELS
-from models.tasks import Regression, Segmentation
 from mtf_hetero import Layout, data, profile, tf
 from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.data.cosmology import write_universes
+from mtf_hetero.models import cosmoflow, unet3d
+from mtf_hetero.models.registry import MODELS
+from mtf_hetero.models.train import prepare as prepare_lib
+from mtf_hetero.models.train import program as network
+from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.prepare import prepare
+from mtf_hetero.models.train.tasks import Regression, Segmentation
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 TWO = "cpu:0,cpu:1"
@@ -33,7 +36,7 @@ TOYS = {
 def toys(monkeypatch):
     """Networks of the same kind that are lowered in no time; a program of its own has the real ones."""
     toys = {name: dataclasses.replace(MODELS[name], build=build) for name, build in TOYS.items()}
-    monkeypatch.setattr(training, "MODELS", {**MODELS, **toys})
+    monkeypatch.setattr(prepare_lib, "MODELS", {**MODELS, **toys})
 
 
 def labelled(directory, size=8, train=5, test=3):
@@ -156,7 +159,7 @@ def test_other_layouts(options, layout, tmp_path, capfd):
 
 def test_a_dry_run(options, capfd, monkeypatch):
     """It counts each device's own slab of the volumes; and what is computed again takes less."""
-    monkeypatch.setattr(training, "MODELS", MODELS)
+    monkeypatch.setattr(prepare_lib, "MODELS", MODELS)
     given = options["cosmoflow_small"] | {"dry_run": True, "batch_size": 5}
     activations = []
     for recompute in ("", "all"):
@@ -242,7 +245,7 @@ def test_a_set_without_test_volumes(tmp_path, options, capfd):
 
 def test_speeds_are_measured(options, tmp_path, capfd, monkeypatch):
     effort = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-3, budget_seconds=1.0)
-    monkeypatch.setattr("mtf_hetero._profile_measure.Effort", lambda: effort)
+    monkeypatch.setattr("mtf_hetero.profile.measure.Effort", lambda: effort)
     given = {name: value for name, value in options["cosmoflow_small"].items() if name != "mesh_shape"}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert run(**given | {"list_speed": "auto"}, model_dir=tmp_path / "model") == 0
@@ -360,7 +363,7 @@ def test_cosine_decay():
 def test_predictions_come_in_the_order_of_the_set(options, universes, tmp_path):
     given = dict(options["cosmoflow_small"], model_dir=str(tmp_path), dataset=str(universes), devices=TWO.split(","))
     with contextlib.ExitStack() as stack:
-        found = training.prepare(Config(**given), stack)
+        found = prepare(Config(**given), stack)
         found.estimator.train(found.train_input, max_steps=1)
         told = list(found.estimator.predict(found.test_input))
     assert [one["targets"].shape for one in told] == [(3,)] * 4  # the last fills up the batch

@@ -8,10 +8,11 @@ from oracle import MODEL_TOLERANCE_FLOAT32, check, mesh_impl_of
 
 import mtf_hetero
 import mtf_hetero.layers
-from layouts import LAYOUTS
-from models import cosmoflow, network, unet3d
-from models.tasks import Regression, Segmentation
 from mtf_hetero import Layout, memory, mtf, tf
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models import cosmoflow, unet3d
+from mtf_hetero.models.train import program as network
+from mtf_hetero.models.train.tasks import Regression, Segmentation
 
 NAMES = ("batch", "depth", "height", "width", "channels")
 EIGHT = [2, 3, 1, 2, 2, 3, 1, 2]

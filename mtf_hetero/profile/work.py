@@ -1,0 +1,293 @@
+"""What a step of an mtf graph consists of, under the rules of a layout: parts that depend on one split dimension each.
+
+No operation is split twice over one mesh axis, so that each belongs to one dimension, or to none and is done whole by
+every processor. A dimension that a reshape renames is one dimension under two names.
+"""
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout
+from mtf_hetero.lowering import native
+from mtf_hetero.profile.identity import text_of
+from mtf_hetero.speeds import Layer, Work
+
+_CONTRACTIONS = (
+    mtf.Conv2dOperation,
+    mtf.Conv3dOperation,
+    mtf.Conv2dTransposeOperation,
+    mtf.Conv3dTransposeOperation,
+    mtf.Conv2or3dBackpropInputOperation,
+    mtf.Conv2or3dBackpropFilterOperation,
+    mtf.EinsumOperation,
+)
+# What has no part in the time of a step: variables are there, the input comes from elsewhere, and an assignment hands
+# a tensor over.
+_RESIDENT = (mtf.Variable, mtf.ReadVariable, mtf.ImportOperation, mtf.ImportLaidOutTensorOperation, mtf.Assign)
+_SILENT = (mtf.PrintOperation, mtf.ScalarSummaryOperation)
+_NO_ATTRIBUTE = ("_name", "_inputs", "_outputs", "_mesh", "_splittable_dims", "_unsplittable_dims", "lower")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Group:
+    """Operations that are measured together.
+
+    Args:
+      layer: what they are.
+      names: those of the split dimension, all of which are divided alike; none if it is done whole.
+      operations: mtf operations, in the graph's order.
+      needed: tensors of theirs that others need.
+    """
+
+    layer: Layer
+    names: frozenset[str]
+    operations: tuple[Any, ...]
+    needed: tuple[Any, ...]
+
+
+def read(graph: Any, layout: Layout) -> tuple[Work, tuple[Group, ...]]:
+    """What a step of a graph consists of.
+
+    Args:
+      graph: mtf.Graph on one mesh. If it assigns variables, what no assignment needs is left out.
+      layout: its rules say which dimensions are split; its sizes and shares do not matter.
+
+    Raises:
+      ValueError: the layout splits no dimension of the graph, or over more than one axis; or the graph has no
+        operation, or more than one mesh.
+    """
+    operations = _live(graph)
+    meshes = {op.mesh for op in operations}
+    if len(meshes) != 1:
+        raise ValueError(f"the graph has operations on {len(meshes)} meshes; give one with operations on a single mesh")
+    families = _families([op for op in operations if not isinstance(op, _RESIDENT)], layout)
+    if not families.dims:
+        raise ValueError("the layout splits no dimension of the graph, so there is nothing to measure; add a rule")
+    owners = _owners(operations, graph.trainable_variables)
+    found: dict[tuple[str, str | None], list[Any]] = collections.defaultdict(list)
+    for op in operations:
+        if not isinstance(op, (*_RESIDENT, *_SILENT)):
+            found[owners[op], families.of(op)].append(op)
+    consumers = _consumers(operations)
+    groups = tuple(_group(name, dim, ops, families, consumers) for (name, dim), ops in found.items())
+    fixed_bytes, dim_bytes = _memory(operations, families)
+    work = Work(tuple(group.layer for group in groups), families.dims, fixed_bytes, dim_bytes)
+    return work, groups
+
+
+def _live(graph: Any) -> list[Any]:
+    """The operations that are lowered and run, in the graph's order."""
+    _, unneeded = native.plan(graph.operations)
+    todo = [op for op in graph.operations if isinstance(op, mtf.Assign)]
+    live = set(todo) if todo else set(graph.operations)
+    while todo:
+        for tensor in todo.pop().inputs:
+            if tensor.operation not in live:
+                live.add(tensor.operation)
+                todo.append(tensor.operation)
+    return [op for op in graph.operations if op in live and op not in unneeded]
+
+
+def _shapes(op: Any) -> Iterator[Any]:
+    for tensor in (*op.inputs, *op.outputs):
+        yield tensor.shape
+
+
+class _Families:
+    """Split dimensions, each with all of its names.
+
+    Args:
+      dims: {the name that came first: {each name: largest extent}}.
+      leader: {each name: the name that came first}.
+    """
+
+    def __init__(self, dims: Mapping[str, Mapping[str, int]], leader: Mapping[str, str]) -> None:
+        self.dims = dims
+        self._leader = leader
+
+    def of(self, op: Any) -> str | None:
+        """The split dimension of an operation, or None."""
+        return next((d for shape in _shapes(op) if (d := self.of_shape(shape)) is not None), None)
+
+    def of_shape(self, shape: Any) -> str | None:
+        """The split dimension of a tensor, or None."""
+        return next((self._leader[dim.name] for dim in shape.dims if dim.name in self._leader), None)
+
+
+def _families(operations: Iterable[Any], layout: Layout) -> _Families:
+    extents: dict[str, int] = {}
+    leader: dict[str, str] = {}
+    axes = set()
+    for op in operations:
+        names = []
+        for shape in _shapes(op):
+            for dim in shape.dims:
+                axis = layout.axis_name_of(dim.name)
+                if axis is not None:
+                    axes.add(axis)
+                    names.append(dim.name)
+                    leader.setdefault(dim.name, dim.name)
+                    extents[dim.name] = max(extents.get(dim.name, 1), dim.size)
+        for name in names[1:]:
+            old, new = leader[name], leader[names[0]]
+            leader = {key: new if value == old else value for key, value in leader.items()}
+    if len(axes) > 1:
+        raise ValueError(
+            f"the layout splits dimensions over the mesh axes {', '.join(sorted(axes))}; times are measured for a "
+            "layout that splits over one"
+        )
+    dims: dict[str, dict[str, int]] = collections.defaultdict(dict)
+    first = {value: next(name for name in leader if leader[name] == value) for value in leader.values()}
+    for name, value in leader.items():
+        dims[first[value]][name] = extents[name]
+    return _Families(dict(dims), {name: first[value] for name, value in leader.items()})
+
+
+def _variable_of(tensor: Any) -> Any:
+    """The variable that a tensor is, but for a cast or another function of its elements; or None."""
+    op = tensor.operation
+    while isinstance(op, mtf.SlicewiseOperation) and len(op.inputs) == 1 and op.inputs[0].shape == tensor.shape:
+        op = op.inputs[0].operation
+    return op if isinstance(op, mtf.Variable) else None
+
+
+def _owners(operations: Sequence[Any], trainable: Sequence[Any]) -> dict[Any, str]:
+    """{operation: the layer it belongs to}: that of its kernel, or of what it comes from."""
+    trainable_set = set(trainable)
+    contracted: dict[Any, list[Any]] = collections.defaultdict(list)  # {activation: kernels}
+    owner: dict[Any, str] = {}
+    order = {op: i for i, op in enumerate(operations)}
+    last = "input"
+    for op in operations:
+        kernel = _kernel(op, trainable_set, contracted) if isinstance(op, _CONTRACTIONS) else None
+        if isinstance(op, _RESIDENT):
+            continue
+        if kernel is not None:
+            owner[op] = last = _layer_name(kernel)
+            continue
+        before = [x.operation for x in op.inputs if owner.get(x.operation, "input") != "input"]
+        variables = [_layer_name(x.operation) for x in op.inputs if isinstance(x.operation, mtf.Variable)]
+        named = [name for name in variables if name in owner.values()]
+        owner[op] = owner[max(before, key=order.__getitem__)] if before else named[0] if named else last
+    return owner
+
+
+def _layer_name(variable: Any) -> str:
+    """The layer of "conv1/kernel", or of an optimizer's "conv1/kernel_slot_v", is "conv1"."""
+    return variable.name.rpartition("/")[0] or variable.name
+
+
+def _kernel(op: Any, trainable: set[Any], contracted: dict[Any, list[Any]]) -> Any:
+    """The trainable variable whose layer a contraction is, or a gradient of which it is; or None."""
+    kernels = [variable for x in op.inputs if (variable := _variable_of(x)) in trainable]
+    if len(kernels) == 1:
+        for x in op.inputs:
+            if _variable_of(x) is None:
+                contracted[x].append(kernels[0])
+        return kernels[0]
+    dims = set(op.outputs[0].shape.dims)
+    return next((v for x in op.inputs for v in contracted.get(x, ()) if set(v.shape.dims) == dims), None)
+
+
+def _consumers(operations: Iterable[Any]) -> dict[Any, set[Any]]:
+    consumers: dict[Any, set[Any]] = collections.defaultdict(set)
+    for op in operations:
+        for x in op.inputs:
+            consumers[x].add(op)
+    return consumers
+
+
+def _bytes(tensor: Any) -> int:
+    return tensor.shape.size * tensor.dtype.size
+
+
+def _group(
+    name: str, dim: str | None, operations: list[Any], families: _Families, consumers: Mapping[Any, set[Any]]
+) -> Group:
+    members = set(operations)
+    outputs = [tensor for op in operations for tensor in op.outputs]
+    needed = tuple(t for t in outputs if not consumers.get(t) or not consumers[t] <= members)
+    reduced = [
+        _bytes(y)
+        for op in operations
+        for y in op.outputs
+        if dim is not None and families.of_shape(y.shape) is None and consumers.get(y)
+    ]
+    names = frozenset(families.dims[dim]) if dim is not None else frozenset()
+    units = max(families.dims[dim].values()) if dim is not None else 1
+    layer = Layer(name, _key(operations, needed, names, units), dim, units, tuple(reduced))
+    return Group(layer, names, tuple(operations), needed)
+
+
+def _key(operations: Sequence[Any], needed: Sequence[Any], names: frozenset[str], units: int) -> str:
+    """A name for all groups that do the same work: a summary of the largest operation, and a digest of all."""
+    numbers_of: dict[Any, int] = {}
+    lines = [f"units={units}"]
+
+    def text(tensor: Any) -> str:
+        number = numbers_of.setdefault(tensor, len(numbers_of))
+        return f"{number}:{tensor.dtype.name}[{_extents(tensor.shape, names)}]"
+
+    dim_numbers: dict[str, int] = {}
+    for op in operations:
+        layout = [
+            dim_numbers.setdefault(dim, len(dim_numbers)) for shape in _shapes(op) for dim in shape.dimension_names
+        ]
+        attributes = [
+            f"{name}={text_of(entry)}" for name, entry in sorted(vars(op).items()) if name not in _NO_ATTRIBUTE
+        ]
+        inputs, outputs = [text(x) for x in op.inputs], [text(y) for y in op.outputs]
+        lines.append(f"{type(op).__name__} {inputs} {outputs} {layout} {attributes}")
+    lines.append(str([numbers_of[tensor] for tensor in needed]))
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+    main = max(
+        operations, key=lambda op: (isinstance(op, _CONTRACTIONS), max((s.size for s in _shapes(op)), default=0))
+    )
+    what = type(main).__name__.removesuffix("Operation")
+    shapes = ",".join(_extents(x.shape, names) for x in main.inputs)
+    return f"{what}({shapes})-{digest}"
+
+
+def _extents(shape: Any, names: frozenset[str]) -> str:
+    return "x".join(f"{dim.size}{'*' if dim.name in names else ''}" for dim in shape.dims)
+
+
+def _memory(operations: Sequence[Any], families: _Families) -> tuple[int, dict[str, int]]:
+    """Bytes at the moment of a step when most are needed: those that every processor needs, and those per dimension.
+
+    Tensors live from the operation that makes them to the last that needs them, and variables all the time.
+    """
+    alias: dict[Any, Any] = {}
+    ends: dict[Any, int] = {}
+    for i, op in enumerate(operations):
+        for y in op.outputs:
+            if isinstance(op, mtf.ReshapeOperation):
+                alias[y] = alias.get(op.inputs[0], op.inputs[0])
+        for x in (*op.inputs, *op.outputs):
+            ends[alias.get(x, x)] = i
+    return _most(operations, families, alias, ends)
+
+
+def _most(
+    operations: Sequence[Any], families: _Families, alias: Mapping[Any, Any], ends: Mapping[Any, int]
+) -> tuple[int, dict[str, int]]:
+    """Bytes when most are live: `alias` are tensors that are others under another name, `ends` when each is freed."""
+    made = {y: i for i, op in enumerate(operations) for y in op.outputs if y not in alias}
+    changes: dict[int, list[tuple[Any, int]]] = collections.defaultdict(list)
+    for y, i in made.items():
+        is_variable = isinstance(y.operation, mtf.Variable)
+        changes[-1 if is_variable else 2 * i].append((y, 1))
+        if not is_variable:
+            changes[2 * ends[y] + 1].append((y, -1))
+    live: dict[str | None, int] = collections.defaultdict(int)
+    most: dict[str | None, int] = {}
+    for moment in sorted(changes):
+        for tensor, sign in changes[moment]:
+            live[families.of_shape(tensor.shape)] += sign * _bytes(tensor)
+        if sum(live.values()) > sum(most.values()):
+            most = dict(live)
+    return most.get(None, 0), {dim: most.get(dim, 0) for dim in families.dims}
