@@ -173,11 +173,12 @@ def test_a_worker_that_ends_at_its_start_is_reported(monkeypatch, fake_worker):
 PARENT = """
 import os, signal, sys, time, types
 sys.path.insert(0, ROOT)
-for name in ("mtf_hetero", "mtf_hetero._compat", "mtf_hetero.cluster"):  # to do without TensorFlow, which loads slowly
+# to do without TensorFlow, which loads slowly
+for name in ("mtf_hetero", "mtf_hetero._compat", "mtf_hetero.cluster.cluster"):
     sys.modules[name] = types.ModuleType(name)
 sys.modules["mtf_hetero"].__path__ = [ROOT + "/mtf_hetero"]
 sys.modules["mtf_hetero._compat"].tf = None
-sys.modules["mtf_hetero.cluster"].Cluster = types.SimpleNamespace(from_workers=lambda *args, **kwargs: None)
+sys.modules["mtf_hetero.cluster.cluster"].Cluster = types.SimpleNamespace(from_workers=lambda *args, **kwargs: None)
 from mtf_hetero.cluster import local
 local._import_path = os.getcwd
 local.ask = lambda *args: types.SimpleNamespace(failure="")

@@ -1,5 +1,6 @@
 """Names of the package are imported when they are first asked for: what needs no TensorFlow does not wait for it."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -8,7 +9,16 @@ import pytest
 
 import mtf_hetero
 
-WITHOUT_TENSORFLOW = ("", "._command_line", ".blocks", ".layout", ".partition", ".speeds")
+WITHOUT_TENSORFLOW = (
+    "",
+    "._support.command_line",
+    ".blocks",
+    ".cluster.guard",
+    ".layout",
+    ".models",
+    ".partition",
+    ".speeds",
+)
 
 
 def run(program):
@@ -36,7 +46,6 @@ def test_public_names_are_there(name):
         "cluster",
         "collectives",
         "estimator",
-        "hooks",
         "layers",
         "layout",
         "lowering",
@@ -51,6 +60,24 @@ def test_public_names_are_there(name):
 def test_modules_are_attributes(name):
     assert getattr(mtf_hetero, name).__name__ == f"mtf_hetero.{name}"
     assert name in dir(mtf_hetero)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("mtf_hetero.checkpoints", "mtf_hetero.saver"),
+        ("mtf_hetero.hooks", "mtf_hetero.estimator.hooks"),
+        ("models.config", "mtf_hetero.models.train.config"),
+        ("models.network", "mtf_hetero.models.train.program"),
+        ("models.tasks", "mtf_hetero.models.train.tasks"),
+    ],
+)
+def test_names_of_before_are_the_same_modules(before, now):
+    module = importlib.import_module(before)
+    assert module is importlib.import_module(now)
+    assert module.__name__ == now
+    parent, _, name = before.rpartition(".")
+    assert getattr(importlib.import_module(parent), name) is module
 
 
 def test_there_are_no_other_names():

@@ -8,6 +8,7 @@ import pytest
 
 from mtf_hetero import Layout, mtf, profile, speeds, tf
 from mtf_hetero.cluster import Cluster
+from mtf_hetero.profile.__main__ import main
 from mtf_hetero.profile.hardware import cache_directory, representatives
 from mtf_hetero.profile.link import fit
 from mtf_hetero.profile.schedule import sizes_between, sizes_to_measure
@@ -283,7 +284,7 @@ class TestBinary:
         flags = ["--devices=cpu:0,cpu:1", f"--cache_dir={tmp_path}", f"--save={tmp_path}/p.json", *QUICKLY]
         (tmp_path / "file").touch()
         flags.append(f"--cache_dir={tmp_path}/file")
-        code = profile.main([f"--graph={__name__}:build_graph", f"--recipe={__name__}:recipe", *flags])
+        code = main([f"--graph={__name__}:build_graph", f"--recipe={__name__}:recipe", *flags])
         out, err = capsys.readouterr()
         assert re.search(r"^warning: not kept: .* cannot be written: .*; name another file$", err, re.M)
         assert code == 0
@@ -307,7 +308,7 @@ class TestBinary:
         ],
     )
     def test_mistakes_are_one_line(self, flags, message, capsys, tmp_path):
-        assert profile.main([*flags, "--devices=cpu:0", f"--cache_dir={tmp_path}"]) == 2
+        assert main([*flags, "--devices=cpu:0", f"--cache_dir={tmp_path}"]) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.startswith("error: ")
@@ -317,7 +318,7 @@ class TestBinary:
     @pytest.mark.parametrize("flags", [["--graph=a:b"], ["--layout=a:all"], ["--graph=a:b", "--layout=c", "--nosuch"]])
     def test_flags_that_are_missing_or_unknown(self, flags, capsys):
         with pytest.raises(SystemExit) as stop:
-            profile.main(flags)
+            main(flags)
         assert stop.value.code == 2
         assert capsys.readouterr().err.count("\n") == 1
         assert "mtf_hetero.profile" in sys.modules

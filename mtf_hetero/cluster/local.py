@@ -269,5 +269,5 @@ class LocalCluster(LimitedProcesses):
 
 def _import_path() -> str:
     """PYTHONPATH with which a worker finds the mtf_hetero that this process uses."""
-    here = str(pathlib.Path(__file__).parents[1])
+    here = str(pathlib.Path(__file__).parents[2])
     return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
