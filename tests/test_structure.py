@@ -7,7 +7,7 @@ import pathlib
 import statistics
 
 ROOT = pathlib.Path(__file__).parents[1]
-PACKAGES = ("mtf_hetero", "layouts", "models", "benchmarks", "tests")
+PACKAGES = ("mtf_hetero", "layouts", "models", "benchmarks", "examples", "tests")
 MAX_LINES, MEDIAN_LINES = 450, 200
 MAX_ROOMS = 22
 LINKS = {"layouts", "models"}  # folders of the top level that are parts of the package
@@ -40,6 +40,7 @@ ABOVE = {  # what stands on mtf_hetero's rooms -> what it may import beside them
     "layouts": {"layouts"},
     "models": {"layouts", "models"},
     "benchmarks": {"layouts", "models", "benchmarks"},
+    "examples": {"layouts", "models"},
     "tests": set(PACKAGES),
 }
 
