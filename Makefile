@@ -1,12 +1,16 @@
-# make train | test | test-oldest | lint | types | format | clean. Everything lives in .venv, which the first target that needs it sets up.
+# make train | docs | test | test-oldest | lint | types | format | clean. Everything lives in .venv, which the first target that needs it sets up.
 PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: train test test-oldest format lint types clean
+.PHONY: train docs test test-oldest format lint types clean
 
 train: .venv/installed
 	$(BIN)/python -m models.train --model=paper_mnist --dataset=mnist5k --layout=filters --list_speed=40,40,20 --devices=cpu:0,cpu:1,cpu:2
+
+docs: .venv/installed-docs
+	$(BIN)/python docs/pictures/draw.py
+	$(BIN)/mkdocs build --strict
 
 test: lint types
 	$(BIN)/pytest -n 2
@@ -30,6 +34,10 @@ types: .venv/installed
 .venv/installed: setup.py pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -e ".[test]"
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(BIN)/pip install --quiet -e ".[docs]"
 	touch $@
 
 .venv-oldest/installed: setup.py pyproject.toml

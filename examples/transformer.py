@@ -15,18 +15,16 @@ import mtf_hetero
 from mtf_hetero import mtf, tf
 
 TEXT = "the sea is wide and the ship is small, the wind is in the sail, the men sing and the sea is calm. " * 3
-ALPHABET = sorted(set(TEXT))
-TOKENS = np.array([ALPHABET.index(character) for character in TEXT], np.int32)[:289]
-SIZES = {"batch": 12, "length": 24, "d_model": 32, "heads": 8, "d_kv": 8, "d_ff": 64, "vocab": len(ALPHABET)}
+TOKENS = [sorted(set(TEXT)).index(character) for character in TEXT]
+WINDOWS = np.array([TOKENS[:288], TOKENS[1:289]], np.int32).reshape(2, 12, 24)
+SIZES = {"batch": 12, "length": 24, "d_model": 32, "heads": 8, "d_kv": 8, "d_ff": 64, "vocab": len(set(TEXT))}
 DEVICES, SHARES = ["cpu:0", "cpu:1", "cpu:2"], {"all": [70, 25, 5]}
 
 
 def mean_loss(mesh):
     """The cross entropy of each next character, by a Transformer of one layer."""
     batch, length, model, heads, d_kv, d_ff, vocab = (mtf.Dimension(*item) for item in SIZES.items())
-    inputs, targets = (
-        mtf.import_tf_tensor(mesh, x.reshape(12, 24), [batch, length]) for x in (TOKENS[:-1], TOKENS[1:])
-    )
+    inputs, targets = (mtf.import_tf_tensor(mesh, x, [batch, length]) for x in WINDOWS)
     x = mtf.layers.embedding(inputs, vocab, model, mtf.VariableDType(), name="characters")
     x += mtf.layers.embedding_weights(mesh, length, model, mtf.VariableDType(), name="positions")
     mask = mtf.layers.attention_mask_autoregressive(mtf.range(mesh, length, tf.int32), tf.float32)
