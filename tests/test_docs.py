@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 
@@ -110,3 +111,11 @@ def test_the_site_builds(tmp_path):
     api = (tmp_path / "site" / "api.html").read_text(encoding="utf-8")
     assert "UnevenMeshImpl" in api
     assert "laid_out_volumes" in api
+
+
+def test_the_pictures_are_as_they_are_drawn(tmp_path):
+    pictures = ROOT / "docs" / "pictures"
+    shutil.copy(pictures / "draw.py", tmp_path)
+    run(tmp_path / "draw.py", tmp_path)
+    for path in pictures.glob("*.svg"):
+        assert path.read_text(encoding="utf-8") == (tmp_path / path.name).read_text(encoding="utf-8")
