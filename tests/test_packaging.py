@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -108,13 +109,16 @@ def test_a_package_index_shows_no_link_that_leads_nowhere():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The sdist, the wheel that is built from what it holds, and that of the checkout."""
+    """The sdist, the wheel that is built from what it holds, and that of a copy of the checkout."""
     directory = tmp_path_factory.mktemp("built")
-    sdist = build("sdist", ROOT, directory)
+    checkout = directory / "checkout"
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "*.egg-info")
+    shutil.copytree(ROOT, checkout, symlinks=True, ignore=ignored)
+    sdist = build("sdist", checkout, directory)
     with tarfile.open(sdist) as archive:
         archive.extractall(directory / "unpacked", filter="data")
     (source,) = (directory / "unpacked").iterdir()
-    return sdist, build("wheel", source, directory), build("wheel", ROOT, directory / "checkout")
+    return sdist, build("wheel", source, directory), build("wheel", checkout, directory / "direct")
 
 
 def build(kind, source, directory):
@@ -166,6 +170,11 @@ def test_the_metadata(built):
     assert b"mtf-hetero = mtf_hetero.__main__:main" in files[f"{info}/entry_points.txt"]
 
 
+def environment():
+    """The environment's variables, without the path on which the checkout may be."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory):
     """The bin of an environment of its own, where the wheel is installed; its requirements are those of this one."""
@@ -173,7 +182,7 @@ def installed(built, tmp_path_factory):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     python = directory / "bin" / "python"
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*install, built[1]], check=True, capture_output=True)
+    subprocess.run([*install, built[1]], env=environment(), check=True, capture_output=True)
     (site_packages,) = (directory / "lib").glob("python*/site-packages")
     (site_packages / "requirements.pth").write_text(sysconfig.get_path("purelib"))  # without its own .pth files
     return python.parent
@@ -181,10 +190,8 @@ def installed(built, tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_command_trains_on_an_uneven_layout_outside_the_checkout(installed, tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-
     def run(*command):
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
 
     code = "import mtf_hetero, mtf_hetero.layouts, mtf_hetero.models.train.config as c; print(c.__file__)"
     place = run(installed / "python", "-c", code)
