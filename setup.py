@@ -12,8 +12,9 @@ from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).parent
 VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
-IMAGE = re.compile(r"!\[[^\]]*\]\((?!https?://)[^)]*\)\n*")
-LINK = re.compile(r"\[([^\]]*)\]\((?!https?://)[^)]*\)")
+CODE = r"(```.*?```|`[^`]+`)"
+IMAGE = r"!\[[^\]]*\]\((?!https?://)[^)\s]*\)\n*"
+LINK = r"\[([^\]]*)\]\((?!https?://)[^)\s]*\)"
 
 
 def version() -> str:
@@ -24,10 +25,9 @@ def version() -> str:
     return match[1]
 
 
-def long_description() -> str:
-    """The README as a package index can show it: pictures and links to files of the checkout lead nowhere there."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    return LINK.sub(r"\1", IMAGE.sub("", readme))
+def without_files(markdown: str) -> str:
+    """Markdown without its pictures from files of the checkout, and with the text of links to them in their places."""
+    return re.sub(f"{CODE}|{IMAGE}|{LINK}", lambda match: match[1] or match[2] or "", markdown, flags=re.DOTALL)
 
 
 TRAIN = [  # mtf-hetero train, and data prepare
@@ -67,9 +67,9 @@ setup(
     name="mtf_hetero",
     version=version(),
     description="Mesh-TensorFlow with uneven mesh layouts, for devices of unequal speed",
-    long_description=long_description(),
+    long_description=without_files((ROOT / "README.md").read_text(encoding="utf-8")),  # a package index has no files
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    license_expression="Apache-2.0",
     keywords=[
         "mesh-tensorflow",
         "tensorflow",

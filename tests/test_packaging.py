@@ -103,8 +103,8 @@ def setup_module():
 def test_a_package_index_shows_no_link_that_leads_nowhere():
     names = setup_module()
     assert names["version"]() == mtf_hetero.__version__
-    text = names["long_description"]()
-    assert "# mtf_hetero" in text and not re.findall(r"\]\((?!https?://)", text)
+    page = "![a picture](docs/a.svg)\n\nSee [the `docs`](docs/a.md#b), [Mesh](https://mesh) and `LAYOUTS[name](graph)`."
+    assert names["without_files"](page) == "See the `docs`, [Mesh](https://mesh) and `LAYOUTS[name](graph)`."
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +165,8 @@ def test_the_metadata(built):
     metadata = message_from_string(files[f"{info}/METADATA"].decode())
     assert (metadata["Name"], metadata["Version"]) == ("mtf_hetero", mtf_hetero.__version__)
     assert set(metadata.get_all("Provides-Extra", [])) == {"benchmarks", "docs", "test", "train", "volumes"}
+    links = re.findall(r"\]\(([^)\s]*)\)", re.sub(r"```.*?```|`[^`]+`", "", metadata.get_payload(), flags=re.DOTALL))
+    assert links and all(link.startswith("https://") for link in links)
     core = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert {re.split(r"[<>=]", line)[0] for line in core} == {"absl-py", "mesh-tensorflow", "numpy", "tensorflow"}
     assert b"mtf-hetero = mtf_hetero.__main__:main" in files[f"{info}/entry_points.txt"]
