@@ -42,6 +42,8 @@ __all__ = [
     "train_and_evaluate",
 ]
 
+__version__ = "0.1.0"
+
 __getattr__, __dir__ = lazy.attach(
     __name__,
     {

@@ -11,7 +11,9 @@ import mtf_hetero
 
 WITHOUT_TENSORFLOW = (
     "",
+    ".__main__",
     "._support.command_line",
+    "._support.extras",
     ".blocks",
     ".cluster.guard",
     ".layout",
@@ -97,6 +99,25 @@ def test_the_first_use_of_tensorflow_checks_its_version():
         "    print(error)\n"
     )
     assert said == "TensorFlow 2.14.1 is too old: mtf_hetero needs 2.15 or newer; pip install 'tensorflow>=2.15'\n"
+
+
+def test_a_version_that_is_newer_than_tested_ones_is_warned_of():
+    said = run(
+        "import sys, types, warnings\n"
+        "sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n"
+        "sys.modules['tensorflow'].__version__ = '2.22.0'\n"
+        "import mtf_hetero\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    try:\n"
+        "        mtf_hetero.tf\n"
+        "    except ImportError:\n"
+        "        pass\n"
+        "print(*[f'{warning.category.__name__}: {warning.message}' for warning in caught], sep='\\n')"
+    )
+    assert said == (
+        "UserWarning: TensorFlow 2.22.0 is newer than those that mtf_hetero is tested with, 2.15 to 2.21; "
+        "if something fails, pip install 'tensorflow==2.21.*'\n"
+    )
 
 
 WORKER, DATA, PROFILE = "mtf_hetero.worker", "mtf_hetero.data", "mtf_hetero.profile"

@@ -4,7 +4,8 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
 SCHEDULES = ("constant", "cosine", "linear")
@@ -15,71 +16,129 @@ _DEVICE = re.compile(r"(?:worker:(\d+))?/?(?:device:)?(cpu|gpu):(\d+)", re.IGNOR
 _MAX_CPU_DEVICES = 128
 
 
+def _flag(default: Any, help_text: str, parse: Callable[[Any], Any] | None = None) -> Any:
+    """A field that is a flag too: its default, what --help says of it, and what makes the field of the flag's value."""
+    return dataclasses.field(default=default, metadata={"help": help_text, "parse": parse})
+
+
+def _convert_to_trace_steps(texts: Sequence[str]) -> tuple[int, ...]:
+    try:
+        return tuple(int(text) for text in texts)
+    except ValueError:
+        raise ValueError(
+            f"--trace_steps is {','.join(texts)!r}; write steps, which count from 0, with commas between them"
+        ) from None
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A training run.
-
-    Args:
-      model: a name in models.MODELS.
-      dataset: a name in mtf_hetero.data.DATASETS or of a prepared tensorflow-datasets set; for a model of volumes, the
-        directory of a set of them.
-      data_dir: where prepared sets are; None: ~/tensorflow_datasets.
-      model_dir: directory of checkpoints and summaries; None: a new one under the system's temporary directory.
-      batch_size: images or volumes per step, and per batch of the test.
-      train_epochs: how often each training image or volume is seen.
-      augment: whether training images are cropped and flipped at random, and volumes mirrored and turned.
-      max_steps: the step at which to stop; None: at the end of the last epoch.
-      optimizer: one of OPTIMIZERS.
-      learning_rate: None: the optimizer's own.
-      learning_rate_schedule: one of SCHEDULES; "linear" and "cosine" let the rate fall to zero at the last step.
-      mesh_shape: mesh axes and their sizes, "all:3"; None: one axis, "all", over all devices.
-      layout: a name in layouts.LAYOUTS, or rules such as "conv1/filters:all;conv2/channels:all".
-      list_speed: "70,25,5" for the first mesh axis, or "rows:2,1;cols:3,1"; None: even; AUTO: as measured.
-      memory_limit: gigabytes that each processor may take, "16,8,8", where list_speed is AUTO; None: what is there.
-      measure_seconds: when to stop repeating measurements, where list_speed is AUTO; None: as profile.Effort has it.
-      dense_shares: "2,1", by which the layout hybrid divides the dense layers over a group; None: as the rest.
-      dense_rounds: whether, in the layout hybrid, one member's examples pass the dense layers after another's.
-      recompute: stages of a model of volumes that the backward pass computes once more; ("all",): each of them.
-      devices: one per processor; None: every GPU that TensorFlow finds, then cpu:0; with workers, all of theirs.
-      workers: "host:port,host:port" of TensorFlow workers; None: those of TF_CONFIG or Slurm, if any.
-      wire_dtype: one of WIRE_DTYPES, to which numbers are rounded where they are sent; None: they are not.
-      local_cluster: cores of each worker to start on this machine, "1.0,0.5,0.25"; None: none.
-      seed: of initial values and the order of images or volumes.
-      save_checkpoints_secs: seconds between checkpoints.
-      trace_steps: steps of this run to trace, the first being 0.
-      dry_run: whether to say what each device would hold, and to train nothing.
+    """A training run. Each field is the flag of the same name, of the type that it is annotated with.
 
     Raises:
       ValueError: a value that is out of range whatever the others are.
     """
 
-    model: str
-    dataset: str = "mnist5k"
-    data_dir: str | None = None
-    model_dir: str | None = None
-    batch_size: int = 25
-    train_epochs: int = 4
-    augment: bool = False
-    max_steps: int | None = None
-    optimizer: str = "adafactor"
-    learning_rate: float | None = None
-    learning_rate_schedule: str = "linear"
-    mesh_shape: str | None = None
-    layout: str = "filters"
-    list_speed: str | None = None
-    memory_limit: str | None = None
-    measure_seconds: float | None = None
-    dense_shares: str | None = None
-    dense_rounds: bool = False
-    recompute: tuple[str, ...] = ()
-    devices: tuple[str, ...] | None = None
-    workers: str | None = None
-    local_cluster: str | None = None
-    wire_dtype: str | None = None
-    seed: int = 1
-    save_checkpoints_secs: int = 600
-    trace_steps: tuple[int, ...] = ()
-    dry_run: bool = False
+    model: str = _flag(
+        "paper_mnist",
+        "The CNN: alexnet, lenet, marques, paper_cifar, paper_mnist, resnet18, 34 or 50, vgg11, 13, 16 or 19; for "
+        "volumes, cosmoflow, cosmoflow_bn (with batch norm) or cosmoflow_small, which predict the set's targets, and "
+        "unet3d or unet3d_small, which tell the class of each voxel.",
+    )
+    dataset: str = _flag(
+        "mnist5k",
+        "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10; for a model of volumes, a "
+        "directory that python -m mtf_hetero.data convert or simulate has made, at the same path on each worker.",
+    )
+    data_dir: str | None = _flag(None, "Where prepared sets are; by default ~/tensorflow_datasets.")
+    model_dir: str | None = _flag(
+        None,
+        "Directory of checkpoints and summaries; training resumes there. By default a new temporary one.",
+        lambda directory: directory or None,
+    )
+    batch_size: int = _flag(25, "Images or volumes per step.")
+    train_epochs: int = _flag(4, "How often each training image or volume is seen.")
+    augment: bool = _flag(
+        False,
+        "Training images are padded by 4 pixels, cropped and flipped at random; volumes are mirrored, and height and "
+        "width exchanged where they are equal.",
+    )
+    max_steps: int | None = _flag(None, "The step at which to stop; by default that of the last epoch.")
+    optimizer: str = _flag("adafactor", f"One of {', '.join(OPTIMIZERS)}.")
+    learning_rate: float | None = _flag(None, "By default the optimizer's own.")
+    learning_rate_schedule: str = _flag(
+        "linear", "linear or cosine: the rate falls to zero at the last step; or constant, as in the paper."
+    )
+    mesh_shape: str | None = _flag(None, "Such as rows:2;cols:2; by default all:N with the N devices.")
+    layout: str = _flag(
+        "filters",
+        "A recipe (batch, even, filters), which divides over the first mesh axis, or hybrid, over one or two axes, or "
+        "spatial, which divides depth, height and width over mesh axes in turn, and the batch over one called batch, "
+        "or rules such as conv1/filters:all;conv2/channels:all, for dimensions of the model.",
+    )
+    list_speed: str | None = _flag(
+        None,
+        "Speeds of the processors along the first mesh axis, such as 70,25,5, or along several axes, such as "
+        "rows:2,1;cols:3,1. An axis without speeds is divided evenly. auto: each device is measured on the model, and "
+        "the model is split only where that is faster than the fastest device alone.",
+    )
+    memory_limit: str | None = _flag(
+        None,
+        "Gigabytes that each device may take, such as 16,8,8, with --list_speed=auto; by default what TensorFlow "
+        "reports.",
+    )
+    measure_seconds: float | None = _flag(
+        None,
+        "Seconds after which --list_speed=auto stops repeating what it measures, by default 120; it measures "
+        "everything once, whatever that takes.",
+    )
+    dense_shares: str | None = _flag(
+        None,
+        "With --layout=hybrid: shares of the dense layers' weights over the workers of a group, such as 2,1, by their "
+        "memory for instance; by default as --list_speed.",
+    )
+    dense_rounds: bool = _flag(
+        False,
+        "With --layout=hybrid: one member's examples pass the dense layers after another's, which takes less memory.",
+    )
+    recompute: tuple[str, ...] = _flag(
+        (),
+        "With a model of volumes: stages, such as conv1,conv2 or down1,up1, that the backward pass computes once more, "
+        "so that their maps take no memory until then; or all. --dry_run shows what that saves.",
+        tuple,
+    )
+    devices: tuple[str, ...] | None = _flag(
+        None,
+        "One device per processor, the last mesh axis varying fastest: gpu:0,gpu:1,cpu:0. cpu:0,cpu:1,... are logical "
+        "devices of one CPU. With workers, worker:1/gpu:0 is a device of theirs. By default every GPU that TensorFlow "
+        "finds, then cpu:0; with workers, all devices of theirs.",
+        tuple,
+    )
+    workers: str | None = _flag(
+        None,
+        "TensorFlow workers to train on, host:port,host:port; `python -m mtf_hetero.worker` is one. By default those "
+        "that TF_CONFIG or Slurm names, if any.",
+    )
+    local_cluster: str | None = _flag(
+        None,
+        "Starts workers on this machine, each with so many cores, such as 1.0,0.5,0.25: unequal devices to try things "
+        "on.",
+    )
+    wire_dtype: str | None = _flag(
+        None,
+        f"{' or '.join(WIRE_DTYPES)}: numbers are rounded to it where they are sent between devices, which halves the "
+        "bytes and makes results depend on the layout. By default nothing is rounded.",
+    )
+    seed: int = _flag(1, "Seed of the initial values and of the order of the data.")
+    save_checkpoints_secs: int = _flag(600, "Seconds between checkpoints.")
+    trace_steps: tuple[int, ...] = _flag(
+        (),
+        "Steps of this run to trace, such as 5,50: a Chrome trace and a table of where the time goes, in "
+        "MODEL_DIR/traces.",
+        _convert_to_trace_steps,
+    )
+    dry_run: bool = _flag(
+        False, "Says how everything is divided and how much memory each device needs, and trains nothing."
+    )
 
     def __post_init__(self) -> None:
         self._check_positive()
@@ -154,20 +213,6 @@ def _convert_to_device(text: str) -> str:
     if kind == "cpu" and index >= _MAX_CPU_DEVICES:
         raise ValueError(f"--devices names {text!r}; logical CPU devices are cpu:0 to cpu:{_MAX_CPU_DEVICES - 1}")
     return f"{kind}:{index}" if worker is None else f"worker:{int(worker)}/{kind}:{index}"
-
-
-def parse_trace_steps(texts: Sequence[str]) -> tuple[int, ...]:
-    """Whole numbers from their texts.
-
-    Raises:
-      ValueError: one is no whole number.
-    """
-    try:
-        return tuple(int(text) for text in texts)
-    except ValueError:
-        raise ValueError(
-            f"--trace_steps is {','.join(texts)!r}; write steps, which count from 0, with commas between them"
-        ) from None
 
 
 def parse_list_speed(text: str, first_axis: str) -> dict[str, tuple[float, ...]]:

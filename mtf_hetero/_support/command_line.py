@@ -3,12 +3,15 @@
 import argparse
 import contextlib
 import os
+import pathlib
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 WRONG_USAGE = 2
+_PACKAGE = pathlib.Path(__file__).parents[1]
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,14 +46,23 @@ def stderr_held_back() -> Iterator[None]:
 
     TensorFlow's native code, which no Python setting reaches, writes several lines about the CPU and about missing GPU
     drivers while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; later that holds back what is no error.
-    ValueError, NotImplementedError, KeyboardInterrupt and SystemExit are the caller's to report.
+    ValueError, NotImplementedError, KeyboardInterrupt and SystemExit are the caller's to report. What the package
+    itself warns of is shown at the end, a line each.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
     with tempfile.TemporaryFile() as held_back:
         stderr = os.dup(2)
         os.dup2(held_back.fileno(), 2)
-        show = False
+        show, show_warning, own_warnings = False, warnings.showwarning, []
+
+        def sort(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+            if pathlib.Path(filename).is_relative_to(_PACKAGE):
+                own_warnings.append(message)
+            else:
+                show_warning(message, category, filename, *rest)
+
+        warnings.showwarning = sort
         try:
             yield
         except (ValueError, NotImplementedError, KeyboardInterrupt, SystemExit):
@@ -59,9 +71,12 @@ def stderr_held_back() -> Iterator[None]:
             show = True
             raise
         finally:
+            warnings.showwarning = show_warning
             sys.stderr.flush()
             os.dup2(stderr, 2)
             os.close(stderr)
             if show:
                 held_back.seek(0)
                 sys.stderr.write(held_back.read().decode(errors="replace"))
+            for message in own_warnings:
+                sys.stderr.write(f"warning: {message}\n")

@@ -1,4 +1,4 @@
-"""Data sets: images, one set of which comes with the install, and volumes, of which each processor reads its slab.
+"""Data sets: images, one set of which the extra `train` installs, and volumes, of which each processor reads its slab.
 
 A name is imported when it is first asked for: TensorFlow is not loaded before it is needed.
 """

@@ -15,9 +15,9 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import tqdm
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import extras
 from mtf_hetero.estimator.config import check_number
 
 LOSS_COLLECTION_KEY = "mtf_hetero_loss"
@@ -153,14 +153,14 @@ class NanLossHook(tf.train.NanTensorHook):
 
 
 class ProgressHook(tf.train.SessionRunHook):
-    """Shows how training gets on: a progress bar on a terminal, otherwise a log line now and then.
+    """Shows how training gets on: a progress bar on a terminal, where tqdm is installed; else a log line now and then.
 
     Progress is counted in examples. Each run of the training operation counts as one global step.
 
     Args:
       batch_size: examples per step.
       total_steps: the global step at which training ends; None where that is unknown: no time left is shown.
-      log_step_count_steps: steps between log lines where the stream is not a terminal.
+      log_step_count_steps: steps between log lines where there is no bar.
       loss: scalar tensor, or the name of one; None: the loss of the Estimator's model.
       stream: where the bar goes; None: the standard error.
       unit: what the examples are called.
@@ -203,8 +203,8 @@ class ProgressHook(tf.train.SessionRunHook):
         self._logged_step, self._logged_seconds = self._step, time.monotonic()
         stream = sys.stderr if self._stream is None else self._stream
         self.close()  # a session made anew after a failure begins where its checkpoint is
-        if stream.isatty():
-            self._bar = tqdm.tqdm(
+        if stream.isatty() and extras.has_progress_bars():
+            self._bar = extras.progress_bar(
                 total=None if self._total_steps is None else self._total_steps * self._batch_size,
                 initial=self._step * self._batch_size,
                 unit=f" {self._unit}",

@@ -1,8 +1,9 @@
 """Measures how fast each device is on the layers of a graph, and how fast the links between the devices are.
 
-    python -m mtf_hetero.profile --graph=my_program:build --layout="hidden:all" --devices=gpu:0,cpu:0
+    mtf-hetero profile --graph=my_program:build --layout="hidden:all" --devices=gpu:0,cpu:0
 
-prints a time per layer, device and size, the shares for --list_speed, and whether a split is worth it and which.
+(or python -m mtf_hetero.profile) prints a time per layer, device and size, the shares for --list_speed, and whether a
+split is worth it and which.
 `my_program.build` takes no argument, builds the mtf program in TensorFlow's default graph, and returns its mtf.Graph.
 In place of rules, --recipe=module:function names a function (graph, mesh_shape="all:N") -> Layout.
 
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     from mtf_hetero.profile.measurement import Measured
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+PROGRAM = "python -m mtf_hetero.profile"
+
+
+def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = command_line.Parser(
-        prog="python -m mtf_hetero.profile",
+        prog=program,
         description="Measures how fast each device is on the layers of a graph.",
         allow_abbrev=False,
     )
@@ -117,9 +121,11 @@ def _run(arguments: argparse.Namespace) -> "Measured":
     return measured
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Measures as the command line says; returns the exit code."""
-    arguments = _parse(argv)
+    arguments = _parse(argv, program)
+    if not {"", os.getcwd()} & set(sys.path):  # mtf-hetero is a script, whose own directory Python searches instead
+        sys.path.insert(0, os.getcwd())
     try:
         measured = _run(arguments)
         from mtf_hetero.profile.measurement import conclusion, table
@@ -137,6 +143,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
+    """The whole process: ends it with the exit code of `main`."""
     command_line.open_standard_streams()
-    sys.exit(main())
+    sys.exit(main(argv, program))
+
+
+if __name__ == "__main__":
+    run()

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-import tqdm
-
 from mtf_hetero import speeds
 from mtf_hetero._compat import tf
+from mtf_hetero._support import extras
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.layout import Layout
 from mtf_hetero.profile.effort import Effort
@@ -181,8 +180,13 @@ def _links(
         if not {name, name[::-1]} & (old.links.keys() | pairs.keys()):
             pairs[name] = (a, b)
     config = cluster.session_config()
-    bar = tqdm.tqdm(pairs.items(), desc="links", unit="link", disable=None if progress and pairs else True, leave=False)
-    return {name: measure_link(a, b, target=cluster.target, config=config) for name, (a, b) in bar}
+    links = {}
+    hide = None if progress and pairs else True
+    with extras.progress_bar(total=len(pairs), desc="links", unit="link", disable=hide, leave=False) as bar:
+        for name, (a, b) in pairs.items():
+            links[name] = measure_link(a, b, target=cluster.target, config=config)
+            bar.update()
+    return links
 
 
 def table(measured: Measured) -> str:

@@ -5,10 +5,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import tqdm
-
 from mtf_hetero import speeds
 from mtf_hetero._compat import tf
+from mtf_hetero._support import extras
 from mtf_hetero.profile.effort import Effort
 from mtf_hetero.profile.timing import Point, build_loop
 from mtf_hetero.profile.work import Group
@@ -75,7 +74,7 @@ class Campaign:
             self._points[device, key] = [self._point(device, key, n) for n in sizes]
         total = sum(map(len, self._points.values())) * (1 + self._effort.repeats)
         hide = None if self._progress and todo else True  # None: shown on a terminal
-        with tqdm.tqdm(total=total, desc="layers", unit="run", disable=hide, leave=False) as bar:
+        with extras.progress_bar(total=total, desc="layers", unit="run", disable=hide, leave=False) as bar:
             for point in self._all():
                 point.warm_up(self._effort.sample_seconds)
                 bar.update()

@@ -8,11 +8,13 @@ import time
 import numpy as np
 import pytest
 from absl import flags
+from absl.testing import flagsaver
 from training_runs import CPUS, FAST, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
 
 from mtf_hetero import profile, tf
 from mtf_hetero.models.train import __main__ as train
 from mtf_hetero.models.train import config as config_lib
+from mtf_hetero.models.train import console as command_line
 from mtf_hetero.models.train import measured
 from mtf_hetero.models.train import run as training
 
@@ -88,6 +90,16 @@ def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
     assert err.count("\n") == 1
     assert err.startswith("error: ")
     assert message in err
+
+
+def test_each_field_of_the_configuration_is_a_flag():
+    with flagsaver.flagsaver():
+        command_line.parse_flags(["train"])
+        assert train.read_config() == config_lib.Config()
+        command_line.parse_flags(
+            ["train", "--devices=CPU:0,cpu:1", "--trace_steps=3,5", "--seed=7", "--noaugment", "--model_dir="]
+        )
+        assert train.read_config() == config_lib.Config(devices=("cpu:0", "cpu:1"), trace_steps=(3, 5), seed=7)
 
 
 def test_arguments_that_are_no_flags(capfd):
