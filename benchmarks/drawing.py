@@ -27,7 +27,7 @@ _STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.6,
     "legend.frameon": False,
 }
-_TITLES = {
+_TITLES: Mapping[str, str] = {
     "vgg11": "VGG-11",
     "vgg16": "VGG-16",
     "vgg19": "VGG-19",
@@ -45,7 +45,7 @@ Row = Mapping[str, Any]
 
 def title(row: Row) -> str:
     """A row's network and, where it has one, its batch, in words."""
-    name = _TITLES.get(row["network"], row["network"])
+    name = _TITLES.get(row["network"], str(row["network"]))
     return f"{name}, batches of {row['batch_size']} images" if "batch_size" in row else name
 
 

@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
-from benchmarks.cases.base import Case, progress
 from benchmarks.faults import damage, data_sets, disk, flags, kills, processes, signals, workers
 from benchmarks.faults.fault import Fault, Shared
+from benchmarks.harness import Case, progress
 from benchmarks.rows import Writer
 
 PARTS: Mapping[str, Sequence[Fault]] = {

@@ -3,56 +3,47 @@
 import abc
 import dataclasses
 import os
-import tempfile
 from typing import Any, ClassVar
 
-from benchmarks.cases.base import Case, progress
+from benchmarks.cases.learning import Learning
 from benchmarks.process import Child
-from benchmarks.rows import Writer, summarise
 
 
 @dataclasses.dataclass(frozen=True)
-class VolumeLearning(Case):
-    """Makes a set of volumes in a temporary directory, trains on it and tests on the way.
+class VolumeLearning(Learning):
+    """Makes a set of volumes, trains on it and tests on the way.
 
     Args:
-      steps: training steps.
       epochs: how often a volume may be seen; the rate reaches zero at the last step all the same.
-      batch_size: volumes per step.
       learning_rate: of Adam, at first; it falls to zero as a cosine.
-      test_every: steps between tests of the whole test set.
       shares: speeds of the two devices, over which depth is divided.
     """
 
-    steps: int = 1500
-    epochs: int = 1000
-    batch_size: int = 8
-    learning_rate: float = 1e-3
-    test_every: int = 300
-    shares: str = "2,1"
-
+    tests_column: ClassVar[str] = "tests"
+    hidden: ClassVar[tuple[str, ...]] = ("dataset", "model_dir", "made_by")
     model: ClassVar[str]
-    target: ClassVar[str]  # a benchmarks.frameworks.volume_learning.VolumeRun
+
+    steps: int = 1500
+    batch_size: int = 8
+    test_every: int = 300
+    epochs: int = 1000
+    learning_rate: float = 1e-3
+    shares: str = "2,1"
 
     @abc.abstractmethod
     def describe_set(self) -> dict[str, Any]:
         """What the set is made by."""
 
-    def variants(self) -> tuple[str, ...]:
+    @property
+    def ways(self) -> tuple[str, ...]:
         return (self.model,)
 
-    def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
-        for variant in variants:
-            with (
-                progress(self.steps, "steps") as bar,
-                tempfile.TemporaryDirectory(prefix=f"{self.name}_") as directory,
-            ):
-                writer.write(variant, self._learn(directory, bar))
-
-    def _learn(self, directory: str, bar: Any) -> dict[str, Any]:
-        made_by = self.describe_set()
-        config = {
-            "model": self.model,
+    def config(self, variant: str, directory: str) -> dict[str, Any]:
+        return {
+            "model": variant,
+            "dataset": os.path.join(directory, "set"),
+            "model_dir": os.path.join(directory, "model"),
+            "made_by": self.describe_set(),
             "batch_size": self.batch_size,
             "train_epochs": self.epochs,
             "max_steps": self.steps,
@@ -66,31 +57,6 @@ class VolumeLearning(Case):
             "devices": ["cpu:0", "cpu:1"],
             "seed": self.seed,
         }
-        losses: list[float] = []
-        seconds: list[float] = []
-        tests: list[tuple[int, dict[str, float]]] = []
-        place = {"dataset": os.path.join(directory, "set"), "model_dir": os.path.join(directory, "model")}
-        with Child(self.target, {"made_by": made_by, **config, **place}) as child:
-            description = child.call("describe")
-            while len(losses) < self.steps:
-                start = len(losses)
-                piece = child.call("train_to", step=min(start + self.test_every, self.steps))
-                losses += piece["losses"]
-                seconds += piece["seconds"][1:] or piece["seconds"]  # a session begins slowly
-                bar.update(len(losses) - start)
-                tests.append((len(losses), child.call("metrics")))
-            findings = child.call("findings")
-            child.call("close")
-        return {
-            **{key: value for key, value in config.items() if key != "list_speed"},
-            **description,
-            "set": made_by,
-            "shares": self.shares,
-            "warmup": 0,
-            "steps": self.steps,
-            "repeats": 1,
-            "wall_seconds_per_step": summarise(seconds),
-            "losses": losses,
-            "tests": tests,
-            **findings,
-        }
+
+    def finish(self, child: Child, directory: str) -> dict[str, Any]:
+        return {"set": self.describe_set(), **child.call("findings")}

@@ -1,4 +1,4 @@
-"""A scan of a head that is cut into patches to learn from and to test on, and what thresholds tell of it."""
+"""A scan of a head that is cut into patches to learn from and to test on, and what thresholds predict of it."""
 
 import contextlib
 import itertools
@@ -61,7 +61,7 @@ def tiles(shape: tuple[int, ...], edge: int) -> list[tuple[int, ...]]:
 
 
 def best_thresholds(image: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
-    """The first intensity of the brain, and the first beyond it, by which it is told with the best Dice."""
+    """The first intensity of the brain, and the first beyond it, by which it is predicted with the best Dice."""
     counts = np.stack([np.bincount(values.ravel(), minlength=_BRIGHTEST + 1) for values in (image, image[labels > 0])])
     below = np.concatenate([np.zeros([2, 1], int), np.cumsum(counts, 1)], 1)  # [all or brain, level]
 
@@ -115,8 +115,8 @@ class Scan(VolumeRun):
         low, high = best_thresholds(image[:, half:], labels[:, half:])
         found = np.zeros(labels.shape, np.uint8)
         begins = tiles((image.shape[0], half, image.shape[2]), edge)
-        for begin, told in zip(begins, self.predictions("class"), strict=True):
-            found[tuple(slice(b, b + edge) for b in begin)] = told
+        for begin, predicted in zip(begins, self.predictions("class"), strict=True):
+            found[tuple(slice(b, b + edge) for b in begin)] = predicted
         tested = tuple(slice(0, max(b[axis] for b in begins) + edge) for axis in range(3))
         image, labels, found = image[tested], labels[tested], found[tested]
         by_thresholds = ((image >= low) & (image < high)).astype(np.uint8)

@@ -26,7 +26,9 @@ _CALLS = {  # a call of a save -> what it does
     "unlink": "deleting a file",
     "unlinkat": "deleting a file",
 }
-_COLOURS = dict(zip(("at a random moment", "before the call", "after the call"), drawing.COLOURS, strict=False))
+_COLOURS: Mapping[str, str] = dict(
+    zip(("at a random moment", "before the call", "after the call"), drawing.COLOURS, strict=False)
+)
 
 
 def _cell(text: str) -> str:
