@@ -86,8 +86,8 @@ def _predict(row: Row) -> Prediction:
     fastest = max(row["fractions"][worker] for worker in row["workers"])  # by the slowest, 1.0 and 0.5 wait too long
     return Prediction(
         compute=math.fsum(max(seconds) for seconds in row["layer_seconds"].values()),
-        exchange=max(exchange_seconds(own["messages"], own["bytes"], row["link"]) for own in row["exchanged"]),
-        wait=WAIT_SECONDS / fastest * max(own["halo_exchanges"] for own in row["exchanged"]),
+        exchange=max(exchange_seconds(worker["messages"], worker["bytes"], row["link"]) for worker in row["exchanged"]),
+        wait=WAIT_SECONDS / fastest * max(worker["halo_exchanges"] for worker in row["exchanged"]),
         call=row["call_seconds"],
     )
 
@@ -101,7 +101,7 @@ def expected_bytes(row: Row, alone: Row) -> list[float]:
     """
     (alone_peak,), (whole,) = alone["peak_bytes"], alone["whole_bytes"]
     shares = [planes / sum(row["split"]) for planes in row["split"]]
-    halos = [own["halo_bytes"] for own in row["exchanged"]]
+    halos = [worker["halo_bytes"] for worker in row["exchanged"]]
     return [whole + share * (alone_peak - whole) + halo for share, halo in zip(shares, halos, strict=True)]
 
 

@@ -15,7 +15,7 @@ is hardly to be distinguished from omega_m; a little below those of ridge regres
 import dataclasses
 from typing import Any, ClassVar, Self
 
-from benchmarks.cases.volume_learning import VolumeLearning
+from benchmarks.cases.learning import VolumeLearning
 
 
 @dataclasses.dataclass(frozen=True)

@@ -119,12 +119,12 @@ class Faults(Case):
 
     def _damage(self, pool: concurrent.futures.Executor, directory: pathlib.Path, writer: Writer) -> None:
         made = damage.Made.by_training(directory / "undamaged")
-        found = [(damage.ALL, "truncated"), *made.cases()]
+        damages = [(damage.ALL, "truncated"), *made.cases()]
         tasks = {
             f"{DAMAGE}/{file} {kind}": functools.partial(
                 damage.carry_out, made, file, kind, directory / f"damaged_{number}"
             )
-            for number, (file, kind) in enumerate(found[: self.damages])
+            for number, (file, kind) in enumerate(damages[: self.damages])
         }
         self._write_each(pool, tasks, writer)
 

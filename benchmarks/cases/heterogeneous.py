@@ -77,10 +77,10 @@ def grid(count: int) -> list[tuple[int, ...]]:
     if count == 2:
         return [(share, 100 - share) for share in range(50, 100, 5)]
     coarse = itertools.product(range(10, 100, 10), repeat=count - 1)
-    found = {tuple(sorted((*shares, 100 - sum(shares)), reverse=True)) for shares in coarse if sum(shares) < 100}
+    shares = {tuple(sorted((*parts, 100 - sum(parts)), reverse=True)) for parts in coarse if sum(parts) < 100}
     if count == 3:
-        found |= {(90, 5, 5), (80, 15, 5), (75, 20, 5), (70, 25, 5), (65, 30, 5), (45, 45, 10), (40, 40, 20)}
-    return sorted(found, reverse=True)
+        shares |= {(90, 5, 5), (80, 15, 5), (75, 20, 5), (70, 25, 5), (65, 30, 5), (45, 45, 10), (40, 40, 20)}
+    return sorted(shares, reverse=True)
 
 
 @dataclasses.dataclass(frozen=True)

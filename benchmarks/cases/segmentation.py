@@ -17,7 +17,7 @@ Time: three minutes on two cores. Expected: a Dice of 0.9; the range reaches 0.8
 import dataclasses
 from typing import Any, ClassVar, Self
 
-from benchmarks.cases.volume_learning import VolumeLearning
+from benchmarks.cases.learning import VolumeLearning
 
 
 @dataclasses.dataclass(frozen=True)

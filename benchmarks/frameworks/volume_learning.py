@@ -63,7 +63,7 @@ def read(volumes: data.Volumes, split: str) -> Iterator[tuple[np.ndarray, np.nda
             session.run([tf.tables_initializer(), iterator.initializer])
             while True:
                 try:
-                    image, found = session.run([features["image"][0], label[0]])
+                    image, target = session.run([features["image"][0], label[0]])
                 except tf.errors.OutOfRangeError:
                     return
-                yield image * deviation + mean, found * targets[1] + targets[0] if volumes.targets else found
+                yield image * deviation + mean, target * targets[1] + targets[0] if volumes.targets else target

@@ -251,39 +251,26 @@ def overlap(step: Step, events: Sequence[trace.Event]) -> list[dict[str, float]]
     seconds = []
     for device in step.devices:
         of_device = [event for event in events if event.device.replace("/replica:0", "") == device]
-        arriving = _merged([event for event in of_device if event.kind == trace.RECEIVED and event.name in names])
-        convolving = _merged([event for event in of_device if event.work == "convolution"])
+        arriving = [event for event in of_device if event.kind == trace.RECEIVED and event.name in names]
+        convolving = [event for event in of_device if event.work == "convolution"]
+        halo, convolution = _covered(arriving), _covered(convolving)
         seconds.append(
             {
-                "halo_seconds": _seconds(arriving),
-                "convolution_seconds": _seconds(convolving),
-                "both_seconds": _common(arriving, convolving),
+                "halo_seconds": halo,
+                "convolution_seconds": convolution,
+                "both_seconds": halo + convolution - _covered([*arriving, *convolving]),
             }
         )
     return seconds
 
 
-Spans = list[tuple[float, float]]
-
-
-def _merged(events: Sequence[trace.Event]) -> Spans:
-    """The times, apart from each other, at which one of the events goes on."""
-    spans: Spans = []
+def _covered(events: Sequence[trace.Event]) -> float:
+    """Seconds in which at least one of the events goes on."""
+    total, end = 0.0, -math.inf
     for event in sorted(events, key=lambda event: event.begin_seconds):
-        if spans and event.begin_seconds <= spans[-1][1]:
-            spans[-1] = spans[-1][0], max(spans[-1][1], event.end_seconds)
-        else:
-            spans.append((event.begin_seconds, event.end_seconds))
-    return spans
-
-
-def _seconds(spans: Spans) -> float:
-    return math.fsum(end - begin for begin, end in spans)
-
-
-def _common(some: Spans, others: Spans) -> float:
-    pairs = ((max(a, c), min(b, d)) for a, b in some for c, d in others)
-    return math.fsum(max(end - begin, 0.0) for begin, end in pairs)
+        total += max(event.end_seconds - max(event.begin_seconds, end), 0.0)
+        end = max(end, event.end_seconds)
+    return total
 
 
 class ModelledVolumes:
