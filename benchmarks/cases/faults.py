@@ -99,23 +99,14 @@ class Faults(Case):
 
     def _write_each(self, pool: concurrent.futures.Executor, tasks: Mapping[str, Task], writer: Writer) -> None:
         """Writes a row for each task as soon as it is done."""
+        devices = [f"cpu:{index}" for index in range(3)]
+        settings = self.columns(warmup=0, steps=0, layout="several", shares="several", devices=devices)
         futures = {pool.submit(task): variant for variant, task in tasks.items()}
         with progress(len(futures), "faults") as bar:
             for future in concurrent.futures.as_completed(futures):
                 variant = futures[future]
-                writer.write(variant, {**self._settings(), "part": variant.partition("/")[0], **future.result()})
+                writer.write(variant, {**settings, "part": variant.partition("/")[0], **future.result()})
                 bar.update()
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "seed": self.seed,
-            "repeats": self.repeats,
-            "warmup": 0,
-            "steps": 0,
-            "layout": "several",
-            "shares": "several",
-            "devices": ["cpu:0", "cpu:1", "cpu:2"],
-        }
 
     def _damage(self, pool: concurrent.futures.Executor, directory: pathlib.Path, writer: Writer) -> None:
         made = damage.Made.by_training(directory / "undamaged")
