@@ -44,7 +44,7 @@ def write_lowering(directory):
     writer = Writer("lowering", directory)
     case = Lowering(processors=(1, 8))
     for variant in case.variants():
-        row = case._settings(variant)
+        row = case.settings(variant)
         if variant == "batch/8/stock mtf, even":
             writer.write(variant, {**row, "failed": "ValueError: does not divide"})
             continue
