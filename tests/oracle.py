@@ -280,6 +280,7 @@ def check(
     dtype: Any = tf.float64,
     tolerance: float | None = None,
     reference: Result | None = None,
+    kinds: Sequence[str] = KINDS,
 ) -> None:
     """Asserts that the program gives the same on every layout as on one device, whatever the kind of its inputs.
 
@@ -291,10 +292,11 @@ def check(
       dtype: of the floating-point numbers.
       tolerance: by default that of the dtype.
       reference: what is right; None: the program on one device.
+      kinds: of inputs; (MIXED,) for one run on each layout, of programs whose operations have tests of their own.
     """
     reference = one_device(build, dtype) if reference is None else reference
-    for number in range(max(len(layouts), len(KINDS))):
-        layout, kind = layouts[number % len(layouts)], KINDS[number % len(KINDS)]
+    for number in range(max(len(layouts), len(kinds))):
+        layout, kind = layouts[number % len(layouts)], kinds[number % len(kinds)]
         with _naming(layout, kind):
             uneven = run(build, lambda layout=layout: mesh_impl_of(layout), dtype, kind=kind)
             assert_same(reference, uneven, TOLERANCE[dtype] if tolerance is None else tolerance)

@@ -80,6 +80,7 @@ def test_the_second_is_told_who_holds_it_and_a_dead_holder_frees_it(local):
         assert f"pid {os.getpid()} " in holder_of(local.addresses[1])
 
 
+@pytest.mark.full
 def test_an_orderly_end_frees_it(local):
     with hold(local.addresses[:1]) as process:
         assert f"pid {process.pid} " in holder_of(local.addresses[0])
@@ -98,6 +99,7 @@ def test_a_claim_within_another_is_harmless(local):
     assert holder_of(local.addresses[1]) == ""
 
 
+@pytest.mark.full
 def test_what_was_taken_is_given_back_where_another_is_held(local):
     with hold(local.addresses[1:]) as process:
         with pytest.raises(WorkerHeldError, match="^worker 1 "), WorkerClaim(local.addresses):

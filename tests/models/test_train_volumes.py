@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 import pytest
+from tiers import on_workers, parametrize
 from training_runs import restored_logging, run, variables  # noqa: F401 - the first is a fixture
 
 from mtf_hetero import Layout, data, profile, tf
-from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.data.cosmology import write_universes
 from mtf_hetero.models import cosmoflow, unet3d
 from mtf_hetero.models.registry import MODELS
@@ -125,7 +125,7 @@ def test_what_is_said_of_a_segmentation(options, balls, tmp_path, capfd):
     assert re.search(r"\ntest Dice: \d\.\d{4}, the mean of all classes but 0; of each class, 0: \d\.\d{4}, 1: ", out)
 
 
-@pytest.mark.parametrize("model", ["cosmoflow_small", "unet3d_small"])
+@parametrize("model", ["cosmoflow_small", "unet3d_small"], first=["unet3d_small"])
 def test_it_learns(options, model, tmp_path, caplog):
     given = options[model] | {"optimizer": "adam", "max_steps": 40, "train_epochs": 60, "learning_rate": 0.01}
     assert run(**given, model_dir=tmp_path) == 0
@@ -134,7 +134,7 @@ def test_it_learns(options, model, tmp_path, caplog):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(options, tmp_path, capfd):
     given = options["unet3d_small"] | {"learning_rate_schedule": "constant", "max_steps": 4}
     assert run(**given, model_dir=tmp_path / "whole") == 0
@@ -147,7 +147,7 @@ def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(options, t
     capfd.readouterr()
 
 
-@pytest.mark.parametrize("layout", ["batch", "even", "filters", "depth:all", "targets:all"])
+@parametrize("layout", ["batch", "even", "filters", "depth:all", "targets:all"], first=["filters"])
 def test_other_layouts(options, layout, tmp_path, capfd):
     given = {name: value for name, value in options["cosmoflow_small"].items() if name not in ("mesh_shape", "devices")}
     given["max_steps"] = 1
@@ -223,7 +223,7 @@ def test_a_file_that_is_cut_off(tmp_path, options, capfd):
     assert re.search(rf"error: {path} is cut off at byte [\d,]+, but should have", err)
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
+@parametrize("split", ["train", "test"], first=["train"])
 def test_a_file_that_is_damaged_is_named_when_it_is_read(split, tmp_path, options, capfd):
     directory = labelled(tmp_path / "set")
     path = sorted(directory.glob(f"{split}-*"))[0]
@@ -243,6 +243,7 @@ def test_a_set_without_test_volumes(tmp_path, options, capfd):
     assert "\nnot tested: there are no test volumes\n" in capfd.readouterr().out
 
 
+@pytest.mark.full
 def test_speeds_are_measured(options, tmp_path, capfd, monkeypatch):
     effort = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-3, budget_seconds=1.0)
     monkeypatch.setattr("mtf_hetero.profile.measure.Effort", lambda: effort)
@@ -252,23 +253,22 @@ def test_speeds_are_measured(options, tmp_path, capfd, monkeypatch):
     assert "mean absolute error of 3 volumes" in capfd.readouterr().out
 
 
-def test_workers_each_read_their_own_slab(options, tmp_path, capfd):
+@on_workers
+def test_workers_each_read_their_own_slab(options, workers, tmp_path, capfd):
     """On two processes the same as on one device, and a damaged file on one of them is named."""
     given = options["unet3d_small"] | {"max_steps": 2}
     one = {name: value for name, value in given.items() if name not in ("mesh_shape", "list_speed")}
     assert run(**one | {"devices": "cpu:0", "layout": "batch"}, model_dir=tmp_path / "one") == 0
     scores = results_of(capfd.readouterr().out)
     del given["devices"]
-    cluster = LocalCluster("0.7,0.5", report=lambda line: None)
-    with cluster:
-        given["workers"] = ",".join(cluster.addresses)
-        assert run(**given, model_dir=tmp_path / "two") == 0
-        np.testing.assert_allclose(results_of(capfd.readouterr().out), scores, atol=2e-2)
-        assert_same_variables(tmp_path / "two", variables(tmp_path / "one"))
-        directory = labelled(tmp_path / "set")
-        path = sorted(directory.glob("test-*"))[0]
-        path.write_bytes(bytes(path.stat().st_size))
-        assert run(**given | {"dataset": directory}, model_dir=tmp_path / "damaged") == 2
+    given["workers"] = ",".join(workers.addresses[:2])
+    assert run(**given, model_dir=tmp_path / "two") == 0
+    np.testing.assert_allclose(results_of(capfd.readouterr().out), scores, atol=2e-2)
+    assert_same_variables(tmp_path / "two", variables(tmp_path / "one"))
+    directory = labelled(tmp_path / "set")
+    path = sorted(directory.glob("test-*"))[0]
+    path.write_bytes(bytes(path.stat().st_size))
+    assert run(**given | {"dataset": directory}, model_dir=tmp_path / "damaged") == 2
     line = rf"error: {re.escape(str(path))} cannot be read from byte \d+: it is missing"  # whichever worker came first
     assert re.search(line, capfd.readouterr().err)
 
