@@ -12,6 +12,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path in FULL:
             item.add_marker(pytest.mark.full)
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)  # one process has them all: they begin
 
 
 @pytest.fixture(scope="session")
