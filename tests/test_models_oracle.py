@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from oracle import MIXED, MODEL_TOLERANCE_FLOAT32, TOLERANCE, assert_same, check, mesh_impl_of, one_device, run
+from oracle import MODEL_TOLERANCE_FLOAT32, ONCE, TOLERANCE, assert_same, check, mesh_impl_of, one_device, run
 from tiers import parametrize
 
 import mtf_hetero
@@ -81,7 +81,7 @@ def toy_program(name, **changes):
 @pytest.mark.parametrize("name", PAIRS)
 def test_every_model_on_two_layouts_and_every_layout_on_models(name):
     """In pairs: each layout with several models, of all families."""
-    check(toy_program(name), *(toy_layout(name, *choice) for choice in PAIRS[name]), kinds=[MIXED])
+    check(toy_program(name), *(toy_layout(name, *choice) for choice in PAIRS[name]), **ONCE)
 
 
 def test_the_pairs_are_of_every_model_and_layout():
@@ -109,8 +109,8 @@ def test_small_models_on_two_mesh_axes(name):
     batch = toy_layout(name, "batch", "two")
     rules = [(dim, "f") for dim, _ in filters.rules] + [(dim, "b") for dim, _ in batch.rules]
     layout = Layout("b:3;f:2", rules, {"b": [3, 1, 1], "f": [5, 2]})
-    check(toy_program(name), layout, kinds=[MIXED])
-    check(toy_program(name), layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, kinds=[MIXED])
+    check(toy_program(name), layout, **ONCE)
+    check(toy_program(name), layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 @parametrize(
@@ -124,7 +124,7 @@ def test_models_on_a_split_height(name, config):
     names = {dim.name for op in operations for x in op.outputs for dim in x.shape.dims}
     heights = [(dim, "h") for dim in names if dim.endswith("height")]
     layout = Layout("b:2;h:2", [("batch", "b"), *heights], {"b": [3, 2], "h": [2, 1]})
-    check(toy_program(name, **config), layout, kinds=[MIXED])
+    check(toy_program(name, **config), layout, **ONCE)
 
 
 @pytest.mark.parametrize("name", ["vgg19"])

@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from oracle import MIXED, Feed, check, mesh_impl_of, one_device
+from oracle import ONCE, Feed, check, mesh_impl_of, one_device
 from tiers import parametrize
 
 import mtf_hetero
@@ -273,7 +273,7 @@ def grouped_layouts():
 
 @pytest.mark.parametrize("per", PER)
 def test_groups_of_batch_norm_are_the_same_on_every_layout(per):
-    check(grouped(per.split()), *grouped_layouts(), kinds=[MIXED])
+    check(grouped(per.split()), *grouped_layouts(), **ONCE)
 
 
 @pytest.mark.full

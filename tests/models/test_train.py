@@ -137,20 +137,18 @@ def test_two_steps(tmp_path, capfd):
     assert out.endswith(f"\ncheckpoint: {tmp_path}/model/model.ckpt-2\n")
 
 
-def test_hybrid_parallelism_is_as_one_device(tmp_path, capfd):
-    """Uneven, its dense layers by other shares than the images, at once and in rounds."""
+@parametrize("rounds", [True, False], first=[True])
+def test_hybrid_parallelism_is_as_one_device(rounds, tmp_path, capfd):
+    """Uneven, its dense layers by other shares than the images, in rounds and at once."""
     assert run(**FAST | {"devices": "cpu:0"}, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
     options = FAST | {"layout": "hybrid", "mesh_shape": "data:2;model:2", "devices": f"{CPUS},cpu:3"}
-    for name, values in {
-        "uneven": {"list_speed": "data:3,2;model:3,2", "dense_shares": "1,2"},
-        "rounds": {"list_speed": "model:4,1", "dense_rounds": True},
-    }.items():
-        assert run(**options, **values, model_dir=tmp_path / name) == 0
-        found = variables(tmp_path / name)
-        assert found.keys() == expected.keys()
-        for variable, value in found.items():
-            np.testing.assert_allclose(value, expected[variable], rtol=0, atol=1e-5, err_msg=f"{variable}, {name}")
+    options |= {"list_speed": "data:3,2;model:3,2", "dense_shares": "1,2"}
+    assert run(**options, dense_rounds=rounds, model_dir=tmp_path / "hybrid") == 0
+    found = variables(tmp_path / "hybrid")
+    assert found.keys() == expected.keys()
+    for variable, value in found.items():
+        np.testing.assert_allclose(value, expected[variable], rtol=0, atol=1e-5, err_msg=variable)
     out = capfd.readouterr().out
     assert re.search(r"outer_batch +\d+ over data: ", out)
     assert re.search(r"dense2/inputs +120 over model: 40, 80\n", out)
@@ -164,7 +162,7 @@ def test_a_dry_run_says_what_it_takes_and_trains_nothing(tmp_path, capfd):
     assert "test accuracy" not in out and not (tmp_path / "model").exists()
 
 
-def test_how_long_is_measured(tmp_path, capfd, monkeypatch):
+def test_how_long_is_measured(monkeypatch):
     efforts = []
 
     def choose(build, layout, cluster, *, effort, **options):
@@ -172,25 +170,27 @@ def test_how_long_is_measured(tmp_path, capfd, monkeypatch):
         return measured.Choice(layout, cluster.devices, (), 1.0, (50.0, 50.0))
 
     monkeypatch.setattr(measured, "choose", choose)
-    assert run(**FAST, list_speed="auto", measure_seconds=7.5, model_dir=tmp_path / "seconds") == 0
-    assert run(**FAST, list_speed="auto", model_dir=tmp_path / "default") == 0
+    assert run(**FAST, list_speed="auto", measure_seconds=7.5, dry_run=True) == 0
+    assert run(**FAST, list_speed="auto", dry_run=True) == 0
     assert efforts == [profile.Effort(budget_seconds=7.5), None]
     assert f"by default {profile.Effort().budget_seconds:g};" in flags.FLAGS["measure_seconds"].help
-    assert "test accuracy" in capfd.readouterr().out
 
 
-def test_slices_of_augmented_batches_are_those_of_one_device(tmp_path, capfd):
+AUGMENTED = [
+    ("batch", "all:3", CPUS),
+    ("filters", "all:3", CPUS),
+    ("batch:rows;height:cols", "rows:2;cols:2", f"{CPUS},cpu:3"),
+]
+
+
+@parametrize(("layout", "mesh_shape", "devices"), AUGMENTED, first=AUGMENTED[2:])
+def test_slices_of_augmented_batches_are_those_of_one_device(layout, mesh_shape, devices, tmp_path, capfd):
     assert run(**FAST | {"devices": "cpu:0"}, augment=True, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
-    for layout, mesh_shape, devices in (
-        ("filters", "all:3", CPUS),
-        ("batch:rows;height:cols", "rows:2;cols:2", f"{CPUS},cpu:3"),
-    ):
-        model_dir = tmp_path / layout.replace(":", "_")
-        options = FAST | {"layout": layout, "mesh_shape": mesh_shape, "devices": devices}
-        assert run(**options, augment=True, model_dir=model_dir) == 0
-        for name, value in variables(model_dir).items():
-            np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} on {layout}")
+    options = FAST | {"layout": layout, "mesh_shape": mesh_shape, "devices": devices}
+    assert run(**options, augment=True, model_dir=tmp_path / "split") == 0
+    for name, value in variables(tmp_path / "split").items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=name)
     assert "test accuracy" in capfd.readouterr().out
 
 

@@ -89,6 +89,23 @@ def results_of(out):
     return [float(number) for line in lines for number in re.findall(r"-?\d+\.\d+(?:e-\d+)?", line)]
 
 
+NUMBER = r"-?\d\S*"
+EACH = ", ".join(rf"{name} {NUMBER} \(R2 {NUMBER}\)" for name in ("omega_m", "sigma_8", "n_s"))
+SAID = {
+    "cosmoflow_small": {
+        "set": "16 x 16 x 16 x 1, targets omega_m, sigma_8, n_s",
+        "scores": [rf"mean absolute error of 3 volumes: {EACH}"],
+    },
+    "unet3d_small": {
+        "set": "8 x 8 x 8 x 1, 3 classes of voxels",
+        "scores": [
+            r"test accuracy: \d\.\d{4} of the voxels of 3 volumes",
+            r"test Dice: \d\.\d{4}, the mean of all classes but 0; of each class, 0: \d\.\d{4}, 1: .*",
+        ],
+    },
+}
+
+
 @pytest.mark.parametrize("model", ["cosmoflow_small", "unet3d_small"])
 def test_a_divided_depth_trains_and_tests_as_one_device(options, model, tmp_path, capfd):
     given = options[model] | {"learning_rate_schedule": "cosine", "augment": True}
@@ -103,29 +120,15 @@ def test_a_divided_depth_trains_and_tests_as_one_device(options, model, tmp_path
     out = capfd.readouterr().out
     np.testing.assert_allclose(results_of(out), scores, atol=2e-3)
     assert re.search(r"conv1/depth +\d+ over depth: \d+, \d+\n", out)
+    said = SAID[model]
+    assert out.startswith(f"{model}: ")
+    assert f"{given['dataset']}: 5 training and 3 test volumes of {said['set']}\n" in out
+    for pattern in (*said["scores"], r"volumes per second: \d+\.\d"):
+        assert re.search(rf"\n{pattern}\n", out), pattern
 
 
-def test_what_is_said_of_a_regression(options, universes, tmp_path, capfd):
-    assert run(**options["cosmoflow_small"], model_dir=tmp_path, trace_steps="1") == 0
-    out = capfd.readouterr().out
-    assert out.startswith("cosmoflow_small: ")
-    assert f"{universes}: 5 training and 3 test volumes of 16 x 16 x 16 x 1, targets omega_m, sigma_8, n_s\n" in out
-    number = r"-?\d\S*"
-    each = ", ".join(rf"{name} {number} \(R2 {number}\)" for name in ("omega_m", "sigma_8", "n_s"))
-    assert re.search(rf"\nmean absolute error of 3 volumes: {each}\n", out)
-    assert re.search(r"\nvolumes per second: \d+\.\d\n", out)
-    assert (tmp_path / "traces" / "trace_1.txt").exists()
-
-
-def test_what_is_said_of_a_segmentation(options, balls, tmp_path, capfd):
-    assert run(**options["unet3d_small"], model_dir=tmp_path) == 0
-    out = capfd.readouterr().out
-    assert f"{balls}: 5 training and 3 test volumes of 8 x 8 x 8 x 1, 3 classes of voxels\n" in out
-    assert re.search(r"\ntest accuracy: \d\.\d{4} of the voxels of 3 volumes\n", out)
-    assert re.search(r"\ntest Dice: \d\.\d{4}, the mean of all classes but 0; of each class, 0: \d\.\d{4}, 1: ", out)
-
-
-@parametrize("model", ["cosmoflow_small", "unet3d_small"], first=["unet3d_small"])
+@pytest.mark.full
+@pytest.mark.parametrize("model", ["cosmoflow_small", "unet3d_small"])
 def test_it_learns(options, model, tmp_path, caplog):
     given = options[model] | {"optimizer": "adam", "max_steps": 40, "train_epochs": 60, "learning_rate": 0.01}
     assert run(**given, model_dir=tmp_path) == 0
@@ -147,7 +150,8 @@ def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(options, t
     capfd.readouterr()
 
 
-@parametrize("layout", ["batch", "even", "filters", "depth:all", "targets:all"], first=["filters"])
+@pytest.mark.full
+@pytest.mark.parametrize("layout", ["batch", "even", "filters", "depth:all", "targets:all"])
 def test_other_layouts(options, layout, tmp_path, capfd):
     given = {name: value for name, value in options["cosmoflow_small"].items() if name not in ("mesh_shape", "devices")}
     given["max_steps"] = 1

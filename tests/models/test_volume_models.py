@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from oracle import MIXED, MODEL_TOLERANCE_FLOAT32, check, mesh_impl_of
+from oracle import MODEL_TOLERANCE_FLOAT32, ONCE, check, mesh_impl_of
 from tiers import parametrize
 
 import mtf_hetero
@@ -182,7 +182,7 @@ def test_cosmoflow_is_the_same_on_every_mesh(mesh, batch_norm):
     program = cosmoflow_program(16, batch_norm=batch_norm)
     layout = spatial(program, *MESHES[mesh])
     assert {"conv1/depth", "conv2/depth"} <= dict(layout.rules).keys()
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, kinds=[MIXED])
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 @parametrize("mesh", MESHES, first=["two", "depth and height"])
@@ -191,7 +191,7 @@ def test_unet_is_the_same_on_every_mesh(mesh):
     program = unet_program(sizes, **(DEEP_UNET if mesh == "three" else {}))
     layout = spatial(program, *MESHES[mesh])
     assert {"bottom/conv1/depth", "up1/depth", "transpose1/depth", "depth"} <= dict(layout.rules).keys()
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, kinds=[MIXED])
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 def test_groups_of_examples_with_moments_of_their_own():
@@ -206,7 +206,7 @@ def test_groups_of_examples_with_moments_of_their_own():
 
     layout = spatial(program, "batch:3;depth:2", {"batch": [1, 1, 1]})
     assert dict(layout.rules)["groups"] == "batch"
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, kinds=[MIXED])
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 class Randoms(Zeros):
@@ -268,7 +268,7 @@ def test_ten_training_steps_are_those_of_one_device(mesh):
 def test_larger_cubes(mesh):
     filters = (2, 3, 2, 3, 2, 3, 2)
     program = cosmoflow_program(32, batch=1, batch_norm=True, filters=filters, strided=4)
-    check(program, spatial(program, *MESHES[mesh]), dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, kinds=[MIXED])
+    check(program, spatial(program, *MESHES[mesh]), dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 RECOMPUTED = {
@@ -303,7 +303,7 @@ def test_stages_that_are_computed_again_change_no_step(name, mesh):
 def test_stages_that_are_computed_again_are_the_same_on_every_mesh():
     program = unet_program((12, 8, 4), recompute=("all",), **DEEP_UNET)
     layout = spatial(program, *MESHES["depth and height"])
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, kinds=[MIXED])
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 def peak_of(build, edge, **config):
