@@ -23,6 +23,7 @@ from mtf_hetero.cluster import Cluster, LocalCluster, UnreachableWorkerError, Wa
 from mtf_hetero.cluster.probe import Answer, Outcome, ask
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.xdist_group("killed workers")  # so that one process has the cluster that they share
 
 
 @pytest.fixture(scope="module")

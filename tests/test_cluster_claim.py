@@ -13,6 +13,7 @@ from mtf_hetero import tf
 from mtf_hetero.cluster import LocalCluster, WaitingSessionCreator, WorkerClaim, WorkerHeldError, claim
 from mtf_hetero.cluster import session as cluster_session
 
+pytestmark = pytest.mark.xdist_group("claimed workers")  # so that one process has the cluster that they share
 HOLDER = """
 import sys, time
 from mtf_hetero.cluster import WorkerClaim

@@ -1,21 +1,19 @@
 """The oracle on workers: what is computed does not depend on who computes it, nor on how it is sent."""
 
-import pytest
 from oracle import TOLERANCE, assert_same, one_device, run
 from test_operations import PROGRAMS, layouts
-from tiers import FEW_OR_ALL, on_workers, parametrize
+from tiers import few, on_workers, parametrize
 
 from mtf_hetero import UnevenMeshImpl, collectives, tf
 
 
 @on_workers
-@pytest.mark.parametrize("chosen", FEW_OR_ALL)
 @parametrize("name", PROGRAMS, first=["conv2d_same", "dense", "along"])
-def test_operation_is_the_same_on_workers(name, chosen, workers, monkeypatch):
+def test_operation_is_the_same_on_workers(name, workers, monkeypatch):
     monkeypatch.setattr(collectives, "SMALL_BYTES", 400)
     build, rules = PROGRAMS[name]
     reference, cluster = one_device(build), workers.cluster
-    for layout in chosen(layouts(*rules)):
+    for layout in few(layouts(*rules)):
         devices = [cluster.devices[pnum % len(cluster.devices)] for pnum in range(layout.size)]
         found = run(build, lambda: UnevenMeshImpl.from_layout(layout, devices), tf.float64, cluster)  # noqa: B023
         assert_same(reference, found, TOLERANCE[tf.float64])

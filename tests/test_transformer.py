@@ -30,6 +30,7 @@ from tiers import parametrize
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
 
+pytestmark = pytest.mark.xdist_group("transformer")  # so that one process has the reference that they share
 SIZES = {"batch": 7, "length": 6, "d_model": 10, "heads": 5, "d_kv": 3, "d_ff": 23, "vocab": 31}
 SHARES = {"m": [70, 25, 5]}
 HEADS = {"heads": (3, 1, 1)}
