@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 import resource
@@ -14,6 +15,7 @@ import pytest
 from estimator_oracle import line_data, line_model, line_steps, log_lines, make, step_of
 from test_estimator_uneven import estimator as uneven_estimator
 from test_estimator_uneven import input_fn as uneven_input
+from tiers import parametrize
 
 from mtf_hetero import saver as saver_lib
 from mtf_hetero._compat import tf
@@ -60,8 +62,11 @@ def flip(path):
 DAMAGES = {"truncated": truncate, "emptied": empty, "deleted": pathlib.Path.unlink, "flipped": flip}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("kind", ["index", "data-00000-of-00001", "meta", "sha256"])
+@parametrize(
+    ("kind", "damage"),
+    itertools.product(["index", "data-00000-of-00001", "meta", "sha256"], DAMAGES),
+    first=[("index", "truncated"), ("data-00000-of-00001", "flipped"), ("sha256", "emptied")],
+)
 def test_the_newest_whole_checkpoint_is_resumed_from(tmp_path, log, kind, damage):
     train(tmp_path, 4)
     model = tmp_path / "model"
@@ -100,7 +105,7 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("kind", STATES)
+@parametrize("kind", STATES, first=["empty", "names"])
 def test_the_state_file_is_not_relied_upon(tmp_path, log, kind):
     train(tmp_path, 4)
     model = tmp_path / "model"
@@ -119,8 +124,11 @@ def test_the_state_file_is_not_relied_upon(tmp_path, log, kind):
     assert f"in {model} {words.get(kind, kind if ' ' in kind else f'is {kind}')}; " in line
 
 
-@pytest.mark.parametrize("state", [None, b"", b'model_checkpoint_path: "', b"\0\xff"])
-@pytest.mark.parametrize("damage", [flip, pathlib.Path.unlink])
+@parametrize(
+    ("state", "damage"),
+    itertools.product([None, b"", b'model_checkpoint_path: "', b"\0\xff"], [flip, pathlib.Path.unlink]),
+    first=[(b"\0\xff", flip)],
+)
 def test_where_none_is_whole_nothing_is_changed(tmp_path, state, damage):
     estimator = train(tmp_path, 4)
     model = tmp_path / "model"

@@ -23,6 +23,7 @@ from mtf_hetero.cluster import Cluster, LocalCluster, UnreachableWorkerError, Wa
 from mtf_hetero.cluster.probe import Answer, Outcome, ask
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.xdist_group("killed workers")  # so that one process has the cluster that they share
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +149,9 @@ def test_the_limit_is_applied(local):
 
 
 def test_a_worker_that_cannot_be_reached_is_named(local):
-    gone, begin = f"127.0.0.1:{free_port()}", time.monotonic()
+    gone = f"127.0.0.1:{free_port()}"
     with pytest.raises(UnreachableWorkerError, match=f"^worker 1 \\({gone}\\): connection refused; start it") as caught:
         Cluster.from_workers([local.addresses[0], gone])
-    assert time.monotonic() - begin < 10
     assert "\n" not in str(caught.value)
     with pytest.raises(UnreachableWorkerError, match=r"^worker 0 \(no-such-host\.invalid:2222\)"):
         cluster_lib.check_reachable(("no-such-host.invalid:2222",))
@@ -161,10 +161,9 @@ def test_a_port_that_is_silent_is_named():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        address, begin = f"127.0.0.1:{silent.getsockname()[1]}", time.monotonic()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(UnreachableWorkerError, match=r"worker 0 \(127\.0\.0\.1:\d+\)"):
             cluster_lib.check_reachable((address,), 1.0)
-        assert time.monotonic() - begin < 10
 
 
 @pytest.mark.parametrize(

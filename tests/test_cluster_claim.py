@@ -13,6 +13,7 @@ from mtf_hetero import tf
 from mtf_hetero.cluster import LocalCluster, WaitingSessionCreator, WorkerClaim, WorkerHeldError, claim
 from mtf_hetero.cluster import session as cluster_session
 
+pytestmark = pytest.mark.xdist_group("claimed workers")  # so that one process has the cluster that they share
 HOLDER = """
 import sys, time
 from mtf_hetero.cluster import WorkerClaim
@@ -80,6 +81,7 @@ def test_the_second_is_told_who_holds_it_and_a_dead_holder_frees_it(local):
         assert f"pid {os.getpid()} " in holder_of(local.addresses[1])
 
 
+@pytest.mark.full
 def test_an_orderly_end_frees_it(local):
     with hold(local.addresses[:1]) as process:
         assert f"pid {process.pid} " in holder_of(local.addresses[0])
@@ -98,6 +100,7 @@ def test_a_claim_within_another_is_harmless(local):
     assert holder_of(local.addresses[1]) == ""
 
 
+@pytest.mark.full
 def test_what_was_taken_is_given_back_where_another_is_held(local):
     with hold(local.addresses[1:]) as process:
         with pytest.raises(WorkerHeldError, match="^worker 1 "), WorkerClaim(local.addresses):

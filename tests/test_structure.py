@@ -4,6 +4,7 @@ import ast
 import graphlib
 import os
 import pathlib
+import re
 import statistics
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -154,3 +155,10 @@ def test_files_are_short():
     long = {name: count for name, count in lines.items() if count > MAX_LINES}
     assert not long, f"{long}: is each still one file with one purpose?"
     assert statistics.median(lines.values()) <= MEDIAN_LINES
+
+
+def test_the_tests_of_the_promises_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:\w+/)?test_\w+\*?)`", text)
+    wrong = [name for name in named if not list((ROOT / "tests").glob(f"{name}.py"))]
+    assert named and not wrong
