@@ -161,7 +161,7 @@ def test_a_split_that_loses_its_trial_is_not_taken(times, monkeypatch):
 
 
 def test_measured_speeds(local, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.profile.measure.Effort", lambda: QUICK)
+    monkeypatch.setattr("mtf_hetero.profile.measurement.Effort", lambda: QUICK)
     workers = ",".join(local.addresses)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto"}
