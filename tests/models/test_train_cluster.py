@@ -145,7 +145,7 @@ def test_a_split_that_loses_its_trial_is_not_taken(times, monkeypatch):
 
 @on_workers
 def test_measured_speeds(workers, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.profile.measure.Effort", lambda: QUICK)
+    monkeypatch.setattr("mtf_hetero.profile.measurement.Effort", lambda: QUICK)
     workers = ",".join(workers.addresses[:2])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto"}
