@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mtf_hetero import blocks, mtf
+from mtf_hetero._support import graphs
 
 CONVOLUTIONS = (
     mtf.Conv2dOperation,
@@ -47,14 +48,6 @@ class Layer:
         return isinstance(self.operation, CONVOLUTIONS)
 
 
-def _variable_of(tensor: Any) -> Any:
-    """The trainable variable that a tensor is, but for a cast or another function of its elements; or None."""
-    op = tensor.operation
-    while isinstance(op, mtf.SlicewiseOperation) and len(op.inputs) == 1 and op.inputs[0].shape == tensor.shape:
-        op = op.inputs[0].operation
-    return op if isinstance(op, mtf.Variable) and op in op.graph.trainable_variables else None
-
-
 def _by_size(dims: Iterable[Any]) -> tuple[str, ...]:
     return tuple(dim.name for dim in sorted(dims, key=lambda dim: -dim.size))
 
@@ -72,11 +65,11 @@ def _layer(op: Any, x: Any, kernel: Any) -> Layer | None:
 def layers(graph: Any) -> list[Layer]:
     """The layers of a graph in its order; of several uses of a variable, gradients among them, the first."""
     found = []
-    used = set()
+    trainable, used = set(graph.trainable_variables), set()
     for op in graph.operations:
         if len(op.inputs) != 2 or not isinstance(op, (*CONVOLUTIONS, mtf.EinsumOperation)):
             continue
-        kernels = [(tensor, variable) for tensor in op.inputs if (variable := _variable_of(tensor)) is not None]
+        kernels = [(x, variable) for x in op.inputs if (variable := graphs.variable_of(x)) in trainable]
         if len(kernels) != 1 or kernels[0][1] in used:
             continue
         kernel, variable = kernels[0]
@@ -89,14 +82,7 @@ def layers(graph: Any) -> list[Layer]:
 
 def ancestors(tensors: Iterable[Any]) -> set[Any]:
     """The operations from which tensors are computed."""
-    found: set[Any] = set()
-    todo = [tensor.operation for tensor in tensors]
-    while todo:
-        op = todo.pop()
-        if op not in found:
-            found.add(op)
-            todo += [tensor.operation for tensor in op.inputs]
-    return found
+    return graphs.mtf_ancestors(tensor.operation for tensor in tensors)
 
 
 def _aligned(old: Any, new: Any) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero.cluster.devices import complete
 from mtf_hetero.partition import split_by_share
 
 # Of a tensor, up to which one processor sums for all of them: a message costs as much as some hundred kilobytes
@@ -112,10 +113,8 @@ def _divide(
 
 def share_memory(devices: Sequence[str]) -> bool:
     """Whether the devices are CPUs of one process, so that nothing has to be sent between them."""
-    specs = [tf.DeviceSpec.from_string(device) for device in devices]
-    return all((spec.device_type or "CPU") == "CPU" for spec in specs) and (
-        len({(spec.job, spec.task) for spec in specs}) == 1
-    )
+    completed = complete(devices).values()
+    return all(device.is_cpu for device in completed) and len({device.process for device in completed}) == 1
 
 
 def _pack(x: Any, wire_dtype: Any) -> Any:

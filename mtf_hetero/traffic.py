@@ -19,10 +19,11 @@ from typing import Any
 
 from mtf_hetero import collectives
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster import shorten
+from mtf_hetero._support import graphs, tables
+from mtf_hetero.cluster.devices import Device, shorten
 from mtf_hetero.partition import split_by_share
 
-CHIEF = "/job:chief/task:0/device:CPU:0"  # the training process, as mtf_hetero.cluster names it
+CHIEF = Device("chief", 0, "CPU", 0).name  # the training process, as mtf_hetero.cluster names it
 Link = tuple[str, str]
 
 _HANDLES = (tf.resource, tf.variant)
@@ -73,48 +74,32 @@ def sends(fetches: Any, *, graph: Any = None, feeds: Sequence[Any] = (), chief: 
       chief: the device of the session; what the name of another device leaves out is the chief's.
 
     Raises:
-      NotImplementedError: the step has a loop, whose turns the graph does not tell.
+      NotImplementedError: the step has a loop, whose turns the graph does not show.
       ValueError: the size of a tensor that is sent is not known.
     """
     chief = _full_name(chief)
     fetched, fed = tf.nest.flatten(fetches), {x.name for x in feeds}
     device_of = _placement(chief)
-    reads = [(x, device_of(op), op.name) for op in _needed(fetched, fed) for x in op.inputs]
+    operations = graphs.needed(fetched, feeds)
+    if loop := next((op for op in operations if op.type in _LOOPS), None):
+        raise NotImplementedError(f"{loop.type} {loop.name!r} is a loop; what it sends is not counted")
+    reads = [(x, device_of(op), op.name) for op in operations for x in op.inputs]
     reads += [(x, chief, "") for x in fetched if isinstance(x, tf.Tensor)]
     known = None if graph is None else {op.name for op in graph.operations}
-    found: dict[tuple[str, str], Send] = {}
+    sent: dict[tuple[str, str], Send] = {}
     for x, target, consumer in reads:
         source = chief if x.name in fed or x.op.type == "Placeholder" else device_of(x.op)
-        if source == target or (x.name, target) in found or x.dtype.base_dtype in _HANDLES:
+        if source == target or (x.name, target) in sent or x.dtype.base_dtype in _HANDLES:
             continue
         scopes = _operation(x.op.name, known), _operation(consumer, known)
-        found[x.name, target] = Send(source, target, _size_bytes(x), *scopes, x.name, tuple(x.shape.as_list()))
-    return tuple(found.values())
+        sent[x.name, target] = Send(source, target, _size_bytes(x), *scopes, x.name, tuple(x.shape.as_list()))
+    return tuple(sent.values())
 
 
 @functools.cache
 def _full_name(device: str, rest: str = CHIEF) -> str:
     """A device's name with all its parts, those that it leaves out from another name."""
-    spec, other = tf.DeviceSpec.from_string(device), tf.DeviceSpec.from_string(rest)
-    parts = [(getattr(spec, part), getattr(other, part)) for part in ("job", "task", "device_type", "device_index")]
-    job, task, kind, index = (default if part is None else part for part, default in parts)
-    return f"/job:{job}/task:{task}/device:{kind}:{index}"
-
-
-def _needed(fetched: Sequence[Any], fed: Collection[str]) -> list[Any]:
-    """The operations that a session runs for its fetches, in the order in which they were made."""
-    tensors = [x for x in fetched if isinstance(x, tf.Tensor)]
-    stack = [x for x in fetched if not isinstance(x, tf.Tensor)] + [x.op for x in tensors if x.name not in fed]
-    names: set[str] = set()
-    while stack:
-        op = stack.pop()
-        if op.name in names:
-            continue
-        if op.type in _LOOPS:
-            raise NotImplementedError(f"{op.type} {op.name!r} is a loop; what it sends is not counted")
-        names.add(op.name)
-        stack += [x.op for x in op.inputs if x.name not in fed] + list(op.control_inputs)
-    return [op for op in fetched[0].graph.get_operations() if op.name in names] if fetched else []
+    return Device.parse(device).within(Device.parse(rest)).name
 
 
 def _placement(chief: str) -> Callable[[Any], str]:
@@ -130,11 +115,11 @@ def _placement(chief: str) -> Callable[[Any], str]:
         if not op.inputs and len(op.outputs) == 1:
             readers = [*op.outputs[0].consumers(), *op._control_outputs]
             if op.outputs[0].dtype.base_dtype == tf.resource:  # its readers follow it, unless they have a device
-                found = {_full_name(reader.device, chief) for reader in readers if reader.device}
+                devices = {_full_name(reader.device, chief) for reader in readers if reader.device}
             else:
-                found = {device_of(reader) for reader in readers}
-            if len(found) == 1:
-                return found.pop()
+                devices = {device_of(reader) for reader in readers}
+            if len(devices) == 1:
+                return devices.pop()
         return chief
 
     return device_of
@@ -221,9 +206,7 @@ def _described_bytes(description: Any) -> int:
 def table(links: Mapping[Link, int]) -> str:
     """The bytes of each link, and of all, in lines of text."""
     rows = [(shorten(source), shorten(target), f"{size:,}") for (source, target), size in links.items()]
-    rows = [("from", "to", "bytes"), *rows, ("all", "", f"{sum(links.values()):,}")]
-    first, second, third = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return "\n".join(f"{source:{first}}  {target:{second}}  {size:>{third}}" for source, target, size in rows)
+    return "\n".join(tables.lines([("from", "to", "bytes"), *rows, ("all", "", f"{sum(links.values()):,}")], "<<>"))
 
 
 def allreduce_bytes(

@@ -2,7 +2,7 @@
 
     python -m mtf_hetero.worker --port=2222
 
-serves until Ctrl-C or SIGTERM. Training processes then name it: `--workers=this-machine:2222`. It is told nothing of
+serves until Ctrl-C or SIGTERM. Training processes then name it: `--workers=this-machine:2222`. It knows nothing of
 the cluster: each session brings that along. Under TF_CONFIG, or in a Slurm step, the port is known without --port.
 
 TensorFlow's server has no authentication and listens on all network interfaces: whoever reaches its port can run code
@@ -143,10 +143,11 @@ def _in_use(port: int) -> bool:
 
 def _devices(server: Any) -> str:
     from mtf_hetero._compat import tf
+    from mtf_hetero.cluster.devices import listed_devices
 
     with tf.Graph().as_default(), tf.Session(server.target) as session:
-        names = [device.name.rpartition("/device:")[2].lower() for device in session.list_devices()]
-    return ", ".join(sorted(name for name in names if name.startswith(("cpu", "gpu"))))
+        devices = listed_devices([device.name for device in session.list_devices()])
+    return ", ".join(sorted(device.short_name for device in devices))
 
 
 def _user() -> str:

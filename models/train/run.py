@@ -10,6 +10,7 @@ from typing import Any
 
 from mtf_hetero import Layout, data, memory, tf
 from mtf_hetero import saver as saver_lib
+from mtf_hetero._support import tables
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.estimator.hooks import ProgressHook
@@ -123,18 +124,17 @@ class Run:
 
     def describe(self) -> str:
         """The model, the data, the mesh, and how each split dimension is divided."""
-        what = self.task.describe()
         lines = [
             f"{self.config.model}: {self.parameters:,} parameters",
-            f"{inputs.describe(self.dataset)}{', ' if what else ''}{what}",
+            ", ".join(filter(None, (inputs.describe(self.dataset), self.task.describe()))),
             *map(shorten, self.notes),
             shorten(f"mesh {self.layout.mesh_text} on {', '.join(self.devices)}"),
         ]
-        names = max((len(name) for name, _ in self.split_dims), default=0)
+        rows = []
         for name, size in self.split_dims:
             sizes = ", ".join(str(part) for part in self.layout.split(name, size))
-            lines.append(f"  {name:{names}}  {size:6} over {self.layout.axis_name_of(name)}: {sizes}")
-        return "\n".join(lines)
+            rows.append((name, f"{size:6} over {self.layout.axis_name_of(name)}: {sizes}"))
+        return "\n".join([*lines, *tables.lines(rows, "<<", indent="  ")])
 
     def describe_memory(self) -> str:
         """What each device holds at the moment of a step when it holds most, by the lowered graph."""

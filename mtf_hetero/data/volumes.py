@@ -7,7 +7,6 @@ there is room. The pipelines are made of TensorFlow's own operations and run on 
 
 import dataclasses
 import functools
-import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.data import _volumes_files as files
 from mtf_hetero.data.dataset import CACHED_BYTES, _check_places, _check_whole, _options, _shuffled
-from mtf_hetero.data.laid_out import host_of
+from mtf_hetero.data.laid_out import deal, places_in
 from mtf_hetero.data.records import assert_readable, readable_records
 from mtf_hetero.data.source import TEST, TRAIN
 from mtf_hetero.layout import Layout
@@ -233,36 +232,15 @@ def laid_out_volumes(
     Raises:
       ValueError: the number of devices is not that of the processors, or the layout does not fit the shape.
     """
-    if len(devices) != layout.size:
-        raise ValueError(
-            f"{len(devices)} devices are given for the {layout.size} processors of mesh {layout.mesh_text}; "
-            "give one per processor"
-        )
     dims = list(mtf.Shape(shape))
     layout.check(dims)
-    next_batch = functools.cache(functools.partial(_next_batch, make))
-    parts = []
-    for pnum, device in enumerate(devices):
-        slices = list(zip(layout.slice_begin(dims, pnum), layout.slice_shape(dims, pnum), strict=True))
-        extents = tuple(dim.size for dim in dims[:-4])
-        parts.append(next_batch(host_of(device), extents, tuple(slices[:-4]), tuple(slices[-4:])))
-    features = {name: tuple(part[0][name] for part in parts) for name in parts[0][0]}
-    return features, tuple(part[1] for part in parts)
+    batch = len(dims) - 4
 
+    def make_slab(begin: Sequence[int], size: Sequence[int]) -> Any:
+        places = places_in([dim.size for dim in dims[:batch]], begin[:batch], size[:batch])
+        return make(slab=Slab(places, tuple(begin[batch:]), tuple(size[batch:])))
 
-def _next_batch(make: Callable[..., Any], host: str, extents: Any, batch: Any, window: Any) -> Any:
-    """The next part of a batch of these extents: (begin, size) of each of its dimensions, and of the others."""
-    box = tuple(slice(begin, begin + size) for begin, size in batch)
-    places = np.arange(math.prod(extents)).reshape(extents)[box]
-    begin, size = zip(*window, strict=True)
-    with tf.device(host):
-        made = make(slab=Slab(tuple(places.ravel().tolist()), begin, size))
-        iterator = tf.data.make_initializable_iterator(made)
-        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        return tf.nest.map_structure(
-            lambda x: tf.reshape(x, [*places.shape, *x.shape.as_list()[1:]]) if places.ndim > 1 else x,
-            iterator.get_next(),
-        )
+    return deal(make_slab, layout, dims, batch, devices)
 
 
 def _slab_reader(volumes: Volumes, split: str, slab: Slab, cached: int) -> Callable[[Any, Any], tuple[Any, Any]]:
@@ -339,7 +317,7 @@ def _stored_planes(volumes: Volumes, split: str, count: int, index: Any, first: 
     stored = readable_records(path, offset, count).map(lambda number, record: record)
     stored = stored.concatenate(tf.data.Dataset.from_tensors(""))
     stored = stored.batch(count + 1).get_single_element()[:-1]
-    found = tf.size(stored, out_type=tf.int64)
-    readable = assert_readable(tf.equal(found, count), path, offset + found * record_bytes, _DAMAGED)
+    complete = tf.size(stored, out_type=tf.int64)
+    readable = assert_readable(tf.equal(complete, count), path, offset + complete * record_bytes, _DAMAGED)
     with tf.control_dependencies([readable]):
         return tf.ensure_shape(tf.identity(stored), [count])

@@ -18,6 +18,7 @@ import numpy as np
 import tqdm
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import graphs
 from mtf_hetero.estimator.config import check_number
 
 LOSS_COLLECTION_KEY = "mtf_hetero_loss"
@@ -32,7 +33,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
     128 + the signal's number for any other. A second signal interrupts at once, without saving.
 
     A step that runs inside TensorFlow keeps Python's own signal handlers waiting. A thread that reads the signals'
-    numbers from a pipe (signal.set_wakeup_fd) therefore tells the user what will happen, and closes the session when
+    numbers from a pipe (signal.set_wakeup_fd) therefore logs what will happen, and closes the session when
     the second signal arrives: that cancels a step which would never end.
 
     Outside of the main thread, where Python allows no handlers, it does nothing. A signal that the process ignores
@@ -123,7 +124,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
 
 
 class _SignalWatcher:
-    """A thread that is told each signal's number when it arrives, whatever the main thread is doing."""
+    """A thread that receives each signal's number when it arrives, whatever the main thread is doing."""
 
     def __init__(self, watch: Any) -> None:
         self._watch = watch
@@ -287,24 +288,13 @@ def order_global_step(loss: Any) -> Any:
     if not tf.get_collection(_GLOBAL_STEP_READ_KEY):
         tf.add_to_collection(_GLOBAL_STEP_READ_KEY, global_step + 0)
     before = tf.get_collection(_GLOBAL_STEP_READ_KEY)[0]
-    needed = _ancestors(loss.op)
+    needed = graphs.ancestors([loss.op])
     for operation in global_step.op.outputs[0].consumers():
         if operation.type in ("AssignAddVariableOp", "AssignAdd"):
             operation._add_control_input(before.op)
             if operation not in needed:
                 operation._add_control_input(loss.op)
     return before
-
-
-def _ancestors(operation: Any) -> set[Any]:
-    """The operation and all that it waits for."""
-    found, left = {operation}, [operation]
-    while left:
-        last = left.pop()
-        new = {tensor.op for tensor in last.inputs}.union(last.control_inputs) - found
-        found |= new
-        left.extend(new)
-    return found
 
 
 def _summary_tags() -> set[str]:

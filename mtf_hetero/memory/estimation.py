@@ -87,12 +87,12 @@ def estimate(
     events = itertools.chain.from_iterable(
         executor.events(nodes, memories=memories, threads=threads, seed=seed) for seed in range(_STEPS)
     )
-    hosts = {device: places.process(device) for device in found if places.kind(device) != "CPU"}
+    hosts = {device: places.process(device) for device in found if not places.is_cpu(device)}
     peaks = liveness.peaks(nodes, events, variables=variables, memories=memories, accounts=accounts, hosts=hosts)
     held = {account: {WEIGHTS: 0, OPTIMIZER: 0} for account in accounts.values()}
     for variable in variables.values():
         held[accounts[variable.device]][variable.label] += variable.size_bytes
-    on_cpu = {accounts[device] for device in found if places.kind(device) == "CPU"}
+    on_cpu = {accounts[device] for device in found if places.is_cpu(device)}
     operations_of = collections.Counter(accounts[node.device] for node in nodes if _makes_much(node))
     received = itertools.chain.from_iterable(liveness.readers(nodes, memories).values())
     received_by = collections.Counter(accounts[device] for device in received if device)

@@ -2,10 +2,12 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.graphs import needed as needed
+from mtf_hetero.cluster.devices import Device, complete
 from mtf_hetero.memory.liveness import Node, Output, Variable
 
 WEIGHTS, OPTIMIZER, GRADIENTS, ACTIVATIONS = "weights", "optimizer", "gradients", "activations"
@@ -34,22 +36,6 @@ _ACCESS = {
 }
 _CONVOLUTIONS = re.compile(r"Conv[23]D")
 _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"})
-
-
-def needed(fetches: Iterable[Any]) -> list[Any]:
-    """The operations that a run of the fetches runs, each after those that it needs."""
-    waiting = [getattr(fetch, "op", fetch) for fetch in fetches]
-    found = set(waiting)
-    while waiting:
-        op = waiting.pop()
-        for other in [*(x.op for x in op.inputs), *op.control_inputs]:
-            if other not in found:
-                found.add(other)
-                waiting.append(other)
-    if not found:
-        return []
-    graph = next(iter(found)).graph
-    return [op for op in graph.get_operations() if op in found]
 
 
 def size_bytes(tensor: Any) -> int:
@@ -210,33 +196,30 @@ class Places:
     """
 
     def __init__(self, devices: Sequence[str]) -> None:
-        jobs = {tf.DeviceSpec.from_string(device).job for device in devices}
-        self._job = "chief" if jobs - {None, "localhost"} else "localhost"
-        self._names = {self._key(device): device for device in devices}
+        self._training = complete(["", *devices])[""]
+        self._names = {self._complete(device): device for device in devices}
 
-    def _key(self, device: str) -> tuple[str, int, str, int]:
-        spec = tf.DeviceSpec.from_string(device or "")
-        return (spec.job or self._job, spec.task or 0, spec.device_type or "CPU", spec.device_index or 0)
+    def _complete(self, device: str) -> Device:
+        return Device.parse(device or "").within(self._training)
 
     def name(self, device: str) -> str:
         """The name of a device; what has none is in the process that trains, on its CPU."""
-        job, task, kind, index = key = self._key(device)
-        if key in self._names:
-            return self._names[key]
-        return f"{kind.lower()}:{index}" if job == self._job else f"/job:{job}/task:{task}/device:{kind}:{index}"
+        completed = self._complete(device)
+        if completed in self._names:
+            return self._names[completed]
+        return completed.short_name if completed.process == self._training.process else completed.name
 
     def process(self, device: str) -> str:
         """The process that a device belongs to."""
-        job, task, _, _ = self._key(device)
-        return f"/job:{job}/task:{task}"
+        return self._complete(device).process
 
-    def kind(self, device: str) -> str:
-        """CPU or GPU."""
-        return self._key(device)[2].upper()
+    def is_cpu(self, device: str) -> bool:
+        """Whether a device is a CPU."""
+        return self._complete(device).is_cpu
 
     def memory(self, device: str) -> str:
         """The memory of a device: the CPUs of a process share one."""
-        return self.process(device) if self.kind(device) == "CPU" else self.name(device)
+        return self.process(device) if self.is_cpu(device) else self.name(device)
 
 
 def variables(lowering: Any, graph: Any, places: Places) -> dict[str, Variable]:

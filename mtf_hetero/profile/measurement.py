@@ -14,6 +14,7 @@ import tqdm
 
 from mtf_hetero import speeds
 from mtf_hetero._compat import tf
+from mtf_hetero._support import tables
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.layout import Layout
 from mtf_hetero.profile.effort import Effort
@@ -188,25 +189,27 @@ def _links(
 def table(measured: Measured) -> str:
     """The times as text: per layer, a row per device and a column per size."""
     lines = ["milliseconds of a step's forward, backward and update; +- is the interquartile range"]
-    width = max(map(len, measured.devices))
     seen: dict[str, str] = {}
     for layer in measured.work.layers:
-        what = f"of {layer.dim}" if layer.dim else "done whole by every processor"
-        title = f"\n{layer.name}, {what}"
+        title = f"\n{layer.name}, {f'of {layer.dim}' if layer.dim else 'done whole by every processor'}"
         if layer.key in seen:
             lines.append(f"{title}: as {seen[layer.key]}")
             continue
         seen[layer.key] = layer.name
         lines.append(title)
-        for device in measured.devices:
-            points = measured.profile.model(device, layer.key).points
-            cells = (f"{n:>5}: {seconds * 1e3:9.3f} +- {spread * 1e3:.3f}" for n, seconds, spread in points)
-            lines.append(f"  {device:{width}} " + "".join(f"{cell:<28}" for cell in cells).rstrip())
+        rows = [_row(device, measured.profile.model(device, layer.key)) for device in measured.devices]
+        columns = max(map(len, rows))
+        lines += tables.lines(rows, "<" * columns, gap=" ", indent="  ", least=(0, *[27] * columns))
     links = measured.profile.links
     lines += ["\nlinks"] * bool(links)
     for (a, b), link in links.items():
         lines.append(f"  {a} - {b}: {link.latency_seconds * 1e6:.0f} us, {link.bytes_per_second / 1e9:.3g} GB/s")
     return shorten("\n".join(lines))
+
+
+def _row(device: str, model: speeds.TimeModel) -> list[str]:
+    points = model.points
+    return [shorten(device), *(f"{n:>5}: {time * 1e3:9.3f} +- {spread * 1e3:.3f}" for n, time, spread in points)]
 
 
 def conclusion(measured: Measured) -> str:

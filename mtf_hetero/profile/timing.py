@@ -16,6 +16,7 @@ from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cluster import Cluster
+from mtf_hetero.cluster.devices import Device
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
@@ -109,7 +110,7 @@ def _keep_captures_on(device: str) -> None:
 
     def capture_copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         is_other = getattr(tensor, "graph", inner) is not inner and tensor.dtype != tf.resource
-        if is_other and tf.DeviceSpec.from_string(tensor.device) != tf.DeviceSpec.from_string(device):
+        if is_other and Device.parse(tensor.device) != Device.parse(device):  # "" may be anywhere
             tensor = copy(tensor.op, tensor.value_index)
         return capture(tensor, *args, **kwargs)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf
+from mtf_hetero._support import graphs
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import native
 from mtf_hetero.profile.identity import text_of
@@ -82,13 +83,8 @@ def read(graph: Any, layout: Layout) -> tuple[Work, tuple[Group, ...]]:
 def _live(graph: Any) -> list[Any]:
     """The operations that are lowered and run, in the graph's order."""
     _, unneeded = native.plan(graph.operations)
-    todo = [op for op in graph.operations if isinstance(op, mtf.Assign)]
-    live = set(todo) if todo else set(graph.operations)
-    while todo:
-        for tensor in todo.pop().inputs:
-            if tensor.operation not in live:
-                live.add(tensor.operation)
-                todo.append(tensor.operation)
+    updates = [op for op in graph.operations if isinstance(op, mtf.Assign)]
+    live = graphs.mtf_ancestors(updates or graph.operations)
     return [op for op in graph.operations if op in live and op not in unneeded]
 
 
@@ -147,14 +143,6 @@ def _families(operations: Iterable[Any], layout: Layout) -> _Families:
     return _Families(dict(dims), {name: first[value] for name, value in leader.items()})
 
 
-def _variable_of(tensor: Any) -> Any:
-    """The variable that a tensor is, but for a cast or another function of its elements; or None."""
-    op = tensor.operation
-    while isinstance(op, mtf.SlicewiseOperation) and len(op.inputs) == 1 and op.inputs[0].shape == tensor.shape:
-        op = op.inputs[0].operation
-    return op if isinstance(op, mtf.Variable) else None
-
-
 def _owners(operations: Sequence[Any], trainable: Sequence[Any]) -> dict[Any, str]:
     """{operation: the layer it belongs to}: that of its kernel, or of what it comes from."""
     trainable_set = set(trainable)
@@ -183,10 +171,10 @@ def _layer_name(variable: Any) -> str:
 
 def _kernel(op: Any, trainable: set[Any], contracted: dict[Any, list[Any]]) -> Any:
     """The trainable variable whose layer a contraction is, or a gradient of which it is; or None."""
-    kernels = [variable for x in op.inputs if (variable := _variable_of(x)) in trainable]
+    kernels = [variable for x in op.inputs if (variable := graphs.variable_of(x)) in trainable]
     if len(kernels) == 1:
         for x in op.inputs:
-            if _variable_of(x) is None:
+            if graphs.variable_of(x) is None:
                 contracted[x].append(kernels[0])
         return kernels[0]
     dims = set(op.outputs[0].shape.dims)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero.cluster.devices import Device
 from mtf_hetero.collectives import cut
 
 _BLOCK = 2**20  # numbers that a device may draw at a time though its slice has fewer: fewer operations
@@ -114,10 +115,8 @@ def _has_seed(op: Any) -> bool:
 
 def _cpu_of(device: str) -> str:
     """The CPU beside a device: the random numbers of GPUs differ from a CPU's in their last bits."""
-    spec = tf.DeviceSpec.from_string(device)
-    if spec.device_type in (None, "CPU"):
-        return device
-    return spec.replace(device_type="CPU", device_index=0).to_string()
+    parsed = Device.parse(device)
+    return device if parsed.is_cpu else parsed.host.name
 
 
 def _unsigned(values: Sequence[int]) -> Any:
