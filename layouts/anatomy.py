@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from mtf_hetero import blocks, mtf
 from mtf_hetero._support import graphs
@@ -29,8 +28,8 @@ class Layer:
       weights: elements of the kernel.
     """
 
-    operation: Any
-    x: Any
+    operation: mtf.Operation
+    x: mtf.Tensor
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     work: int
@@ -48,11 +47,11 @@ class Layer:
         return isinstance(self.operation, CONVOLUTIONS)
 
 
-def _by_size(dims: Iterable[Any]) -> tuple[str, ...]:
+def _by_size(dims: Iterable[mtf.Dimension]) -> tuple[str, ...]:
     return tuple(dim.name for dim in sorted(dims, key=lambda dim: -dim.size))
 
 
-def _layer(op: Any, x: Any, kernel: Any) -> Layer | None:
+def _layer(op: mtf.Operation, x: mtf.Tensor, kernel: mtf.Tensor) -> Layer | None:
     y = op.outputs[0].shape.dims
     inputs = [dim for dim in kernel.shape.dims if dim in x.shape.dims and dim not in y]
     outputs = [dim for dim in kernel.shape.dims if dim in y and dim not in x.shape.dims]
@@ -62,7 +61,7 @@ def _layer(op: Any, x: Any, kernel: Any) -> Layer | None:
     return Layer(op, x, _by_size(inputs), _by_size(outputs), work, kernel.shape.size)
 
 
-def layers(graph: Any) -> list[Layer]:
+def layers(graph: mtf.Graph) -> list[Layer]:
     """The layers of a graph in its order; of several uses of a variable, gradients among them, the first."""
     found = []
     trainable, used = set(graph.trainable_variables), set()
@@ -80,12 +79,12 @@ def layers(graph: Any) -> list[Layer]:
     return found
 
 
-def ancestors(tensors: Iterable[Any]) -> set[Any]:
+def ancestors(tensors: Iterable[mtf.Tensor]) -> set[mtf.Operation]:
     """The operations from which tensors are computed."""
     return graphs.mtf_ancestors(tensor.operation for tensor in tensors)
 
 
-def _aligned(old: Any, new: Any) -> Iterator[tuple[str, str]]:
+def _aligned(old: mtf.Shape, new: mtf.Shape) -> Iterator[tuple[str, str]]:
     """Pairs of dimensions of a reshape's two sides that are one and the same."""
     groups = blocks.group_dims(old.to_integer_list, new.to_integer_list)
     for old_range, new_range in groups:
@@ -95,7 +94,7 @@ def _aligned(old: Any, new: Any) -> Iterator[tuple[str, str]]:
             yield old_dims[0].name, new_dims[0].name
 
 
-def renames(operations: Iterable[Any]) -> Mapping[str, set[str]]:
+def renames(operations: Iterable[mtf.Operation]) -> Mapping[str, set[str]]:
     """{new name: old names} of the dimensions that reshapes among the operations rename."""
     found: dict[str, set[str]] = collections.defaultdict(set)
     for op in operations:

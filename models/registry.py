@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from mtf_hetero import mtf
 from mtf_hetero.models import alexnet, cosmoflow, lenet, marques, paper, resnet, unet3d, vgg
 from mtf_hetero.models.train.tasks import Classification, Regression, Segmentation, Task
 
@@ -22,7 +23,7 @@ class Model:
         channels); others may do.
       classes: number of classes, or of targets, that the network was made for.
       parameters: number of trainable parameters for these.
-      task: what the network tells of each example.
+      task: what the network predicts for each example.
       recomputes: whether `build` takes `recompute`, the stages that the backward pass computes again.
     """
 
@@ -43,7 +44,7 @@ def _same_in_training(build: Callable[..., Any]) -> Callable[..., Any]:
     """A builder that takes `training`, for a network without dropout and batch norm."""
 
     @functools.wraps(build)
-    def built(images: Any, *, training: bool = False, **config: Any) -> Any:
+    def built(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
         del training
         return build(images, **config)
 

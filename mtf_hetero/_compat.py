@@ -11,7 +11,7 @@ import importlib.util
 import sys
 import types
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 OLDEST_TENSORFLOW: list[int] = [2, 15]
 MESH_TENSORFLOW = "0.1.21"
@@ -139,7 +139,11 @@ def _import() -> tuple[Any, Any]:
     return mesh_tensorflow, tf_v1
 
 
-mtf, tf = _import()
+if TYPE_CHECKING:
+    from mtf_hetero._support import dynamic as mtf
+    from mtf_hetero._support import dynamic as tf
+else:
+    mtf, tf = _import()
 
 
 def chrome_trace(step_stats: Any) -> str:

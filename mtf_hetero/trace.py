@@ -11,7 +11,6 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from mtf_hetero._compat import chrome_trace, tf
 from mtf_hetero._support import files, tables
@@ -62,12 +61,12 @@ class Event:
         return next((name for name, pattern in _CLASSES if pattern.search(self.kind)), "other")
 
 
-def run_options() -> Any:
+def run_options() -> tf.RunOptions:
     """Options of a session's run that is to be read."""
     return tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
 
 
-def read(metadata: Any) -> tuple[Event, ...]:
+def read(metadata: tf.RunMetadata) -> tuple[Event, ...]:
     """The events of a run, in order of their beginning.
 
     A GPU's are those of its kernels and copies, which the device itself has timed.
@@ -223,13 +222,13 @@ class TraceHook(tf.train.SessionRunHook):
         self._steps = frozenset(steps)
         self._step = -1
 
-    def before_run(self, run_context: Any) -> Any:
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs | None:
         self._step += 1
         if self._step not in self._steps:
             return None
         return tf.train.SessionRunArgs(None, options=run_options())
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         if self._step not in self._steps:
             return
         metadata = run_values.run_metadata

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import collectives
-from mtf_hetero._compat import tf
+from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import graphs, tables
 from mtf_hetero.cluster.devices import Device, shorten
 from mtf_hetero.partition import split_by_share
@@ -60,7 +60,9 @@ class Send:
         return collectives.share_memory([self.source, self.target])
 
 
-def sends(fetches: Any, *, graph: Any = None, feeds: Sequence[Any] = (), chief: str = CHIEF) -> tuple[Send, ...]:
+def sends(
+    fetches: Any, *, graph: mtf.Graph | None = None, feeds: Sequence[tf.Tensor] = (), chief: str = CHIEF
+) -> tuple[Send, ...]:
     """Every tensor that goes from one device to another in a step, from the graph alone.
 
     What has no device is placed as TensorFlow does: by the variable that it uses; a constant that one device alone
@@ -102,11 +104,11 @@ def _full_name(device: str, rest: str = CHIEF) -> str:
     return Device.parse(device).within(Device.parse(rest)).name
 
 
-def _placement(chief: str) -> Callable[[Any], str]:
+def _placement(chief: str) -> Callable[[tf.Operation], str]:
     """A function from an operation to its device."""
 
     @functools.cache
-    def device_of(op: Any) -> str:
+    def device_of(op: tf.Operation) -> str:
         if op.device:
             return _full_name(op.device, chief)
         handles = [x for x in op.inputs if x.dtype.base_dtype == tf.resource]
@@ -144,7 +146,7 @@ def _operation(name: str, known: Collection[str] | None) -> str:
     return ""
 
 
-def _size_bytes(x: Any) -> int:
+def _size_bytes(x: tf.Tensor) -> int:
     if not x.shape.is_fully_defined() or x.dtype.base_dtype == tf.string:
         raise ValueError(
             f"tensor {x.name!r} is sent from one device to another, but is {x.dtype.name} of shape {x.shape}, whose "
@@ -167,7 +169,7 @@ def links(sends: Iterable[Send]) -> dict[Link, int]:
     return _add_up((send.source, send.target, send.bytes) for send in sends)
 
 
-def received(metadata: Any) -> dict[Link, int]:
+def received(metadata: tf.RunMetadata) -> dict[Link, int]:
     """{(source, target): bytes} of a traced step, the busiest first: what `links` counts in the graph.
 
     What was sent is read from the graphs that the workers ran, once TensorFlow had optimised them; the bytes from the

@@ -38,14 +38,14 @@ class _ThroughputHook(tf.train.SessionRunHook):
         self.steps = 0
         self._begin = self._end = self._first = 0.0
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         if not sys.stderr.isatty():
             tf.logging.set_verbosity(tf.logging.INFO)
 
-    def before_run(self, run_context: Any) -> None:
+    def before_run(self, run_context: tf.train.SessionRunContext) -> None:
         self._begin = self._begin or time.monotonic()
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         self._end = time.monotonic()
         self._first = self._first or self._end
         self.steps += 1
@@ -66,7 +66,7 @@ class Run:
       config: what the user asked for.
       model: the model.
       dataset: the data.
-      task: what the model is to tell of them.
+      task: what the model is to predict of them.
       layout: how the tensors lie on the mesh.
       cluster: where it takes place.
       devices: one per processor.

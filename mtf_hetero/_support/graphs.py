@@ -1,9 +1,9 @@
 """What an operation of a graph needs, of TensorFlow's graphs and of mtf's, in one place."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from mtf_hetero._compat import mtf
+from mtf_hetero._compat import mtf, tf
 
 _T = TypeVar("_T")
 
@@ -24,7 +24,7 @@ def reachable(starts: Iterable[_T], before: Callable[[_T], Iterable[_T]]) -> set
     return seen
 
 
-def ancestors(operations: Iterable[Any], fed: Iterable[Any] = ()) -> set[Any]:
+def ancestors(operations: Iterable[tf.Operation], fed: Iterable[tf.Tensor] = ()) -> set[tf.Operation]:
     """Operations of TensorFlow, and all that they wait for.
 
     Args:
@@ -35,7 +35,7 @@ def ancestors(operations: Iterable[Any], fed: Iterable[Any] = ()) -> set[Any]:
     return reachable(operations, lambda op: [x.op for x in op.inputs if x.name not in names] + list(op.control_inputs))
 
 
-def needed(fetches: Iterable[Any], fed: Iterable[Any] = ()) -> list[Any]:
+def needed(fetches: Iterable[tf.Tensor | tf.Operation], fed: Iterable[tf.Tensor] = ()) -> list[tf.Operation]:
     """The operations that a session runs for its fetches, in the order in which they were made.
 
     Args:
@@ -48,12 +48,12 @@ def needed(fetches: Iterable[Any], fed: Iterable[Any] = ()) -> list[Any]:
     return [op for op in fetched[0].graph.get_operations() if op in found] if fetched else []
 
 
-def mtf_ancestors(operations: Iterable[Any]) -> set[Any]:
+def mtf_ancestors(operations: Iterable[mtf.Operation]) -> set[mtf.Operation]:
     """Operations of mtf, and all whose outputs they are computed from."""
     return reachable(operations, lambda op: [tensor.operation for tensor in op.inputs])
 
 
-def variable_of(tensor: Any) -> Any:
+def variable_of(tensor: mtf.Tensor) -> mtf.Variable | None:
     """The mtf.Variable that an mtf.Tensor is, but for a cast or another function of its elements; or None."""
     op = tensor.operation
     while isinstance(op, mtf.SlicewiseOperation) and len(op.inputs) == 1 and op.inputs[0].shape == tensor.shape:

@@ -19,7 +19,6 @@ import functools
 import itertools
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster.devices import CHIEF, Device, cpu_count, local_device, offered_by
@@ -154,7 +153,7 @@ class Cluster:
         tasks = {device.task or 0 for device in map(Device.parse, self.devices) if device.job == _WORKER}
         return {task: self.workers[task] for task in sorted(tasks)}
 
-    def session_config(self) -> Any:
+    def session_config(self) -> tf.ConfigProto:
         """A tf.ConfigProto for every session of the run."""
         config = tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": self.cpus})
         config.gpu_options.allow_growth = True
@@ -223,7 +222,7 @@ def _host_towards(workers: Sequence[str]) -> str:
 
 
 @functools.cache
-def _start_chief(address: str, cpus: int) -> Any:
+def _start_chief(address: str, cpus: int) -> tf.train.Server:
     """Starts this process's server, once: TensorFlow cannot stop one."""
     config = tf.ConfigProto(device_count={"CPU": cpus})
     config.gpu_options.allow_growth = True

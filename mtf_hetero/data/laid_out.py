@@ -17,8 +17,8 @@ def host_of(device: str) -> str:
 
 
 def laid_out_batches(
-    make: Callable[..., Any], layout: Layout, batch: Mapping[str, int], devices: Sequence[str]
-) -> tuple[dict[str, tuple[Any, ...]], tuple[Any, ...]]:
+    make: Callable[..., tf.data.Dataset], layout: Layout, batch: Mapping[str, int], devices: Sequence[str]
+) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
     """Makes one pipeline for each host and slice of the batch, and shares it among the processors that need it.
 
     The pipelines advance together as long as each step uses the tensors of all processors, as training does. The
@@ -38,7 +38,7 @@ def laid_out_batches(
       ValueError: the number of devices is not that of the processors, or the batch has fewer images than slices.
     """
 
-    def make_slice(begin: Sequence[int], size: Sequence[int]) -> Any:
+    def make_slice(begin: Sequence[int], size: Sequence[int]) -> tf.data.Dataset:
         whole = list(size) == list(batch.values())
         return make(places=None if whole else places_in(list(batch.values()), begin, size))
 
@@ -46,12 +46,12 @@ def laid_out_batches(
 
 
 def deal(
-    make: Callable[[Sequence[int], Sequence[int]], Any],
+    make: Callable[[Sequence[int], Sequence[int]], tf.data.Dataset],
     layout: Layout,
-    dims: Sequence[Any],
+    dims: Sequence[mtf.Dimension],
     batch_dims: int,
     devices: Sequence[str],
-) -> tuple[dict[str, tuple[Any, ...]], tuple[Any, ...]]:
+) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
     """Deals the slices of a batch to the processors: what `laid_out_batches` and `laid_out_volumes` have in common.
 
     Args:
@@ -90,7 +90,7 @@ def places_in(extents: Sequence[int], begin: Sequence[int], size: Sequence[int])
     return tuple(np.arange(math.prod(extents)).reshape(extents)[box].ravel().tolist())
 
 
-def _next_of(dataset: Any, sizes: Sequence[int]) -> Any:
+def _next_of(dataset: tf.data.Dataset, sizes: Sequence[int]) -> Any:
     """The next batch of a dataset, its first dimension divided into these."""
     iterator = tf.data.make_initializable_iterator(dataset)
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)

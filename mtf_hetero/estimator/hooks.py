@@ -53,7 +53,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
         self._previous: dict[int, Any] = {}
         self._handled: list[int] = []  # by Python's handler, in the main thread
         self._watched: list[int] = []  # by the thread, at once
-        self._session: Any = None
+        self._session: tf.Session | None = None
         self._watcher: _SignalWatcher | None = None
 
     @property
@@ -91,10 +91,10 @@ class StopOnSignalHook(tf.train.SessionRunHook):
         if exception_type is None or self._interrupted:
             self.check()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self._session = session
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         if self.requested:
             run_context.request_stop()
 
@@ -148,7 +148,7 @@ class _SignalWatcher:
 class NanLossHook(tf.train.NanTensorHook):
     """tf.train.NanTensorHook that leaves it to whoever catches its error to say so."""
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         if np.isnan(run_values.results):
             raise tf.train.NanLossDuringTrainingError
 
@@ -199,7 +199,7 @@ class ProgressHook(tf.train.SessionRunHook):
         self._loss = None if loss is None else graph.as_graph_element(loss)
         self._global_step = tf.train.get_or_create_global_step(graph)
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self._step = int(session.run(self._global_step))
         self._logged_step, self._logged_seconds = self._step, time.monotonic()
         stream = sys.stderr if self._stream is None else self._stream
@@ -214,10 +214,10 @@ class ProgressHook(tf.train.SessionRunHook):
                 file=stream,
             )
 
-    def before_run(self, run_context: Any) -> Any:
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs | None:
         return None if self._loss is None else tf.train.SessionRunArgs(self._loss)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         self._step += 1
         loss = run_values.results
         if self._bar is not None:
@@ -241,7 +241,7 @@ class ProgressHook(tf.train.SessionRunHook):
         of = "" if self._total_steps is None else f" of {self._total_steps}"
         tf.logging.info("step %d%s: %s", self._step, of, ", ".join(text))
 
-    def end(self, session: Any) -> None:
+    def end(self, session: tf.Session) -> None:
         self.close()
 
     def close(self) -> None:
@@ -251,7 +251,7 @@ class ProgressHook(tf.train.SessionRunHook):
             self._bar = None
 
 
-def add_scalar_summary(tag: str, tensor: Any) -> None:
+def add_scalar_summary(tag: str, tensor: tf.Tensor) -> None:
     """Adds a scalar summary under exactly this tag; tf.summary.scalar alters a tag that is also the name of a scope.
 
     Args:
@@ -271,7 +271,7 @@ def add_mtf_scalar_summaries() -> None:
     tf.get_default_graph().clear_collection(mtf.utils.SCALAR_SUMMARIES_COLLECTION_KEY)
 
 
-def order_global_step(loss: Any) -> Any:
+def order_global_step(loss: tf.Tensor) -> tf.Tensor:
     """Makes each step read the global step first, then compute the loss, then add one. Call it once the model is built.
 
     TensorFlow's hooks read the global step in the very run that adds to it, in no particular order: summaries then come

@@ -314,7 +314,7 @@ def peaks(
 
     Args:
       nodes: the operations.
-      events: all that happens, in its order, in one step or several: `_memory_order.events` makes those of a step.
+      events: all that happens, in its order, in one step or several: `executor.events` makes those of a step.
       variables: {name: Variable}.
       memories: {device: the memory that it uses}; None: each has its own. Within one memory nothing is copied.
       accounts: {device: the name under which it is reported}; absent: its own.

@@ -2,13 +2,12 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster.devices import Device
 
 
-def allocator_peaks(metadata: Any) -> dict[str, int]:
+def allocator_peaks(metadata: tf.RunMetadata) -> dict[str, int]:
     """The most that TensorFlow's allocator had given out on each device, in bytes, variables included.
 
     It is read whenever an operation ends that took some, so that what one operation frees before its end is not in it.

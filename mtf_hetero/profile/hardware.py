@@ -5,7 +5,6 @@ import pathlib
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import Cluster
@@ -59,7 +58,7 @@ def _gpu_name(index: int) -> str:
     return details.get("device_name", "GPU")
 
 
-def memory_limits(cluster: Cluster, session: Any) -> dict[str, int | None]:
+def memory_limits(cluster: Cluster, session: tf.Session) -> dict[str, int | None]:
     """{device: bytes} that TensorFlow reports of GPUs; of this machine's CPU its memory, shared by the devices on it.
 
     Of a worker's CPU it is not known: None.
