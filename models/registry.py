@@ -27,7 +27,7 @@ class Model:
       recomputes: whether `build` takes `recompute`, the stages that the backward pass computes again.
     """
 
-    build: Callable[..., Any]
+    build: Callable[..., mtf.Tensor]
     image_shape: tuple[int, ...]
     classes: int
     parameters: int
@@ -40,7 +40,7 @@ class Model:
         return len(self.image_shape) == 4
 
 
-def _same_in_training(build: Callable[..., Any]) -> Callable[..., Any]:
+def _same_in_training(build: Callable[..., mtf.Tensor]) -> Callable[..., mtf.Tensor]:
     """A builder that takes `training`, for a network without dropout and batch norm."""
 
     @functools.wraps(build)
@@ -52,12 +52,12 @@ def _same_in_training(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cosmoflow(
-    build: Callable[..., Any], parameters: int, edge: int = 128, channels: int = 4, targets: int = 4
+    build: Callable[..., mtf.Tensor], parameters: int, edge: int = 128, channels: int = 4, targets: int = 4
 ) -> Model:
     return Model(build, (edge, edge, edge, channels), targets, parameters, Regression, recomputes=True)
 
 
-def _unet3d(build: Callable[..., Any], parameters: int) -> Model:
+def _unet3d(build: Callable[..., mtf.Tensor], parameters: int) -> Model:
     return Model(build, (64, 64, 64, 1), 3, parameters, Segmentation, recomputes=True)
 
 
