@@ -63,7 +63,7 @@ def _layer(op: mtf.Operation, x: mtf.Tensor, kernel: mtf.Tensor) -> Layer | None
 
 def layers(graph: mtf.Graph) -> list[Layer]:
     """The layers of a graph in its order; of several uses of a variable, gradients among them, the first."""
-    found = []
+    result = []
     trainable, used = set(graph.trainable_variables), set()
     for op in graph.operations:
         if len(op.inputs) != 2 or not isinstance(op, (*CONVOLUTIONS, mtf.EinsumOperation)):
@@ -74,9 +74,9 @@ def layers(graph: mtf.Graph) -> list[Layer]:
         kernel, variable = kernels[0]
         x = op.inputs[0] if op.inputs[1] is kernel else op.inputs[1]
         if (layer := _layer(op, x, kernel)) is not None:
-            found.append(layer)
+            result.append(layer)
             used.add(variable)
-    return found
+    return result
 
 
 def ancestors(tensors: Iterable[mtf.Tensor]) -> set[mtf.Operation]:
@@ -96,12 +96,12 @@ def _aligned(old: mtf.Shape, new: mtf.Shape) -> Iterator[tuple[str, str]]:
 
 def renames(operations: Iterable[mtf.Operation]) -> Mapping[str, set[str]]:
     """{new name: old names} of the dimensions that reshapes among the operations rename."""
-    found: dict[str, set[str]] = collections.defaultdict(set)
+    old_names: dict[str, set[str]] = collections.defaultdict(set)
     for op in operations:
         if isinstance(op, mtf.ReshapeOperation):
             for old, new in _aligned(op.inputs[0].shape, op.outputs[0].shape):
-                found[new].add(old)
-    return found
+                old_names[new].add(old)
+    return old_names
 
 
 def path_from(name: str, origins: set[str], sources: Mapping[str, set[str]]) -> list[str] | None:

@@ -44,8 +44,8 @@ def needed(fetches: Iterable[tf.Tensor | tf.Operation], fed: Iterable[tf.Tensor]
     """
     names = {tensor.name for tensor in fed}
     fetched = [getattr(x, "op", x) for x in fetches if x.name not in names]
-    found = ancestors(fetched, fed)
-    return [op for op in fetched[0].graph.get_operations() if op in found] if fetched else []
+    wanted = ancestors(fetched, fed)
+    return [op for op in fetched[0].graph.get_operations() if op in wanted] if fetched else []
 
 
 def mtf_ancestors(operations: Iterable[mtf.Operation]) -> set[mtf.Operation]:

@@ -226,9 +226,9 @@ def variables(lowering: mtf.Lowering, graph: tf.Graph, places: Places) -> dict[s
     """{name: Variable} of all variables of a tf.Graph: those that the mtf graph trains are weights."""
     trainable = {variable.name: variable.trainable for variable in lowering.graph.all_variables}
     with graph.as_default():
-        found = [*tf.global_variables(), *tf.local_variables()]
+        of_graph = [*tf.global_variables(), *tf.local_variables()]
     result = {}
-    for variable in found:
+    for variable in of_graph:
         name = variable.op.name
         owners = [owner for owner in trainable if name == owner or name.startswith(f"{owner}/")]
         label = WEIGHTS if owners and trainable[max(owners, key=len)] else OPTIMIZER

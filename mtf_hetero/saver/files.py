@@ -108,18 +108,18 @@ def files_of(path: str, meta_suffix: str = "meta") -> list[str]:
     name = os.path.basename(path)
     kinds = rf"index|data-\d{{5}}-of-\d{{5}}|{re.escape(_CHECKSUMS[1:])}|{re.escape(meta_suffix)}"
     ours = re.compile(rf"{re.escape(name)}\.(?:{kinds})")
-    found = filter(ours.fullmatch, _names(os.path.dirname(path)))
-    return sorted(found, key=lambda file: (file != f"{name}.index", file))
+    names = filter(ours.fullmatch, _names(os.path.dirname(path)))
+    return sorted(names, key=lambda file: (file != f"{name}.index", file))
 
 
 def signature(path: str) -> tuple[tuple[str, int, int], ...]:
     """Names, sizes and times of a checkpoint's files: as long as they stay, so does what was found about it."""
-    found = []
+    entries = []
     for name in files_of(path):
         with contextlib.suppress(FileNotFoundError):
             stat = os.stat(os.path.join(os.path.dirname(path), name))
-            found.append((name, stat.st_size, stat.st_mtime_ns))
-    return tuple(found)
+            entries.append((name, stat.st_size, stat.st_mtime_ns))
+    return tuple(entries)
 
 
 def missing_file(path: str) -> str | None:

@@ -104,8 +104,8 @@ def _is_shared(whole: tf.Tensor) -> bool:
     tensors = list(_bypassed(whole))
     if not any(x.op.type in _STATELESS and not _has_seed(x.op) for x in tensors):
         return False
-    own = {x.op for x in tensors}
-    others = [op for x in tensors for op in set(x.consumers()) - own]
+    replaced = {x.op for x in tensors}
+    others = [op for x in tensors for op in set(x.consumers()) - replaced]
     return len(others) > 1  # the one is the assignment to the variable
 
 

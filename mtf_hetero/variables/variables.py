@@ -45,13 +45,13 @@ def initial_value_feed(values: Mapping[str, np.ndarray]) -> dict[tf.Tensor, np.n
     Example:
       session.run(tf.global_variables_initializer(), initial_value_feed({"dense/kernel": kernel}))
     """
-    feed, found = {}, set()
+    feed, present = {}, set()
     for variable in tf.global_variables():
         info = variable._save_slice_info
         name = info.full_name if info else variable.op.name
         if name not in values:
             continue
-        found.add(name)
+        present.add(name)
         shape = list(info.full_shape) if info else variable.shape.as_list()
         if list(np.shape(values[name])) != shape:
             raise ValueError(
@@ -59,23 +59,23 @@ def initial_value_feed(values: Mapping[str, np.ndarray]) -> dict[tf.Tensor, np.n
             )
         box = tuple(slice(b, b + s) for b, s in zip(info.var_offset, info.var_shape, strict=True)) if info else ...
         feed[variable.initial_value] = values[name][box]
-    if missing := sorted(set(values) - found):
+    if missing := sorted(set(values) - present):
         raise ValueError(f"there is no global variable {missing[0]!r}; name one that the graph has, without a slice")
     return feed
 
 
 def _take_out_of_collections(variable: tf.Variable) -> list[str]:
     """Removes a variable from all collections of its graph; returns their names. Eagerly there are none."""
-    found: list[str] = []
+    keys: list[str] = []
     if tf.executing_eagerly():
-        return found
+        return keys
     for key in variable.graph.get_all_collection_keys():
         collection = variable.graph.get_collection_ref(key)
         kept = [item for item in collection if item is not variable]
         if len(kept) < len(collection):
             collection[:] = kept
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys
 
 
 class _SaveSliceInfo(tf.Variable.SaveSliceInfo):
