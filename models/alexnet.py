@@ -35,7 +35,7 @@ class Config:
     dense_rounds: tuple[int, ...] | None = None
 
 
-def build(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Builds the network.
 
     Args:
@@ -57,7 +57,7 @@ def build(images: Any, *, training: bool = False, **config: Any) -> Any:
         if number in c.pooled:
             x = layers.overlapping_max_pool(x, name=f"pool{number}")
 
-    def drop(y: Any, number: int) -> Any:
+    def drop(y: mtf.Tensor, number: int) -> mtf.Tensor:
         """Before the hidden layers, and not before the last."""
         if number == len(c.units):
             return y

@@ -24,7 +24,7 @@ class Config:
     dense_rounds: tuple[int, ...] | None = None
 
 
-def build(images: Any, **config: Any) -> Any:
+def build(images: mtf.Tensor, **config: Any) -> mtf.Tensor:
     """Builds the network.
 
     Args:

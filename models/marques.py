@@ -26,7 +26,7 @@ class Config:
     dense_rounds: tuple[int, ...] | None = None
 
 
-def build(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Builds the network.
 
     Args:

@@ -12,7 +12,7 @@ import sys
 import types
 import warnings
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 OLDEST_TENSORFLOW: list[int] = [2, 15]
 NEWEST_TENSORFLOW: list[int] = [2, 21]  # that the tests have run with; setup.py has both bounds too
@@ -151,7 +151,11 @@ def _import() -> tuple[Any, Any]:
     return mesh_tensorflow, tf_v1
 
 
-mtf, tf = _import()
+if TYPE_CHECKING:
+    from mtf_hetero._support import dynamic as mtf
+    from mtf_hetero._support import dynamic as tf
+else:
+    mtf, tf = _import()
 
 
 def chrome_trace(step_stats: Any) -> str:

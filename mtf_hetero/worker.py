@@ -3,7 +3,7 @@
     mtf-hetero worker --port=2222
 
 (or python -m mtf_hetero.worker) serves until Ctrl-C or SIGTERM. Training processes then name it:
-`--workers=this-machine:2222`. It is told nothing of the cluster: each session brings that along. Under TF_CONFIG, or in
+`--workers=this-machine:2222`. It knows nothing of the cluster: each session brings that along. Under TF_CONFIG, or in
 a Slurm step, the port is known without --port.
 
 TensorFlow's server has no authentication and listens on all network interfaces: whoever reaches its port can run code
@@ -145,10 +145,11 @@ def _in_use(port: int) -> bool:
 
 def _devices(server: Any) -> str:
     from mtf_hetero._compat import tf
+    from mtf_hetero.cluster.devices import listed_devices
 
     with tf.Graph().as_default(), tf.Session(server.target) as session:
-        names = [device.name.rpartition("/device:")[2].lower() for device in session.list_devices()]
-    return ", ".join(sorted(name for name in names if name.startswith(("cpu", "gpu"))))
+        devices = listed_devices([device.name for device in session.list_devices()])
+    return ", ".join(sorted(device.short_name for device in devices))
 
 
 def _user() -> str:

@@ -23,7 +23,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "worker": {"cluster"},
     "layout": {"partition"},
     "blocks": {"layout"},
-    "collectives": {"cluster", "partition"},
+    "collectives": {"blocks", "cluster", "partition"},
     "variables": {"cluster", "collectives"},
     "memory": {"cluster"},
     "saver": set(),

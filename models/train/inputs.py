@@ -108,7 +108,7 @@ def _laid_out(
     return data.laid_out_batches(make, layout, batch, devices)
 
 
-def blank(dataset: Dataset, batch_size: int) -> tuple[Any, Any]:
+def blank(dataset: Dataset, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     """A batch of zeros, (image, label), to build a graph with."""
     image = tf.zeros([batch_size, *dataset.image_shape])
     if isinstance(dataset, data.Dataset):

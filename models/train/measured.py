@@ -3,9 +3,8 @@
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from mtf_hetero import Layout, profile, tf
+from mtf_hetero import Layout, mtf, profile, tf
 from mtf_hetero.cluster import Cluster
 
 
@@ -29,7 +28,7 @@ class Choice:
 
 
 def choose(
-    build: Callable[[], Any],
+    build: Callable[[], mtf.Graph],
     layout: Layout,
     cluster: Cluster,
     *,
@@ -69,7 +68,7 @@ def choose(
         measured = profile.measure(build(), layout, cluster, effort=effort, cache_dir=directory, progress=progress)
     split = measured.best_split(memory_limits=memory_limits)
     lines = [*(f"measurements {note}" for note in measured.notes), split.reason, *split.left_out.values()]
-    if not split.is_worth or split.alone is None:
+    if not split.is_parallel or split.alone is None:
         return choice(split.devices, split.sizes)
     fastest = (split.alone[0],)
     trials = [

@@ -1,8 +1,6 @@
 """The mesh of a run, the dimensions of its batch, and the layout that a recipe or the user's rules make."""
 
-from typing import Any
-
-from mtf_hetero import Layout
+from mtf_hetero import Layout, mtf
 from mtf_hetero.layout import convert_to_mesh_shape
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
@@ -34,7 +32,7 @@ def divide_batch(config: Config, empty: Layout) -> tuple[tuple[int, ...], tuple[
     return sizes, member_sizes(sizes, empty.mesh_shape, dict(empty.shares))
 
 
-def make_layout(config: Config, graph: Any, empty: Layout) -> Layout:
+def make_layout(config: Config, graph: mtf.Graph, empty: Layout) -> Layout:
     """The layout that a recipe or the user's rules make for a graph."""
     if ":" in config.layout:
         layout = Layout(empty.mesh_shape, config.layout, empty.shares)
@@ -62,7 +60,7 @@ def make_layout(config: Config, graph: Any, empty: Layout) -> Layout:
     return layout
 
 
-def _check_tensors(graph: Any, layout: Layout) -> None:
+def _check_tensors(graph: mtf.Graph, layout: Layout) -> None:
     """Raises ValueError where the layout cannot hold a tensor of the graph."""
     for shape in _shapes(graph):
         layout.check(shape)
@@ -70,11 +68,11 @@ def _check_tensors(graph: Any, layout: Layout) -> None:
             layout.split(dim.name, dim.size)
 
 
-def _shapes(graph: Any) -> list[Any]:
+def _shapes(graph: mtf.Graph) -> list[mtf.Shape]:
     return [tensor.shape for op in graph.operations for tensor in op.outputs]
 
 
-def _sizes(graph: Any) -> dict[str, list[int]]:
+def _sizes(graph: mtf.Graph) -> dict[str, list[int]]:
     """{dimension: sizes with which it occurs}, in the order of the graph."""
     sizes: dict[str, list[int]] = {}
     for shape in _shapes(graph):
@@ -85,7 +83,7 @@ def _sizes(graph: Any) -> dict[str, list[int]]:
     return sizes
 
 
-def split_dims(graph: Any, layout: Layout) -> tuple[tuple[str, int], ...]:
+def split_dims(graph: mtf.Graph, layout: Layout) -> tuple[tuple[str, int], ...]:
     """The dimensions of a graph that a layout splits, as (name, size)."""
     sizes = _sizes(graph)
     return tuple((name, size) for name in sizes if layout.axis_of(name) is not None for size in sizes[name])

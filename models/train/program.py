@@ -22,12 +22,12 @@ _CLASSES = Classification(0)  # its loss needs no number of classes
 class Built:
     """A graph of mtf operations: outputs [*batch, ...], the loss and the updates of training, or the sums of a test."""
 
-    graph: Any
-    mesh: Any
-    outputs: Any
-    loss: Any = None
-    updates: tuple[Any, ...] = ()
-    sums: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    graph: mtf.Graph
+    mesh: mtf.Mesh
+    outputs: mtf.Tensor
+    loss: mtf.Tensor = None
+    updates: tuple[mtf.Operation, ...] = ()
+    sums: Mapping[str, mtf.Tensor] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Optimizer:
     decay_steps: int | None = None
     decay: str = "linear"
 
-    def make(self, mesh: Any) -> Any:
+    def make(self, mesh: mtf.Mesh) -> mtf.optimize.Optimizer:
         """The mtf optimizer, for variables of a mesh."""
         rate = self._rate()
         if isinstance(rate, tf.Tensor):
@@ -59,7 +59,7 @@ class Optimizer:
             return mtf.optimize.MomentumOptimizer(rate, _MOMENTUM)
         return mtf.optimize.SgdOptimizer(rate)
 
-    def _rate(self) -> Any:
+    def _rate(self) -> tf.Tensor:
         rate = _LEARNING_RATES.get(self.name) if self.learning_rate is None else self.learning_rate
         if self.decay_steps is None:
             return rate
@@ -90,19 +90,21 @@ class _Importer:
       image: the same of the images'.
     """
 
-    mesh: Any
+    mesh: mtf.Mesh
     batch: Mapping[str, int]
     image: Mapping[str, int]
 
     @classmethod
-    def of(cls, mesh: Any, image: Any, batch: Sequence[int] | None, image_shape: Sequence[int] | None) -> "_Importer":
+    def of(
+        cls, mesh: mtf.Mesh, image: tf.Tensor, batch: Sequence[int] | None, image_shape: Sequence[int] | None
+    ) -> "_Importer":
         """One for images, whose sizes it reads off them where they are not given."""
         sizes: list[int] = (image[0] if isinstance(image, tuple) else image).shape.as_list()
         examples = batch_shape(sizes[:1] if batch is None else batch)
         sizes = sizes[len(examples) if isinstance(image, tuple) else 1 :] if image_shape is None else list(image_shape)
         return cls(mesh, examples, dict(zip(IMAGE[-len(sizes) :], sizes, strict=True)))
 
-    def __call__(self, value: Any, names: Sequence[str] = ()) -> Any:
+    def __call__(self, value: Any, names: Sequence[str] = ()) -> mtf.Tensor:
         """An mtf.Tensor [*batch, *names]."""
         slices = isinstance(value, tuple)
         last: list[int] = (value[0] if slices else value).shape.as_list()
@@ -118,7 +120,7 @@ class _Importer:
 
 def _build_outputs(
     image: Any,
-    build: Callable[..., Any],
+    build: Callable[..., mtf.Tensor],
     *,
     training: bool,
     batch: Sequence[int] | None,
@@ -135,7 +137,7 @@ def build_training(
     image: Any,
     label: Any,
     *,
-    build: Callable[..., Any],
+    build: Callable[..., mtf.Tensor],
     optimizer: Optimizer,
     task: Task = _CLASSES,
     batch: Sequence[int] | None = None,
@@ -151,7 +153,7 @@ def build_training(
       label: tf.Tensor [batch, ...] as the task has them, or a tuple of slices [*batch, ...].
       build: from such an mtf.Tensor of images, with `training=True`, to what the task calls outputs.
       optimizer: the optimizer.
-      task: what is to be told of each example.
+      task: what is predicted for each example.
       batch: sizes of the dimensions of the whole batch; None: it has one, and nothing is in slices.
       image_shape: sizes of the other dimensions of the whole images; None: those of what is given.
     """
@@ -169,7 +171,7 @@ def build_test(
     features: Mapping[str, Any],
     label: Any,
     *,
-    build: Callable[..., Any],
+    build: Callable[..., mtf.Tensor],
     task: Task,
     batch: Sequence[int] | None = None,
     image_shape: Sequence[int] | None = None,
@@ -180,7 +182,7 @@ def build_test(
       features: {"image": as in `build_training`, "weight": tf.Tensor [batch], or a tuple of slices [*batch]}.
       label: as in `build_training`.
       build: from an mtf.Tensor of images to outputs.
-      task: what is to be told of each example.
+      task: what is predicted for each example.
       batch: as in `build_training`.
       image_shape: as in `build_training`.
     """
@@ -196,7 +198,7 @@ def lower(built: Built, layout: Layout, devices: Sequence[str], wire_dtype: str 
     return mtf_hetero.Lowering(built.graph, {built.mesh: mesh_impl})
 
 
-def _over_all_batches(sums: Mapping[str, Any], inputs: Any) -> tuple[dict[str, Any], Any]:
+def _over_all_batches(sums: Mapping[str, tf.Tensor], inputs: Any) -> tuple[dict[str, Any], Any]:
     """Sums over the batches so far, float64, and the operation that adds those over one batch.
 
     The operation runs the pipelines of all the inputs, so that none of them falls behind, whoever needs it.
@@ -223,7 +225,7 @@ def model_fn(
     labels: Any,
     mode: str,
     *,
-    build: Callable[..., Any],
+    build: Callable[..., mtf.Tensor],
     optimizer: Optimizer,
     task: Task,
     layout: Layout,
@@ -243,7 +245,7 @@ def model_fn(
       mode: one of mtf_hetero.estimator.ModeKeys.
       build: from an mtf.Tensor of images, and `training`, to what the task calls outputs.
       optimizer: the optimizer.
-      task: what is to be told of each example.
+      task: what is predicted for each example.
       layout: how the tensors lie on the mesh.
       devices: one per processor.
       batch: sizes of the dimensions of a whole batch.

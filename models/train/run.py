@@ -10,6 +10,7 @@ from typing import Any
 
 from mtf_hetero import Layout, data, memory, tf
 from mtf_hetero import saver as saver_lib
+from mtf_hetero._support import tables
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.estimator.hooks import ProgressHook
@@ -37,14 +38,14 @@ class _ThroughputHook(tf.train.SessionRunHook):
         self.steps = 0
         self._begin = self._end = self._first = 0.0
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         if not sys.stderr.isatty():
             tf.logging.set_verbosity(tf.logging.INFO)
 
-    def before_run(self, run_context: Any) -> None:
+    def before_run(self, run_context: tf.train.SessionRunContext) -> None:
         self._begin = self._begin or time.monotonic()
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         self._end = time.monotonic()
         self._first = self._first or self._end
         self.steps += 1
@@ -65,7 +66,7 @@ class Run:
       config: what the user asked for.
       model: the model.
       dataset: the data.
-      task: what the model is to tell of them.
+      task: what the model is to predict of them.
       layout: how the tensors lie on the mesh.
       cluster: where it takes place.
       devices: one per processor.
@@ -123,18 +124,17 @@ class Run:
 
     def describe(self) -> str:
         """The model, the data, the mesh, and how each split dimension is divided."""
-        what = self.task.describe()
         lines = [
             f"{self.config.model}: {self.parameters:,} parameters",
-            f"{inputs.describe(self.dataset)}{', ' if what else ''}{what}",
+            ", ".join(filter(None, (inputs.describe(self.dataset), self.task.describe()))),
             *map(shorten, self.notes),
             shorten(f"mesh {self.layout.mesh_text} on {', '.join(self.devices)}"),
         ]
-        names = max((len(name) for name, _ in self.split_dims), default=0)
+        rows = []
         for name, size in self.split_dims:
             sizes = ", ".join(str(part) for part in self.layout.split(name, size))
-            lines.append(f"  {name:{names}}  {size:6} over {self.layout.axis_name_of(name)}: {sizes}")
-        return "\n".join(lines)
+            rows.append((name, f"{size:6} over {self.layout.axis_name_of(name)}: {sizes}"))
+        return "\n".join([*lines, *tables.lines(rows, "<<", indent="  ")])
 
     def describe_memory(self) -> str:
         """What each device holds at the moment of a step when it holds most, by the lowered graph."""

@@ -1,4 +1,4 @@
-"""What a network tells of each example, how wrong it is, and what is said of the test.
+"""What a network predicts for each example, its loss, and how the test is reported.
 
 A task works on mtf.Tensors, so that outputs that a layout has split stay split: what leaves the mesh in a test is a few
 sums of each batch. An example that only fills up a batch has the weight 0.
@@ -17,7 +17,7 @@ EXAMPLES, LOSS = "examples", "loss"  # the sums that each task has
 
 
 class Task(abc.ABC):
-    """What a network is trained to tell."""
+    """What a network is trained to predict."""
 
     @classmethod
     @abc.abstractmethod
@@ -42,7 +42,7 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def losses(self, outputs: Any, labels: Any) -> Any:
+    def losses(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
         """How wrong the outputs are: of each label, or of each number of it.
 
         Args:
@@ -51,7 +51,7 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def sums(self, outputs: Any, labels: Any, weights: Any) -> dict[str, Any]:
+    def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
         """Sums over a batch, from which `metrics` are worked out: mtf.Tensors of few numbers.
 
         EXAMPLES is the sum of the weights, and LOSS that of the losses of the examples.
@@ -63,12 +63,12 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def metrics(self, sums: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Scalars that say how good the network is, from the sums over all batches, tf.Tensors."""
 
     @abc.abstractmethod
-    def predictions(self, outputs: Any) -> dict[str, Any]:
-        """What the network tells of each example.
+    def predictions(self, outputs: tf.Tensor) -> dict[str, Any]:
+        """What the network predicts for each example.
 
         Args:
           outputs: tf.Tensor [examples, ...].
@@ -84,11 +84,11 @@ class Task(abc.ABC):
         """
 
     def describe(self) -> str:
-        """What is to be told, for the line about the data; or nothing."""
+        """What is predicted, for the line about the data; or nothing."""
         return ""
 
 
-def _total(x: Any, kept: Sequence[Any] = ()) -> Any:
+def _total(x: mtf.Tensor, kept: Sequence[mtf.Dimension] = ()) -> mtf.Tensor:
     """The sum over all dimensions but some, one after another, so that no float32 counts beyond its digits."""
     for dim in reversed(x.shape.dims):
         if dim not in kept:
@@ -110,12 +110,12 @@ class _Classes(Task):
     def config(self) -> dict[str, Any]:
         return {"classes": self.classes}
 
-    def losses(self, outputs: Any, labels: Any) -> Any:
+    def losses(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
         classes = outputs.shape.dims[-1]
         targets = mtf.one_hot(labels, classes, dtype=outputs.dtype)
         return mtf.layers.softmax_cross_entropy_with_logits(outputs, targets, classes)
 
-    def sums(self, outputs: Any, labels: Any, weights: Any) -> dict[str, Any]:
+    def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
         found = mtf.argmax(outputs, outputs.shape.dims[-1])
         right = mtf.cast(mtf.equal(found, labels), outputs.dtype)
         return {
@@ -125,10 +125,10 @@ class _Classes(Task):
             "right": _total(right * weights),
         }
 
-    def metrics(self, sums: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         return {"accuracy": sums["right"] / sums["labels"]}
 
-    def predictions(self, outputs: Any) -> dict[str, Any]:
+    def predictions(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {"class": tf.argmax(outputs, axis=-1), "probabilities": tf.nn.softmax(outputs)}
 
 
@@ -161,7 +161,7 @@ class Segmentation(_Classes):
     def label_names(self, spatial: Sequence[str]) -> tuple[str, ...]:
         return tuple(spatial)
 
-    def sums(self, outputs: Any, labels: Any, weights: Any) -> dict[str, Any]:
+    def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
         classes = outputs.shape.dims[-1]
         found = mtf.one_hot(mtf.argmax(outputs, classes), classes, dtype=outputs.dtype)
         true = mtf.one_hot(labels, classes, dtype=outputs.dtype) * weights
@@ -169,7 +169,7 @@ class Segmentation(_Classes):
         counts = {"both": count(found * true), "found": count(found * weights), "true": count(true)}
         return {**super().sums(outputs, labels, weights), **counts}
 
-    def metrics(self, sums: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Accuracy; Dice of each class (twice what is in both, by the sum of the two), and the mean but for class 0.
 
         The Dice of a class that is neither found nor there is no number, and not in the mean.
@@ -223,10 +223,10 @@ class Regression(Task):
     def label_names(self, spatial: Sequence[str]) -> tuple[str, ...]:
         return ("targets",)
 
-    def losses(self, outputs: Any, labels: Any) -> Any:
+    def losses(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
         return mtf.square(outputs - mtf.reshape(labels, outputs.shape))
 
-    def sums(self, outputs: Any, labels: Any, weights: Any) -> dict[str, Any]:
+    def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
         each = outputs.shape.dims[-1]
         labels, losses = mtf.reshape(labels, outputs.shape), self.losses(outputs, labels) * weights
         values = {
@@ -238,7 +238,7 @@ class Regression(Task):
         sums = {name: _total(value, kept=[each]) for name, value in values.items()}
         return {EXAMPLES: _total(weights), LOSS: _total(losses) * (1.0 / each.size), **sums}
 
-    def metrics(self, sums: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Of each target the mean absolute error, in its own unit, and R2: 1 less the share of the variance left."""
         count = sums[EXAMPLES]
         error = sums["absolute_error"] / count * self.deviation
@@ -247,7 +247,7 @@ class Regression(Task):
         found = {f"mean_absolute_error/{name}": error[i] for i, name in enumerate(self.targets)}
         return found | {f"r2/{name}": r2[i] for i, name in enumerate(self.targets)}
 
-    def predictions(self, outputs: Any) -> dict[str, Any]:
+    def predictions(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {"targets": outputs * self.deviation + self.mean}
 
     def describe(self) -> str:

@@ -1,1 +1,1 @@
-"""What the package's rooms have in common: files, the command line, names that are imported when they are needed."""
+"""What the package's rooms have in common: files, tables, graphs, the command line, names imported when needed."""

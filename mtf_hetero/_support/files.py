@@ -1,10 +1,12 @@
 """Files that are either complete or not there, and that several processes may change at once."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
 import secrets
+import tempfile
 from collections.abc import Iterator
 
 
@@ -26,6 +28,34 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def new_directory(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Gives a directory to write to, beside its place, and then moves it there; after an error nothing is left.
+
+    Raises:
+      OSError: it cannot be written, or something is at its place.
+    """
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".writing_{path.name}_", dir=path.parent) as temporary:
+        made = pathlib.Path(temporary) / "new"
+        made.mkdir()
+        yield made
+        made.rename(path)
+
+
+def sync(path: str | os.PathLike) -> None:
+    """Waits until a file, or the names in a directory, are on the disk."""
+    descriptor = os.open(path or os.curdir, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of a file system that cannot wait for a directory
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

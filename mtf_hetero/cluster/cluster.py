@@ -1,7 +1,7 @@
 """The devices of a run: those of this process, or of TensorFlow workers on other machines.
 
 Distribution is TensorFlow's own: in-graph replication over tf.distribute.Server. The training process holds the whole
-graph. A worker (`python -m mtf_hetero.worker --port=2222`) is told nothing but its port: each session brings the
+graph. A worker (`python -m mtf_hetero.worker --port=2222`) knows nothing but its port: each session brings the
 cluster along (ConfigProto.cluster_def), so that a worker serves any run, in any place of the cluster. It names the
 workers alone that have a device in use: another one may be lost, and nobody waits for it.
 
@@ -19,12 +19,13 @@ import functools
 import itertools
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster.devices import FULL_NAME, WORKER_DEVICE, cpu_count, full_name, local_device, offered_by
+from mtf_hetero.cluster.devices import CHIEF, Device, cpu_count, local_device, offered_by
 from mtf_hetero.cluster.environment import task_of_environment
 from mtf_hetero.cluster.probe import check_reachable, convert_to_workers, split_address
+
+_WORKER = "worker"  # the job of all workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +75,8 @@ class Cluster:
         gpus = len(tf.config.list_physical_devices("GPU"))
         if devices is None:
             return cls((), (*[f"gpu:{index}" for index in range(gpus)], "cpu:0"))
-        found = [local_device(device, gpus) for device in devices]
-        return cls((), tuple(f"{kind}:{index}" for kind, index in found), cpus=cpu_count(found))
+        chosen = [local_device(device, gpus) for device in devices]
+        return cls((), tuple(device.short_name for device in chosen), cpus=cpu_count(chosen))
 
     @classmethod
     def from_workers(
@@ -106,8 +107,10 @@ class Cluster:
         check_reachable(needed, timeout_seconds)
         offered = {task: offered_by(address, timeout_seconds) for task, address in needed.items()}
         if devices is None:
-            chosen = [(task, *device) for task, found in offered.items() for device in found]
-            return cls(workers, tuple(full_name("worker", *device) for device in chosen), chief)
+            chosen = [
+                device.within(_worker(task)).name for task, devices_of in offered.items() for device in devices_of
+            ]
+            return cls(workers, tuple(chosen), chief)
         return _choose(workers, offered, devices, chief)
 
     @classmethod
@@ -142,15 +145,15 @@ class Cluster:
         """The target of every session; with workers, that of this process's server, which this starts."""
         if not self.workers:
             return ""
-        return _start_chief(self.chief or f"{_own_host(self.workers)}:0", self.cpus).target
+        return _start_chief(self.chief or f"{_host_towards(self.workers)}:0", self.cpus).target
 
     @property
     def workers_in_use(self) -> dict[int, str]:
         """{index: "host:port"} of the workers that have a device among `devices`."""
-        tasks = {int(match[2]) for match in map(FULL_NAME.fullmatch, self.devices) if match and match[1] == "worker"}
+        tasks = {device.task or 0 for device in map(Device.parse, self.devices) if device.job == _WORKER}
         return {task: self.workers[task] for task in sorted(tasks)}
 
-    def session_config(self) -> Any:
+    def session_config(self) -> tf.ConfigProto:
         """A tf.ConfigProto for every session of the run."""
         config = tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": self.cpus})
         config.gpu_options.allow_growth = True
@@ -172,52 +175,54 @@ class Cluster:
 
 def _named(workers: tuple[str, ...], devices: Sequence[str]) -> dict[int, str]:
     """{index: "host:port"} of the workers of which the user names a device."""
-    found = {}
-    for device in devices:
-        match = WORKER_DEVICE.fullmatch(device.strip())
-        if match is not None:
-            task = int(match[1])
+    named = {}
+    for text in devices:
+        device = Device.parse(text)
+        if device.job == _WORKER:
+            task = device.task or 0
             if task >= len(workers):
-                raise ValueError(
-                    f"device {device!r} is of worker {task}, but there are workers 0 to {len(workers) - 1}"
-                )
-            found[task] = workers[task]
-    return found
+                raise ValueError(f"device {text!r} is of worker {task}, but there are workers 0 to {len(workers) - 1}")
+            named[task] = workers[task]
+    return named
+
+
+def _worker(task: int) -> Device:
+    return Device(_WORKER, task)
 
 
 def _choose(
-    workers: tuple[str, ...], offered: Mapping[int, list[tuple[str, int]]], devices: Sequence[str], chief: str | None
+    workers: tuple[str, ...], offered: Mapping[int, list[Device]], devices: Sequence[str], chief: str | None
 ) -> Cluster:
     """The cluster with the devices that the user names."""
     gpus = len(tf.config.list_physical_devices("GPU"))
-    names, own = [], []
-    for device in devices:
-        match = WORKER_DEVICE.fullmatch(device.strip())
-        if match is None:
-            own.append(local_device(device, gpus))
-            names.append(full_name("chief", 0, *own[-1]))
+    names, of_chief = [], []
+    for text in devices:
+        device = Device.parse(text)
+        if device.job != _WORKER:
+            of_chief.append(local_device(text, gpus))
+            names.append(of_chief[-1].within(Device(CHIEF)).name)
             continue
-        task, kind, index = int(match[1]), match[2].lower(), int(match[3])
-        if (kind, index) not in offered[task]:
-            found = ", ".join(f"{other}:{number}" for other, number in offered[task])
-            raise ValueError(f"device {device!r} is not there: worker {task} ({workers[task]}) has {found}")
-        names.append(full_name("worker", task, kind, index))
-    return Cluster(workers, tuple(names), chief, cpus=cpu_count(own))
+        task = device.task or 0
+        if Device(kind=device.kind, index=device.index) not in offered[task]:
+            present = ", ".join(other.short_name for other in offered[task])
+            raise ValueError(f"device {text!r} is not there: worker {task} ({workers[task]}) has {present}")
+        names.append(device.name)
+    return Cluster(workers, tuple(names), chief, cpus=cpu_count(of_chief))
 
 
-def _own_host(workers: Sequence[str]) -> str:
-    """The address of this machine that a worker on another one can reach. Nothing is sent to find out."""
-    own = []
+def _host_towards(workers: Sequence[str]) -> str:
+    """The address of this machine that a worker on another one can reach. Nothing is sent to find it out."""
+    addresses = []
     for host, port in map(split_address, workers):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))
-            own.append(probe.getsockname()[0])
-    remote = [address for address in own if not address.startswith("127.")]
-    return next(itertools.chain(remote, own))
+            addresses.append(probe.getsockname()[0])
+    remote = [address for address in addresses if not address.startswith("127.")]
+    return next(itertools.chain(remote, addresses))
 
 
 @functools.cache
-def _start_chief(address: str, cpus: int) -> Any:
+def _start_chief(address: str, cpus: int) -> tf.train.Server:
     """Starts this process's server, once: TensorFlow cannot stop one."""
     config = tf.ConfigProto(device_count={"CPU": cpus})
     config.gpu_options.allow_growth = True

@@ -81,8 +81,8 @@ class LimitedProcesses:
     """Processes on this machine, each with a fraction of a core. A context manager.
 
     Each is pinned to its cores and limited by a CPU quota of the kernel; where no control group can be made, it is
-    stopped and continued in turn, which is coarser, and one line says so. A process of their own (_cluster_guard) holds
-    them: nothing is left, however this process ends.
+    stopped and continued in turn, which is coarser, and one line says so. A process of their own (`cluster.guard`)
+    holds them: nothing is left, however this process ends.
 
     Args:
       fractions: cores of each process: "1.0,0.5,0.25" or a sequence; more than 1 is several cores.

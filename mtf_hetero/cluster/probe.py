@@ -68,12 +68,12 @@ def convert_to_workers(workers: str | Sequence[str]) -> tuple[str, ...]:
       ValueError: one is not host:port, or comes twice.
     """
     parts = workers.split(",") if isinstance(workers, str) else list(workers)
-    found = tuple(part.strip() for part in parts if part.strip())
-    for address in found:
+    addresses = tuple(part.strip() for part in parts if part.strip())
+    for address in addresses:
         split_address(address)
-        if found.count(address) > 1:
+        if addresses.count(address) > 1:
             raise ValueError(f"worker address {address!r} is given twice; name each worker once")
-    return found
+    return addresses
 
 
 def split_address(address: str) -> tuple[str, int]:

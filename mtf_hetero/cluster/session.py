@@ -41,7 +41,7 @@ class WaitingSessionCreator(tf.train.SessionCreator):
 
     def __init__(
         self,
-        session_creator: Any,
+        session_creator: tf.train.SessionCreator,
         workers: Workers,
         *,
         check: Callable[[], None] = _nothing,
@@ -52,7 +52,7 @@ class WaitingSessionCreator(tf.train.SessionCreator):
         self._check = check
         self._timeout_seconds = timeout_seconds
 
-    def create_session(self) -> Any:
+    def create_session(self) -> tf.Session:
         """Makes a session, once all workers answer.
 
         Raises:
@@ -104,7 +104,7 @@ class WaitingSessionCreator(tf.train.SessionCreator):
             self._check()
             time.sleep(min(left, _POLL_SECONDS))
 
-    def _create(self) -> Any:
+    def _create(self) -> tf.Session:
         attempt = _Attempt(self._session_creator, tf.get_default_graph())
         failures = {index: Failures() for index in self._workers}
         try:
@@ -127,7 +127,7 @@ class _Runner:
     Steps of other threads (queue runners) run as they are.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: tf.Session) -> None:
         self._session = session
         self._run = session.run
         self._owner = threading.current_thread()
@@ -170,7 +170,7 @@ class _Runner:
             del request, answers, args, kwargs
 
 
-def _close(session: Any, requests: queue.SimpleQueue) -> None:
+def _close(session: tf.Session, requests: queue.SimpleQueue) -> None:
     """Closes a session; leaves it to itself where that waits for a worker."""
     for name in ("run", "close", "interrupt"):
         vars(session).pop(name, None)  # the session's own are in charge again: it closes once, and no thread is begun
@@ -186,7 +186,7 @@ def _close(session: Any, requests: queue.SimpleQueue) -> None:
 class _Attempt:
     """Makes a session in a thread, which may be left behind: the session is then closed once it is there."""
 
-    def __init__(self, session_creator: Any, graph: Any) -> None:
+    def __init__(self, session_creator: tf.train.SessionCreator, graph: tf.Graph) -> None:
         self.done = threading.Event()
         self._abandoned = False
         self._lock = threading.Lock()
@@ -197,7 +197,7 @@ class _Attempt:
         )
         self._thread.start()
 
-    def _run(self, session_creator: Any, graph: Any) -> None:
+    def _run(self, session_creator: tf.train.SessionCreator, graph: tf.Graph) -> None:
         try:
             with graph.as_default():
                 self._session = session_creator.create_session()

@@ -72,7 +72,7 @@ class WorkerWatch(tf.train.SessionRunHook):
         with self._lock:
             self._session = None
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         with self._lock:
             self._session = (session, coord)
             self._sessions += 1

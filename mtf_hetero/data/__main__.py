@@ -94,7 +94,7 @@ def _list(data_dir: str | None) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Finds the mistakes that can be told before TensorFlow is loaded, which takes seconds."""
+    """Finds the mistakes that can be seen before TensorFlow is loaded, which takes seconds."""
     if arguments.command == "prepare":
         check_name(arguments.name)
         return

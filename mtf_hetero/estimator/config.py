@@ -1,4 +1,4 @@
-"""What an Estimator is told: the mode, how a run is made, what a model consists of, and what a schedule asks for.
+"""The settings of an Estimator: the mode, how a run is made, what a model consists of, and what a schedule asks for.
 
 These are value objects in the shape that tf.estimator gave them. Each is checked when it is made, so that a mistake
 is reported before a graph is built.
@@ -252,7 +252,7 @@ class EvalSpec:
     Args:
       input_fn: the evaluation input.
       steps: batches of one evaluation; None: to the end of the data.
-      name: tells several evaluations of one model apart: they are written to model_dir/eval_NAME.
+      name: distinguishes several evaluations of one model: they are written to model_dir/eval_NAME.
       hooks: hooks of the evaluation.
       start_delay_secs: accepted for the sake of existing programs; a local run evaluates after a checkpoint.
       throttle_secs: least number of seconds between two evaluations during training.

@@ -101,10 +101,10 @@ class Estimator:
     def train(
         self,
         input_fn: Callable[..., Any],
-        hooks: Sequence[Any] | None = None,
+        hooks: Sequence[tf.train.SessionRunHook] | None = None,
         steps: int | None = None,
         max_steps: int | None = None,
-        saving_listeners: Sequence[Any] | None = None,
+        saving_listeners: Sequence[tf.train.CheckpointSaverListener] | None = None,
     ) -> "Estimator":
         """Trains the model, from the last checkpoint if there is one, to the given step or the end of the data.
 
@@ -144,7 +144,12 @@ class Estimator:
             self._train(input_fn, hooks, list(saving_listeners or ()))
         return self
 
-    def _train(self, input_fn: Callable[..., Any], hooks: list[Any], listeners: list[Any]) -> None:
+    def _train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: list[tf.train.SessionRunHook],
+        listeners: list[tf.train.CheckpointSaverListener],
+    ) -> None:
         with self._new_graph():
             spec = self._build(input_fn, ModeKeys.TRAIN)
             tf.add_to_collection(LOSS_COLLECTION_KEY, spec.loss)
@@ -159,7 +164,7 @@ class Estimator:
                     if isinstance(hook, ProgressHook):
                         hook.close()
 
-    def _run_steps(self, spec: EstimatorSpec, hooks: list[Any]) -> None:
+    def _run_steps(self, spec: EstimatorSpec, hooks: list[tf.train.SessionRunHook]) -> None:
         loss = None
         with StopOnSignalHook() as stop, monitored_session(self._config, spec, [*hooks, stop], stop) as session:
             while not (session.should_stop() or stop.requested):
@@ -173,7 +178,7 @@ class Estimator:
         self,
         input_fn: Callable[..., Any],
         steps: int | None = None,
-        hooks: Sequence[Any] | None = None,
+        hooks: Sequence[tf.train.SessionRunHook] | None = None,
         checkpoint_path: str | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
@@ -184,7 +189,7 @@ class Estimator:
           steps: number of batches; None: to the end of the data.
           hooks: tf.train.SessionRunHooks that run as well.
           checkpoint_path: the checkpoint; None: the newest whole one.
-          name: tells several evaluations apart.
+          name: distinguishes several evaluations.
 
         Returns:
           The metrics of the model, "loss" (mean over the batches) and "global_step".
@@ -218,7 +223,7 @@ class Estimator:
         self,
         input_fn: Callable[..., Any],
         predict_keys: Sequence[str] | str | None = None,
-        hooks: Sequence[Any] | None = None,
+        hooks: Sequence[tf.train.SessionRunHook] | None = None,
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
     ) -> Generator:
@@ -237,7 +242,9 @@ class Estimator:
         batches = self._batches(input_fn, predict_keys, list(hooks or ()), self._checkpoint(checkpoint_path))
         return predictions.examples(batches) if yield_single_examples else batches
 
-    def _batches(self, input_fn: Any, keys: Any, hooks: list[Any], checkpoint_path: str) -> Generator:
+    def _batches(
+        self, input_fn: Any, keys: Any, hooks: list[tf.train.SessionRunHook], checkpoint_path: str
+    ) -> Generator:
         check_reachable(self._config.workers)
         with WorkerClaim(self._config.workers), WorkerWatch(self._config.workers) as watch:
             with self._new_graph() as graph:
@@ -257,7 +264,7 @@ class Estimator:
                     yield batch
 
     @contextlib.contextmanager
-    def _new_graph(self) -> Iterator[Any]:
+    def _new_graph(self) -> Iterator[tf.Graph]:
         with tf.Graph().as_default() as graph, graph.container(self._config.container):
             tf.set_random_seed(self._config.tf_random_seed)
             yield graph
@@ -328,10 +335,10 @@ class _CountHook(tf.train.SessionRunHook):
     def __init__(self) -> None:
         self.steps = 0
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self.steps = 0
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         self.steps += 1
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import extras
+from mtf_hetero._support import extras, graphs
 from mtf_hetero.estimator.config import check_number
 
 LOSS_COLLECTION_KEY = "mtf_hetero_loss"
@@ -32,7 +32,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
     128 + the signal's number for any other. A second signal interrupts at once, without saving.
 
     A step that runs inside TensorFlow keeps Python's own signal handlers waiting. A thread that reads the signals'
-    numbers from a pipe (signal.set_wakeup_fd) therefore tells the user what will happen, and closes the session when
+    numbers from a pipe (signal.set_wakeup_fd) therefore logs what will happen, and closes the session when
     the second signal arrives: that cancels a step which would never end.
 
     Outside of the main thread, where Python allows no handlers, it does nothing. A signal that the process ignores
@@ -52,7 +52,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
         self._previous: dict[int, Any] = {}
         self._handled: list[int] = []  # by Python's handler, in the main thread
         self._watched: list[int] = []  # by the thread, at once
-        self._session: Any = None
+        self._session: tf.Session | None = None
         self._watcher: _SignalWatcher | None = None
 
     @property
@@ -90,10 +90,10 @@ class StopOnSignalHook(tf.train.SessionRunHook):
         if exception_type is None or self._interrupted:
             self.check()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self._session = session
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         if self.requested:
             run_context.request_stop()
 
@@ -123,7 +123,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
 
 
 class _SignalWatcher:
-    """A thread that is told each signal's number when it arrives, whatever the main thread is doing."""
+    """A thread that receives each signal's number when it arrives, whatever the main thread is doing."""
 
     def __init__(self, watch: Any) -> None:
         self._watch = watch
@@ -147,7 +147,7 @@ class _SignalWatcher:
 class NanLossHook(tf.train.NanTensorHook):
     """tf.train.NanTensorHook that leaves it to whoever catches its error to say so."""
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         if np.isnan(run_values.results):
             raise tf.train.NanLossDuringTrainingError
 
@@ -198,7 +198,7 @@ class ProgressHook(tf.train.SessionRunHook):
         self._loss = None if loss is None else graph.as_graph_element(loss)
         self._global_step = tf.train.get_or_create_global_step(graph)
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self._step = int(session.run(self._global_step))
         self._logged_step, self._logged_seconds = self._step, time.monotonic()
         stream = sys.stderr if self._stream is None else self._stream
@@ -213,10 +213,10 @@ class ProgressHook(tf.train.SessionRunHook):
                 file=stream,
             )
 
-    def before_run(self, run_context: Any) -> Any:
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs | None:
         return None if self._loss is None else tf.train.SessionRunArgs(self._loss)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         self._step += 1
         loss = run_values.results
         if self._bar is not None:
@@ -240,7 +240,7 @@ class ProgressHook(tf.train.SessionRunHook):
         of = "" if self._total_steps is None else f" of {self._total_steps}"
         tf.logging.info("step %d%s: %s", self._step, of, ", ".join(text))
 
-    def end(self, session: Any) -> None:
+    def end(self, session: tf.Session) -> None:
         self.close()
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ class ProgressHook(tf.train.SessionRunHook):
             self._bar = None
 
 
-def add_scalar_summary(tag: str, tensor: Any) -> None:
+def add_scalar_summary(tag: str, tensor: tf.Tensor) -> None:
     """Adds a scalar summary under exactly this tag; tf.summary.scalar alters a tag that is also the name of a scope.
 
     Args:
@@ -270,7 +270,7 @@ def add_mtf_scalar_summaries() -> None:
     tf.get_default_graph().clear_collection(mtf.utils.SCALAR_SUMMARIES_COLLECTION_KEY)
 
 
-def order_global_step(loss: Any) -> Any:
+def order_global_step(loss: tf.Tensor) -> tf.Tensor:
     """Makes each step read the global step first, then compute the loss, then add one. Call it once the model is built.
 
     TensorFlow's hooks read the global step in the very run that adds to it, in no particular order: summaries then come
@@ -287,24 +287,13 @@ def order_global_step(loss: Any) -> Any:
     if not tf.get_collection(_GLOBAL_STEP_READ_KEY):
         tf.add_to_collection(_GLOBAL_STEP_READ_KEY, global_step + 0)
     before = tf.get_collection(_GLOBAL_STEP_READ_KEY)[0]
-    needed = _ancestors(loss.op)
+    needed = graphs.ancestors([loss.op])
     for operation in global_step.op.outputs[0].consumers():
         if operation.type in ("AssignAddVariableOp", "AssignAdd"):
             operation._add_control_input(before.op)
             if operation not in needed:
                 operation._add_control_input(loss.op)
     return before
-
-
-def _ancestors(operation: Any) -> set[Any]:
-    """The operation and all that it waits for."""
-    found, left = {operation}, [operation]
-    while left:
-        last = left.pop()
-        new = {tensor.op for tensor in last.inputs}.union(last.control_inputs) - found
-        found |= new
-        left.extend(new)
-    return found
 
 
 def _summary_tags() -> set[str]:

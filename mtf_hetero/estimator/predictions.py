@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from mtf_hetero._compat import tf
+
 
 def select(predictions: Any, keys: Sequence[str] | str | None) -> Any:
     """Those of the predictions that the caller wants; None: all.
@@ -46,7 +48,7 @@ def examples(batches: Generator) -> Generator:
 
 
 @contextlib.contextmanager
-def left_in(graph: Any, session: Any) -> Iterator[None]:
+def left_in(graph: tf.Graph, session: tf.Session) -> Iterator[None]:
     """`with session:` whose end runs in this graph, whichever is the caller's."""
     try:
         yield

@@ -22,14 +22,21 @@ class ResumingSessionCreator(tf.train.SessionCreator):
       **options: `master` and `config` of the session.
     """
 
-    def __init__(self, model_dir: str, scaffold: Any, hooks: Sequence[Any], keep: int | None, **options: Any) -> None:
+    def __init__(
+        self,
+        model_dir: str,
+        scaffold: tf.train.Scaffold,
+        hooks: Sequence[tf.train.SessionRunHook],
+        keep: int | None,
+        **options: Any,
+    ) -> None:
         self._model_dir = model_dir
         self._scaffold = scaffold
         self._hooks = [hook for hook in hooks if isinstance(hook, tf.train.CheckpointSaverHook)]
         self._keep = keep
         self._options = options
 
-    def create_session(self) -> Any:
+    def create_session(self) -> tf.Session:
         """Makes the session.
 
         Raises:

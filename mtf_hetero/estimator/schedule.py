@@ -24,15 +24,15 @@ class _EvaluateAfterSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListen
     def begin(self) -> None:
         pass
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         self._training = True
 
-    def after_save(self, session: Any, global_step_value: int) -> None:
+    def after_save(self, session: tf.Session, global_step_value: int) -> None:
         waited = time.monotonic() - self._evaluated_at >= self._eval_spec.throttle_secs
         if self._training and waited:
             self.evaluate()
 
-    def end(self, session: Any, global_step_value: int | None = None) -> None:
+    def end(self, session: tf.Session, global_step_value: int | None = None) -> None:
         self._training = False
 
     def evaluate(self) -> dict[str, Any]:

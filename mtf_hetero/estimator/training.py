@@ -12,8 +12,12 @@ from mtf_hetero.estimator.resume import ResumingSessionCreator
 
 
 def training_hooks(
-    config: RunConfig, spec: EstimatorSpec, step: Any, hooks: list[Any], listeners: list[Any]
-) -> list[Any]:
+    config: RunConfig,
+    spec: EstimatorSpec,
+    step: Any,
+    hooks: list[tf.train.SessionRunHook],
+    listeners: list[tf.train.CheckpointSaverListener],
+) -> list[tf.train.SessionRunHook]:
     """All hooks in order: NaN is found before anything is saved, and all others run before the saver."""
     hooks = [*spec.training_chief_hooks, *spec.training_hooks, *hooks]
     every, summaries = config.log_step_count_steps, config.save_summary_steps
@@ -47,10 +51,10 @@ def training_hooks(
 def monitored_session(
     config: RunConfig,
     spec: EstimatorSpec,
-    hooks: list[Any],
+    hooks: list[tf.train.SessionRunHook],
     stop: StopOnSignalHook,
     checkpoint_path: str | None = None,
-) -> Iterator[Any]:
+) -> Iterator[tf.Session]:
     """A monitored session, which outlives workers.
 
     Args:
@@ -79,6 +83,6 @@ def monitored_session(
         yield session
 
 
-def session_config(config: RunConfig) -> Any:
+def session_config(config: RunConfig) -> tf.ConfigProto:
     """The tf.ConfigProto of a run's sessions."""
     return tf.ConfigProto(allow_soft_placement=True) if config.session_config is None else config.session_config

@@ -57,7 +57,7 @@ class Windows:
         """All windows."""
         return [(0, count) for count in self.counts]
 
-    def pool(self, x: Any, windows: Sequence[Interval]) -> Any:
+    def pool(self, x: tf.Tensor, windows: Sequence[Interval]) -> tf.Tensor:
         """Pools some windows.
 
         Args:
@@ -70,7 +70,7 @@ class Windows:
         y = self._pooled(*self._padded(x, windows))
         return y if self._native_padding(windows) == "SAME" else self.weighted(y, windows)
 
-    def _pooled(self, x: Any, padding: str) -> Any:
+    def _pooled(self, x: tf.Tensor, padding: str) -> tf.Tensor:
         arguments = {"ksize": [1, *self.sizes, 1], "strides": [1, *self.strides, 1], "padding": padding}
         flat = _flat(x, len(self.sizes))
         if self.kind == "max":
@@ -79,11 +79,11 @@ class Windows:
             y = (tf.nn.avg_pool2d if len(self.sizes) == 2 else tf.nn.avg_pool3d)(flat, **arguments)
         return _reshape(y, [*x.shape.as_list()[: -len(self.sizes) - 1], *y.shape.as_list()[1:]])
 
-    def nothing(self, dtype: Any) -> Any:
+    def nothing(self, dtype: tf.DType) -> Any:
         """What a pixel beyond the image is, for windows to pass it over."""
         return dtype.min if self.kind == "max" else 0
 
-    def partial(self, x: Any, held: Sequence[Interval], windows: Sequence[Interval]) -> Any:
+    def partial(self, x: tf.Tensor, held: Sequence[Interval], windows: Sequence[Interval]) -> tf.Tensor:
         """What a box of the image contributes to some windows: their sums over it, or maxima, as `pool` gives them.
 
         An average is over all of a window; `weighted` makes of the sum of all contributions what `pool` gives.
@@ -93,9 +93,9 @@ class Windows:
           held: (begin, end) of its spatial dimensions, of which some at least lie in the windows.
           windows: (begin, end) per spatial dimension.
         """
-        return self._pooled(fitted(x, held, self.pixels(windows), self.nothing(x.dtype)), "VALID")
+        return self._pooled(crop_or_pad(x, held, self.pixels(windows), self.nothing(x.dtype)), "VALID")
 
-    def weighted(self, values: Any, windows: Sequence[Interval]) -> Any:
+    def weighted(self, values: tf.Tensor, windows: Sequence[Interval]) -> tf.Tensor:
         """Averages over whole windows, zeros beyond the image among them, to those that are asked for.
 
         Args:
@@ -113,8 +113,8 @@ class Windows:
         return values
 
     def gradient(
-        self, dy: Any, windows: Sequence[Interval], x: Any = None, y: Any = None
-    ) -> tuple[list[Interval], Any]:
+        self, dy: tf.Tensor, windows: Sequence[Interval], x: tf.Tensor = None, y: tf.Tensor = None
+    ) -> tuple[list[Interval], tf.Tensor]:
         """The gradient to the pixels that some windows see, those beyond the image among them or not.
 
         Args:
@@ -154,7 +154,7 @@ class Windows:
         same = [same_padding(n, k, s) for n, k, s in zip(self.extents, self.sizes, self.strides, strict=True)]
         return "SAME" if is_native and same == list(zip(self.before, self.counts, strict=True)) else "VALID"
 
-    def _padded(self, x: Any, windows: Sequence[Interval]) -> tuple[Any, str]:
+    def _padded(self, x: tf.Tensor, windows: Sequence[Interval]) -> tuple[tf.Tensor, str]:
         """The pixels that some windows see, with those beyond the image unless TensorFlow adds them; its padding."""
         padding, reach = self._native_padding(windows), self._reach(windows)
         if padding == "VALID" and any(map(any, reach)):
@@ -163,13 +163,13 @@ class Windows:
         return x, padding
 
 
-def _flat(x: Any, spatial: int) -> Any:
+def _flat(x: tf.Tensor, spatial: int) -> tf.Tensor:
     """[..., spatial dimensions, channels] to [batch, spatial dimensions, channels]."""
     shape = x.shape.as_list()
     return _reshape(x, [math.prod(shape[: -spatial - 1]), *shape[-spatial - 1 :]])
 
 
-def _reshape(x: Any, shape: Sequence[int]) -> Any:
+def _reshape(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
     return x if x.shape.as_list() == list(shape) else tf.reshape(x, shape)
 
 
@@ -179,8 +179,8 @@ def same_padding(extent: int, size: int, stride: int) -> tuple[int, int]:
     return max((count - 1) * stride + size - extent, 0) // 2, count
 
 
-def fitted(x: Any, held: Sequence[Interval], wanted: Sequence[Interval], missing: Any = 0) -> Any:
-    """A box of an image, of which another box, that overlaps it, is known.
+def crop_or_pad(x: tf.Tensor, held: Sequence[Interval], wanted: Sequence[Interval], missing: Any = 0) -> tf.Tensor:
+    """A box of an image, cropped or padded out of another box, which overlaps it.
 
     Args:
       x: tf.Tensor [..., spatial dimensions, channels].
@@ -196,6 +196,9 @@ def fitted(x: Any, held: Sequence[Interval], wanted: Sequence[Interval], missing
         x = tf.slice(x, begins, [*x.shape.as_list()[:others], *sizes, x.shape.as_list()[-1]])
     around = [(max(h[0] - w[0], 0), max(w[1] - h[1], 0)) for h, w in both]
     return tf.pad(x, [*[(0, 0)] * others, *around, (0, 0)], constant_values=missing) if any(map(any, around)) else x
+
+
+fitted = crop_or_pad  # its former name
 
 
 def overlap(one: Sequence[Interval], other: Sequence[Interval]) -> list[Interval] | None:

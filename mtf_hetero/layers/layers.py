@@ -10,14 +10,14 @@ from mtf_hetero.layers.pooling import PoolOperation
 
 
 def pool(
-    x: Any,
+    x: mtf.Tensor,
     *,
     kind: str,
     size: int | Sequence[int],
     strides: int | Sequence[int] | None = None,
     padding: str | int = "VALID",
     name: str = "pool",
-) -> Any:
+) -> mtf.Tensor:
     """The maximum or the average over windows of an image.
 
     Args:
@@ -86,7 +86,7 @@ def _place(
     return (around,) * len(sizes), counts
 
 
-def dilate(kernel: Any, rates: int | Sequence[int]) -> Any:
+def dilate(kernel: mtf.Tensor, rates: int | Sequence[int]) -> mtf.Tensor:
     """A kernel with zeros between its values: a convolution with it is dilated, which mtf's convolutions lack.
 
     It costs the multiply-adds of a dense kernel of that size.
@@ -125,14 +125,14 @@ class _Update(mtf.Assign):
 
 
 def batch_norm(
-    x: Any,
+    x: mtf.Tensor,
     *,
     training: bool,
     momentum: float = 0.9,
     epsilon: float = 1e-5,
     per: Sequence[str] = (),
     name: str | None = None,
-) -> Any:
+) -> mtf.Tensor:
     """Batch normalisation (Ioffe and Szegedy 2015) over all dimensions but the last, and those of `per`.
 
     In training a channel's moments are those of the whole batch, whoever holds which part of it, and moving averages
@@ -175,7 +175,7 @@ def batch_norm(
         raise ValueError(f"batch norm {name!r}: per is {list(per)}; name some, not all, of {', '.join(names)}")
     dtype = accumulator_of(x.dtype)
 
-    def variable(name: str, initializer: Any, trainable: bool) -> Any:
+    def variable(name: str, initializer: Any, trainable: bool) -> mtf.Tensor:
         shape = mtf.Shape(x.shape.dims[-1:])
         return mtf.get_variable(x.mesh, name, shape, dtype=dtype, initializer=initializer(), trainable=trainable)
 
@@ -197,7 +197,7 @@ def batch_norm(
     return y
 
 
-def batch_norm_updates(graph: Any) -> list[Any]:
+def batch_norm_updates(graph: mtf.Graph) -> list[mtf.Operation]:
     """The mtf operations that move the moving averages of a graph; of several for one variable, the first.
 
     Run their lowered operations with each training step, as those of an optimizer.

@@ -1,10 +1,9 @@
 """Pools over windows that may overlap, lie apart or reach beyond the image, and their gradients."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from mtf_hetero._compat import mtf
-from mtf_hetero.layers.geometry import Windows, fitted
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.layers.geometry import Windows, crop_or_pad
 from mtf_hetero.layers.whole import require_whole
 
 
@@ -17,7 +16,7 @@ class PoolOperation(mtf.Operation):
       name: the operation's name.
     """
 
-    def __init__(self, x: Any, windows: Windows, name: str) -> None:
+    def __init__(self, x: mtf.Tensor, windows: Windows, name: str) -> None:
         super().__init__([x], name=name)
         self.windows = windows
         dims = x.shape.dims
@@ -25,10 +24,10 @@ class PoolOperation(mtf.Operation):
         spatial = [mtf.Dimension(d.name, n) for d, n in zip(dims[-rank:-1], windows.counts, strict=True)]
         self._outputs = [mtf.Tensor(self, mtf.Shape([*dims[:-rank], *spatial, dims[-1]]), x.dtype)]
 
-    def gradient(self, grad_ys: Sequence[Any]) -> list[Any]:
+    def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
         return PoolGradientOperation(self, grad_ys[0]).outputs
 
-    def lower(self, lowering: Any) -> None:
+    def lower(self, lowering: mtf.Lowering) -> None:
         (x,), windows = self.inputs, self.windows
         require_whole(self, lowering, x.shape.dims[-len(windows.sizes) - 1 : -1])
         y = lowering.mesh_impl(self).slicewise(lambda x: windows.pool(x, windows.all), lowering.tensors[x])
@@ -43,23 +42,23 @@ class PoolGradientOperation(mtf.Operation):
       dy: mtf.Tensor of the shape of its output.
     """
 
-    def __init__(self, pool: PoolOperation, dy: Any) -> None:
+    def __init__(self, pool: PoolOperation, dy: mtf.Tensor) -> None:
         (x,), (y,) = pool.inputs, pool.outputs
         super().__init__([dy, x, y] if pool.windows.kind == "max" else [dy], name=f"{pool.name}/gradient")
         self.windows = pool.windows
         self._outputs = [mtf.Tensor(self, x.shape, x.dtype)]
 
-    def lower(self, lowering: Any) -> None:
+    def lower(self, lowering: mtf.Lowering) -> None:
         (dx,), windows = self.outputs, self.windows
         rank = len(windows.sizes) + 1
         require_whole(self, lowering, dx.shape.dims[-rank:-1])
 
         whole = [(0, n) for n in windows.extents]
 
-        def differentiate(dy: Any, x: Any = None, y: Any = None) -> Any:
-            x = None if x is None else fitted(x, whole, windows.inside(windows.pixels(windows.all)))
+        def differentiate(dy: tf.Tensor, x: tf.Tensor = None, y: tf.Tensor = None) -> tf.Tensor:
+            x = None if x is None else crop_or_pad(x, whole, windows.inside(windows.pixels(windows.all)))
             seen, part = windows.gradient(dy, windows.all, x, y)
-            return fitted(part, seen, whole)
+            return crop_or_pad(part, seen, whole)
 
         value = lowering.mesh_impl(self).slicewise(differentiate, *[lowering.tensors[t] for t in self.inputs])
         lowering.set_tensor_lowering(dx, value)

@@ -6,13 +6,12 @@ where it belongs.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layers.whole import require_whole
 
 
-def _replaced(shape: Any, axis: int, dim: Any) -> Any:
+def _replaced(shape: mtf.Shape, axis: int, dim: mtf.Dimension) -> mtf.Shape:
     return mtf.Shape([*shape.dims[:axis], dim, *shape.dims[axis + 1 :]])
 
 
@@ -26,20 +25,20 @@ class CutOperation(mtf.Operation):
       dim: mtf.Dimension of the part.
     """
 
-    def __init__(self, x: Any, axis: int, begin: int, dim: Any) -> None:
+    def __init__(self, x: mtf.Tensor, axis: int, begin: int, dim: mtf.Dimension) -> None:
         super().__init__([x], name="cut")
         self.axis, self.begin = axis, begin
         self._outputs = [mtf.Tensor(self, _replaced(x.shape, axis, dim), x.dtype)]
 
-    def gradient(self, grad_ys: Sequence[Any]) -> list[Any]:
+    def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
         return PlaceOperation(grad_ys[0], self.axis, self.begin, self.inputs[0].shape.dims[self.axis]).outputs
 
-    def lower(self, lowering: Any) -> None:
+    def lower(self, lowering: mtf.Lowering) -> None:
         (x,), (y,) = self.inputs, self.outputs
         require_whole(self, lowering, [x.shape.dims[self.axis], y.shape.dims[self.axis]])
         size = y.shape.dims[self.axis].size
 
-        def cut(t: Any) -> Any:
+        def cut(t: tf.Tensor) -> tf.Tensor:
             index = [slice(None)] * self.axis + [slice(self.begin, self.begin + size)]
             return t[tuple(index)]
 
@@ -56,15 +55,15 @@ class PlaceOperation(mtf.Operation):
       dim: mtf.Dimension of the whole.
     """
 
-    def __init__(self, x: Any, axis: int, begin: int, dim: Any) -> None:
+    def __init__(self, x: mtf.Tensor, axis: int, begin: int, dim: mtf.Dimension) -> None:
         super().__init__([x], name="place")
         self.axis, self.begin = axis, begin
         self._outputs = [mtf.Tensor(self, _replaced(x.shape, axis, dim), x.dtype)]
 
-    def gradient(self, grad_ys: Sequence[Any]) -> list[Any]:
+    def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
         return CutOperation(grad_ys[0], self.axis, self.begin, self.inputs[0].shape.dims[self.axis]).outputs
 
-    def lower(self, lowering: Any) -> None:
+    def lower(self, lowering: mtf.Lowering) -> None:
         (x,), (y,) = self.inputs, self.outputs
         part, whole = x.shape.dims[self.axis], y.shape.dims[self.axis]
         require_whole(self, lowering, [part, whole])
@@ -82,22 +81,22 @@ class AfterOperation(mtf.Operation):
       y: mtf.Tensor that is waited for.
     """
 
-    def __init__(self, x: Any, y: Any) -> None:
+    def __init__(self, x: mtf.Tensor, y: mtf.Tensor) -> None:
         super().__init__([x, y], name="after")
         self._outputs = [mtf.Tensor(self, t.shape, t.dtype, index=i) for i, t in enumerate((x, y))]
 
-    def gradient(self, grad_ys: Sequence[Any]) -> list[Any]:
+    def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
         dx, dy = grad_ys
         if dx is None or dy is None:
             return [dx, dy]
         dy, dx = AfterOperation(dy, dx).outputs
         return [dx, dy]
 
-    def lower(self, lowering: Any) -> None:
+    def lower(self, lowering: mtf.Lowering) -> None:
         x, y = (lowering.tensors[t] for t in self.inputs)
         waited_for = y.laid_out_input if isinstance(y, mtf.LazyAllreduceSum) else y.to_laid_out_tensor()
 
-        def wait(first: Any, second: Any) -> Any:
+        def wait(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
             with tf.control_dependencies([second]):
                 return tf.identity(first)
 
@@ -105,7 +104,9 @@ class AfterOperation(mtf.Operation):
         lowering.set_tensor_lowering(self.outputs[1], y)
 
 
-def in_rounds(x: Any, function: Callable[[Any], Any], *, dim: Any, sizes: Sequence[int]) -> Any:
+def in_rounds(
+    x: mtf.Tensor, function: Callable[[mtf.Tensor], mtf.Tensor], *, dim: mtf.Dimension, sizes: Sequence[int]
+) -> mtf.Tensor:
     """Applies a function to one part of a batch after another: the same result, with a part's memory and traffic.
 
     The parts have the dimension "rounds/DIM" in place of "DIM": a layout that splits DIM, but not that one, brings one
@@ -133,7 +134,7 @@ def in_rounds(x: Any, function: Callable[[Any], Any], *, dim: Any, sizes: Sequen
             f"rounds are of {list(sizes)}, which do not divide dimension {dim}; give sizes that add up to it"
         )
     axis = x.shape.dims.index(dim)
-    done: list[Any] = []
+    done: list[mtf.Tensor] = []
     begins = []
     for size in sizes:
         begins.append(sum(sizes[: len(begins)]))

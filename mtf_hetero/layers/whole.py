@@ -1,10 +1,11 @@
 """What the layers' operations ask of a mesh implementation that is not ours."""
 
 from collections.abc import Iterable
-from typing import Any
+
+from mtf_hetero._compat import mtf
 
 
-def require_whole(op: Any, lowering: Any, dims: Iterable[Any]) -> None:
+def require_whole(op: mtf.Operation, lowering: mtf.Lowering, dims: Iterable[mtf.Dimension]) -> None:
     """Raises NotImplementedError if a mesh implementation of mtf's own splits one of the dimensions."""
     mesh_impl = lowering.mesh_impl(op)
     for dim in dims:

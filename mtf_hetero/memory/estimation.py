@@ -5,18 +5,18 @@ Example:
   >>> train = tf.group([lowering.lowered_operation(op) for op in updates])
   >>> print(memory.table(memory.estimate(lowering, [train])))
 
-The estimate runs nothing. It follows the order in which TensorFlow would run a step (`_memory_order`), and counts what
-is alive at each moment (`_memory_liveness`). A process on a CPU takes as much where it gives back what it frees, as a
-worker does (`mtf_hetero.worker`). Left to themselves, TensorFlow's allocator and the C library keep what was freed, and
-a process takes up to twice as much.
+The estimate runs nothing. It follows the order in which TensorFlow would run a step (`memory.executor`), and counts
+what is alive at each moment (`memory.liveness`). A process on a CPU takes as much where it gives back what it frees, as
+a worker does (`mtf_hetero.worker`). Left to themselves, TensorFlow's allocator and the C library keep what was freed,
+and a process takes up to twice as much.
 """
 
 import collections
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from mtf_hetero._compat import mtf, tf
 from mtf_hetero.memory import executor, liveness
 from mtf_hetero.memory import graph as memory_graph
 from mtf_hetero.memory.graph import GRADIENTS, OPTIMIZER, WEIGHTS
@@ -27,7 +27,7 @@ RUNTIME_BYTES = 18_000_000  # whatever the network
 OPERATION_BYTES = 40_000  # for each operation that makes more than a few numbers
 MESSAGE_BYTES = 43_000  # for each message that a step receives
 _FEW_BYTES = 64
-_STEPS = 20  # simulated, each in an order of its own
+_STEPS = 20  # simulated, each with durations of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Estimate:
 
 
 def estimate(
-    lowering: Any, fetches: Sequence[Any], *, threads: int = 2, by_process: bool = False
+    lowering: mtf.Lowering, fetches: Sequence[tf.Tensor | tf.Operation], *, threads: int = 2, by_process: bool = False
 ) -> dict[str, Estimate]:
     """Estimates the memory that each device needs for a step.
 
@@ -81,18 +81,18 @@ def estimate(
     places = memory_graph.Places(devices)
     variables = memory_graph.variables(lowering, operations[0].graph, places)
     nodes = memory_graph.nodes(lowering, operations, variables, places)
-    found = list(dict.fromkeys([*devices, *(x.device for x in (*nodes, *variables.values()))]))
-    memories = {device: places.memory(device) for device in found}
-    accounts = {device: memories[device] if by_process else device for device in found}
+    in_use = list(dict.fromkeys([*devices, *(x.device for x in (*nodes, *variables.values()))]))
+    memories = {device: places.memory(device) for device in in_use}
+    accounts = {device: memories[device] if by_process else device for device in in_use}
     events = itertools.chain.from_iterable(
         executor.events(nodes, memories=memories, threads=threads, seed=seed) for seed in range(_STEPS)
     )
-    hosts = {device: places.process(device) for device in found if places.kind(device) != "CPU"}
+    hosts = {device: places.process(device) for device in in_use if not places.is_cpu(device)}
     peaks = liveness.peaks(nodes, events, variables=variables, memories=memories, accounts=accounts, hosts=hosts)
     held = {account: {WEIGHTS: 0, OPTIMIZER: 0} for account in accounts.values()}
     for variable in variables.values():
         held[accounts[variable.device]][variable.label] += variable.size_bytes
-    on_cpu = {accounts[device] for device in found if places.kind(device) == "CPU"}
+    on_cpu = {accounts[device] for device in in_use if places.is_cpu(device)}
     operations_of = collections.Counter(accounts[node.device] for node in nodes if _makes_much(node))
     received = itertools.chain.from_iterable(liveness.readers(nodes, memories).values())
     received_by = collections.Counter(accounts[device] for device in received if device)

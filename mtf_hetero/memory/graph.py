@@ -1,11 +1,13 @@
-"""Reads a lowered graph: its operations as `_memory_liveness.Node`s, and its variables."""
+"""Reads a lowered graph: its operations as `liveness.Node`s, and its variables."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.graphs import needed as needed
+from mtf_hetero.cluster.devices import Device, complete
 from mtf_hetero.memory.liveness import Node, Output, Variable
 
 WEIGHTS, OPTIMIZER, GRADIENTS, ACTIVATIONS = "weights", "optimizer", "gradients", "activations"
@@ -36,23 +38,7 @@ _CONVOLUTIONS = re.compile(r"Conv[23]D")
 _PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"})
 
 
-def needed(fetches: Iterable[Any]) -> list[Any]:
-    """The operations that a run of the fetches runs, each after those that it needs."""
-    waiting = [getattr(fetch, "op", fetch) for fetch in fetches]
-    found = set(waiting)
-    while waiting:
-        op = waiting.pop()
-        for other in [*(x.op for x in op.inputs), *op.control_inputs]:
-            if other not in found:
-                found.add(other)
-                waiting.append(other)
-    if not found:
-        return []
-    graph = next(iter(found)).graph
-    return [op for op in graph.get_operations() if op in found]
-
-
-def size_bytes(tensor: Any) -> int:
+def size_bytes(tensor: tf.Tensor) -> int:
     """The size of a tensor; 0 of one that is a handle, is made of strings, or is of no known shape and read by nobody.
 
     Raises:
@@ -72,11 +58,11 @@ def size_bytes(tensor: Any) -> int:
     return elements * dtype.size
 
 
-def _static(tensor: Any) -> Any:
+def _static(tensor: tf.Tensor) -> Any:
     return tf.get_static_value(tensor)
 
 
-def _is_aligned(x: Any, begin: Sequence[int], size: Sequence[int]) -> bool:
+def _is_aligned(x: tf.Tensor, begin: Sequence[int], size: Sequence[int]) -> bool:
     """Whether TensorFlow shares this box of a tensor: whole but for the first dimension, and aligned there."""
     shape = x.shape.as_list()
     if not shape or list(size[1:]) != shape[1:]:
@@ -85,7 +71,7 @@ def _is_aligned(x: Any, begin: Sequence[int], size: Sequence[int]) -> bool:
     return all(row * edge % _ALIGNMENT == 0 for edge in (begin[0], begin[0] + size[0]))
 
 
-def _shares_slice(op: Any) -> bool:
+def _shares_slice(op: tf.Operation) -> bool:
     x, out = op.inputs[0], op.outputs[0].shape.as_list()
     if x.shape.as_list() == out:
         return True
@@ -97,7 +83,7 @@ def _shares_slice(op: Any) -> bool:
     return _is_aligned(x, [int(b) for b in begin], out)
 
 
-def _shares_parts(op: Any) -> bool:
+def _shares_parts(op: tf.Operation) -> bool:
     """Whether all parts of a split or an unstack are shared."""
     if len(op.outputs) == 1:
         return True
@@ -106,7 +92,7 @@ def _shares_parts(op: Any) -> bool:
     return axis == 0 and math.prod(x.shape.as_list()[1:]) * x.dtype.size % _ALIGNMENT == 0
 
 
-def _shares_transpose(op: Any) -> bool:
+def _shares_transpose(op: tf.Operation) -> bool:
     permutation, shape = _static(op.inputs[1]), op.inputs[0].shape.as_list()
     if permutation is None:
         return False
@@ -114,7 +100,7 @@ def _shares_transpose(op: Any) -> bool:
     return moved == sorted(moved)
 
 
-def _alias(op: Any, number: int) -> int | None:
+def _alias(op: tf.Operation, number: int) -> int | None:
     """The input whose buffer an output shares, if any."""
     if _ALIASES.fullmatch(op.type):
         return number if op.type == "IdentityN" else 0
@@ -132,7 +118,7 @@ def _alias(op: Any, number: int) -> int | None:
     return 1 if op.type == "Split" else 0
 
 
-def _output(op: Any, number: int) -> Output:
+def _output(op: tf.Operation, number: int) -> Output:
     tensor = op.outputs[number]
     forwards: tuple[int, ...] = ()
     if _FORWARDS.fullmatch(op.type):
@@ -144,7 +130,7 @@ def _output(op: Any, number: int) -> Output:
     return Output(size_bytes(tensor), _alias(op, number), forwards, permanent=op.type == "Const")
 
 
-def _seconds(op: Any) -> float:
+def _seconds(op: tf.Operation) -> float:
     """How long an operation takes, about."""
     if _ALIASES.fullmatch(op.type) or op.type in _ACCESS or op.type == "Const":
         return 0.0
@@ -160,7 +146,7 @@ def _seconds(op: Any) -> float:
     return seconds
 
 
-def _scratch_bytes(op: Any) -> int:
+def _scratch_bytes(op: tf.Operation) -> int:
     """What an operation takes beside its outputs while it runs: an Einsum, transposed copies.
 
     It is a matrix product of the labels that are kept and those that are summed; what does not come as one block after
@@ -181,7 +167,7 @@ def _scratch_bytes(op: Any) -> int:
     return scratch + (size_bytes(op.outputs[0]) if list(output) != product else 0)
 
 
-def _variable_of(op: Any) -> str | None:
+def _variable_of(op: tf.Operation) -> str | None:
     """The name of the variable that an operation reads or changes."""
     if op.type not in _ACCESS:
         return None
@@ -191,7 +177,7 @@ def _variable_of(op: Any) -> str | None:
     return handle.name
 
 
-def _device(op: Any) -> str:
+def _device(op: tf.Operation) -> str:
     """Where an operation is to run; one without a device may have to run where another does."""
     if op.device:
         return op.device
@@ -210,42 +196,39 @@ class Places:
     """
 
     def __init__(self, devices: Sequence[str]) -> None:
-        jobs = {tf.DeviceSpec.from_string(device).job for device in devices}
-        self._job = "chief" if jobs - {None, "localhost"} else "localhost"
-        self._names = {self._key(device): device for device in devices}
+        self._training = complete(["", *devices])[""]
+        self._names = {self._complete(device): device for device in devices}
 
-    def _key(self, device: str) -> tuple[str, int, str, int]:
-        spec = tf.DeviceSpec.from_string(device or "")
-        return (spec.job or self._job, spec.task or 0, spec.device_type or "CPU", spec.device_index or 0)
+    def _complete(self, device: str) -> Device:
+        return Device.parse(device or "").within(self._training)
 
     def name(self, device: str) -> str:
         """The name of a device; what has none is in the process that trains, on its CPU."""
-        job, task, kind, index = key = self._key(device)
-        if key in self._names:
-            return self._names[key]
-        return f"{kind.lower()}:{index}" if job == self._job else f"/job:{job}/task:{task}/device:{kind}:{index}"
+        completed = self._complete(device)
+        if completed in self._names:
+            return self._names[completed]
+        return completed.short_name if completed.process == self._training.process else completed.name
 
     def process(self, device: str) -> str:
         """The process that a device belongs to."""
-        job, task, _, _ = self._key(device)
-        return f"/job:{job}/task:{task}"
+        return self._complete(device).process
 
-    def kind(self, device: str) -> str:
-        """CPU or GPU."""
-        return self._key(device)[2].upper()
+    def is_cpu(self, device: str) -> bool:
+        """Whether a device is a CPU."""
+        return self._complete(device).is_cpu
 
     def memory(self, device: str) -> str:
         """The memory of a device: the CPUs of a process share one."""
-        return self.process(device) if self.kind(device) == "CPU" else self.name(device)
+        return self.process(device) if self.is_cpu(device) else self.name(device)
 
 
-def variables(lowering: Any, graph: Any, places: Places) -> dict[str, Variable]:
+def variables(lowering: mtf.Lowering, graph: tf.Graph, places: Places) -> dict[str, Variable]:
     """{name: Variable} of all variables of a tf.Graph: those that the mtf graph trains are weights."""
     trainable = {variable.name: variable.trainable for variable in lowering.graph.all_variables}
     with graph.as_default():
-        found = [*tf.global_variables(), *tf.local_variables()]
+        of_graph = [*tf.global_variables(), *tf.local_variables()]
     result = {}
-    for variable in found:
+    for variable in of_graph:
         name = variable.op.name
         owners = [owner for owner in trainable if name == owner or name.startswith(f"{owner}/")]
         label = WEIGHTS if owners and trainable[max(owners, key=len)] else OPTIMIZER
@@ -264,7 +247,7 @@ class _Labels:
       lowering: the Lowering.
     """
 
-    def __init__(self, lowering: Any) -> None:
+    def __init__(self, lowering: mtf.Lowering) -> None:
         shapes = {tuple(variable.shape) for variable in lowering.graph.trainable_variables}
         self._scopes: dict[str, str] = {}
         for op in lowering.graph.operations:
@@ -274,7 +257,7 @@ class _Labels:
                 self._scopes[scope] = GRADIENTS if gradient else ACTIVATIONS
 
     @staticmethod
-    def _lowered_scopes(op: Any, lowering: Any) -> set[str]:
+    def _lowered_scopes(op: tf.Operation, lowering: mtf.Lowering) -> set[str]:
         """The scopes that TensorFlow has made of an operation's name, which was taken."""
         lowered = [lowering.operations[op]] if op in lowering.operations else []
         for output in op.outputs:
@@ -294,7 +277,9 @@ class _Labels:
         return ACTIVATIONS
 
 
-def nodes(lowering: Any, operations: Sequence[Any], known: Mapping[str, Variable], places: Places) -> list[Node]:
+def nodes(
+    lowering: mtf.Lowering, operations: Sequence[tf.Operation], known: Mapping[str, Variable], places: Places
+) -> list[Node]:
     """The operations of TensorFlow as nodes.
 
     Args:

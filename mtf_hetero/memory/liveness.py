@@ -95,12 +95,12 @@ def readers(nodes: Sequence[Node], memories: Mapping[str, str]) -> dict[tuple[in
       nodes: in an order in which each comes after those that it needs.
       memories: {device: the memory that it uses}.
     """
-    found: dict[tuple[int, int], collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    counts: dict[tuple[int, int], collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for node in nodes:
         for source in node.inputs:
             near = memories[nodes[source[0]].device] == memories[node.device]
-            found[source]["" if near else node.device] += 1
-    return found
+            counts[source]["" if near else node.device] += 1
+    return counts
 
 
 @dataclasses.dataclass
@@ -234,23 +234,23 @@ class _Step:
             self._tensors[index, number, ""] = self._make(index, number, output, inputs)
 
     def _make(self, index: int, number: int, output: Output, inputs: Sequence[_Buffer]) -> _Buffer:
-        node, found = self._nodes[index], None
+        node, buffer = self._nodes[index], None
         if node.access == "read" and node.variable is not None:
-            found = self._variables[node.variable]
+            buffer = self._variables[node.variable]
         elif output.permanent:
-            found = self._permanent[index, number]
+            buffer = self._permanent[index, number]
         elif output.alias is not None:
-            found = inputs[output.alias]
+            buffer = inputs[output.alias]
         else:
             for position in output.forwards:
                 if inputs[position].holders == 1:
-                    found = inputs[position]
-                    self.ledger.relabel(found, node.label)
+                    buffer = inputs[position]
+                    self.ledger.relabel(buffer, node.label)
                     break
-        if found is None:
+        if buffer is None:
             return self.ledger.take(node.device, output.size_bytes, node.label)
-        found.holders += 1
-        return found
+        buffer.holders += 1
+        return buffer
 
     def _change(self, node: Node, inputs: Sequence[_Buffer]) -> None:
         assert node.variable is not None
@@ -275,9 +275,9 @@ class _Step:
         if index in self._scratch:
             self._make_outputs(index, [self._input(node, source) for source in node.inputs])
         for number in range(len(node.outputs)):
-            found = self._readers.get((index, number), {})
+            reader_counts = self._readers.get((index, number), {})
             buffer = self._tensors[index, number, ""]
-            buffer.holders += sum(count if device == "" else 1 for device, count in found.items())
+            buffer.holders += sum(count if device == "" else 1 for device, count in reader_counts.items())
             self.ledger.drop(buffer)
         for source in node.inputs:
             self.ledger.drop(self._input(node, source))
@@ -314,7 +314,7 @@ def peaks(
 
     Args:
       nodes: the operations.
-      events: all that happens, in its order, in one step or several: `_memory_order.events` makes those of a step.
+      events: all that happens, in its order, in one step or several: `executor.events` makes those of a step.
       variables: {name: Variable}.
       memories: {device: the memory that it uses}; None: each has its own. Within one memory nothing is copied.
       accounts: {device: the name under which it is reported}; absent: its own.

@@ -2,12 +2,12 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero.cluster.devices import Device
 
 
-def allocator_peaks(metadata: Any) -> dict[str, int]:
+def allocator_peaks(metadata: tf.RunMetadata) -> dict[str, int]:
     """The most that TensorFlow's allocator had given out on each device, in bytes, variables included.
 
     It is read whenever an operation ends that took some, so that what one operation frees before its end is not in it.
@@ -20,11 +20,11 @@ def allocator_peaks(metadata: Any) -> dict[str, int]:
     """
     peaks: dict[str, int] = {}
     for stats in metadata.step_stats.dev_stats:
-        own = "gpu" if "GPU" in stats.device else "cpu"
+        kind = "gpu" if "GPU" in stats.device else "cpu"
         for node in stats.node_stats:
             for memory in node.memory:
                 name = memory.allocator_name.lower()
-                if own in name and not (own == "gpu" and "host" in name):
+                if kind in name and not (kind == "gpu" and "host" in name):
                     peaks[stats.device] = max(peaks.get(stats.device, 0), memory.allocator_bytes_in_use)
     return {device: peak for device, peak in peaks.items() if peak}
 
@@ -35,12 +35,12 @@ def gpu_peaks(devices: Sequence[str]) -> dict[str, int]:
     Args:
       devices: of this process; those that are no GPU are left out.
     """
-    found = {}
-    for device in devices:
-        spec = tf.DeviceSpec.from_string(device)
-        if spec.device_type == "GPU":
-            found[device] = tf.config.experimental.get_memory_info(f"GPU:{spec.device_index or 0}")["peak"]
-    return found
+    parsed = {name: Device.parse(name) for name in devices}
+    return {
+        name: tf.config.experimental.get_memory_info(f"GPU:{device.index or 0}")["peak"]
+        for name, device in parsed.items()
+        if device.kind == "GPU"
+    }
 
 
 class ProcessPeaks:
@@ -84,7 +84,7 @@ def _status_bytes(pid: int, field: str) -> int:
         text = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(
-            f"pid is {pid}, whose memory cannot be read: {error.strerror}; Linux alone tells it"
+            f"pid is {pid}, whose memory cannot be read: {error.strerror}; Linux alone shows it"
         ) from error
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return int(lines[field].split()[0]) * 1024

@@ -1,9 +1,9 @@
 """A table of the memory that each device needs."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
+from mtf_hetero._support import tables
 from mtf_hetero.memory.estimation import Estimate
 
 
@@ -15,14 +15,17 @@ def table(estimates: Mapping[str, Estimate], measured: Mapping[str, int] | None 
       measured: {device: bytes}.
     """
     columns = [*(field.name for field in dataclasses.fields(Estimate)), "peak"]
-    width = max([len("MB"), *map(len, estimates)])
-    lines = [f"{'MB':{width}} " + " ".join(f"{name:>11}" for name in columns)]
-    if measured is not None:
-        lines[0] += f" {'measured':>11} {'off by':>8}"
-    for device, found in estimates.items():
-        line = f"{device:{width}} " + " ".join(f"{getattr(found, name) / 1e6:11.1f}" for name in columns)
-        if measured is not None:
-            peak = measured.get(device, math.nan)
-            line += f" {peak / 1e6:11.1f} {100 * (found.peak / peak - 1):+6.1f} %" if peak == peak else f" {'-':>11}"
-        lines.append(line)
-    return "\n".join(lines)
+    rows = [["MB", *columns, *(("measured", "off by") if measured is not None else ())]]
+    for device, estimate in estimates.items():
+        row = [device, *(_megabytes(getattr(estimate, name)) for name in columns)]
+        if measured is not None and device in measured:
+            row += [_megabytes(measured[device]), f"{100 * (estimate.peak / measured[device] - 1):+.1f} %"]
+        elif measured is not None:
+            row.append("-")
+        rows.append(row)
+    least = (0, *[11] * (len(columns) + 1), 8)
+    return "\n".join(tables.lines(rows, "<" + ">" * (len(columns) + 2), gap=" ", least=least))
+
+
+def _megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.1f}"

@@ -3,7 +3,7 @@
     mtf-hetero profile --graph=my_program:build --layout="hidden:all" --devices=gpu:0,cpu:0
 
 (or python -m mtf_hetero.profile) prints a time per layer, device and size, the shares for --list_speed, and whether a
-split is worth it and which.
+split pays and which.
 `my_program.build` takes no argument, builds the mtf program in TensorFlow's default graph, and returns its mtf.Graph.
 In place of rules, --recipe=module:function names a function (graph, mesh_shape="all:N") -> Layout.
 
@@ -54,7 +54,7 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Finds the mistakes that can be told before TensorFlow is loaded, which takes seconds."""
+    """Finds the mistakes that can be seen before TensorFlow is loaded, which takes seconds."""
     _effort(arguments)
     for flag in ("graph", "recipe"):
         if (text := getattr(arguments, flag)) is not None:
@@ -114,7 +114,13 @@ def _run(arguments: argparse.Namespace) -> "Measured":
         mesh_shape = _mesh_shape(len(cluster.devices))
         layout = recipe(graph, mesh_shape=mesh_shape) if recipe else Layout(mesh_shape, arguments.layout)
         measured = measure(
-            graph, layout, cluster, effort=_effort(arguments), cache_dir=cache_dir, fresh=arguments.fresh, progress=True
+            graph,
+            layout,
+            cluster,
+            effort=_effort(arguments),
+            cache_dir=cache_dir,
+            remeasure=arguments.fresh,
+            progress=True,
         )
     if arguments.save is not None:
         speeds.save(measured.profile, arguments.save)

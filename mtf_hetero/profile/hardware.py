@@ -5,23 +5,10 @@ import pathlib
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import Cluster
-
-_DEVICE = re.compile(
-    r"(?:/job:(?P<job>\w+))?(?:/replica:\d+)?(?:/task:(?P<task>\d+))?/?(?:device:)?(?P<kind>\w+):(?P<index>\d+)",
-    re.IGNORECASE,
-)
-
-
-def _parse(device: str) -> tuple[str | None, int, str, int]:
-    match = _DEVICE.fullmatch(device)
-    if match is None:
-        raise ValueError(f"device is {device!r}; write it as cpu:0, gpu:0 or /job:worker/task:0/device:GPU:0")
-    job = match["job"]
-    return None if job == "localhost" else job, int(match["task"] or 0), match["kind"].lower(), int(match["index"])
+from mtf_hetero.cluster.devices import Device, complete
 
 
 def representatives(devices: Sequence[str]) -> dict[str, str]:
@@ -31,26 +18,25 @@ def representatives(devices: Sequence[str]) -> dict[str, str]:
       >>> representatives(["gpu:0", "cpu:0", "cpu:1"])
       {'gpu:0': 'gpu:0', 'cpu:0': 'cpu:0', 'cpu:1': 'cpu:0'}
     """
-    first: dict[Any, str] = {}
-    result = {}
-    for device in devices:
-        job, task, kind, index = _parse(device)
-        result[device] = first.setdefault((job, task, kind, 0 if kind == "cpu" else index), device)
-    return result
+    first: dict[Device, str] = {}
+    return {
+        name: first.setdefault(device.host if device.is_cpu else device, name)
+        for name, device in complete(devices).items()
+    }
 
 
 def descriptions(cluster: Cluster) -> dict[str, str]:
     """{device: what it is}, by which it is known again in another run. Of a worker, only its address is known."""
-    result = {}
-    for device in cluster.devices:
-        job, task, kind, index = _parse(device)
-        if job == "worker":
-            result[device] = f"{kind}:{0 if kind == 'cpu' else index} of {cluster.workers[task]}"
-        elif kind == "cpu":
-            result[device] = f"{_cpu_name()} with {_cores()} cores of {platform.node()}"
-        else:
-            result[device] = f"{kind}:{index} {_gpu_name(index)} of {platform.node()}"
-    return result
+    return {name: _description(device, cluster) for name, device in complete(cluster.devices).items()}
+
+
+def _description(device: Device, cluster: Cluster) -> str:
+    place = Device(kind=device.kind, index=0 if device.is_cpu else device.index).short_name
+    if device.job == "worker":
+        return f"{place} of {cluster.workers[device.task or 0]}"
+    if device.is_cpu:
+        return f"{_cpu_name()} with {_cores()} cores of {platform.node()}"
+    return f"{place} {_gpu_name(device.index or 0)} of {platform.node()}"
 
 
 def _cores() -> int:
@@ -72,22 +58,24 @@ def _gpu_name(index: int) -> str:
     return details.get("device_name", "GPU")
 
 
-def memory_limits(cluster: Cluster, session: Any) -> dict[str, int | None]:
+def memory_limits(cluster: Cluster, session: tf.Session) -> dict[str, int | None]:
     """{device: bytes} that TensorFlow reports of GPUs; of this machine's CPU its memory, shared by the devices on it.
 
     Of a worker's CPU it is not known: None.
     """
-    reported = {_parse(found.name): found.memory_limit_bytes for found in session.list_devices()}
-    parsed = {device: _parse(device) for device in cluster.devices}
-    own = sum(job != "worker" and kind == "cpu" for job, _, kind, _ in parsed.values())
+    listed = {device.name: device.memory_limit_bytes for device in session.list_devices()}
+    completed = complete([*cluster.devices, *listed])
+    reported = {completed[name]: limit for name, limit in listed.items()}
+    devices = {name: completed[name] for name in cluster.devices}
+    here = sum(device.job != "worker" and device.is_cpu for device in devices.values())
     result: dict[str, int | None] = {}
-    for device, (job, task, kind, index) in parsed.items():
-        if kind != "cpu":
-            result[device] = reported.get((job, task, kind, index)) or None
-        elif job != "worker" and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-            result[device] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // own
+    for name, device in devices.items():
+        if not device.is_cpu:
+            result[name] = reported.get(device) or None
+        elif device.job != "worker" and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+            result[name] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // here
         else:
-            result[device] = None
+            result[name] = None
     return result
 
 

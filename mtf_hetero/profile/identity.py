@@ -1,8 +1,8 @@
 """What a value is, as text that is the same in every process: of a function what it computes, not what it is called.
 
-Two operations may share measured times only if they do the same. Their functions are told apart by their code with its
-constants and names, and by what closures, defaults, global names and functools.partial add to it. What cannot be told
-has a text of its own each time: it is measured anew rather than taken for another.
+Two operations may share measured times only if they do the same. Their functions are distinguished by their code with
+its constants and names, and by what closures, defaults, global names and functools.partial add to it. What cannot be
+described has a text of its own each time: it is measured anew rather than taken for another.
 """
 
 import dis
@@ -21,7 +21,7 @@ from mtf_hetero._compat import mtf, tf
 
 # What these define by name is of one version as long as measurements are kept
 _LIBRARIES = sys.stdlib_module_names | {"mesh_tensorflow", "mtf_hetero", "numpy", "tensorflow"}
-_PARTS_OF_A_GRAPH = (mtf.Graph, mtf.Mesh, mtf.Operation)  # an operation is told by its inputs and outputs as well
+_PARTS_OF_A_GRAPH = (mtf.Graph, mtf.Mesh, mtf.Operation)  # an operation is described by its inputs and outputs as well
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 
 

@@ -4,7 +4,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.speeds import Link
@@ -14,7 +13,7 @@ _FEW_HOPS = 2
 MOST_BYTES_PER_SECOND = 1e13  # what is faster, between logical devices of one CPU, costs nothing that can be measured
 
 
-def measure_link(a: str, b: str, *, target: str, config: Any, repeats: int = 9) -> Link:
+def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats: int = 9) -> Link:
     """Sends tensors to and fro; the time of two hops is taken off that of many, so that the call does not count.
 
     A worker under a CPU quota sends at full speed until it is used up, and then not at all: so there are many, which
@@ -49,7 +48,7 @@ def measure_link(a: str, b: str, *, target: str, config: Any, repeats: int = 9) 
     return fit([(size, hop_seconds(size, many)) for size, many in HOPS.items()])
 
 
-def _chain(a: str, b: str, size: int, hops: int) -> Any:
+def _chain(a: str, b: str, size: int, hops: int) -> tf.Operation:
     """An operation after `hops` copies of a tensor of `size` bytes between two devices."""
     with tf.device(a):
         x = tf.random.uniform([size // 4])

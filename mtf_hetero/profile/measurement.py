@@ -8,17 +8,16 @@ import pathlib
 import platform
 from collections.abc import Mapping
 from importlib import metadata
-from typing import Any
 
 from mtf_hetero import speeds
-from mtf_hetero._compat import tf
-from mtf_hetero._support import extras
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import extras, tables
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.layout import Layout
 from mtf_hetero.profile.effort import Effort
 from mtf_hetero.profile.hardware import descriptions, memory_limits, representatives
 from mtf_hetero.profile.link import measure_link
-from mtf_hetero.profile.schedule import Campaign
+from mtf_hetero.profile.schedule import Sweep
 from mtf_hetero.profile.timing import convert_to_loop_config
 from mtf_hetero.profile.work import Group, read
 
@@ -68,15 +67,16 @@ class Measured:
 
 
 def measure(
-    graph: Any,
+    graph: mtf.Graph,
     layout: Layout,
     cluster: Cluster,
     *,
     effort: Effort | None = None,
     multiple_of: Mapping[str, int] | None = None,
     cache_dir: str | os.PathLike | None = None,
-    fresh: bool = False,
+    remeasure: bool = False,
     progress: bool = False,
+    fresh: bool = False,
 ) -> Measured:
     """Measures each device of a cluster on the layers of a graph, forward, backward and update, and the links.
 
@@ -91,8 +91,9 @@ def measure(
       effort: how thoroughly; None: Effort().
       multiple_of: {name of a dimension: granule}; sizes are multiples of it.
       cache_dir: where measurements are kept; None: nowhere. What cannot be read there is measured anew.
-      fresh: measure again what is known.
+      remeasure: measure again what is known.
       progress: whether to show a bar on the standard error.
+      fresh: the former name of `remeasure`.
 
     Raises:
       ValueError: the layout splits nothing, or over more than one axis; or the graph is on more than one mesh.
@@ -101,32 +102,40 @@ def measure(
     work, groups = read(graph, layout)
     by_key = {group.layer.key: group for group in reversed(groups)}
     first = representatives(cluster.devices)
-    what = descriptions(cluster)
+    description_of = descriptions(cluster)
     path = None if cache_dir is None else pathlib.Path(cache_dir) / f"profile-{_digest_of_versions()}.json"
     notes: list[str] = []
-    old = speeds.Profile({}) if fresh or path is None else _known(path, notes)
-    todo = [(device, key) for device in dict.fromkeys(first.values()) for key in _missing(old, what[device], by_key)]
+    old = speeds.Profile({}) if remeasure or fresh or path is None else _known(path, notes)
+    todo = [
+        (device, key)
+        for device in dict.fromkeys(first.values())
+        for key in _missing(old, description_of[device], by_key)
+    ]
     config = convert_to_loop_config(cluster.session_config())
     with tf.Session(cluster.target, config=config) as session:
         limits = memory_limits(cluster, session)
         if todo:
             session.run(tf.global_variables_initializer())  # a learning rate may be computed from the step
-        campaign = Campaign(session, by_key, effort or Effort(), multiple_of or {}, progress=progress)
-        found = campaign.run(todo)
-    models = {what[device]: models for device, models in found.items()}
-    links = _links(cluster, first, what, old, progress=progress)
+        sweep = Sweep(session, by_key, effort or Effort(), multiple_of or {}, progress=progress)
+        models_of = sweep.run(todo)
+    models = {description_of[device]: models for device, models in models_of.items()}
+    links = _links(cluster, first, description_of, old, progress=progress)
     new = speeds.Profile(models, links, _provenance())
     if path is not None and (models or links):
         _keep(new, path, notes)
     merged = old.merge(new)
     named = speeds.Profile(
-        {device: {key: merged.model(what[device], key) for key in by_key} for device in cluster.devices},
+        {device: {key: merged.model(description_of[device], key) for key in by_key} for device in cluster.devices},
         {
             (a, b): link
             for a, b in itertools.combinations(cluster.devices, 2)
-            if (link := merged.links.get((what[a], what[b])) or merged.links.get((what[b], what[a]))) is not None
+            if (
+                link := merged.links.get((description_of[a], description_of[b]))
+                or merged.links.get((description_of[b], description_of[a]))
+            )
+            is not None
         },
-        {**merged.provenance, **{device: what[device] for device in cluster.devices}},
+        {**merged.provenance, **{device: description_of[device] for device in cluster.devices}},
     )
     return Measured(named, work, tuple(cluster.devices), limits, len(todo), tuple(notes))
 
@@ -155,10 +164,10 @@ def _missing(profile: speeds.Profile, description: str, by_key: Mapping[str, Gro
 
 def _versions() -> dict[str, str]:
     try:
-        own = metadata.version("mtf_hetero")
+        version = metadata.version("mtf_hetero")
     except metadata.PackageNotFoundError:
-        own = "none"
-    return {"tensorflow": tf.__version__, "mtf_hetero": own}
+        version = "none"
+    return {"tensorflow": tf.__version__, "mtf_hetero": version}
 
 
 def _digest_of_versions() -> str:
@@ -171,12 +180,17 @@ def _provenance() -> dict[str, str]:
 
 
 def _links(
-    cluster: Cluster, first: Mapping[str, str], what: Mapping[str, str], old: speeds.Profile, *, progress: bool
+    cluster: Cluster,
+    first: Mapping[str, str],
+    description_of: Mapping[str, str],
+    old: speeds.Profile,
+    *,
+    progress: bool,
 ) -> dict[tuple[str, str], speeds.Link]:
     """Links that are not known yet, one per pair of different hardware, and one among the devices of one CPU."""
     pairs = {}
     for a, b in itertools.combinations(cluster.devices, 2):
-        name = (what[first[a]], what[first[b]])
+        name = (description_of[first[a]], description_of[first[b]])
         if not {name, name[::-1]} & (old.links.keys() | pairs.keys()):
             pairs[name] = (a, b)
     config = cluster.session_config()
@@ -192,25 +206,27 @@ def _links(
 def table(measured: Measured) -> str:
     """The times as text: per layer, a row per device and a column per size."""
     lines = ["milliseconds of a step's forward, backward and update; +- is the interquartile range"]
-    width = max(map(len, measured.devices))
     seen: dict[str, str] = {}
     for layer in measured.work.layers:
-        what = f"of {layer.dim}" if layer.dim else "done whole by every processor"
-        title = f"\n{layer.name}, {what}"
+        title = f"\n{layer.name}, {f'of {layer.dim}' if layer.dim else 'done whole by every processor'}"
         if layer.key in seen:
             lines.append(f"{title}: as {seen[layer.key]}")
             continue
         seen[layer.key] = layer.name
         lines.append(title)
-        for device in measured.devices:
-            points = measured.profile.model(device, layer.key).points
-            cells = (f"{n:>5}: {seconds * 1e3:9.3f} +- {spread * 1e3:.3f}" for n, seconds, spread in points)
-            lines.append(f"  {device:{width}} " + "".join(f"{cell:<28}" for cell in cells).rstrip())
+        rows = [_row(device, measured.profile.model(device, layer.key)) for device in measured.devices]
+        columns = max(map(len, rows))
+        lines += tables.lines(rows, "<" * columns, gap=" ", indent="  ", least=(0, *[27] * columns))
     links = measured.profile.links
     lines += ["\nlinks"] * bool(links)
     for (a, b), link in links.items():
         lines.append(f"  {a} - {b}: {link.latency_seconds * 1e6:.0f} us, {link.bytes_per_second / 1e9:.3g} GB/s")
     return shorten("\n".join(lines))
+
+
+def _row(device: str, model: speeds.TimeModel) -> list[str]:
+    points = model.points
+    return [shorten(device), *(f"{n:>5}: {time * 1e3:9.3f} +- {spread * 1e3:.3f}" for n, time, spread in points)]
 
 
 def conclusion(measured: Measured) -> str:
@@ -219,5 +235,5 @@ def conclusion(measured: Measured) -> str:
     lines = [f"speeds on the whole step: --devices={','.join(measured.devices)} --list_speed={shares}"]
     split = measured.best_split()
     lines += [split.reason, *split.left_out.values()]
-    lines += [f"  {name}: {', '.join(map(str, sizes))}" for name, sizes in split.sizes.items() if split.is_worth]
+    lines += [f"  {name}: {', '.join(map(str, sizes))}" for name, sizes in split.sizes.items() if split.is_parallel]
     return shorten("\n".join(lines))

@@ -3,7 +3,6 @@
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from mtf_hetero import speeds
 from mtf_hetero._compat import tf
@@ -42,12 +41,12 @@ def sizes_between(points: Sequence[tuple[int, float]], granule: int = 1) -> list
     return sorted(n for n in result - {n for n, _ in points} if n > 0)
 
 
-class Campaign:
-    """Measures layers on devices at several sizes, again and again, all in turn."""
+class Sweep:
+    """A sweep over layers, devices and sizes, all measured in turn and again and again."""
 
     def __init__(
         self,
-        session: Any,
+        session: tf.Session,
         by_key: Mapping[str, Group],
         effort: Effort,
         multiple_of: Mapping[str, int],
@@ -59,7 +58,7 @@ class Campaign:
         self._effort = effort
         self._multiple_of = multiple_of
         self._progress = progress
-        self._iterations: dict[str, Any] = {}
+        self._iterations: dict[str, tf.Tensor] = {}
         self._points: dict[tuple[str, str], list[Point]] = {}
 
     def run(self, todo: Sequence[tuple[str, str]]) -> dict[str, dict[str, speeds.TimeModel]]:
@@ -104,7 +103,7 @@ class Campaign:
     def _all(self) -> Iterator[Point]:
         return itertools.chain.from_iterable(list(self._points.values()))
 
-    def _repeat(self, times: int, end: float, bar: Any, *, above: float = -1.0) -> None:
+    def _repeat(self, times: int, end: float, bar: tqdm.tqdm, *, above: float = -1.0) -> None:
         for _ in range(times):
             for point in self._all():
                 if not point.samples or (point.error > above and time.monotonic() < end):
@@ -112,17 +111,20 @@ class Campaign:
                     bar.total = max(bar.total, bar.n + 1)
                     bar.update()
 
-    def _refine(self, end: float, bar: Any) -> None:
+    def _refine(self, end: float, bar: tqdm.tqdm) -> None:
         """Adds sizes where a time does not lie between its neighbours, as at the steps of a staircase."""
         for (device, key), points in list(self._points.items()):
             granule = self._granule(key)
-            found = sizes_between([(p.units, p.seconds) for p in points], granule)[: self._effort.sizes]
+            between = sizes_between([(p.units, p.seconds) for p in points], granule)[: self._effort.sizes]
             if time.monotonic() > end:
                 return
-            extra = [self._point(device, key, n) for n in found]
+            extra = [self._point(device, key, n) for n in between]
             for point in extra:
                 point.warm_up(self._effort.sample_seconds)
                 point.sample()
                 bar.total += self._effort.repeats + 1
                 bar.update(2)
             self._points[device, key] = sorted([*points, *extra], key=lambda p: p.units)
+
+
+Campaign = Sweep  # its former name

@@ -16,6 +16,7 @@ from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cluster import Cluster
+from mtf_hetero.cluster.devices import Device
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
@@ -41,9 +42,11 @@ class _AloneLowering(Lowering):
       resident: from a shape and a dtype to a tensor that is there.
     """
 
-    def __init__(self, operations: Sequence[Any], mesh_impl: Any, resident: Callable[..., Any]) -> None:
+    def __init__(
+        self, operations: Sequence[mtf.Operation], mesh_impl: mtf.MeshImpl, resident: Callable[..., tf.Tensor]
+    ) -> None:
         self._resident = resident
-        self.last: list[Any] = []
+        self.last: list[tf.Tensor] = []
         graph = mtf.Graph()
         graph._operations = list(operations)
         super().__init__(graph, {operations[0].mesh: mesh_impl}, autostack=False)
@@ -53,7 +56,7 @@ class _AloneLowering(Lowering):
         for op in self.graph.operations:
             op.lower = functools.partial(self._lower_alone, op, op.lower)
 
-    def _lower_alone(self, op: Any, lower: Callable[[Any], None], _: Any) -> None:
+    def _lower_alone(self, op: mtf.Operation, lower: Callable[[mtf.Lowering], None], _: mtf.Lowering) -> None:
         with tf.control_dependencies(self.last):
             lower(self)
         for y in op.outputs:
@@ -63,7 +66,7 @@ class _AloneLowering(Lowering):
             self.tensors[y] = self._with_others(y, first)
             self.last = [first]
 
-    def _with_others(self, tensor: Any, first: Any) -> Any:
+    def _with_others(self, tensor: mtf.Tensor, first: tf.Tensor) -> Any:
         """The first processor's slice, and for the others tensors that are there."""
         mesh_impl = self.mesh_impl(tensor)
         others = [
@@ -72,18 +75,18 @@ class _AloneLowering(Lowering):
         ]
         return mesh_impl.LaidOutTensor([first, *others])
 
-    def _lower_unneeded(self, op: Any) -> None:
+    def _lower_unneeded(self, op: mtf.Operation) -> None:
         """What is asked for and was not lowered comes from elsewhere."""
         for y in op.outputs:
             shape = tuple(self.mesh_impl(y).slice_shape(y.shape, 0))
             self.tensors[y] = self._with_others(y, self._resident(shape, y.dtype))
 
 
-def _make_resident(graph: Any, device: str) -> Callable[..., Any]:
+def _make_resident(graph: tf.Graph, device: str) -> Callable[..., tf.Tensor]:
     """A function from a shape and a dtype to a tensor of numbers about 1, made in `graph`, outside of any loop."""
 
     @functools.cache
-    def resident(shape: tuple[int, ...], dtype: Any) -> Any:
+    def resident(shape: tuple[int, ...], dtype: tf.DType) -> tf.Tensor:
         with graph.as_default(), tf.device(device):
             last = shape[-1:] or (1,)
             if not (dtype.is_floating or dtype.is_complex):
@@ -103,20 +106,20 @@ def _keep_captures_on(device: str) -> None:
     capture = inner.capture
 
     @functools.cache
-    def copy(op: Any, index: int) -> Any:
+    def copy(op: tf.Operation, index: int) -> tf.Tensor:
         with op.graph.as_default(), tf.device(device):
             return tf.raw_ops.DeepCopy(x=op.outputs[index])  # an identity would be optimised away
 
-    def capture_copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def capture_copy(tensor: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
         is_other = getattr(tensor, "graph", inner) is not inner and tensor.dtype != tf.resource
-        if is_other and tf.DeviceSpec.from_string(tensor.device) != tf.DeviceSpec.from_string(device):
+        if is_other and Device.parse(tensor.device) != Device.parse(device):  # "" may be anywhere
             tensor = copy(tensor.op, tensor.value_index)
         return capture(tensor, *args, **kwargs)
 
     inner.capture = capture_copy
 
 
-def build_loop(group: Group, units: int, device: str, iterations: Any) -> Any:
+def build_loop(group: Group, units: int, device: str, iterations: tf.Tensor) -> tf.Operation:
     """A tf.Operation in the default graph that runs a group some times on a device.
 
     Args:
@@ -134,7 +137,7 @@ def build_loop(group: Group, units: int, device: str, iterations: Any) -> Any:
     shares = {} if alone else {"all": (units, total - units)}
     resident = _make_resident(tf.get_default_graph(), device)
 
-    def body(i: Any) -> Any:
+    def body(i: tf.Tensor) -> tf.Tensor:
         _keep_captures_on(device)
         mesh_impl = _AloneMesh([("all", 1 if alone else 2)], rules, [device] * (1 if alone else 2), shares)
         lowering = _AloneLowering(group.operations, mesh_impl, resident)
@@ -151,7 +154,7 @@ def build_loop(group: Group, units: int, device: str, iterations: Any) -> Any:
             return tf.no_op()
 
 
-def convert_to_loop_config(config: Any) -> Any:
+def convert_to_loop_config(config: tf.ConfigProto) -> tf.ConfigProto:
     """A copy of a tf.ConfigProto for sessions that run loops of `build_loop`.
 
     TensorFlow's dependency optimiser drops what is only waited for, and that is all of a loop.
@@ -217,7 +220,7 @@ class Point:
 
 
 def time_steps(
-    build: Callable[[], Any], layout: Layout, devices: Sequence[str], cluster: Cluster, *, seconds: float = 2.0
+    build: Callable[[], mtf.Graph], layout: Layout, devices: Sequence[str], cluster: Cluster, *, seconds: float = 2.0
 ) -> float:
     """Runs whole training steps, as a trial of what was predicted: the median of their seconds.
 

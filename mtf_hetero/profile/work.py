@@ -8,11 +8,12 @@ import collections
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from mtf_hetero._compat import mtf
+from mtf_hetero._support import graphs
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import native
+from mtf_hetero.profile.footprint import bytes_by_dim
 from mtf_hetero.profile.identity import text_of
 from mtf_hetero.speeds import Layer, Work
 
@@ -45,11 +46,11 @@ class Group:
 
     layer: Layer
     names: frozenset[str]
-    operations: tuple[Any, ...]
-    needed: tuple[Any, ...]
+    operations: tuple[mtf.Operation, ...]
+    needed: tuple[mtf.Tensor, ...]
 
 
-def read(graph: Any, layout: Layout) -> tuple[Work, tuple[Group, ...]]:
+def read(graph: mtf.Graph, layout: Layout) -> tuple[Work, tuple[Group, ...]]:
     """What a step of a graph consists of.
 
     Args:
@@ -68,31 +69,27 @@ def read(graph: Any, layout: Layout) -> tuple[Work, tuple[Group, ...]]:
     if not families.dims:
         raise ValueError("the layout splits no dimension of the graph, so there is nothing to measure; add a rule")
     owners = _owners(operations, graph.trainable_variables)
-    found: dict[tuple[str, str | None], list[Any]] = collections.defaultdict(list)
+    operations_of: dict[tuple[str, str | None], list[mtf.Operation]] = collections.defaultdict(list)
     for op in operations:
         if not isinstance(op, (*_RESIDENT, *_SILENT)):
-            found[owners[op], families.of(op)].append(op)
+            operations_of[owners[op], families.of(op)].append(op)
     consumers = _consumers(operations)
-    groups = tuple(_group(name, dim, ops, families, consumers) for (name, dim), ops in found.items())
-    fixed_bytes, dim_bytes = _memory(operations, families)
-    work = Work(tuple(group.layer for group in groups), families.dims, fixed_bytes, dim_bytes)
+    groups = tuple(_group(name, dim, ops, families, consumers) for (name, dim), ops in operations_of.items())
+    held = bytes_by_dim(operations, families.of_shape)
+    dim_bytes = {dim: held.get(dim, 0) for dim in families.dims}
+    work = Work(tuple(group.layer for group in groups), families.dims, held.get(None, 0), dim_bytes)
     return work, groups
 
 
-def _live(graph: Any) -> list[Any]:
+def _live(graph: mtf.Graph) -> list[mtf.Operation]:
     """The operations that are lowered and run, in the graph's order."""
     _, unneeded = native.plan(graph.operations)
-    todo = [op for op in graph.operations if isinstance(op, mtf.Assign)]
-    live = set(todo) if todo else set(graph.operations)
-    while todo:
-        for tensor in todo.pop().inputs:
-            if tensor.operation not in live:
-                live.add(tensor.operation)
-                todo.append(tensor.operation)
+    updates = [op for op in graph.operations if isinstance(op, mtf.Assign)]
+    live = graphs.mtf_ancestors(updates or graph.operations)
     return [op for op in graph.operations if op in live and op not in unneeded]
 
 
-def _shapes(op: Any) -> Iterator[Any]:
+def _shapes(op: mtf.Operation) -> Iterator[mtf.Shape]:
     for tensor in (*op.inputs, *op.outputs):
         yield tensor.shape
 
@@ -109,16 +106,16 @@ class _Families:
         self.dims = dims
         self._leader = leader
 
-    def of(self, op: Any) -> str | None:
+    def of(self, op: mtf.Operation) -> str | None:
         """The split dimension of an operation, or None."""
         return next((d for shape in _shapes(op) if (d := self.of_shape(shape)) is not None), None)
 
-    def of_shape(self, shape: Any) -> str | None:
+    def of_shape(self, shape: mtf.Shape) -> str | None:
         """The split dimension of a tensor, or None."""
         return next((self._leader[dim.name] for dim in shape.dims if dim.name in self._leader), None)
 
 
-def _families(operations: Iterable[Any], layout: Layout) -> _Families:
+def _families(operations: Iterable[mtf.Operation], layout: Layout) -> _Families:
     extents: dict[str, int] = {}
     leader: dict[str, str] = {}
     axes = set()
@@ -147,19 +144,11 @@ def _families(operations: Iterable[Any], layout: Layout) -> _Families:
     return _Families(dict(dims), {name: first[value] for name, value in leader.items()})
 
 
-def _variable_of(tensor: Any) -> Any:
-    """The variable that a tensor is, but for a cast or another function of its elements; or None."""
-    op = tensor.operation
-    while isinstance(op, mtf.SlicewiseOperation) and len(op.inputs) == 1 and op.inputs[0].shape == tensor.shape:
-        op = op.inputs[0].operation
-    return op if isinstance(op, mtf.Variable) else None
-
-
-def _owners(operations: Sequence[Any], trainable: Sequence[Any]) -> dict[Any, str]:
+def _owners(operations: Sequence[mtf.Operation], trainable: Sequence[mtf.Variable]) -> dict[mtf.Tensor, str]:
     """{operation: the layer it belongs to}: that of its kernel, or of what it comes from."""
     trainable_set = set(trainable)
-    contracted: dict[Any, list[Any]] = collections.defaultdict(list)  # {activation: kernels}
-    owner: dict[Any, str] = {}
+    contracted: dict[mtf.Tensor, list[mtf.Variable]] = collections.defaultdict(list)  # {activation: kernels}
+    owner: dict[mtf.Operation, str] = {}
     order = {op: i for i, op in enumerate(operations)}
     last = "input"
     for op in operations:
@@ -176,37 +165,43 @@ def _owners(operations: Sequence[Any], trainable: Sequence[Any]) -> dict[Any, st
     return owner
 
 
-def _layer_name(variable: Any) -> str:
+def _layer_name(variable: mtf.Variable) -> str:
     """The layer of "conv1/kernel", or of an optimizer's "conv1/kernel_slot_v", is "conv1"."""
     return variable.name.rpartition("/")[0] or variable.name
 
 
-def _kernel(op: Any, trainable: set[Any], contracted: dict[Any, list[Any]]) -> Any:
+def _kernel(
+    op: mtf.Operation, trainable: set[mtf.Variable], contracted: dict[mtf.Tensor, list[mtf.Variable]]
+) -> mtf.Variable | None:
     """The trainable variable whose layer a contraction is, or a gradient of which it is; or None."""
-    kernels = [variable for x in op.inputs if (variable := _variable_of(x)) in trainable]
+    kernels = [variable for x in op.inputs if (variable := graphs.variable_of(x)) in trainable]
     if len(kernels) == 1:
         for x in op.inputs:
-            if _variable_of(x) is None:
+            if graphs.variable_of(x) is None:
                 contracted[x].append(kernels[0])
         return kernels[0]
     dims = set(op.outputs[0].shape.dims)
     return next((v for x in op.inputs for v in contracted.get(x, ()) if set(v.shape.dims) == dims), None)
 
 
-def _consumers(operations: Iterable[Any]) -> dict[Any, set[Any]]:
-    consumers: dict[Any, set[Any]] = collections.defaultdict(set)
+def _consumers(operations: Iterable[mtf.Operation]) -> dict[mtf.Tensor, set[mtf.Operation]]:
+    consumers: dict[mtf.Tensor, set[mtf.Operation]] = collections.defaultdict(set)
     for op in operations:
         for x in op.inputs:
             consumers[x].add(op)
     return consumers
 
 
-def _bytes(tensor: Any) -> int:
+def _bytes(tensor: mtf.Tensor) -> int:
     return tensor.shape.size * tensor.dtype.size
 
 
 def _group(
-    name: str, dim: str | None, operations: list[Any], families: _Families, consumers: Mapping[Any, set[Any]]
+    name: str,
+    dim: str | None,
+    operations: list[mtf.Operation],
+    families: _Families,
+    consumers: Mapping[mtf.Tensor, set[mtf.Operation]],
 ) -> Group:
     members = set(operations)
     outputs = [tensor for op in operations for tensor in op.outputs]
@@ -223,12 +218,12 @@ def _group(
     return Group(layer, names, tuple(operations), needed)
 
 
-def _key(operations: Sequence[Any], needed: Sequence[Any], names: frozenset[str], units: int) -> str:
+def _key(operations: Sequence[mtf.Operation], needed: Sequence[mtf.Tensor], names: frozenset[str], units: int) -> str:
     """A name for all groups that do the same work: a summary of the largest operation, and a digest of all."""
-    numbers_of: dict[Any, int] = {}
+    numbers_of: dict[mtf.Tensor, int] = {}
     lines = [f"units={units}"]
 
-    def text(tensor: Any) -> str:
+    def text(tensor: mtf.Tensor) -> str:
         number = numbers_of.setdefault(tensor, len(numbers_of))
         return f"{number}:{tensor.dtype.name}[{_extents(tensor.shape, names)}]"
 
@@ -247,47 +242,10 @@ def _key(operations: Sequence[Any], needed: Sequence[Any], names: frozenset[str]
     main = max(
         operations, key=lambda op: (isinstance(op, _CONTRACTIONS), max((s.size for s in _shapes(op)), default=0))
     )
-    what = type(main).__name__.removesuffix("Operation")
+    kind = type(main).__name__.removesuffix("Operation")
     shapes = ",".join(_extents(x.shape, names) for x in main.inputs)
-    return f"{what}({shapes})-{digest}"
+    return f"{kind}({shapes})-{digest}"
 
 
-def _extents(shape: Any, names: frozenset[str]) -> str:
+def _extents(shape: mtf.Shape, names: frozenset[str]) -> str:
     return "x".join(f"{dim.size}{'*' if dim.name in names else ''}" for dim in shape.dims)
-
-
-def _memory(operations: Sequence[Any], families: _Families) -> tuple[int, dict[str, int]]:
-    """Bytes at the moment of a step when most are needed: those that every processor needs, and those per dimension.
-
-    Tensors live from the operation that makes them to the last that needs them, and variables all the time.
-    """
-    alias: dict[Any, Any] = {}
-    ends: dict[Any, int] = {}
-    for i, op in enumerate(operations):
-        for y in op.outputs:
-            if isinstance(op, mtf.ReshapeOperation):
-                alias[y] = alias.get(op.inputs[0], op.inputs[0])
-        for x in (*op.inputs, *op.outputs):
-            ends[alias.get(x, x)] = i
-    return _most(operations, families, alias, ends)
-
-
-def _most(
-    operations: Sequence[Any], families: _Families, alias: Mapping[Any, Any], ends: Mapping[Any, int]
-) -> tuple[int, dict[str, int]]:
-    """Bytes when most are live: `alias` are tensors that are others under another name, `ends` when each is freed."""
-    made = {y: i for i, op in enumerate(operations) for y in op.outputs if y not in alias}
-    changes: dict[int, list[tuple[Any, int]]] = collections.defaultdict(list)
-    for y, i in made.items():
-        is_variable = isinstance(y.operation, mtf.Variable)
-        changes[-1 if is_variable else 2 * i].append((y, 1))
-        if not is_variable:
-            changes[2 * ends[y] + 1].append((y, -1))
-    live: dict[str | None, int] = collections.defaultdict(int)
-    most: dict[str | None, int] = {}
-    for moment in sorted(changes):
-        for tensor, sign in changes[moment]:
-            live[families.of_shape(tensor.shape)] += sign * _bytes(tensor)
-        if sum(live.values()) > sum(most.values()):
-            most = dict(live)
-    return most.get(None, 0), {dim: most.get(dim, 0) for dim in families.dims}

@@ -4,11 +4,10 @@ A checkpoint `model.ckpt-7` is `model.ckpt-7.index`, `model.ckpt-7.data-00000-of
 `.meta` (the graph) and `.sha256` (checksums, as `sha256sum -c` reads them). It is there if and only if its index is:
 the index is the last file to come and the first to go. Whoever puts a checkpoint in place or deletes it first makes a
 directory `model.ckpt-7_temp-...`, as TensorFlow makes `model.ckpt-7_temp`. So, where a process was killed, the
-directory tells its leftovers from a checkpoint that has lost its index.
+directory distinguishes its leftovers from a checkpoint that has lost its index.
 """
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -16,7 +15,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 
-from mtf_hetero._support.files import write_text
+from mtf_hetero._support.files import sync, write_text
 
 STATE = "checkpoint"  # where TensorFlow writes which checkpoint is the last
 SET_ASIDE = "set_aside"
@@ -101,7 +100,7 @@ def _unescape(text: str) -> str:
 def write_state(directory: str, text: str, name: str = STATE) -> None:
     """Replaces the file `checkpoint` as a whole."""
     write_text(os.path.join(directory, name), text)
-    _sync(directory)
+    sync(directory)
 
 
 def files_of(path: str, meta_suffix: str = "meta") -> list[str]:
@@ -109,22 +108,22 @@ def files_of(path: str, meta_suffix: str = "meta") -> list[str]:
     name = os.path.basename(path)
     kinds = rf"index|data-\d{{5}}-of-\d{{5}}|{re.escape(_CHECKSUMS[1:])}|{re.escape(meta_suffix)}"
     ours = re.compile(rf"{re.escape(name)}\.(?:{kinds})")
-    found = filter(ours.fullmatch, _names(os.path.dirname(path)))
-    return sorted(found, key=lambda file: (file != f"{name}.index", file))
+    names = filter(ours.fullmatch, _names(os.path.dirname(path)))
+    return sorted(names, key=lambda file: (file != f"{name}.index", file))
 
 
 def signature(path: str) -> tuple[tuple[str, int, int], ...]:
     """Names, sizes and times of a checkpoint's files: as long as they stay, so does what was found about it."""
-    found = []
+    entries = []
     for name in files_of(path):
         with contextlib.suppress(FileNotFoundError):
             stat = os.stat(os.path.join(os.path.dirname(path), name))
-            found.append((name, stat.st_size, stat.st_mtime_ns))
-    return tuple(found)
+            entries.append((name, stat.st_size, stat.st_mtime_ns))
+    return tuple(entries)
 
 
 def missing_file(path: str) -> str | None:
-    """What is wrong with the files of a checkpoint, as far as their names and sizes tell."""
+    """What is wrong with the files of a checkpoint, as far as their names and sizes show."""
     name, sizes = os.path.basename(path), {file: size for file, size, _ in signature(path)}
     if f"{name}.index" not in sizes:
         return f"{name}.index is missing"
@@ -150,7 +149,10 @@ def write_checksums(path: str) -> None:
 
 
 def changed_files(path: str) -> list[str] | None:
-    """Which files of a checkpoint are not as they were written; None where no checksums tell. Files are streamed."""
+    """Which files of a checkpoint are not as they were written; None where there are no checksums.
+
+    Files are streamed.
+    """
     directory, index = os.path.split(path + ".index")
     try:
         with open(path + _CHECKSUMS, encoding="utf-8") as file:
@@ -187,14 +189,14 @@ def replaced_as_a_whole(path: str, meta_suffix: str = "meta") -> Iterator[str]:
         write_checksums(temporary)
         names = _names(staging)
         for name in names:
-            _sync(os.path.join(staging, name))
+            sync(os.path.join(staging, name))
         _unlink_all(path, meta_suffix)
         names.sort(key=lambda name: name.endswith(".index"))
         for name in names:
             if name.endswith(".index"):
-                _sync(directory)  # the index comes last on the disk, too
+                sync(directory)  # the index comes last on the disk, too
             os.rename(os.path.join(staging, name), os.path.join(directory, name))
-        _sync(directory)
+        sync(directory)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -216,7 +218,7 @@ def set_aside(path: str) -> str:
     os.makedirs(place)
     for file in files_of(path):
         os.rename(os.path.join(directory, file), os.path.join(place, file))
-    _sync(directory)
+    sync(directory)
     return place
 
 
@@ -270,15 +272,3 @@ def _names(directory: str) -> list[str]:
 def _sha256(path: str) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: str) -> None:
-    """Waits until a file, or the names of a directory, are on the disk."""
-    descriptor = os.open(path or os.curdir, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of a file system that cannot wait for a directory
-            raise
-    finally:
-        os.close(descriptor)

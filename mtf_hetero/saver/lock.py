@@ -27,7 +27,7 @@ _guard = threading.Lock()
 def run_lock(directory: str) -> Iterator[None]:
     """Holds the lock of a model directory, which is made if need be. A thread may take it again while it holds it.
 
-    The file `run.lock` stays; it tells who holds the lock, and of itself locks nothing.
+    The file `run.lock` stays; it says who holds the lock, and of itself locks nothing.
 
     Args:
       directory: the model directory.

@@ -43,7 +43,7 @@ class SliceSaverBuilder(_Builder):
         super().__init__()
         self._group_bytes = group_bytes
 
-    def save_op(self, filename_tensor: Any, saveables: Sequence[Any]) -> Any:
+    def save_op(self, filename_tensor: tf.Tensor, saveables: Sequence[Any]) -> tf.Tensor:
         groups = _groups(saveables, self._group_bytes)
         if len(groups) == 1:
             return super().save_op(filename_tensor, saveables)
@@ -60,11 +60,11 @@ class SliceSaverBuilder(_Builder):
             return tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=files, destination_prefix=filename_tensor)
 
     def bulk_restore(
-        self, filename_tensor: Any, saveables: Sequence[Any], preferred_shard: int, restore_sequentially: bool
-    ) -> list[Any]:
+        self, filename_tensor: tf.Tensor, saveables: Sequence[Any], preferred_shard: int, restore_sequentially: bool
+    ) -> list[tf.Tensor]:
         del preferred_shard, restore_sequentially  # of the old format; of groups, always
-        restored: dict[int, list[Any]] = {}
-        arrived: list[Any] = []
+        restored: dict[int, list[tf.Tensor]] = {}
+        arrived: list[tf.Tensor] = []
         for group in _groups(saveables, self._group_bytes):
             with tf.control_dependencies(arrived):
                 arrived = []
@@ -74,7 +74,7 @@ class SliceSaverBuilder(_Builder):
                     arrived += restored[id(saveable)]
         return [tensor for saveable in saveables for tensor in restored[id(saveable)]]
 
-    def _read(self, filename_tensor: Any, group: Sequence[Any]) -> list[list[Any]]:
+    def _read(self, filename_tensor: tf.Tensor, group: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
         """The tensors of each saveable."""
         specs = [spec for saveable in group for spec in saveable.specs]
         with tf.device("cpu:0"):
@@ -125,17 +125,17 @@ class Saver(tf.train.Saver):
       WriteError: `save`, where the disk is full or fails; nothing is left of that checkpoint.
     """
 
-    def save(self, sess: Any, save_path: Any, global_step: Any = None, *args: Any, **options: Any) -> str | None:
+    def save(self, sess: tf.Session, save_path: Any, global_step: Any = None, *args: Any, **options: Any) -> str | None:
         return _save(self, super().save, sess, save_path, global_step, *args, **options)
 
 
-def save_once(saver: Any) -> None:
+def save_once(saver: tf.train.Saver) -> None:
     """Makes any tf.train.Saver save as a `Saver` does."""
     if not isinstance(saver, Saver) and "save" not in vars(saver):
         saver.save = functools.partial(_save, saver, saver.save)
 
 
-def set_restored(saver: Any, path: str, kept: Sequence[str]) -> None:
+def set_restored(saver: tf.train.Saver, path: str, kept: Sequence[str]) -> None:
     """Tells a Saver which checkpoint was restored, and which ones are there to be deleted one day.
 
     Args:
@@ -147,15 +147,15 @@ def set_restored(saver: Any, path: str, kept: Sequence[str]) -> None:
     saver.set_last_checkpoints_with_time([(other, os.stat(f"{other}.index").st_mtime) for other in kept])
 
 
-def _known(saver: Any) -> set[str]:
+def _known(saver: tf.train.Saver) -> set[str]:
     """The checkpoints that a Saver restored or wrote: to save one of them again would change nothing."""
     return vars(saver).setdefault("_mtf_hetero_known", set())
 
 
 def _save(
-    saver: Any,
+    saver: tf.train.Saver,
     write: Callable[..., Any],
-    sess: Any,
+    sess: tf.Session,
     save_path: Any,
     global_step: Any = None,
     latest_filename: str | None = None,
@@ -197,7 +197,7 @@ def _save(
     return path
 
 
-def _checkpoint_path(saver: Any, sess: Any, save_path: str, global_step: Any) -> str:
+def _checkpoint_path(saver: tf.train.Saver, sess: tf.Session, save_path: str, global_step: Any) -> str:
     if global_step is None:
         return save_path
     if not isinstance(global_step, (int, np.integer)):
@@ -205,7 +205,7 @@ def _checkpoint_path(saver: Any, sess: Any, save_path: str, global_step: Any) ->
     return f"{save_path}-{global_step:08d}" if saver._pad_step_number else f"{save_path}-{global_step}"
 
 
-def _delete_old(saver: Any, meta_suffix: str) -> None:
+def _delete_old(saver: tf.train.Saver, meta_suffix: str) -> None:
     """Deletes what exceeds max_to_keep, but for one checkpoint in keep_checkpoint_every_n_hours, as TensorFlow does."""
     while saver._checkpoints_to_be_deleted:
         path, saved_at = saver._checkpoints_to_be_deleted.pop(0)

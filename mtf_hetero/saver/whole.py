@@ -1,6 +1,6 @@
 """Which checkpoint of a directory is the newest that is whole, and from which training resumes.
 
-Whole means: all files are there, and every byte is as it was written. The checksums beside a checkpoint tell, and
+Whole means: all files are there, and every byte is as it was written. The checksums beside a checkpoint show it, and
 nothing is held in memory for it. Where they are absent or do not match - TensorFlow itself wrote the checkpoint, or
 the checksums are what is damaged - TensorFlow's own, inside the checkpoint, decide; it reads one variable at a time.
 """

@@ -173,9 +173,14 @@ class Split:
     reason: str
 
     @property
-    def is_worth(self) -> bool:
+    def is_parallel(self) -> bool:
         """Whether more than one device takes part."""
         return len(self.devices) > 1
+
+    @property
+    def is_worth(self) -> bool:
+        """The former name of `is_parallel`."""
+        return self.is_parallel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,17 +235,15 @@ def best_split(
     for device in devices:
         alone_seconds(profile, work, device)  # raises where one was not measured
     fitting = tuple(device for device in devices if _fits(work, limits.get(device)))
-    options = [found for subset in _subsets(fitting, option) if (found := option(subset)) is not None]
+    options = [candidate for subset in _subsets(fitting, option) if (candidate := option(subset)) is not None]
     if not options:
         raise DoesNotFitError(
             f"the step fits on no set of the devices {', '.join(devices)}: it needs {work.fixed_bytes / 1e9:.2f} GB on "
             f"each and {sum(work.dim_bytes.values()) / 1e9:.2f} GB to divide; raise the memory limits, or make the "
             "batch smaller"
         )
-    singles = [found for found in options if len(found.devices) == 1]
-    alone = min(singles, key=lambda found: found.seconds, default=None)
-    splits = [found for found in options if len(found.devices) > 1]
-    split = min(splits, key=lambda found: found.seconds, default=None)
+    alone = min((one for one in options if len(one.devices) == 1), key=lambda one: one.seconds, default=None)
+    split = min((one for one in options if len(one.devices) > 1), key=lambda one: one.seconds, default=None)
     best = _better(alone, split, least_gain)
     left_out = {
         device: _why_not(work, device, best, option, limits.get(device), fitting)
@@ -274,9 +277,9 @@ def _subsets(
     while len(devices) > 1:
         yield devices
         smaller = [devices[:i] + devices[i + 1 :] for i in range(len(devices))]
-        found = [(kept.seconds, kept.devices) for subset in smaller if (kept := option(subset)) is not None]
+        feasible = [(kept.seconds, kept.devices) for subset in smaller if (kept := option(subset)) is not None]
         slowest_last = sorted(devices, key=lambda device: alone.seconds if (alone := option((device,))) else math.inf)
-        left = min(found)[1] if found else slowest_last[:-1]  # more devices than units: fewer may do
+        left = min(feasible)[1] if feasible else slowest_last[:-1]  # more devices than units: fewer may do
         devices = tuple(device for device in devices if device in left)
 
 
@@ -300,11 +303,11 @@ def _reason(
     if best is alone:
         if split is None:
             return f"not split: {alone.devices[0]} alone takes {_ms(alone.seconds)}, and no other device can take part"
-        talk = communication_seconds(profile, work, split.devices)
+        communication = communication_seconds(profile, work, split.devices)
         gain = f", a gain of less than {least_gain:.0%}" if split.seconds < alone.seconds else ""
         return (
             f"not split: {alone.devices[0]} alone takes {_ms(alone.seconds)} a step, and the best split, over "
-            f"{', '.join(split.devices)}, {_ms(split.seconds)}{gain}, {_ms(talk)} of it communication"
+            f"{', '.join(split.devices)}, {_ms(split.seconds)}{gain}, {_ms(communication)} of it communication"
         )
     return (
         f"split over {', '.join(best.devices)}: {_ms(best.seconds)} a step are predicted, and "

@@ -59,8 +59,8 @@ def loads(text: str, *, source: str = "the text") -> Profile:
         }
         provenance = {str(name): str(entry) for name, entry in _mapping(value["provenance"]).items()}
     except (KeyError, TypeError, ValueError) as error:
-        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise ProfileError(f"{source} is not a profile: {what}; measure again with --fresh") from error
+        problem = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise ProfileError(f"{source} is not a profile: {problem}; measure again with --fresh") from error
     return Profile(models, links, provenance)
 
 

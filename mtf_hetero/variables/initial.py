@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero.cluster.devices import Device
 from mtf_hetero.collectives import cut
 
 _BLOCK = 2**20  # numbers that a device may draw at a time though its slice has fewer: fewer operations
@@ -41,12 +42,12 @@ class InitialValue:
       dtype: what the slices are cast to.
     """
 
-    def __init__(self, whole: Any, dtype: Any) -> None:
+    def __init__(self, whole: tf.Tensor, dtype: tf.DType) -> None:
         self._whole = whole
         self._dtype = dtype
-        self._keys: dict[str, Any] = {}
+        self._keys: dict[str, tf.Tensor] = {}
 
-    def part(self, begin: Sequence[int], size: Sequence[int], device: str) -> Any:
+    def part(self, begin: Sequence[int], size: Sequence[int], device: str) -> tf.Tensor:
         """The box [begin, begin + size), made on a device.
 
         What is all of the tensor, or of no known form (an orthogonal matrix, a fed tensor, random numbers that have no
@@ -61,7 +62,7 @@ class InitialValue:
         with tf.device(_cpu_of(device)):
             return tf.cast(_Part(begin, size, self._key_of).build(whole), self._dtype)
 
-    def _key_of(self, op: Any) -> Any:
+    def _key_of(self, op: tf.Operation) -> tf.Tensor:
         """The generator's key, for all slices: the first seed, or any number where the operation has no seeds.
 
         Either is drawn, a seed from itself alone: of a constant TensorFlow would make the numbers in the chief already,
@@ -75,7 +76,7 @@ class InitialValue:
         return self._keys[op.name]
 
 
-def _is_known(x: Any) -> bool:
+def _is_known(x: tf.Tensor) -> bool:
     """Whether a slice of a tensor can be built without the tensor."""
     kind = x.op.type
     if x.shape.rank == 0:
@@ -90,7 +91,7 @@ def _is_known(x: Any) -> bool:
     return kind == "Const"
 
 
-def _bypassed(x: Any) -> Iterator[Any]:
+def _bypassed(x: tf.Tensor) -> Iterator[tf.Tensor]:
     """What nothing makes where slices are built without a tensor that is known: it, and what it is computed of."""
     yield x
     for y in x.op.inputs if x.op.type in _EXACT else ():
@@ -98,29 +99,27 @@ def _bypassed(x: Any) -> Iterator[Any]:
             yield from _bypassed(y)
 
 
-def _is_shared(whole: Any) -> bool:
+def _is_shared(whole: tf.Tensor) -> bool:
     """Whether others see the random numbers of a tensor that is known, and no seed makes theirs the same."""
     tensors = list(_bypassed(whole))
     if not any(x.op.type in _STATELESS and not _has_seed(x.op) for x in tensors):
         return False
-    own = {x.op for x in tensors}
-    others = [op for x in tensors for op in set(x.consumers()) - own]
+    replaced = {x.op for x in tensors}
+    others = [op for x in tensors for op in set(x.consumers()) - replaced]
     return len(others) > 1  # the one is the assignment to the variable
 
 
-def _has_seed(op: Any) -> bool:
+def _has_seed(op: tf.Operation) -> bool:
     return bool(op.get_attr("seed") or op.get_attr("seed2"))
 
 
 def _cpu_of(device: str) -> str:
     """The CPU beside a device: the random numbers of GPUs differ from a CPU's in their last bits."""
-    spec = tf.DeviceSpec.from_string(device)
-    if spec.device_type in (None, "CPU"):
-        return device
-    return spec.replace(device_type="CPU", device_index=0).to_string()
+    parsed = Device.parse(device)
+    return device if parsed.is_cpu else parsed.host.name
 
 
-def _unsigned(values: Sequence[int]) -> Any:
+def _unsigned(values: Sequence[int]) -> tf.Tensor:
     return tf.constant(np.array([value % 2**64 for value in values], np.uint64))
 
 
@@ -133,19 +132,19 @@ class _Part:
       key_of: from a random operation to its key.
     """
 
-    def __init__(self, begin: Sequence[int], size: Sequence[int], key_of: Callable[[Any], Any]) -> None:
+    def __init__(self, begin: Sequence[int], size: Sequence[int], key_of: Callable[[tf.Operation], tf.Tensor]) -> None:
         self._begin = list(begin)
         self._size = list(size)
         self._key_of = key_of
-        self._built: dict[str, Any] = {}
+        self._built: dict[str, tf.Tensor] = {}
 
-    def build(self, x: Any) -> Any:
+    def build(self, x: tf.Tensor) -> tf.Tensor:
         """The slice of a tensor that is known; of a scalar all of it."""
         if x.name not in self._built:
             self._built[x.name] = self._build(x)
         return self._built[x.name]
 
-    def _build(self, x: Any) -> Any:
+    def _build(self, x: tf.Tensor) -> tf.Tensor:
         op = x.op
         if x.shape.rank == 0 and op.control_inputs:
             return x
@@ -163,7 +162,7 @@ class _Part:
         block = max(math.prod(self._size), math.prod(shape) // _MOST_BLOCKS, min(_BLOCK, math.prod(shape) // 2))
         return _Draw(op, self._key_of(op), block).box(0, shape, self._begin, self._size)
 
-    def _constant(self, proto: Any, rank: int) -> Any:
+    def _constant(self, proto: Any, rank: int) -> tf.Tensor:
         numbers = [field for descriptor, field in proto.ListFields() if descriptor.name.endswith("_val")]
         if rank == 0:
             return tf.constant(tf.make_ndarray(proto))
@@ -184,13 +183,13 @@ class _Draw:
       block: how many numbers to draw at a time at most.
     """
 
-    op: Any
-    key: Any
+    op: tf.Operation
+    key: tf.Tensor
     block: int
-    last: list[Any] = dataclasses.field(default_factory=list)
-    constants: dict[str, Any] = dataclasses.field(default_factory=dict)
+    last: list[tf.Operation] = dataclasses.field(default_factory=list)
+    constants: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
-    def box(self, offset: int, shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> Any:
+    def box(self, offset: int, shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> tf.Tensor:
         """The box [begin, begin + size) of a tensor of this shape that begins with number `offset` of the whole."""
         row = math.prod(shape[1:])
         offset += begin[0] * row
@@ -207,7 +206,7 @@ class _Draw:
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
 
-    def _rows(self, offset: int, shape: Sequence[int]) -> Any:
+    def _rows(self, offset: int, shape: Sequence[int]) -> tf.Tensor:
         """Numbers `offset` and following of the whole, in this shape. The generator makes a few at a time."""
         dtype, kind = self.op.outputs[0].dtype, self.op.type
         group = 2 if dtype == tf.float64 else 4
@@ -227,7 +226,7 @@ class _Draw:
         self.last = [rows.op]
         return rows
 
-    def _constant(self, value: Any) -> Any:
+    def _constant(self, value: Any) -> tf.Tensor:
         """An int32 constant, made once for the slice."""
         key = str(value)
         if key not in self.constants:

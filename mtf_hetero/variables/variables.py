@@ -1,7 +1,7 @@
 """The variables of an uneven mesh: slices only, no master copy, saved as one logical tensor.
 
 Mesh-TensorFlow makes a full "master" of each variable when the graph is built. It is never initialised here: each
-slice's initial value is made on its own device (`_variables_initial`), or, where that cannot be, cut out of the
+slice's initial value is made on its own device (`variables.initial`), or, where that cannot be, cut out of the
 master's, and the master leaves every collection. Of the processors that hold the same slice, the first has the primary
 and the others replicas.
 
@@ -30,7 +30,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero.variables.initial import InitialValue
 
 
-def initial_value_feed(values: Mapping[str, np.ndarray]) -> dict[Any, np.ndarray]:
+def initial_value_feed(values: Mapping[str, np.ndarray]) -> dict[tf.Tensor, np.ndarray]:
     """What to feed to `tf.global_variables_initializer()` so that variables start from arrays, on any layout.
 
     Args:
@@ -45,13 +45,13 @@ def initial_value_feed(values: Mapping[str, np.ndarray]) -> dict[Any, np.ndarray
     Example:
       session.run(tf.global_variables_initializer(), initial_value_feed({"dense/kernel": kernel}))
     """
-    feed, found = {}, set()
+    feed, present = {}, set()
     for variable in tf.global_variables():
         info = variable._save_slice_info
         name = info.full_name if info else variable.op.name
         if name not in values:
             continue
-        found.add(name)
+        present.add(name)
         shape = list(info.full_shape) if info else variable.shape.as_list()
         if list(np.shape(values[name])) != shape:
             raise ValueError(
@@ -59,23 +59,23 @@ def initial_value_feed(values: Mapping[str, np.ndarray]) -> dict[Any, np.ndarray
             )
         box = tuple(slice(b, b + s) for b, s in zip(info.var_offset, info.var_shape, strict=True)) if info else ...
         feed[variable.initial_value] = values[name][box]
-    if missing := sorted(set(values) - found):
+    if missing := sorted(set(values) - present):
         raise ValueError(f"there is no global variable {missing[0]!r}; name one that the graph has, without a slice")
     return feed
 
 
-def _take_out_of_collections(variable: Any) -> list[str]:
+def _take_out_of_collections(variable: tf.Variable) -> list[str]:
     """Removes a variable from all collections of its graph; returns their names. Eagerly there are none."""
-    found: list[str] = []
+    keys: list[str] = []
     if tf.executing_eagerly():
-        return found
+        return keys
     for key in variable.graph.get_all_collection_keys():
         collection = variable.graph.get_collection_ref(key)
         kept = [item for item in collection if item is not variable]
         if len(kept) < len(collection):
             collection[:] = kept
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys
 
 
 class _SaveSliceInfo(tf.Variable.SaveSliceInfo):
@@ -96,7 +96,7 @@ class SlicedVariable:
       shape: its mtf.Shape.
     """
 
-    def __init__(self, variable: Any, master: Any, mesh_impl: Any, shape: Any) -> None:
+    def __init__(self, variable: mtf.Variable, master: tf.Variable, mesh_impl: mtf.MeshImpl, shape: mtf.Shape) -> None:
         full_name = master.name.split(":")[0]
         self._copies = []
         self.slices = []
@@ -104,7 +104,7 @@ class SlicedVariable:
         saved = tf.GraphKeys.GLOBAL_VARIABLES in collections
         whole = master.read_value() if tf.executing_eagerly() else master.initial_value
         initial = InitialValue(whole, variable.slice_dtype)
-        primaries: dict[tuple[int, ...], Any] = {}
+        primaries: dict[tuple[int, ...], tf.Variable] = {}
         for pnum, device in enumerate(mesh_impl.devices):
             begin, size = mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum)
             name = f"processor_{pnum}"
@@ -120,7 +120,7 @@ class SlicedVariable:
                     primaries[tuple(begin)] = slice_
             self.slices.append(slice_)
 
-    def _replica(self, primary: Any, name: str) -> Any:
+    def _replica(self, primary: tf.Variable, name: str) -> tf.Variable:
         replica = tf.Variable(
             primary.read_value(),
             trainable=False,
@@ -132,7 +132,7 @@ class SlicedVariable:
         return replica
 
     @property
-    def copies(self) -> list[Any]:
+    def copies(self) -> list[tf.Operation]:
         """Operations that set each replica to its primary."""
         return list(self._copies)
 
@@ -144,7 +144,7 @@ class LaidOutVariable:
     its own name in the checkpoint.
     """
 
-    def __init__(self, variable: Any, mesh_impl: Any) -> None:
+    def __init__(self, variable: mtf.Variable, mesh_impl: mtf.MeshImpl) -> None:
         self._variable = variable
         self._mesh_impl = mesh_impl
         self._stacked = isinstance(variable, mtf.StackedVariable)
@@ -167,7 +167,9 @@ class LaidOutVariable:
         )
         return mesh_impl.LaidOutTensor(reads)
 
-    def assign_to_slices(self, assign_fn: Callable[[Any, Any, Any], Any], values: Sequence[Any]) -> Any:
+    def assign_to_slices(
+        self, assign_fn: Callable[[mtf.Variable, tf.Variable, tf.Tensor], tf.Operation], values: Sequence[tf.Tensor]
+    ) -> tf.Operation:
         """Assigns one value per processor, once everybody's value of the variable was read.
 
         Args:
@@ -185,11 +187,11 @@ class LaidOutVariable:
         return tf.group(ops)
 
     @property
-    def copy_master_to_slices(self) -> Any:
+    def copy_master_to_slices(self) -> tf.Operation:
         """Brings the replicas up to date after the primaries were initialised or restored."""
         return tf.group([copy for member in self._members for copy in member.copies])
 
     @property
-    def copy_slices_to_master(self) -> Any:
+    def copy_slices_to_master(self) -> tf.Operation:
         """Nothing to do: the slices are what is saved."""
         return tf.group([])
