@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mtf_hetero import speeds
 from mtf_hetero._compat import tf
@@ -103,7 +104,7 @@ class Sweep:
     def _all(self) -> Iterator[Point]:
         return itertools.chain.from_iterable(list(self._points.values()))
 
-    def _repeat(self, times: int, end: float, bar: tqdm.tqdm, *, above: float = -1.0) -> None:
+    def _repeat(self, times: int, end: float, bar: Any, *, above: float = -1.0) -> None:
         for _ in range(times):
             for point in self._all():
                 if not point.samples or (point.error > above and time.monotonic() < end):
@@ -111,7 +112,7 @@ class Sweep:
                     bar.total = max(bar.total, bar.n + 1)
                     bar.update()
 
-    def _refine(self, end: float, bar: tqdm.tqdm) -> None:
+    def _refine(self, end: float, bar: Any) -> None:
         """Adds sizes where a time does not lie between its neighbours, as at the steps of a staircase."""
         for (device, key), points in list(self._points.items()):
             granule = self._granule(key)
