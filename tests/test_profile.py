@@ -280,7 +280,8 @@ QUICKLY = ["--sizes=2", "--repeats=1", "--sample_seconds=1e-4", "--budget_second
 
 
 class TestBinary:
-    def test_prints_and_saves(self, tmp_path, capsys):
+    def test_prints_and_saves(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr("mtf_hetero._support.extras.has_progress_bars", lambda: False)  # nor does it need them
         flags = ["--devices=cpu:0,cpu:1", f"--cache_dir={tmp_path}", f"--save={tmp_path}/p.json", *QUICKLY]
         (tmp_path / "file").touch()
         flags.append(f"--cache_dir={tmp_path}/file")

@@ -37,17 +37,21 @@ def progress_bar(*, total: int | None, **options: Any) -> Any:
       **options: as tqdm.tqdm has them.
     """
     if not has_progress_bars():
-        return _NoBar()
+        return _NoBar(total)
     import tqdm
 
     return tqdm.tqdm(total=total, **options)
 
 
 class _NoBar(contextlib.AbstractContextManager["_NoBar"]):
-    """Stands in for a bar."""
+    """Stands in for a bar: it counts, and shows nothing."""
+
+    def __init__(self, total: int | None) -> None:
+        self.total, self.n = total, 0.0
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def update(self, count: float = 1) -> None:
-        """Shows nothing."""
+        """Counts."""
+        self.n += count
