@@ -164,14 +164,14 @@ def test_help_does_not_wait_for_tensorflow(program):
     assert out.startswith(f"usage: python -m {program} ")
 
 
-@parametrize(
+@pytest.mark.full
+@pytest.mark.parametrize(
     ("program", "flags"),
     [
         (WORKER, ["--port=0", "--gpus=99"]),
         (DATA, ["convert", "no/such/set", f"--from={__file__}.npy"]),
         (PROFILE, ["--graph=sys:intern", "--layout=a:all", "--devices=tpu:0"]),
     ],
-    first=[(WORKER, ["--port=0", "--gpus=99"])],
 )
 def test_what_tensorflow_says_at_its_start_is_held_back(program, flags, tmp_path):
     file = tmp_path / "not_an_array.npy"
