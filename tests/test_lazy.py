@@ -119,8 +119,9 @@ MISTAKES = {
     ],
 }
 RUN_EACH = """
-import contextlib, io, json, runpy, sys
+import contextlib, io, json, os, runpy, sys
 sys.modules["tensorflow"] = None
+os._exit = sys.exit  # the worker ends so
 program, each = sys.argv[1], json.loads(sys.argv[2])
 done = []
 for flags in each:
