@@ -8,12 +8,12 @@ import sys
 import time
 
 import pytest
+from tiers import on_workers
 
 from mtf_hetero import tf
 from mtf_hetero.cluster import LocalCluster, WaitingSessionCreator, WorkerClaim, WorkerHeldError, claim
 from mtf_hetero.cluster import session as cluster_session
 
-pytestmark = pytest.mark.xdist_group("claimed workers")  # so that one process has the cluster that they share
 HOLDER = """
 import sys, time
 from mtf_hetero.cluster import WorkerClaim
@@ -21,13 +21,6 @@ with WorkerClaim(sys.argv[1:]):
     print("held", flush=True)
     sys.stdin.readline()
 """
-
-
-@pytest.fixture(scope="module")
-def local():
-    cluster = LocalCluster("0.5,0.5", report=lambda line: None)
-    with cluster:
-        yield cluster
 
 
 def holder_of(address):
@@ -61,57 +54,65 @@ def hold(addresses):
     return process
 
 
-def test_the_second_is_told_who_holds_it_and_a_dead_holder_frees_it(local):
-    with hold(local.addresses) as process:
+@on_workers
+def test_the_second_is_told_who_holds_it_and_a_dead_holder_frees_it(workers):
+    addresses = workers.addresses[:2]
+    with hold(addresses) as process:
         try:
-            message = (
-                rf"^worker 0 \({local.addresses[0]}\) belongs to another training: pid {process.pid} on \S+, since "
-            )
-            with pytest.raises(WorkerHeldError, match=message) as caught, WorkerClaim(local.addresses):
+            message = rf"^worker 0 \({addresses[0]}\) belongs to another training: pid {process.pid} on \S+, since "
+            with pytest.raises(WorkerHeldError, match=message) as caught, WorkerClaim(addresses):
                 pass
             assert re.search(
                 r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S*, worker 1 .*; wait until it has", str(caught.value)
             )
             process.send_signal(signal.SIGSTOP)
-            assert f"pid {process.pid} " in holder_of(local.addresses[1])
+            assert f"pid {process.pid} " in holder_of(addresses[1])
         finally:
             process.kill()
-    await_free(local.addresses[0])
-    with WorkerClaim(local.addresses):
-        assert f"pid {os.getpid()} " in holder_of(local.addresses[1])
+    await_free(addresses[0])
+    with WorkerClaim(addresses):
+        assert f"pid {os.getpid()} " in holder_of(addresses[1])
 
 
 @pytest.mark.full
-def test_an_orderly_end_frees_it(local):
-    with hold(local.addresses[:1]) as process:
-        assert f"pid {process.pid} " in holder_of(local.addresses[0])
-        assert holder_of(local.addresses[1]) == ""
+@on_workers
+def test_an_orderly_end_frees_it(workers):
+    first, second, _ = workers.addresses
+    with hold([first]) as process:
+        assert f"pid {process.pid} " in holder_of(first)
+        assert holder_of(second) == ""
         process.communicate("\n", timeout=60)
     assert process.returncode == 0
-    assert holder_of(local.addresses[0]) == ""
+    assert holder_of(first) == ""
 
 
-def test_a_claim_within_another_is_harmless(local):
-    with WorkerClaim({1: local.addresses[1]}):
-        with WorkerClaim(local.addresses):
+@on_workers
+def test_a_claim_within_another_is_harmless(workers):
+    first, second, _ = workers.addresses
+    with WorkerClaim({1: second}):
+        with WorkerClaim([first, second]):
             pass
-        assert f"pid {os.getpid()} " in holder_of(local.addresses[1])
-        assert holder_of(local.addresses[0]) == ""
-    assert holder_of(local.addresses[1]) == ""
+        assert f"pid {os.getpid()} " in holder_of(second)
+        assert holder_of(first) == ""
+    assert holder_of(second) == ""
 
 
+@on_workers
 @pytest.mark.full
-def test_what_was_taken_is_given_back_where_another_is_held(local):
-    with hold(local.addresses[1:]) as process:
-        with pytest.raises(WorkerHeldError, match="^worker 1 "), WorkerClaim(local.addresses):
+def test_what_was_taken_is_given_back_where_another_is_held(workers):
+    first, second, _ = workers.addresses
+    with hold([second]) as process:
+        with pytest.raises(WorkerHeldError, match="^worker 1 "), WorkerClaim([first, second]):
             pass
-        assert holder_of(local.addresses[0]) == ""
+        assert holder_of(first) == ""
         process.communicate("\n", timeout=60)
 
 
-def test_a_worker_that_was_started_anew_is_taken_again(local):
-    address = local.addresses[0]
-    with WorkerClaim([address]):
+@pytest.mark.full
+def test_a_worker_that_was_started_anew_is_taken_again():
+    local = LocalCluster("0.5", report=lambda line: None)
+    with local, WorkerClaim(local.addresses):
+        (address,) = local.addresses
         before = holder_of(address)
         local.restart(0)
         assert claim.renew([address]) == {}

@@ -39,7 +39,7 @@ RULES = ("b:x", "c:y", "h:x", "w:y", "h:x;w:y", "h:x;c:y", "b:x;h:y")
 
 
 @pytest.mark.parametrize("chosen", FEW_OR_ALL)
-@pytest.mark.parametrize("name", POOLS)
+@parametrize("name", POOLS, first=["overlapping", "large"])
 def test_pool_2d_is_the_same_on_every_layout(name, chosen):
     check(lambda feed: pools(feed("x", [B, H, W, C]), *POOLS[name]), *chosen(layouts(*RULES)))
 

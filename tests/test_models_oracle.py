@@ -34,18 +34,18 @@ TOY["vgg13"]["config"] |= {"training": True, "dropout": 0.0}
 SMALL = ("lenet", "paper_cifar", "paper_mnist")  # on every combination; the others on a few
 MESHES = {"three": ("x:3", {"x": [70, 25, 5]}), "two": ("x:2", {"x": [1, 1.7]})}
 PAIRS = {  # of the first tier, chosen so that each layout meets small and large networks, with and without shortcuts
-    "alexnet": [("filters", "three"), ("hybrid", "two")],
+    "alexnet": [("hybrid", "two")],
     "lenet": [("even", "three"), ("spatial", "two")],
-    "marques": [("batch", "three"), ("filters", "two")],
+    "marques": [("batch", "three")],
     "paper_cifar": [("filters", "three"), ("hybrid", "three")],
     "paper_mnist": [("batch", "two"), ("even", "two")],
-    "resnet18": [("filters", "three"), ("spatial", "two")],
-    "resnet34": [("batch", "two"), ("spatial", "two")],
+    "resnet18": [("spatial", "two")],
+    "resnet34": [("batch", "two")],
     "resnet50": [("filters", "two")],
-    "vgg11": [("batch", "three"), ("hybrid", "two")],
-    "vgg13": [("filters", "three"), ("batch", "two")],
-    "vgg16": [("even", "two"), ("spatial", "two")],
-    "vgg19": [("hybrid", "three"), ("filters", "two")],
+    "vgg11": [("even", "two")],
+    "vgg13": [("filters", "three")],
+    "vgg16": [("spatial", "two")],
+    "vgg19": [("hybrid", "two")],
 }
 
 
@@ -79,7 +79,7 @@ def toy_program(name, **changes):
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_every_model_on_two_layouts_and_every_layout_on_models(name):
+def test_every_model_on_a_layout_and_every_layout_on_models(name):
     """In pairs: each layout with several models, of all families."""
     check(toy_program(name), *(toy_layout(name, *choice) for choice in PAIRS[name]), **ONCE)
 
@@ -104,13 +104,17 @@ def test_every_model_on_every_layout(name):
 
 
 @parametrize("name", SMALL, first=["lenet"])
-def test_small_models_on_two_mesh_axes(name):
+@parametrize(
+    ("dtype", "tolerance"),
+    [(tf.float64, None), (tf.float32, MODEL_TOLERANCE_FLOAT32)],
+    first=[(tf.float32, MODEL_TOLERANCE_FLOAT32)],
+)
+def test_small_models_on_two_mesh_axes(name, dtype, tolerance):
     filters = toy_layout(name, "filters", "two")
     batch = toy_layout(name, "batch", "two")
     rules = [(dim, "f") for dim, _ in filters.rules] + [(dim, "b") for dim, _ in batch.rules]
     layout = Layout("b:3;f:2", rules, {"b": [3, 1, 1], "f": [5, 2]})
-    check(toy_program(name), layout, **ONCE)
-    check(toy_program(name), layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
+    check(toy_program(name), layout, dtype=dtype, tolerance=tolerance, **ONCE)
 
 
 @parametrize(

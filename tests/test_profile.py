@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from tiers import parametrize
 
 from mtf_hetero import Layout, mtf, profile, speeds, tf
 from mtf_hetero.cluster import Cluster
@@ -170,7 +171,7 @@ class TestMeasure:
         assert again.new > 0
         assert len(speeds.load(path).models) == 1
 
-    @pytest.mark.parametrize("content", [b"{", b"\xff", b'{"schema": 99}', b""])
+    @parametrize("content", [b"{", b"\xff", b'{"schema": 99}', b""], first=[b"{"])
     def test_measurements_that_are_damaged_are_made_anew(self, tmp_path, content):
         cluster = Cluster.local(["cpu:0"])
         with tf.Graph().as_default():

@@ -163,6 +163,7 @@ def test_what_cannot_be_told_is_shared_with_nothing():
     assert text_of(endless) != text_of(endless)
 
 
+@pytest.mark.full
 def test_it_is_the_same_in_every_process():
     """Whatever the seed of hashes is; and no text has an address."""
     program = (

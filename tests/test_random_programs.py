@@ -9,7 +9,7 @@ from tiers import parametrize
 
 from mtf_hetero import mtf, tf
 
-CHUNKS, PER_CHUNK = 20, 10
+CHUNKS, PER_CHUNK = 40, 5
 # Of the seeds that are tested, those whose layout is refused, and how what is said begins. Legal is what no tensor of
 # the program forbids; a tensor that its gradients or its lowering make may forbid it all the same.
 REFUSED = {
@@ -38,7 +38,7 @@ def refusal(seed):
     return None
 
 
-@parametrize("chunk", range(CHUNKS), first=[0, 18])
+@parametrize("chunk", range(CHUNKS), first=[0, 37])
 def test_random_programs(chunk):
     for seed in range(chunk * PER_CHUNK, (chunk + 1) * PER_CHUNK):
         why = refusal(seed)

@@ -202,6 +202,7 @@ def test_a_checkpoint_is_written_once(tmp_path, monkeypatch, make):
             saver.save(session, str(tmp_path / "none" / "model"))
 
 
+@pytest.mark.full
 def test_killed_while_it_saves(tmp_path):
     root = pathlib.Path(__file__).parents[1]
     process = subprocess.Popen(

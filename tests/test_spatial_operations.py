@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 from oracle import ONCE, Feed, check, mesh_impl_of, one_device
-from tiers import parametrize
+from tiers import ONCE_OR_ALL_KINDS, parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
@@ -68,14 +68,16 @@ def transposed(extent):
     return build
 
 
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
 @parametrize(("extent", "processors"), CASES, first=[(7, 5)])
-def test_convolutions(extent, processors):
-    check(convolutions(extent, processors), over(processors, "h:x"))
+def test_convolutions(extent, processors, options):
+    check(convolutions(extent, processors), over(processors, "h:x"), **options)
 
 
 @parametrize(("extent", "processors"), [(7, 3), (7, 5), (13, 8)], first=[(7, 3)])
-def test_transposed_convolutions(extent, processors):
-    check(transposed(extent), over(processors, "h:x"))
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_transposed_convolutions(extent, processors, options):
+    check(transposed(extent), over(processors, "h:x"), **options)
 
 
 def convolutions_3d(feed):
@@ -97,10 +99,11 @@ def convolutions_3d(feed):
     return outputs
 
 
-def test_convolutions_3d():
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_convolutions_3d(options):
     two = Layout("x:3;y:2", "d:x;h:y", {"x": SHARES[3], "y": SHARES[2]})
     batch = Layout("x:5;y:2", "d:x;b:y", {"x": SHARES[5], "y": [1, 1]})
-    check(convolutions_3d, two, batch)
+    check(convolutions_3d, two, batch, **options)
 
 
 def pooled(x, extent, processors):
@@ -117,19 +120,21 @@ def pooled(x, extent, processors):
 
 
 @parametrize(("extent", "processors"), [(7, 3), (13, 5), (13, 8)], first=[(7, 3)])
-def test_overlapping_pools(extent, processors):
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_overlapping_pools(extent, processors, options):
     def build(feed):
         return pooled(feed("x", [B, mtf.Dimension("h", extent), W, C]), extent, processors)
 
-    check(build, over(processors, "h:x"))
+    check(build, over(processors, "h:x"), **options)
 
 
 @parametrize(("extent", "processors"), [(7, 3), (13, 8)], first=[(7, 3)])
-def test_overlapping_pools_3d(extent, processors):
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_overlapping_pools_3d(extent, processors, options):
     def build(feed):
         return pooled(feed("x", [B, mtf.Dimension("d", extent), W, mtf.Dimension("v", 3), C]), extent, processors)
 
-    check(build, over(processors, "d:x"), dtype=tf.float32)
+    check(build, over(processors, "d:x"), dtype=tf.float32, **options)
 
 
 @pytest.mark.parametrize("kind", ["conv", "transposed", "max", "avg", "avg gradient"])
@@ -211,9 +216,10 @@ def dims_of(sizes):
     return [mtf.Dimension(f"k{i}", size) for i, size in enumerate(sizes)]
 
 
-def test_dilated_convolutions():
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_dilated_convolutions(options):
     two = Layout("x:3;y:2", "h:x;f:y", {"x": SHARES[3], "y": SHARES[2]})
-    check(dilated, two, over(2, "c:x"), over(2, "w:x"))
+    check(dilated, two, over(2, "c:x"), over(2, "w:x"), **options)
 
 
 def test_dilated_convolutions_are_tensorflow_s():

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
+from oracle import ONCE
 
 from mtf_hetero import Layout
 
@@ -32,6 +33,9 @@ def few(layouts: Iterable[Layout], count: int = 3) -> Sequence[Layout]:
 
 # For tests on many layouts, `chosen(layouts)`: the first tier on a few, the second on all
 FEW_OR_ALL = [pytest.param(few, id="few"), pytest.param(list, id="all", marks=pytest.mark.full)]
+
+# For tests of programs whose operations have tests of their own, `check(..., **options)`: how often each layout is run
+ONCE_OR_ALL_KINDS = [pytest.param(ONCE, id="once"), pytest.param({}, id="all kinds", marks=pytest.mark.full)]
 
 # For tests that need some workers and leave them as they were: `workers`, of conftest.py, is one cluster of a run
 on_workers = pytest.mark.xdist_group("workers")

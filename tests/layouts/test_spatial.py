@@ -2,6 +2,7 @@
 
 import oracle
 import pytest
+from tiers import ONCE_OR_ALL_KINDS
 
 from mtf_hetero import layers, mtf, tf
 from mtf_hetero.layouts import spatial
@@ -229,7 +230,7 @@ def named_once(feed):
         (named_once, [("x:2", {"x": [5, 3]}), ("x:3;y:2", {"x": [5, 2, 3]}), ("data:2;x:3", {"data": [2, 1]})]),
     ],
 )
-@pytest.mark.parametrize("options", [oracle.ONCE, pytest.param({}, marks=pytest.mark.full)], ids=["once", "all kinds"])
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
 def test_hand_made_graphs_are_as_on_one_device(build, meshes, options):
     layouts = [lay_out(build, *mesh) for mesh in meshes]
     assert all(layout.rules for layout in layouts)
