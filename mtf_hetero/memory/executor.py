@@ -6,9 +6,10 @@ when it is made, and is there at once.
 
 TensorFlow's own executor (common_runtime/executor.cc) runs cheap operations on the spot, has a queue for each thread,
 of which the newest comes first, and its messages take time. All that was simulated with fitted constants, and gained
-nothing. Against the memory that 29 stored steps of 1 to 8 workers took (benchmarks/results, splitbrain and spatial),
-the sum over the workers is off by 5.7 per cent in the mean, and by 5.5 with all these. What is left does gain: in the
-graph's own order it would be 9.0, and with the same durations in every step 5.8, with a bias of -4.4 and not +0.4.
+next to nothing: against the memory that 45 stored steps of 1 to 8 workers took (benchmarks/results, splitbrain and
+spatial), the sum over the workers is off by 5.5 per cent in the mean, and by 5.4 with all these. What is left does
+gain: with the same durations in every step it would be 6.3, with a bias of -5.3 and not -0.5, and in the graph's own
+order 8.7 (of 24 of these steps, where this has 5.6).
 """
 
 import collections
