@@ -1,8 +1,12 @@
 """What tests share: which files are of the second tier, and one cluster of workers of a run."""
 
 import pathlib
+import signal
 
 import pytest
+
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the programs that tests start would inherit it
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 TESTS = pathlib.Path(__file__).parent
 FULL = {TESTS / name for name in ("benchmarks/test_run.py", "benchmarks/test_faults.py", "test_mesh_tensorflow.py")}
