@@ -1,15 +1,32 @@
-# make train | test | test-oldest | lint | types | format | clean. Everything lives in .venv, which the first target that needs it sets up.
+# make train | docs | test | test-all | test-oldest | lint | types | format | clean. Everything lives in .venv, which the first target that needs it sets up.
 PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: train test test-oldest format lint types clean
+.PHONY: train docs test test-first test-rest test-all test-oldest format lint types clean
 
 train: .venv/installed
 	$(BIN)/python -m models.train --model=paper_mnist --dataset=mnist5k --layout=filters --list_speed=40,40,20 --devices=cpu:0,cpu:1,cpu:2
 
-test: lint types
-	$(BIN)/pytest -n 2
+docs: .venv/installed-docs
+	$(BIN)/python docs/pictures/draw.py
+	$(BIN)/mkdocs build --strict
+
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
+
+# What is said within minutes: lint, types, and a test of every promise.
+test: lint
+	$(MAKE) --no-print-directory --jobs=2 types test-first
+
+test-first: .venv/installed
+	$(PYTEST)
+
+test-rest: .venv/installed
+	$(PYTEST) -m "full or slow"
+
+# All that there is.
+test-all: test
+	$(MAKE) --no-print-directory test-rest
 
 # The oldest TensorFlow that is supported, on the tests that touch it most.
 test-oldest: .venv-oldest/installed
@@ -32,11 +49,15 @@ types: .venv/installed
 	$(BIN)/pip install --quiet -e ".[test]"
 	touch $@
 
+.venv/installed-docs: .venv/installed
+	$(BIN)/pip install --quiet -e ".[docs]"
+	touch $@
+
 .venv-oldest/installed: setup.py pyproject.toml
 	python3.11 -m venv .venv-oldest
 	.venv-oldest/bin/pip install --quiet "tensorflow==2.15.*" -e ".[test]"
 	touch $@
 
 clean:
-	rm -rf .venv .venv-oldest build dist *.egg-info .pytest_cache .ruff_cache .hypothesis tests/.hypothesis tests/.pytest_cache
+	rm -rf .venv .venv-oldest build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis tests/.hypothesis tests/.pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

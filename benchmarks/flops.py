@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from layouts import anatomy
 from mtf_hetero import mtf
+from mtf_hetero.layouts import anatomy
 
 
 def of_operation(op: Any) -> int:

@@ -5,7 +5,7 @@ Initial values are drawn with NumPy, so that every framework trains the same net
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -66,64 +66,48 @@ class Network:
         return last.units
 
 
-def _stages(stages: tuple[tuple[int, ...], ...], *, use_bias: bool) -> tuple[Layer, ...]:
-    layers: list[Layer] = []
-    for stage in stages:
-        layers += [Conv(3, filters, use_bias) for filters in stage]
-        layers.append(MaxPool())
-    return tuple(layers)
-
-
 def _head(*units: int) -> tuple[Layer, ...]:
     return tuple(Dense(n, relu=i < len(units) - 1) for i, n in enumerate(units))
 
 
+def _stages(stages: Sequence[Sequence[int]], head: Sequence[int], *, use_bias: bool) -> tuple[Layer, ...]:
+    """Stages of convolutions of 3 x 3, each with a pool, and a head."""
+    layers: list[Layer] = []
+    for stage in stages:
+        layers += [*(Conv(3, filters, use_bias) for filters in stage), MaxPool()]
+    return (*layers, *_head(*head))
+
+
 _PAPER_STAGES = tuple((filters, filters) for filters in (60, 120, 240, 480))
-_VGG16_STAGES = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)
-_VGG19_STAGES = ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4)
-_VGG11_STAGES = ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2)
-_TOY = (4, 6)
+_TOY_STAGES = ((4, 6),)
+_VGG_STAGES = {
+    "vgg11": ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2),
+    "vgg16": ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3),
+    "vgg19": ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4),
+}
+
+
+def _vgg(model: str, edge: int = 32, **config: Any) -> Network:
+    """A VGG on images of so many pixels along each edge; config: what of the model's build is not its default."""
+    stages, head = config.get("stages", _VGG_STAGES[model]), config.get("head", (4096, 4096))
+    return Network(model, (edge, edge, 3), _stages(stages, (*head, 10), use_bias=True), {**config, "dropout": 0.0})
+
+
+_MNIST_LAYERS = (Conv(7, 60, False), Conv(5, 120, False), Conv(3, 240, False), AvgPool(), *_head(128, 10))
+_MARQUES_LAYERS = (Conv(5, 500, True), MaxPool(), Conv(5, 1500, True), MaxPool(), *_head(10))
+_TOY_CONFIG = {"stages": (((3, 4), (3, 6)),), "units": 8}
 
 NETWORKS: Mapping[str, Network] = MappingProxyType(
     {
-        "paper_cifar": Network("paper_cifar", (32, 32, 3), _stages(_PAPER_STAGES, use_bias=False) + _head(256, 10)),
-        "vgg16": Network(
-            "vgg16", (32, 32, 3), _stages(_VGG16_STAGES, use_bias=True) + _head(4096, 4096, 10), {"dropout": 0.0}
-        ),
-        "vgg11_4096": Network(
-            "vgg11", (32, 32, 3), _stages(_VGG11_STAGES, use_bias=True) + _head(4096, 4096, 10), {"dropout": 0.0}
-        ),
-        "vgg19": Network(
-            "vgg19", (32, 32, 3), _stages(_VGG19_STAGES, use_bias=True) + _head(4096, 4096, 10), {"dropout": 0.0}
-        ),
-        "vgg11": Network(
-            "vgg11",
-            (32, 32, 3),
-            _stages(_VGG11_STAGES, use_bias=True) + _head(512, 10),
-            {"head": (512,), "dropout": 0.0},
-        ),
-        "paper_mnist": Network(
-            "paper_mnist",
-            (28, 28, 1),
-            (Conv(7, 60, False), Conv(5, 120, False), Conv(3, 240, False), AvgPool(), *_head(128, 10)),
-        ),
-        "marques": Network(
-            "marques",
-            (32, 32, 3),
-            (Conv(5, 500, True), MaxPool(), Conv(5, 1500, True), MaxPool(), *_head(10)),
-        ),
-        "toy_vgg": Network(
-            "vgg16",
-            (8, 8, 3),
-            _stages((_TOY,), use_bias=True) + _head(8, 8, 10),
-            {"stages": (_TOY,), "head": (8, 8), "dropout": 0.0},
-        ),
-        "toy": Network(
-            "paper_cifar",
-            (8, 8, 3),
-            _stages((_TOY,), use_bias=False) + _head(8, 10),
-            {"stages": (tuple((3, filters) for filters in _TOY),), "units": 8},
-        ),
+        "paper_cifar": Network("paper_cifar", (32, 32, 3), _stages(_PAPER_STAGES, (256, 10), use_bias=False)),
+        "vgg16": _vgg("vgg16"),
+        "vgg11_4096": _vgg("vgg11"),
+        "vgg19": _vgg("vgg19"),
+        "vgg11": _vgg("vgg11", head=(512,)),
+        "paper_mnist": Network("paper_mnist", (28, 28, 1), _MNIST_LAYERS),
+        "marques": Network("marques", (32, 32, 3), _MARQUES_LAYERS),
+        "toy_vgg": _vgg("vgg16", 8, stages=_TOY_STAGES, head=(8, 8)),
+        "toy": Network("paper_cifar", (8, 8, 3), _stages(_TOY_STAGES, (8, 10), use_bias=False), _TOY_CONFIG),
     }
 )
 

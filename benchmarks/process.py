@@ -36,27 +36,36 @@ class ChildError(RuntimeError):
     """What a child raised, in one line; or how it died."""
 
 
+def _send(stream: Any, message: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(message).encode() + b"\n")
+    stream.flush()
+
+
+def _result(answer: Mapping[str, Any]) -> Any:
+    """What a call returned; raises what it raised."""
+    if "error" in answer:
+        raise (ValueError if answer["error"] == "ValueError" else ChildError)(answer["message"])
+    return answer["result"]
+
+
 class Child:
     """The parent's end.
 
     Args:
       target: "package.module:Class", which the child makes an object of.
       arguments: keyword arguments of the class.
-      environment: variables to set in the child, beside ENVIRONMENT.
 
     Raises:
       ValueError: the class raised it: a mistake of the user's.
       ChildError: the class raised anything else.
     """
 
-    def __init__(
-        self, target: str, arguments: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, target: str, arguments: Mapping[str, Any] | None = None) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.process", target],
             cwd=ROOT,
-            env={**os.environ, **ENVIRONMENT, **(environment or {})},
+            env={**os.environ, **ENVIRONMENT},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -84,8 +93,7 @@ class Child:
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         try:
-            self._popen.stdin.write(json.dumps({"method": method, "arguments": arguments}).encode() + b"\n")
-            self._popen.stdin.flush()
+            _send(self._popen.stdin, {"method": method, "arguments": arguments})
         except BrokenPipeError:
             raise self._death() from None
         if timeout_seconds is not None and not select.select([self._popen.stdout], [], [], timeout_seconds)[0]:
@@ -94,10 +102,7 @@ class Child:
         line = self._popen.stdout.readline()
         if not line:
             raise self._death()
-        answer = json.loads(line)
-        if "error" in answer:
-            raise (ValueError if answer["error"] == "ValueError" else ChildError)(answer["message"])
-        return answer["result"]
+        return _result(json.loads(line))
 
     def cpu_seconds(self) -> float:
         """Processor time that all threads of the child have used so far."""
@@ -146,8 +151,7 @@ def serve(target: str, requests: Iterable[bytes], answers: Any) -> None:
     held: dict[str, Any] = {}
     make = getattr(importlib.import_module(module), name)
     for line in requests:
-        answers.write(json.dumps(_answer(held, make, json.loads(line))).encode() + b"\n")
-        answers.flush()
+        _send(answers, _answer(held, make, json.loads(line)))
 
 
 class LimitedChildren:
@@ -183,19 +187,15 @@ class LimitedChildren:
         return self._call(method, [arguments] * len(self._streams))
 
     def _call(self, method: str, arguments: Sequence[Mapping[str, Any]]) -> list[Any]:
-        for stream, own in zip(self._streams, arguments, strict=True):
-            stream.write(json.dumps({"method": method, "arguments": own}).encode() + b"\n")
-            stream.flush()
+        for stream, of_child in zip(self._streams, arguments, strict=True):
+            _send(stream, {"method": method, "arguments": of_child})
         answers = []
         for index, stream in enumerate(self._streams):
             line = stream.readline()
             if not line:
                 raise ChildError(f"the process ended: {self._processes.last_lines(index)}")
             answers.append(json.loads(line))
-        for answer in answers:
-            if "error" in answer:
-                raise ChildError(answer["message"])
-        return [answer["result"] for answer in answers]
+        return [_result(answer) for answer in answers]
 
     def close(self) -> None:
         """Closes the sockets, at which the children end."""

@@ -15,7 +15,7 @@ from absl import app, flags
 from benchmarks import rows as rows_lib
 from benchmarks.cases import CASES
 from benchmarks.renderers import RENDERERS
-from models import command_line
+from mtf_hetero.models.train import console as command_line
 
 _FOLDER = rows_lib.ROOT / "benchmarks"
 _RESULTS = flags.DEFINE_string("results", str(_FOLDER / "results"), "Directory of the rows.")

@@ -19,7 +19,7 @@ from absl import app, flags
 from benchmarks.cases import CASES, Case
 from benchmarks.process import ChildError
 from benchmarks.rows import ROOT, Writer
-from models import command_line
+from mtf_hetero.models.train import console as command_line
 
 _LIST = flags.DEFINE_bool("list", False, "Lists the cases and their variants, and measures nothing.")
 _OUT = flags.DEFINE_string("out", str(ROOT / "benchmarks" / "results"), "Directory of the rows.")

@@ -13,8 +13,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Row = Mapping[str, Any]
 Link = Mapping[str, float]  # latency_seconds and bytes_per_second of a hop
 ITEM_BYTES = 4
+DEVICES = 2048  # of the largest projection
 WAIT_SECONDS = 1.6e-3  # in each halo exchange of workers of a core: what conv/W=128/1.0,1.0 takes more, of ten
 
 
@@ -27,6 +29,17 @@ def exchange_seconds(messages: float, message_bytes: float, link: Link) -> float
       link: of a hop.
     """
     return (messages * link["latency_seconds"] + message_bytes / link["bytes_per_second"]) / 2
+
+
+def step_seconds(row: Row) -> float:
+    """The median of the steps that were timed."""
+    return row["wall_seconds_per_step"]["median"]
+
+
+def speedup(row: Row, first: Row) -> float:
+    """How many times as many voxels a second as the first way does."""
+    voxels, of_first = (math.prod(one["extents"]) for one in (row, first))
+    return voxels / of_first * step_seconds(first) / step_seconds(row)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +64,7 @@ class Prediction:
         return self.compute + self.exchange + self.wait + self.call
 
 
-def predict(row: Mapping[str, Any], first: Mapping[str, Any]) -> Prediction:
+def predict(row: Row, first: Row) -> Prediction:
     """Predicts the step of a row: its layers were timed on one worker alone, its messages counted in the graph.
 
     Args:
@@ -59,22 +72,27 @@ def predict(row: Mapping[str, Any], first: Mapping[str, Any]) -> Prediction:
       first: that of one worker of the same setting, whose own step is known.
     """
     known = _predict(first)
-    scale = (first["wall_seconds_per_step"]["median"] - (known.seconds - known.compute)) / known.compute
-    found = _predict(row)
-    return dataclasses.replace(found, compute=scale * found.compute)
+    scale = (step_seconds(first) - (known.seconds - known.compute)) / known.compute
+    unscaled = _predict(row)
+    return dataclasses.replace(unscaled, compute=scale * unscaled.compute)
 
 
-def _predict(row: Mapping[str, Any]) -> Prediction:
+def error(row: Row, first: Row) -> float:
+    """By which part of it the step of a row is predicted too long."""
+    return predict(row, first).seconds / step_seconds(row) - 1
+
+
+def _predict(row: Row) -> Prediction:
     fastest = max(row["fractions"][worker] for worker in row["workers"])  # by the slowest, 1.0 and 0.5 wait too long
     return Prediction(
         compute=math.fsum(max(seconds) for seconds in row["layer_seconds"].values()),
-        exchange=max(exchange_seconds(own["messages"], own["bytes"], row["link"]) for own in row["exchanged"]),
-        wait=WAIT_SECONDS / fastest * max(own["halo_exchanges"] for own in row["exchanged"]),
+        exchange=max(exchange_seconds(worker["messages"], worker["bytes"], row["link"]) for worker in row["exchanged"]),
+        wait=WAIT_SECONDS / fastest * max(worker["halo_exchanges"] for worker in row["exchanged"]),
         call=row["call_seconds"],
     )
 
 
-def expected_bytes(row: Mapping[str, Any], alone: Mapping[str, Any]) -> list[float]:
+def expected_bytes(row: Row, alone: Row) -> list[float]:
     """The memory that each worker should take: what is whole everywhere, its share of the rest, and its halos.
 
     Args:
@@ -83,7 +101,7 @@ def expected_bytes(row: Mapping[str, Any], alone: Mapping[str, Any]) -> list[flo
     """
     (alone_peak,), (whole,) = alone["peak_bytes"], alone["whole_bytes"]
     shares = [planes / sum(row["split"]) for planes in row["split"]]
-    halos = [own["halo_bytes"] for own in row["exchanged"]]
+    halos = [worker["halo_bytes"] for worker in row["exchanged"]]
     return [whole + share * (alone_peak - whole) + halo for share, halo in zip(shares, halos, strict=True)]
 
 
@@ -128,20 +146,38 @@ class Projection:
         return self.compute + self.halo + self.reduce
 
 
-def project(row: Mapping[str, Any], devices: int, *, flops_per_second: float, link: Link) -> Projection:
-    """Data parallelism over groups that share a sample each: convolutions' gradients are summed over all workers.
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A worker of one core, and its link.
 
     Args:
-      row: of one group, of `count` workers.
-      devices: a multiple of it.
       flops_per_second: of one worker alone, on the same network.
       link: of a hop.
     """
-    groups = devices // row["count"]
-    sums = [
-        _summed(row["weights"]["convolution"], devices, link, direct=direct)
-        + _summed(row["weights"]["dense"], groups, link, direct=direct)
-        for direct in (False, True)
-    ]
-    halo = exchange_seconds(row["halo_messages"], row["halo_bytes"], link) + WAIT_SECONDS * row["halo_exchanges"]
-    return Projection(devices, row["flops"] / flops_per_second, halo, *sums)
+
+    flops_per_second: float
+    link: Link
+
+    def project(self, row: Row, devices: int) -> Projection:
+        """Data parallelism over groups that share a sample: convolutions' gradients are summed over all workers.
+
+        Args:
+          row: of one group, of `count` workers.
+          devices: a multiple of it.
+        """
+        groups = devices // row["count"]
+        sums = [
+            _summed(row["weights"]["convolution"], devices, self.link, direct=direct)
+            + _summed(row["weights"]["dense"], groups, self.link, direct=direct)
+            for direct in (False, True)
+        ]
+        halo = exchange_seconds(row["halo_messages"], row["halo_bytes"], self.link)
+        halo += WAIT_SECONDS * row["halo_exchanges"]
+        return Projection(devices, row["flops"] / self.flops_per_second, halo, *sums)
+
+    def project_all(self, row: Row) -> list[Projection]:
+        """One group, and four times as many again and again, up to DEVICES workers."""
+        counts = [row["count"]]
+        while counts[-1] * 4 <= DEVICES:
+            counts.append(counts[-1] * 4)
+        return [self.project(row, devices) for devices in dict.fromkeys([*counts, DEVICES])]

@@ -6,11 +6,11 @@ A recipe changes speed and memory and nothing else, so it may be used on any pro
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from layouts.batch import batch
-from layouts.filters import even, filters
-from layouts.hybrid import hybrid
-from layouts.spatial import spatial
 from mtf_hetero import Layout
+from mtf_hetero.layouts.batch import batch
+from mtf_hetero.layouts.filters import even, filters
+from mtf_hetero.layouts.hybrid import hybrid
+from mtf_hetero.layouts.spatial import spatial
 
 LAYOUTS: Mapping[str, Callable[..., Layout]] = MappingProxyType(
     {"batch": batch, "even": even, "filters": filters, "hybrid": hybrid, "spatial": spatial}

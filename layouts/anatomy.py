@@ -3,9 +3,9 @@
 import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from mtf_hetero import blocks, mtf
+from mtf_hetero._support import graphs
 
 CONVOLUTIONS = (
     mtf.Conv2dOperation,
@@ -28,8 +28,8 @@ class Layer:
       weights: elements of the kernel.
     """
 
-    operation: Any
-    x: Any
+    operation: mtf.Operation
+    x: mtf.Tensor
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     work: int
@@ -47,19 +47,11 @@ class Layer:
         return isinstance(self.operation, CONVOLUTIONS)
 
 
-def _variable_of(tensor: Any) -> Any:
-    """The trainable variable that a tensor is, but for a cast or another function of its elements; or None."""
-    op = tensor.operation
-    while isinstance(op, mtf.SlicewiseOperation) and len(op.inputs) == 1 and op.inputs[0].shape == tensor.shape:
-        op = op.inputs[0].operation
-    return op if isinstance(op, mtf.Variable) and op in op.graph.trainable_variables else None
-
-
-def _by_size(dims: Iterable[Any]) -> tuple[str, ...]:
+def _by_size(dims: Iterable[mtf.Dimension]) -> tuple[str, ...]:
     return tuple(dim.name for dim in sorted(dims, key=lambda dim: -dim.size))
 
 
-def _layer(op: Any, x: Any, kernel: Any) -> Layer | None:
+def _layer(op: mtf.Operation, x: mtf.Tensor, kernel: mtf.Tensor) -> Layer | None:
     y = op.outputs[0].shape.dims
     inputs = [dim for dim in kernel.shape.dims if dim in x.shape.dims and dim not in y]
     outputs = [dim for dim in kernel.shape.dims if dim in y and dim not in x.shape.dims]
@@ -69,37 +61,30 @@ def _layer(op: Any, x: Any, kernel: Any) -> Layer | None:
     return Layer(op, x, _by_size(inputs), _by_size(outputs), work, kernel.shape.size)
 
 
-def layers(graph: Any) -> list[Layer]:
+def layers(graph: mtf.Graph) -> list[Layer]:
     """The layers of a graph in its order; of several uses of a variable, gradients among them, the first."""
-    found = []
-    used = set()
+    result = []
+    trainable, used = set(graph.trainable_variables), set()
     for op in graph.operations:
         if len(op.inputs) != 2 or not isinstance(op, (*CONVOLUTIONS, mtf.EinsumOperation)):
             continue
-        kernels = [(tensor, variable) for tensor in op.inputs if (variable := _variable_of(tensor)) is not None]
+        kernels = [(x, variable) for x in op.inputs if (variable := graphs.variable_of(x)) in trainable]
         if len(kernels) != 1 or kernels[0][1] in used:
             continue
         kernel, variable = kernels[0]
         x = op.inputs[0] if op.inputs[1] is kernel else op.inputs[1]
         if (layer := _layer(op, x, kernel)) is not None:
-            found.append(layer)
+            result.append(layer)
             used.add(variable)
-    return found
+    return result
 
 
-def ancestors(tensors: Iterable[Any]) -> set[Any]:
+def ancestors(tensors: Iterable[mtf.Tensor]) -> set[mtf.Operation]:
     """The operations from which tensors are computed."""
-    found: set[Any] = set()
-    todo = [tensor.operation for tensor in tensors]
-    while todo:
-        op = todo.pop()
-        if op not in found:
-            found.add(op)
-            todo += [tensor.operation for tensor in op.inputs]
-    return found
+    return graphs.mtf_ancestors(tensor.operation for tensor in tensors)
 
 
-def _aligned(old: Any, new: Any) -> Iterator[tuple[str, str]]:
+def _aligned(old: mtf.Shape, new: mtf.Shape) -> Iterator[tuple[str, str]]:
     """Pairs of dimensions of a reshape's two sides that are one and the same."""
     groups = blocks.group_dims(old.to_integer_list, new.to_integer_list)
     for old_range, new_range in groups:
@@ -109,14 +94,14 @@ def _aligned(old: Any, new: Any) -> Iterator[tuple[str, str]]:
             yield old_dims[0].name, new_dims[0].name
 
 
-def renames(operations: Iterable[Any]) -> Mapping[str, set[str]]:
+def renames(operations: Iterable[mtf.Operation]) -> Mapping[str, set[str]]:
     """{new name: old names} of the dimensions that reshapes among the operations rename."""
-    found: dict[str, set[str]] = collections.defaultdict(set)
+    old_names: dict[str, set[str]] = collections.defaultdict(set)
     for op in operations:
         if isinstance(op, mtf.ReshapeOperation):
             for old, new in _aligned(op.inputs[0].shape, op.outputs[0].shape):
-                found[new].add(old)
-    return found
+                old_names[new].add(old)
+    return old_names
 
 
 def path_from(name: str, origins: set[str], sources: Mapping[str, set[str]]) -> list[str] | None:

@@ -1,17 +1,17 @@
 """Data parallelism: split the batch, each processor's part in proportion to its share."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from layouts import anatomy
-from layouts.rules import Rules
 from mtf_hetero import Layout, mtf
+from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero.layouts import anatomy
+from mtf_hetero.layouts.rules import Rules
 
 
 def batch(
-    graph: Any,
+    graph: mtf.Graph,
     *,
-    mesh_shape: Any,
+    mesh_shape: MeshShapeLike,
     shares: Mapping[str, Sequence[float]] | None = None,
     axis: str | None = None,
 ) -> Layout:

@@ -12,19 +12,19 @@ branches keeps to whichever way its tensors lie.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from layouts import anatomy
-from layouts.rules import Rules
-from mtf_hetero import Layout
+from mtf_hetero import Layout, mtf
+from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero.layouts import anatomy
+from mtf_hetero.layouts.rules import Rules
 
 NEGLIGIBLE_WORK = 0.01  # of all multiply-adds: a last layer below this is done whole by every processor
 
 
 def filters(
-    graph: Any,
+    graph: mtf.Graph,
     *,
-    mesh_shape: Any,
+    mesh_shape: MeshShapeLike,
     shares: Mapping[str, Sequence[float]] | None = None,
     axis: str | None = None,
 ) -> Layout:
@@ -90,9 +90,9 @@ def _arriving(layer: anatomy.Layer, rules: Rules, sources: Mapping[str, set[str]
 
 
 def even(
-    graph: Any,
+    graph: mtf.Graph,
     *,
-    mesh_shape: Any,
+    mesh_shape: MeshShapeLike,
     shares: Mapping[str, Sequence[float]] | None = None,
     axis: str | None = None,
 ) -> Layout:

@@ -15,17 +15,17 @@ gradient of a convolution to all.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from layouts import anatomy
-from layouts.rules import Rules
 from mtf_hetero import Layout, mtf, split_by_share
+from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero.layouts import anatomy
+from mtf_hetero.layouts.rules import Rules
 
 
 def hybrid(
-    graph: Any,
+    graph: mtf.Graph,
     *,
-    mesh_shape: Any,
+    mesh_shape: MeshShapeLike,
     shares: Mapping[str, Sequence[float]] | None = None,
     axis: str | None = None,
     dense_shares: Sequence[float] | None = None,
@@ -79,7 +79,7 @@ def hybrid(
 
 
 def batch_sizes(
-    batch_size: int, mesh_shape: Any, shares: Mapping[str, Sequence[float]] | None = None
+    batch_size: int, mesh_shape: MeshShapeLike, shares: Mapping[str, Sequence[float]] | None = None
 ) -> tuple[int, ...]:
     """Sizes of the batch's dimensions, one per mesh axis, that make up a batch and divide best in proportion to shares.
 
@@ -120,7 +120,7 @@ def batch_sizes(
 
 
 def member_sizes(
-    batch: Sequence[int], mesh_shape: Any, shares: Mapping[str, Sequence[float]] | None = None
+    batch: Sequence[int], mesh_shape: MeshShapeLike, shares: Mapping[str, Sequence[float]] | None = None
 ) -> tuple[int, ...]:
     """What each member of a group holds of the batch's last dimension: sizes for `mtf_hetero.layers.in_rounds`.
 
@@ -133,7 +133,7 @@ def member_sizes(
     return Layout(mesh.mesh_shape, [("batch", mesh.mesh_shape[-1][0])], mesh.shares).split("batch", batch[-1])
 
 
-def _batch(graph: Any, count: int) -> list[str]:
+def _batch(graph: mtf.Graph, count: int) -> list[str]:
     """The first dimensions of the largest imported tensor, as many as there are mesh axes."""
     imported = [
         op.outputs[0].shape
@@ -219,7 +219,7 @@ def _own(layer: anatomy.Layer, rules: Rules) -> list[list[str]]:
     return [[name] for name in (layer.inputs + layer.outputs if inputs_first else layer.outputs + layer.inputs)]
 
 
-def _sizes(graph: Any, names: Sequence[str], weights: Sequence[float] | None) -> dict[str, tuple[int, ...]]:
+def _sizes(graph: mtf.Graph, names: Sequence[str], weights: Sequence[float] | None) -> dict[str, tuple[int, ...]]:
     """Exact sizes of dimensions, in proportion to weights."""
     if weights is None:
         return {}

@@ -2,9 +2,9 @@
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from mtf_hetero import Layout
+from mtf_hetero import Layout, mtf
+from mtf_hetero.layout import MeshShapeLike
 
 
 class Rules:
@@ -21,7 +21,11 @@ class Rules:
     """
 
     def __init__(
-        self, graph: Any, mesh_shape: Any, shares: Mapping[str, Sequence[float]] | None, axis: str | None
+        self,
+        graph: mtf.Graph,
+        mesh_shape: MeshShapeLike,
+        shares: Mapping[str, Sequence[float]] | None,
+        axis: str | None,
     ) -> None:
         self._empty = Layout(mesh_shape, (), shares or ())
         sizes = dict(self._empty.mesh_shape)
@@ -32,7 +36,7 @@ class Rules:
         self.axis = next(iter(sizes)) if axis is None else axis
         self.count = sizes[self.axis]
         self.names: set[str] = set()
-        self._dims_of: dict[str, set[Any]] = collections.defaultdict(set)
+        self._dims_of: dict[str, set[mtf.Dimension]] = collections.defaultdict(set)
         self._neighbours: dict[str, set[str]] = collections.defaultdict(set)
         self._whole: set[str] = set()
         for op in graph.operations:

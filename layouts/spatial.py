@@ -15,12 +15,12 @@ layouts/filters.py.
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from layouts import anatomy
-from layouts.filters import alternate
-from layouts.rules import Rules
 from mtf_hetero import Layout, layers, mtf
+from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero.layouts import anatomy
+from mtf_hetero.layouts.filters import alternate
+from mtf_hetero.layouts.rules import Rules
 
 BATCH_AXES = ("batch", "data")  # a mesh axis of such a name takes the batch
 LEAST_VALUES = 2048  # per channel, of all examples: below, an exchange takes longer than the part that it saves
@@ -28,9 +28,9 @@ LEAST_WEIGHTS = 2**18  # from about as many on, a kernel that is whole everywher
 
 
 def spatial(
-    graph: Any,
+    graph: mtf.Graph,
     *,
-    mesh_shape: Any,
+    mesh_shape: MeshShapeLike,
     shares: Mapping[str, Sequence[float]] | None = None,
     axis: str | None = None,
     dims: Mapping[str, str] | None = None,
@@ -89,7 +89,7 @@ class _Names:
       batch: names of those before them.
     """
 
-    def __init__(self, graph: Any, mesh: Layout, least_values: int) -> None:
+    def __init__(self, graph: mtf.Graph, mesh: Layout, least_values: int) -> None:
         self.rules: dict[str, str] = {}
         self._mesh = mesh
         self._extents: dict[str, set[int]] = collections.defaultdict(set)
@@ -117,7 +117,7 @@ class _Names:
         self.images, self.spatial = self._find_images(graph)
         self.batch = self.images.dimension_names[: self.images.dimension_names.index(self.spatial[0])]
 
-    def _find_images(self, graph: Any) -> tuple[Any, list[str]]:
+    def _find_images(self, graph: mtf.Graph) -> tuple[mtf.Shape, list[str]]:
         found = []
         for op in graph.operations:
             if isinstance(op, (mtf.ImportOperation, mtf.ImportLaidOutTensorOperation)):
@@ -150,7 +150,7 @@ class _Names:
             if any(self.rules.get(name) == axis for name in self._windowed_names(origin)):
                 return  # otherwise all maps are small, and still to be split
 
-    def add_filters(self, graph: Any, axis: str) -> None:
+    def add_filters(self, graph: mtf.Graph, axis: str) -> None:
         """Splits the filters and channels of large layers in which nothing is split over a mesh axis."""
         rules = Rules(graph, self._mesh.mesh_shape, dict(self._mesh.shares), axis)
         rules.add(name for name, other in self.rules.items() if other == axis)
@@ -195,7 +195,7 @@ class _Names:
         )
 
 
-def _windows(op: Any) -> Iterator[tuple[str, int, int]]:
+def _windows(op: mtf.Operation) -> Iterator[tuple[str, int, int]]:
     """Name and extent of each dimension over which windows of a convolution or pool pass, and the windows' size."""
     if isinstance(op, anatomy.CONVOLUTIONS):
         sizes = [dim.size for dim in op.inputs[1].shape.dims[:-2]]

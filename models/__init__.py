@@ -1,20 +1,29 @@
-"""CNNs as layout-blind builders, and the binaries that train them (`python -m models.train --help`).
+"""CNNs as layout-blind builders, and the program that trains them (`python -m models.train --help`).
 
-`MODELS` maps a name to a `models.registry.Model`. It is imported when it is first asked for, so that a binary can read
-its flags before TensorFlow is loaded.
+`MODELS` maps a name to a `registry.Model`. It is imported when it is first asked for, so that a program can read its
+flags before TensorFlow is loaded. Installed, this is `mtf_hetero.models`; in a checkout it is the folder `models/` too.
 """
 
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
+
+from mtf_hetero._support import lazy
 
 if TYPE_CHECKING:
-    from models.registry import MODELS, Model
+    from mtf_hetero.models.registry import MODELS, Model
 
 __all__ = ["MODELS", "Model"]
 
+__getattr__, __dir__ = lazy.attach(__name__, dict.fromkeys(__all__, "registry"))
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from models import registry
-
-        return getattr(registry, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_TRAIN = "mtf_hetero.models.train"
+_MOVED = {
+    "command_line": f"{_TRAIN}.console",
+    "config": f"{_TRAIN}.config",
+    "inputs": f"{_TRAIN}.inputs",
+    "meshes": f"{_TRAIN}.meshes",
+    "network": f"{_TRAIN}.program",
+    "tasks": f"{_TRAIN}.tasks",
+    "training": f"{_TRAIN}.prepare",
+}
+sys.meta_path.append(lazy.Moved({f"{__name__}.{name}": new for name, new in _MOVED.items()}))

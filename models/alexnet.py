@@ -10,8 +10,8 @@ stride 1. The overlapping pools (section 3.4 of 2012) and the dense layers with 
 import dataclasses
 from typing import Any
 
-from models import layers
 from mtf_hetero import mtf
+from mtf_hetero.models import layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Config:
     dense_rounds: tuple[int, ...] | None = None
 
 
-def build(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Builds the network.
 
     Args:
@@ -57,7 +57,7 @@ def build(images: Any, *, training: bool = False, **config: Any) -> Any:
         if number in c.pooled:
             x = layers.overlapping_max_pool(x, name=f"pool{number}")
 
-    def drop(y: Any, number: int) -> Any:
+    def drop(y: mtf.Tensor, number: int) -> mtf.Tensor:
         """Before the hidden layers, and not before the last."""
         if number == len(c.units):
             return y

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import mtf_hetero.layers
-from models import volume_layers
 from mtf_hetero import mtf
+from mtf_hetero.models import volume_layers
 
 _LAST = 2  # voxels along each edge of the last map
 
@@ -72,7 +72,7 @@ COSMOFLOW = Config()
 SMALL = Config(filters=(8, 16, 32, 32), averaged=True, head=(64,), outputs=3, dropout=0.0, momentum=0.9)
 
 
-def build(volumes: Any, *, training: bool = False, **config: Any) -> Any:
+def build(volumes: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Builds the network; `config` changes `COSMOFLOW`.
 
     Args:
@@ -89,12 +89,12 @@ def build(volumes: Any, *, training: bool = False, **config: Any) -> Any:
     return _build(volumes, dataclasses.replace(COSMOFLOW, **config), training=training)
 
 
-def build_small(volumes: Any, *, training: bool = False, **config: Any) -> Any:
+def build_small(volumes: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Builds the small network, for cubes of up to 64 voxels; otherwise as `build`. `config` changes `SMALL`."""
     return _build(volumes, dataclasses.replace(SMALL, **config), training=training)
 
 
-def _build(volumes: Any, network: Config, *, training: bool) -> Any:
+def _build(volumes: mtf.Tensor, network: Config, *, training: bool) -> mtf.Tensor:
     volume_layers.check_volumes(volumes)
     pools = _pools(volume_layers.extents(volumes), network)
     names = [f"conv{number}" for number in range(1, len(network.filters) + 1)]
@@ -118,7 +118,7 @@ def _build(volumes: Any, network: Config, *, training: bool) -> Any:
     return mtf.reshape(y, mtf.Shape([*batch, mtf.Dimension("outputs", network.outputs)]))
 
 
-def _stage(x: Any, *, name: str, filters: int, strides: int, normalise: Any, pool: str | None) -> Any:
+def _stage(x: mtf.Tensor, *, name: str, filters: int, strides: int, normalise: Any, pool: str | None) -> mtf.Tensor:
     """A convolution, and what there is up to the next."""
     x = volume_layers.conv3d(
         x,
@@ -144,7 +144,7 @@ def _pools(extents: tuple[int, ...], network: Config) -> int:
     return (edge // _LAST).bit_length() - 2
 
 
-def _head(x: Any, network: Config, batch_dims: int, *, training: bool) -> Any:
+def _head(x: mtf.Tensor, network: Config, batch_dims: int, *, training: bool) -> mtf.Tensor:
     last = len(network.head) + 1
     for number, units in enumerate([*network.head, network.outputs], 1):
         x = mtf.dropout(x, is_training=training, rate=network.dropout, name=f"dropout{number}")

@@ -18,7 +18,7 @@ from mtf_hetero import mtf, tf
 Activation = Callable[[Any], Any]
 
 
-def check_images(images: Any) -> None:
+def check_images(images: mtf.Tensor) -> None:
     """Raises ValueError unless images are [batch, height, width, channels] of a floating-point dtype."""
     if images.shape.ndims < 4 or not images.dtype.is_floating:
         raise ValueError(
@@ -27,17 +27,17 @@ def check_images(images: Any) -> None:
         )
 
 
-def _variable_dtype(x: Any) -> Any:
+def _variable_dtype(x: mtf.Tensor) -> mtf.VariableDType:
     return mtf.VariableDType(x.dtype, x.dtype, x.dtype)
 
 
-def rename_last(x: Any, *names: str) -> Any:
+def rename_last(x: mtf.Tensor, *names: str) -> mtf.Tensor:
     """The tensor, with other names for its last dimensions."""
     kept, changed = x.shape.dims[: -len(names)], x.shape.dims[-len(names) :]
     return mtf.reshape(x, [*kept, *(mtf.Dimension(name, dim.size) for name, dim in zip(names, changed, strict=True))])
 
 
-def rescaled(x: Any, name: str) -> Any:
+def rescaled(x: mtf.Tensor, name: str) -> mtf.Tensor:
     """The output of a layer that changes height and width, with names of its own for them.
 
     Args:
@@ -52,7 +52,7 @@ def rescaled(x: Any, name: str) -> Any:
 
 
 def conv2d(
-    x: Any,
+    x: mtf.Tensor,
     filters: int,
     *,
     size: int,
@@ -61,7 +61,7 @@ def conv2d(
     padding: str = "SAME",
     use_bias: bool = False,
     activation: Activation | None = mtf.relu,
-) -> Any:
+) -> mtf.Tensor:
     """A convolution.
 
     Args:
@@ -113,7 +113,7 @@ def conv2d(
 
 
 def conv2d_batch_norm(
-    x: Any,
+    x: mtf.Tensor,
     filters: int,
     *,
     size: int,
@@ -121,7 +121,7 @@ def conv2d_batch_norm(
     name: str,
     training: bool,
     activation: Activation | None = mtf.relu,
-) -> Any:
+) -> mtf.Tensor:
     """A convolution (SAME, no bias) with batch norm before the activation.
 
     Args:
@@ -144,7 +144,7 @@ def conv2d_batch_norm(
     return y if activation is None else activation(y)
 
 
-def pool2d(x: Any, pool: Callable[..., Any], *, name: str) -> Any:
+def pool2d(x: mtf.Tensor, pool: Callable[..., Any], *, name: str) -> mtf.Tensor:
     """Pools windows of 2 x 2 with mtf.layers.max_pool2d or avg_pool2d.
 
     Returns:
@@ -162,7 +162,7 @@ def pool2d(x: Any, pool: Callable[..., Any], *, name: str) -> Any:
     return rescaled(pool(x, ksize=(2, 2), name=name), name)
 
 
-def overlapping_max_pool(x: Any, *, name: str) -> Any:
+def overlapping_max_pool(x: mtf.Tensor, *, name: str) -> mtf.Tensor:
     """The maxima of windows of 3 x 3, two pixels from one to the next (SAME).
 
     Returns:
@@ -171,7 +171,9 @@ def overlapping_max_pool(x: Any, *, name: str) -> Any:
     return rescaled(mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name=name), name)
 
 
-def dense(x: Any, units: int, *, name: str, batch_dims: int = 1, activation: Activation | None = None) -> Any:
+def dense(
+    x: mtf.Tensor, units: int, *, name: str, batch_dims: int = 1, activation: Activation | None = None
+) -> mtf.Tensor:
     """A dense layer over all dimensions but those of the batch, with a bias.
 
     It contracts [height, width, channels] as they are: flattened, they could not be split along the channels.
@@ -192,7 +194,7 @@ def dense(x: Any, units: int, *, name: str, batch_dims: int = 1, activation: Act
     return y if activation is None else activation(y)
 
 
-def _product(x: Any, units: int, *, name: str, batch_dims: int, scale: float) -> Any:
+def _product(x: mtf.Tensor, units: int, *, name: str, batch_dims: int, scale: float) -> mtf.Tensor:
     """Inputs times kernel: mtf.Tensor [NAME/batch, NAME/units]."""
     batch = [mtf.Dimension(f"{name}/{dim.name.rpartition('/')[2]}", dim.size) for dim in x.shape.dims[:batch_dims]]
     spatial, channels = x.shape.dims[batch_dims:-1], x.shape.dims[-1]
@@ -208,22 +210,22 @@ def _product(x: Any, units: int, *, name: str, batch_dims: int, scale: float) ->
     )
 
 
-def _add_bias(y: Any, name: str) -> Any:
+def _add_bias(y: mtf.Tensor, name: str) -> mtf.Tensor:
     with tf.variable_scope(name):
         out, dtype = [y.shape.dims[-1]], _variable_dtype(y)
         return y + mtf.get_variable(y.mesh, "bias", out, dtype=dtype, initializer=tf.zeros_initializer())
 
 
 def classifier(
-    x: Any,
+    x: mtf.Tensor,
     units: Sequence[int],
     classes: int,
     *,
-    batch: Sequence[Any],
-    drop: Callable[[Any, int], Any] | None = None,
+    batch: Sequence[mtf.Dimension],
+    drop: Callable[[mtf.Tensor, int], mtf.Tensor] | None = None,
     rounds: Sequence[int] | None = None,
     last: str | None = None,
-) -> Any:
+) -> mtf.Tensor:
     """Dense layers with relu, dense1, dense2 and so on, and one to the classes.
 
     Args:
@@ -245,7 +247,7 @@ def classifier(
     """
     last = f"dense{len(units) + 1}" if last is None else last
 
-    def products(x: Any) -> Any:
+    def products(x: mtf.Tensor) -> mtf.Tensor:
         for number, count in enumerate(units, 1):
             x = dense(x, count, name=f"dense{number}", batch_dims=len(batch), activation=mtf.relu)
             x = x if drop is None else drop(x, number)

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from models import layers
 from mtf_hetero import mtf
+from mtf_hetero.models import layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Config:
     dense_rounds: tuple[int, ...] | None = None
 
 
-def build(images: Any, **config: Any) -> Any:
+def build(images: mtf.Tensor, **config: Any) -> mtf.Tensor:
     """Builds the network.
 
     Args:

@@ -7,8 +7,8 @@ of and choose: SAME, stride 1, biases, relu and a 2 x 2 max pool after each, and
 import dataclasses
 from typing import Any
 
-from models import layers
 from mtf_hetero import mtf
+from mtf_hetero.models import layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Config:
     dense_rounds: tuple[int, ...] | None = None
 
 
-def build(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Builds the network.
 
     Args:

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from models import layers
 from mtf_hetero import mtf
+from mtf_hetero.models import layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ CIFAR = Config(
 )
 
 
-def build(images: Any, config: Config) -> Any:
+def build(images: mtf.Tensor, config: Config) -> mtf.Tensor:
     """Builds a network of this family.
 
     Args:
@@ -60,11 +60,11 @@ def build(images: Any, config: Config) -> Any:
     return layers.classifier(x, (config.units,), config.classes, batch=batch, rounds=config.dense_rounds)
 
 
-def build_mnist(images: Any, **config: Any) -> Any:
+def build_mnist(images: mtf.Tensor, **config: Any) -> mtf.Tensor:
     """The network for MNIST, 28 x 28 x 1: 7x7x60, 5x5x120, 3x3x240, average pool, 128, 10; `config` changes `MNIST`."""
     return build(images, dataclasses.replace(MNIST, **config))
 
 
-def build_cifar(images: Any, **config: Any) -> Any:
+def build_cifar(images: mtf.Tensor, **config: Any) -> mtf.Tensor:
     """The network for CIFAR-10, 32 x 32 x 3: 2 x (60, 120, 240, 480), max pools, 256, 10; `config` changes `CIFAR`."""
     return build(images, dataclasses.replace(CIFAR, **config))

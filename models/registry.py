@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from models import alexnet, cosmoflow, lenet, marques, paper, resnet, unet3d, vgg
-from models.tasks import Classification, Regression, Segmentation, Task
+from mtf_hetero import mtf
+from mtf_hetero.models import alexnet, cosmoflow, lenet, marques, paper, resnet, unet3d, vgg
+from mtf_hetero.models.train.tasks import Classification, Regression, Segmentation, Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +23,11 @@ class Model:
         channels); others may do.
       classes: number of classes, or of targets, that the network was made for.
       parameters: number of trainable parameters for these.
-      task: what the network tells of each example.
+      task: what the network predicts for each example.
       recomputes: whether `build` takes `recompute`, the stages that the backward pass computes again.
     """
 
-    build: Callable[..., Any]
+    build: Callable[..., mtf.Tensor]
     image_shape: tuple[int, ...]
     classes: int
     parameters: int
@@ -39,11 +40,11 @@ class Model:
         return len(self.image_shape) == 4
 
 
-def _same_in_training(build: Callable[..., Any]) -> Callable[..., Any]:
+def _same_in_training(build: Callable[..., mtf.Tensor]) -> Callable[..., mtf.Tensor]:
     """A builder that takes `training`, for a network without dropout and batch norm."""
 
     @functools.wraps(build)
-    def built(images: Any, *, training: bool = False, **config: Any) -> Any:
+    def built(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
         del training
         return build(images, **config)
 
@@ -51,12 +52,12 @@ def _same_in_training(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cosmoflow(
-    build: Callable[..., Any], parameters: int, edge: int = 128, channels: int = 4, targets: int = 4
+    build: Callable[..., mtf.Tensor], parameters: int, edge: int = 128, channels: int = 4, targets: int = 4
 ) -> Model:
     return Model(build, (edge, edge, edge, channels), targets, parameters, Regression, recomputes=True)
 
 
-def _unet3d(build: Callable[..., Any], parameters: int) -> Model:
+def _unet3d(build: Callable[..., mtf.Tensor], parameters: int) -> Model:
     return Model(build, (64, 64, 64, 1), 3, parameters, Segmentation, recomputes=True)
 
 

@@ -12,8 +12,8 @@ of 32, a 3 x 3 convolution of stride 1.
 import dataclasses
 from typing import Any
 
-from models import layers
 from mtf_hetero import mtf
+from mtf_hetero.models import layers
 
 _EXPANSION = 4  # of the filters, by a bottleneck
 
@@ -55,7 +55,7 @@ RESNET34 = Config((3, 4, 6, 3))
 RESNET50 = Config((3, 4, 6, 3), bottleneck=True)
 
 
-def _block(x: Any, filters: int, stride: int, *, bottleneck: bool, name: str, training: bool) -> Any:
+def _block(x: mtf.Tensor, filters: int, stride: int, *, bottleneck: bool, name: str, training: bool) -> mtf.Tensor:
     """A block; x and the result are [batch, height, width, channels]."""
     plan = [(3, stride, filters), (3, 1, filters)]
     if bottleneck:
@@ -74,7 +74,7 @@ def _block(x: Any, filters: int, stride: int, *, bottleneck: bool, name: str, tr
     return mtf.relu(x + mtf.reshape(shortcut, x.shape))
 
 
-def build(images: Any, config: Config, *, training: bool = False) -> Any:
+def build(images: mtf.Tensor, config: Config, *, training: bool = False) -> mtf.Tensor:
     """Builds a network of this family.
 
     Args:
@@ -104,16 +104,16 @@ def build(images: Any, config: Config, *, training: bool = False) -> Any:
     return layers.classifier(x, (), config.classes, batch=batch, rounds=config.dense_rounds, last="dense")
 
 
-def build_resnet18(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build_resnet18(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """2 basic blocks in each of 4 stages; `config` changes `RESNET18`."""
     return build(images, dataclasses.replace(RESNET18, **config), training=training)
 
 
-def build_resnet34(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build_resnet34(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """3, 4, 6 and 3 basic blocks; `config` changes `RESNET34`."""
     return build(images, dataclasses.replace(RESNET34, **config), training=training)
 
 
-def build_resnet50(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build_resnet50(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """3, 4, 6 and 3 bottlenecks; `config` changes `RESNET50`."""
     return build(images, dataclasses.replace(RESNET50, **config), training=training)

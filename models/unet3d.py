@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import mtf_hetero.layers
-from models import volume_layers
-from models.layers import rename_last
 from mtf_hetero import mtf
+from mtf_hetero.models import volume_layers
+from mtf_hetero.models.layers import rename_last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ UNET3D = Config()
 SMALL = Config(down=((8, 8), (16, 16)), bottom=(32, 32), up=((8, 8), (16, 16)))
 
 
-def build(volumes: Any, *, training: bool = False, **config: Any) -> Any:
+def build(volumes: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Builds the network; `config` changes `UNET3D`.
 
     Args:
@@ -80,12 +80,12 @@ def build(volumes: Any, *, training: bool = False, **config: Any) -> Any:
     return _build(volumes, dataclasses.replace(UNET3D, **config), training=training)
 
 
-def build_small(volumes: Any, *, training: bool = False, **config: Any) -> Any:
+def build_small(volumes: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Builds the small network, of two levels; otherwise as `build`. `config` changes `SMALL`."""
     return _build(volumes, dataclasses.replace(SMALL, **config), training=training)
 
 
-def _build(volumes: Any, network: Config, *, training: bool) -> Any:
+def _build(volumes: mtf.Tensor, network: Config, *, training: bool) -> mtf.Tensor:
     volume_layers.check_volumes(volumes)
     factor = 2 ** len(network.down)
     if any(extent % factor for extent in volume_layers.extents(volumes)):
@@ -100,7 +100,7 @@ def _build(volumes: Any, network: Config, *, training: bool) -> Any:
             mtf_hetero.layers.batch_norm, training=training, momentum=network.momentum, per=network.per
         )
 
-    def stage(function: Any, name: str, filters: Sequence[int], *inputs: Any) -> Any:
+    def stage(function: Any, name: str, filters: Sequence[int], *inputs: mtf.Tensor) -> mtf.Tensor:
         bound = functools.partial(function, name=name, filters=filters, normalise=normalise)
         return volume_layers.recomputed(bound, *inputs) if name in again else bound(*inputs)
 
@@ -116,7 +116,7 @@ def _build(volumes: Any, network: Config, *, training: bool) -> Any:
     return rename_last(x, *volumes.shape.dimension_names[-4:-1], "classes")
 
 
-def _twice(x: Any, *, filters: Sequence[int], name: str, normalise: Any) -> Any:
+def _twice(x: mtf.Tensor, *, filters: Sequence[int], name: str, normalise: Any) -> mtf.Tensor:
     """Two convolutions, NAME/conv1 and NAME/conv2."""
     for number, count in enumerate(filters, 1):
         x = volume_layers.conv3d(
@@ -125,12 +125,14 @@ def _twice(x: Any, *, filters: Sequence[int], name: str, normalise: Any) -> Any:
     return x
 
 
-def _up(x: Any, skip: Any, *, level: int, filters: Sequence[int], name: str, normalise: Any) -> Any:
+def _up(
+    x: mtf.Tensor, skip: mtf.Tensor, *, level: int, filters: Sequence[int], name: str, normalise: Any
+) -> mtf.Tensor:
     """The transposed convolution, what the level down had beside it, and two convolutions."""
     x = volume_layers.conv3d_transpose(x, x.shape.dims[-1].size, name=f"transpose{level}")
     return _twice(_beside(x, skip, name=name), filters=filters, name=name, normalise=normalise)
 
 
-def _beside(x: Any, skip: Any, *, name: str) -> Any:
+def _beside(x: mtf.Tensor, skip: mtf.Tensor, *, name: str) -> mtf.Tensor:
     """The channels of two volumes of one size: [batch, NAME/depth, NAME/height, NAME/width, NAME/both]."""
     return mtf.concat([volume_layers.entered(part, name, "both") for part in (x, skip)], f"{name}/both")

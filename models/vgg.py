@@ -7,8 +7,8 @@ where the paper's, for 224 x 224, begins at 25,088. Its units are the paper's 40
 import dataclasses
 from typing import Any
 
-from models import layers
 from mtf_hetero import mtf
+from mtf_hetero.models import layers
 
 _FILTERS = (64, 128, 256, 512, 512)
 
@@ -44,7 +44,7 @@ VGG16 = Config(_stages(2, 2, 3, 3, 3))
 VGG19 = Config(_stages(2, 2, 4, 4, 4))
 
 
-def build(images: Any, config: Config, *, training: bool = False) -> Any:
+def build(images: mtf.Tensor, config: Config, *, training: bool = False) -> mtf.Tensor:
     """Builds a network of this family.
 
     Args:
@@ -69,28 +69,28 @@ def build(images: Any, config: Config, *, training: bool = False) -> Any:
                 x = layers.conv2d(x, filters, size=3, name=name, use_bias=True)
         x = layers.pool2d(x, mtf.layers.max_pool2d, name=f"pool{stage}")
 
-    def drop(y: Any, number: int) -> Any:
+    def drop(y: mtf.Tensor, number: int) -> mtf.Tensor:
         return mtf.dropout(y, is_training=training, rate=config.dropout, name=f"dropout{number}")
 
     batch = images.shape.dims[:-3]
     return layers.classifier(x, config.head, config.classes, batch=batch, drop=drop, rounds=config.dense_rounds)
 
 
-def build_vgg11(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build_vgg11(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Configuration A, 8 convolutions; `config` changes `VGG11`."""
     return build(images, dataclasses.replace(VGG11, **config), training=training)
 
 
-def build_vgg13(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build_vgg13(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Configuration B, 10 convolutions; `config` changes `VGG13`."""
     return build(images, dataclasses.replace(VGG13, **config), training=training)
 
 
-def build_vgg16(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build_vgg16(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Configuration D, 13 convolutions; `config` changes `VGG16`."""
     return build(images, dataclasses.replace(VGG16, **config), training=training)
 
 
-def build_vgg19(images: Any, *, training: bool = False, **config: Any) -> Any:
+def build_vgg19(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
     """Configuration E, 16 convolutions; `config` changes `VGG19`."""
     return build(images, dataclasses.replace(VGG19, **config), training=training)

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mtf_hetero.layers
-from models.layers import rename_last
 from mtf_hetero import mtf, tf
+from mtf_hetero.models.layers import rename_last
 
 Initializer = Callable[[int, int], Any]  # from the numbers of inputs and outputs of a unit
 SPATIAL = ("depth", "height", "width")
 ALL = "all"  # every stage of a network
 
 
-def check_volumes(volumes: Any) -> None:
+def check_volumes(volumes: mtf.Tensor) -> None:
     """Raises ValueError unless volumes are [batch, depth, height, width, channels] of a floating-point dtype."""
     if volumes.shape.ndims < 5 or not volumes.dtype.is_floating:
         raise ValueError(
@@ -27,7 +27,7 @@ def check_volumes(volumes: Any) -> None:
         )
 
 
-def extents(x: Any) -> tuple[int, ...]:
+def extents(x: mtf.Tensor) -> tuple[int, ...]:
     """Depth, height and width."""
     return tuple(dim.size for dim in x.shape.dims[-4:-1])
 
@@ -44,12 +44,12 @@ def he_normal(inputs: int, outputs: int) -> Any:
     return tf.truncated_normal_initializer(stddev=(2.0 / inputs) ** 0.5)
 
 
-def leaky_relu(x: Any) -> Any:
+def leaky_relu(x: mtf.Tensor) -> mtf.Tensor:
     """x where it is positive, otherwise 0.01 x."""
     return mtf.leaky_relu(x, alpha=0.01)
 
 
-def entered(x: Any, name: str, last: str = "channels") -> Any:
+def entered(x: mtf.Tensor, name: str, last: str = "channels") -> mtf.Tensor:
     """What comes into a layer, with the layer's names."""
     return rename_last(x, *(f"{name}/{dim}" for dim in SPATIAL), f"{name}/{last}")
 
@@ -66,7 +66,7 @@ def stages_to_recompute(named: Sequence[str], stages: Sequence[str]) -> frozense
     return frozenset(stages if ALL in named else named)
 
 
-def recomputed(stage: Callable[..., Any], *inputs: Any) -> Any:
+def recomputed(stage: Callable[..., Any], *inputs: mtf.Tensor) -> mtf.Tensor:
     """stage(*inputs), of which only the inputs are kept for the backward pass; that computes the rest once more.
 
     Each value is computed twice alike, so that the gradients are the same; a batch norm's averages move once. It is
@@ -81,12 +81,12 @@ def recomputed(stage: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def _gradient_of_recomputed(
-    explicit_inputs: list[Any],
-    all_inputs: list[Any],
-    forward_operations: list[Any],
-    outputs: list[Any],
-    output_grads: list[Any],
-) -> list[Any]:
+    explicit_inputs: list[mtf.Tensor],
+    all_inputs: list[mtf.Tensor],
+    forward_operations: list[mtf.Tensor],
+    outputs: list[mtf.Tensor],
+    output_grads: list[mtf.Tensor],
+) -> list[mtf.Tensor]:
     again = {x: mtf_hetero.layers.AfterOperation(x, output_grads[0]).outputs[0] for x in explicit_inputs}
     repeated = [op for op in forward_operations if not isinstance(op, mtf.Assign)]
     operations, copies = outputs[0].graph.clone_operations(repeated, again)
@@ -95,12 +95,12 @@ def _gradient_of_recomputed(
     return [mtf.zeros_like(x) if gradient is None else gradient for x, gradient in zip(all_inputs, found, strict=True)]
 
 
-def _variable_dtype(x: Any) -> Any:
+def _variable_dtype(x: mtf.Tensor) -> mtf.VariableDType:
     return mtf.VariableDType(x.dtype, x.dtype, x.dtype)
 
 
 def conv3d(
-    x: Any,
+    x: mtf.Tensor,
     filters: int,
     *,
     size: int,
@@ -108,8 +108,8 @@ def conv3d(
     name: str,
     initializer: Initializer = he_normal,
     normalise: Callable[..., Any] | None = None,
-    activation: Callable[[Any], Any] | None = None,
-) -> Any:
+    activation: Callable[[mtf.Tensor], mtf.Tensor] | None = None,
+) -> mtf.Tensor:
     """A convolution (SAME, no bias).
 
     Args:
@@ -148,7 +148,7 @@ def conv3d(
     return y if activation is None else activation(y)
 
 
-def conv3d_transpose(x: Any, filters: int, *, name: str, initializer: Initializer = he_normal) -> Any:
+def conv3d_transpose(x: mtf.Tensor, filters: int, *, name: str, initializer: Initializer = he_normal) -> mtf.Tensor:
     """A transposed convolution of 2 x 2 x 2 with stride 2 (no bias), which doubles the volume.
 
     Args:
@@ -170,22 +170,22 @@ def conv3d_transpose(x: Any, filters: int, *, name: str, initializer: Initialize
     )
 
 
-def pool3d(x: Any, *, kind: str, size: int, strides: int, padding: str | int = "VALID", name: str) -> Any:
+def pool3d(x: mtf.Tensor, *, kind: str, size: int, strides: int, padding: str | int = "VALID", name: str) -> mtf.Tensor:
     """Pools as mtf_hetero.layers.pool does: [batch, NAME/depth, NAME/height, NAME/width, NAME/channels]."""
     x = entered(x, name)
     return mtf_hetero.layers.pool(x, kind=kind, size=(size,) * 3, strides=strides, padding=padding, name=name)
 
 
 def dense(
-    x: Any,
+    x: mtf.Tensor,
     units: int,
     *,
     batch_dims: int,
     name: str,
     initializer: Initializer = glorot_uniform,
     bias: float = 0.0,
-    activation: Callable[[Any], Any] | None = None,
-) -> Any:
+    activation: Callable[[mtf.Tensor], mtf.Tensor] | None = None,
+) -> mtf.Tensor:
     """A dense layer with a bias, of volumes or of vectors. Its examples have a name of their own too.
 
     Args:
@@ -207,7 +207,7 @@ def dense(
     inputs = mtf.Shape(reduced).size
     with tf.variable_scope(name):
 
-        def variable(own: str, shape: Sequence[Any], initializer: Any) -> Any:
+        def variable(own: str, shape: Sequence[mtf.Dimension], initializer: Any) -> mtf.Tensor:
             return mtf.get_variable(x.mesh, own, mtf.Shape(shape), initializer=initializer, dtype=_variable_dtype(x))
 
         kernel = variable("kernel", [*reduced, out], initializer(inputs, units))

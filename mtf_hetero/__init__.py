@@ -7,7 +7,7 @@ that are pure arithmetic can be used, before TensorFlow is loaded or without it.
 import sys
 from typing import TYPE_CHECKING
 
-from mtf_hetero import _lazy
+from mtf_hetero._support import lazy
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import mtf, tf
@@ -42,7 +42,9 @@ __all__ = [
     "train_and_evaluate",
 ]
 
-__getattr__, __dir__ = _lazy.attach(
+__version__ = "0.1.0"
+
+__getattr__, __dir__ = lazy.attach(
     __name__,
     {
         **dict.fromkeys(__all__, "estimator"),
@@ -57,4 +59,6 @@ __getattr__, __dir__ = _lazy.attach(
 )
 
 # Whoever writes `import mtf_hetero` may go on with `import mesh_tensorflow as mtf`, which does not import by itself
-sys.meta_path.insert(0, _lazy.ImportedBy("mesh_tensorflow", "mtf_hetero._compat"))
+sys.meta_path.insert(0, lazy.ImportedBy("mesh_tensorflow", "mtf_hetero._compat"))
+_MOVED = {"mtf_hetero.checkpoints": "mtf_hetero.saver", "mtf_hetero.hooks": "mtf_hetero.estimator.hooks"}
+sys.meta_path.append(lazy.Moved(_MOVED))

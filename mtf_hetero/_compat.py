@@ -10,10 +10,12 @@ import importlib
 import importlib.util
 import sys
 import types
+import warnings
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 OLDEST_TENSORFLOW: list[int] = [2, 15]
+NEWEST_TENSORFLOW: list[int] = [2, 21]  # that the tests have run with; setup.py has both bounds too
 MESH_TENSORFLOW = "0.1.21"
 
 
@@ -25,16 +27,26 @@ def _version(package: str) -> str:
 
 
 def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> None:
-    """Raises ImportError, in one line, unless the two versions are ones that mtf_hetero supports."""
-    oldest = ".".join(str(part) for part in OLDEST_TENSORFLOW)
+    """Raises ImportError, in one line, unless the two versions are ones that mtf_hetero supports.
+
+    Warns where TensorFlow is newer than those that mtf_hetero has been tested with.
+    """
+    oldest, newest = (".".join(map(str, version)) for version in (OLDEST_TENSORFLOW, NEWEST_TENSORFLOW))
     try:
-        supported = [int(part) for part in tensorflow_version.split(".")[:2]] >= OLDEST_TENSORFLOW
+        version = [int(part) for part in tensorflow_version.split(".")[:2]]
     except ValueError:
-        supported = False
-    if not supported:
+        version = []
+    if version < OLDEST_TENSORFLOW:
         raise ImportError(
             f"TensorFlow {tensorflow_version} is too old: mtf_hetero needs {oldest} or newer; "
             f"pip install 'tensorflow>={oldest}'"
+        )
+    if version > NEWEST_TENSORFLOW:
+        warnings.warn(
+            f"TensorFlow {tensorflow_version} is newer than those that mtf_hetero is tested with, {oldest} to "
+            f"{newest}; if something fails, pip install 'tensorflow=={newest}.*'",
+            UserWarning,
+            stacklevel=1,
         )
     if mesh_tensorflow_version not in (MESH_TENSORFLOW, "none"):
         raise ImportError(
@@ -139,7 +151,11 @@ def _import() -> tuple[Any, Any]:
     return mesh_tensorflow, tf_v1
 
 
-mtf, tf = _import()
+if TYPE_CHECKING:
+    from mtf_hetero._support import dynamic as mtf
+    from mtf_hetero._support import dynamic as tf
+else:
+    mtf, tf = _import()
 
 
 def chrome_trace(step_stats: Any) -> str:

@@ -10,9 +10,8 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from mtf_hetero.layout import Layout
+from mtf_hetero.layout import Dim, Layout
 
 Interval = tuple[int, int]
 
@@ -103,14 +102,14 @@ def _sizes(box: Sequence[Interval]) -> tuple[int, ...]:
     return tuple(end - begin for begin, end in box)
 
 
-def box_of(layout: Layout, shape: Sequence[Any], pnum: int) -> list[Interval]:
+def box_of(layout: Layout, shape: Sequence[Dim], pnum: int) -> list[Interval]:
     """The slice of processor `pnum`, as (begin, end) per dimension."""
     begin = layout.slice_begin(shape, pnum)
     return [(b, b + s) for b, s in zip(begin, layout.slice_shape(shape, pnum), strict=True)]
 
 
 def _pieces(
-    layout: Layout, shape: Sequence[Any], need: Sequence[Interval], pnum: int
+    layout: Layout, shape: Sequence[Dim], need: Sequence[Interval], pnum: int
 ) -> tuple[tuple[Piece, ...], tuple[int, ...]]:
     """The pieces that make up the box `need` of a tensor, for processor `pnum`, and how many along each dimension.
 
@@ -143,7 +142,7 @@ def _pieces(
     return tuple(pieces), tuple(len(c) for c in choices)
 
 
-def plan_move(layout: Layout, old_shape: Sequence[Any], new_shape: Sequence[Any], pnum: int) -> Move:
+def plan_move(layout: Layout, old_shape: Sequence[Dim], new_shape: Sequence[Dim], pnum: int) -> Move:
     """How processor `pnum` makes its slice of a tensor of `new_shape` out of the slices of one of `old_shape`.
 
     Args:
@@ -193,7 +192,7 @@ class Window:
     size: tuple[int, ...]
 
 
-def plan_window(layout: Layout, shape: Sequence[Any], box: Sequence[Interval], pnum: int) -> Window:
+def plan_window(layout: Layout, shape: Sequence[Dim], box: Sequence[Interval], pnum: int) -> Window:
     """How processor `pnum` gets a box of a tensor: its own slice and a halo, or any other.
 
     Args:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero.blocks import Move, Piece, Window
+from mtf_hetero.cluster.devices import complete
 from mtf_hetero.partition import split_by_share
 
 # Of a tensor, up to which one processor sums for all of them: a message costs as much as some hundred kilobytes
@@ -23,7 +25,7 @@ _REDUCTIONS = {
 }
 
 
-def reduce(xs: Sequence[Any], reduction: str = "SUM") -> Any:
+def reduce(xs: Sequence[tf.Tensor], reduction: str = "SUM") -> tf.Tensor:
     """One tensor, the elementwise "SUM", "MAX" or "MIN" of tensors of one shape.
 
     Raises:
@@ -35,13 +37,13 @@ def reduce(xs: Sequence[Any], reduction: str = "SUM") -> Any:
 
 
 def allreduce(
-    xs: Sequence[Any],
+    xs: Sequence[tf.Tensor],
     devices: Sequence[str],
     reduction: str = "SUM",
     *,
     shares: Sequence[float] | None = None,
-    wire_dtype: Any = None,
-) -> list[Any]:
+    wire_dtype: tf.DType | None = None,
+) -> list[tf.Tensor]:
     """Every processor gets the reduction of all, and all get the same bits.
 
     How, follows from where the devices are, how many there are, and how much there is to send:
@@ -70,7 +72,9 @@ def allreduce(
     return _divide(xs, devices, reduction, shares or [1] * len(xs), wire_dtype)
 
 
-def _exchange(xs: Sequence[Any], devices: Sequence[str], reduction: str, wire_dtype: Any) -> list[Any]:
+def _exchange(
+    xs: Sequence[tf.Tensor], devices: Sequence[str], reduction: str, wire_dtype: tf.DType | None
+) -> list[tf.Tensor]:
     packed = _pack_all(xs, devices, wire_dtype)
     results = []
     for device in devices:
@@ -79,7 +83,9 @@ def _exchange(xs: Sequence[Any], devices: Sequence[str], reduction: str, wire_dt
     return results
 
 
-def _collect(xs: Sequence[Any], devices: Sequence[str], reduction: str, wire_dtype: Any) -> list[Any]:
+def _collect(
+    xs: Sequence[tf.Tensor], devices: Sequence[str], reduction: str, wire_dtype: tf.DType | None
+) -> list[tf.Tensor]:
     packed = _pack_all(xs[1:], devices[1:], wire_dtype)
     with tf.device(devices[0]):
         total = _pack(reduce([xs[0], *(_unpack(part, xs[0].dtype) for part in packed)], reduction), wire_dtype)
@@ -91,8 +97,12 @@ def _collect(xs: Sequence[Any], devices: Sequence[str], reduction: str, wire_dty
 
 
 def _divide(
-    xs: Sequence[Any], devices: Sequence[str], reduction: str, shares: Sequence[float], wire_dtype: Any
-) -> list[Any]:
+    xs: Sequence[tf.Tensor],
+    devices: Sequence[str],
+    reduction: str,
+    shares: Sequence[float],
+    wire_dtype: tf.DType | None,
+) -> list[tf.Tensor]:
     shape, dtype = xs[0].shape.as_list(), xs[0].dtype
     sizes = split_by_share(math.prod(shape), shares, minimum=0)
     parts = []  # of each processor, one for each other
@@ -102,7 +112,7 @@ def _divide(
     totals = []
     for number, device in enumerate(devices):
         with tf.device(device):
-            totals.append(_pack(reduce([_unpack(own[number], dtype) for own in parts], reduction), wire_dtype))
+            totals.append(_pack(reduce([_unpack(split[number], dtype) for split in parts], reduction), wire_dtype))
     results = []
     for device in devices:
         with tf.device(device):
@@ -112,20 +122,18 @@ def _divide(
 
 def share_memory(devices: Sequence[str]) -> bool:
     """Whether the devices are CPUs of one process, so that nothing has to be sent between them."""
-    specs = [tf.DeviceSpec.from_string(device) for device in devices]
-    return all((spec.device_type or "CPU") == "CPU" for spec in specs) and (
-        len({(spec.job, spec.task) for spec in specs}) == 1
-    )
+    completed = complete(devices).values()
+    return all(device.is_cpu for device in completed) and len({device.process for device in completed}) == 1
 
 
-def _pack(x: Any, wire_dtype: Any) -> Any:
+def _pack(x: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
     """A tensor as it is sent: rounded where that makes it smaller."""
     if wire_dtype is None or not x.dtype.is_floating or x.dtype.size <= wire_dtype.size:
         return x
     return tf.cast(x, wire_dtype)
 
 
-def _pack_all(xs: Sequence[Any], devices: Sequence[str], wire_dtype: Any) -> list[Any]:
+def _pack_all(xs: Sequence[tf.Tensor], devices: Sequence[str], wire_dtype: tf.DType | None) -> list[tf.Tensor]:
     packed = []
     for x, device in zip(xs, devices, strict=True):
         with tf.device(device):
@@ -133,26 +141,26 @@ def _pack_all(xs: Sequence[Any], devices: Sequence[str], wire_dtype: Any) -> lis
     return packed
 
 
-def _unpack(x: Any, dtype: Any) -> Any:
+def _unpack(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return x if x.dtype == dtype else tf.cast(x, dtype)
 
 
-def _wire_between(devices: Sequence[str], wire_dtype: Any) -> Any:
+def _wire_between(devices: Sequence[str], wire_dtype: tf.DType | None) -> tf.DType | None:
     """The type to which numbers are rounded between these devices; None where nothing is sent."""
     return None if wire_dtype is None or share_memory(devices) else wire_dtype
 
 
-def cut(x: Any, begin: Sequence[int], size: Sequence[int]) -> Any:
+def cut(x: tf.Tensor, begin: Sequence[int], size: Sequence[int]) -> tf.Tensor:
     """The box [begin, begin + size) of a tensor; the tensor itself where that is all of it."""
     return x if x.shape.rank is not None and x.shape.as_list() == list(size) else tf.slice(x, begin, size)
 
 
-def reshape(x: Any, shape: Sequence[int]) -> Any:
+def reshape(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
     """tf.reshape; the tensor itself where it has that shape."""
     return x if x.shape.as_list() == list(shape) else tf.reshape(x, shape)
 
 
-def join(pieces: Sequence[Any], grid: Sequence[int]) -> Any:
+def join(pieces: Sequence[tf.Tensor], grid: Sequence[int]) -> tf.Tensor:
     """Concatenates pieces, in row-major order over `grid`, along every dimension."""
     pieces = list(pieces)
     for axis in reversed(range(len(grid))):
@@ -162,7 +170,9 @@ def join(pieces: Sequence[Any], grid: Sequence[int]) -> Any:
     return pieces[0]
 
 
-def move(xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any], wire_dtype: Any = None) -> list[Any]:
+def move(
+    xs: Sequence[tf.Tensor], devices: Sequence[str], moves: Sequence[Move], wire_dtype: tf.DType | None = None
+) -> list[tf.Tensor]:
     """Rearranges slices as planned by `mtf_hetero.blocks`: only pieces that a processor lacks travel to it.
 
     Args:
@@ -183,7 +193,12 @@ def move(xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any], wire_d
     return results
 
 
-def fetch(xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any], wire_dtype: Any = None) -> list[Any]:
+def fetch(
+    xs: Sequence[tf.Tensor],
+    devices: Sequence[str],
+    windows: Sequence[Window | None],
+    wire_dtype: tf.DType | None = None,
+) -> list[tf.Tensor | None]:
     """Gives each processor a box of a tensor, as planned by `mtf_hetero.blocks`: a halo exchange, for instance.
 
     Args:
@@ -195,9 +210,9 @@ def fetch(xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any], wir
     Returns:
       One tensor per processor, or None.
     """
-    own = _cutter(xs, devices, None)
+    local = _cutter(xs, devices, None)
     wire_dtype = _wire_between(devices, wire_dtype)
-    sent = own if wire_dtype is None else _cutter(xs, devices, wire_dtype)
+    sent = local if wire_dtype is None else _cutter(xs, devices, wire_dtype)
     results = []
     for pnum, (x, device, window) in enumerate(zip(xs, devices, windows, strict=True)):
         y = None
@@ -206,7 +221,7 @@ def fetch(xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any], wir
                 if not window.pieces:
                     y = tf.zeros(window.size, x.dtype)
                 else:
-                    pieces = [(own if piece.source == pnum else sent)(piece) for piece in window.pieces]
+                    pieces = [(local if piece.source == pnum else sent)(piece) for piece in window.pieces]
                     y = join([_unpack(piece, x.dtype) for piece in pieces], window.grid)
                     y = tf.pad(y, window.padding) if any(map(any, window.padding)) else y
         results.append(y)
@@ -214,7 +229,11 @@ def fetch(xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any], wir
 
 
 def receive(
-    xs: Sequence[Any], devices: Sequence[str], windows: Sequence[Any], wire_dtype: Any = None, sent: Any = None
+    xs: Sequence[tf.Tensor],
+    devices: Sequence[str],
+    windows: Sequence[Window],
+    wire_dtype: tf.DType | None = None,
+    sent: Any = None,
 ) -> list[list[tuple[Any, Any]]]:
     """The pieces that each processor lacks of a box, as they come: a halo that is not joined to the slice.
 
@@ -233,30 +252,32 @@ def receive(
     sent = {} if sent is None else sent
     results = []
     for pnum, (device, window) in enumerate(zip(devices, windows, strict=True)):
-        own = []
+        lacking = []
         for piece in window.pieces:
             if piece.source != pnum:
                 key = (xs[piece.source].ref(), piece.begin, piece.size)
                 if key not in sent:
                     sent[key] = cut_out(piece)
                 with tf.device(device):
-                    own.append((piece, _unpack(sent[key], xs[0].dtype)))
-        results.append(own)
+                    lacking.append((piece, _unpack(sent[key], xs[0].dtype)))
+        results.append(lacking)
     return results
 
 
-def _reshaped(x: Any, plan: Any) -> Any:
+def _reshaped(x: tf.Tensor, plan: Move) -> tf.Tensor:
     """The last steps of a `blocks.Move`, once its pieces are joined."""
     for shape, begin, size in plan.reshapes:
         x = cut(reshape(x, shape), begin, size)
     return x
 
 
-def _cutter(xs: Sequence[Any], devices: Sequence[str], wire_dtype: Any) -> Callable[[Any], Any]:
+def _cutter(
+    xs: Sequence[tf.Tensor], devices: Sequence[str], wire_dtype: tf.DType | None
+) -> Callable[[Piece], tf.Tensor]:
     """A function that cuts a piece out where it is, as it is sent; the same piece is cut once, whoever needs it."""
 
     @functools.cache
-    def piece_of(piece: Any) -> Any:
+    def piece_of(piece: Piece) -> tf.Tensor:
         with tf.device(devices[piece.source]):
             return _pack(cut(xs[piece.source], piece.begin, piece.size), wire_dtype)
 
@@ -264,8 +285,8 @@ def _cutter(xs: Sequence[Any], devices: Sequence[str], wire_dtype: Any) -> Calla
 
 
 def reduce_scatter(
-    xs: Sequence[Any], devices: Sequence[str], moves: Sequence[Any], wire_dtype: Any = None
-) -> list[Any]:
+    xs: Sequence[tf.Tensor], devices: Sequence[str], moves: Sequence[Move | None], wire_dtype: tf.DType | None = None
+) -> list[tf.Tensor | None]:
     """Every processor gets its part of the sum of all: each cuts its addend to that part before it is sent.
 
     Args:

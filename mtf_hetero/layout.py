@@ -12,33 +12,46 @@ import math
 import numbers
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from mtf_hetero import partition
 
 Pairs = tuple[tuple[str, Any], ...]
+MeshShapeLike: TypeAlias = Any  # "rows:2;cols:3", an mtf.Shape, or (mesh axis, processors) pairs
+RulesLike: TypeAlias = Any  # "batch:rows;filters:cols", an mtf.LayoutRules, or (tensor dimension, mesh axis) pairs
+WeightsLike: TypeAlias = Any  # {mesh axis or tensor dimension: numbers}, or pairs
+
+
+class Dim(Protocol):
+    """A tensor dimension: an mtf.Dimension, or whatever else has its name and size."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
 
 
 class UnevenShapeError(ValueError):
     """One slice shape was asked for of a tensor whose slices differ from processor to processor."""
 
 
-def _pairs(text: str, *, what: str) -> list[tuple[str, str]]:
+def _pairs(text: str, *, name: str) -> list[tuple[str, str]]:
     """Parses "a:x;b:y" (any of , . ; and white space between the pairs, as in mtf)."""
     pairs = [tuple(item.split(":")) for item in re.sub("[,.;]", " ", text).split()]
     for pair in pairs:
         if len(pair) != 2 or not all(pair):
             raise ValueError(
-                f"{what} {text!r}: {':'.join(pair)!r} is not a pair; "
+                f"{name} {text!r}: {':'.join(pair)!r} is not a pair; "
                 "write name:value pairs with one of , . ; or a space between them"
             )
     return [(name, value) for name, value in pairs]
 
 
-def convert_to_mesh_shape(x: Any) -> tuple[tuple[str, int], ...]:
+def convert_to_mesh_shape(x: MeshShapeLike) -> tuple[tuple[str, int], ...]:
     """Converts "all:3", an mtf.Shape or (name, size) pairs to a tuple of (mesh axis, number of processors)."""
     if isinstance(x, str):
-        pairs = _pairs(x, what="mesh shape")
+        pairs = _pairs(x, name="mesh shape")
         for name, size in pairs:
             if not (size.isascii() and size.isdigit()):
                 raise ValueError(f"mesh shape {x!r}: the size of axis {name!r} must be a whole number, got {size!r}")
@@ -53,10 +66,10 @@ def convert_to_mesh_shape(x: Any) -> tuple[tuple[str, int], ...]:
     return axes
 
 
-def convert_to_rules(x: Any) -> tuple[tuple[str, str], ...]:
+def convert_to_rules(x: RulesLike) -> tuple[tuple[str, str], ...]:
     """Converts "filters:all;batch:rows", an mtf.LayoutRules or (dimension, axis) pairs to a sorted tuple of pairs."""
     if isinstance(x, str):
-        x = _pairs(x, what="layout")
+        x = _pairs(x, name="layout")
     elif isinstance(x, Mapping):
         x = x.items()
     elif hasattr(x, "_pairs"):  # mtf.LayoutRules has no public accessor
@@ -92,10 +105,10 @@ class Layout:
       (42, 15, 3)
     """
 
-    mesh_shape: Any
-    rules: Any
-    shares: Any = ()
-    sizes: Any = ()
+    mesh_shape: MeshShapeLike
+    rules: RulesLike
+    shares: WeightsLike = ()
+    sizes: WeightsLike = ()
 
     def __post_init__(self) -> None:
         set_field = functools.partial(object.__setattr__, self)

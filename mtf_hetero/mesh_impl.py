@@ -5,7 +5,7 @@ from typing import Any
 
 from mtf_hetero import collectives, variables
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.layout import Layout, UnevenShapeError
+from mtf_hetero.layout import Layout, MeshShapeLike, RulesLike, UnevenShapeError
 
 _STATELESS = {
     tf.random.uniform: tf.random.stateless_uniform,
@@ -38,12 +38,12 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
 
     def __init__(
         self,
-        shape: Any,
-        layout: Any,
+        shape: MeshShapeLike,
+        layout: RulesLike,
         devices: Sequence[str],
         shares: Mapping[str, Sequence[float]] | None = None,
         sizes: Mapping[str, Sequence[int]] | None = None,
-        wire_dtype: Any = None,
+        wire_dtype: tf.DType | None = None,
     ) -> None:
         self.layout = Layout(shape, layout, shares or (), sizes or ())
         if isinstance(devices, str) or len(devices) != self.layout.size:
@@ -59,16 +59,18 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         super().__init__(mtf.Shape(self.layout.mesh_shape), mtf.LayoutRules(self.layout.rules), list(devices))
 
     @classmethod
-    def from_layout(cls, layout: Layout, devices: Sequence[str], wire_dtype: Any = None) -> "UnevenMeshImpl":
+    def from_layout(
+        cls, layout: Layout, devices: Sequence[str], wire_dtype: tf.DType | None = None
+    ) -> "UnevenMeshImpl":
         """An implementation of the mesh that `layout` describes."""
         return cls(layout.mesh_shape, layout.rules, devices, dict(layout.shares), dict(layout.sizes), wire_dtype)
 
-    def tensor_layout(self, arg: Any) -> Any:
+    def tensor_layout(self, arg: mtf.Tensor | mtf.Shape) -> mtf.TensorLayout:
         shape = arg.shape if isinstance(arg, mtf.Tensor) else arg
         self.layout.check(shape)
         return super().tensor_layout(shape)
 
-    def slice_shape(self, tensor_shape: Any, pnum: int | None = None) -> list[int]:
+    def slice_shape(self, tensor_shape: mtf.Shape, pnum: int | None = None) -> list[int]:
         """Shape of processor `pnum`'s slice of a tensor; without `pnum`, the shape that all slices have.
 
         Raises:
@@ -76,22 +78,22 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         """
         return self.layout.slice_shape(tensor_shape, pnum)
 
-    def slice_begin(self, tensor_shape: Any, pnum: int) -> list[int]:
+    def slice_begin(self, tensor_shape: mtf.Shape, pnum: int) -> list[int]:
         """Where processor `pnum`'s slice of a tensor begins."""
         return self.layout.slice_begin(tensor_shape, pnum)
 
-    def slice_size(self, tensor_shape: Any) -> int:
+    def slice_size(self, tensor_shape: mtf.Shape) -> int:
         """Number of elements of the largest slice."""
         return max(mtf.list_product(self.slice_shape(tensor_shape, pnum)) for pnum in range(self.size))
 
-    def laid_out_size(self, tensor_shape: Any) -> int:
+    def laid_out_size(self, tensor_shape: mtf.Shape) -> int:
         """Number of elements of all slices together."""
         return sum(mtf.list_product(self.slice_shape(tensor_shape, pnum)) for pnum in range(self.size))
 
     def allreduce(self, x: Any, mesh_axes: Sequence[int], reduction_fn_string: str) -> Any:
         shares = self._shares_within_group(mesh_axes)
 
-        def allreduce(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
+        def allreduce(xs: Sequence[tf.Tensor], devices: Sequence[str]) -> list[tf.Tensor]:
             return collectives.allreduce(xs, devices, reduction_fn_string, shares=shares, wire_dtype=self.wire_dtype)
 
         return self._collective_with_groups(x, mesh_axes, allreduce)
@@ -104,12 +106,14 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
             weights = [weight * share for weight in weights for share in shares]
         return weights
 
-    def _check_even(self, mesh_axis: int, what: str) -> None:
+    def _check_even(self, mesh_axis: int, operation: str) -> None:
         axis, count = self.layout.mesh_shape[mesh_axis]
         shares = dict(self.layout.shares).get(axis, (1,))
         sized = [dim for dim, _ in self.layout.sizes if self.layout.axis_of(dim) == mesh_axis]
         if count > 1 and (sized or len(set(shares)) > 1):
-            raise UnevenShapeError(f"{what} over mesh axis {axis!r}, which is divided unevenly, names no dimension")
+            raise UnevenShapeError(
+                f"{operation} over mesh axis {axis!r}, which is divided unevenly, names no dimension"
+            )
 
     def allsplit(self, x: Any, mesh_axis: int, split_axis: int, which: Any = None) -> Any:
         self._check_even(mesh_axis, "allsplit")
@@ -123,8 +127,8 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         self._check_even(mesh_axis, "receive")
         return super().receive(x, mesh_axis, source_pcoord)
 
-    def broadcast_impl(self, old_slices: Any, old_shape: Any, new_shape: Any) -> Any:
-        def broadcast(x: Any, pnum: int) -> Any:
+    def broadcast_impl(self, old_slices: Any, old_shape: mtf.Shape, new_shape: mtf.Shape) -> Any:
+        def broadcast(x: tf.Tensor, pnum: int) -> tf.Tensor:
             kept = [d for d in new_shape.dims if d in old_shape.dims]
             if kept != old_shape.dims:
                 x = tf.transpose(x, [old_shape.dims.index(d) for d in kept])
@@ -134,15 +138,15 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
 
         return self.slicewise(broadcast, old_slices, self.laid_out_pnum())
 
-    def make_slices(self, tf_tensor: Any, tensor_shape: Any) -> list[Any]:
+    def make_slices(self, tf_tensor: tf.Tensor, tensor_shape: mtf.Shape) -> list[tf.Tensor]:
         """Cuts a whole tensor into one slice per processor, on the device that holds it."""
         with tf.device(tf_tensor.device):
             return [self._own_slice(tf_tensor, tensor_shape, pnum) for pnum in range(self.size)]
 
-    def _own_slice(self, whole: Any, shape: Any, pnum: int) -> Any:
+    def _own_slice(self, whole: tf.Tensor, shape: mtf.Shape, pnum: int) -> tf.Tensor:
         return collectives.cut(whole, self.slice_begin(shape, pnum), self.slice_shape(shape, pnum))
 
-    def random(self, shape: Any, tf_fn: Any, kwargs: Mapping[str, Any], seed: int | None = None) -> Any:
+    def random(self, shape: mtf.Shape, tf_fn: Any, kwargs: Mapping[str, Any], seed: int | None = None) -> Any:
         """Random numbers that do not depend on the layout.
 
         One small random operation draws a seed a step; every processor makes the tensor from it and keeps its slice.
@@ -162,7 +166,7 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         with tf.device(self.devices[0]):
             step_seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32, seed=seed)
 
-        def draw(pnum: int) -> Any:
+        def draw(pnum: int) -> tf.Tensor:
             whole = _STATELESS[tf_fn](shape.to_integer_list, seed=step_seed, **kwargs)
             return self._own_slice(whole, shape, pnum)
 

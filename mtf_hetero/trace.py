@@ -11,9 +11,10 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from mtf_hetero._compat import chrome_trace, tf
+from mtf_hetero._support import files, tables
+from mtf_hetero.cluster.devices import complete
 
 RECEIVED = "RecvTensor"  # a tensor on its way from another worker, from the moment at which it was there to be sent
 TRANSFER = re.compile(rf"_?(Host)?(Send|Recv)$|{RECEIVED}")
@@ -60,12 +61,12 @@ class Event:
         return next((name for name, pattern in _CLASSES if pattern.search(self.kind)), "other")
 
 
-def run_options() -> Any:
+def run_options() -> tf.RunOptions:
     """Options of a session's run that is to be read."""
     return tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
 
 
-def read(metadata: Any) -> tuple[Event, ...]:
+def read(metadata: tf.RunMetadata) -> tuple[Event, ...]:
     """The events of a run, in order of their beginning.
 
     A GPU's are those of its kernels and copies, which the device itself has timed.
@@ -127,24 +128,19 @@ def usage(events: Sequence[Event], devices: Sequence[str] | None = None) -> dict
       events: of one step.
       devices: of the mesh, "cpu:0" or "/job:worker/task:1/device:GPU:0"; None: all that occur.
     """
-    found = sorted({event.device for event in events})
+    traced = sorted({event.device for event in events})
     if devices is not None:
-        found = [device for device in found if any(_is(device, other) for other in devices)]
+        completed = complete([*traced, *devices])
+        wanted = {completed[device] for device in devices}
+        traced = [device for device in traced if completed[device] in wanted]
     span = max((event.end_seconds for event in events), default=0.0)
     result = {}
-    for device in found:
-        own = [event for event in events if event.device == device]
-        computing = _covered(event for event in own if not TRANSFER.search(event.kind))
-        busy = _covered(event for event in own if not TRANSFER.search(event.kind) or event.kind == RECEIVED)
+    for device in traced:
+        on_device = [event for event in events if event.device == device]
+        computing = _covered(event for event in on_device if not TRANSFER.search(event.kind))
+        busy = _covered(event for event in on_device if not TRANSFER.search(event.kind) or event.kind == RECEIVED)
         result[device] = Usage(computing, busy - computing, span - busy)
     return result
-
-
-def _is(full: str, device: str) -> bool:
-    """Whether a device of a trace is the one that a user names, who may leave out parts of the name."""
-    a, b = tf.DeviceSpec.from_string(full), tf.DeviceSpec.from_string(device)
-    parts = ("job", "task", "device_type", "device_index")
-    return all(getattr(b, part) in (None, getattr(a, part)) for part in parts)
 
 
 def _covered(events: Iterable[Event]) -> float:
@@ -183,7 +179,7 @@ def table(events: Sequence[Event], devices: Sequence[str] | None = None, *, rows
     span = max((event.end_seconds for event in events), default=0.0)
     lines = [f"step of {span * 1e3:.1f} ms, busiest device over mean {imbalance(events, devices):.3f}"]
     for device, used in usage(events, devices).items():
-        own = [event for event in events if event.device == device]
+        on_device = [event for event in events if event.device == device]
         parts = (f"{name} {_share(seconds, span)}" for name, seconds in dataclasses.asdict(used).items())
         lines.append(f"\n{device}: {', '.join(parts)}")
         sections = (
@@ -192,11 +188,11 @@ def table(events: Sequence[Event], devices: Sequence[str] | None = None, *, rows
             ("layer", lambda event: event.layer),
         )
         for title, key in sections:
-            seconds = totals(own, key)
+            seconds = totals(on_device, key)
             whole = sum(seconds.values())
-            lines.append(f"  {title:28} {'ms':>9} {'share':>7}")
-            shown = list(seconds.items())[:rows]
-            lines += [f"  {name[:28]:28} {value * 1e3:9.2f} {_percent(value, whole):>7}" for name, value in shown]
+            shown = [(name[:28], f"{value * 1e3:.2f}", _percent(value, whole)) for name, value in seconds.items()]
+            cells = [(title, "ms", "share"), *shown[:rows]]
+            lines += tables.lines(cells, "<>>", gap=" ", indent="  ", least=(28, 9, 7))
     return "\n".join(lines)
 
 
@@ -226,19 +222,15 @@ class TraceHook(tf.train.SessionRunHook):
         self._steps = frozenset(steps)
         self._step = -1
 
-    def before_run(self, run_context: Any) -> Any:
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs | None:
         self._step += 1
         if self._step not in self._steps:
             return None
         return tf.train.SessionRunArgs(None, options=run_options())
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         if self._step not in self._steps:
             return
         metadata = run_values.run_metadata
-        self._dir.mkdir(parents=True, exist_ok=True)
-        chrome = chrome_trace(metadata.step_stats)
-        (self._dir / f"trace_{self._step}.json").write_text(chrome, encoding="utf-8")
-        (self._dir / f"trace_{self._step}.txt").write_text(
-            table(read(metadata), self._devices) + "\n", encoding="utf-8"
-        )
+        files.write_text(self._dir / f"trace_{self._step}.json", chrome_trace(metadata.step_stats))
+        files.write_text(self._dir / f"trace_{self._step}.txt", table(read(metadata), self._devices) + "\n")

@@ -18,11 +18,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import collectives
-from mtf_hetero._compat import tf
-from mtf_hetero.cluster import shorten
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import graphs, tables
+from mtf_hetero.cluster.devices import Device, shorten
 from mtf_hetero.partition import split_by_share
 
-CHIEF = "/job:chief/task:0/device:CPU:0"  # the training process, as mtf_hetero.cluster names it
+CHIEF = Device("chief", 0, "CPU", 0).name  # the training process, as mtf_hetero.cluster names it
 Link = tuple[str, str]
 
 _HANDLES = (tf.resource, tf.variant)
@@ -59,7 +60,9 @@ class Send:
         return collectives.share_memory([self.source, self.target])
 
 
-def sends(fetches: Any, *, graph: Any = None, feeds: Sequence[Any] = (), chief: str = CHIEF) -> tuple[Send, ...]:
+def sends(
+    fetches: Any, *, graph: mtf.Graph | None = None, feeds: Sequence[tf.Tensor] = (), chief: str = CHIEF
+) -> tuple[Send, ...]:
     """Every tensor that goes from one device to another in a step, from the graph alone.
 
     What has no device is placed as TensorFlow does: by the variable that it uses; a constant that one device alone
@@ -73,55 +76,39 @@ def sends(fetches: Any, *, graph: Any = None, feeds: Sequence[Any] = (), chief: 
       chief: the device of the session; what the name of another device leaves out is the chief's.
 
     Raises:
-      NotImplementedError: the step has a loop, whose turns the graph does not tell.
+      NotImplementedError: the step has a loop, whose turns the graph does not show.
       ValueError: the size of a tensor that is sent is not known.
     """
     chief = _full_name(chief)
     fetched, fed = tf.nest.flatten(fetches), {x.name for x in feeds}
     device_of = _placement(chief)
-    reads = [(x, device_of(op), op.name) for op in _needed(fetched, fed) for x in op.inputs]
+    operations = graphs.needed(fetched, feeds)
+    if loop := next((op for op in operations if op.type in _LOOPS), None):
+        raise NotImplementedError(f"{loop.type} {loop.name!r} is a loop; what it sends is not counted")
+    reads = [(x, device_of(op), op.name) for op in operations for x in op.inputs]
     reads += [(x, chief, "") for x in fetched if isinstance(x, tf.Tensor)]
     known = None if graph is None else {op.name for op in graph.operations}
-    found: dict[tuple[str, str], Send] = {}
+    sent: dict[tuple[str, str], Send] = {}
     for x, target, consumer in reads:
         source = chief if x.name in fed or x.op.type == "Placeholder" else device_of(x.op)
-        if source == target or (x.name, target) in found or x.dtype.base_dtype in _HANDLES:
+        if source == target or (x.name, target) in sent or x.dtype.base_dtype in _HANDLES:
             continue
         scopes = _operation(x.op.name, known), _operation(consumer, known)
-        found[x.name, target] = Send(source, target, _size_bytes(x), *scopes, x.name, tuple(x.shape.as_list()))
-    return tuple(found.values())
+        sent[x.name, target] = Send(source, target, _size_bytes(x), *scopes, x.name, tuple(x.shape.as_list()))
+    return tuple(sent.values())
 
 
 @functools.cache
 def _full_name(device: str, rest: str = CHIEF) -> str:
     """A device's name with all its parts, those that it leaves out from another name."""
-    spec, other = tf.DeviceSpec.from_string(device), tf.DeviceSpec.from_string(rest)
-    parts = [(getattr(spec, part), getattr(other, part)) for part in ("job", "task", "device_type", "device_index")]
-    job, task, kind, index = (default if part is None else part for part, default in parts)
-    return f"/job:{job}/task:{task}/device:{kind}:{index}"
+    return Device.parse(device).within(Device.parse(rest)).name
 
 
-def _needed(fetched: Sequence[Any], fed: Collection[str]) -> list[Any]:
-    """The operations that a session runs for its fetches, in the order in which they were made."""
-    tensors = [x for x in fetched if isinstance(x, tf.Tensor)]
-    stack = [x for x in fetched if not isinstance(x, tf.Tensor)] + [x.op for x in tensors if x.name not in fed]
-    names: set[str] = set()
-    while stack:
-        op = stack.pop()
-        if op.name in names:
-            continue
-        if op.type in _LOOPS:
-            raise NotImplementedError(f"{op.type} {op.name!r} is a loop; what it sends is not counted")
-        names.add(op.name)
-        stack += [x.op for x in op.inputs if x.name not in fed] + list(op.control_inputs)
-    return [op for op in fetched[0].graph.get_operations() if op.name in names] if fetched else []
-
-
-def _placement(chief: str) -> Callable[[Any], str]:
+def _placement(chief: str) -> Callable[[tf.Operation], str]:
     """A function from an operation to its device."""
 
     @functools.cache
-    def device_of(op: Any) -> str:
+    def device_of(op: tf.Operation) -> str:
         if op.device:
             return _full_name(op.device, chief)
         handles = [x for x in op.inputs if x.dtype.base_dtype == tf.resource]
@@ -130,11 +117,11 @@ def _placement(chief: str) -> Callable[[Any], str]:
         if not op.inputs and len(op.outputs) == 1:
             readers = [*op.outputs[0].consumers(), *op._control_outputs]
             if op.outputs[0].dtype.base_dtype == tf.resource:  # its readers follow it, unless they have a device
-                found = {_full_name(reader.device, chief) for reader in readers if reader.device}
+                devices = {_full_name(reader.device, chief) for reader in readers if reader.device}
             else:
-                found = {device_of(reader) for reader in readers}
-            if len(found) == 1:
-                return found.pop()
+                devices = {device_of(reader) for reader in readers}
+            if len(devices) == 1:
+                return devices.pop()
         return chief
 
     return device_of
@@ -159,7 +146,7 @@ def _operation(name: str, known: Collection[str] | None) -> str:
     return ""
 
 
-def _size_bytes(x: Any) -> int:
+def _size_bytes(x: tf.Tensor) -> int:
     if not x.shape.is_fully_defined() or x.dtype.base_dtype == tf.string:
         raise ValueError(
             f"tensor {x.name!r} is sent from one device to another, but is {x.dtype.name} of shape {x.shape}, whose "
@@ -182,7 +169,7 @@ def links(sends: Iterable[Send]) -> dict[Link, int]:
     return _add_up((send.source, send.target, send.bytes) for send in sends)
 
 
-def received(metadata: Any) -> dict[Link, int]:
+def received(metadata: tf.RunMetadata) -> dict[Link, int]:
     """{(source, target): bytes} of a traced step, the busiest first: what `links` counts in the graph.
 
     What was sent is read from the graphs that the workers ran, once TensorFlow had optimised them; the bytes from the
@@ -221,9 +208,7 @@ def _described_bytes(description: Any) -> int:
 def table(links: Mapping[Link, int]) -> str:
     """The bytes of each link, and of all, in lines of text."""
     rows = [(shorten(source), shorten(target), f"{size:,}") for (source, target), size in links.items()]
-    rows = [("from", "to", "bytes"), *rows, ("all", "", f"{sum(links.values()):,}")]
-    first, second, third = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return "\n".join(f"{source:{first}}  {target:{second}}  {size:>{third}}" for source, target, size in rows)
+    return "\n".join(tables.lines([("from", "to", "bytes"), *rows, ("all", "", f"{sum(links.values()):,}")], "<<>"))
 
 
 def allreduce_bytes(

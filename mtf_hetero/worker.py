@@ -1,9 +1,10 @@
 """A TensorFlow worker: offers this machine's devices to training runs elsewhere.
 
-    python -m mtf_hetero.worker --port=2222
+    mtf-hetero worker --port=2222
 
-serves until Ctrl-C or SIGTERM. Training processes then name it: `--workers=this-machine:2222`. It is told nothing of
-the cluster: each session brings that along. Under TF_CONFIG, or in a Slurm step, the port is known without --port.
+(or python -m mtf_hetero.worker) serves until Ctrl-C or SIGTERM. Training processes then name it:
+`--workers=this-machine:2222`. It knows nothing of the cluster: each session brings that along. Under TF_CONFIG, or in
+a Slurm step, the port is known without --port.
 
 TensorFlow's server has no authentication and listens on all network interfaces: whoever reaches its port can run code
 here. Keep it on a private network.
@@ -22,8 +23,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mtf_hetero import _command_line as command_line
+from mtf_hetero._support import command_line
 
+PROGRAM = "python -m mtf_hetero.worker"
 _MAX_CPUS = 128
 _NAMES_THE_PORT = ("TF_CONFIG", "SLURM_STEP_NUM_TASKS")  # of the environment
 _NO_PORT = "--port is missing, and neither TF_CONFIG nor Slurm gives one; write --port=2222"
@@ -31,9 +33,9 @@ _RETURNED_BYTES = 2**16  # of what is as large; gRPC receives in blocks of this 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in glibc's malloc.h
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = command_line.Parser(
-        prog="python -m mtf_hetero.worker",
+        prog=program,
         description="Offers this machine's devices to training runs elsewhere.",
         epilog="TensorFlow's server has no authentication and listens on all network interfaces.",
         allow_abbrev=False,
@@ -143,10 +145,11 @@ def _in_use(port: int) -> bool:
 
 def _devices(server: Any) -> str:
     from mtf_hetero._compat import tf
+    from mtf_hetero.cluster.devices import listed_devices
 
     with tf.Graph().as_default(), tf.Session(server.target) as session:
-        names = [device.name.rpartition("/device:")[2].lower() for device in session.list_devices()]
-    return ", ".join(sorted(name for name in names if name.startswith(("cpu", "gpu"))))
+        devices = listed_devices([device.name for device in session.list_devices()])
+    return ", ".join(sorted(device.short_name for device in devices))
 
 
 def _user() -> str:
@@ -156,9 +159,9 @@ def _user() -> str:
         return f"user {os.getuid()}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Serves as the command line says; returns the exit code."""
-    arguments = _parse(argv)
+    arguments = _parse(argv, program)
     signals = (signal.SIGINT, signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before TensorFlow's threads begin, which inherit it
     if arguments.return_memory:
@@ -185,8 +188,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 128 + number
 
 
-if __name__ == "__main__":
+def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
+    """The whole process: ends it with the exit code of `main`."""
     command_line.open_standard_streams()
-    code = main()
+    code = main(argv, program)
     sys.stdout.flush()
     os._exit(code)  # TensorFlow cannot stop a server, and may wait for its sessions
+
+
+if __name__ == "__main__":
+    run()

@@ -280,6 +280,8 @@ def check(
     dtype: Any = tf.float64,
     tolerance: float | None = None,
     reference: Result | None = None,
+    kinds: Sequence[str] = KINDS,
+    exports: bool = True,
 ) -> None:
     """Asserts that the program gives the same on every layout as on one device, whatever the kind of its inputs.
 
@@ -291,13 +293,19 @@ def check(
       dtype: of the floating-point numbers.
       tolerance: by default that of the dtype.
       reference: what is right; None: the program on one device.
+      kinds: of inputs; (MIXED,) for one run on each layout, of programs whose operations have tests of their own.
+      exports: whether all that is compared is exported too.
     """
-    reference = one_device(build, dtype) if reference is None else reference
-    for number in range(max(len(layouts), len(KINDS))):
-        layout, kind = layouts[number % len(layouts)], KINDS[number % len(KINDS)]
+    reference = one_device(build, dtype, exports=exports) if reference is None else reference
+    for number in range(max(len(layouts), len(kinds))):
+        layout, kind = layouts[number % len(layouts)], kinds[number % len(kinds)]
         with _naming(layout, kind):
-            uneven = run(build, lambda layout=layout: mesh_impl_of(layout), dtype, kind=kind)
+            uneven = run(build, lambda layout=layout: mesh_impl_of(layout), dtype, kind=kind, exports=exports)
             assert_same(reference, uneven, TOLERANCE[dtype] if tolerance is None else tolerance)
+
+
+# Of `check`, where the operations of a program have tests of their own: one run on each layout
+ONCE: dict[str, Any] = {"kinds": (MIXED,), "exports": False}
 
 
 @contextlib.contextmanager

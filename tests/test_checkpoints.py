@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 import resource
@@ -14,11 +15,12 @@ import pytest
 from estimator_oracle import line_data, line_model, line_steps, log_lines, make, step_of
 from test_estimator_uneven import estimator as uneven_estimator
 from test_estimator_uneven import input_fn as uneven_input
+from tiers import parametrize
 
-from mtf_hetero import checkpoints
+from mtf_hetero import saver as saver_lib
 from mtf_hetero._compat import tf
-from mtf_hetero.checkpoints import files
 from mtf_hetero.estimator import Estimator, ModeKeys, RunConfig
+from mtf_hetero.saver import files
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -60,8 +62,11 @@ def flip(path):
 DAMAGES = {"truncated": truncate, "emptied": empty, "deleted": pathlib.Path.unlink, "flipped": flip}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("kind", ["index", "data-00000-of-00001", "meta", "sha256"])
+@parametrize(
+    ("kind", "damage"),
+    itertools.product(["index", "data-00000-of-00001", "meta", "sha256"], DAMAGES),
+    first=[("index", "truncated"), ("data-00000-of-00001", "flipped"), ("sha256", "emptied")],
+)
 def test_the_newest_whole_checkpoint_is_resumed_from(tmp_path, log, kind, damage):
     train(tmp_path, 4)
     model = tmp_path / "model"
@@ -100,7 +105,7 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("kind", STATES)
+@parametrize("kind", STATES, first=["empty", "names"])
 def test_the_state_file_is_not_relied_upon(tmp_path, log, kind):
     train(tmp_path, 4)
     model = tmp_path / "model"
@@ -119,8 +124,11 @@ def test_the_state_file_is_not_relied_upon(tmp_path, log, kind):
     assert f"in {model} {words.get(kind, kind if ' ' in kind else f'is {kind}')}; " in line
 
 
-@pytest.mark.parametrize("state", [None, b"", b'model_checkpoint_path: "', b"\0\xff"])
-@pytest.mark.parametrize("damage", [flip, pathlib.Path.unlink])
+@parametrize(
+    ("state", "damage"),
+    itertools.product([None, b"", b'model_checkpoint_path: "', b"\0\xff"], [flip, pathlib.Path.unlink]),
+    first=[(b"\0\xff", flip)],
+)
 def test_where_none_is_whole_nothing_is_changed(tmp_path, state, damage):
     estimator = train(tmp_path, 4)
     model = tmp_path / "model"
@@ -172,7 +180,7 @@ def test_tensorflow_decides_where_its_own_saver_wrote(tmp_path, log):
     assert not (model / "model.ckpt-5.sha256").exists()
     assert make(tmp_path).get_variable_value("w") == 7.0
     flip(model / "model.ckpt-5.data-00000-of-00001")
-    assert checkpoints.find(str(model)).path == f"{model}/model.ckpt-4"
+    assert saver_lib.find(str(model)).path == f"{model}/model.ckpt-4"
     assert make(tmp_path).get_variable_value("w") == 7.0
     train(tmp_path, 6)
     assert any("model.ckpt-4: TensorFlow cannot read it: " in line for line in log)
@@ -200,7 +208,7 @@ def test_a_session_made_anew_finds_the_newest_whole_one(tmp_path, log):
     resumed = train(tmp_path, 6, hooks=[Lost()])
     assert resumed.get_variable_value("w") == pytest.approx(line_steps(line_steps(0.0, 2), 4), rel=1e-5)
     assert sum("passed over for model.ckpt-2" in line for line in log) == 1
-    assert checkpoints.find(str(tmp_path / "model")).passed_over == ()
+    assert saver_lib.find(str(tmp_path / "model")).passed_over == ()
 
 
 def test_on_another_layout(tmp_path):
@@ -277,7 +285,7 @@ def test_leftovers_are_cleared_away(tmp_path):
     orphans = ["model.ckpt-4.data-00000-of-00001", "model.ckpt-6.data-00000-of-00001", "model.ckpt-6.meta"]
     for name in (*junk, *orphans):
         (model / name).write_text("x")
-    assert checkpoints.find(str(model)).path == f"{model}/model.ckpt-2"
+    assert saver_lib.find(str(model)).path == f"{model}/model.ckpt-2"
     train(tmp_path, 3)
     left = [path.name for path in model.iterdir()]
     assert not set(left) & {*junk, *orphans, ours.name, theirs.name}
@@ -327,7 +335,7 @@ def test_killed_at_any_moment_of_a_save(tmp_path):
     assert len(runs) > 12
     steps = []
     for run in runs:
-        found = checkpoints.find(str(run / "model"))
+        found = saver_lib.find(str(run / "model"))
         assert found.passed_over == ()
         steps.append(int(str(found.path).rsplit("-", 1)[1]))
     assert steps == sorted(steps) and set(steps) == {2, 3}
@@ -339,13 +347,13 @@ def test_killed_at_any_moment_of_a_save(tmp_path):
         names = {path.name.split(".")[1] for path in model.glob("model.ckpt-*")}
         assert {"ckpt-3", "ckpt-4"} <= names and len(names) <= 3
         for name in names:
-            assert checkpoints.find_damage(str(model / f"model.{name}")) is None
+            assert saver_lib.find_damage(str(model / f"model.{name}")) is None
 
 
 HOLDS = """
 import sys
-from mtf_hetero import checkpoints
-with checkpoints.run_lock(sys.argv[1]):
+from mtf_hetero import saver as saver_lib
+with saver_lib.run_lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -383,7 +391,7 @@ def test_a_thread_may_take_the_lock_again(tmp_path):
             errors.append(str(error))
 
     thread = threading.Thread(target=other)
-    with checkpoints.run_lock(str(tmp_path / "model")):
+    with saver_lib.run_lock(str(tmp_path / "model")):
         thread.start()
         thread.join()
         train(tmp_path, 2)
@@ -422,7 +430,7 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_saved(tmp_path, small_files):
     model = tmp_path / "model"
     before = snapshot(model)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    with pytest.raises(checkpoints.WriteError, match=f"^cannot save {model}/model.ckpt-4: File too large$"):
+    with pytest.raises(saver_lib.WriteError, match=f"^cannot save {model}/model.ckpt-4: File too large$"):
         estimator.train(line_data, max_steps=6)
     assert snapshot(model) == before
     small_files()
@@ -433,11 +441,11 @@ def test_a_disk_that_is_full_when_summaries_are_written(tmp_path, small_files, c
     estimator = make(
         tmp_path, large_model, {"size": 1, "summaries": 40}, save_checkpoints_secs=None, save_summary_steps=1
     )
-    with pytest.raises(checkpoints.WriteError, match=f"^cannot write to {tmp_path}/model: File too large$"):
+    with pytest.raises(saver_lib.WriteError, match=f"^cannot write to {tmp_path}/model: File too large$"):
         estimator.train(line_data, steps=200)
     small_files()
     assert "Traceback" not in capfd.readouterr().err
-    assert checkpoints.find(str(tmp_path / "model")).passed_over == ()
+    assert saver_lib.find(str(tmp_path / "model")).passed_over == ()
     assert estimator.train(line_data, steps=2)
 
 

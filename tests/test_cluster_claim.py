@@ -8,9 +8,11 @@ import sys
 import time
 
 import pytest
+from tiers import on_workers
 
-from mtf_hetero import _cluster_claim, _cluster_session, tf
-from mtf_hetero.cluster import LocalCluster, WaitingSessionCreator, WorkerClaim, WorkerHeldError
+from mtf_hetero import tf
+from mtf_hetero.cluster import LocalCluster, WaitingSessionCreator, WorkerClaim, WorkerHeldError, claim
+from mtf_hetero.cluster import session as cluster_session
 
 HOLDER = """
 import sys, time
@@ -21,16 +23,9 @@ with WorkerClaim(sys.argv[1:]):
 """
 
 
-@pytest.fixture(scope="module")
-def local():
-    cluster = LocalCluster("0.5,0.5", report=lambda line: None)
-    with cluster:
-        yield cluster
-
-
 def holder_of(address):
     """Who has a worker, as another process that wants it is told; "" where it is free."""
-    holding = _cluster_claim._Holding(address)
+    holding = claim._Holding(address)
     who = holding.take()
     if not who:
         holding.release()
@@ -59,66 +54,76 @@ def hold(addresses):
     return process
 
 
-def test_the_second_is_told_who_holds_it_and_a_dead_holder_frees_it(local):
-    with hold(local.addresses) as process:
+@on_workers
+def test_the_second_is_told_who_holds_it_and_a_dead_holder_frees_it(workers):
+    addresses = workers.addresses[:2]
+    with hold(addresses) as process:
         try:
-            message = (
-                rf"^worker 0 \({local.addresses[0]}\) belongs to another training: pid {process.pid} on \S+, since "
-            )
-            with pytest.raises(WorkerHeldError, match=message) as caught, WorkerClaim(local.addresses):
+            message = rf"^worker 0 \({addresses[0]}\) belongs to another training: pid {process.pid} on \S+, since "
+            with pytest.raises(WorkerHeldError, match=message) as caught, WorkerClaim(addresses):
                 pass
             assert re.search(
                 r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S*, worker 1 .*; wait until it has", str(caught.value)
             )
             process.send_signal(signal.SIGSTOP)
-            assert f"pid {process.pid} " in holder_of(local.addresses[1])
+            assert f"pid {process.pid} " in holder_of(addresses[1])
         finally:
             process.kill()
-    await_free(local.addresses[0])
-    with WorkerClaim(local.addresses):
-        assert f"pid {os.getpid()} " in holder_of(local.addresses[1])
+    await_free(addresses[0])
+    with WorkerClaim(addresses):
+        assert f"pid {os.getpid()} " in holder_of(addresses[1])
 
 
-def test_an_orderly_end_frees_it(local):
-    with hold(local.addresses[:1]) as process:
-        assert f"pid {process.pid} " in holder_of(local.addresses[0])
-        assert holder_of(local.addresses[1]) == ""
+@pytest.mark.full
+@on_workers
+def test_an_orderly_end_frees_it(workers):
+    first, second, _ = workers.addresses
+    with hold([first]) as process:
+        assert f"pid {process.pid} " in holder_of(first)
+        assert holder_of(second) == ""
         process.communicate("\n", timeout=60)
     assert process.returncode == 0
-    assert holder_of(local.addresses[0]) == ""
+    assert holder_of(first) == ""
 
 
-def test_a_claim_within_another_is_harmless(local):
-    with WorkerClaim({1: local.addresses[1]}):
-        with WorkerClaim(local.addresses):
+@on_workers
+def test_a_claim_within_another_is_harmless(workers):
+    first, second, _ = workers.addresses
+    with WorkerClaim({1: second}):
+        with WorkerClaim([first, second]):
             pass
-        assert f"pid {os.getpid()} " in holder_of(local.addresses[1])
-        assert holder_of(local.addresses[0]) == ""
-    assert holder_of(local.addresses[1]) == ""
+        assert f"pid {os.getpid()} " in holder_of(second)
+        assert holder_of(first) == ""
+    assert holder_of(second) == ""
 
 
-def test_what_was_taken_is_given_back_where_another_is_held(local):
-    with hold(local.addresses[1:]) as process:
-        with pytest.raises(WorkerHeldError, match="^worker 1 "), WorkerClaim(local.addresses):
+@on_workers
+@pytest.mark.full
+def test_what_was_taken_is_given_back_where_another_is_held(workers):
+    first, second, _ = workers.addresses
+    with hold([second]) as process:
+        with pytest.raises(WorkerHeldError, match="^worker 1 "), WorkerClaim([first, second]):
             pass
-        assert holder_of(local.addresses[0]) == ""
+        assert holder_of(first) == ""
         process.communicate("\n", timeout=60)
 
 
-def test_a_worker_that_was_started_anew_is_taken_again(local):
-    address = local.addresses[0]
-    with WorkerClaim([address]):
+@pytest.mark.full
+def test_a_worker_that_was_started_anew_is_taken_again():
+    local = LocalCluster("0.5", report=lambda line: None)
+    with local, WorkerClaim(local.addresses):
+        (address,) = local.addresses
         before = holder_of(address)
         local.restart(0)
-        assert _cluster_claim.renew([address]) == {}
+        assert claim.renew([address]) == {}
         assert holder_of(address) == before
         local.restart(0)
         with hold([address]) as process:  # which was faster
-            assert f"pid {process.pid} " in _cluster_claim.renew({0: address})[0]
+            assert f"pid {process.pid} " in claim.renew({0: address})[0]
             process.communicate("\n", timeout=60)
-        assert _cluster_claim.renew([address]) == {}
+        assert claim.renew([address]) == {}
     assert holder_of(address) == ""
-    assert _cluster_claim.renew([address]) == {}  # nothing is claimed
+    assert claim.renew([address]) == {}  # nothing is claimed
 
 
 class _Session:
@@ -135,9 +140,9 @@ class _Session:
 def test_training_waits_for_a_worker_that_another_has_taken(monkeypatch):
     answers = [{2: "pid 7 on there"}, {2: "pid 7 on there"}, {}]
     said = []
-    monkeypatch.setattr(_cluster_claim, "renew", lambda workers: answers.pop(0))
-    monkeypatch.setattr(_cluster_session, "ask_all", lambda workers, timeout_seconds: {})
-    monkeypatch.setattr(_cluster_session, "_HELD_SECONDS", 0.01)
+    monkeypatch.setattr(claim, "renew", lambda workers: answers.pop(0))
+    monkeypatch.setattr(cluster_session, "ask_all", lambda workers, timeout_seconds: {})
+    monkeypatch.setattr(cluster_session, "_HELD_SECONDS", 0.01)
     monkeypatch.setattr(tf.logging, "warning", lambda text, *values: said.append(text % values))
     session = WaitingSessionCreator(_Session(), {2: "there:1"}).create_session()
     assert said == [

@@ -1,17 +1,45 @@
 """The versions that are supported, what is said of others, and what mesh-tensorflow finds in a newer TensorFlow."""
 
 import importlib
+import pathlib
 import sys
+import warnings
 
 import pytest
 
 import mtf_hetero
 from mtf_hetero import _compat, mtf
+from mtf_hetero._support import command_line
 
 
-@pytest.mark.parametrize("version", ["2.15.0", "2.21.0", "2.22.0-rc1", "3.0.0"])
+@pytest.mark.parametrize("version", ["2.15.0", "2.21.0", "2.21.3"])
 def test_supported_versions(version):
     _compat.check_versions(version, "0.1.21")
+
+
+@pytest.mark.parametrize("version", ["2.22.0-rc1", "2.100.0", "3.0.0"])
+def test_a_version_that_is_newer_than_tested_ones(version):
+    message = f"^TensorFlow {version} is newer than those that mtf_hetero is tested with, 2.15 to 2.21; if something"
+    with pytest.warns(UserWarning, match=message):
+        _compat.check_versions(version, "0.1.21")
+
+
+def test_a_program_shows_the_warning_in_one_line(capfd):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        with command_line.stderr_held_back():
+            warnings.warn("of somebody else", UserWarning, stacklevel=1)
+            _compat.check_versions("2.22.0", "0.1.21")
+    assert [str(warning.message) for warning in caught] == ["of somebody else"]
+    err = capfd.readouterr().err
+    assert err.startswith("warning: TensorFlow 2.22.0 is newer than") and err.count("\n") == 1
+
+
+def test_an_install_has_the_same_bounds():
+    setup = (pathlib.Path(__file__).parents[1] / "setup.py").read_text(encoding="utf-8")
+    (oldest_major, oldest), (newest_major, newest) = _compat.OLDEST_TENSORFLOW, _compat.NEWEST_TENSORFLOW
+    assert f'"tensorflow>={oldest_major}.{oldest},<{newest_major}.{newest + 1}"' in setup
+    assert f'"mesh-tensorflow=={_compat.MESH_TENSORFLOW}"' in setup
 
 
 @pytest.mark.parametrize(

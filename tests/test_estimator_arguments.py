@@ -9,7 +9,7 @@ from estimator_oracle import X, line_data, line_model, make
 from mtf_hetero import estimator as estimator_lib
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator import Estimator, EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
-from mtf_hetero.hooks import ProgressHook
+from mtf_hetero.estimator.hooks import ProgressHook
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,20 @@ BAD_CALLS = {
     "input_fn": (lambda e: e.train([1]), r"input_fn is \[1\]; it must be a function"),
     "input_fn argument": (lambda e: e.train(lambda day: 1), "input_fn has an argument 'day', which nothing is passed"),
     "input_fn triple": (lambda e: e.train(lambda: (1, 2, 3)), "input_fn gives 3 values; it must give"),
-    "no loss": (lambda e: Estimator(spec_of_no_loss, "/tmp/a").train(line_data), "loss is None; mode 'train' needs it"),
-    "no labels": (lambda e: Estimator(one, "/tmp/a").train(line_data), "no argument 'labels', but input_fn gives lab"),
-    "no spec": (lambda e: Estimator(lambda features, labels: 3, "/tmp/a").train(line_data), "returned 3; it must ret"),
+    "no loss": (
+        lambda e: Estimator(spec_of_no_loss, e.model_dir).train(line_data),
+        "loss is None; mode 'train' needs it",
+    ),
+    "no labels": (
+        lambda e: Estimator(one, e.model_dir).train(line_data),
+        "no argument 'labels', but input_fn gives lab",
+    ),
+    "no spec": (
+        lambda e: Estimator(lambda features, labels: 3, e.model_dir).train(line_data),
+        "returned 3; it must ret",
+    ),
     "other mode": (
-        lambda e: Estimator(lambda features, labels: EstimatorSpec("infer", predictions=features), "/tmp/a").train(
+        lambda e: Estimator(lambda features, labels: EstimatorSpec("infer", predictions=features), e.model_dir).train(
             line_data
         ),
         "called with mode 'train' and returned a spec of mode 'infer'",

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from oracle import mesh_impl_of
+from tiers import parametrize
 
 from mtf_hetero import Estimator, EstimatorSpec, Layout, Lowering, ModeKeys, RunConfig, mtf, tf
 
@@ -68,7 +69,7 @@ def expected(tmp_path_factory):
     return middle, values(trained), trained.evaluate(one_pass), list(trained.predict(one_pass))
 
 
-@pytest.mark.parametrize("second", sorted(LAYOUTS))
+@parametrize("second", sorted(LAYOUTS), first=["batch", "four"])
 def test_train_on_three_and_go_on_on_any_other(tmp_path, expected, second):
     middle, last, metrics, predictions = expected
     first = estimator("three", tmp_path).train(input_fn, max_steps=3)

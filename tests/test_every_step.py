@@ -4,6 +4,7 @@ import numpy as np
 import oracle
 import pytest
 from oracle import check
+from tiers import parametrize
 
 from mtf_hetero import Layout, layers, mtf, tf
 
@@ -35,7 +36,7 @@ def test_gradients_do_not_grow(case):
     check(convolution(*case), OVER_THREE)
 
 
-@pytest.mark.parametrize("case", LEFT_OVER)
+@parametrize("case", LEFT_OVER, first=[(3, 2, "SAME", 7), (2, 4, "VALID", 13)])
 def test_windows_that_a_stride_does_not_divide_are_tensorflow_s(case):
     _, stride, padding, _ = case
     build = convolution(*case)

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from mtf_hetero import _files, speeds
+from mtf_hetero import speeds
+from mtf_hetero._support import files
 from mtf_hetero.speeds import Profile, TimeModel
 
 PROCESSES, TIMES = 4, 12
@@ -14,9 +15,9 @@ PROCESSES, TIMES = 4, 12
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
     path = tmp_path / "new" / "file"
-    _files.write_text(path, "one")
+    files.write_text(path, "one")
     with open(path, encoding="utf-8") as reader:
-        _files.write_text(path, "two")
+        files.write_text(path, "two")
         assert reader.read() == "one"  # of who had it open
     assert path.read_text(encoding="utf-8") == "two"
     assert os.listdir(path.parent) == ["file"]
@@ -26,14 +27,14 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
 
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    _files.write_text(path, "one")
+    files.write_text(path, "one")
 
     def fail(handle):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
-        _files.write_text(path, "two")
+        files.write_text(path, "two")
     assert path.read_text(encoding="utf-8") == "one"
     assert os.listdir(tmp_path) == ["file"]
 

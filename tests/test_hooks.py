@@ -11,10 +11,11 @@ import time
 import numpy as np
 import pytest
 from estimator_oracle import line_data, log_lines, make, step_of
+from tiers import parametrize
 
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator import EstimatorSpec
-from mtf_hetero.hooks import ProgressHook
+from mtf_hetero.estimator.hooks import ProgressHook
 
 
 @pytest.fixture(name="log")
@@ -62,11 +63,10 @@ finally:
 """
 
 
-@pytest.mark.parametrize(
-    ("signals", "code"),
-    [([signal.SIGTERM], 143), ([signal.SIGINT], -signal.SIGINT), ([signal.SIGINT, signal.SIGINT], -signal.SIGINT)],
-    ids=["SIGTERM", "SIGINT", "SIGINT_twice_in_a_stuck_step"],
-)
+TWICE = ([signal.SIGINT, signal.SIGINT], -signal.SIGINT)  # in a step that is stuck
+
+
+@parametrize(("signals", "code"), [([signal.SIGTERM], 143), ([signal.SIGINT], -signal.SIGINT), TWICE], first=[TWICE])
 def test_signals(tmp_path, signals, code):
     stuck = len(signals) > 1
     arguments = [sys.executable, "-c", SIGNAL_SCRIPT, str(tmp_path / "model"), "stuck" if stuck else "free"]

@@ -1,14 +1,28 @@
 """Names of the package are imported when they are first asked for: what needs no TensorFlow does not wait for it."""
 
+import importlib
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+from tiers import parametrize
 
 import mtf_hetero
 
-WITHOUT_TENSORFLOW = ("", "._command_line", ".blocks", ".layout", ".partition", ".speeds")
+WITHOUT_TENSORFLOW = (
+    "",
+    ".__main__",
+    "._support.command_line",
+    "._support.extras",
+    ".blocks",
+    ".cluster.guard",
+    ".layout",
+    ".models",
+    ".partition",
+    ".speeds",
+)
 
 
 def run(program):
@@ -23,34 +37,40 @@ def test_what_is_pure_loads_no_tensorflow():
     assert not {"tensorflow", "mesh_tensorflow"} & set(said.split())
 
 
-@pytest.mark.parametrize("name", mtf_hetero.__all__)
-def test_public_names_are_there(name):
-    assert getattr(mtf_hetero, name) is getattr(mtf_hetero, name)
-    assert name in dir(mtf_hetero)
+def test_public_names_are_there():
+    for name in mtf_hetero.__all__:
+        assert getattr(mtf_hetero, name) is getattr(mtf_hetero, name)
+        assert name in dir(mtf_hetero)
+
+
+MODULES = (
+    *("blocks", "cluster", "collectives", "data", "estimator", "layers", "layout", "lowering"),
+    *("mesh_impl", "partition", "profile", "saver", "variables"),
+)
+
+
+def test_modules_are_attributes():
+    for name in MODULES:
+        assert getattr(mtf_hetero, name).__name__ == f"mtf_hetero.{name}"
+        assert name in dir(mtf_hetero)
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("before", "now"),
     [
-        "blocks",
-        "cluster",
-        "collectives",
-        "estimator",
-        "hooks",
-        "layers",
-        "layout",
-        "lowering",
-        "mesh_impl",
-        "partition",
-        "saver",
-        "variables",
-        "data",
-        "profile",
+        ("mtf_hetero.checkpoints", "mtf_hetero.saver"),
+        ("mtf_hetero.hooks", "mtf_hetero.estimator.hooks"),
+        ("models.config", "mtf_hetero.models.train.config"),
+        ("models.network", "mtf_hetero.models.train.program"),
+        ("models.tasks", "mtf_hetero.models.train.tasks"),
     ],
 )
-def test_modules_are_attributes(name):
-    assert getattr(mtf_hetero, name).__name__ == f"mtf_hetero.{name}"
-    assert name in dir(mtf_hetero)
+def test_names_of_before_are_the_same_modules(before, now):
+    module = importlib.import_module(before)
+    assert module is importlib.import_module(now)
+    assert module.__name__ == now
+    parent, _, name = before.rpartition(".")
+    assert getattr(importlib.import_module(parent), name) is module
 
 
 def test_there_are_no_other_names():
@@ -72,56 +92,101 @@ def test_the_first_use_of_tensorflow_checks_its_version():
     assert said == "TensorFlow 2.14.1 is too old: mtf_hetero needs 2.15 or newer; pip install 'tensorflow>=2.15'\n"
 
 
-WORKER, DATA, PROFILE = "mtf_hetero.worker", "mtf_hetero.data", "mtf_hetero.profile"
-
-
-@pytest.mark.parametrize(
-    ("program", "flags", "message"),
-    [
-        (WORKER, ["--port=many"], "invalid int value: 'many'; see python -m mtf_hetero.worker --help"),
-        (WORKER, ["--port=70000"], "--port is 70000; it must be from 1 to 65535"),
-        (WORKER, [], "--port is missing"),
-        (WORKER, ["--port=0", "--cpus=0"], "--cpus is 0"),
-        (WORKER, ["--port=0", "--threads=-1"], "--threads is -1"),
-        (WORKER, ["--port=0", "--gpus=one"], "--gpus is 'one'; give all, none or numbers"),
-        (DATA, ["make"], "invalid choice: 'make'"),
-        (DATA, ["prepare", "imagenet", "--from=/"], "'imagenet' cannot be prepared from files"),
-        (DATA, ["simulate", "no/such/set", "--train=0"], "train is 0; it must be a whole number, 1 or more"),
-        (DATA, ["simulate", "no/such/set", "--train=1", "--cell=nan"], "cell is nan; it must be a positive length"),
-        (DATA, ["simulate", "/", "--train=1"], "/ is there already; remove it or choose another"),
-        (DATA, ["convert", "no/such/set", "--from=no.h5"], "no.h5 does not exist; give .h5, .npy"),
-        (PROFILE, ["--graph=a:b"], "one of the arguments --layout --recipe is required"),
-        (PROFILE, ["--graph=nowhere", "--layout=a:all"], "--graph is 'nowhere'; write module:function"),
-        (PROFILE, ["--graph=no_such:f", "--layout=a:all"], "cannot be imported: No module named 'no_such'"),
-        (PROFILE, ["--graph=sys:exit", "--layout=a"], "layout 'a': 'a' is not a pair"),
-        (PROFILE, ["--graph=sys:exit", "--layout=a:all", "--sizes=0"], "sizes is 0; it must be a whole number"),
-    ],
-)
-def test_wrong_flags_do_not_wait_for_tensorflow(program, flags, message):
-    """One line and exit code 2, where TensorFlow cannot even be imported."""
-    process = start(program, *flags)
-    assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
-    assert message in process.stderr
-
-
-@pytest.mark.parametrize("program", [WORKER, DATA, PROFILE])
-def test_help_does_not_wait_for_tensorflow(program):
-    process = start(program, "--help")
-    assert (process.returncode, process.stderr) == (0, "")
-    assert process.stdout.startswith(f"usage: python -m {program} ")
-
-
-def start(program, *flags):
-    code = "import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", "SLURM_STEP_NUM_TASKS")
-    }
-    return subprocess.run(
-        [sys.executable, "-c", code, program, *flags], capture_output=True, text=True, env=environment
+def test_a_version_that_is_newer_than_tested_ones_is_warned_of():
+    said = run(
+        "import sys, types, warnings\n"
+        "sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n"
+        "sys.modules['tensorflow'].__version__ = '2.22.0'\n"
+        "import mtf_hetero\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    try:\n"
+        "        mtf_hetero.tf\n"
+        "    except ImportError:\n"
+        "        pass\n"
+        "print(*[f'{warning.category.__name__}: {warning.message}' for warning in caught], sep='\\n')"
+    )
+    assert said == (
+        "UserWarning: TensorFlow 2.22.0 is newer than those that mtf_hetero is tested with, 2.15 to 2.21; "
+        "if something fails, pip install 'tensorflow==2.21.*'\n"
     )
 
 
+WORKER, DATA, PROFILE = "mtf_hetero.worker", "mtf_hetero.data", "mtf_hetero.profile"
+
+
+MISTAKES = {
+    WORKER: [
+        (["--port=many"], "invalid int value: 'many'; see python -m mtf_hetero.worker --help"),
+        (["--port=70000"], "--port is 70000; it must be from 1 to 65535"),
+        ([], "--port is missing"),
+        (["--port=0", "--cpus=0"], "--cpus is 0"),
+        (["--port=0", "--threads=-1"], "--threads is -1"),
+        (["--port=0", "--gpus=one"], "--gpus is 'one'; give all, none or numbers"),
+    ],
+    DATA: [
+        (["make"], "invalid choice: 'make'"),
+        (["prepare", "imagenet", "--from=/"], "'imagenet' cannot be prepared from files"),
+        (["simulate", "no/such/set", "--train=0"], "train is 0; it must be a whole number, 1 or more"),
+        (["simulate", "no/such/set", "--train=1", "--cell=nan"], "cell is nan; it must be a positive length"),
+        (["simulate", "/", "--train=1"], "/ is there already; remove it or choose another"),
+        (["convert", "no/such/set", "--from=no.h5"], "no.h5 does not exist; give .h5, .npy"),
+    ],
+    PROFILE: [
+        (["--graph=a:b"], "one of the arguments --layout --recipe is required"),
+        (["--graph=nowhere", "--layout=a:all"], "--graph is 'nowhere'; write module:function"),
+        (["--graph=no_such:f", "--layout=a:all"], "cannot be imported: No module named 'no_such'"),
+        (["--graph=sys:exit", "--layout=a"], "layout 'a': 'a' is not a pair"),
+        (["--graph=sys:exit", "--layout=a:all", "--sizes=0"], "sizes is 0; it must be a whole number"),
+    ],
+}
+RUN_EACH = """
+import contextlib, io, json, os, runpy, sys
+sys.modules["tensorflow"] = None
+os._exit = sys.exit  # the worker ends so
+program, each = sys.argv[1], json.loads(sys.argv[2])
+done = []
+for flags in each:
+    sys.argv = [program, *flags]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_module(program, run_name="__main__")
+            code = 0
+        except SystemExit as stop:
+            code = stop.code
+    done.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(done))
+"""
+
+
+def run_each(program, each):
+    """(exit code, stdout, stderr) of the program with each of these flags, where TensorFlow cannot be imported."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", "SLURM_STEP_NUM_TASKS")
+    }
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", "-c", RUN_EACH, program, json.dumps(each)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("program", MISTAKES)
+def test_wrong_flags_do_not_wait_for_tensorflow(program):
+    """One line and exit code 2, where TensorFlow cannot even be imported."""
+    flags = [flags for flags, _ in MISTAKES[program]]
+    for (code, out, err), (given, message) in zip(run_each(program, flags), MISTAKES[program], strict=True):
+        assert (code, out) == (2, ""), given
+        assert err.startswith("error: ") and err.count("\n") == 1, (given, err)
+        assert message in err, given
+
+
+@pytest.mark.parametrize("program", MISTAKES)
+def test_help_does_not_wait_for_tensorflow(program):
+    ((code, out, err),) = run_each(program, [["--help"]])
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: python -m {program} ")
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("program", "flags"),
     [
@@ -139,7 +204,11 @@ def test_what_tensorflow_says_at_its_start_is_held_back(program, flags, tmp_path
     assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["mesh_tensorflow", "mesh_tensorflow.ops", "mesh_tensorflow.transformer.transformer"])
+@parametrize(
+    "name",
+    ["mesh_tensorflow", "mesh_tensorflow.ops", "mesh_tensorflow.transformer.transformer"],
+    first=["mesh_tensorflow.transformer.transformer"],
+)
 def test_mesh_tensorflow_can_be_imported_after_the_package(name):
     said = run(
         f"import mtf_hetero, {name}, mesh_tensorflow as mtf, importlib\n"

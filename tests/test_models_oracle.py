@@ -1,17 +1,20 @@
 """The oracle over models: every model with every layout at toy size, and training curves of the paper's networks."""
 
+import collections
 import functools
 import math
 
 import numpy as np
 import pytest
-from oracle import MODEL_TOLERANCE_FLOAT32, TOLERANCE, assert_same, check, mesh_impl_of, one_device, run
+from oracle import MODEL_TOLERANCE_FLOAT32, ONCE, TOLERANCE, assert_same, check, mesh_impl_of, one_device, run
+from tiers import parametrize
 
 import mtf_hetero
-from layouts import LAYOUTS
-from models import MODELS, network
-from models.paper import CIFAR
 from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models import MODELS
+from mtf_hetero.models.paper import CIFAR
+from mtf_hetero.models.train import program as network
 
 TOY = {
     "alexnet": {"size": 8, "config": {"filters": (5, 7, 6, 5, 7), "units": (9, 7)}},
@@ -30,6 +33,20 @@ TOY = {
 TOY["vgg13"]["config"] |= {"training": True, "dropout": 0.0}
 SMALL = ("lenet", "paper_cifar", "paper_mnist")  # on every combination; the others on a few
 MESHES = {"three": ("x:3", {"x": [70, 25, 5]}), "two": ("x:2", {"x": [1, 1.7]})}
+PAIRS = {  # of the first tier, chosen so that each layout meets small and large networks, with and without shortcuts
+    "alexnet": [("hybrid", "two")],
+    "lenet": [("even", "three"), ("spatial", "two")],
+    "marques": [("batch", "three")],
+    "paper_cifar": [("filters", "three"), ("hybrid", "three")],
+    "paper_mnist": [("batch", "two"), ("even", "two")],
+    "resnet18": [("spatial", "two")],
+    "resnet34": [("batch", "two")],
+    "resnet50": [("filters", "two")],
+    "vgg11": [("even", "two")],
+    "vgg13": [("filters", "three")],
+    "vgg16": [("spatial", "two")],
+    "vgg19": [("hybrid", "two")],
+}
 
 
 def toy_graph(name, **changes):
@@ -61,14 +78,21 @@ def toy_program(name, **changes):
     return build
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name == "resnet50" else name
-        for name in sorted(MODELS)
-        if not MODELS[name].takes_volumes
-    ],
-)
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_model_on_a_layout_and_every_layout_on_models(name):
+    """In pairs: each layout with several models, of all families."""
+    check(toy_program(name), *(toy_layout(name, *choice) for choice in PAIRS[name]), **ONCE)
+
+
+def test_the_pairs_are_of_every_model_and_layout():
+    assert set(PAIRS) == {name for name in MODELS if not MODELS[name].takes_volumes}
+    tried = collections.Counter(recipe for choices in PAIRS.values() for recipe, _ in choices)
+    assert set(tried) == set(LAYOUTS)
+    assert min(tried.values()) > 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", PAIRS)
 def test_every_model_on_every_layout(name):
     choices = [(recipe, mesh) for recipe in ("batch", "even", "filters", "hybrid") for mesh in MESHES]
     if name not in SMALL:
@@ -79,26 +103,32 @@ def test_every_model_on_every_layout(name):
     check(toy_program(name), *layouts)
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_small_models_on_two_mesh_axes(name):
+@parametrize("name", SMALL, first=["lenet"])
+@parametrize(
+    ("dtype", "tolerance"),
+    [(tf.float64, None), (tf.float32, MODEL_TOLERANCE_FLOAT32)],
+    first=[(tf.float32, MODEL_TOLERANCE_FLOAT32)],
+)
+def test_small_models_on_two_mesh_axes(name, dtype, tolerance):
     filters = toy_layout(name, "filters", "two")
     batch = toy_layout(name, "batch", "two")
     rules = [(dim, "f") for dim, _ in filters.rules] + [(dim, "b") for dim, _ in batch.rules]
     layout = Layout("b:3;f:2", rules, {"b": [3, 1, 1], "f": [5, 2]})
-    check(toy_program(name), layout)
-    check(toy_program(name), layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+    check(toy_program(name), layout, dtype=dtype, tolerance=tolerance, **ONCE)
 
 
-@pytest.mark.parametrize(
+@parametrize(
     ("name", "config"),
     [("alexnet", {"pooled": (1, 2)}), ("resnet18", {}), ("resnet34", {"training": True})],
+    first=[("alexnet", {"pooled": (1, 2)})],
 )
 def test_models_on_a_split_height(name, config):
     """Windows that overlap, of convolutions and pools, and the moments of a batch that are spread over the mesh."""
     operations = toy_graph(name, **config).operations
     names = {dim.name for op in operations for x in op.outputs for dim in x.shape.dims}
     heights = [(dim, "h") for dim in names if dim.endswith("height")]
-    check(toy_program(name, **config), Layout("b:2;h:2", [("batch", "b"), *heights], {"b": [3, 2], "h": [2, 1]}))
+    layout = Layout("b:2;h:2", [("batch", "b"), *heights], {"b": [3, 2], "h": [2, 1]})
+    check(toy_program(name, **config), layout, **ONCE)
 
 
 @pytest.mark.parametrize("name", ["vgg19"])
@@ -142,7 +172,7 @@ def variables_after_steps(name, layout, steps=2):
         return slices, {name: v.shape for name, v in variables.items()}
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vgg13"])
+@parametrize("name", ["resnet18", "vgg13"], first=["vgg13"])
 def test_moving_averages_and_weights_after_training_steps_are_those_of_one_device(name):
     whole, shapes = variables_after_steps(name, Layout("x:1", ""))
     moving = [v for v in whole if "/moving_" in v]
@@ -201,7 +231,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@parametrize("optimizer", sorted(OPTIMIZERS), first=["adafactor"])
 def test_paper_cifar_follows_the_curve_of_one_device(optimizer):
     """Ten steps at 70,25,5, each loss within 1e-4, relative.
 
@@ -214,7 +244,7 @@ def test_paper_cifar_follows_the_curve_of_one_device(optimizer):
     assert len(set(expected)) == 10
 
 
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@parametrize("optimizer", sorted(OPTIMIZERS), first=["sgd"])
 def test_paper_cifar_starts_like_one_device_in_float32(optimizer):
     expected, _ = losses(one, OPTIMIZERS[optimizer], steps=2)
     actual, _ = losses(paper_shares, OPTIMIZERS[optimizer], steps=2)

@@ -2,6 +2,7 @@
 
 import pytest
 from oracle import check
+from tiers import FEW_OR_ALL
 
 from mtf_hetero import Layout, mtf, tf
 
@@ -298,10 +299,11 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.parametrize("chosen", FEW_OR_ALL)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_operation_is_the_same_on_every_layout(name):
+def test_operation_is_the_same_on_every_layout(name, chosen):
     build, rules = PROGRAMS[name]
-    check(build, *layouts(*rules))
+    check(build, *chosen(layouts(*rules)))
 
 
 FLOAT32_PROGRAMS = {  # TensorFlow lacks the float64 kernel, or mtf's layer makes float32 variables
@@ -318,12 +320,14 @@ FLOAT32_PROGRAMS = {  # TensorFlow lacks the float64 kernel, or mtf's layer make
 }
 
 
+@pytest.mark.parametrize("chosen", FEW_OR_ALL)
 @pytest.mark.parametrize("name", FLOAT32_PROGRAMS)
-def test_float32_operation_is_the_same_on_every_layout(name):
+def test_float32_operation_is_the_same_on_every_layout(name, chosen):
     build, rules = FLOAT32_PROGRAMS[name]
-    check(build, *layouts(*rules), dtype=tf.float32)
+    check(build, *chosen(layouts(*rules)), dtype=tf.float32)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["conv2d_same", "dense", "pool2d", "softmax_loss", "along", "relu"])
 def test_layer_in_float32(name):
     build, rules = PROGRAMS[name]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mtf_hetero import Layout, layers, mtf, tf
-from mtf_hetero._profile_identity import text_of
-from mtf_hetero._profile_work import read
+from mtf_hetero.profile.identity import text_of
+from mtf_hetero.profile.work import read
 
 SCALE = 2.0
 
@@ -163,6 +163,7 @@ def test_what_cannot_be_told_is_shared_with_nothing():
     assert text_of(endless) != text_of(endless)
 
 
+@pytest.mark.full
 def test_it_is_the_same_in_every_process():
     """Whatever the seed of hashes is; and no text has an address."""
     program = (

@@ -4,12 +4,17 @@ import collections
 import sys
 
 import oracle
-import pytest
 from random_programs import Program, random_layout
+from tiers import parametrize
 
 from mtf_hetero import mtf, tf
 
-CHUNKS, PER_CHUNK = 10, 20
+CHUNKS, PER_CHUNK = 40, 5
+# Of the seeds that are tested, those whose layout is refused, and how what is said begins. Legal is what no tensor of
+# the program forbids; a tensor that its gradients or its lowering make may forbid it all the same.
+REFUSED = {
+    185: "OneHotOperation 'top_k/gradients/one_hot': a tensor has dimensions 'n3', 'n2', which the layout splits over",
+}
 
 
 def refusal(seed):
@@ -33,22 +38,26 @@ def refusal(seed):
     return None
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@parametrize("chunk", range(CHUNKS), first=[0, 37])
 def test_random_programs(chunk):
-    refused = [refusal(seed) for seed in range(chunk * PER_CHUNK, (chunk + 1) * PER_CHUNK)]
-    assert sum(why is not None for why in refused) <= 1, refused
+    for seed in range(chunk * PER_CHUNK, (chunk + 1) * PER_CHUNK):
+        why = refusal(seed)
+        assert (why or "").startswith(REFUSED.get(seed, "")), f"seed {seed} is refused otherwise than it was: {why}"
+        assert (why is None) == (seed not in REFUSED), f"seed {seed} is refused: {why}"
 
 
 def main(first, last):
-    """Runs the programs of these seeds; prints how many were refused, and why."""
+    """Runs the programs of these seeds; prints those that are wrong, and how many were refused, and why."""
     refusals = collections.Counter()
     wrong = 0
-    for seed in range(first, last):
+    for number, seed in enumerate(range(first, last), 1):
         try:
             refusals[refusal(seed)] += 1
-        except AssertionError as error:
+        except Exception as error:
             wrong += 1
-            print(error, repr(error.__cause__)[:2000], flush=True)
+            print("WRONG", seed, error, repr(error.__cause__)[:2000], flush=True)
+        if number % 100 == 0:
+            print(f"{number} of {last - first}, {wrong} wrong", flush=True)
     print(f"{last - first} programs, {wrong} wrong, {sum(refusals.values()) - refusals[None]} refused")
     for why, count in refusals.most_common():
         print(count, why)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from oracle import check
 from test_blocks import reshards
+from tiers import FEW_OR_ALL
 
 from mtf_hetero import Layout, mtf
 
@@ -17,11 +18,14 @@ def rename(feed):
     return {"y": mtf.rename_dimension(x, "f0", "r0") * 2.0, "k": mtf.rename_dimension(x, "k", "n")}
 
 
-@pytest.mark.parametrize(
-    "rules", ["f0:x", "r0:x", "f0:x;r0:x", "f0:x;r0:y", "f0:x;k:y", "f0:x;n:y", "r0:y;n:x", "r0:x;f0:x;n:y"]
-)
-def test_rename(rules):
-    check(rename, Layout("x:3;y:2", rules, SHARES))
+def over(rules):
+    return [Layout("x:3;y:2", rule, SHARES) for rule in rules]
+
+
+@pytest.mark.parametrize("chosen", FEW_OR_ALL)
+def test_rename(chosen):
+    rules = ["f0:x", "r0:x", "f0:x;r0:x", "f0:x;r0:y", "f0:x;k:y", "f0:x;n:y", "r0:y;n:x", "r0:x;f0:x;n:y"]
+    check(rename, *chosen(over(rules)))
 
 
 def test_rename_moves_a_dimension_from_one_axis_to_another_on_a_square_mesh():
@@ -36,11 +40,10 @@ def flatten(feed):
     return {"flat": flat, "back": back, "whole": mtf.reshape(back, [mtf.Dimension("n", 210)])}
 
 
-@pytest.mark.parametrize(
-    "rules", ["c:x", "b:x;c:y", "c:x;k:x", "k:x", "h:y;k:x", "k:y;c2:x", "h2:x;c2:y", "b:y;n:x", "n:y", "c:x;c2:y;n:x"]
-)
-def test_flatten_and_back(rules):
-    check(flatten, Layout("x:3;y:2", rules, SHARES))
+@pytest.mark.parametrize("chosen", FEW_OR_ALL)
+def test_flatten_and_back(chosen):
+    rules = ["c:x", "b:x;c:y", "c:x;k:x", "k:x", "h:y;k:x", "k:y;c2:x", "h2:x;c2:y", "b:y;n:x", "n:y", "c:x;c2:y;n:x"]
+    check(flatten, *chosen(over(rules)))
 
 
 def outstanding_sum(feed):
@@ -58,12 +61,13 @@ def outstanding_sum(feed):
     }
 
 
-@pytest.mark.parametrize("rules", ["b:x", "b:x;scattered:x", "b:x;cut:y", "b:y;scattered:y;cut:x", "b:x;a:y"])
-def test_a_sum_that_is_outstanding(rules):
-    check(outstanding_sum, Layout("x:3;y:2", rules, SHARES))
+@pytest.mark.parametrize("chosen", FEW_OR_ALL)
+def test_a_sum_that_is_outstanding(chosen):
+    rules = ["b:x", "b:x;scattered:x", "b:x;cut:y", "b:y;scattered:y;cut:x", "b:x;a:y"]
+    check(outstanding_sum, *chosen(over(rules)))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @settings(derandomize=True, deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
 @given(reshards())
 def test_any_reshape_between_any_two_layouts(case):

@@ -2,6 +2,7 @@
 
 import pytest
 from oracle import check, one_device
+from tiers import FEW_OR_ALL
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
@@ -30,23 +31,22 @@ def program(sizes):
     return build
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        Layout("x:1", ""),
-        Layout("x:3", "b:x", sizes={"b": SIZES}),
-        Layout("x:3", "b:x;u:x", {"x": [3, 1, 2]}),
-        Layout("x:2", "rounds/b:x"),
-        Layout("x:2;y:2", "outer:x;b:y;u:y", {"y": [2, 1]}),
-        Layout("x:2;y:2", "b:x;i:y", {"x": [5, 2]}),
-        Layout("x:2", "i:x"),
-    ],
-)
+LAYOUTS = [
+    Layout("x:1", ""),
+    Layout("x:3", "b:x", sizes={"b": SIZES}),
+    Layout("x:3", "b:x;u:x", {"x": [3, 1, 2]}),
+    Layout("x:2", "rounds/b:x"),
+    Layout("x:2;y:2", "outer:x;b:y;u:y", {"y": [2, 1]}),
+    Layout("x:2;y:2", "b:x;i:y", {"x": [5, 2]}),
+    Layout("x:2", "i:x"),
+]
+
+
+@pytest.mark.parametrize("chosen", FEW_OR_ALL)
 @pytest.mark.parametrize("sizes", [(7,), SIZES, (2, 5)])
-def test_same_as_all_at_once(layout, sizes):
-    if "rounds/b" in dict(layout.rules) and min(sizes) < 2:
-        pytest.skip("a part of one cannot be split in two")
-    check(program(sizes), layout, reference=one_device(program(None)))
+def test_same_as_all_at_once(sizes, chosen):
+    tried = [layout for layout in LAYOUTS if "rounds/b" not in dict(layout.rules) or min(sizes) > 1]  # no half of one
+    check(program(sizes), *chosen(tried), reference=one_device(program(None)))
 
 
 def test_wrong_rounds():

@@ -13,12 +13,11 @@ import pytest
 from estimator_oracle import log_lines
 from test_estimator_uneven import estimator, input_fn
 from test_variables import LAYOUTS, Program, ancestors, saver_names, session_of
+from tiers import on_workers, parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf, trace
-from mtf_hetero.checkpoints import WriteError
-from mtf_hetero.cluster import LocalCluster
-from mtf_hetero.saver import Saver, SliceSaverBuilder, save_once
+from mtf_hetero.saver import Saver, SliceSaverBuilder, WriteError, save_once
 
 SAVERS = {
     "plain": lambda: tf.train.Saver(),
@@ -68,8 +67,11 @@ def test_a_checkpoint_is_what_a_plain_saver_writes(checkpoints, name):
     assert not list(pathlib.Path(paths[name]).parent.glob("*_temp*"))
 
 
-@pytest.mark.parametrize("reader", ["plain", "slices", "slices sharded"])
-@pytest.mark.parametrize("writer", ["plain", "slices", "slices once"])
+@parametrize(
+    ("writer", "reader"),
+    itertools.product(["plain", "slices", "slices once"], ["plain", "slices", "slices sharded"]),
+    first=[("plain", "slices"), ("slices once", "plain")],
+)
 def test_every_layout_restores_it(checkpoints, writer, reader):
     paths, values = checkpoints
     for layout in LAYOUTS.values():
@@ -93,8 +95,9 @@ def read_of(x):
     return x.op
 
 
-@pytest.mark.parametrize("group_bytes", [1, 100, 2**24])
-@pytest.mark.parametrize("layout", ["three", "six"])
+@parametrize(
+    ("layout", "group_bytes"), itertools.product(["three", "six"], [1, 100, 2**24]), first=[("six", 1), ("three", 100)]
+)
 def test_no_operation_takes_two_slices_of_a_variable(layout, group_bytes):
     layout = LAYOUTS[layout]
     with tf.Graph().as_default() as graph:
@@ -199,6 +202,7 @@ def test_a_checkpoint_is_written_once(tmp_path, monkeypatch, make):
             saver.save(session, str(tmp_path / "none" / "model"))
 
 
+@pytest.mark.full
 def test_killed_while_it_saves(tmp_path):
     root = pathlib.Path(__file__).parents[1]
     process = subprocess.Popen(
@@ -236,9 +240,10 @@ def test_the_estimator_saves_so(tmp_path):
     estimator("four", tmp_path).train(input_fn, max_steps=3)
 
 
-def test_workers_send_their_slices_to_the_chief_which_alone_writes(tmp_path):
-    layout = Layout("x:2", "f:x", {"x": [2, 1]})
-    with LocalCluster([1.0, 1.0], report=lambda line: None) as cluster, tf.Graph().as_default():
+@on_workers
+def test_workers_send_their_slices_to_the_chief_which_alone_writes(tmp_path, workers):
+    layout, cluster = Layout("x:3", "f:x", {"x": [2, 1, 1]}), workers.cluster
+    with tf.Graph().as_default():
         graph = mtf.Graph()
         mesh = mtf.Mesh(graph, "mesh")
         shape = mtf.Shape([mtf.Dimension("c", 7), mtf.Dimension("f", 11)])
@@ -265,5 +270,5 @@ def test_workers_send_their_slices_to_the_chief_which_alone_writes(tmp_path):
             np.testing.assert_array_equal(session.run(value), expected)
     assert_equal(read(path), {"w": expected})
     events = [e for e in trace.read(metadata) if e.kind in ("SaveV2", "MergeV2Checkpoints")]
-    assert [e.kind for e in events] == ["SaveV2", "SaveV2", "MergeV2Checkpoints"]
+    assert [e.kind for e in events] == ["SaveV2", "SaveV2", "SaveV2", "MergeV2Checkpoints"]
     assert not any("job:worker" in e.device for e in events)

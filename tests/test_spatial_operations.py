@@ -7,7 +7,8 @@ import itertools
 
 import numpy as np
 import pytest
-from oracle import Feed, check, mesh_impl_of, one_device
+from oracle import ONCE, Feed, check, mesh_impl_of, one_device
+from tiers import ONCE_OR_ALL_KINDS, parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
@@ -67,14 +68,16 @@ def transposed(extent):
     return build
 
 
-@pytest.mark.parametrize(("extent", "processors"), CASES)
-def test_convolutions(extent, processors):
-    check(convolutions(extent, processors), over(processors, "h:x"))
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+@parametrize(("extent", "processors"), CASES, first=[(7, 5)])
+def test_convolutions(extent, processors, options):
+    check(convolutions(extent, processors), over(processors, "h:x"), **options)
 
 
-@pytest.mark.parametrize(("extent", "processors"), [(7, 3), (7, 5), (13, 8)])
-def test_transposed_convolutions(extent, processors):
-    check(transposed(extent), over(processors, "h:x"))
+@parametrize(("extent", "processors"), [(7, 3), (7, 5), (13, 8)], first=[(7, 3)])
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_transposed_convolutions(extent, processors, options):
+    check(transposed(extent), over(processors, "h:x"), **options)
 
 
 def convolutions_3d(feed):
@@ -96,10 +99,11 @@ def convolutions_3d(feed):
     return outputs
 
 
-def test_convolutions_3d():
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_convolutions_3d(options):
     two = Layout("x:3;y:2", "d:x;h:y", {"x": SHARES[3], "y": SHARES[2]})
     batch = Layout("x:5;y:2", "d:x;b:y", {"x": SHARES[5], "y": [1, 1]})
-    check(convolutions_3d, two, batch)
+    check(convolutions_3d, two, batch, **options)
 
 
 def pooled(x, extent, processors):
@@ -115,20 +119,22 @@ def pooled(x, extent, processors):
     return outputs
 
 
-@pytest.mark.parametrize(("extent", "processors"), [(7, 3), (13, 5), (13, 8)])
-def test_overlapping_pools(extent, processors):
+@parametrize(("extent", "processors"), [(7, 3), (13, 5), (13, 8)], first=[(7, 3)])
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_overlapping_pools(extent, processors, options):
     def build(feed):
         return pooled(feed("x", [B, mtf.Dimension("h", extent), W, C]), extent, processors)
 
-    check(build, over(processors, "h:x"))
+    check(build, over(processors, "h:x"), **options)
 
 
-@pytest.mark.parametrize(("extent", "processors"), [(7, 3), (13, 8)])
-def test_overlapping_pools_3d(extent, processors):
+@parametrize(("extent", "processors"), [(7, 3), (13, 8)], first=[(7, 3)])
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_overlapping_pools_3d(extent, processors, options):
     def build(feed):
         return pooled(feed("x", [B, mtf.Dimension("d", extent), W, mtf.Dimension("v", 3), C]), extent, processors)
 
-    check(build, over(processors, "d:x"), dtype=tf.float32)
+    check(build, over(processors, "d:x"), dtype=tf.float32, **options)
 
 
 @pytest.mark.parametrize("kind", ["conv", "transposed", "max", "avg", "avg gradient"])
@@ -210,9 +216,10 @@ def dims_of(sizes):
     return [mtf.Dimension(f"k{i}", size) for i, size in enumerate(sizes)]
 
 
-def test_dilated_convolutions():
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_dilated_convolutions(options):
     two = Layout("x:3;y:2", "h:x;f:y", {"x": SHARES[3], "y": SHARES[2]})
-    check(dilated, two, over(2, "h:x"), over(2, "c:x"), over(2, "w:x"))
+    check(dilated, two, over(2, "c:x"), over(2, "w:x"), **options)
 
 
 def test_dilated_convolutions_are_tensorflow_s():
@@ -265,11 +272,20 @@ def grouped(per, *, training=True, blocks=0):
 PER = {"g": (1, 2, 3), "b": (0, 2, 3), "g b": (2, 3), "w g": (1, 2)}
 
 
+def grouped_layouts():
+    shares = {"x": SHARES[3], "y": SHARES[2]}
+    return [Layout("x:3;y:2", rule, shares) for rule in ("g:x;h:y", "h:x;b:y", "h:x;c:y", "g:y;w:x")]
+
+
 @pytest.mark.parametrize("per", PER)
 def test_groups_of_batch_norm_are_the_same_on_every_layout(per):
-    rules = ("g:x;h:y", "h:x;b:y", "h:x;c:y", "g:y;w:x")
-    shares = {"x": SHARES[3], "y": SHARES[2]}
-    layouts = [Layout("x:3;y:2", rule, shares) for rule in rules]
+    check(grouped(per.split()), *grouped_layouts(), **ONCE)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("per", PER)
+def test_groups_of_batch_norm_whatever_their_inputs_are(per):
+    layouts = grouped_layouts()
     check(grouped(per.split()), *layouts)
     check(grouped(per.split()), layouts[0], dtype=tf.float32)
     check(grouped(per.split(), training=False), layouts[0])

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from tiers import on_workers
 
 from benchmarks.frameworks.cluster_nets import build_step, sent_by
 from benchmarks.networks import NETWORKS, batch
@@ -206,16 +207,11 @@ def check_step(cluster, network, batch_size, **division):
     assert step.sent()["sent_bytes"] == sum(expected.values())
 
 
-@pytest.fixture(scope="module")
-def two():
-    with LocalCluster([0.5, 0.3], report=lambda line: None) as cluster:
-        yield cluster
-
-
+@on_workers
 @pytest.mark.parametrize("recipe", ["filters", "batch"])
-def test_a_step_on_two_workers_sends_what_its_graph_says(recipe, two):
-    check_step(two, "toy", 6, recipe=recipe, shares=[2, 1])
-    check_step(two, "toy", 6, recipe=recipe, shares=[2, 1], wire_dtype="bfloat16")
+def test_a_step_on_workers_sends_what_its_graph_says(recipe, workers):
+    check_step(workers.cluster, "toy", 6, recipe=recipe, shares=[4, 3, 2])
+    check_step(workers.cluster, "toy", 6, recipe=recipe, shares=[4, 3, 2], wire_dtype="bfloat16")
 
 
 @pytest.mark.slow

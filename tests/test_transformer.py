@@ -2,15 +2,21 @@
 
 import collections
 import dataclasses
+import itertools
 import math
 
 import numpy as np
 import pytest
 from oracle import (
+    CONSTANT,
+    FED,
     KINDS,
     LEARNING_RATE,
+    MIXED,
+    ONCE,
     SEED,
     TOLERANCE,
+    VARIABLE,
     Feed,
     Result,
     assert_same,
@@ -19,10 +25,12 @@ from oracle import (
     one_device,
     run,
 )
+from tiers import parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
 
+pytestmark = pytest.mark.xdist_group("transformer")  # so that one process has the reference that they share
 SIZES = {"batch": 7, "length": 6, "d_model": 10, "heads": 5, "d_kv": 3, "d_ff": 23, "vocab": 31}
 SHARES = {"m": [70, 25, 5]}
 HEADS = {"heads": (3, 1, 1)}
@@ -103,24 +111,30 @@ def tied_on_one_device():
     return one_device(random_tokens(), rate=RATE)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_logits_loss_gradients_and_a_step_are_those_of_one_device(name, tied_on_one_device):
-    for kind in KINDS:
-        uneven = run(random_tokens(), lambda: mesh_impl_of(LAYOUTS[name]), tf.float64, kind=kind, rate=RATE)
-        assert len([key for key in uneven.slices if key.startswith("gradient of variable ")]) == 11
-        assert_same_as_held(tied_on_one_device, uneven)
+@parametrize(
+    ("name", "kind"),
+    itertools.product(LAYOUTS, KINDS),
+    first=[("two axes", CONSTANT), ("length", VARIABLE), ("model", FED)],
+)
+def test_logits_loss_gradients_and_a_step_are_those_of_one_device(name, kind, tied_on_one_device):
+    uneven = run(random_tokens(), lambda: mesh_impl_of(LAYOUTS[name]), tf.float64, kind=kind, rate=RATE)
+    assert len([key for key in uneven.slices if key.startswith("gradient of variable ")]) == 11
+    assert_same_as_held(tied_on_one_device, uneven)
 
 
+@pytest.mark.full
 def test_two_layers_and_an_output_projection_of_its_own():
     program = random_tokens(tied=False, layers=2)
     uneven = run(program, lambda: mesh_impl_of(EVERYTHING), tf.float64, rate=RATE)
     assert_same_as_held(one_device(program, rate=RATE), uneven)
 
 
+@pytest.mark.full
 def test_float32():
-    check(random_tokens(), EVERYTHING, dtype=tf.float32)
+    check(random_tokens(), EVERYTHING, dtype=tf.float32, **ONCE)
 
 
+@pytest.mark.full
 def test_dropout_does_not_depend_on_the_layout(tied_on_one_device):
     """Against one processor of ours: mtf's own draws other numbers."""
     program = random_tokens(dropout=0.3)
@@ -196,7 +210,7 @@ OPTIMIZERS = {  # mtf's adaptive ones compute in float32
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@parametrize("name", OPTIMIZERS, first=["adafactor"])
 def test_a_step_of_an_optimizer_is_that_of_one_device(name):
     optimizer, dtype = OPTIMIZERS[name]
     (start,), reference = train(random_tokens(), optimizer, None, 1)
@@ -221,6 +235,7 @@ def next_character(feed):
     return language_model(*windows, dims, dtype=feed.dtype)
 
 
+@pytest.mark.full
 def test_training_on_a_text_follows_the_curve_of_one_device():
     counts = np.array([*collections.Counter(TEXT).values()])
     unigram_entropy = -np.sum(counts * np.log(counts / len(TEXT))) / len(TEXT)
@@ -309,7 +324,14 @@ def decoding(feed):
     }
 
 
-@pytest.mark.parametrize("program", [decoder_only, encoder_and_decoder, decoding])
-def test_mtfs_transformer_package(program):
+PACKAGE = [decoder_only, encoder_and_decoder, decoding]
+
+
+@parametrize(
+    ("program", "kinds"),
+    itertools.product(PACKAGE, [(MIXED,), KINDS]),
+    first=[(encoder_and_decoder, (MIXED,)), (decoding, (MIXED,))],
+)
+def test_mtfs_transformer_package(program, kinds):
     """Outputs, gradients and a step. It puts heads and their channels together: 15 "heads" beside the 5."""
-    check(program, TWO_AXES)
+    check(program, TWO_AXES, kinds=kinds)

@@ -1,13 +1,16 @@
 """Variables without masters: initial values, logical checkpoints, stacked variables, other meshes."""
 
+import itertools
+
 import numpy as np
 import pytest
 from oracle import mesh_impl_of
+from tiers import parametrize
 
 import mtf_hetero
-from mtf_hetero import Layout, _variables_initial, mtf, tf
+from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.saver import SliceSaverBuilder
-from mtf_hetero.variables import initial_value_feed
+from mtf_hetero.variables import initial, initial_value_feed
 
 SHAPE = [mtf.Dimension("c", 7), mtf.Dimension("f", 11)]
 LAYOUTS = {
@@ -52,7 +55,7 @@ def session_of(layout):
     return tf.Session(config=tf.ConfigProto(device_count={"CPU": layout.size}))
 
 
-@pytest.mark.parametrize("optimizer", ["adafactor", "adam", "momentum"])
+@parametrize("optimizer", ["adafactor", "adam", "momentum"], first=["adafactor"])
 def test_a_checkpoint_is_logical(tmp_path, optimizer):
     """Trained on three unequal processors, resumed on every other layout with bit-equal weights."""
 
@@ -137,7 +140,7 @@ def test_stock_checkpoints_can_be_read(tmp_path):
             np.testing.assert_array_equal(value, expected[name])
 
 
-@pytest.mark.parametrize("layout", ["three", "six", "replicated"])
+@parametrize("layout", ["three", "six", "replicated"], first=["six"])
 def test_stacked_variables_keep_their_names(tmp_path, layout):
     layout = LAYOUTS[layout]
 
@@ -264,12 +267,13 @@ def initialize(session):
     session.run(tf.local_variables_initializer())
 
 
-@pytest.mark.parametrize(("dtype", "block"), [(tf.float32, 16), (tf.float64, 2**20)])
+@pytest.mark.parametrize("layouts", [CUBE_LAYOUTS[5:8], pytest.param(CUBE_LAYOUTS, marks=pytest.mark.full)], ids=len)
+@parametrize(("dtype", "block"), [(tf.float32, 16), (tf.float64, 2**20)], first=[(tf.float32, 16)])
 @pytest.mark.parametrize("name", INITIALIZERS)
-def test_slices_start_with_the_numbers_that_stock_mtf_draws(name, dtype, block, monkeypatch):
+def test_slices_start_with_the_numbers_that_stock_mtf_draws(name, dtype, block, layouts, monkeypatch):
     """Bit for bit, on every layout; and but for matrices that must be made whole, nothing is as large as the whole."""
-    monkeypatch.setattr(_variables_initial, "_BLOCK", block)
-    for layout in CUBE_LAYOUTS:
+    monkeypatch.setattr(initial, "_BLOCK", block)
+    for layout in layouts:
         with tf.Graph().as_default(), session_of(layout) as session:
             tf.set_random_seed(7)
             master, lowered, boxes = variable_on(layout, INITIALIZERS[name](), dtype)
@@ -348,9 +352,9 @@ def test_slices_on_other_kinds_of_devices_are_drawn_on_the_cpu_beside_them():
 )
 def test_without_a_seed_every_initialisation_draws_anew_and_its_slices_fit(draw, mean, deviation, bounds):
     with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
-        initial = _variables_initial.InitialValue(draw([200, 303]), tf.float32)
+        value = initial.InitialValue(draw([200, 303]), tf.float32)
         left, middle, right = (
-            initial.part([0, begin], [200, size], f"cpu:{device}")
+            value.part([0, begin], [200, size], f"cpu:{device}")
             for device, (begin, size) in enumerate([(0, 150), (100, 103), (150, 153)])
         )
         runs = [session.run([left, middle, right]) for _ in range(2)]
@@ -450,8 +454,16 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("rules", ["f:x", "c:x", "b:y;f:x", "c:y;f:x"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@parametrize(
+    ("optimizer", "rules"),
+    itertools.product(OPTIMIZERS, ["f:x", "c:x", "b:y;f:x", "c:y;f:x"]),
+    first=[
+        ("adafactor", "c:y;f:x"),
+        ("adafactor_unfactored", "f:x"),
+        ("adam", "b:y;f:x"),
+        ("momentum", "c:x"),
+    ],
+)
 def test_gradients_and_slots_live_with_their_slice(optimizer, rules):
     """From initialisation through a step, no tensor anywhere has the shape of the weight, of its gradient or a slot."""
     layout = Layout("x:3;y:2", rules, {"x": [5, 2, 1], "y": [2, 1]})

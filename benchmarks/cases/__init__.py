@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from benchmarks.cases.accounting import Accounting
-from benchmarks.cases.base import Case
 from benchmarks.cases.cluster_curve import ClusterCurve
 from benchmarks.cases.cosmology import Cosmology
 from benchmarks.cases.faults import Faults
@@ -15,6 +14,7 @@ from benchmarks.cases.one_device import OneDevice
 from benchmarks.cases.segmentation import Segmentation
 from benchmarks.cases.spatial import Spatial
 from benchmarks.cases.splitbrain import SplitBrain
+from benchmarks.harness import Case
 
 _ALL = (
     OneDevice(),

@@ -10,9 +10,12 @@ stock Mesh-TensorFlow, the gradients of relu and pooling.
 """
 
 import dataclasses
-from typing import Any, ClassVar
+import functools
+import itertools
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
-from benchmarks.cases.base import Case, progress
+from benchmarks.harness import Case, Part
 from benchmarks.process import Child
 from benchmarks.rows import Writer, summarise
 
@@ -33,46 +36,42 @@ class Accounting(Case):
 
     name: ClassVar[str] = "accounting"
     summary: ClassVar[str] = "where the time of a step on one device goes"
+    unit: ClassVar[str] = "steps"
 
     repeats: int = 5
     warmup: int = 3
     networks: tuple[str, ...] = ("paper_cifar", "vgg16")
     batch_sizes: tuple[int, ...] = (64,)
 
-    def variants(self) -> tuple[str, ...]:
-        return tuple(f"{network}/{batch_size}" for network in self.networks for batch_size in self.batch_sizes)
-
-    def make_toy(self) -> "Accounting":
+    def make_toy(self) -> Self:
         return dataclasses.replace(self, toy=True, repeats=2, warmup=1, networks=("toy_vgg",), batch_sizes=(4,))
 
-    def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
-        with progress(len(variants) * len(LOWERINGS) * self.repeats, "steps") as bar:
-            for variant in variants:
-                network, batch_size = variant.rsplit("/", 1)
-                for name, stock in LOWERINGS.items():
-                    values = self._trace(network, int(batch_size), stock, bar)
-                    writer.write(f"{variant}/{name}", {"lowering": name, **values})
+    @property
+    def units(self) -> int:
+        return len(LOWERINGS) * self.repeats
 
-    def _trace(self, network: str, batch_size: int, stock: bool, bar: Any) -> dict[str, Any]:
-        arguments = {"network": network, "batch_size": batch_size, "seed": self.seed, "stock": stock}
-        with Child(_TARGET, arguments) as child:
-            child.call("run", steps=self.warmup)
-            found = []
-            for _ in range(self.repeats):
-                found.append(child.call("account"))
-                bar.update()
-        kinds = {kind for account in found for kind in account["kinds"]}
-        return {
-            "network": network,
-            "batch_size": batch_size,
-            "devices": ["cpu:0"],
-            "layout": "none: one device",
-            "shares": None,
-            "seed": self.seed,
-            "warmup": self.warmup,
-            "steps": 1,
-            "repeats": self.repeats,
-            "step_seconds": summarise(account["step_seconds"] for account in found),
-            "operations": found[0]["operations"],
-            "kinds": {kind: summarise(account["kinds"].get(kind, 0.0) for account in found) for kind in sorted(kinds)},
-        }
+    def parts(self) -> Mapping[str, Part]:
+        pairs = itertools.product(self.networks, self.batch_sizes)
+        return {f"{network}/{size}": functools.partial(self._trace, network, size) for network, size in pairs}
+
+    def _trace(self, network: str, batch_size: int, writer: Writer, bar: Any) -> None:
+        for name, stock in LOWERINGS.items():
+            arguments = {"network": network, "batch_size": batch_size, "seed": self.seed, "stock": stock}
+            accounts = []
+            with Child(_TARGET, arguments) as child:
+                child.call("run", steps=self.warmup)
+                for _ in range(self.repeats):
+                    accounts.append(child.call("account"))
+                    bar.update()
+            kinds = sorted({kind for account in accounts for kind in account["kinds"]})
+            values = {
+                "lowering": name,
+                "network": network,
+                "batch_size": batch_size,
+                "devices": ["cpu:0"],
+                "layout": "none: one device",
+                "step_seconds": summarise(account["step_seconds"] for account in accounts),
+                "operations": accounts[0]["operations"],
+                "kinds": {kind: summarise(account["kinds"].get(kind, 0.0) for account in accounts) for kind in kinds},
+            }
+            writer.write(f"{network}/{batch_size}/{name}", {**self.columns(steps=1), **values})

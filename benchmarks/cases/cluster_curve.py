@@ -40,7 +40,6 @@ class ClusterCurve(LearningCurve):
     """The case.
 
     Args:
-      ways: names in WAYS.
       float64_model: a name in models.MODELS, to be trained in float64.
       float64_dataset: its data set.
       float64_steps: its training steps.
@@ -54,27 +53,25 @@ class ClusterCurve(LearningCurve):
     optimizer: str = "sgd"
     learning_rate: float | None = 0.01
     final_batches: int | None = 40
-    ways: tuple[str, ...] = tuple(WAYS)
     float64_model: str = "lenet"
     float64_dataset: str = "mnist5k"
     float64_steps: int = 30
 
-    def variants(self) -> tuple[str, ...]:
-        return self.ways
+    @property
+    def ways(self) -> tuple[str, ...]:
+        return (ONE, "filters 2,1") if self.toy else tuple(WAYS)
 
-    def place(self, variant: str) -> dict[str, Any]:
-        return dict(WAYS[variant])
+    def place(self, variant: str) -> Mapping[str, Any]:
+        return WAYS[variant]
 
-    def measure_more(self, child: Child, model_dir: str) -> dict[str, Any]:
-        """The losses in float64."""
-        losses = child.call(
-            "losses_in_float64",
-            model=self.float64_model,
-            dataset=self.float64_dataset,
-            steps=self.float64_steps,
-            model_dir=os.path.join(model_dir, "float64"),
-        )
-        return {"float64_model": self.float64_model, "float64_dataset": self.float64_dataset, "float64_losses": losses}
+    def finish(self, child: Child, directory: str) -> dict[str, Any]:
+        float64 = {"model": self.float64_model, "dataset": self.float64_dataset}
+        place = {"steps": self.float64_steps, "model_dir": os.path.join(directory, "float64")}
+        return {
+            **super().finish(child, directory),
+            **{f"float64_{name}": value for name, value in float64.items()},
+            "float64_losses": child.call("losses_in_float64", **float64, **place),
+        }
 
     def make_toy(self) -> Self:
-        return dataclasses.replace(super().make_toy(), final_batches=2, ways=(ONE, "filters 2,1"), float64_steps=3)
+        return dataclasses.replace(super().make_toy(), final_batches=2, float64_steps=3)

@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
-from benchmarks.cases.base import Case, progress
 from benchmarks.faults import damage, data_sets, disk, flags, kills, processes, signals, workers
 from benchmarks.faults.fault import Fault, Shared
+from benchmarks.harness import Case, progress
 from benchmarks.rows import Writer
 
 PARTS: Mapping[str, Sequence[Fault]] = {
@@ -99,32 +99,23 @@ class Faults(Case):
 
     def _write_each(self, pool: concurrent.futures.Executor, tasks: Mapping[str, Task], writer: Writer) -> None:
         """Writes a row for each task as soon as it is done."""
+        devices = [f"cpu:{index}" for index in range(3)]
+        settings = self.columns(warmup=0, steps=0, layout="several", shares="several", devices=devices)
         futures = {pool.submit(task): variant for variant, task in tasks.items()}
         with progress(len(futures), "faults") as bar:
             for future in concurrent.futures.as_completed(futures):
                 variant = futures[future]
-                writer.write(variant, {**self._settings(), "part": variant.partition("/")[0], **future.result()})
+                writer.write(variant, {**settings, "part": variant.partition("/")[0], **future.result()})
                 bar.update()
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "seed": self.seed,
-            "repeats": self.repeats,
-            "warmup": 0,
-            "steps": 0,
-            "layout": "several",
-            "shares": "several",
-            "devices": ["cpu:0", "cpu:1", "cpu:2"],
-        }
 
     def _damage(self, pool: concurrent.futures.Executor, directory: pathlib.Path, writer: Writer) -> None:
         made = damage.Made.by_training(directory / "undamaged")
-        found = [(damage.ALL, "truncated"), *made.cases()]
+        damages = [(damage.ALL, "truncated"), *made.cases()]
         tasks = {
             f"{DAMAGE}/{file} {kind}": functools.partial(
                 damage.carry_out, made, file, kind, directory / f"damaged_{number}"
             )
-            for number, (file, kind) in enumerate(found[: self.damages])
+            for number, (file, kind) in enumerate(damages[: self.damages])
         }
         self._write_each(pool, tasks, writer)
 

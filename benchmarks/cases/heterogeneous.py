@@ -17,22 +17,21 @@ a message costs the workers processor time.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
-import random
 import socket
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from benchmarks.cases.base import Case, progress
+from benchmarks.harness import Case, Part, chief, compare_losses, step_seconds, take_turns
 from benchmarks.process import Child, ChildError, LimitedChildren
 from benchmarks.rows import Writer, summarise
-from models import command_line
+from mtf_hetero.models.train import console as command_line
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"
 _RANK = "benchmarks.frameworks.ddp:Rank"
 _WARMUP = 2  # steps when a way is built, whose losses are compared
-_TOLERANCE = 1e-4  # relative, of the losses before and after the first step
 EVEN, RATES, MEASURED, ROUNDED, GRID = "even", "by FLOP/s", "measured", "measured, bfloat16 sent", "best of a grid"
 DDP = "PyTorch DDP"
 
@@ -78,10 +77,10 @@ def grid(count: int) -> list[tuple[int, ...]]:
     if count == 2:
         return [(share, 100 - share) for share in range(50, 100, 5)]
     coarse = itertools.product(range(10, 100, 10), repeat=count - 1)
-    found = {tuple(sorted((*shares, 100 - sum(shares)), reverse=True)) for shares in coarse if sum(shares) < 100}
+    shares = {tuple(sorted((*parts, 100 - sum(parts)), reverse=True)) for parts in coarse if sum(parts) < 100}
     if count == 3:
-        found |= {(90, 5, 5), (80, 15, 5), (75, 20, 5), (70, 25, 5), (65, 30, 5), (45, 45, 10), (40, 40, 20)}
-    return sorted(found, reverse=True)
+        shares |= {(90, 5, 5), (80, 15, 5), (75, 20, 5), (70, 25, 5), (65, 30, 5), (45, 45, 10), (40, 40, 20)}
+    return sorted(shares, reverse=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,183 +102,138 @@ class Heterogeneous(Case):
     measuring_seconds: float = 120.0
     settings: tuple[Setting, ...] = tuple(SETTINGS.values())
 
-    def variants(self) -> tuple[str, ...]:
-        return tuple(setting.name for setting in self.settings)
-
-    def make_toy(self) -> "Heterogeneous":
+    def make_toy(self) -> Self:
         settings = (Setting("toy", (0.5, 0.25), 8, ("batch",)),)
         return dataclasses.replace(self, toy=True, repeats=2, measuring_seconds=1.0, settings=settings)
 
-    def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
-        with progress(len(variants), "settings") as bar:
-            for setting in self.settings:
-                if setting.name in variants:
-                    bar.set_description(setting.name)
-                    _Measurement(self, setting).run(writer)
-                    bar.update()
+    def parts(self) -> Mapping[str, Part]:
+        return {setting.name: functools.partial(self._measure, setting) for setting in self.settings}
+
+    def _measure(self, setting: Setting, writer: Writer, bar: Any) -> None:
+        """Builds all ways, times them in turns, and writes a row for each."""
+        ways = _Ways(setting)
+        common = {"network": setting.network, "batch_size": setting.batch_size, "seed": self.seed}
+        with contextlib.ExitStack() as stack:
+            cluster = stack.enter_context(chief(_NETS, fractions=setting.fractions, **common))
+            ways.add_mtf(cluster, self.measuring_seconds)
+            try:
+                ways.add_torch(stack.enter_context(_TorchRanks(setting.fractions, common)))
+            except ChildError as error:
+                ways.rows[f"{DDP}, {EVEN}"] = {"failed": str(error)}
+            runs = {name: functools.partial(step_seconds, side, name, self.steps) for name, side in ways.sides.items()}
+            timings = take_turns(runs, self.repeats, self.seed)
+            for name, side in ways.sides.items():
+                if side is cluster:
+                    ways.rows[name]["usage"] = cluster.call("trace", name=name)
+            about = {**self.columns(warmup=_WARMUP), **dataclasses.asdict(setting), **cluster.call("describe")}
+        for name, row in ways.rows.items():
+            values = {**about, "way": name, "layout": name.partition(",")[0], **row}
+            values |= ways.compare(name, timings) if name in timings else {}
+            writer.write(f"{setting.name}/{name}", values)
 
 
-class _Torch:
-    """The ranks of PyTorch, behind the same methods as the chief of the mtf programs."""
+class _TorchRanks:
+    """The ranks of PyTorch, with the `call` of the mtf programs' chief. A context manager.
 
-    def __init__(self, setting: Setting, seed: int) -> None:
-        self._setting = setting
+    Args:
+      fractions: cores of each.
+      common: network, batch size and seed.
+    """
+
+    def __init__(self, fractions: Sequence[float], common: Mapping[str, Any]) -> None:
         with command_line.stderr_held_back():
             from mtf_hetero.cluster import LimitedProcesses
             from mtf_hetero.partition import split_by_share
-        self._split_by_share = split_by_share
-        self._processes = LimitedProcesses(setting.fractions)
-        self._processes.__enter__()
-        count = len(setting.fractions)
+        self._split = functools.partial(split_by_share, common["batch_size"])
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        common = {"ranks": count, "port": port, "network": setting.network, "batch_size": setting.batch_size}
-        arguments = [{**common, "rank": rank, "seed": seed, "channels_last": True} for rank in range(count)]
-        try:
-            self._ranks = LimitedChildren(_RANK, arguments, self._processes)
-        except BaseException:
-            self._processes.close()
-            raise
+        count = len(fractions)
+        options = {**common, "ranks": count, "port": port, "channels_last": True}
+        arguments = [{**options, "rank": rank} for rank in range(count)]
+        with contextlib.ExitStack() as stack:
+            processes = stack.enter_context(LimitedProcesses(fractions))
+            self._ranks = LimitedChildren(_RANK, arguments, processes)
+            stack.callback(self._ranks.close)
+            self._stack = stack.pop_all()
 
-    def add(self, name: str, shares: Sequence[float]) -> dict[str, Any]:
-        """Builds a division of the batch; returns the losses before two steps, and the division."""
-        division = list(self._split_by_share(self._setting.batch_size, shares))
-        found = self._ranks.call("add", name=name, batches=division)
-        losses = [sum(parts) for parts in zip(*(answer["losses"] for answer in found), strict=True)]
+    def __enter__(self) -> "_TorchRanks":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def call(self, method: str, name: str, *, shares: Sequence[float] = (), **arguments: Any) -> dict[str, Any]:
+        """Of `add`, the losses before two steps and the division of the batch; of `run`, the slowest rank's seconds."""
+        if method == "run":
+            answers = self._ranks.call(method, name=name, **arguments)
+            return {"wall_seconds": max(answer["wall_seconds"] for answer in answers)}
+        division = list(self._split(shares))
+        answers = self._ranks.call(method, name=name, batches=division)
+        losses = [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return {"losses": losses, "sizes": {"batch": division}}
 
-    def run(self, name: str, steps: int) -> dict[str, Any]:
-        """Takes steps; the slowest rank's seconds."""
-        return {
-            "wall_seconds": max(answer["wall_seconds"] for answer in self._ranks.call("run", name=name, steps=steps))
-        }
 
-    def close(self) -> None:
-        """Ends the ranks."""
-        self._ranks.close()
-        self._processes.close()
+class _Ways:
+    """All ways of training one network on one cluster.
 
+    Attributes:
+      rows: {name: what is known of a way}.
+      sides: {name: who trains it}.
+    """
 
-class _Mesh:
-    """The chief of the mtf programs, in a process of its own."""
-
-    def __init__(self, setting: Setting, seed: int) -> None:
-        arguments = dataclasses.asdict(setting) | {"seed": seed}
-        del arguments["recipes"]
-        self._child = Child(_NETS, arguments)
-
-    def __getattr__(self, method: str) -> Any:
-        def call(*args: Any, **arguments: Any) -> Any:
-            return self._child.call(method, **dict(zip(("name", "steps"), args, strict=False)), **arguments)
-
-        return call
-
-    def close(self) -> None:
-        """Ends the chief, and with it the workers."""
-        with contextlib.suppress(ChildError):
-            self._child.call("close")
-        self._child.close()
-
-
-class _Measurement:
-    """All ways of training one network on one cluster."""
-
-    def __init__(self, case: Heterogeneous, setting: Setting) -> None:
-        self._case = case
+    def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._rows: dict[str, dict[str, Any]] = {}
-        self._sides: dict[str, Any] = {}  # name -> who trains it
+        self._count = len(setting.fractions)
+        self._alone = [f"device {index} alone" for index in range(self._count)]
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.sides: dict[str, Any] = {}
 
-    def run(self, writer: Writer) -> None:
-        """Builds all, times them in turns, and writes a row for each."""
-        with contextlib.ExitStack() as stack:
-            mesh = _Mesh(self._setting, self._case.seed)
-            stack.callback(mesh.close)
-            self._build_mesh(mesh)
-            try:
-                torch = _Torch(self._setting, self._case.seed)
-                stack.callback(torch.close)
-                self._build_torch(torch)
-            except ChildError as error:
-                self._rows[f"{DDP}, {EVEN}"] = {"failed": str(error)}
-            timings: dict[str, list[float]] = {name: [] for name in self._sides}
-            rng = random.Random(self._case.seed)
-            for _ in range(self._case.repeats):
-                for name in rng.sample(sorted(self._sides), len(self._sides)):
-                    seconds = self._sides[name].run(name, self._case.steps)["wall_seconds"]
-                    timings[name].append(seconds / self._case.steps)
-            for name, side in self._sides.items():
-                if side is mesh:
-                    self._rows[name]["usage"] = mesh.trace(name)
-            about = mesh.describe()
-        self._write(writer, timings, about)
-
-    def _build_mesh(self, mesh: _Mesh) -> None:
-        count = len(self._setting.fractions)
-        for index in range(count):
-            self._add(mesh, f"device {index} alone", recipe="batch", devices=[index])
-        rates = mesh.peak_shares()
+    def add_mtf(self, cluster: Child, measuring_seconds: float) -> None:
+        """The mtf programs: each device alone, and every recipe evenly, by rates, as measured, and from a grid."""
+        for index, name in enumerate(self._alone):
+            self._add(cluster, name, recipe="batch", devices=[index])
+        rates = cluster.call("peak_shares")
         for recipe in self._setting.recipes:
-            self._add(mesh, f"{recipe}, {EVEN}", recipe=recipe)
-            self._add(mesh, f"{recipe}, {RATES}", recipe=recipe, shares=rates)
-            measured = mesh.measure(recipe=recipe, seconds=self._case.measuring_seconds)
+            self._add(cluster, f"{recipe}, {EVEN}", recipe=recipe)
+            self._add(cluster, f"{recipe}, {RATES}", recipe=recipe, shares=rates)
+            measured = cluster.call("measure", recipe=recipe, seconds=measuring_seconds)
             chosen = {"recipe": recipe, "sizes": measured["sizes"], "devices": measured["devices"]}
-            found = {"measured": measured}
-            self._add(mesh, f"{recipe}, {MEASURED}", found, **chosen)
+            self._add(cluster, f"{recipe}, {MEASURED}", {"measured": measured}, **chosen)
             if len(measured["devices"]) > 1:
-                self._add(mesh, f"{recipe}, {ROUNDED}", found, **chosen, wire_dtype="bfloat16")
-            shares, tried = self._search(mesh, recipe=recipe)
-            self._add(mesh, f"{recipe}, {GRID}", {"grid": tried}, recipe=recipe, shares=shares)
+                name = f"{recipe}, {ROUNDED}"
+                self._add(cluster, name, {"measured": measured}, **chosen, wire_dtype="bfloat16")
+            self._add_best(cluster, f"{recipe}, {GRID}", recipe=recipe)
 
-    def _build_torch(self, torch: _Torch) -> None:
-        self._add(torch, f"{DDP}, {EVEN}", shares=[1] * len(self._setting.fractions))
-        shares, tried = self._search(torch)
-        self._add(torch, f"{DDP}, {GRID}", {"grid": tried}, shares=shares)
+    def add_torch(self, ranks: _TorchRanks) -> None:
+        """PyTorch's ways: even, and from the grid."""
+        self._add(ranks, f"{DDP}, {EVEN}", shares=[1] * self._count)
+        self._add_best(ranks, f"{DDP}, {GRID}")
 
     def _add(self, side: Any, name: str, values: Mapping[str, Any] | None = None, **arguments: Any) -> None:
-        self._rows[name] = {**side.add(name, **arguments), **(values or {})}
-        self._sides[name] = side
+        self.rows[name] = {**side.call("add", name=name, **arguments), **(values or {})}
+        self.sides[name] = side
 
-    def _search(self, side: Any, **arguments: Any) -> tuple[tuple[int, ...], list[tuple[tuple[int, ...], float]]]:
-        """The fastest shares of a grid, and the seconds of all; those by which nothing can be divided are left out."""
+    def _add_best(self, side: Any, name: str, **arguments: Any) -> None:
+        """The fastest shares of a grid, whose seconds the row has; those that divide nothing are left out."""
         tried = []
-        for shares in grid(len(self._setting.fractions)):
-            try:
-                side.add("trial", shares=shares, **arguments)
-            except ValueError:
-                continue
-            tried.append((shares, min(side.run("trial", 1)["wall_seconds"] for _ in range(2))))
-        return min(tried, key=lambda trial: trial[1])[0], tried
+        for shares in grid(self._count):
+            with contextlib.suppress(ValueError):
+                side.call("add", name="trial", shares=shares, **arguments)
+                tried.append((shares, min(step_seconds(side, "trial", 1) for _ in range(2))))
+        best, _ = min(tried, key=lambda trial: trial[1])
+        self._add(side, name, {"grid": tried}, shares=best, **arguments)
 
-    def _write(self, writer: Writer, timings: Mapping[str, Sequence[float]], about: Mapping[str, Any]) -> None:
-        setting = self._setting
-        alone = [f"device {index} alone" for index in range(len(setting.fractions))]
-        reference = self._rows[alone[0]]["losses"]
-        for name, row in self._rows.items():
-            values = {
-                **dataclasses.asdict(setting),
-                **about,
-                "way": name,
-                "layout": name.partition(",")[0],
-                "shares": None,
-                "seed": self._case.seed,
-                "warmup": _WARMUP,
-                "steps": self._case.steps,
-                "repeats": self._case.repeats,
-                **row,
-            }
-            if name in timings:
-                together = [
-                    sum(1 / timings[other][i] for other in alone) for i in range(self._case.repeats)
-                ]  # steps a second of all devices alone
-                seconds = timings[name]
-                values["wall_seconds_per_step"] = summarise(seconds)
-                values["efficiency"] = summarise(1 / s / sum_ for s, sum_ in zip(seconds, together, strict=True))
-                values["speedup"] = summarise(a / s for a, s in zip(timings[alone[0]], seconds, strict=True))
-                # bfloat16 on the wire is allowed to differ, and its row says by how much
-                errors = [abs(a - b) / abs(b) for a, b in zip(row["losses"], reference, strict=True)]
-                values["loss_error"] = max(errors)
-                if max(errors) > _TOLERANCE and "bfloat16" not in name:
-                    values["failed"] = f"losses {row['losses']} instead of {reference}"
-            writer.write(f"{setting.name}/{name}", values)
+    def compare(self, name: str, timings: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+        """The columns that say how fast a way is, beside the devices alone, and whether it trains as device 0 does."""
+        seconds, first = timings[name], self._alone[0]
+        together = [sum(1 / s for s in turn) for turn in zip(*(timings[one] for one in self._alone), strict=True)]
+        compared = compare_losses(self.rows[name]["losses"], self.rows[first]["losses"])
+        if "bfloat16" in name:  # on the wire it is allowed to differ, and its row says by how much
+            compared.pop("failed", None)
+        return {
+            "wall_seconds_per_step": summarise(seconds),
+            "efficiency": summarise(1 / s / steps for s, steps in zip(seconds, together, strict=True)),
+            "speedup": summarise(a / s for a, s in zip(timings[first], seconds, strict=True)),
+            **compared,
+        }

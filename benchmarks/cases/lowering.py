@@ -14,11 +14,11 @@ growth; mtf_hetero several times as fast as stock Mesh-TensorFlow on 128 process
 import dataclasses
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from benchmarks.cases.base import Case, progress
+from benchmarks.harness import Case, progress
 from benchmarks.process import Child, ChildError
 from benchmarks.rows import Writer, summarise
 
@@ -57,16 +57,16 @@ class Lowering(Case):
     processors: tuple[int, ...] = (1, 2, 8, 32, 128)
     limit_seconds: float = 1800.0
 
+    def make_toy(self) -> Self:
+        small = {"network": "toy", "batch_size": 8, "recipes": ("filters",), "processors": (1, 4)}
+        return dataclasses.replace(self, toy=True, repeats=1, **small)
+
     def variants(self) -> tuple[str, ...]:
         parts = itertools.product(self.recipes, self.processors, LOWERINGS)
         return tuple(f"{recipe}/{processors}/{lowering}" for recipe, processors, lowering in parts)
 
-    def make_toy(self) -> "Lowering":
-        return dataclasses.replace(
-            self, toy=True, repeats=1, network="toy", batch_size=8, recipes=("filters",), processors=(1, 4)
-        )
-
-    def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
+    def measure(self, writer: Writer, variants: Sequence[str]) -> None:
+        """Measures all variants and repeats in a random order."""
         order = [variant for variant in variants for _ in range(self.repeats)]
         random.Random(self.seed).shuffle(order)
         results: dict[str, list[dict[str, Any]]] = {variant: [] for variant in variants}
@@ -75,43 +75,35 @@ class Lowering(Case):
             for variant in order:
                 bar.set_description(variant)
                 if variant not in failed:
+                    arguments = self._arguments(variant)
                     try:
-                        results[variant].append(self._measure(variant))
+                        with Child(_TARGET, arguments) as child:
+                            results[variant].append(child.call("measure", timeout_seconds=self.limit_seconds))
                     except (ChildError, ValueError) as error:
                         failed.add(variant)
-                        writer.write(variant, {**self._settings(variant), "failed": str(error)})
+                        writer.write(variant, {**self.settings(variant), "failed": str(error)})
                     if len(results[variant]) == self.repeats:
-                        writer.write(variant, {**self._settings(variant), **_join(results[variant])})
+                        writer.write(variant, {**self.settings(variant), **_join(results[variant])})
                 bar.update()
 
     def _arguments(self, variant: str) -> dict[str, Any]:
         recipe, processors, lowering = variant.split("/")
-        chosen = LOWERINGS[lowering]
-        shares = list(itertools.islice(itertools.cycle(_SHARES), int(processors))) if chosen["uneven"] else None
+        shares = list(itertools.islice(itertools.cycle(_SHARES), int(processors)))
         return {
             "network": self.network,
             "batch_size": self.batch_size,
             "recipe": recipe,
             "processors": int(processors),
-            "shares": shares,
-            "stock": chosen["stock"],
+            "shares": shares if LOWERINGS[lowering]["uneven"] else None,
+            "stock": LOWERINGS[lowering]["stock"],
         }
 
-    def _settings(self, variant: str) -> dict[str, Any]:
+    def settings(self, variant: str) -> dict[str, Any]:
+        """What a row says beside what was measured."""
         arguments = self._arguments(variant)
-        return {
-            **arguments,
-            "lowering": variant.split("/")[-1],
-            "devices": [f"cpu:{pnum}" for pnum in range(arguments["processors"])],
-            "seed": self.seed,
-            "warmup": 0,
-            "steps": 1,
-            "repeats": self.repeats,
-        }
-
-    def _measure(self, variant: str) -> dict[str, Any]:
-        with Child(_TARGET, self._arguments(variant)) as child:
-            return child.call("measure", timeout_seconds=self.limit_seconds)
+        devices = [f"cpu:{pnum}" for pnum in range(arguments["processors"])]
+        lowering = variant.split("/")[-1]
+        return {**self.columns(warmup=0, steps=1), **arguments, "lowering": lowering, "devices": devices}
 
 
 def _join(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,18 +13,18 @@ gradients of relu and pooling, and near Keras, which runs the same kernels.
 
 import contextlib
 import dataclasses
-import random
-from collections.abc import Mapping
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from benchmarks.cases.base import Case, progress
+from benchmarks.harness import LOSS_TOLERANCE, Case, Part, loss_error, take_turns
 from benchmarks.process import Child, ChildError
 from benchmarks.rows import Writer, summarise
 
 OURS = "mtf_hetero"
 _CHECKED_STEPS = 2
-_TOLERANCE = 1e-4  # relative, of the losses before and after the first step: float32, summed in another order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +70,7 @@ class OneDevice(Case):
 
     name: ClassVar[str] = "one_device"
     summary: ClassVar[str] = "seconds per training step on one device, beside stock mtf, Keras and PyTorch"
+    unit: ClassVar[str] = "timings"
 
     repeats: int = 7
     steps: int = 2
@@ -78,134 +79,117 @@ class OneDevice(Case):
     batch_sizes: tuple[int, ...] = (64, 256)
     contenders: tuple[str, ...] = tuple(CONTENDERS)
 
-    def variants(self) -> tuple[str, ...]:
-        return tuple(f"{network}/{batch_size}" for network in self.networks for batch_size in self.batch_sizes)
-
-    def make_toy(self) -> "OneDevice":
+    def make_toy(self) -> Self:
         small = (OURS, "stock mtf", "Keras", "PyTorch")  # the others only take longer
         return dataclasses.replace(
             self, toy=True, repeats=2, steps=1, networks=("toy", "toy_vgg"), batch_sizes=(4,), contenders=small
         )
 
-    def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
-        with progress(len(variants) * (self.repeats + 2) * len(self.contenders), "timings") as bar:
-            for variant in variants:
-                network, batch_size = variant.rsplit("/", 1)
-                _Group(self, network, int(batch_size), bar).measure(writer)
+    @property
+    def units(self) -> int:
+        return (self.repeats + 2) * len(self.contenders)
+
+    def parts(self) -> Mapping[str, Part]:
+        pairs = itertools.product(self.networks, self.batch_sizes)
+        return {f"{network}/{size}": functools.partial(self._measure, network, size) for network, size in pairs}
+
+    def _measure(self, network: str, batch_size: int, writer: Writer, bar: Any) -> None:
+        """Starts and checks all contenders, times them in turns, and writes one row for each."""
+
+        def report(name: str) -> None:
+            bar.set_description(f"{network}, batch {batch_size}, {name}")
+            bar.update()
+
+        with contextlib.ExitStack() as stack:
+            common = {"network": network, "batch_size": batch_size, "seed": self.seed}
+            group = _Group(self.contenders, common, stack, report)
+            for name, child in group.children.items():
+                report(name)
+                if self.warmup:
+                    child.call("run", steps=self.warmup)
+            ways = {name: functools.partial(group.time, name, self.steps) for name in group.children}
+            timings = take_turns(ways, self.repeats, self.seed)
+        warmup = self.warmup + _CHECKED_STEPS
+        about = {**self.columns(warmup=warmup), **common, "devices": ["cpu:0"], "layout": None}
+        for name in self.contenders:
+            values = {"failed": group.failures[name]} if name in group.failures else group.row(name, timings)
+            writer.write(f"{network}/{batch_size}/{name}", {**about, "contender": name, **values})
 
 
 class _Group:
-    """The contenders on one network and batch size, each in its process."""
+    """The contenders on one network and batch size, each in its process; those that train alike are kept.
 
-    def __init__(self, case: OneDevice, network: str, batch_size: int, bar: Any) -> None:
-        self._case = case
-        self._network = network
-        self._batch_size = batch_size
-        self._bar = bar
-        self._children: dict[str, Child] = {}
+    Args:
+      contenders: names in CONTENDERS.
+      common: network, batch size and seed.
+      stack: ends the processes.
+      report: is told which contender starts.
+    """
+
+    def __init__(
+        self,
+        contenders: Sequence[str],
+        common: Mapping[str, Any],
+        stack: contextlib.ExitStack,
+        report: Callable[[str], None],
+    ) -> None:
+        self.children: dict[str, Child] = {}
+        self.failures: dict[str, str] = {}
         self._descriptions: dict[str, dict[str, Any]] = {}
-        self._failures: dict[str, str] = {}
-        self._timings: dict[str, list[dict[str, Any]]] = {}
+        self._report = report
+        for name in contenders:
+            report(name)
+            contender = CONTENDERS[name]
+            try:
+                child = stack.enter_context(Child(contender.target, {**common, **contender.options}))
+                self._descriptions[name] = child.call("describe")
+                if not contender.is_peak:
+                    self._descriptions[name]["losses"] = child.call("run", steps=_CHECKED_STEPS)["losses"]
+                self.children[name] = child
+            except ChildError as error:  # a framework that is not installed, or that cannot do this here
+                if name == OURS:
+                    raise ChildError(f"{name} on {common['network']}: {error}") from error
+                self.failures[name] = str(error)
+        for name in [name for name in self.children if not CONTENDERS[name].is_peak]:
+            self._check(name)
 
-    def measure(self, writer: Writer) -> None:
-        """Starts and checks all contenders, times them in turns, and writes one row for each."""
-        with contextlib.ExitStack() as stack:
-            for name in self._case.contenders:
-                self._start(name, stack)
-            self._check_losses()
-            self._warm_up()
-            rng = random.Random(self._case.seed)
-            for _ in range(self._case.repeats):
-                for name in rng.sample(sorted(self._children), len(self._children)):
-                    self._timings.setdefault(name, []).append(self._time(name))
-        for name in self._case.contenders:
-            writer.write(f"{self._network}/{self._batch_size}/{name}", self._row(name))
+    def _check(self, name: str) -> None:
+        """Takes out a contender that trains another network, or trains it wrongly."""
+        ours, theirs = self._descriptions[OURS], self._descriptions[name]
+        alike = theirs["parameters"] == ours["parameters"]
+        if not alike or loss_error(theirs["losses"], ours["losses"]) > LOSS_TOLERANCE:
+            self.failures[name] = (
+                f"it does not train as {OURS} does: {theirs['parameters']:,} parameters and losses "
+                f"{theirs['losses']}, instead of {ours['parameters']:,} and {ours['losses']}"
+            )
+            self.children.pop(name).close()
 
-    def _say(self, name: str) -> None:
-        self._bar.set_description(f"{self._network}, batch {self._batch_size}, {name}")
-        self._bar.update()
-
-    def _start(self, name: str, stack: contextlib.ExitStack) -> None:
-        self._say(name)
-        contender = CONTENDERS[name]
-        arguments = {
-            "network": self._network,
-            "batch_size": self._batch_size,
-            "seed": self._case.seed,
-            **contender.options,
-        }
-        try:
-            child = stack.enter_context(Child(contender.target, arguments))
-            self._descriptions[name] = child.call("describe")
-            if not contender.is_peak:
-                self._descriptions[name]["losses"] = child.call("run", steps=_CHECKED_STEPS)["losses"]
-            self._children[name] = child
-        except ChildError as error:  # a framework that is not installed, or that cannot do this here
-            if name == OURS:
-                raise ChildError(f"{name} on {self._network}: {error}") from error
-            self._failures[name] = str(error)
-
-    def _check_losses(self) -> None:
-        """Takes out the contenders that train another network, or train it wrongly."""
-        ours = self._descriptions[OURS]
-        for name in [name for name in self._children if not CONTENDERS[name].is_peak]:
-            theirs = self._descriptions[name]
-            pairs = zip(theirs["losses"], ours["losses"], strict=True)
-            if theirs["parameters"] != ours["parameters"] or any(abs(a - b) > _TOLERANCE * abs(b) for a, b in pairs):
-                self._failures[name] = (
-                    f"it does not train as {OURS} does: {theirs['parameters']:,} parameters and losses "
-                    f"{theirs['losses']}, instead of {ours['parameters']:,} and {ours['losses']}"
-                )
-                self._children.pop(name).close()
-
-    def _warm_up(self) -> None:
-        for name, child in self._children.items():
-            self._say(name)
-            if self._case.warmup:
-                child.call("run", steps=self._case.warmup)
-
-    def _time(self, name: str) -> dict[str, Any]:
+    def time(self, name: str, steps: int) -> dict[str, Any]:
         """Times a contender, and how much processor time the others, who should sleep, have used meanwhile."""
-        self._say(name)
-        others = [child for other, child in self._children.items() if other != name]
+        self._report(name)
+        others = [child for other, child in self.children.items() if other != name]
         before = sum(child.cpu_seconds() for child in others)
-        timing = self._children[name].call("run", steps=self._case.steps)
+        timing = self.children[name].call("run", steps=steps)
         idle = sum(child.cpu_seconds() for child in others) - before
         return {
-            "wall": timing["wall_seconds"] / self._case.steps,
-            "cpu": timing["cpu_seconds"] / self._case.steps,
+            "wall": timing["wall_seconds"] / steps,
+            "cpu": timing["cpu_seconds"] / steps,
             "others_cpu_share": idle / timing["wall_seconds"],
             "max_memory_bytes": timing["max_memory_bytes"],
         }
 
-    def _row(self, name: str) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "network": self._network,
-            "batch_size": self._batch_size,
-            "contender": name,
-            "devices": ["cpu:0"],
-            "shares": None,
-            "layout": None,
-            "seed": self._case.seed,
-            "warmup": self._case.warmup + _CHECKED_STEPS,
-            "steps": self._case.steps,
-            "repeats": self._case.repeats,
-        }
-        if name in self._failures:
-            return {**row, "failed": self._failures[name]}
-        description, timings = self._descriptions[name], self._timings[name]
+    def row(self, name: str, timings: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+        """What was measured of a contender, beside ours."""
+        description = self._descriptions[name]
         flops = description.get("flops_per_step") or self._descriptions[OURS]["flops_per_step"]
+        row: dict[str, Any] = {**description, "flops_per_step": flops}
         for clock in ("wall", "cpu"):
-            seconds = [timing[clock] for timing in timings]
+            seconds = [timing[clock] for timing in timings[name]]
             row[f"{clock}_seconds_per_step"] = {**summarise(seconds), "all": seconds}
             if not CONTENDERS[name].is_peak:
-                ours = [timing[clock] for timing in self._timings[OURS]]
+                ours = [timing[clock] for timing in timings[OURS]]
                 row[f"{clock}_ratio"] = summarise(mine / our for mine, our in zip(seconds, ours, strict=True))
-        return {
-            **row,
-            **description,
-            "flops_per_step": flops,
-            "gflops_per_second": flops / 1e9 / row["wall_seconds_per_step"]["median"],
-            "others_cpu_share": max(timing["others_cpu_share"] for timing in timings),
-            "max_memory_bytes": max(timing["max_memory_bytes"] for timing in timings),
-        }
+        row["gflops_per_second"] = flops / 1e9 / row["wall_seconds_per_step"]["median"]
+        for column in ("others_cpu_share", "max_memory_bytes"):
+            row[column] = max(timing[column] for timing in timings[name])
+        return row

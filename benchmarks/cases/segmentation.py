@@ -1,4 +1,4 @@
-"""Segmentation: a small 3D U-Net tells the brain in a scan of a head, its patches' depth divided 2:1.
+"""Segmentation: a small 3D U-Net segments the brain in a scan of a head, its patches' depth divided 2:1.
 
     apt-get download mricron-data && dpkg -x mricron-data_*.deb scans
     MRICRON_TEMPLATES=scans/usr/share/mricron/templates python -m benchmarks.run segmentation
@@ -7,8 +7,9 @@ The scan is Colin27 (T1, 1 mm, the average of 27 of one man's head: Holmes et al
 package mricron-data has cut out of it. Patches of 32 x 32 x 32 voxels from its front half are learned from; the back
 half is cut into such patches, and all of them are tested on. The network is `python -m models.train
 --model=unet3d_small --layout=spatial --mesh_shape=depth:2 --list_speed=2,1` on two logical devices of the CPU. Beside
-it stands what needs no network: the range of intensities that tells the brain of the front half best. Scalp and marrow
-are as bright as the brain: only its surroundings tell it. One head is a demonstration, and tells nothing of others.
+it stands what needs no network: the range of intensities that predicts the brain of the front half best. Scalp and
+marrow are as bright as the brain: only its surroundings distinguish it. One head is a demonstration, and says nothing
+of others.
 
 Time: three minutes on two cores. Expected: a Dice of 0.9; the range reaches 0.82.
 """
@@ -16,7 +17,7 @@ Time: three minutes on two cores. Expected: a Dice of 0.9; the range reaches 0.8
 import dataclasses
 from typing import Any, ClassVar, Self
 
-from benchmarks.cases.volume_learning import VolumeLearning
+from benchmarks.cases.learning import VolumeLearning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Segmentation(VolumeLearning):
     """
 
     name: ClassVar[str] = "segmentation"
-    summary: ClassVar[str] = "a small 3D U-Net tells the brain in a scan of a head, at 2:1 in depth"
+    summary: ClassVar[str] = "a small 3D U-Net segments the brain in a scan of a head, at 2:1 in depth"
     model: ClassVar[str] = "unet3d_small"
     target: ClassVar[str] = "benchmarks.frameworks.scans:Scan"
 

@@ -29,13 +29,12 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import random
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from benchmarks.cases.base import Case, progress
+from benchmarks.harness import Case, Part, chief, compare_losses, step_seconds, take_turns
 from benchmarks.process import Child, ChildError
 from benchmarks.rows import Writer, summarise
 
@@ -45,7 +44,6 @@ _WARMUP = 2  # steps when a way is built, whose losses are compared
 _MEMORY_STEPS = 8  # until a worker takes little more from step to step
 _LIMIT_STEPS = 4
 _LINK_REPEATS = 9
-_TOLERANCE = 1e-4  # relative, of the losses before and after the first step
 _CLOSE_SECONDS = 30.0
 _END_SECONDS = 5.0  # from a worker's last word to its exit code
 _TRIAL_SECONDS = 900.0  # for steps under a memory limit, when a lost worker is not noticed
@@ -54,8 +52,6 @@ _COUNTS = (1, 2, 4, 8)  # of workers
 CONV, STRONG, WEAK, MEMORY, LIMIT = "conv", "strong", "weak", "memory", "limit"
 INPUT, PROJECTED, MODELLED = "input", "projected", "modelled"
 ALONE, EVEN = "alone", "even"
-
-Part = Callable[[Writer], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,10 +177,7 @@ class Spatial(Case):
     projected_edge: int = 512
     projected_counts: tuple[int, ...] = (8, 16)
 
-    def variants(self) -> tuple[str, ...]:
-        return tuple(self._parts())
-
-    def make_toy(self) -> "Spatial":
+    def make_toy(self) -> Self:
         uneven = Setting("conv/batch=2/W=8/1.0,1.0", "toy", (1.0, 1.0), conv_settings(8, batch_size=2)[1].ways[:3])
         return dataclasses.replace(
             self,
@@ -205,16 +198,7 @@ class Spatial(Case):
             projected_counts=(2,),
         )
 
-    def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
-        with progress(len(variants), "settings") as bar:
-            for name, part in self._parts().items():
-                if name in variants:
-                    bar.set_description(name)
-                    part(writer)
-                    bar.update()
-
-    def _parts(self) -> dict[str, Part]:
-        """{variant: what measures it}."""
+    def parts(self) -> Mapping[str, Part]:
         parts: dict[str, Part] = {setting.name: functools.partial(self._time, setting) for setting in self.settings}
         for edge in self.memory_edges:
             parts[f"{MEMORY}/W={edge}"] = functools.partial(self._measure_memory, edge)
@@ -228,53 +212,32 @@ class Spatial(Case):
 
     def _about(self, part: str, network: str, fractions: Sequence[float], **values: Any) -> dict[str, Any]:
         """The settings in a row."""
-        return {
-            "part": part,
-            "network": network,
-            "fractions": list(fractions),
-            "layout": "spatial",
-            "shares": None,
-            "seed": self.seed,
-            "warmup": _WARMUP,
-            "steps": self.steps,
-            "repeats": self.repeats,
-            **values,
-        }
+        about = {"part": part, "network": network, "fractions": list(fractions), "layout": "spatial"}
+        return {**about, **self.columns(warmup=_WARMUP), **values}
 
-    @contextlib.contextmanager
-    def _chief(self, fractions: Sequence[float], **arguments: Any) -> Iterator[Child]:
-        child = Child(_CHIEF, {"fractions": fractions, "seed": self.seed, **arguments})
-        try:
-            yield child
-        finally:
-            with contextlib.suppress(ChildError):
-                child.call("close", timeout_seconds=_CLOSE_SECONDS)
-            child.close()
+    def _chief(self, fractions: Sequence[float], **arguments: Any) -> contextlib.AbstractContextManager[Child]:
+        return chief(_CHIEF, fractions=fractions, seed=self.seed, **arguments)
 
-    def _time(self, setting: Setting, writer: Writer) -> None:
+    def _time(self, setting: Setting, writer: Writer, bar: Any) -> None:
         """Builds all ways on one cluster, times them in turns, and predicts them."""
-        with self._chief(setting.fractions) as chief:
-            rows = {way.name: chief.call("add", **way.arguments(setting.network)) for way in setting.ways}
-            timings: dict[tuple[str, str], list[float]] = {("run", name): [] for name in rows}
+        with self._chief(setting.fractions) as cluster:
+            rows = {way.name: cluster.call("add", **way.arguments(setting.network)) for way in setting.ways}
+            turns = [("run", name) for name in rows]
             if EVEN in rows:
-                chief.call("add_apart", name=EVEN)
-                timings["run_apart", EVEN] = []
-            rng = random.Random(self.seed)
-            for _ in range(self.repeats):
-                for method, name in rng.sample(sorted(timings), len(timings)):
-                    seconds = chief.call(method, name=name, steps=self.steps)["wall_seconds"] / self.steps
-                    timings[method, name].append(seconds)
-            about = {**chief.call("describe"), "link": chief.call("link", repeats=1 if self.toy else _LINK_REPEATS)}
+                cluster.call("add_apart", name=EVEN)
+                turns.append(("run_apart", EVEN))
+            ways = {turn: functools.partial(step_seconds, cluster, turn[1], self.steps, turn[0]) for turn in turns}
+            timings = take_turns(ways, self.repeats, self.seed)
+            about = cluster.call("describe")
+            about["link"] = cluster.call("link", repeats=1 if self.toy else _LINK_REPEATS)
             for way in setting.ways:
                 row = rows[way.name]
-                row |= chief.call("trace", name=way.name)
-                row["call_seconds"] = chief.call("call_seconds", devices=way.devices)
-                row["layer_seconds"] = chief.call("layer_seconds", name=way.name, effort=dict(self.profile))
+                row |= cluster.call("trace", name=way.name)
+                row["call_seconds"] = cluster.call("call_seconds", devices=way.devices)
+                row["layer_seconds"] = cluster.call("layer_seconds", name=way.name, effort=dict(self.profile))
         references: dict[tuple[int, int, int], list[float]] = {}
         for way in setting.ways:
             row = rows[way.name]
-            reference = references.setdefault(way.extents, row["losses"])
-            error = max(abs(a - b) / abs(b) for a, b in zip(row["losses"], reference, strict=True))
             values = {
                 **self._about(setting.name.partition("/")[0], setting.network, setting.fractions, shares=way.shares),
                 "setting": setting.name,
@@ -285,40 +248,38 @@ class Spatial(Case):
                 **about,
                 **row,
                 "wall_seconds_per_step": summarise(timings["run", way.name]),
-                "loss_error": error,
+                **compare_losses(row["losses"], references.setdefault(way.extents, row["losses"])),
             }
             if ("run_apart", way.name) in timings:
                 values["apart_seconds_per_step"] = summarise(timings["run_apart", way.name])
-            if error > _TOLERANCE:
-                values["failed"] = f"losses {row['losses']} instead of {reference}"
             writer.write(f"{setting.name}/{way.name}", values)
 
     def _shared(self, count: int) -> tuple[float, ...]:
         """Cores of each of so many workers."""
         return (min(1.0, _CORES / count),) * count
 
-    def _measure_memory(self, edge: int, writer: Writer) -> None:
+    def _measure_memory(self, edge: int, writer: Writer, bar: Any) -> None:
         """What the workers take, for each number of them in a cluster of its own."""
         for count in self.counts:
             fractions, way = self._shared(count), Way("way", _cube(edge), tuple(range(count)))
-            with self._chief(fractions, return_memory=True) as chief:
-                chief.call("watch_memory")
-                row = chief.call("add", steps=_MEMORY_STEPS, **way.arguments(self.network))
+            with self._chief(fractions, return_memory=True) as cluster:
+                cluster.call("watch_memory")
+                row = cluster.call("add", steps=_MEMORY_STEPS, **way.arguments(self.network))
                 values = {
                     **self._about(MEMORY, self.network, fractions, steps=_MEMORY_STEPS, warmup=0, repeats=1),
                     "edge": edge,
                     **row,
                     "split": row["sizes"].get("depth", [edge]),
-                    **chief.call("memory", name=way.name),
-                    **chief.call("describe"),
+                    **cluster.call("memory", name=way.name),
+                    **cluster.call("describe"),
                 }
             writer.write(f"{MEMORY}/W={edge}/{count}", values)
 
-    def _search(self, size: float, writer: Writer) -> None:
+    def _search(self, size: float, writer: Writer, bar: Any) -> None:
         """Tries larger and larger cubes under a memory limit, for each number of workers."""
         for count in self.counts:
+            fractions = self._shared(count)
             for edge in self.limit_edges:
-                fractions = self._shared(count)
                 values = {
                     **self._about(LIMIT, self.whole_network, fractions, steps=_LIMIT_STEPS, warmup=0, repeats=1),
                     "edge": edge,
@@ -332,41 +293,43 @@ class Spatial(Case):
     def _try(self, edge: int, fractions: tuple[float, ...], size: float) -> dict[str, Any]:
         """Whether a cube trains; if not, what was said and which workers ended."""
         way = Way("way", _cube(edge), tuple(range(len(fractions))))
-        with self._chief(fractions, memory_bytes=round(size), return_memory=True) as chief:
-            values = chief.call("describe")
-            chief.call("watch_memory")
+        with self._chief(fractions, memory_bytes=round(size), return_memory=True) as cluster:
+            values = cluster.call("describe")
+            cluster.call("watch_memory")
             try:
-                arguments = way.arguments(self.whole_network)
-                row = chief.call("add", steps=_LIMIT_STEPS, timeout_seconds=_TRIAL_SECONDS, **arguments)
-                values |= {"trained": True, "losses": row["losses"], **chief.call("memory", name=way.name)}
+                limits = {"steps": _LIMIT_STEPS, "timeout_seconds": _TRIAL_SECONDS}
+                row = cluster.call("add", **limits, **way.arguments(self.whole_network))
+                values |= {"trained": True, "losses": row["losses"], **cluster.call("memory", name=way.name)}
             except ChildError as error:
                 values |= {"trained": False, "error": str(error)}
                 with contextlib.suppress(ChildError):  # it is gone where the time was over
                     wait = {"within_seconds": _END_SECONDS, "timeout_seconds": _CLOSE_SECONDS}
-                    values["exit_codes"] = chief.call("ended", **wait)
+                    values["exit_codes"] = cluster.call("ended", **wait)
         return values
 
-    def _read(self, name: str, fractions: tuple[float, ...], shares: Sequence[float] | None, writer: Writer) -> None:
+    def _read(
+        self, name: str, fractions: tuple[float, ...], shares: Sequence[float] | None, writer: Writer, bar: Any
+    ) -> None:
         """Trains on a set on disk; what each worker reads per epoch, and how long a step waits for it."""
         edge, count, epochs = self.input_edge, self.input_count, 3
         workers = list(range(len(fractions)))
         common = {"network": self.whole_network, "extents": _cube(edge), "devices": workers, "shares": shares}
-        with tempfile.TemporaryDirectory() as parent, self._chief(fractions) as chief:
+        with tempfile.TemporaryDirectory() as parent, self._chief(fractions) as cluster:
             directory = f"{parent}/set"
-            written = chief.call("write_set", directory=directory, edge=edge, count=count)
-            chief.call("add", name="made", **common)
-            before = chief.call("read_bytes")
-            made = chief.call("run", name="made", steps=count)["wall_seconds"] / count
-            without = _difference(before, chief.call("read_bytes"))
-            row = chief.call("add", name="read", directory=directory, epochs=epochs, steps=0, **common)
-            counted, waits, seconds = [chief.call("read_bytes")], [], []
+            written = cluster.call("write_set", directory=directory, edge=edge, count=count)
+            cluster.call("add", name="made", **common)
+            before = cluster.call("read_bytes")
+            made = step_seconds(cluster, "made", count)
+            without = _difference(before, cluster.call("read_bytes"))
+            row = cluster.call("add", name="read", directory=directory, epochs=epochs, steps=0, **common)
+            counted, waits, seconds = [cluster.call("read_bytes")], [], []
             for _ in range(epochs):
-                seconds.append(chief.call("run", name="read", steps=count - 1)["wall_seconds"] / (count - 1))
-                waits.append(chief.call("wait_for_input", name="read"))
-                counted.append(chief.call("read_bytes"))
+                seconds.append(step_seconds(cluster, "read", count - 1))
+                waits.append(cluster.call("wait_for_input", name="read"))
+                counted.append(cluster.call("read_bytes"))
             values = {
                 **self._about(INPUT, self.whole_network, fractions, steps=count, warmup=0, repeats=1, shares=shares),
-                **chief.call("describe"),
+                **cluster.call("describe"),
                 **written,
                 "edge": edge,
                 "volumes": count,
@@ -379,25 +342,20 @@ class Spatial(Case):
             }
         writer.write(name, values)
 
-    def _project(self, writer: Writer) -> None:
+    def _project(self, writer: Writer, bar: Any) -> None:
         """What one worker of a group computes and sends, from the lowered graph."""
         edge = self.projected_edge
         with Child(_MODELLED_NETS, {"network": self.whole_network}) as child:
             for count in self.projected_counts:
-                values = {
-                    **self._about(PROJECTED, self.whole_network, [1.0] * count),
-                    MODELLED: True,
-                    "edge": edge,
-                    "count": count,
-                    **child.call("slabs", edge=edge, count=count),
-                }
-                writer.write(f"{PROJECTED}/W={edge}/{count}, {MODELLED}", values)
+                about = self._about(PROJECTED, self.whole_network, [1.0] * count, edge=edge, count=count)
+                slabs = child.call("slabs", edge=edge, count=count)
+                writer.write(f"{PROJECTED}/W={edge}/{count}, {MODELLED}", {**about, MODELLED: True, **slabs})
         edges = {way.extents[0] for setting in self.settings for way in setting.ways if len(set(way.extents)) == 1}
         with Child(_MODELLED_NETS, {"network": self.network}) as child:
             for reference in sorted(edges):
-                about = {**self._about(PROJECTED, self.network, [1.0]), MODELLED: True, "edge": reference}
-                values = {**about, **child.call("flops", edge=reference)}
-                writer.write(f"{PROJECTED}/flops/W={reference}, {MODELLED}", values)
+                about = self._about(PROJECTED, self.network, [1.0], edge=reference)
+                operations = child.call("flops", edge=reference)
+                writer.write(f"{PROJECTED}/flops/W={reference}, {MODELLED}", {**about, MODELLED: True, **operations})
 
 
 def _difference(before: Sequence[int], after: Sequence[int]) -> list[int]:

@@ -18,21 +18,25 @@ images there is little to gather, and each waits for the one before.
 
 import contextlib
 import dataclasses
-import random
+import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from benchmarks.cases.base import Case, progress
-from benchmarks.process import Child, ChildError
+from benchmarks.harness import Case, Part, chief, compare_losses, step_seconds, take_turns
+from benchmarks.process import Child
 from benchmarks.rows import Writer, summarise
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"
+_MODELLED_NETS = "benchmarks.frameworks.cluster_nets:ModelledNets"
 _WARMUP = 2
 _MEMORY_STEPS = 10  # after which a worker hardly takes more
-_TOLERANCE = 1e-4  # relative, of the losses before and after the first step
 DATA, MODEL, HYBRID, ROUNDS = "data parallel", "model parallel", "hybrid", "in rounds"
 MODELLED = "modelled"
+
+
+def _hybrid(d: int, k: int) -> dict[str, Any]:
+    return {"recipe": "hybrid", "mesh_shape": f"data:{d};model:{k}"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Setting:
         ways: dict[str, dict[str, Any]] = {DATA: {"recipe": "batch"}, MODEL: {"recipe": "filters"}}
         meshes = self.meshes or tuple((count // k, k) for k in range(2, count + 1) if count % k == 0)
         for d, k in meshes:
-            mesh = {"recipe": "hybrid", "mesh_shape": f"data:{d};model:{k}"}
+            mesh = _hybrid(d, k)
             ways[f"{HYBRID} {d} x {k}"] = mesh
             ways[f"{HYBRID} {d} x {k}, {ROUNDS}"] = {**mesh, "dense_rounds": True}
             if self.shares:
@@ -110,114 +114,66 @@ class SplitBrain(Case):
     steps: int = 1
     settings: tuple[Setting, ...] = tuple(SETTINGS.values())
 
-    def variants(self) -> tuple[str, ...]:
-        return tuple(setting.name for setting in self.settings)
-
-    def make_toy(self) -> "SplitBrain":
+    def make_toy(self) -> Self:
         settings = (Setting("toy_vgg", (1.0,), 8), Setting("toy_vgg", (1.0, 1.0), 8))
         return dataclasses.replace(self, toy=True, repeats=2, settings=settings)
 
-    def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
-        with progress(len(variants), "settings") as bar:
-            for setting in self.settings:
-                if setting.name in variants:
-                    bar.set_description(setting.name)
-                    self._measure(setting, writer)
-                    bar.update()
+    def parts(self) -> Mapping[str, Part]:
+        return {setting.name: functools.partial(self._measure, setting) for setting in self.settings}
 
-    def _measure(self, setting: Setting, writer: Writer) -> None:
-        rows, timings, about = self._time(setting)
-        for way in rows:
-            rows[way] |= self._memory(setting, way)
+    def _measure(self, setting: Setting, writer: Writer, bar: Any) -> None:
+        """Builds all ways on one cluster, times them in turns, and runs each alone where memory is read."""
+        with self._chief(setting) as cluster:
+            rows = {way: cluster.call("add", name=way, **arguments) for way, arguments in setting.ways().items()}
+            ways = {way: functools.partial(step_seconds, cluster, way, self.steps) for way in rows}
+            timings = take_turns(ways, self.repeats, self.seed)
+            for way, row in rows.items():
+                row |= cluster.call("received", name=way)
+            about = cluster.call("describe")
+            if len(setting.fractions) > 1:
+                about["link"] = cluster.call("link")
         reference = next(iter(rows.values()))["losses"]
         for way, row in rows.items():
-            errors = [abs(a - b) / abs(b) for a, b in zip(row["losses"], reference, strict=True)]
             values = {
-                **self._settings(setting, way),
+                **self._settings(setting, way, setting.ways()[way]),
                 **about,
                 **row,
+                **self._memory(setting, way),
                 "wall_seconds_per_step": summarise(timings[way]),
-                "loss_error": max(errors),
+                **compare_losses(row["losses"], reference),
             }
-            if max(errors) > _TOLERANCE:
-                values["failed"] = f"losses {row['losses']} instead of {reference}"
             writer.write(f"{setting.name}/{way}", values)
         if len(setting.fractions) == 1:
             self._write_modelled(setting, summarise(timings["alone"])["median"], writer)
 
-    def _settings(self, setting: Setting, way: str) -> dict[str, Any]:
-        arguments = setting.ways().get(way, {})
-        return {
-            **dataclasses.asdict(setting),
-            "way": way,
-            "layout": arguments.get("recipe"),
-            "mesh_shape": arguments.get("mesh_shape"),
-            "seed": self.seed,
-            "warmup": _WARMUP,
-            "steps": self.steps,
-            "repeats": self.repeats,
-        }
+    def _settings(self, setting: Setting, way: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        layout = {"layout": arguments["recipe"], "mesh_shape": arguments.get("mesh_shape")}
+        return {**self.columns(warmup=_WARMUP), **dataclasses.asdict(setting), "way": way, **layout}
 
-    @contextlib.contextmanager
-    def _chief(self, setting: Setting, *, return_memory: bool = False) -> Any:
-        arguments = {
-            "fractions": setting.fractions,
-            "network": setting.network,
-            "batch_size": setting.batch_size,
-            "seed": self.seed,
-            "return_memory": return_memory,
-        }
-        child = Child(_NETS, arguments)
-        try:
-            yield child
-        finally:
-            with contextlib.suppress(ChildError):
-                child.call("close")
-            child.close()
-
-    def _time(self, setting: Setting) -> tuple[dict[str, dict[str, Any]], dict[str, list[float]], dict[str, Any]]:
-        """Builds all ways on one cluster, and times them in turns."""
-        with self._chief(setting) as chief:
-            rows = {way: chief.call("add", name=way, **arguments) for way, arguments in setting.ways().items()}
-            timings: dict[str, list[float]] = {way: [] for way in rows}
-            rng = random.Random(self.seed)
-            for _ in range(self.repeats):
-                for way in rng.sample(sorted(rows), len(rows)):
-                    timings[way].append(chief.call("run", name=way, steps=self.steps)["wall_seconds"] / self.steps)
-            for way, row in rows.items():
-                row |= chief.call("received", name=way)
-            about = chief.call("describe")
-            if len(setting.fractions) > 1:
-                about |= chief.call("link")
-        return rows, timings, about
+    def _chief(self, setting: Setting, *, return_memory: bool = False) -> contextlib.AbstractContextManager[Child]:
+        about = {name: getattr(setting, name) for name in ("fractions", "network", "batch_size")}
+        return chief(_NETS, **about, seed=self.seed, return_memory=return_memory)
 
     def _memory(self, setting: Setting, way: str) -> dict[str, Any]:
         """What the workers hold when a way runs alone, on workers that return memory, beside the estimate."""
-        with self._chief(setting, return_memory=True) as chief:
-            chief.call("add", name=way, watch_memory=True, **setting.ways()[way])
-            chief.call("run", name=way, steps=_MEMORY_STEPS)
-            return {"return_memory": True, **chief.call("memory", name=way)}
+        with self._chief(setting, return_memory=True) as cluster:
+            cluster.call("add", name=way, watch_memory=True, **setting.ways()[way])
+            cluster.call("run", name=way, steps=_MEMORY_STEPS)
+            return {"return_memory": True, **cluster.call("memory", name=way)}
 
     def _write_modelled(self, setting: Setting, alone_seconds: float, writer: Writer) -> None:
         """Rows of meshes that are too large for this machine, each worker with a core and this setting's batch."""
-        counts = (2,) if self.toy else _MODELLED
-        with Child(_NETS.replace("ClusterNets", "ModelledNets"), {"network": setting.network}) as child:
-            for count in counts:
+        with Child(_MODELLED_NETS, {"network": setting.network}) as child:
+            for count in (2,) if self.toy else _MODELLED:
                 batch_size = count * setting.batch_size
+                larger = dataclasses.replace(setting, batch_size=batch_size, fractions=(1.0,) * count)
                 ways: dict[str, dict[str, Any]] = {DATA: {"recipe": "batch"}}
-                for k in (2, 4, 8):
-                    if k <= count:
-                        mesh_shape = f"data:{count // k};model:{k}"
-                        ways[f"{HYBRID} {count // k} x {k}"] = {"recipe": "hybrid", "mesh_shape": mesh_shape}
+                ways |= {f"{HYBRID} {count // k} x {k}": _hybrid(count // k, k) for k in (2, 4, 8) if k <= count}
                 for way, arguments in ways.items():
-                    sent = child.call("sent", count=count, batch_size=batch_size, **arguments)
                     values = {
-                        **self._settings(dataclasses.replace(setting, batch_size=batch_size), way),
-                        "fractions": [1.0] * count,
-                        "layout": arguments["recipe"],
-                        "mesh_shape": arguments.get("mesh_shape"),
+                        **self._settings(larger, way, arguments),
                         MODELLED: True,
                         "alone_seconds": alone_seconds,
-                        **sent,
+                        **child.call("sent", count=count, batch_size=batch_size, **arguments),
                     }
                     writer.write(f"{setting.network}/{count}/{way}, {MODELLED}", values)

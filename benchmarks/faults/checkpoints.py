@@ -14,8 +14,8 @@ _INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
 
 def steps(directory: pathlib.Path) -> list[int]:
     """Steps of which there is an index file, the newest first."""
-    found = (_INDEX.fullmatch(path.name) for path in directory.glob("*.index"))
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    matches = (_INDEX.fullmatch(path.name) for path in directory.glob("*.index"))
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def values(directory: pathlib.Path, step: int) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.faults import checkpoints
-from benchmarks.faults.kills import QUIET, SAVE_STEPS, TRAINING
+from benchmarks.faults.kills import SAVE_STEPS, begun, start
 from benchmarks.faults.processes import Process
 
-_STATE = "checkpoint"
 _SECONDS = 90.0
 _MORE_STEPS = 2
 _OTHERS = ("events.out", "graph.pbtxt")  # what no run resumes from
@@ -55,8 +54,7 @@ class Made:
     @classmethod
     def by_training(cls, directory: pathlib.Path) -> "Made":
         """Trains on three devices, so that there are several files of data."""
-        options = ["--layout=three", f"--steps={3 * SAVE_STEPS}", f"--save_steps={SAVE_STEPS}"]
-        with Process([*TRAINING, str(directory), *options], environment=QUIET) as process:
+        with start(directory, "--layout=three", f"--steps={3 * SAVE_STEPS}", f"--save_steps={SAVE_STEPS}") as process:
             if process.wait(_SECONDS) != 0:
                 raise RuntimeError(f"no checkpoints were made: {' | '.join(process.said[-2:])}")
         return cls(directory)
@@ -65,8 +63,8 @@ class Made:
         """What a run resumes from: the files of the newest checkpoint, and those that are of no one checkpoint."""
         newest = checkpoints.newest(self.directory)
         names = sorted(path.name for path in self.directory.iterdir() if path.is_file() and path.stat().st_size)
-        own = [name for name in names if re.match(rf"model\.ckpt-{newest}\b", name)]
-        return [*own, *(name for name in names if not name.startswith(("model.ckpt-", *_OTHERS)))]
+        of_newest = [name for name in names if re.match(rf"model\.ckpt-{newest}\b", name)]
+        return [*of_newest, *(name for name in names if not name.startswith(("model.ckpt-", *_OTHERS)))]
 
     def cases(self) -> list[tuple[str, str]]:
         """(file, kind of damage) of all that is done, one after another."""
@@ -88,12 +86,11 @@ def carry_out(made: Made, name: str, damage: str, directory: pathlib.Path) -> di
     newest = checkpoints.newest(made.directory) or 0
     whole = checkpoints.newest(directory)
     before = checkpoints.digests(directory)
-    options = ["--layout=two", f"--steps={newest + _MORE_STEPS}", "--save_steps=100", "--keep=100"]
-    with Process([*TRAINING, str(directory), *options], environment=QUIET) as process:
+    flags = ("--layout=two", f"--steps={newest + _MORE_STEPS}", "--save_steps=100", "--keep=100")
+    with start(directory, *flags) as process:
         code = process.wait(_SECONDS)
-    begun = [int(line.split()[1]) for line in process.out if line.startswith("begun")]
     after = checkpoints.digests(directory)
-    row = {"file": name, "damage": damage, "whole": whole, "begun": begun[0] if begun else None, "exit_code": code}
+    row = {"file": name, "damage": damage, "whole": whole, "begun": begun(process), "exit_code": code}
     passed_over = [line for line in process.said if f"model.ckpt-{newest}" in line]
     line = (passed_over or process.said or [""])[-1].strip()
     row |= {"line": line.replace(str(directory), "DIR"), "passed_over": len(passed_over)}

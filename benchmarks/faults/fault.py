@@ -1,15 +1,12 @@
 """A fault as data: what is done, what has to come of it, and the judge."""
 
-import contextlib
 import dataclasses
 import functools
-import os
 import pathlib
 import shutil
-import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.faults import checkpoints
@@ -93,6 +90,62 @@ class Outcome:
     skipped: str = ""
 
 
+@dataclasses.dataclass
+class Scene:
+    """Where a fault is carried out.
+
+    Args:
+      directory: its own, empty at first.
+      shared: what other faults have too.
+      before: digests of the checkpoints that must stay as they are.
+    """
+
+    directory: pathlib.Path
+    shared: Shared
+    before: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model_dir = self.directory / "model"
+
+    def copy_model(self, to: pathlib.Path | None = None) -> None:
+        """Puts a model directory there, with a checkpoint of each of TRAINED_STEPS, which are to stay as they are."""
+        self.model_dir = self.shared.copy_model(to or self.model_dir)
+        self.before = checkpoints.digests(self.model_dir)
+
+    def start(self, *flags: str) -> Process:
+        """Starts an endless training."""
+        return Process([*TRAIN, *LENET, *ENDLESS, f"--model_dir={self.model_dir}", *flags])
+
+    def train(self, steps: int, *flags: str, at_least: int = 0, **options: Any) -> Outcome:
+        """Trains to a step; the newest whole checkpoint must be of the step `at_least` or a later one."""
+        return self.keep(run([*self._command(steps), *flags], **options), at_least)
+
+    def _command(self, steps: int) -> list[str]:
+        return [*TRAIN, *LENET, "--train_epochs=100000", f"--model_dir={self.model_dir}", f"--max_steps={steps}"]
+
+    def keep(self, outcome: Outcome, at_least: int = 0) -> Outcome:
+        """Adds to an outcome which checkpoints are whole, and what was lost."""
+        after = checkpoints.digests(self.model_dir)
+        changed = sorted(name for name, digest in self.before.items() if after.get(name) != digest)
+        whole = sorted(checkpoints.whole(self.model_dir))
+        newest = max(whole, default=0)
+        outcome.kept = f"steps {', '.join(map(str, whole))}" if whole else "no checkpoint"
+        outcome.failures += [f"changed or lost: {', '.join(changed)}"] if changed else []
+        if newest < at_least:
+            outcome.failures.append(f"the newest whole checkpoint is of step {newest}, not of {at_least}")
+        return outcome
+
+    def resume(self, outcome: Outcome) -> Outcome:
+        """Adds to an outcome what is wrong where the run does not go on, now that nothing is in its way."""
+        goal = (checkpoints.newest(self.model_dir) or 0) + 6
+        resumed = run(self._command(goal))
+        newest = checkpoints.newest(self.model_dir)
+        if resumed.exit_code != 0 or newest != goal:
+            said = " | ".join(resumed.lines[-2:])
+            outcome.failures.append(f"not resumable: exit code {resumed.exit_code}, newest checkpoint {newest}: {said}")
+        return outcome
+
+
 @dataclasses.dataclass(frozen=True)
 class Fault:
     """A fault.
@@ -100,7 +153,7 @@ class Fault:
     Args:
       name: its own, within its part.
       done: what is done, in words.
-      carry_out: does it in an empty directory.
+      carry_out: does it.
       exit_code: the one that is documented, or several.
       says: what the last line of the standard error has to contain; "{pid}" stands for the outcome's.
       out: what the standard output has to contain.
@@ -109,7 +162,7 @@ class Fault:
 
     name: str
     done: str
-    carry_out: Callable[[pathlib.Path, Shared], Outcome]
+    carry_out: Callable[[Scene], Outcome]
     exit_code: int | tuple[int, ...] = 2
     says: str = ""
     out: str = ""
@@ -120,7 +173,7 @@ class Fault:
         directory.mkdir(parents=True)
         begin = time.monotonic()
         try:
-            outcome = self.carry_out(directory, shared)
+            outcome = self.carry_out(Scene(directory, shared))
             failures = [] if outcome.skipped else [*outcome.failures, *self._failures(outcome)]
         except (TooLateError, RuntimeError, OSError) as error:
             outcome = Outcome(seconds=time.monotonic() - begin)
@@ -138,25 +191,25 @@ class Fault:
 
     def _failures(self, outcome: Outcome) -> list[str]:
         codes = self.exit_code if isinstance(self.exit_code, tuple) else (self.exit_code,)
-        found, last = [], (list(outcome.lines) or [""])[-1]
+        wrong, last = [], (list(outcome.lines) or [""])[-1]
         if outcome.exit_code is None:
-            found.append("it did not end")
+            wrong.append("it did not end")
         elif outcome.exit_code not in codes:
-            found.append(f"exit code {outcome.exit_code}, not {' or '.join(map(str, codes))}")
+            wrong.append(f"exit code {outcome.exit_code}, not {' or '.join(map(str, codes))}")
         if not self.lines[0] <= len(outcome.lines) <= self.lines[1]:
             wanted = " to ".join(map(str, sorted(set(self.lines))))
             others = " | ".join(outcome.lines[:-1])[:_LINE_LENGTH]
-            found.append(f"{len(outcome.lines)} lines on the standard error, not {wanted}: {others or last}")
+            wrong.append(f"{len(outcome.lines)} lines on the standard error, not {wanted}: {others or last}")
         says = self.says.replace("{pid}", str(outcome.pid))
         if says not in last:
-            found.append(f"the line does not say {says!r}")
+            wrong.append(f"the line does not say {says!r}")
         if self.lines[0] and not last.startswith(("error: ", "stopped: ")):
-            found.append("the line begins with neither error: nor stopped:")
+            wrong.append("the line begins with neither error: nor stopped:")
         if self.out and not any(self.out in line for line in outcome.out):
-            found.append(f"the standard output does not say {self.out!r}")
+            wrong.append(f"the standard output does not say {self.out!r}")
         if any("Traceback" in line for line in outcome.lines):
-            found.append("a traceback")
-        return found
+            wrong.append("a traceback")
+        return wrong
 
 
 def run(arguments: Sequence[str], *, seconds: float = _SECONDS, **options: Any) -> Outcome:
@@ -174,35 +227,8 @@ def end(process: Process, seconds: float = _SECONDS) -> Outcome:
 def command(name: str, arguments: Sequence[str], says: str, *, done: str = "", **expected: Any) -> Fault:
     """A fault that is a command line, whose "{here}" stands for its directory."""
 
-    def carry_out(directory: pathlib.Path, shared: Shared) -> Outcome:
-        return run([argument.replace("{here}", str(directory)) for argument in arguments])
+    def carry_out(scene: Scene) -> Outcome:
+        return run([argument.replace("{here}", str(scene.directory)) for argument in arguments])
 
     shown = " ".join(argument for argument in arguments if argument not in (*LENET, "-m"))
     return Fault(name, done or f"`{shown}`", carry_out, says=says, **expected)
-
-
-def keep(outcome: Outcome, model_dir: pathlib.Path, before: dict[str, str], at_least: int = 0) -> Outcome:
-    """Adds to an outcome which checkpoints are whole, and what was lost.
-
-    Args:
-      outcome: is changed, and returned.
-      model_dir: the model directory.
-      before: `checkpoints.digests` of it before, whose files must be as they were.
-      at_least: the newest whole checkpoint must be of this step or a later one.
-    """
-    after = checkpoints.digests(model_dir)
-    changed = sorted(name for name, digest in before.items() if after.get(name) != digest)
-    whole = list(checkpoints.whole(model_dir))
-    outcome.kept = f"steps {', '.join(map(str, sorted(whole)))}" if whole else "no checkpoint"
-    if changed:
-        outcome.failures.append(f"changed or lost: {', '.join(changed)}")
-    if max(whole, default=0) < at_least:
-        outcome.failures.append(f"the newest whole checkpoint is of step {max(whole, default=0)}, not of {at_least}")
-    return outcome
-
-
-def killed(process: Process) -> None:
-    """Kills a process as nothing else can be done to it: it cannot clear up."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
-    process.wait(30)

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.faults import checkpoints
 from benchmarks.faults.processes import Process, TooLateError
 
-TRAINING = ("-m", "benchmarks.faults.training")
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+_TRAINING = ("-m", "benchmarks.faults.training")
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 LAYOUTS = ("three", "batch", "two", "one")  # of benchmarks.faults.training
 SAVE_STEPS = 3
 _PAUSE_SECONDS = 0.02  # after each step, so that a run is not over before it is killed
@@ -48,6 +48,17 @@ class Kill:
     seconds: float = 0.0
     number: int = 0
     when: str = "before"
+
+
+def start(model_dir: pathlib.Path, *flags: str, environment: Mapping[str, str] | None = None) -> Process:
+    """Starts a training that is there to be killed."""
+    return Process([*_TRAINING, str(model_dir), *flags], environment={**_QUIET, **(environment or {})})
+
+
+def begun(process: Process) -> int | None:
+    """The step at which a training began, or None."""
+    steps = (int(line.split()[1]) for line in process.out if line.startswith("begun"))
+    return next(steps, None)
 
 
 def compile_killer(directory: pathlib.Path) -> pathlib.Path | None:
@@ -86,13 +97,13 @@ def count_calls(directory: pathlib.Path, library: pathlib.Path) -> list[str]:
     """
     chain = Chain(directory, library)
     chain.finish(4 * SAVE_STEPS)
-    found = []
+    calls = []
     for number in range(len(LAYOUTS)):
         chain.finish((5 + number) * SAVE_STEPS, count=True)
-        found.append(chain.calls())
+        calls.append(chain.calls())
     if chain.failures:
         raise RuntimeError(f"the calls of a save could not be counted: {chain.failures[0]}")
-    return max(found, key=len)
+    return max(calls, key=len)
 
 
 @dataclasses.dataclass
@@ -114,7 +125,7 @@ class Chain:
         self.model_dir.mkdir(parents=True, exist_ok=True)
         self._log = self.directory / "calls"
         self._layouts = itertools.islice(itertools.cycle(LAYOUTS), self.first, None)
-        self.found: dict[str, Any] = {"kills": 0, "resumed": 0, "from_newest": 0, "from_zero": 0}
+        self.counts: dict[str, Any] = {"kills": 0, "resumed": 0, "from_newest": 0, "from_zero": 0}
         self.hits: list[str] = []
         self.failures: list[str] = []
         self._pending = 0  # kills after which no run has begun yet
@@ -127,11 +138,10 @@ class Chain:
 
     def kill(self, kill: Kill, steps: int) -> None:
         """Starts a run that is to go to a step, kills it, and judges how it began."""
-        environment = dict(QUIET)
+        environment = {}
         if kill.kind in (CALL, START_CALL):
-            environment |= self._killer() | {"KILL_AT": str(kill.number), "KILL_WHEN": kill.when}
-            if kill.kind == START_CALL:
-                environment["KILL_FROM_START"] = "1"
+            from_start = {"KILL_FROM_START": "1"} if kill.kind == START_CALL else {}
+            environment = {**self._killer(), "KILL_AT": str(kill.number), "KILL_WHEN": kill.when, **from_start}
         with self._start(steps, environment, pause=_PAUSE_SECONDS) as process:
             try:
                 if kill.kind in (MOMENT, START):
@@ -146,7 +156,7 @@ class Chain:
             how = "did not end" if code is None else f"ended with exit code {code}"
             self.failures.append(f"a run that was to be killed {how}: {' | '.join(process.said[-2:])}")
             return
-        self.found["kills"] += 1
+        self.counts["kills"] += 1
         self._pending += 1
         self.hits.append(self._hit(kill, process))
         newest = checkpoints.newest(self.model_dir)
@@ -156,8 +166,7 @@ class Chain:
 
     def finish(self, steps: int, *, count: bool = False) -> None:
         """Lets a run go on to its end, and judges how it began."""
-        environment = QUIET | (self._killer() if count else {})
-        with self._start(steps, environment) as process:
+        with self._start(steps, self._killer() if count else {}) as process:
             code = process.wait(4 * _WAIT_SECONDS)
         self._judge_begin(process)
         if code != 0:
@@ -170,20 +179,19 @@ class Chain:
 
     def _start(self, steps: int, environment: dict[str, str], pause: float = 0.0) -> Process:
         options = [f"--layout={next(self._layouts)}", f"--steps={steps}", f"--save_steps={SAVE_STEPS}"]
-        command = [*TRAINING, str(self.model_dir), *options, f"--pause_seconds={pause}"]
-        return Process(command, environment=environment)
+        return start(self.model_dir, *options, f"--pause_seconds={pause}", environment=environment)
 
     def _judge_begin(self, process: Process) -> None:
-        begun = [int(line.split()[1]) for line in process.out if line.startswith("begun")]
-        if not begun or not self._pending:
+        step = begun(process)
+        if step is None or not self._pending:
             return
         whole = self._newest or 0
-        self.found["resumed"] += self._pending
-        self.found["from_newest"] += self._pending * (begun[0] == whole)
-        self.found["from_zero"] += self._pending * (begun[0] == 0 and whole > 0)
-        if begun[0] != whole:
+        self.counts["resumed"] += self._pending
+        self.counts["from_newest"] += self._pending * (step == whole)
+        self.counts["from_zero"] += self._pending * (step == 0 and whole > 0)
+        if step != whole:
             last = self.hits[-self._pending :]
-            self.failures.append(f"begun at step {begun[0]}, not {whole}, after a kill at {' and '.join(last)}")
+            self.failures.append(f"begun at step {step}, not {whole}, after a kill at {' and '.join(last)}")
         self._pending = 0
 
     def _hit(self, kill: Kill, process: Process) -> str:
@@ -205,8 +213,7 @@ def _kind(path: str) -> str:
 
 def final_values(directory: pathlib.Path, steps: int) -> dict[str, Any]:
     """The values after so many steps of a run on one device that nothing happened to."""
-    command = [*TRAINING, str(directory), "--layout=one", f"--steps={steps}", f"--save_steps={steps}"]
-    with Process(command, environment=QUIET) as process:
+    with start(directory, "--layout=one", f"--steps={steps}", f"--save_steps={steps}") as process:
         if process.wait(4 * _WAIT_SECONDS) != 0:
             raise RuntimeError(f"the run on one device failed: {' | '.join(process.said[-2:])}")
     return checkpoints.values(directory, steps)
@@ -242,4 +249,4 @@ def run_chain(
         error = max(float(np.max(np.abs(values[name] - expected[name]))) for name in values.keys() & expected.keys())
     if error is None or not error <= 1e-9:
         chain.failures.append(f"the values at the end differ by {error} from those of one device")
-    return {**chain.found, "hits": chain.hits, "steps": steps, "error": error, "failures": chain.failures}
+    return {**chain.counts, "hits": chain.hits, "steps": steps, "error": error, "failures": chain.failures}

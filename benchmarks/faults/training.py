@@ -16,8 +16,8 @@ import time
 from typing import Any
 
 import mtf_hetero
-from models import command_line
 from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.models.train import console as command_line
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = (
     mtf.Dimension(name, size) for name, size in (("batch", 6), ("inputs", 5), ("hidden", 11), ("outputs", 3))

@@ -5,11 +5,11 @@ import dataclasses
 import time
 from typing import Any
 
-from models import training
-from models.config import Config
 from mtf_hetero import data, tf
 from mtf_hetero.cluster import shorten
-from mtf_hetero.hooks import LOSS_COLLECTION_KEY
+from mtf_hetero.estimator.hooks import LOSS_COLLECTION_KEY
+from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.prepare import prepare
 
 
 class _StepHook(tf.train.SessionRunHook):
@@ -51,17 +51,19 @@ class LearningRun:
     """What `python -m models.train` does with these settings.
 
     Args:
-      **config: as in models.config.Config, but for train_epochs, which are as many as max_steps take.
+      **config: as in models.train.config.Config; without train_epochs they are as many as max_steps take.
 
     Raises:
       ValueError: settings that do not fit together, or data that is not there.
     """
 
     def __init__(self, **config: Any) -> None:
-        epochs = _epochs(config["dataset"], config["data_dir"], config["max_steps"] * config["batch_size"])
-        self._config = Config(**config, train_epochs=epochs)
+        if "train_epochs" not in config:
+            images = config["max_steps"] * config["batch_size"]
+            config["train_epochs"] = _epochs(config["dataset"], config["data_dir"], images)
+        self._config = Config(**config)
         self._stack = contextlib.ExitStack()
-        self._run = training.prepare(self._config, self._stack)
+        self._run = prepare(self._config, self._stack)
 
     def close(self) -> None:
         """Ends the workers, if there are any."""
@@ -86,7 +88,7 @@ class LearningRun:
         self._run.estimator.train(self._run.train_input, hooks=[hook], max_steps=step)
         return {"losses": hook.losses, "seconds": hook.seconds}
 
-    def test(self, batches: int | None = None) -> float:
+    def test(self, batches: int | None = None) -> Any:
         """Accuracy on the test images, or on the first batches of them."""
         dataset, batch_size = self._run.dataset, self._config.batch_size
         results = self._run.estimator.evaluate(lambda: dataset.test_input_fn(batch_size), steps=batches)
@@ -111,6 +113,6 @@ class LearningRun:
             local_cluster=None,
             workers=",".join(self._run.cluster.workers) or None,
         )
-        run, hook = training.prepare(config, self._stack), _StepHook()
+        run, hook = prepare(config, self._stack), _StepHook()
         run.estimator.train(lambda: _in_float64(run.train_input()), hooks=[hook], max_steps=steps)
         return hook.losses

@@ -1,5 +1,6 @@
 """How long it takes to build and lower an mtf graph, and how large the TensorFlow graph becomes."""
 
+import dataclasses
 import resource
 import time
 from collections.abc import Sequence
@@ -7,9 +8,9 @@ from typing import Any
 
 from benchmarks.frameworks.mesh_nets import build_training, lower_stock
 from benchmarks.networks import NETWORKS
-from layouts import LAYOUTS
-from models import network
 from mtf_hetero import Layout, tf
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models.train import program
 
 _SMALLEST_MESH = "all:2"
 
@@ -31,6 +32,7 @@ def choose_layout(graph: Any, recipe: str, processors: int, shares: Sequence[flo
     return layout, [dim for dim, _ in rules if sizes[dim] < processors]
 
 
+@dataclasses.dataclass
 class Probe:
     """A training graph that is built and lowered once.
 
@@ -43,21 +45,12 @@ class Probe:
       stock: whether mesh-tensorflow alone lowers it.
     """
 
-    def __init__(
-        self,
-        network: str,
-        batch_size: int,
-        recipe: str,
-        processors: int,
-        shares: Sequence[float] | None = None,
-        stock: bool = False,
-    ) -> None:
-        self._network = NETWORKS[network]
-        self._batch_size = batch_size
-        self._recipe = recipe
-        self._processors = processors
-        self._shares = shares
-        self._stock = stock
+    network: str
+    batch_size: int
+    recipe: str
+    processors: int
+    shares: Sequence[float] | None = None
+    stock: bool = False
 
     def measure(self) -> dict[str, Any]:
         """Seconds, numbers of operations and bytes.
@@ -65,16 +58,19 @@ class Probe:
         Raises:
           ValueError: the layout cannot be lowered.
         """
+        net, lower = NETWORKS[self.network], lower_stock if self.stock else program.lower
         with tf.Graph().as_default() as tf_graph:
-            image = tf.placeholder(tf.float32, [self._batch_size, *self._network.image_shape])
-            label = tf.placeholder(tf.int32, [self._batch_size])
+            image = tf.placeholder(tf.float32, [self.batch_size, *net.image_shape])
+            label = tf.placeholder(tf.int32, [self.batch_size])
             begin = time.perf_counter()
-            built = build_training(self._network, image, label)
+            built = build_training(net, image, label)
             build_seconds = time.perf_counter() - begin
-            layout, left_out = choose_layout(built.graph, self._recipe, self._processors, self._shares)
+            layout, left_out = choose_layout(built.graph, self.recipe, self.processors, self.shares)
             before = len(tf_graph.get_operations())
             begin = time.perf_counter()
-            self._lower(built, layout)
+            lowering = lower(built, layout, [f"cpu:{pnum}" for pnum in range(layout.size)])
+            lowering.export_to_tf_tensor(built.loss)  # this and the updates are what a training loop runs
+            tf.group([lowering.lowered_operation(op) for op in built.updates])
             lower_seconds = time.perf_counter() - begin
             return {
                 "build_seconds": build_seconds,
@@ -86,10 +82,3 @@ class Probe:
                 "layout": [list(rule) for rule in layout.rules],
                 "rules_left_out": left_out,
             }
-
-    def _lower(self, built: network.Built, layout: Layout) -> None:
-        """Lowers, and asks for what a training loop runs."""
-        lower = lower_stock if self._stock else network.lower
-        lowering = lower(built, layout, [f"cpu:{pnum}" for pnum in range(layout.size)])
-        lowering.export_to_tf_tensor(built.loss)
-        tf.group([lowering.lowered_operation(op) for op in built.updates])

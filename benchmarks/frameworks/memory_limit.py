@@ -83,11 +83,11 @@ def _parents() -> Iterator[pathlib.Path]:
     for line in mounts:
         fields, _, rest = line.partition(" - ")
         kind, _, options = rest.split(" ", 2)
-        found = re.search(r"^\d+:(?:[^:\n]*,)?memory(?:,[^:\n]*)?:(.*)$", membership, re.MULTILINE)
-        if kind != "cgroup" or "memory" not in options.split(",") or found is None:
+        group = re.search(r"^\d+:(?:[^:\n]*,)?memory(?:,[^:\n]*)?:(.*)$", membership, re.MULTILINE)
+        if kind != "cgroup" or "memory" not in options.split(",") or group is None:
             continue
         root, mount = fields.split(" ")[3:5]
-        own = os.path.relpath(found[1], root)
-        parts = [] if own == "." or own.startswith("..") else own.split("/")
+        place = os.path.relpath(group[1], root)
+        parts = [] if place == "." or place.startswith("..") else place.split("/")
         for count in range(len(parts), -1, -1):
             yield pathlib.Path(mount, *parts[:count])

@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmarks import flops
 from benchmarks.frameworks.trainer import LEARNING_RATE, Trainer
-from models import network
-from models.registry import MODELS
 from mtf_hetero import Layout, mtf, tf, trace
+from mtf_hetero.models.registry import MODELS
+from mtf_hetero.models.train import program as network
 
 
 def build_training(

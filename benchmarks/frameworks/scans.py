@@ -1,4 +1,4 @@
-"""A scan of a head that is cut into patches to learn from and to test on, and what thresholds tell of it."""
+"""A scan of a head that is cut into patches to learn from and to test on, and what thresholds predict of it."""
 
 import contextlib
 import itertools
@@ -61,21 +61,21 @@ def tiles(shape: tuple[int, ...], edge: int) -> list[tuple[int, ...]]:
 
 
 def best_thresholds(image: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
-    """The first intensity of the brain, and the first beyond it, by which it is told with the best Dice."""
+    """The first intensity of the brain, and the first beyond it, by which it is predicted with the best Dice."""
     counts = np.stack([np.bincount(values.ravel(), minlength=_BRIGHTEST + 1) for values in (image, image[labels > 0])])
     below = np.concatenate([np.zeros([2, 1], int), np.cumsum(counts, 1)], 1)  # [all or brain, level]
 
     def score(low: int, high: int) -> float:
-        found, both = below[:, high] - below[:, low]
-        return 2 * both / (found + below[1, -1])
+        predicted, both = below[:, high] - below[:, low]
+        return 2 * both / (predicted + below[1, -1])
 
     return max(itertools.combinations(range(_BRIGHTEST + 2), 2), key=lambda pair: score(*pair))
 
 
-def dice(found: np.ndarray, true: np.ndarray) -> list[float | None]:
-    """Dice of each class; None where it is neither found nor there."""
-    sums = [np.count_nonzero(found == c) + np.count_nonzero(true == c) for c in range(len(CLASSES))]
-    both = [np.count_nonzero((found == c) & (true == c)) for c in range(len(CLASSES))]
+def dice(predicted: np.ndarray, true: np.ndarray) -> list[float | None]:
+    """Dice of each class; None where it is neither predicted nor there."""
+    sums = [np.count_nonzero(predicted == c) + np.count_nonzero(true == c) for c in range(len(CLASSES))]
+    both = [np.count_nonzero((predicted == c) & (true == c)) for c in range(len(CLASSES))]
     return [2 * b / s if s else None for b, s in zip(both, sums, strict=True)]
 
 
@@ -113,18 +113,18 @@ class Scan(VolumeRun):
         image, labels = load(made_by["scan"])
         edge, half = made_by["edge"], image.shape[1] // 2
         low, high = best_thresholds(image[:, half:], labels[:, half:])
-        found = np.zeros(labels.shape, np.uint8)
+        predicted = np.zeros(labels.shape, np.uint8)
         begins = tiles((image.shape[0], half, image.shape[2]), edge)
-        for begin, told in zip(begins, self.predictions("class"), strict=True):
-            found[tuple(slice(b, b + edge) for b in begin)] = told
+        for begin, patch in zip(begins, self.predictions("class"), strict=True):
+            predicted[tuple(slice(b, b + edge) for b in begin)] = patch
         tested = tuple(slice(0, max(b[axis] for b in begins) + edge) for axis in range(3))
-        image, labels, found = image[tested], labels[tested], found[tested]
+        image, labels, predicted = image[tested], labels[tested], predicted[tested]
         by_thresholds = ((image >= low) & (image < high)).astype(np.uint8)
         plane = image.shape[0] // 2
-        pictures = {"image": image, "true": labels, "network": found, "thresholds": by_thresholds}
+        pictures = {"image": image, "true": labels, "network": predicted, "thresholds": by_thresholds}
         return {
             "classes": list(CLASSES),
             "thresholds": [low, high],
-            "dice": {"network": dice(found, labels), "thresholds": dice(by_thresholds, labels)},
+            "dice": {"network": dice(predicted, labels), "thresholds": dice(by_thresholds, labels)},
             "slice": {name: pack(picture[plane]) for name, picture in pictures.items()},
         }

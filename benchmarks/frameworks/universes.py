@@ -1,4 +1,4 @@
-"""Simulated universes to learn from, and what ridge regression tells of them."""
+"""Simulated universes to learn from, and what ridge regression predicts of them."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ class Universes(VolumeRun):
         write_universes(directory, **made_by)
 
     def findings(self) -> dict[str, Any]:
-        """Each test universe's parameters, those that the network tells, and those by ridge regression."""
+        """Each test universe's parameters, those that the network predicts, and those by ridge regression."""
         x, y = summarise(self.volumes, "train")
         test_x, true = summarise(self.volumes, "test")
         weights, constants = best_ridge(x, y)

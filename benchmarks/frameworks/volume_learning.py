@@ -1,7 +1,6 @@
 """A training run on volumes in pieces: loss and seconds of every step, the metrics of the test set, and predictions."""
 
 import abc
-import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -10,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks.learning import LearningRun
-from models import training
-from models.config import Config
 from mtf_hetero import data, tf
 
 
@@ -26,9 +23,7 @@ class VolumeRun(LearningRun, abc.ABC):
     def __init__(self, made_by: Mapping[str, Any], **config: Any) -> None:
         if not os.path.exists(config["dataset"]):
             self.make(config["dataset"], **made_by)
-        self._config = Config(**{**config, "devices": tuple(config["devices"])})
-        self._stack = contextlib.ExitStack()
-        self._run = training.prepare(self._config, self._stack)
+        super().__init__(**{**config, "devices": tuple(config["devices"])})
 
     @abc.abstractmethod
     def make(self, directory: str, **made_by: Any) -> None:
@@ -45,15 +40,15 @@ class VolumeRun(LearningRun, abc.ABC):
         sizes = {"train_volumes": self.volumes.train_size, "test_volumes": self.volumes.test_size}
         return {**super().describe(), **sizes, "unit": "volumes"}
 
-    def metrics(self) -> dict[str, float | None]:
-        """Of the test set; None for what is no number."""
-        found = {name: float(value) for name, value in self._run.test().items()}
-        return {name: value if math.isfinite(value) else None for name, value in found.items()}
+    def test(self, batches: int | None = None) -> dict[str, float | None]:
+        """Metrics of the whole test set; None for what is no number."""
+        metrics = {name: float(value) for name, value in self._run.test().items()}
+        return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
     def predictions(self, key: str) -> np.ndarray:
-        """What the network tells of each test volume, in the order of the set."""
-        told = self._run.estimator.predict(self._run.test_input, predict_keys=[key])
-        return np.stack([one[key] for one in told][: self.volumes.test_size])
+        """What the network predicts for each test volume, in the order of the set."""
+        predicted = self._run.estimator.predict(self._run.test_input, predict_keys=[key])
+        return np.stack([volume[key] for volume in predicted][: self.volumes.test_size])
 
 
 def read(volumes: data.Volumes, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -68,7 +63,7 @@ def read(volumes: data.Volumes, split: str) -> Iterator[tuple[np.ndarray, np.nda
             session.run([tf.tables_initializer(), iterator.initializer])
             while True:
                 try:
-                    image, found = session.run([features["image"][0], label[0]])
+                    image, target = session.run([features["image"][0], label[0]])
                 except tf.errors.OutOfRangeError:
                     return
-                yield image * deviation + mean, found * targets[1] + targets[0] if volumes.targets else found
+                yield image * deviation + mean, target * targets[1] + targets[0] if volumes.targets else target

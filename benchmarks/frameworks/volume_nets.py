@@ -10,12 +10,12 @@ import numpy as np
 
 import mtf_hetero.layers
 from benchmarks import flops
-from benchmarks.frameworks.cluster_nets import Step
-from layouts import LAYOUTS, anatomy
-from models import cosmoflow, unet3d, volume_layers
-from models import network as models_network
+from benchmarks.frameworks.chief import Step, lower_step, worker_devices
 from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf, trace, traffic
 from mtf_hetero.data import laid_out_volumes, load_volumes
+from mtf_hetero.layouts import LAYOUTS, anatomy
+from mtf_hetero.models import cosmoflow, unet3d, volume_layers
+from mtf_hetero.models.train import program
 
 NAMES = ("batch", *volume_layers.SPATIAL, "channels")
 CHANNELS = 4
@@ -93,7 +93,7 @@ def _import(mesh: Any, value: Any, shape: Any) -> Any:
 def build_training(
     network: str, extents: Sequence[int], batch_size: int = 1, volumes: Any = None, targets: Any = None
 ) -> Any:
-    """A training step by SGD, as a models.network.Built, in TensorFlow's default graph.
+    """A training step by SGD, as a models.train.program.Built, in TensorFlow's default graph.
 
     Args:
       network: a name in NETWORKS.
@@ -118,7 +118,7 @@ def build_training(
     gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
     updates = mtf.optimize.SgdOptimizer(_LEARNING_RATE).apply_grads(gradients, variables)
     updates += mtf_hetero.layers.batch_norm_updates(graph)
-    return models_network.Built(graph, mesh, None, loss, tuple(updates))
+    return program.Built(graph, mesh, None, loss, tuple(updates))
 
 
 def plan(
@@ -163,12 +163,7 @@ def build_step(
         make = functools.partial(load_volumes(directory).train_input_fn, batch_size, epochs, seed)
         features, targets = laid_out_volumes(make, layout, shape, devices)
         volumes = features["image"]
-    built = build_training(network, extents, batch_size, volumes, targets)
-    masters = tuple(variable.get_master() for variable in built.graph.trainable_variables)
-    lowering = models_network.lower(built, layout, devices)
-    with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
-        fetches = lowering.export_to_tf_tensor(built.loss), tf.no_op()
-    return Step(layout, built, masters, lowering, fetches)
+    return lower_step(build_training(network, extents, batch_size, volumes, targets), layout, devices)
 
 
 def _generated(network: str, shape: Any, mesh_impl: Any) -> tuple[tuple[Any, ...], Any]:
@@ -211,7 +206,7 @@ def initial_values(step: Step, seed: int) -> dict[str, np.ndarray]:
 
 
 def _halo_test(step: Step) -> Callable[[traffic.Send], bool]:
-    """Tells whether parts of volumes are sent that a window reaches into, and not weights or their gradients."""
+    """Whether a send has parts of volumes that a window reaches into, and not weights or their gradients."""
     graph_operations = step.built.graph.operations
     volumes = next(op for op in graph_operations if isinstance(op, mtf.ImportLaidOutTensorOperation)).outputs[0]
     batch_size = volumes.shape.dims[0].size
@@ -223,76 +218,59 @@ def _halo_test(step: Step) -> Callable[[traffic.Send], bool]:
     return is_halo
 
 
-def halos(step: Step) -> tuple[traffic.Send, ...]:
-    """What is sent from worker to worker in halo exchanges."""
-    is_halo = _halo_test(step)
-    return tuple(send for send in step.sends() if not send.in_memory and is_halo(send))
-
-
-def exchanged(step: Step, devices: Sequence[str]) -> list[dict[str, int]]:
+def exchanged(step: Step) -> list[dict[str, int]]:
     """Per processor: bytes and messages that it sends and receives in a step, with and of halos, and halo exchanges.
 
     An exchange is all the halos that an operation receives, from both sides.
     """
     sends = [send for send in step.sends() if send.bytes and not send.in_memory]
     is_halo = _halo_test(step)
-    found = []
-    for device in devices:
-        own = [send for send in sends if device in (send.source, send.target)]
-        halo = [send for send in own if is_halo(send)]
+    counts = []
+    for device in step.devices:
+        of_device = [send for send in sends if device in (send.source, send.target)]
+        halo = [send for send in of_device if is_halo(send)]
         received = [send for send in halo if send.target == device]
-        found.append(
+        counts.append(
             {
-                "bytes": sum(send.bytes for send in own),
-                "messages": len(own),
+                "bytes": sum(send.bytes for send in of_device),
+                "messages": len(of_device),
                 "both_halo_bytes": sum(send.bytes for send in halo),
                 "both_halo_messages": len(halo),
                 "halo_bytes": sum(send.bytes for send in received),
                 "halo_exchanges": len({send.consumer for send in received}),
             }
         )
-    return found
+    return counts
 
 
-def overlap(step: Step, events: Sequence[trace.Event], devices: Sequence[str]) -> list[dict[str, float]]:
+def overlap(step: Step, events: Sequence[trace.Event]) -> list[dict[str, float]]:
     """Per processor: seconds of a traced step with halos on their way to it, with convolutions, and with both."""
-    names = {send.tensor_name.partition(":")[0] for send in halos(step)}
-    found = []
-    for device in devices:
-        own = [event for event in events if event.device.replace("/replica:0", "") == device]
-        arriving = _merged([event for event in own if event.kind == trace.RECEIVED and event.name in names])
-        convolving = _merged([event for event in own if event.work == "convolution"])
-        found.append(
+    is_halo = _halo_test(step)
+    halos = (send for send in step.sends() if not send.in_memory and is_halo(send))
+    names = {send.tensor_name.partition(":")[0] for send in halos}
+    seconds = []
+    for device in step.devices:
+        of_device = [event for event in events if event.device.replace("/replica:0", "") == device]
+        arriving = [event for event in of_device if event.kind == trace.RECEIVED and event.name in names]
+        convolving = [event for event in of_device if event.work == "convolution"]
+        halo, convolution = _covered(arriving), _covered(convolving)
+        seconds.append(
             {
-                "halo_seconds": _seconds(arriving),
-                "convolution_seconds": _seconds(convolving),
-                "both_seconds": _common(arriving, convolving),
+                "halo_seconds": halo,
+                "convolution_seconds": convolution,
+                "both_seconds": halo + convolution - _covered([*arriving, *convolving]),
             }
         )
-    return found
+    return seconds
 
 
-Spans = list[tuple[float, float]]
-
-
-def _merged(events: Sequence[trace.Event]) -> Spans:
-    """The times, apart from each other, at which one of the events goes on."""
-    spans: Spans = []
+def _covered(events: Sequence[trace.Event]) -> float:
+    """Seconds in which at least one of the events goes on."""
+    total, end = 0.0, -math.inf
     for event in sorted(events, key=lambda event: event.begin_seconds):
-        if spans and event.begin_seconds <= spans[-1][1]:
-            spans[-1] = spans[-1][0], max(spans[-1][1], event.end_seconds)
-        else:
-            spans.append((event.begin_seconds, event.end_seconds))
-    return spans
-
-
-def _seconds(spans: Spans) -> float:
-    return math.fsum(end - begin for begin, end in spans)
-
-
-def _common(some: Spans, others: Spans) -> float:
-    pairs = ((max(a, c), min(b, d)) for a, b in some for c, d in others)
-    return math.fsum(max(end - begin, 0.0) for begin, end in pairs)
+        total += max(event.end_seconds - max(event.begin_seconds, end), 0.0)
+        end = max(end, event.end_seconds)
+    return total
 
 
 class ModelledVolumes:
@@ -312,20 +290,19 @@ class ModelledVolumes:
 
     def slabs(self, edge: int, count: int) -> dict[str, Any]:
         """Of so many workers that share a cube: the most that one computes and exchanges, and what is summed."""
-        devices = [f"/job:worker/task:{index}/device:CPU:0" for index in range(count)]
         with tf.Graph().as_default():
-            step = build_step(self._network, [edge] * 3, devices=devices)
-            found = exchanged(step, devices)
-            sizes = {"convolution": [], "dense": []}
-            for variable in step.built.graph.trainable_variables:
-                sizes["convolution" if variable.name.startswith("conv") else "dense"].append(variable.shape.size)
-            return {
-                "flops": max(_slab_flops(step, pnum) for pnum in range(count)),
-                "halo_bytes": max(own["both_halo_bytes"] for own in found),
-                "halo_messages": max(own["both_halo_messages"] for own in found),
-                "halo_exchanges": max(own["halo_exchanges"] for own in found),
-                "weights": sizes,
-            }
+            step = build_step(self._network, [edge] * 3, devices=worker_devices(count))
+        workers = exchanged(step)
+        sizes = {"convolution": [], "dense": []}
+        for variable in step.built.graph.trainable_variables:
+            sizes["convolution" if variable.name.startswith("conv") else "dense"].append(variable.shape.size)
+        return {
+            "flops": max(_slab_flops(step, pnum) for pnum in range(count)),
+            "halo_bytes": max(worker["both_halo_bytes"] for worker in workers),
+            "halo_messages": max(worker["both_halo_messages"] for worker in workers),
+            "halo_exchanges": max(worker["halo_exchanges"] for worker in workers),
+            "weights": sizes,
+        }
 
 
 def _slab_flops(step: Step, pnum: int) -> float:

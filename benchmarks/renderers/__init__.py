@@ -3,7 +3,6 @@
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from benchmarks.renderers import (
     accounting,
@@ -18,23 +17,16 @@ from benchmarks.renderers import (
     spatial,
     splitbrain,
 )
+from benchmarks.renderers.tables import Row
 
-Renderer = Callable[[Sequence[Mapping[str, Any]], pathlib.Path], str]
+Renderer = Callable[[Sequence[Row], pathlib.Path], str]
 
+_MODULES = (
+    *(accounting, cluster_curve, cosmology, faults, heterogeneous, learning_curve, lowering, one_device),
+    *(segmentation, spatial, splitbrain),
+)
 RENDERERS: Mapping[str, Renderer] = MappingProxyType(
-    {
-        "accounting": accounting.render,
-        "cluster_curve": cluster_curve.render,
-        "cosmology": cosmology.render,
-        "faults": faults.render,
-        "heterogeneous": heterogeneous.render,
-        "learning_curve": learning_curve.render,
-        "lowering": lowering.render,
-        "one_device": one_device.render,
-        "segmentation": segmentation.render,
-        "spatial": spatial.render,
-        "splitbrain": splitbrain.render,
-    }
+    {module.__name__.rpartition(".")[2]: module.render for module in _MODULES}
 )
 
 __all__ = ["RENDERERS", "Renderer"]

@@ -2,20 +2,18 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from benchmarks import figures
+from benchmarks import drawing
 from benchmarks.cases.accounting import LOWERINGS
-from benchmarks.renderers import markdown
+from benchmarks.renderers.tables import Row, group_by, table
 
-Row = Mapping[str, Any]
 _LEAST = 0.005  # of the sum: kinds below it are added up
-_REST = "all others"
-_CLASSES = {  # what the picture shows; a kind is of the first class whose words are in its name
+_CLASSES = {  # what the picture shows; a kind is of the first class one of whose words is in its name
     "convolution": ("Conv",),
     "matrix product": ("MatMul", "Einsum"),
     "relu, pooling and their gradients": ("Relu", "Pool", "Greater", "Cast", "Select", "Equal"),
     "updates of variables": ("Assign", "Sub", "ReadVariable"),
+    "the rest": ("",),
 }
 
 
@@ -24,53 +22,56 @@ def _medians(row: Row) -> dict[str, float]:
 
 
 def _class_of(kind: str) -> str:
-    return next((name for name, words in _CLASSES.items() if any(word in kind for word in words)), "the rest")
+    return next(name for name, words in _CLASSES.items() if any(word in kind for word in words))
 
 
 def _table(rows: Sequence[Row]) -> str:
-    found = {row["lowering"]: _medians(row) for row in rows}
-    sums = {name: sum(kinds.values()) for name, kinds in found.items()}
-    shown = {kind for name, kinds in found.items() for kind, seconds in kinds.items() if seconds >= _LEAST * sums[name]}
-    order = sorted(shown, key=lambda kind: -max(kinds.get(kind, 0.0) for kinds in found.values()))
+    seconds = {row["lowering"]: _medians(row) for row in rows}
+    sums = {name: sum(kinds.values()) for name, kinds in seconds.items()}
+    shown = {kind for name, kinds in seconds.items() for kind, s in kinds.items() if s >= _LEAST * sums[name]}
+    rest = {name: sum(s for kind, s in kinds.items() if kind not in shown) for name, kinds in seconds.items()}
 
-    def cells(of: Mapping[str, float]) -> list[str]:
-        return [f"{of[name] * 1e3:.2f} ({of[name] / sums[name]:.1%})" for name in found]
+    def line(kind: str, of: Mapping[str, float]) -> list[str]:
+        return [kind, *(f"{of[name] * 1e3:.2f} ({of[name] / sums[name]:.1%})" for name in seconds)]
 
-    lines = [[kind, *cells({name: kinds.get(kind, 0.0) for name, kinds in found.items()})] for kind in order]
-    rest = {name: sum(s for kind, s in kinds.items() if kind not in shown) for name, kinds in found.items()}
-    lines += [[_REST, *cells(rest)], ["sum", *cells(sums)]]
+    lines = [
+        line(kind, {name: kinds.get(kind, 0.0) for name, kinds in seconds.items()})
+        for kind in sorted(shown, key=lambda kind: -max(kinds.get(kind, 0.0) for kinds in seconds.values()))
+    ]
+    lines += [line("all others", rest), line("sum", sums)]
     lines.append(["operations run", *(f"{row['operations']:,}" for row in rows)])
-    return markdown.table(["kind of operation, ms a step", *found], lines)
+    return table(["kind of operation, ms a step", *seconds], lines)
 
 
-def _draw(ax: Any, rows: Sequence[Row]) -> None:
-    names = [*_CLASSES, "the rest"]
-    left = [0.0] * len(rows)
-    for name, colour in zip(names, figures.COLOURS, strict=False):
-        widths = [1e3 * sum(s for kind, s in _medians(row).items() if _class_of(kind) == name) for row in rows]
-        ax.barh([row["lowering"] for row in rows], widths, left=left, color=colour, label=name, height=0.6)
-        left = [a + b for a, b in zip(left, widths, strict=True)]
-    ax.invert_yaxis()
-    ax.set_xlabel("ms of operations in a step")
+def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
+    figure, axes = drawing.make(len(groups), 1, width=7.0, height=1.5)
+    colours = dict(zip(_CLASSES, drawing.COLOURS, strict=False))
+    for (ax,), rows in zip(axes, groups.values(), strict=True):
+        for row in rows:
+            left = 0.0
+            for name, colour in colours.items():
+                width = 1e3 * sum(s for kind, s in _medians(row).items() if _class_of(kind) == name)
+                ax.barh(row["lowering"], width, left=left, color=colour, height=0.6)
+                left += width
+        ax.invert_yaxis()
+        ax.grid(axis="y", visible=False)
+        ax.set_xlabel("milliseconds of all operations in a step")
+        ax.set_title(drawing.title(rows[0]))
+    drawing.legend(figure, colours)
+    drawing.save(figure, path)
 
 
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws accounting.png; returns the body of the report."""
     order = list(LOWERINGS)
-    groups: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: order.index(row["lowering"])):
-        groups.setdefault(f"{row['network']}, batch {row['batch_size']}", []).append(row)
-    figure, axes = figures.make(len(groups), 1, width=7.0, height=1.5)
-    for (ax,), (title, of_group) in zip(axes, groups.items(), strict=True):
-        _draw(ax, of_group)
-        ax.set_title(title)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    figures.save(figure, directory / "accounting.png")
+    rows = sorted(rows, key=lambda row: order.index(row["lowering"]))
+    groups = group_by(rows, lambda row: f"{row['network']}, batch {row['batch_size']}")
+    _draw(groups, directory / "accounting.png")
     parts = [
         "![Where the time of a step goes](accounting.png)",
         f"Milliseconds of all operations of a kind in one step, and their part of the sum: the median of "
         f"{rows[0]['repeats']} traced steps. Operations that run side by side count both.",
     ]
-    for title, of_group in groups.items():
-        parts += [f"## {title}", _table(of_group)]
+    for title, group in groups.items():
+        parts += [f"## {title}", _table(group)]
     return "\n\n".join(parts)

@@ -2,63 +2,73 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from benchmarks.cases.cluster_curve import WAYS
 from benchmarks.cases.learning_curve import ONE
-from benchmarks.renderers import markdown
-from benchmarks.renderers.learning_curve import SMOOTHED_STEPS, differences, draw, introduce, smooth, standard_error
+from benchmarks.renderers.learning_curve import (
+    SMOOTHED_STEPS,
+    differences,
+    draw,
+    introduce,
+    last_loss,
+    standard_error,
+)
+from benchmarks.renderers.tables import Row, table_of
 
-Row = Mapping[str, Any]
 _ROUNDING = 1e-9  # float64 losses that are closer than that differ by rounding alone
 
 
-def _division(row: Row) -> str:
+def _division(row: Row) -> str | None:
     sizes = [":".join(map(str, parts)) for parts in row["sizes"].values() if len(parts) > 1]
-    return "; ".join(dict.fromkeys(sizes)) or "-"
+    return "; ".join(dict.fromkeys(sizes)) or None
 
 
-def _differences(rows: Sequence[Row], name: str) -> dict[str, dict[int, float]]:
+def _name(row: Row) -> str:
+    """A way in a picture: "filters, 2 : 1 on workers of 1.0, 0.5 core"."""
+    layout, _, shares = row["variant"].partition(" ")
+    cores = row["local_cluster"].replace(",", ", ")
+    way = ONE if row["variant"] == ONE else f"{layout}, {shares.replace(',', ' : ')}" if shares else layout
+    return f"{way} ({cores} core)"
+
+
+def _differences(rows: Sequence[Row], column: str) -> dict[str, dict[int, float]]:
     """{way: how far the losses in that column of its row are from those on one device}."""
-    reference = next((row[name] for row in rows if row["variant"] == ONE), None)
+    reference = next((row[column] for row in rows if row["variant"] == ONE), None)
     if reference is None:
         return {}
-    return {row["variant"]: differences(row[name], reference) for row in rows if row["variant"] != ONE}
+    return {row["variant"]: differences(row[column], reference) for row in rows if row["variant"] != ONE}
 
 
-def _table(rows: Sequence[Row], found: Mapping[str, Mapping[int, float]]) -> str:
-    steps = sorted({step for of_way in found.values() for step in of_way})
-    header = ["", "cores", "sizes", "s/step", "first loss", f"mean of the last {SMOOTHED_STEPS}", "test accuracy"]
-    lines = []
-    for row in rows:
-        off = found.get(row["variant"], {})
-        lines.append(
-            [
-                row["variant"],
-                row["local_cluster"].replace(",", ", "),
-                _division(row),
-                markdown.spread(row["wall_seconds_per_step"]),
-                f"{row['losses'][0]:.6f}",
-                markdown.number(smooth(row["losses"])[1][-1], 4),
-                f"{row['final_accuracy']:.1%} +- {standard_error(row):.1%}",
-                *(f"{off[step]:.1e}" if step in off else "-" for step in steps),
-            ]
-        )
-    return markdown.table([*header, *(f"off up to step {step}" for step in steps)], lines)
+def _table(rows: Sequence[Row], off: Mapping[str, Mapping[int, float]]) -> str:
+    def difference(row: Row, step: int) -> str | None:
+        of_way = off.get(row["variant"], {})
+        return f"{of_way[step]:.1e}" if step in of_way else None
+
+    columns = {
+        "": lambda row: row["variant"],
+        "cores": lambda row: row["local_cluster"].replace(",", ", "),
+        "sizes": _division,
+        "s/step": lambda row: row["wall_seconds_per_step"],
+        "first loss": lambda row: f"{row['losses'][0]:.6f}",
+        f"mean of the last {SMOOTHED_STEPS}": last_loss,
+        "test accuracy": lambda row: f"{row['final_accuracy']:.1%} +- {standard_error(row):.1%}",
+    }
+    for step in sorted({step for of_way in off.values() for step in of_way}):
+        columns[f"off up to step {step}"] = lambda row, step=step: difference(row, step)
+    return table_of(rows, columns)
 
 
 def _in_float64(rows: Sequence[Row]) -> list[str]:
-    found = {way: max(off.values()) for way, off in _differences(rows, "float64_losses").items()}
-    if not found:
+    off = {way: max(of_way.values()) for way, of_way in _differences(rows, "float64_losses").items()}
+    if not off:
         return []
     row = rows[0]
-    parts = [f"{off:.1e} ({way})" for way, off in found.items()]
     text = (
         f"In float64 the losses of {len(row['float64_losses'])} steps of {row['float64_model']} on "
-        f"{row['float64_dataset']}, on the same workers, are those of one device within {', '.join(parts)} of their "
-        "value."
+        f"{row['float64_dataset']}, on the same workers, are those of one device within "
+        f"{', '.join(f'{most:.1e} ({way})' for way, most in off.items())} of their value."
     )
-    if max(found.values()) < _ROUNDING:
+    if max(off.values()) < _ROUNDING:
         text += " So what the layouts differ by there is rounding: sums are added up in another order."
     return [text]
 
@@ -67,10 +77,9 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws cluster_curve.png; returns the body of the report."""
     order = list(WAYS)
     rows = sorted(rows, key=lambda row: order.index(row["variant"]))
-    draw(rows, directory / "cluster_curve.png", lambda row: row["variant"])
-    limits = dict.fromkeys(
-        note.rpartition("limited by ")[2] for row in rows for note in row["notes"] if "limited by " in note
-    )
+    draw(rows, directory / "cluster_curve.png", _name)
+    notes = [note for row in rows for note in row["notes"] if "limited by " in note]
+    limits = dict.fromkeys(note.rpartition("limited by ")[2] for note in notes)
     return "\n\n".join(
         [
             "![Training loss and test accuracy](cluster_curve.png)",

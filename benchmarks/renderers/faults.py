@@ -3,14 +3,12 @@
 import collections
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from benchmarks import figures
+from benchmarks import drawing
 from benchmarks.cases.faults import DAMAGE, FAULTS, KILLS
 from benchmarks.faults.kills import BEFORE_FIRST_STEP
-from benchmarks.renderers import markdown
+from benchmarks.renderers.tables import Row, group_by, table
 
-Row = Mapping[str, Any]
 _LINE_LENGTH = 240
 _TITLES = {
     "flags": "Wrong flags and values",
@@ -19,6 +17,18 @@ _TITLES = {
     "data": "Data",
     "disk": "Model directory, disk and standard streams",
 }
+_CALLS = {  # a call of a save -> what it does
+    "fopen": "opening a file",
+    "fsync": "syncing a file to disk",
+    "rename": "renaming a file",
+    "mkdir": "making a directory",
+    "rmdir": "removing a directory",
+    "unlink": "deleting a file",
+    "unlinkat": "deleting a file",
+}
+_COLOURS: Mapping[str, str] = dict(
+    zip(("at a random moment", "before the call", "after the call"), drawing.COLOURS, strict=False)
+)
 
 
 def _cell(text: str) -> str:
@@ -26,10 +36,6 @@ def _cell(text: str) -> str:
     text = " ".join(text.split()).replace("|", "/").replace("`", "'")
     shown = text if len(text) <= _LINE_LENGTH else f"{text[: _LINE_LENGTH - 4]} ..."
     return f"`{shown}`" if shown else ""
-
-
-def _name(row: Row) -> str:
-    return row["variant"].partition("/")[2]
 
 
 def _describe_failures(rows: Sequence[Row]) -> str:
@@ -41,51 +47,53 @@ def _describe_failures(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _where(rows: Sequence[Row]) -> Mapping[str, int]:
+def _hits(rows: Sequence[Row]) -> Mapping[str, int]:
     return collections.Counter(hit for row in rows for hit in row["hits"])
 
 
-def _without_file(hit: str) -> str:
-    """Where a kill hit, but for the file that the call is about."""
-    return " ".join(hit.split()[:2]) if hit.startswith(("before ", "after ")) and hit != BEFORE_FIRST_STEP else hit
-
-
 def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
-    found: dict[str, int] = collections.Counter()
-    for hit, count in _where(rows).items():
-        found[_without_file(hit)] += count
-    names = sorted(found, key=lambda name: -found[name])
-    figure, ((ax,),) = figures.make(1, 1, width=6.0, height=0.8 + 0.24 * max(len(names), 2))
-    ax.barh(names, [found[name] for name in names], color=figures.COLOURS[0], height=0.6)
+    """Draws how many kills hit each kind of call, before it and after it, and how many hit no call."""
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    random, *_ = _COLOURS
+    for hit, count in _hits(rows).items():
+        when, _, call = hit.partition(" ")
+        if when in ("before", "after") and hit != BEFORE_FIRST_STEP:
+            name = call.split()[0]
+            counts[_CALLS.get(name, name)][f"{when} the call"] += count
+        else:
+            counts[hit][random] += count
+    figure, ((ax,),) = drawing.make(1, 1, width=6.4, height=1.2 + 0.26 * max(len(counts), 2))
+    for name in sorted(counts, key=lambda name: -counts[name].total()):
+        left = 0
+        for kind, count in sorted(counts[name].items(), reverse=True):
+            ax.barh(name, count, left=left, color=_COLOURS[kind], height=0.65)
+            left += count
     ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
     ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.set_xlabel("kills")
-    figures.save(figure, path)
+    ax.set_xlabel("number of kills")
+    drawing.legend(figure, _COLOURS)
+    drawing.save(figure, path)
 
 
-def _kills(rows: Sequence[Row]) -> str:
+def _kills(rows: Sequence[Row]) -> list[str]:
     total = {key: sum(row[key] for row in rows) for key in ("kills", "resumed", "from_newest", "from_zero")}
     errors = [row["error"] for row in rows]
     error = "unknown" if None in errors else f"at most {max(errors):.1e}"
-    table = markdown.table(
-        ["where the kill hit", "kills"],
-        [[_cell(hit), str(count)] for hit, count in sorted(_where(rows).items(), key=lambda item: (-item[1], item[0]))],
-    )
-    return "\n\n".join(
-        [
-            "## Kills",
-            f"**{total['kills']} kills: {total['resumed']} resumed, {total['from_zero']} from step 0 though there was "
-            f"a whole checkpoint, {total['from_newest']} from the newest whole checkpoint.** In {len(rows)} model "
-            "directories, on another layout after each kill. The values at the end, of float64 with momentum, differ "
-            f"from those of one device that nothing happened to by: {error}.",
-            "![Where the kills hit](faults.png)",
-            "A call is one below the model directory, of Python or of TensorFlow; N stands for steps and parts.",
-            table,
-        ]
-    )
+    hits = sorted(_hits(rows).items(), key=lambda item: (-item[1], item[0]))
+    return [
+        "## Kills",
+        f"**{total['kills']} kills: {total['resumed']} resumed, {total['from_zero']} from step 0 though there was "
+        f"a whole checkpoint, {total['from_newest']} from the newest whole checkpoint.** In {len(rows)} model "
+        "directories, on another layout after each kill. The values at the end, of float64 with momentum, differ "
+        f"from those of one device that nothing happened to by: {error}.",
+        "![Where the kills hit](faults.png)",
+        "A call is one below the model directory, of Python or of TensorFlow; N stands for steps and parts.",
+        table(["where the kill hit", "kills"], [[_cell(hit), count] for hit, count in hits]),
+    ]
 
 
-def _damages(rows: Sequence[Row]) -> str:
+def _damages(rows: Sequence[Row]) -> list[str]:
     good = sum(not row["failures"] for row in rows)
     changed = sum(failure.startswith("changed") for row in rows for failure in row["failures"])
     lines = []
@@ -93,39 +101,36 @@ def _damages(rows: Sequence[Row]) -> str:
         begun = "refused" if row["exit_code"] == 2 and row["begun"] is None else f"step {row['begun']}"
         begun = f"**{begun}: failed**" if row["failures"] else begun
         lines.append([_cell(row["file"]), row["damage"], begun, _cell(row["line"] if row["passed_over"] else "")])
-    return "\n\n".join(
-        [
-            "## Damaged checkpoints",
-            f"**{len(rows)} damages: {good} resumed from the newest whole checkpoint, or refused where there was none; "
-            f"{changed} changed an older checkpoint.** The line is the one that says what was passed over.",
-            markdown.table(["file", "damage", "resumed from", "its line"], lines),
-        ]
-    )
+    return [
+        "## Damaged checkpoints",
+        f"**{len(rows)} damages: {good} resumed from the newest whole checkpoint, or refused where there was none; "
+        f"{changed} changed an older checkpoint.** The line is the one that says what was passed over.",
+        table(["file", "damage", "resumed from", "its line"], lines),
+    ]
 
 
-def _faults(part: str, rows: Sequence[Row]) -> str:
+def _faults(part: str, rows: Sequence[Row]) -> list[str]:
     lines = []
     for row in rows:
         if row.get("skipped"):
-            lines.append([row["done"], "-", row["skipped"], "-", "not done here"])
+            lines.append([row["done"], None, row["skipped"], None, "not done here"])
             continue
         code = "-" if row["exit_code"] is None else str(row["exit_code"])
         code = f"**{code}: failed**" if row["failures"] else code
-        lines.append([row["done"], code, _cell(row["line"]), markdown.number(row["seconds"]), row["kept"] or "-"])
-    header = ["what was done", "exit code", "its line", "seconds", "kept"]
-    return f"## {_TITLES[part]}\n\n{markdown.table(header, lines)}"
+        lines.append([row["done"], code, _cell(row["line"]), row["seconds"], row["kept"] or None])
+    return [f"## {_TITLES[part]}", table(["what was done", "exit code", "its line", "seconds", "kept"], lines)]
 
 
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws faults.png where there are kills; returns the body of the report."""
     parts = ["Each thing was done to a run of its own.", _describe_failures(rows)]
-    of = {name: [row for row in rows if row["part"] == name] for name in (KILLS, DAMAGE, FAULTS)}
-    if of[KILLS]:
+    of = group_by(rows, lambda row: row["part"])
+    if KILLS in of:
         _draw(of[KILLS], directory / "faults.png")
-        parts.append(_kills(of[KILLS]))
-    if of[DAMAGE]:
-        parts.append(_damages(of[DAMAGE]))
+        parts += _kills(of[KILLS])
+    if DAMAGE in of:
+        parts += _damages(of[DAMAGE])
+    faults = group_by(of.get(FAULTS, ()), lambda row: row["variant"].split("/")[1])
     for part in _TITLES:
-        found = [row for row in of[FAULTS] if _name(row).startswith(f"{part}/")]
-        parts += [_faults(part, found)] if found else []
+        parts += _faults(part, faults[part]) if part in faults else []
     return "\n\n".join(parts)

@@ -2,100 +2,87 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from benchmarks import figures
+from benchmarks import drawing
 from benchmarks.cases.heterogeneous import DDP, GRID, MEASURED, ROUNDED, SETTINGS, Setting
-from benchmarks.renderers import markdown
-from models import command_line
+from benchmarks.renderers.tables import MB, Row, bullets, group_by, losses_agree, median, number, table, table_of
+from mtf_hetero.models.train import console as command_line
 
-Row = Mapping[str, Any]
 _SHOWN_DIMS = 4  # of a division
 _MESSAGE_SECONDS = 1e-5  # of a message on a fast network, before its first byte
+_COLOURS = {
+    "one device alone": "#BBBBBB",
+    "divided evenly, or in proportion to FLOP/s": drawing.GREY,
+    "as --list_speed=auto measures": drawing.COLOURS[0],
+    "best of a grid of shares": drawing.COLOURS[5],
+    DDP: drawing.COLOURS[1],
+}
 
 
-def _setting(row: Row) -> Setting:
-    return Setting(row["network"], tuple(row["fractions"]), row["batch_size"])
-
-
-def _title(row: Row) -> str:
+def _title(row: Row, network: str) -> str:
     cores = " and ".join(", ".join(f"{fraction:g}" for fraction in row["fractions"]).rsplit(", ", 1))
-    return f"{row['network']}, batch {row['batch_size']}, workers of {cores} core"
+    return f"{network}, workers of {cores} core"
 
 
 def _division(row: Row) -> str:
-    sizes = row.get("sizes") or {}
-    distinct = list(dict.fromkeys(":".join(map(str, parts)) for parts in sizes.values() if len(parts) > 1))
+    distinct = list(dict.fromkeys(":".join(map(str, parts)) for parts in row["sizes"].values() if len(parts) > 1))
     return "; ".join(distinct[:_SHOWN_DIMS]) + ("; ..." if len(distinct) > _SHOWN_DIMS else "") or "-"
 
 
-def _table(rows: Sequence[Row]) -> str:
-    header = ["way", "s/step", "images/s", "speedup over device 0", "efficiency", "sizes"]
-    lines = []
-    for row in rows:
-        if "wall_seconds_per_step" not in row or "failed" in row:
-            lines.append([row["way"], *["-"] * 5])
-            continue
-        seconds = row["wall_seconds_per_step"]
-        lines.append(
-            [
-                row["way"],
-                markdown.spread(seconds),
-                markdown.number(row["batch_size"] / seconds["median"]),
-                markdown.spread(row["speedup"]),
-                markdown.spread(row["efficiency"]),
-                _division(row),
-            ]
-        )
-    return markdown.table(header, lines)
+_COLUMNS = {
+    "way": lambda row: row["way"],
+    "s/step": lambda row: row["wall_seconds_per_step"],
+    "images/s": lambda row: row["batch_size"] / median(row),
+    "speedup over device 0": lambda row: row["speedup"],
+    "efficiency": lambda row: row["efficiency"],
+    "sizes": _division,
+}
 
 
 def _usage(rows: Sequence[Row]) -> str:
-    header = ["way", "device", "computing or receiving ms", "waiting ms"]
     lines = [
-        [
-            row["way"],
-            device,
-            markdown.number(1e3 * (used["computing"] + used["receiving"])),
-            markdown.number(1e3 * used["waiting"]),
-        ]
+        [row["way"], device, 1e3 * (used["computing"] + used["receiving"]), 1e3 * used["waiting"]]
         for row in rows
         if not row["way"].startswith("device")
         for device, used in (row.get("usage") or {}).items()
     ]
-    return markdown.table(header, lines)
+    return table(["way", "device", "computing or receiving ms", "waiting ms"], lines)
+
+
+def _note(row: Row) -> str:
+    """What is to be said of one way."""
+    way = row["way"]
+    if "failed" in row:
+        return f"{way} could not be measured: {row['failed']}"
+    if way.endswith(ROUNDED):
+        return f"{way}: the losses of two steps are off by up to {row['loss_error']:.1e} of their value."
+    if not way.endswith(f", {MEASURED}"):
+        return ""
+    measured = row["measured"]
+    shares = ", ".join(f"{share:.1f}" for share in measured["shares"])
+    return (
+        f"{way}: {measured['reason']}. Measured in {measured['seconds']:.0f} s; speeds {shares}. "
+        f"Predicted {measured['predicted_seconds']:.3g} s a step, in fact {median(row):.3g} s."
+    )
 
 
 def _notes(rows: Sequence[Row]) -> str:
     first = rows[0]
-    notes = [f"Limited by {' and '.join(dict.fromkeys(first['limits']))}."]
-    for row in rows:
-        if row["way"].endswith(f", {MEASURED}"):
-            measured = row["measured"]
-            real = row["wall_seconds_per_step"]["median"]
-            shares = ", ".join(f"{share:.1f}" for share in measured["shares"])
-            notes.append(
-                f"{row['way']}: {measured['reason']}. Measured in {measured['seconds']:.0f} s; speeds {shares}. "
-                f"Predicted {measured['predicted_seconds']:.3g} s a step, in fact {real:.3g} s."
-            )
-        if row["way"].endswith(ROUNDED):
-            notes.append(
-                f"{row['way']}: the losses of two steps are off by up to {row['loss_error']:.1e} of their value."
-            )
-        if "failed" in row:
-            notes.append(f"{row['way']} could not be measured: {row['failed']}")
-    notes += [note for note in (_pays(rows), _ratios_alone(rows)) if note]
-    errors = [row["loss_error"] for row in rows if "loss_error" in row and not row["way"].endswith(ROUNDED)]
-    notes.append(
-        f"The losses before the first and the second step are those of device 0 alone within {max(errors):.1e} of "
-        f"their value. {first['repeats']} repeats of {first['steps']} step, in turns; seed {first['seed']}."
+    losses = losses_agree((row for row in rows if not row["way"].endswith(ROUNDED)), than="those of device 0 alone")
+    return bullets(
+        [
+            f"Limited by {' and '.join(dict.fromkeys(first['limits']))}.",
+            *map(_note, rows),
+            _pays(rows),
+            _ratios_alone(rows),
+            f"{losses} {first['repeats']} repeats of {first['steps']} step, in turns; seed {first['seed']}.",
+        ]
     )
-    return "\n".join(f"* {note}" for note in notes)
 
 
 def _ratios_alone(rows: Sequence[Row]) -> str:
     """How well measured speeds predict what the devices do alone."""
-    alone = [row["wall_seconds_per_step"]["median"] for row in rows if row["way"].startswith("device")]
+    alone = [median(row) for row in rows if row["way"].startswith("device")]
     shares = next((row["measured"]["shares"] for row in rows if "measured" in row), None)
     if shares is None or len(alone) != len(shares):
         return ""
@@ -115,58 +102,67 @@ def _sent(row: Row) -> Mapping[str, int]:
 
 def _pays(rows: Sequence[Row]) -> str:
     """From what bandwidth on a step of the filter split is shorter than one on the fastest device alone."""
-    ways = {row["way"]: row for row in rows if "failed" not in row and "wall_seconds_per_step" in row}
+    ways = {row["way"]: row for row in rows if "failed" not in row}
     split, measured = ways.get(f"filters, {GRID}"), ways.get(f"filters, {MEASURED}")
     if split is None or measured is None or "device 0 alone" not in ways:
         return ""
     sent, shares = _sent(split), measured["measured"]["shares"]
-    alone = ways["device 0 alone"]["wall_seconds_per_step"]["median"]
+    alone = median(ways["device 0 alone"])
     ideal = alone * shares[0] / sum(shares)
     messages = sent["busiest_link_messages"]
     left = alone - ideal - messages * _MESSAGE_SECONDS
-    pays = "at no bandwidth"
-    if left > 0:
-        pays = f"from {markdown.number(sent['busiest_link_bytes'] / left / 1e6)} MB/s on"
+    pays = f"from {number(sent['busiest_link_bytes'] / left / MB)} MB/s on" if left > 0 else "at no bandwidth"
     return (
-        f"{split['way']}, {_division(split)}: a step sends {markdown.number(sent['sent_bytes'] / 1e6)} MB, "
-        f"{markdown.number(sent['busiest_link_bytes'] / 1e6)} MB of it in {messages} messages over the busiest link. "
+        f"{split['way']}, {_division(split)}: a step sends {number(sent['sent_bytes'] / MB)} MB, "
+        f"{number(sent['busiest_link_bytes'] / MB)} MB of it in {messages} messages over the busiest link. "
         "If a byte cost no processor time, as with RDMA or NVLink, a message 10 us, and nothing were sent while "
         f"anything is computed, the filter split would pay {pays}: computing, as fast as all measured speeds together, "
-        f"would take {markdown.number(ideal)} s, and device 0 alone takes {markdown.number(alone)} s."
+        f"would take {number(ideal)} s, and device 0 alone takes {number(alone)} s."
     )
 
 
-def _draw(ax: Any, rows: Sequence[Row]) -> None:
-    shown = [row for row in rows if "wall_seconds_per_step" in row and "failed" not in row]
-    for row in shown:
-        seconds = row["wall_seconds_per_step"]
-        way = row["way"]
-        colour = figures.COLOURS[0] if MEASURED in way else figures.COLOURS[1] if way.startswith(DDP) else figures.GREY
-        low, high = seconds["median"] - seconds["min"], seconds["max"] - seconds["median"]
-        ax.barh(way, seconds["median"], color=colour, height=0.65, xerr=[[low], [high]], error_kw={"linewidth": 0.8})
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
-    ax.set_xlabel("seconds per step")
+def _kind(row: Row) -> str:
+    alone, divided, measured, grid, ddp = _COLOURS
+    way = row["way"]
+    if way.startswith(DDP):
+        return ddp
+    if way.startswith("device"):
+        return alone
+    return measured if MEASURED in way else grid if way.endswith(GRID) else divided
 
 
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws heterogeneous.png; returns the body of the report."""
-    groups: dict[str, list[Row]] = {}
     order = list(SETTINGS)
-    for row in sorted(rows, key=lambda row: order.index(_setting(row).name)):
-        groups.setdefault(_title(row), []).append(row)
-    longest = max(len(group) for group in groups.values())
-    figure, axes = figures.make(len(groups), 1, width=7.0, height=0.6 + 0.24 * longest)
-    for (ax,), (title, of_group) in zip(axes, groups.items(), strict=True):
-        _draw(ax, of_group)
-        ax.set_title(title)
-    figures.save(figure, directory / "heterogeneous.png")
+
+    def place(row: Row) -> int:
+        return order.index(Setting(row["network"], tuple(row["fractions"]), row["batch_size"]).name)
+
+    rows = sorted(rows, key=place)
+    drawing.bar_panels(
+        directory / "heterogeneous.png",
+        group_by((row for row in rows if "failed" not in row), lambda row: _title(row, drawing.title(row))),
+        {
+            "seconds per step (line: minimum to maximum)": lambda row: row["wall_seconds_per_step"],
+            "efficiency (1: as fast as all devices together)": lambda row: row["efficiency"],
+        },
+        kind=_kind,
+        colours=_COLOURS,
+        width=4.6,
+    )
     parts = [
-        "![Seconds per step](heterogeneous.png)",
+        "![Seconds per step, and efficiency](heterogeneous.png)",
         "Median (minimum to maximum) over the repeats. Efficiency is images per second over the sum of what the "
-        "devices do alone; the speedup is over device 0, the fastest, alone. Blue: as --list_speed=auto divides. All "
-        "workers have the same memory: a split by memory is the even one.",
+        "devices do alone; the speedup is over device 0, the fastest, alone. All workers have the same memory: a split "
+        "by memory is the even one.",
     ]
-    for title, of_group in groups.items():
-        parts += [f"## {title}", _table(of_group), _notes(of_group), "How each device spends a step:", _usage(of_group)]
+    groups = group_by(rows, lambda row: _title(row, f"{row['network']}, batch {row['batch_size']}"))
+    for title, group in groups.items():
+        parts += [
+            f"## {title}",
+            table_of(group, _COLUMNS),
+            _notes(group),
+            "How each device spends a step:",
+            _usage(group),
+        ]
     return "\n\n".join(parts)

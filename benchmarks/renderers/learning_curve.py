@@ -1,16 +1,15 @@
 """The report on learning: loss and test accuracy of both runs in one picture."""
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks import figures
+from benchmarks import drawing
 from benchmarks.cases.learning_curve import ONE, UNEVEN
-from benchmarks.renderers import markdown
+from benchmarks.renderers.tables import Row, number, table_of
 
-Row = Mapping[str, Any]
 SMOOTHED_STEPS = 20
 _WIDTH, _WIDTH_BELOW = 1.4, 3.2
 _DASH = 4
@@ -23,12 +22,24 @@ def smooth(losses: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(window, len(losses) + 1), means
 
 
+def last_loss(row: Row) -> str:
+    """The smoothed loss at the end."""
+    return number(float(smooth(row["losses"])[1][-1]), 4)
+
+
+def draw_losses(ax: Any, row: Row, label: str, **style: Any) -> None:
+    """Draws the training losses of a run, thin, and their smoothed curve in a style."""
+    losses = row["losses"]
+    ax.plot(np.arange(1, len(losses) + 1), losses, color=style["color"], linewidth=0.5, alpha=0.3)
+    ax.plot(*smooth(losses), label=label, **style)
+
+
 def _styles(count: int) -> list[dict[str, Any]]:
     """The first line is thick and below the others, whose dashes take turns: all are seen where they agree."""
     others = count - 1
     lines: list[Any] = ["-"] if others == 1 else [(_DASH * i, (_DASH, _DASH * (others - 1))) for i in range(others)]
     styles = [{"linewidth": _WIDTH_BELOW}, *({"linewidth": _WIDTH, "linestyle": line} for line in lines)]
-    return [{"color": colour, **style} for colour, style in zip(figures.COLOURS, styles, strict=False)]
+    return [{"color": colour, **style} for colour, style in zip(drawing.COLOURS, styles, strict=False)]
 
 
 def draw(rows: Sequence[Row], path: pathlib.Path, name: Callable[[Row], str]) -> None:
@@ -39,25 +50,21 @@ def draw(rows: Sequence[Row], path: pathlib.Path, name: Callable[[Row], str]) ->
       path: the picture.
       name: what a run is called.
     """
-    figure, axes = figures.make(1, 2, width=5.2, height=3.6)
-    loss_ax, accuracy_ax = axes[0]
-    for row, style in zip(rows, _styles(len(rows)), strict=True):
-        steps = np.arange(1, len(row["losses"]) + 1)
-        loss_ax.plot(steps, row["losses"], color=style["color"], linewidth=0.5, alpha=0.3)
-        loss_ax.plot(*smooth(row["losses"]), **style, label=name(row))
+    figure, ((loss_ax, accuracy_ax),) = drawing.make(1, 2, width=5.2, height=3.8)
+    styles = _styles(len(rows))
+    for row, style in zip(rows, styles, strict=True):
+        draw_losses(loss_ax, row, name(row), **style)
         steps, accuracy = zip(*row["accuracy"], strict=True)
         percent = [100 * value for value in accuracy]
         accuracy_ax.plot(steps, percent, **style, marker="o", markersize=style["linewidth"] + 2)
-    loss_ax.set_ylabel(f"loss (thick: mean of {SMOOTHED_STEPS} steps)")
+    loss_ax.set_ylabel(f"loss (thin: each step, thick: mean of {SMOOTHED_STEPS} steps)")
     accuracy_ax.set_ylabel("accuracy in %")
     accuracy_ax.set_ylim(bottom=0)
-    loss_ax.set_title("training")
-    accuracy_ax.set_title("test")
-    for line in loss_ax.legend(loc="upper right").get_lines():
-        line.set_linestyle("-")
-    for ax in axes[0]:
+    for ax, title in ((loss_ax, "training"), (accuracy_ax, "test")):
+        ax.set_title(title)
         ax.set_xlabel(f"step of {rows[0]['batch_size']} images")
-    figures.save(figure, path)
+    drawing.legend(figure, {name(row): style["color"] for row, style in zip(rows, styles, strict=True)}, ncols=4)
+    drawing.save(figure, path)
 
 
 def introduce(row: Row) -> str:
@@ -97,43 +104,24 @@ def _name(row: Row) -> str:
     return ONE if row["shares"] is None else f"{row['shares']} on {len(row['devices'])} devices"
 
 
-def _table(rows: Sequence[Row]) -> str:
-    header = [
-        "",
-        "loss of the first step",
-        f"mean loss of the last {SMOOTHED_STEPS}",
-        "test accuracy",
-        "standard error",
-    ]
-    lines = []
-    for row in rows:
-        last = float(smooth(row["losses"])[1][-1])
-        first = f"{row['losses'][0]:.6f}"
-        accuracy, error = f"{row['final_accuracy']:.2%}", f"{standard_error(row):.2%}"
-        lines.append([_name(row), first, markdown.number(last, 4), accuracy, error])
-    return markdown.table(header, lines)
-
-
-def _compare(rows: Sequence[Row]) -> list[str]:
-    """How far apart the losses of the two runs are."""
-    if len(rows) < 2:
-        return []
-    found = differences(rows[0]["losses"], rows[1]["losses"])
-    parts = [f"{difference:.1e} up to step {step}" for step, difference in found.items()]
-    return [f"Largest relative difference between the two losses of a step: {', '.join(parts)}."]
+_COLUMNS = {
+    "": _name,
+    "loss of the first step": lambda row: f"{row['losses'][0]:.6f}",
+    f"mean loss of the last {SMOOTHED_STEPS}": last_loss,
+    "test accuracy": lambda row: f"{row['final_accuracy']:.2%}",
+    "standard error": lambda row: f"{standard_error(row):.2%}",
+}
 
 
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws learning_curve.png; returns the body of the report."""
     rows = sorted(rows, key=lambda row: row["variant"] == UNEVEN)
-    draw(rows, directory / "learning_curve.png", _name)
+    draw(rows, directory / "learning_curve.png", lambda row: _name(row).replace(",", " : "))
     sizes = next((row["sizes"] for row in rows if row["shares"] is not None), {})
-    return "\n\n".join(
-        [
-            "![Training loss and test accuracy](learning_curve.png)",
-            introduce(rows[0]),
-            _table(rows),
-            *_compare(rows),
-            "How the dimensions are divided: " + "; ".join(f"{n}: {', '.join(map(str, s))}" for n, s in sizes.items()),
-        ]
-    )
+    parts = ["![Training loss and test accuracy](learning_curve.png)", introduce(rows[0]), table_of(rows, _COLUMNS)]
+    if len(rows) > 1:
+        off = differences(rows[0]["losses"], rows[1]["losses"])
+        steps = ", ".join(f"{difference:.1e} up to step {step}" for step, difference in off.items())
+        parts.append(f"Largest relative difference between the two losses of a step: {steps}.")
+    divided = "; ".join(f"{name}: {', '.join(map(str, parts))}" for name, parts in sizes.items())
+    return "\n\n".join([*parts, f"How the dimensions are divided: {divided}"])

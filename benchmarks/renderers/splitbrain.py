@@ -2,120 +2,79 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from statistics import fmean
 
-from benchmarks import figures
+from benchmarks import drawing
 from benchmarks.cases.splitbrain import DATA, HYBRID, MODEL, MODELLED, ROUNDS
-from benchmarks.renderers import markdown
+from benchmarks.renderers.tables import MB, Row, bullets, group_by, losses_agree, median, table_of
 
-Row = Mapping[str, Any]
-_MB = 1e6
+_COLOURS = {
+    DATA: drawing.GREY,
+    MODEL: drawing.COLOURS[1],
+    HYBRID: drawing.COLOURS[0],
+    f"{HYBRID}, {ROUNDS}": drawing.COLOURS[5],
+}
 
 
-def _title(row: Row) -> str:
+def _title(row: Row, network: str) -> str:
     cores = ", ".join(f"{fraction:g}" for fraction in dict.fromkeys(row["fractions"]))
     count = len(row["fractions"])
-    return f"{row['network']}, batch {row['batch_size']}, {count} worker{'s' * (count > 1)} of {cores} core"
+    return f"{network}, {count} worker{'s' * (count > 1)} of {cores} core"
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _rate(row: Row) -> float:
+    return row["batch_size"] / median(row)
 
 
-def _table(rows: Sequence[Row]) -> str:
-    header = [
-        "way",
-        "s/step",
-        "images/s",
-        "MB sent a step",
-        "of it calculated",
-        "weights MB a worker",
-        "peak MB a worker, measured",
-        "estimated",
-    ]
-    lines = []
-    for row in rows:
-        if "failed" in row:
-            lines.append([row["way"], *["-"] * 7])
-            continue
-        seconds = row["wall_seconds_per_step"]
-        received = row["received_bytes"]
-        lines.append(
-            [
-                row["way"],
-                markdown.spread(seconds),
-                markdown.number(row["batch_size"] / seconds["median"]),
-                markdown.number(received / _MB),
-                f"{row['sent_bytes'] / received:.1%}" if received else "-",
-                markdown.number(max(row["weight_bytes"]) / _MB),
-                markdown.number(_mean(row["peak_bytes"]) / _MB),
-                markdown.number(_mean(row["estimated_bytes"]) / _MB),
-            ]
-        )
-    return markdown.table(header, lines)
+_COLUMNS = {
+    "way": lambda row: row["way"],
+    "s/step": lambda row: row["wall_seconds_per_step"],
+    "images/s": _rate,
+    "MB sent a step": lambda row: row["received_bytes"] / MB,
+    "of it calculated": lambda row: (
+        f"{row['sent_bytes'] / row['received_bytes']:.1%}" if row["received_bytes"] else None
+    ),
+    "weights MB a worker": lambda row: max(row["weight_bytes"]) / MB,
+    "peak MB a worker, measured": lambda row: fmean(row["peak_bytes"]) / MB,
+    "estimated": lambda row: fmean(row["estimated_bytes"]) / MB,
+}
 
 
-def _saved(row: Row, reference: Row, name: str) -> float:
-    return 1 - sum(row[name]) / sum(reference[name])
+def _saved(ways: Mapping[str, Row], column: str) -> str:
+    """The most that a hybrid way saves of what data parallelism takes."""
+    parts = {way: 1 - sum(row[column]) / sum(ways[DATA][column]) for way, row in ways.items() if way.startswith(HYBRID)}
+    best = max(parts, key=parts.__getitem__)
+    return f"{parts[best]:.1%} ({best})"
 
 
 def _notes(rows: Sequence[Row]) -> str:
+    first = rows[0]
     ways = {row["way"]: row for row in rows if "failed" not in row}
-    notes = [f"Limited by {' and '.join(dict.fromkeys(rows[0]['limits']))}."]
-    data = ways.get(DATA)
-    hybrid = {way: row for way, row in ways.items() if way.startswith(HYBRID)}
-    if data is not None and hybrid:
-        best = max(hybrid.values(), key=lambda row: _saved(row, data, "peak_bytes"))
-        lightest = max(hybrid.values(), key=lambda row: _saved(row, data, "weight_bytes"))
+    notes = [f"Limited by {' and '.join(dict.fromkeys(first['limits']))}."]
+    if DATA in ways and any(way.startswith(HYBRID) for way in ways):
         notes.append(
-            f"Against data parallelism, memory of weights saved: {_saved(lightest, data, 'weight_bytes'):.1%} "
-            f"({lightest['way']}); of the whole measured peak: {_saved(best, data, 'peak_bytes'):.1%} ({best['way']})."
+            f"Against data parallelism, memory of weights saved: {_saved(ways, 'weight_bytes')}; of the whole measured "
+            f"peak: {_saved(ways, 'peak_bytes')}."
         )
-    errors = [
-        abs(estimate / peak - 1)
-        for row in ways.values()
-        for estimate, peak in zip(row["estimated_bytes"], row["peak_bytes"], strict=True)
-    ]
-    if errors:
-        mean = max(abs(_mean(row["estimated_bytes"]) / _mean(row["peak_bytes"]) - 1) for row in ways.values())
+    pairs = [list(zip(row["estimated_bytes"], row["peak_bytes"], strict=True)) for row in ways.values()]
+    if pairs:
+        worst = max(abs(estimate / peak - 1) for of_way in pairs for estimate, peak in of_way)
+        mean = max(abs(sum(e for e, _ in of_way) / sum(p for _, p in of_way) - 1) for of_way in pairs)
         notes.append(
-            f"The estimated peaks are off by up to {max(errors):.1%} of a worker's measured one, and by up to "
+            f"The estimated peaks are off by up to {worst:.1%} of a worker's measured one, and by up to "
             f"{mean:.1%} in the mean over the workers of a way."
         )
     if not all(row.get("return_memory") for row in ways.values()):
         notes.append("The peaks are those of workers that keep the memory that they have freed.")
-    notes.append(
-        f"The losses before the first and the second step are the same within "
-        f"{max(row['loss_error'] for row in rows):.1e} of their value. {rows[0]['repeats']} repeats of "
-        f"{rows[0]['steps']} step, in turns; seed {rows[0]['seed']}."
-    )
+    repeats = f"{first['repeats']} repeats of {first['steps']} step, in turns; seed {first['seed']}."
+    notes.append(f"{losses_agree(rows)} {repeats}")
     notes += [f"{row['way']} could not be measured: {row['failed']}" for row in rows if "failed" in row]
-    return "\n".join(f"* {note}" for note in notes)
+    return bullets(notes)
 
 
-def _colour(way: str) -> str:
-    if way.startswith(DATA):
-        return figures.GREY
-    if way.startswith(MODEL):
-        return figures.COLOURS[1]
-    return figures.COLOURS[5] if ROUNDS in way else figures.COLOURS[0]
-
-
-def _draw(axes: Sequence[Any], rows: Sequence[Row]) -> None:
-    shown = [row for row in rows if "failed" not in row]
-    columns = (
-        ("images/s", lambda row: row["batch_size"] / row["wall_seconds_per_step"]["median"]),
-        ("peak MB per worker", lambda row: _mean(row["peak_bytes"]) / _MB),
-        ("MB sent per step", lambda row: row["received_bytes"] / _MB),
-    )
-    for ax, (label, value) in zip(axes, columns, strict=True):
-        for row in shown:
-            ax.barh(row["way"], value(row), color=_colour(row["way"]), height=0.65)
-        ax.invert_yaxis()
-        ax.grid(axis="y", visible=False)
-        ax.set_xlabel(label)
-    for ax in axes[1:]:
-        ax.set_yticklabels([])
+def _kind(row: Row) -> str:
+    way = row["way"]
+    return f"{HYBRID}, {ROUNDS}" if ROUNDS in way else next(kind for kind in _COLOURS if way.startswith(kind))
 
 
 def modelled_seconds(row: Row, link: Mapping[str, float]) -> float:
@@ -129,68 +88,59 @@ def modelled_seconds(row: Row, link: Mapping[str, float]) -> float:
     return row["alone_seconds"] + sending + row["busiest_link_messages"] * link["latency_seconds"]
 
 
-def _modelled(rows: Sequence[Row], link: Mapping[str, float]) -> str:
-    header = [
-        "workers",
-        "way",
-        "s/step, modelled",
-        "images/s, modelled",
-        "efficiency, modelled",
-        "MB of the busiest worker",
+def _modelled(rows: Sequence[Row], link: Mapping[str, float]) -> list[str]:
+    """The section on meshes for which this machine has not enough cores."""
+    columns = {
+        "workers": lambda row: len(row["fractions"]),
+        "way": lambda row: row["way"],
+        "s/step, modelled": lambda row: modelled_seconds(row, link),
+        "images/s, modelled": lambda row: row["batch_size"] / modelled_seconds(row, link),
+        "efficiency, modelled": lambda row: f"{row['alone_seconds'] / modelled_seconds(row, link):.2f}",
+        "MB of the busiest worker": lambda row: row["busiest_worker_bytes"] / MB,
+    }
+    parts = [
+        "## Modelled: more workers than this machine has cores for",
+        "Not measured. A worker of a core of its own takes as long for its examples as it does alone (the dense "
+        "layers' part, which is less in a group, is not taken off); then the busiest worker sends and receives "
+        f"over a link of {link['bytes_per_second'] / 1e9:.2f} GB/s and {1e3 * link['latency_seconds']:.2g} ms a "
+        "message, as measured between two workers here, with nothing computed meanwhile.",
     ]
-    lines = []
-    for row in rows:
-        seconds = modelled_seconds(row, link)
-        lines.append(
-            [
-                str(len(row["fractions"])),
-                row["way"],
-                markdown.number(seconds),
-                markdown.number(row["batch_size"] / seconds),
-                f"{row['alone_seconds'] / seconds:.2f}",
-                markdown.number(row["busiest_worker_bytes"] / _MB),
-            ]
-        )
-    return markdown.table(header, lines)
+    for network, group in group_by(rows, lambda row: row["network"]).items():
+        per_worker = group[0]["batch_size"] // len(group[0]["fractions"])
+        parts += [f"### {network}, batch {per_worker} per worker", table_of(group, columns)]
+    return parts
 
 
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws splitbrain.png; returns the body of the report."""
+    modelled = [row for row in rows if row.get(MODELLED)]
     measured = [row for row in rows if not row.get(MODELLED)]
-    groups: dict[str, list[Row]] = {}
-    for row in sorted(measured, key=lambda row: (row["network"], len(row["fractions"]), row["fractions"])):
-        groups.setdefault(_title(row), []).append(row)
-    drawn = {title: of_group for title, of_group in groups.items() if len(of_group) > 1}
+    measured.sort(key=lambda row: (row["network"], len(row["fractions"]), row["fractions"]))
+    drawn = group_by(
+        (row for row in measured if len(row["fractions"]) > 1 and "failed" not in row),
+        lambda row: _title(row, drawing.title(row)),
+    )
+    parts = []
     if drawn:
-        longest = max(map(len, drawn.values()))
-        figure, axes = figures.make(len(drawn), 3, width=3.4, height=0.7 + 0.24 * longest)
-        for row_axes, (title, of_group) in zip(axes, drawn.items(), strict=True):
-            _draw(row_axes, of_group)
-            row_axes[0].set_title(title)
-        figures.save(figure, directory / "splitbrain.png")
-    parts = [
-        *(["![Images per second, memory and traffic](splitbrain.png)"] if drawn else []),
+        values = {
+            "images per second": _rate,
+            "peak memory of a worker, MB": lambda row: fmean(row["peak_bytes"]) / MB,
+            "sent in a step, MB": lambda row: row["received_bytes"] / MB,
+        }
+        path = directory / "splitbrain.png"
+        drawing.bar_panels(path, drawn, values, kind=_kind, colours=_COLOURS, width=3.4)
+        parts.append("![Images per second, memory and traffic](splitbrain.png)")
+    parts.append(
         "Median (minimum to maximum) over the repeats. d x k: d groups of k workers; the convolutions split the batch "
         "over all workers, the dense layers are sharded over the k of a group. The bytes sent are counted in a traced "
         "step, the calculated part in the lowered graph. The peak is what a worker's process holds at most beyond what "
         "it held before training, on workers started with --return_memory, which are not those that are timed; the "
-        "estimate is that of `--dry_run`.",
-    ]
-    for title, of_group in groups.items():
-        parts += [f"## {title}", _table(of_group), _notes(of_group)]
+        "estimate is that of `--dry_run`."
+    )
+    groups = group_by(measured, lambda row: _title(row, f"{row['network']}, batch {row['batch_size']}"))
+    for title, group in groups.items():
+        parts += [f"## {title}", table_of(group, _COLUMNS), _notes(group)]
     links = [row["link"] for row in measured if "link" in row]
-    modelled = [row for row in rows if row.get(MODELLED)]
     if links and modelled:
-        link = {name: _mean([found[name] for found in links]) for name in links[0]}
-        parts += [
-            "## Modelled: more workers than this machine has cores for",
-            "Not measured. A worker of a core of its own takes as long for its examples as it does alone (the dense "
-            "layers' part, which is less in a group, is not taken off); then the busiest worker sends and receives "
-            f"over a link of {link['bytes_per_second'] / 1e9:.2f} GB/s and {1e3 * link['latency_seconds']:.2g} ms a "
-            "message, as measured between two workers here, with nothing computed meanwhile.",
-        ]
-        for network in dict.fromkeys(row["network"] for row in modelled):
-            of_network = [row for row in modelled if row["network"] == network]
-            per_worker = of_network[0]["batch_size"] // len(of_network[0]["fractions"])
-            parts += [f"### {network}, batch {per_worker} per worker", _modelled(of_network, link)]
+        parts += _modelled(modelled, {name: fmean(link[name] for link in links) for name in links[0]})
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""Data sets: images, one set of which comes with the install, and volumes, of which each processor reads its slab.
+"""Data sets: images, one set of which the extra `train` installs, and volumes, of which each processor reads its slab.
 
 A name is imported when it is first asked for: TensorFlow is not loaded before it is needed.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from mtf_hetero import _lazy
+from mtf_hetero._support import lazy
 
 if TYPE_CHECKING:
     from mtf_hetero.data._volumes_files import Planes, write_volumes
@@ -33,7 +33,7 @@ __all__ = [
     "write_volumes",
 ]
 
-__getattr__, __dir__ = _lazy.attach(
+__getattr__, __dir__ = lazy.attach(
     __name__,
     {
         "Augmentation": "augmentation",

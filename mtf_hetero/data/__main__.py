@@ -1,9 +1,11 @@
 """Prepares data sets for training, out of files that are on this machine.
 
-    python -m mtf_hetero.data prepare cifar10 --from=cifar-10-python.tar.gz
-    python -m mtf_hetero.data convert universes --from a.h5 b.h5 --targets=unitPar --cube=128
-    python -m mtf_hetero.data simulate universes --train=600 --test=100
-    python -m mtf_hetero.data list
+    mtf-hetero data prepare cifar10 --from=cifar-10-python.tar.gz
+    mtf-hetero data convert universes --from a.h5 b.h5 --targets=unitPar --cube=128
+    mtf-hetero data simulate universes --train=600 --test=100
+    mtf-hetero data list
+
+`python -m mtf_hetero.data` is the same program.
 
 Exit codes: 0, or 2 for a mistake (one line says which).
 """
@@ -16,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mtf_hetero import _command_line as command_line
+from mtf_hetero._support import command_line
 from mtf_hetero.data import DATASETS
 from mtf_hetero.data._volumes_files import Manifest, check_new
 from mtf_hetero.data.convert import Options, check_path, convert
@@ -25,11 +27,12 @@ from mtf_hetero.data.known import KNOWN
 from mtf_hetero.data.prepare import check_name, prepare
 from mtf_hetero.data.prepared import DEFAULT_DIR, data_root, prepared_names
 
+PROGRAM = "python -m mtf_hetero.data"
 _COMMANDS = "prepare|list|convert|simulate"
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command_line.Parser(prog="python -m mtf_hetero.data", description="Data sets for training.")
+def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
+    parser = command_line.Parser(prog=program, description="Data sets for training.")
     commands: Any = parser.add_subparsers(dest="command", required=True, metavar=_COMMANDS)
     hints = "; ".join(f"{name}: {known.source} ({known.where})" for name, known in KNOWN.items())
     making = commands.add_parser(
@@ -91,7 +94,7 @@ def _list(data_dir: str | None) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Finds the mistakes that can be told before TensorFlow is loaded, which takes seconds."""
+    """Finds the mistakes that can be seen before TensorFlow is loaded, which takes seconds."""
     if arguments.command == "prepare":
         check_name(arguments.name)
         return
@@ -145,9 +148,9 @@ def _do(arguments: argparse.Namespace) -> str:
     return _described(arguments.directory, manifest)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Does what the command line says; returns the exit code."""
-    arguments = _parse(argv)
+    arguments = _parse(argv, program)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what was begun is removed
     logging.getLogger("absl").setLevel(logging.ERROR)  # of tensorflow-datasets, which shows a progress bar as well
     try:
@@ -162,6 +165,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
+    """The whole process: ends it with the exit code of `main`."""
     command_line.open_standard_streams()
-    sys.exit(main())
+    sys.exit(main(argv, program))
+
+
+if __name__ == "__main__":
+    run()

@@ -12,12 +12,12 @@ import json
 import math
 import os
 import pathlib
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from mtf_hetero._support.files import new_directory
 from mtf_hetero.data.source import TEST, TRAIN
 
 MANIFEST = "manifest.json"
@@ -322,13 +322,9 @@ def write_volumes(
 
     place = check_new(directory)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".writing_{place.name}_", dir=place.parent) as temporary:
-            made = pathlib.Path(temporary) / "set"
-            made.mkdir()
+        with new_directory(place) as made:
             with contextlib.closing(VolumeWriter(str(made), planes, volumes_per_file)) as writer:
                 yield writer
             writer.manifest(provenance).save(made)
-            made.rename(place)
     except (OSError, tf.errors.OpError) as error:
         raise ValueError(f"{place} cannot be written ({error}); choose another directory, or make room") from error

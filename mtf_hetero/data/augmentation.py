@@ -2,7 +2,6 @@
 
 import dataclasses
 import numbers
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ class Augmentation:
         if not isinstance(self.crop, numbers.Integral) or self.crop < 0:
             raise ValueError(f"crop is {self.crop!r}; it must be a whole number of pixels, 0 for none")
 
-    def draw(self, batch_size: int, seed: int, batch: Any) -> Any:
+    def draw(self, batch_size: int, seed: int, batch: tf.Tensor) -> tf.Tensor:
         """The decisions on a whole batch; they depend on nothing but the arguments.
 
         Args:
@@ -44,7 +43,7 @@ class Augmentation:
         uniform = tf.random.stateless_uniform([batch_size, len(limits)], seeds)
         return tf.cast(tf.minimum(uniform * limits, limits - 1), tf.int32)
 
-    def apply(self, images: Any, decisions: Any) -> Any:
+    def apply(self, images: tf.Tensor, decisions: tf.Tensor) -> tf.Tensor:
         """Crops and flips normalised images.
 
         Args:

@@ -7,7 +7,6 @@ import contextlib
 import csv
 import dataclasses
 import functools
-import importlib
 import itertools
 import os
 import pathlib
@@ -17,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tqdm
 
+from mtf_hetero._support import extras
 from mtf_hetero.data._volumes_files import DTYPES, Block, Manifest, Planes, write_volumes
 from mtf_hetero.data.source import TEST, TRAIN
 
@@ -87,12 +86,15 @@ def convert(
         provenance = {"files": [pathlib.Path(path).name for path in paths], **dataclasses.asdict(options)}
         with (
             write_volumes(directory, planes, provenance=provenance) as writer,
-            tqdm.tqdm(samples, desc="volumes", unit="volume", disable=None if progress else True, leave=False) as bar,
+            extras.progress_bar(
+                total=len(samples), desc="volumes", unit="volume", disable=None if progress else True, leave=False
+            ) as bar,
         ):
-            for place, (volume, window) in enumerate(bar):
+            for place, (volume, window) in enumerate(samples):
                 file, number = volumes[volume]
                 blocks = _blocks(images[file], labels[file] if labels else None, number, window, planes, options)
                 writer.add(TRAIN if place < train_size else TEST, blocks, targets[volume])
+                bar.update()
         return writer.manifest(provenance)
 
 
@@ -105,13 +107,6 @@ def _reading(path: str) -> Iterator[None]:
         raise ValueError(
             f"{path} cannot be read, or is damaged or cut off; it ends at byte {size:,} ({error}); get it anew"
         ) from error
-
-
-def _import(name: str, path: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(f"{path} needs the package {name}; pip install 'mtf_hetero[volumes]'") from error
 
 
 def check_path(path: str) -> None:
@@ -134,14 +129,14 @@ def open_arrays(path: str, stack: contextlib.ExitStack) -> Mapping[str, Any]:
     """
     check_path(path)
     if path.endswith(_HDF5):
-        h5py = _import("h5py", path)
+        h5py = extras.import_package("h5py", extra="volumes", user=path)
         with _reading(path):
             found: dict[str, Any] = {}
             file = stack.enter_context(h5py.File(path, "r"))
             file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
             return found
     if path.endswith(_NIFTI):
-        nibabel = _import("nibabel", path)
+        nibabel = extras.import_package("nibabel", extra="volumes", user=path)
         with _reading(path):
             try:
                 values = nibabel.load(path).dataobj

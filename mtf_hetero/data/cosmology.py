@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable
 
 import numpy as np
-import tqdm
 
+from mtf_hetero._support import extras
 from mtf_hetero.data._volumes_files import Manifest, Planes, write_volumes
 from mtf_hetero.data.source import TEST, TRAIN
 
@@ -242,7 +242,7 @@ def write_universes(
     hide = None if progress else True
     with (
         write_volumes(directory, planes, provenance=provenance) as writer,
-        tqdm.tqdm(total=train + test, desc="universes", unit="universe", disable=hide, leave=False) as bar,
+        extras.progress_bar(total=train + test, desc="universes", unit="universe", disable=hide, leave=False) as bar,
     ):
         for number in range(train + test):
             rng = np.random.default_rng([seed, number])

@@ -76,10 +76,10 @@ class Dataset:
         epochs: int,
         seed: int = 0,
         *,
-        start_batch: Any = 0,
+        start_batch: int | tf.Tensor = 0,
         augment: Augmentation | None = None,
         places: Sequence[int] | None = None,
-    ) -> Any:
+    ) -> tf.data.Dataset:
         """The training set, shuffled anew each epoch; the images left over at the end of the last are dropped.
 
         Which image stands where, and how it is augmented, follows from batch_size, seed and the number of the batch
@@ -122,7 +122,7 @@ class Dataset:
 
         normalise = self._normaliser()
 
-        def finish(batch: Any, example: tuple[Any, Any]) -> Any:
+        def finish(batch: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> Any:
             normalised = normalise(example[0])
             if augment is not None:
                 decisions = augment.draw(batch_size, seed, batch)
@@ -132,7 +132,7 @@ class Dataset:
 
         return tf.data.Dataset.zip((numbers_of_batches, images)).map(finish).prefetch(2).with_options(_options())
 
-    def test_input_fn(self, batch_size: int, *, places: Sequence[int] | None = None) -> Any:
+    def test_input_fn(self, batch_size: int, *, places: Sequence[int] | None = None) -> tf.data.Dataset:
         """The test set, each image once; the last batch is filled up with images of weight 0.
 
         Args:
@@ -152,7 +152,7 @@ class Dataset:
 
         normalise = self._normaliser()
 
-        def finish(index: Any, example: tuple[Any, Any]) -> Any:
+        def finish(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> Any:
             real = index < self.test_size
             pixels = tf.where_v2(real[:, None, None, None], example[0], tf.zeros_like(example[0]))
             labels = tf.where_v2(real, example[1], tf.zeros_like(example[1]))
@@ -161,11 +161,11 @@ class Dataset:
 
         return tf.data.Dataset.zip((indices, images)).map(finish).prefetch(2).with_options(_options())
 
-    def _read(self, split: str, batches: Any, size: int) -> Any:
+    def _read(self, split: str, batches: tf.data.Dataset, size: int) -> tf.data.Dataset:
         """Batches of (images, labels) for batches of indices; reads those alone."""
         return self.source(split).read(batches.unbatch()).batch(size, drop_remainder=True)
 
-    def _gathered(self, batches: Any) -> Any:
+    def _gathered(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """The same of the training images, which are decoded once and kept in memory as one tensor."""
         everything = self.source(TRAIN).read(tf.data.Dataset.range(self.train_size))
         everything = everything.batch(self.train_size, drop_remainder=True).cache().repeat()
@@ -173,7 +173,7 @@ class Dataset:
             lambda indices, example: tuple(tf.gather(part, indices) for part in example)
         )
 
-    def _normaliser(self) -> Callable[[Any], Any]:
+    def _normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
         """From uint8 images to normalised ones; the statistics are read here, where their errors stay what they are."""
         mean, deviation = (part.astype(np.float32) for part in self.statistics)
         return lambda images: (tf.cast(images, tf.float32) / 255.0 - mean) / deviation
@@ -189,12 +189,12 @@ def _check_places(batch_size: int, places: Sequence[int] | None) -> int:
     return len(places)
 
 
-def _shuffled(examples: int, batch_size: int, epochs: int, seed: int, start_batch: Any) -> Any:
+def _shuffled(examples: int, batch_size: int, epochs: int, seed: int, start_batch: int | tf.Tensor) -> tf.data.Dataset:
     """Batches of indices, int64 [batch]: each epoch a permutation that follows from the seed and its number alone."""
     start = tf.cast(start_batch, tf.int64) * batch_size
     first_epoch, skipped = start // examples, start % examples
 
-    def permutation(epoch: Any) -> Any:
+    def permutation(epoch: tf.Tensor) -> tf.Tensor:
         seeds = tf.stack([tf.constant(seed, tf.int64), epoch])
         keys = tf.random.stateless_uniform([examples], seeds, minval=None, maxval=None, dtype=tf.int32)
         return tf.cast(tf.argsort(keys, stable=True), tf.int64)
@@ -203,7 +203,7 @@ def _shuffled(examples: int, batch_size: int, epochs: int, seed: int, start_batc
     return indices.batch(batch_size, drop_remainder=True)
 
 
-def _options() -> Any:
+def _options() -> tf.data.Options:
     options = tf.data.Options()
     options.autotune.enabled = False  # with it, closing a session was now and then seen to take a minute
     return options

@@ -1,21 +1,24 @@
 """Input for a mesh: each processor gets its own slice of the batch, made on its own host."""
 
-import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero.cluster.devices import Device
 from mtf_hetero.layout import Layout
 
 
 def host_of(device: str) -> str:
     """The CPU of the host that a device belongs to, "/job:worker/task:2/device:CPU:0" for a GPU of that task."""
-    return tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0).to_string()
+    return Device.parse(device).host.name
 
 
 def laid_out_batches(
-    make: Callable[..., Any], layout: Layout, batch: Mapping[str, int], devices: Sequence[str]
-) -> tuple[dict[str, tuple[Any, ...]], tuple[Any, ...]]:
+    make: Callable[..., tf.data.Dataset], layout: Layout, batch: Mapping[str, int], devices: Sequence[str]
+) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
     """Makes one pipeline for each host and slice of the batch, and shares it among the processors that need it.
 
     The pipelines advance together as long as each step uses the tensors of all processors, as training does. The
@@ -34,41 +37,64 @@ def laid_out_batches(
     Raises:
       ValueError: the number of devices is not that of the processors, or the batch has fewer images than slices.
     """
+
+    def make_slice(begin: Sequence[int], size: Sequence[int]) -> tf.data.Dataset:
+        whole = list(size) == list(batch.values())
+        return make(places=None if whole else places_in(list(batch.values()), begin, size))
+
+    return deal(make_slice, layout, [mtf.Dimension(name, size) for name, size in batch.items()], len(batch), devices)
+
+
+def deal(
+    make: Callable[[Sequence[int], Sequence[int]], tf.data.Dataset],
+    layout: Layout,
+    dims: Sequence[mtf.Dimension],
+    batch_dims: int,
+    devices: Sequence[str],
+) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
+    """Deals the slices of a batch to the processors: what `laid_out_batches` and `laid_out_volumes` have in common.
+
+    Args:
+      make: from where a slice begins and how large it is to a tf.data.Dataset of (features, labels), examples first.
+      layout: how the dimensions are split.
+      dims: mtf.Dimensions of the batch and, where they are split too, of an example.
+      batch_dims: how many of them are the batch's.
+      devices: one per processor.
+    """
     if len(devices) != layout.size:
         raise ValueError(
             f"{len(devices)} devices are given for the {layout.size} processors of mesh {layout.mesh_text}; "
             "give one per processor"
         )
-    shape = [mtf.Dimension(name, size) for name, size in batch.items()]
     pipelines: dict[Any, Any] = {}
     parts = []
     for pnum, device in enumerate(devices):
-        begins, sizes = layout.slice_begin(shape, pnum), layout.slice_shape(shape, pnum)
-        place = host_of(device), tuple(begins), tuple(sizes)
+        begin, size = layout.slice_begin(dims, pnum), layout.slice_shape(dims, pnum)
+        place = host_of(device), tuple(begin), tuple(size)
         if place not in pipelines:
-            wanted = None if sizes == list(batch.values()) else _places(begins, sizes, list(batch.values()))
-            pipelines[place] = _next_batch(make, place[0], wanted, sizes)
+            with tf.device(place[0]):
+                pipelines[place] = _next_of(make(begin, size), size[:batch_dims])
         parts.append(pipelines[place])
     features = {name: tuple(part[0][name] for part in parts) for name in parts[0][0]}
     return features, tuple(part[1] for part in parts)
 
 
-def _places(begins: Sequence[int], sizes: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
-    """Row-major indices of a box."""
-    places = []
-    for index in itertools.product(*(range(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))):
-        place = 0
-        for i, extent in zip(index, extents, strict=True):
-            place = place * extent + i
-        places.append(place)
-    return tuple(places)
+def places_in(extents: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
+    """Row-major indices of a box.
+
+    Example:
+      >>> places_in([2, 3], [0, 1], [2, 2])
+      (1, 2, 4, 5)
+    """
+    box = tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True))
+    return tuple(np.arange(math.prod(extents)).reshape(extents)[box].ravel().tolist())
 
 
-def _next_batch(make: Callable[..., Any], host: str, places: Sequence[int] | None, sizes: Sequence[int]) -> Any:
-    with tf.device(host):
-        iterator = tf.data.make_initializable_iterator(make(places=places))
-        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        batch = iterator.get_next()
-        if len(sizes) == 1:
-            return batch
-        return tf.nest.map_structure(lambda t: tf.reshape(t, [*sizes, *t.shape.as_list()[1:]]), batch)
+def _next_of(dataset: tf.data.Dataset, sizes: Sequence[int]) -> Any:
+    """The next batch of a dataset, its first dimension divided into these."""
+    iterator = tf.data.make_initializable_iterator(dataset)
+    tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    batch = iterator.get_next()
+    if len(sizes) == 1:
+        return batch
+    return tf.nest.map_structure(lambda t: tf.reshape(t, [*sizes, *t.shape.as_list()[1:]]), batch)

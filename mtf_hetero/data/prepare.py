@@ -1,6 +1,7 @@
 """Writes a data set as tensorflow-datasets would, from files that are on this machine already."""
 
 import dataclasses
+import importlib
 import io
 import itertools
 import pathlib
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from mtf_hetero._support import extras
 from mtf_hetero.data import sources
 from mtf_hetero.data.known import KNOWN
 from mtf_hetero.data.prepared import data_root, find
@@ -42,7 +44,8 @@ def prepare(
       counts: images per split that must be there; None: those of the real set.
 
     Raises:
-      ValueError: the name is not known, the source does not hold the set, or data_dir cannot be written to.
+      ValueError: the name is not known, the source does not hold the set, or data_dir cannot be written to; or
+        tensorflow-datasets is not installed.
     """
     check_name(name)
     builder_class = _official(name)
@@ -71,9 +74,11 @@ def check_name(name: str) -> None:
 
 
 def _official(name: str) -> Any:
-    import tensorflow_datasets as tfds  # slow to import
+    return _tfds(name).builder_cls(name)
 
-    return tfds.builder_cls(name)
+
+def _tfds(name: str) -> Any:
+    return extras.import_package("tensorflow_datasets", extra="train", user=f"dataset {name!r}")  # slow to import
 
 
 def _check_counts(path: pathlib.Path, examples: sources.Examples, counts: Mapping[str, int]) -> None:
@@ -85,8 +90,7 @@ def _check_counts(path: pathlib.Path, examples: sources.Examples, counts: Mappin
 
 
 def _write(official: Any, examples: sources.Examples, root: pathlib.Path) -> pathlib.Path:
-    import tensorflow_datasets as tfds
-
+    tfds = _tfds(official.name)
     place = root / official.name / str(official.VERSION)
     with tempfile.TemporaryDirectory(prefix=f".preparing_{official.name}_", dir=root) as temporary:
         builder = _builder_class(official, examples)(data_dir=temporary)
@@ -98,7 +102,7 @@ def _write(official: Any, examples: sources.Examples, root: pathlib.Path) -> pat
 
 def _builder_class(official: Any, examples: sources.Examples) -> Any:
     """The official builder, with its name, version and features, that takes its examples from memory."""
-    from tensorflow_datasets.core import registered
+    registered = importlib.import_module("tensorflow_datasets.core.registered")
 
     def split_generators(self: Any, dl_manager: Any) -> dict[str, Any]:
         features = self.info.features

@@ -6,6 +6,7 @@ import pathlib
 import re
 from typing import TYPE_CHECKING, Any
 
+from mtf_hetero._support import extras
 from mtf_hetero.data.known import KNOWN
 from mtf_hetero.data.source import TEST, TRAIN, Source
 
@@ -63,14 +64,15 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Data
       built_in: names to offer where there is no such set.
 
     Raises:
-      ValueError: it is not there, is damaged, or does not hold equally sized 8-bit images with a label each.
+      ValueError: it is not there, is damaged, or does not hold equally sized 8-bit images with a label each; or
+        tensorflow-datasets is not installed.
     """
     root = data_root(data_dir)
     directory = find(name, root)
     if directory is None:
         raise ValueError(_how_to_prepare(name, root, built_in))
-    import tensorflow_datasets as tfds  # slow to import, and needed for a prepared set alone
-
+    # slow to import, and needed for a prepared set alone
+    tfds = extras.import_package("tensorflow_datasets", extra="train", user=f"dataset {name!r}")
     from mtf_hetero._compat import tf
     from mtf_hetero.data.dataset import Dataset
     from mtf_hetero.data.records import source_of_records

@@ -44,7 +44,7 @@ def unreadable_as_value_error() -> Iterator[None]:
         raise UnreadableError(found[1]) from error
 
 
-def assert_readable(readable: Any, path: Any, offset: Any, what: Any) -> Any:
+def assert_readable(readable: tf.Tensor, path: tf.Tensor, offset: tf.Tensor, what: tf.Tensor) -> tf.Tensor:
     """An assertion whose failure `unreadable_as_value_error` understands; an error of TensorFlow's names no file.
 
     Args:
@@ -57,7 +57,7 @@ def assert_readable(readable: Any, path: Any, offset: Any, what: Any) -> Any:
     return tf.debugging.Assert(readable, [tf.strings.join(message)])
 
 
-def readable_records(path: Any, offset: Any, count: int) -> Any:
+def readable_records(path: tf.Tensor, offset: tf.Tensor, count: int) -> tf.data.Dataset:
     """A tf.data.Dataset of (number, record) from a place in a file on, of those up to `count` that can be read.
 
     Numbered, the records end even if the file cannot be opened.
@@ -120,7 +120,7 @@ def _crc_table() -> np.ndarray:
     return table
 
 
-def source_of_records(paths: Sequence[str], sizes: Sequence[int], decode: Callable[[Any], Any]) -> Source:
+def source_of_records(paths: Sequence[str], sizes: Sequence[int], decode: Callable[[tf.Tensor], Any]) -> Source:
     """A source of the records of several TFRecord files, one file after the other.
 
     TensorFlow checks the checksum of each record that it reads.
@@ -138,10 +138,10 @@ def source_of_records(paths: Sequence[str], sizes: Sequence[int], decode: Callab
     bases = np.cumsum([0, *(int((part + _FRAMING_BYTES).sum()) for part in lengths[:-1])])
     compressed = CompressedConstant(np.concatenate(lengths).astype(np.int32))
 
-    def read(indices: Any) -> Any:
+    def read(indices: tf.data.Dataset) -> tf.data.Dataset:
         begins = tf.cumsum(tf.cast(compressed.tensor(), tf.int64) + _FRAMING_BYTES, exclusive=True)
 
-        def example(index: Any) -> Any:
+        def example(index: tf.Tensor) -> Any:
             file = tf.searchsorted(tf.constant(ends), index[None], side="right")[0]
             path, offset = tf.gather(tf.constant(list(paths)), file), tf.gather(begins, index) - tf.gather(bases, file)
             unreadable = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), ""))
@@ -160,7 +160,7 @@ def source_of_records(paths: Sequence[str], sizes: Sequence[int], decode: Callab
     return Source(int(sum(sizes)), read)
 
 
-def _open_at(paths: Any, offsets: Any) -> Any:
+def _open_at(paths: tf.Tensor, offsets: tf.Tensor) -> Any:
     """The records from a place in a file on; FixedLengthRecordDataset would read all that comes before it."""
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=paths, compression_type="", buffer_size=tf.constant(0, tf.int64), byte_offsets=offsets

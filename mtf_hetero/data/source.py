@@ -7,9 +7,12 @@ the images that it is asked for.
 import dataclasses
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import tf
 
 TRAIN = "train"
 TEST = "test"
@@ -26,7 +29,7 @@ class Source:
     """
 
     size: int
-    read: Callable[[Any], Any]
+    read: "Callable[[tf.data.Dataset], tf.data.Dataset]"
 
 
 class CompressedConstant:
@@ -40,7 +43,7 @@ class CompressedConstant:
         self._shape, self._dtype = array.shape, array.dtype.name
         self._data = zlib.compress(np.ascontiguousarray(array).tobytes())
 
-    def tensor(self) -> Any:
+    def tensor(self) -> "tf.Tensor":
         """The array as a tensor of the default graph."""
         from mtf_hetero._compat import tf  # here, so that programs can check their flags before it is loaded
 
@@ -57,7 +60,7 @@ def source_of_arrays(images: np.ndarray, labels: np.ndarray) -> Source:
     """
     compressed = CompressedConstant(images), CompressedConstant(labels)
 
-    def read(indices: Any) -> Any:
+    def read(indices: "tf.data.Dataset") -> "tf.data.Dataset":
         from mtf_hetero._compat import tf
 
         all_images, all_labels = (constant.tensor() for constant in compressed)

@@ -1,13 +1,12 @@
 """Volumes, and input pipelines in which each processor reads nothing but its own slab of each volume.
 
-A volume is stored plane by plane (_volumes_files.py), so that a slab of depth is one range of bytes. This is the
+A volume is stored plane by plane (`_volumes_files`), so that a slab of depth is one range of bytes. This is the
 parallel input of Oyama et al. 2021: no processor reads a whole sample, and what it has read it keeps in memory, if
 there is room. The pipelines are made of TensorFlow's own operations and run on the worker itself.
 """
 
 import dataclasses
 import functools
-import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.data import _volumes_files as files
 from mtf_hetero.data.dataset import CACHED_BYTES, _check_places, _check_whole, _options, _shuffled
-from mtf_hetero.data.laid_out import host_of
+from mtf_hetero.data.laid_out import deal, places_in
 from mtf_hetero.data.records import assert_readable, readable_records
 from mtf_hetero.data.source import TEST, TRAIN
 from mtf_hetero.layout import Layout
@@ -93,11 +92,11 @@ class Volumes:
         epochs: int,
         seed: int = 0,
         *,
-        start_batch: Any = 0,
+        start_batch: int | tf.Tensor = 0,
         augment: bool = False,
         slab: Slab | None = None,
         cached_bytes: int = CACHED_BYTES,
-    ) -> Any:
+    ) -> tf.data.Dataset:
         """The training set, shuffled anew each epoch; the volumes left over at the end of the last are dropped.
 
         Which volume stands where follows from batch_size, seed and the number of the batch alone. The slabs of as many
@@ -134,14 +133,14 @@ class Volumes:
         batches = _shuffled(self.train_size, batch_size, epochs, seed, start_batch)
         numbers = tf.data.Dataset.range(tf.cast(start_batch, tf.int64), self.train_size * epochs // batch_size)
 
-        def choose(indices: Any, number: Any) -> tuple[Any, Any, Any]:
+        def choose(indices: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             turns = self._draw_turns(batch_size, seed, number) if augment else tf.zeros([batch_size, 4], tf.int32)
             return tf.gather(indices, wanted), tf.gather(turns, wanted), tf.ones_like(wanted, tf.float32)
 
         cached = cached_bytes // self._kept_bytes(slab, mirrored=augment) if epochs > 1 else 0
         return self._batches(TRAIN, tf.data.Dataset.zip((batches, numbers)).map(choose), slab, cached)
 
-    def test_input_fn(self, batch_size: int, *, slab: Slab | None = None) -> Any:
+    def test_input_fn(self, batch_size: int, *, slab: Slab | None = None) -> tf.data.Dataset:
         """The test set, each volume once; the last batch is filled up with the last volume, at weight 0.
 
         Args:
@@ -159,25 +158,25 @@ class Volumes:
             raise ValueError(f"{self.directory} has no test volumes; make the set anew with --test=COUNT")
         wanted = tf.constant(slab.places, tf.int64)
 
-        def choose(first: Any) -> tuple[Any, Any, Any]:
+        def choose(first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             indices = first + wanted
             weights = tf.cast(indices < self.test_size, tf.float32)
             return tf.minimum(indices, self.test_size - 1), tf.zeros([len(slab.places or ()), 4], tf.int32), weights
 
         return self._batches(TEST, tf.data.Dataset.range(0, self.test_size, batch_size).map(choose), slab, 0)
 
-    def _batches(self, split: str, chosen: Any, slab: Slab, cached: int) -> Any:
+    def _batches(self, split: str, chosen: tf.data.Dataset, slab: Slab, cached: int) -> tf.data.Dataset:
         """Batches for batches of (index, turn, weight)."""
         read = _slab_reader(self, split, slab, cached)
 
-        def example(index: Any, turn: Any, weight: Any) -> tuple[Any, Any]:
+        def example(index: tf.Tensor, turn: tf.Tensor, weight: tf.Tensor) -> tuple[Any, Any]:
             image, label = read(index, turn)
             return {"image": image, "weight": weight}, label
 
         examples = chosen.unbatch().map(example, num_parallel_calls=_PARALLEL_READS)
         return examples.batch(len(slab.places or ()), drop_remainder=True).prefetch(2).with_options(_options())
 
-    def _draw_turns(self, batch_size: int, seed: int, number: Any) -> Any:
+    def _draw_turns(self, batch_size: int, seed: int, number: tf.Tensor) -> tf.Tensor:
         """Whether each volume is mirrored along depth, height and width, and height and width exchanged; [batch, 4]."""
         seeds = tf.stack([tf.constant(seed, tf.int64), -1 - number])  # those of 0 and up order the volumes
         square = self.image_shape[1] == self.image_shape[2]
@@ -214,8 +213,8 @@ def load_volumes(directory: str | os.PathLike) -> Volumes:
 
 
 def laid_out_volumes(
-    make: Callable[..., Any], layout: Layout, shape: Any, devices: Sequence[str]
-) -> tuple[dict[str, tuple[Any, ...]], tuple[Any, ...]]:
+    make: Callable[..., tf.data.Dataset], layout: Layout, shape: mtf.Shape, devices: Sequence[str]
+) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
     """Makes one pipeline for each host and slab of the batch, and shares it among the processors that need it.
 
     It is to volumes what laid_out_batches is to images.
@@ -233,39 +232,20 @@ def laid_out_volumes(
     Raises:
       ValueError: the number of devices is not that of the processors, or the layout does not fit the shape.
     """
-    if len(devices) != layout.size:
-        raise ValueError(
-            f"{len(devices)} devices are given for the {layout.size} processors of mesh {layout.mesh_text}; "
-            "give one per processor"
-        )
     dims = list(mtf.Shape(shape))
     layout.check(dims)
-    next_batch = functools.cache(functools.partial(_next_batch, make))
-    parts = []
-    for pnum, device in enumerate(devices):
-        slices = list(zip(layout.slice_begin(dims, pnum), layout.slice_shape(dims, pnum), strict=True))
-        extents = tuple(dim.size for dim in dims[:-4])
-        parts.append(next_batch(host_of(device), extents, tuple(slices[:-4]), tuple(slices[-4:])))
-    features = {name: tuple(part[0][name] for part in parts) for name in parts[0][0]}
-    return features, tuple(part[1] for part in parts)
+    batch = len(dims) - 4
+
+    def make_slab(begin: Sequence[int], size: Sequence[int]) -> tf.data.Dataset:
+        places = places_in([dim.size for dim in dims[:batch]], begin[:batch], size[:batch])
+        return make(slab=Slab(places, tuple(begin[batch:]), tuple(size[batch:])))
+
+    return deal(make_slab, layout, dims, batch, devices)
 
 
-def _next_batch(make: Callable[..., Any], host: str, extents: Any, batch: Any, window: Any) -> Any:
-    """The next part of a batch of these extents: (begin, size) of each of its dimensions, and of the others."""
-    box = tuple(slice(begin, begin + size) for begin, size in batch)
-    places = np.arange(math.prod(extents)).reshape(extents)[box]
-    begin, size = zip(*window, strict=True)
-    with tf.device(host):
-        made = make(slab=Slab(tuple(places.ravel().tolist()), begin, size))
-        iterator = tf.data.make_initializable_iterator(made)
-        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        return tf.nest.map_structure(
-            lambda x: tf.reshape(x, [*places.shape, *x.shape.as_list()[1:]]) if places.ndim > 1 else x,
-            iterator.get_next(),
-        )
-
-
-def _slab_reader(volumes: Volumes, split: str, slab: Slab, cached: int) -> Callable[[Any, Any], tuple[Any, Any]]:
+def _slab_reader(
+    volumes: Volumes, split: str, slab: Slab, cached: int
+) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """A function of the index of a volume and its turn, int32 [4], to a slab of it and its labels or targets."""
     manifest, planes = volumes.manifest, volumes.manifest.planes
     depth, height, width, channels = planes.shape
@@ -277,16 +257,16 @@ def _slab_reader(volumes: Volumes, split: str, slab: Slab, cached: int) -> Calla
         np.array(part, np.float32) for part in (manifest.target_mean, manifest.target_deviation)
     )
 
-    def field(stored: Any, begin: int, size: int, dtype: str) -> Any:
+    def field(stored: tf.Tensor, begin: int, size: int, dtype: str) -> tf.Tensor:
         return tf.io.decode_raw(tf.strings.substr(stored, begin, size), tf.as_dtype(dtype))
 
-    def turned(x: Any, turn: Any) -> Any:
+    def turned(x: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
         exchanged = [0, 2, 1, 3][: x.shape.rank]
         if height == width:
             x = tf.cond(turn[3] > 0, lambda: tf.transpose(x, exchanged), lambda: x)
         return tf.reverse(x, tf.where(turn[:3] > 0)[:, 0])
 
-    def read(index: Any, turn: Any) -> tuple[Any, Any]:
+    def read(index: tf.Tensor, turn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         stored = records(index, tf.where_v2(turn[0] > 0, depth - first - count, first))
         image = tf.reshape(field(stored, 0, planes.image_bytes, planes.dtype), [count, height, width, channels])
         image = tf.cast(turned(image, turn)[:, cut[1], cut[2], cut[3]], tf.float32)
@@ -301,7 +281,9 @@ def _slab_reader(volumes: Volumes, split: str, slab: Slab, cached: int) -> Calla
     return read
 
 
-def _kept(read: Callable[[Any, Any], Any], depth: int, count: int, cached: int) -> Callable[[Any, Any], Any]:
+def _kept(
+    read: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], depth: int, count: int, cached: int
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """The same function of (index, first plane), which keeps what it has read of the first volumes of the set.
 
     Args:
@@ -314,11 +296,11 @@ def _kept(read: Callable[[Any, Any], Any], depth: int, count: int, cached: int) 
         return read
     table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "", checkpoint=False)
 
-    def look_up(index: Any, first: Any) -> Any:
+    def look_up(index: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
         keys = index * depth + tf.cast(first, tf.int64) + tf.range(count, dtype=tf.int64)
         known = table.lookup(keys)
 
-        def read_and_keep() -> Any:
+        def read_and_keep() -> tf.Tensor:
             stored = read(index, first)
             kept = tf.where_v2(index < cached, count, 0)
             with tf.control_dependencies([table.insert(keys[:kept], stored[:kept])]):
@@ -329,7 +311,7 @@ def _kept(read: Callable[[Any, Any], Any], depth: int, count: int, cached: int) 
     return look_up
 
 
-def _stored_planes(volumes: Volumes, split: str, count: int, index: Any, first: Any) -> Any:
+def _stored_planes(volumes: Volumes, split: str, count: int, index: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
     """Planes as they are stored, string [planes]: those of one volume, from the first on, and no other byte."""
     manifest, record_bytes = volumes.manifest, volumes.manifest.planes.record_bytes
     file, place = index // manifest.volumes_per_file, index % manifest.volumes_per_file
@@ -339,7 +321,7 @@ def _stored_planes(volumes: Volumes, split: str, count: int, index: Any, first: 
     stored = readable_records(path, offset, count).map(lambda number, record: record)
     stored = stored.concatenate(tf.data.Dataset.from_tensors(""))
     stored = stored.batch(count + 1).get_single_element()[:-1]
-    found = tf.size(stored, out_type=tf.int64)
-    readable = assert_readable(tf.equal(found, count), path, offset + found * record_bytes, _DAMAGED)
+    complete = tf.size(stored, out_type=tf.int64)
+    readable = assert_readable(tf.equal(complete, count), path, offset + complete * record_bytes, _DAMAGED)
     with tf.control_dependencies([readable]):
         return tf.ensure_shape(tf.identity(stored), [count])

@@ -9,23 +9,23 @@ from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._layers_batch_norm import is_native, joint_moments, native, native_gradient
+from mtf_hetero.layers.normalization import is_native, joint_moments, native, native_gradient
 from mtf_hetero.lowering.registry import register
 
 
-def _split_axes(op: Any, lowering: Any) -> list[int]:
+def _split_axes(op: mtf.Operation, lowering: mtf.Lowering) -> list[int]:
     """The mesh axes over which the values of a group are split."""
     layout = lowering.mesh_impl(op).layout
     axes = {layout.axis_of(op.inputs[0].shape.dims[axis].name) for axis in op.axes}
     return sorted(axis for axis in axes if axis is not None)
 
 
-def _count_allreduce(op: Any, lowering: Any, axes: list[int]) -> None:
+def _count_allreduce(op: mtf.Operation, lowering: mtf.Lowering, axes: list[int]) -> None:
     size = 2 * lowering.mesh_impl(op).laid_out_size(op.outputs[1].shape)  # two numbers per group
     lowering.add_counter(f"allreduce/{axes}/{type(op).__name__}", size)
 
 
-def _is_native(op: Any, lowering: Any) -> bool:
+def _is_native(op: mtf.Operation, lowering: mtf.Lowering) -> bool:
     """Whether TensorFlow's fused operation can do all slices: of whole channels, each a group."""
     if op.outputs[1].shape.ndims > 1 or _split_axes(op, lowering):
         return False
@@ -33,14 +33,14 @@ def _is_native(op: Any, lowering: Any) -> bool:
     return all(map(is_native, slices, devices))
 
 
-def _set_outputs(op: Any, lowering: Any, function: Any) -> None:
+def _set_outputs(op: mtf.Operation, lowering: mtf.Lowering, function: Any) -> None:
     values = lowering.mesh_impl(op).slicewise(function, *[lowering.tensors[t] for t in op.inputs])
     for output, value in zip(op.outputs, values, strict=True):
         lowering.set_tensor_lowering(output, value)
 
 
 @register(layers.BatchNormOperation)
-def lower_batch_norm(op: Any, lowering: Any) -> None:
+def lower_batch_norm(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Joins the moments of the parts, each with its number of values for a weight."""
     if _is_native(op, lowering):
         _set_outputs(op, lowering, functools.partial(native, epsilon=op.epsilon))
@@ -64,7 +64,7 @@ def lower_batch_norm(op: Any, lowering: Any) -> None:
 
 
 @register(layers.BatchNormGradientOperation)
-def lower_batch_norm_gradient(op: Any, lowering: Any) -> None:
+def lower_batch_norm_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Adds up both sums at once."""
     if _is_native(op, lowering):
         _set_outputs(op, lowering, functools.partial(native_gradient, epsilon=op.forward.epsilon))

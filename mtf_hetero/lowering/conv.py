@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf, windows
-from mtf_hetero._layers_pool import fitted, overlap, same_padding
 from mtf_hetero.blocks import Interval
 from mtf_hetero.collectives import cut, reshape
+from mtf_hetero.layers.geometry import crop_or_pad, overlap, same_padding
 from mtf_hetero.lowering import convolve
 from mtf_hetero.lowering.halo import Halo, anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, require_whole, set_output
@@ -36,7 +36,9 @@ class _Geometry:
       kernel: shape [height, width, channels, filters].
     """
 
-    def __init__(self, op: Any, lowering: Any, large: Any, small: Any, kernel: Any) -> None:
+    def __init__(
+        self, op: mtf.Operation, lowering: mtf.Lowering, large: mtf.Tensor, small: mtf.Tensor, kernel: mtf.Tensor
+    ) -> None:
         self.rank = kernel.ndims - 1
         spatial = self.rank - 1
         require_whole(op, lowering, kernel.dims[:spatial], "the window of a convolution")
@@ -108,52 +110,54 @@ class _Geometry:
             same.append(same_padding(e - b, k, s) if (end - o - 1) * s + k >= e - b else None)
         return "VALID" if asked == valid else "SAME" if asked == same else None
 
-    def prepared(self, x: Any, held: Box, small: Box, taps: Box) -> tuple[Any, str]:
+    def prepared(self, x: tf.Tensor, held: Box, small: Box, taps: Box) -> tuple[tf.Tensor, str]:
         """A box of the large image as a box of the small one is to see it, and the padding to ask of TensorFlow."""
         padding = self.padding(held, small, taps)
         if padding is not None:
             return x, padding
-        return fitted(x, held, self.seen(small, taps)), "VALID"
+        return crop_or_pad(x, held, self.seen(small, taps)), "VALID"
 
 
 def _length(interval: Interval) -> int:
     return interval[1] - interval[0]
 
 
-def flatten_batch(x: Any, rank: int) -> Any:
+def flatten_batch(x: tf.Tensor, rank: int) -> tf.Tensor:
     """[..., height, width, channels] to [batch, height, width, channels], the last `rank` dimensions kept."""
     shape = x.shape.as_list()
     return reshape(x, [mtf.list_product(shape[:-rank]), *shape[-rank:]])
 
 
-def _cut(x: Any, held: Box, wanted: Box) -> Any:
+def _cut(x: tf.Tensor, held: Box, wanted: Box) -> tf.Tensor:
     """A box of an image [batch, spatial dimensions, channels]."""
     begins = [w[0] - h[0] for h, w in zip(held, wanted, strict=True)]
     return cut(x, [0, *begins, 0], [x.shape.as_list()[0], *map(_length, wanted), x.shape.as_list()[-1]])
 
 
-def _cut_taps(w: Any, taps: Box) -> Any:
+def _cut_taps(w: tf.Tensor, taps: Box) -> tf.Tensor:
     return cut(w, [*(begin for begin, _ in taps), 0, 0], [*map(_length, taps), *w.shape.as_list()[-2:]])
 
 
-def _added(y: Any, held: Box, parts: Sequence[tuple[Box, Any]]) -> Any:
+def _added(y: tf.Tensor, held: Box, parts: Sequence[tuple[Box, tf.Tensor]]) -> tf.Tensor:
     """An image to boxes of which parts are added."""
     for box, part in parts:
         y = combine(y, held, part, box)
     return y
 
 
-def _axis(op: Any, lowering: Any, dim: Any) -> int | None:
+def _axis(op: mtf.Operation, lowering: mtf.Lowering, dim: mtf.Dimension) -> int | None:
     return lowering.mesh_impl(op).layout.axis_of(dim.name)
 
 
-def _count(op: Any, lowering: Any, name: str, kernel: Any, image: Any) -> None:
+def _count(op: mtf.Operation, lowering: mtf.Lowering, name: str, kernel: Any, image: Any) -> None:
     computation = mtf.Shape(list(dict.fromkeys([*kernel.dims, *image.dims])))
     lowering.add_counter(name, lowering.mesh_impl(op).laid_out_size(computation))
     lowering.add_counter(name.replace("/", "_unique/"), computation.size)
 
 
-def _halos(op: Any, lowering: Any, tensor: Any, geometry: _Geometry, *, large: bool) -> list[Halo]:
+def _halos(
+    op: mtf.Operation, lowering: mtf.Lowering, tensor: mtf.Tensor, geometry: _Geometry, *, large: bool
+) -> list[Halo]:
     """What each processor lacks of the image that its slice of the other one takes part in; boxes are of space."""
     rank = geometry.rank
 
@@ -166,18 +170,18 @@ def _halos(op: Any, lowering: Any, tensor: Any, geometry: _Geometry, *, large: b
     return [[(box[-rank:-1], flatten_batch(x, rank)) for box, x in own] for own in found]
 
 
-def _to_small(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
+def _to_small(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kernel: mtf.Tensor) -> None:
     """Convolves; sums over the channels."""
     mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
     geometry = _Geometry(op, lowering, image.shape, output.shape, kernel.shape)
     pieces = _halos(op, lowering, image, geometry, large=True)
 
-    def part(x: Any, held: Box, small: Box, w: Any, pnum: int) -> Any:
+    def part(x: tf.Tensor, held: Box, small: Box, w: tf.Tensor, pnum: int) -> tf.Tensor:
         taps = geometry.taps(held, small)
         x, padding = geometry.prepared(x, held, small, taps)
         return convolve.forward(x, _cut_taps(w, taps), geometry.strides, padding, mesh_impl.devices[pnum])
 
-    def apply(x: Any, w: Any, pnum: int) -> Any:
+    def apply(x: tf.Tensor, w: tf.Tensor, pnum: int) -> tf.Tensor:
         shape, held, small = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum), geometry.small(pnum)
         x = flatten_batch(x, geometry.rank)
         w = anew(w) if pieces[pnum] else w
@@ -193,13 +197,13 @@ def _to_small(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
     set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
 
 
-def _to_large(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
+def _to_large(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kernel: mtf.Tensor) -> None:
     """Does the transposed of a convolution; sums over the filters."""
     mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
     geometry = _Geometry(op, lowering, output.shape, image.shape, kernel.shape)
     pieces = _halos(op, lowering, image, geometry, large=False)
 
-    def part(x: Any, held: Box, large: Box, w: Any, pnum: int) -> tuple[Box, Any] | None:
+    def part(x: tf.Tensor, held: Box, large: Box, w: tf.Tensor, pnum: int) -> tuple[Box, tf.Tensor] | None:
         """What a box of the small image contributes to one of the large image, or to the part of it that it sees."""
         seen = overlap(geometry.seen(held), large)
         if seen is None:
@@ -217,7 +221,7 @@ def _to_large(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
         )
         return (target, y) if padding else (seen, _cut(y, target, seen))
 
-    def spread(x: Any, w: Any, pnum: int) -> Any:
+    def spread(x: tf.Tensor, w: tf.Tensor, pnum: int) -> tf.Tensor:
         shape, large = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum)
         x = flatten_batch(x, geometry.rank)
         w = anew(w) if pieces[pnum] else w
@@ -225,7 +229,7 @@ def _to_large(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
         if own is None:
             y = filled([x.shape.as_list()[0], *shape[-geometry.rank :]], 0, x.dtype)
         else:
-            y = fitted(own[1], own[0], large)
+            y = crop_or_pad(own[1], own[0], large)
         reached = [part(value, box, large, w, pnum) for box, value in pieces[pnum]]
         return reshape(_added(y, large, [found for found in reached if found is not None]), shape)
 
@@ -234,7 +238,7 @@ def _to_large(op: Any, lowering: Any, image: Any, kernel: Any) -> None:
 
 
 @register(mtf.Conv2dOperation, mtf.Conv3dOperation)
-def lower_conv(op: Any, lowering: Any) -> None:
+def lower_conv(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """From the large image to the small one."""
     image, kernel = op.inputs
     _to_small(op, lowering, image, kernel)
@@ -242,7 +246,7 @@ def lower_conv(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.Conv2dTransposeOperation, mtf.Conv3dTransposeOperation)
-def lower_conv_transpose(op: Any, lowering: Any) -> None:
+def lower_conv_transpose(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """From the small image to the large one; the kernel is [..., filters, channels]."""
     image, kernel = op.inputs
     _to_large(op, lowering, image, kernel)
@@ -250,7 +254,7 @@ def lower_conv_transpose(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.Conv2or3dBackpropInputOperation)
-def lower_backprop_input(op: Any, lowering: Any) -> None:
+def lower_backprop_input(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Of a convolution, from small to large; of a transposed one, from large to small."""
     dy, kernel = op.inputs
     (_to_small if op._is_transpose else _to_large)(op, lowering, dy, kernel)
@@ -258,14 +262,14 @@ def lower_backprop_input(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.Conv2or3dBackpropFilterOperation)
-def lower_backprop_filter(op: Any, lowering: Any) -> None:
+def lower_backprop_filter(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Sums over the batch, and over space where it is split."""
     large, small = reversed(op.inputs) if op._is_transpose else op.inputs
     kernel, mesh_impl = op.outputs[0].shape, lowering.mesh_impl(op)
     geometry = _Geometry(op, lowering, large.shape, small.shape, kernel)
     pieces = _halos(op, lowering, large, geometry, large=True)
 
-    def part(x: Any, held: Box, dy: Any, small: Box, pnum: int) -> Any:
+    def part(x: tf.Tensor, held: Box, dy: tf.Tensor, small: Box, pnum: int) -> tf.Tensor:
         """What the pixels of a box contribute through the values that see them."""
         own = overlap(geometry.seeing(held), small)
         if own is None:
@@ -284,7 +288,7 @@ def lower_backprop_filter(op: Any, lowering: Any) -> None:
         missing = [(first, k - last) for (first, last), k in zip(taps, geometry.sizes, strict=True)]
         return tf.pad(dw, [*missing, (0, 0), (0, 0)]) if any(map(any, missing)) else dw
 
-    def differentiate(x: Any, dy: Any, pnum: int) -> Any:
+    def differentiate(x: tf.Tensor, dy: tf.Tensor, pnum: int) -> tf.Tensor:
         x, dy, own = flatten_batch(x, geometry.rank), flatten_batch(dy, geometry.rank), geometry.small(pnum)
         parts = [part(value, box, dy, own, pnum) for box, value in [(geometry.large(pnum), x), *pieces[pnum]]]
         found = [dw for dw in parts if dw is not None]

@@ -7,7 +7,6 @@ filters] or [depth, ...] for kernels.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering.halo import opaque
@@ -21,7 +20,7 @@ def _is_small(small: Sequence[int], kernel: Sequence[int], strides: Sequence[int
     return "cpu" in device.lower() and len(kernel) == 4 and set(strides) == {1} and 0 < pixels <= SMALL_PIXELS
 
 
-def _patches(x: Any, size: Sequence[int], before: Sequence[int], count: Sequence[int]) -> Any:
+def _patches(x: tf.Tensor, size: Sequence[int], before: Sequence[int], count: Sequence[int]) -> tf.Tensor:
     """All windows of an image, [batch * height * width, window height * window width * channels].
 
     Args:
@@ -42,7 +41,7 @@ def _before(size: Sequence[int], padding: str) -> list[int]:
     return [(k - 1) // 2 if padding == "SAME" else 0 for k in size]
 
 
-def forward(x: Any, kernel: Any, strides: Sequence[int], padding: str, device: str) -> Any:
+def forward(x: tf.Tensor, kernel: tf.Tensor, strides: Sequence[int], padding: str, device: str) -> tf.Tensor:
     """The convolution."""
     size = kernel.shape.as_list()
     count = [n if padding == "SAME" else n - k + 1 for n, k in zip(x.shape.as_list()[1:-1], size, strict=False)]
@@ -57,8 +56,8 @@ def forward(x: Any, kernel: Any, strides: Sequence[int], padding: str, device: s
 
 
 def input_gradient(
-    shape: Sequence[int], kernel: Any, small: Any, strides: Sequence[int], padding: str, device: str
-) -> Any:
+    shape: Sequence[int], kernel: tf.Tensor, small: tf.Tensor, strides: Sequence[int], padding: str, device: str
+) -> tf.Tensor:
     """The gradient to an image of `shape`, which is also the transposed convolution."""
     size = kernel.shape.as_list()
     if _is_small(small.shape.as_list(), size, strides, device) and mtf.list_product(shape[1:-1]) <= SMALL_PIXELS:
@@ -74,8 +73,8 @@ def input_gradient(
 
 
 def kernel_gradient(
-    large: Any, shape: Sequence[int], small: Any, strides: Sequence[int], padding: str, device: str
-) -> Any:
+    large: tf.Tensor, shape: Sequence[int], small: tf.Tensor, strides: Sequence[int], padding: str, device: str
+) -> tf.Tensor:
     """The gradient to a kernel of `shape`."""
     if _is_small(small.shape.as_list(), shape, strides, device):
         patches = _patches(large, shape[:2], _before(shape[:2], padding), small.shape.as_list()[1:-1])

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero import blocks, collectives
-from mtf_hetero._compat import tf
-from mtf_hetero.blocks import Interval
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.blocks import Interval, Piece
 from mtf_hetero.lowering.windows import own_box
 
 Halo = list[tuple[list[Interval], Any]]  # where each piece lies in its tensor, by (begin, end) per dimension, and it
 
 
-def halos(op: Any, lowering: Any, tensor: Any, box_of: Callable[[int], Sequence[Interval]]) -> list[Halo]:
+def halos(
+    op: mtf.Operation, lowering: mtf.Lowering, tensor: mtf.Tensor, box_of: Callable[[int], Sequence[Interval]]
+) -> list[Halo]:
     """What each processor lacks of a box of an mtf.Tensor. A piece that several operations need is sent once.
 
     Args:
@@ -37,19 +39,19 @@ def halos(op: Any, lowering: Any, tensor: Any, box_of: Callable[[int], Sequence[
     ]
     received = collectives.receive(slices, mesh_impl.devices, windows, mesh_impl.wire_dtype, lowering.sent)
 
-    def box(piece: Any) -> list[Interval]:
+    def box(piece: Piece) -> list[Interval]:
         starts = [begin for begin, _ in boxes[piece.source]]
         return [(s + b, s + b + n) for s, b, n in zip(starts, piece.begin, piece.size, strict=True)]
 
     return [[(box(piece), value) for piece, value in own] for own in received]
 
 
-def opaque(x: Any) -> Any:
+def opaque(x: tf.Tensor) -> tf.Tensor:
     """The same tensor, which TensorFlow's graph optimizers neither merge with its neighbours nor see through."""
     return tf.placeholder_with_default(x, x.shape)
 
 
-def anew(x: Any) -> Any:
+def anew(x: tf.Tensor) -> tf.Tensor:
     """The same values, computed anew in every call of a session: what follows from them may be changed in place.
 
     TensorFlow computes once, and keeps from one call to the next, what follows from constants alone; and two
@@ -59,12 +61,14 @@ def anew(x: Any) -> Any:
     return x + tf.raw_ops.Empty(shape=tf.zeros([0], tf.int32), dtype=x.dtype, init=True)
 
 
-def filled(shape: Sequence[int], value: Any, dtype: Any) -> Any:
+def filled(shape: Sequence[int], value: Any, dtype: tf.DType) -> tf.Tensor:
     """A tensor of one value, made anew in every call of a session."""
     return tf.fill(shape, anew(tf.constant(value, dtype)))
 
 
-def combine(x: Any, held: Sequence[Interval], part: Any, box: Sequence[Interval], reduction: str = "SUM") -> Any:
+def combine(
+    x: tf.Tensor, held: Sequence[Interval], part: tf.Tensor, box: Sequence[Interval], reduction: str = "SUM"
+) -> tf.Tensor:
     """Adds an image to a box of another, in place: TensorFlow's own functions copy images of gigabytes for a few rows.
 
     Args:

@@ -1,16 +1,15 @@
 """Operations that each processor does on its own slice, once it knows where that slice begins and ends."""
 
-from typing import Any
 from zlib import crc32
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._layers_sums import channel_sums
+from mtf_hetero.layers.sums import channel_sums
 from mtf_hetero.lowering.halo import opaque
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 
 
 @register(mtf.Variable)
-def lower_variable(op: Any, lowering: Any) -> None:
+def lower_variable(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Reads each slice once, so that a step sees one value of it however its updates are scheduled.
 
     mtf hands on the tf.Variable itself, which on TensorFlow 2 is read anew by every operation that uses it, before or
@@ -24,7 +23,7 @@ def lower_variable(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.ReadVariable)
-def lower_read_variable(op: Any, lowering: Any) -> None:
+def lower_read_variable(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Reads each slice at this point of the program."""
     mesh_impl = lowering.mesh_impl(op)
     value = lowering.variables[op._var].laid_out_tensor
@@ -32,24 +31,24 @@ def lower_read_variable(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.Constant)
-def lower_constant(op: Any, lowering: Any) -> None:
+def lower_constant(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Each processor makes its own slice of a constant."""
     mesh_impl = lowering.mesh_impl(op)
     output = op.outputs[0]
 
-    def fill(pnum: int) -> Any:
+    def fill(pnum: int) -> tf.Tensor:
         return tf.constant(op._value, output.dtype, mesh_impl.slice_shape(output.shape, pnum))
 
     set_output(op, lowering, mesh_impl.slicewise(fill, mesh_impl.laid_out_pnum()))
 
 
 @register(mtf.OneHotOperation)
-def lower_one_hot(op: Any, lowering: Any) -> None:
+def lower_one_hot(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Each processor looks for the indices within its own slice of the one-hot dimension."""
     mesh_impl = lowering.mesh_impl(op)
     shape = op.outputs[0].shape
 
-    def one_hot(indices: Any, pnum: int) -> Any:
+    def one_hot(indices: tf.Tensor, pnum: int) -> tf.Tensor:
         return tf.one_hot(
             indices - mesh_impl.slice_begin(shape, pnum)[-1],
             mesh_impl.slice_shape(shape, pnum)[-1],
@@ -63,7 +62,7 @@ def lower_one_hot(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.RandomOperation)
-def lower_random(op: Any, lowering: Any) -> None:
+def lower_random(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Numbers that depend on the graph's seed and the operation's name, not on the layout or on other operations."""
     seed = None if tf.get_default_graph().seed is None else crc32(op.name.encode()) & 0x7FFFFFFF
     mesh_impl = lowering.mesh_impl(op)
@@ -71,7 +70,7 @@ def lower_random(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.GenericGradOperation)
-def lower_generic_grad(op: Any, lowering: Any) -> None:
+def lower_generic_grad(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """TensorFlow's gradient of a slicewise function, made on the slice's own device.
 
     The inputs are held fixed against each other: where one was computed from another, mtf differentiates that step
@@ -80,7 +79,7 @@ def lower_generic_grad(op: Any, lowering: Any) -> None:
     mesh_impl = lowering.mesh_impl(op)
     forward = op._forward_op
 
-    def slices(tensors: Any) -> list[list[Any]]:
+    def slices(tensors: mtf.Tensor) -> list[list[tf.Tensor]]:
         return mtf.transpose_list_of_lists([lowering.tensors[t].to_laid_out_tensor().tensor_list for t in tensors])
 
     gradients = []
@@ -95,13 +94,13 @@ def lower_generic_grad(op: Any, lowering: Any) -> None:
         lowering.set_tensor_lowering(output, mesh_impl.LaidOutTensor(gradient))
 
 
-def _add_at_once(x: Any, y: Any) -> Any:
+def _add_at_once(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """A sum that TensorFlow's optimizers do not merge with those it adds up, which would take all addends at once."""
     return opaque(x) + opaque(y)
 
 
 @register(mtf.AddOperation)
-def lower_add(op: Any, lowering: Any) -> None:
+def lower_add(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """A bias is added to the last dimension as TensorFlow's operation for it, which is fused with a convolution.
 
     A sum of sums is added up as its parts come, so that the gradients of rounds are not all held until the last.
@@ -118,7 +117,7 @@ def lower_add(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.ReduceOperation)
-def lower_reduce(op: Any, lowering: Any) -> None:
+def lower_reduce(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """A sum over all dimensions but the last, as TensorFlow's operation for a bias's gradient: twice as fast."""
     (x,), output, mesh_impl = op.inputs, op.outputs[0], lowering.mesh_impl(op)
     is_bias = x.shape.ndims > 1 and output.shape.dims == x.shape.dims[-1:] and x.dtype.is_floating
@@ -130,7 +129,7 @@ def lower_reduce(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.SlicewiseOperation)
-def lower_slicewise(op: Any, lowering: Any) -> None:
+def lower_slicewise(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """A function of slices: it may be split only along the dimensions that its author declared splittable."""
     dims = {dim for t in [*op.inputs, *op.outputs] for dim in t.shape.dims if dim.name not in op.splittable_dims}
     require_whole(op, lowering, sorted(dims), "a slicewise function")

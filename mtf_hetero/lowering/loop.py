@@ -7,18 +7,18 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering.registry import register
 
 
-def _lower_all(operations: Iterable[Any], lowering: Any) -> None:
+def _lower_all(operations: Iterable[mtf.Operation], lowering: mtf.Lowering) -> None:
     for op in operations:
         with tf.name_scope(op.name):
             op.lower(lowering)
 
 
-def _bind(placeholders: Sequence[Any], values: Sequence[Sequence[Any]], lowering: Any) -> None:
+def _bind(placeholders: Sequence[mtf.Tensor], values: Sequence[Sequence[tf.Tensor]], lowering: mtf.Lowering) -> None:
     for placeholder, slices in zip(placeholders, values, strict=True):
         lowering.tensors[placeholder] = lowering.mesh_impl(placeholder).LaidOutTensor(list(slices))
 
 
-def _start(op: Any, lowering: Any) -> list[list[Any]]:
+def _start(op: mtf.Operation, lowering: mtf.Lowering) -> list[list[tf.Tensor]]:
     """The slices of the loop variables before the first turn, and zeros for the accumulators."""
     mesh_impl = lowering.mesh_impl(op)
     start = [lowering.tensors[x].to_laid_out_tensor().tensor_list for x in op.inputs]
@@ -29,7 +29,7 @@ def _start(op: Any, lowering: Any) -> list[list[Any]]:
 
 
 @register(mtf.WhileLoopOperation)
-def lower_while_loop(op: Any, lowering: Any) -> None:
+def lower_while_loop(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """A tf.while_loop over the slices of all loop variables.
 
     What the body adds to an accumulator may be a sum over mesh axes that is still outstanding: the parts are added up
@@ -39,12 +39,12 @@ def lower_while_loop(op: Any, lowering: Any) -> None:
     count = len(op.inputs)
     outstanding: dict[int, Any] = {}
 
-    def condition(*values: Any) -> Any:
+    def condition(*values: tf.Tensor) -> tf.Tensor:
         _bind(op._cond_inputs, values[:count], lowering)
         _lower_all(op._cond_ops, lowering)
         return lowering.tensors[op._cond_output].to_laid_out_tensor().tensor_list[0]
 
-    def body(*values: Any) -> list[Any]:
+    def body(*values: tf.Tensor) -> list[tf.Tensor]:
         _bind(op._body_inputs, values[:count], lowering)
         _lower_all(op._body_ops, lowering)
         results = []

@@ -10,7 +10,7 @@ from mtf_hetero.lowering import native, registry
 from mtf_hetero.mesh_impl import UnevenMeshImpl
 
 
-def _flat(operations: Iterable[Any]) -> Iterator[Any]:
+def _flat(operations: Iterable[mtf.Operation]) -> Iterator[mtf.Operation]:
     """The operations, and those inside their loops."""
     for op in operations:
         yield op
@@ -19,7 +19,7 @@ def _flat(operations: Iterable[Any]) -> Iterator[Any]:
             yield from _flat(op._body_ops)
 
 
-def _lower_as_mtf_does(op: Any, lowering: Any) -> None:
+def _lower_as_mtf_does(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """mtf's own lowering; what it cannot do with unequal slices is said with operation, dimension and axis."""
     try:
         type(op).lower(op, lowering)
@@ -27,11 +27,11 @@ def _lower_as_mtf_does(op: Any, lowering: Any) -> None:
         raise NotImplementedError(f"{type(op).__name__} {op.name!r} cannot be split unevenly: {error}") from error
 
 
-def _rule_of(op: Any) -> registry.Rule:
+def _rule_of(op: mtf.Operation) -> registry.Rule:
     return registry.rule_of(op) or _lower_as_mtf_does
 
 
-def _leave_out(op: Any, lowering: Any) -> None:
+def _leave_out(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Lowers nothing."""
 
 
@@ -43,11 +43,11 @@ class _Tensors(dict):
       lower: lowers an operation that was left out.
     """
 
-    def __init__(self, tensors: Mapping[Any, Any], lower: Callable[[Any], None]) -> None:
+    def __init__(self, tensors: Mapping[Any, Any], lower: Callable[[mtf.Operation], None]) -> None:
         super().__init__(tensors)
         self._lower = lower
 
-    def __missing__(self, tensor: Any) -> Any:
+    def __missing__(self, tensor: mtf.Tensor) -> Any:
         self._lower(tensor.operation)
         return self[tensor]
 
@@ -72,7 +72,11 @@ class Lowering(mtf.Lowering):
     """
 
     def __init__(
-        self, graph: Any, mesh_to_impl: Mapping[Any, Any], autostack: bool = True, log_file: str | None = None
+        self,
+        graph: mtf.Graph,
+        mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl],
+        autostack: bool = True,
+        log_file: str | None = None,
     ) -> None:
         self._stack_variables = autostack
         self.sent: dict[Any, Any] = {}  # pieces of slices that went to other processors
@@ -105,7 +109,7 @@ class Lowering(mtf.Lowering):
     def tensors(self, tensors: Mapping[Any, Any]) -> None:
         self._tensors = _Tensors(tensors, self._lower_unneeded)
 
-    def _lower_unneeded(self, op: Any) -> None:
+    def _lower_unneeded(self, op: mtf.Operation) -> None:
         """Lowers an operation that was left out because no other needs it.
 
         Raises:
@@ -115,7 +119,7 @@ class Lowering(mtf.Lowering):
         with tf.name_scope(op.name):
             _rule_of(op)(op, self)
 
-    def verify_slice_shapes(self, tensor: Any, laid_out_tensor: Any) -> None:
+    def verify_slice_shapes(self, tensor: mtf.Tensor, laid_out_tensor: Any) -> None:
         """Checks every processor's slice, not only the first."""
         mesh_impl = self.mesh_impl(tensor)
         if not isinstance(mesh_impl, UnevenMeshImpl):
@@ -132,7 +136,7 @@ class Lowering(mtf.Lowering):
                 )
 
 
-def _check_shapes(operations: Iterable[Any], mesh_to_impl: Mapping[Any, Any]) -> None:
+def _check_shapes(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl]) -> None:
     """Raises where the layout cannot divide a tensor of the graph, whether or not an operation would find out."""
     for op in operations:
         layout = mesh_to_impl[op.mesh].layout
@@ -143,7 +147,7 @@ def _check_shapes(operations: Iterable[Any], mesh_to_impl: Mapping[Any, Any]) ->
                 raise ValueError(f"{type(op).__name__} {op.name!r}: {error}") from error
 
 
-def _check_sizes_occur(operations: Iterable[Any], mesh_to_impl: Mapping[Any, Any]) -> None:
+def _check_sizes_occur(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl]) -> None:
     extents: dict[tuple[Any, str], set[int]] = {}
     for op in operations:
         for tensor in op.outputs:

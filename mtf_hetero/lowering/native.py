@@ -8,7 +8,6 @@ lowered at all.
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
-from typing import Any
 
 import numpy as np
 
@@ -29,18 +28,18 @@ class _Masked:
       parts: the operations it is made of, from the last to the first.
     """
 
-    dy: Any
-    x: Any
-    parts: tuple[Any, ...]
+    dy: mtf.Tensor
+    x: mtf.Tensor
+    parts: tuple[mtf.Operation, ...]
 
 
-def _is_zero(x: Any) -> bool:
+def _is_zero(x: mtf.Tensor) -> bool:
     """Whether a tf.Tensor is known to be zero everywhere."""
     value = tf.get_static_value(x)
     return value is not None and not np.any(value)
 
 
-def _masked(product: Any, comparison: Any) -> _Masked | None:
+def _masked(product: mtf.Operation, comparison: tf.Tensor) -> _Masked | None:
     """Recognises an operation as a _Masked."""
     if not isinstance(product, mtf.EinsumOperation) or len(product.inputs) != 2:
         return None
@@ -70,30 +69,30 @@ class _Match:
       parts: the operations, from the last, whose output it makes, to the first.
     """
 
-    gradient: Callable[..., Any]
-    inputs: tuple[Any, ...]
-    parts: tuple[Any, ...]
+    gradient: Callable[..., tf.Tensor]
+    inputs: tuple[mtf.Tensor, ...]
+    parts: tuple[mtf.Operation, ...]
 
-    def lower(self, op: Any, lowering: Any) -> None:
+    def lower(self, op: mtf.Operation, lowering: mtf.Lowering) -> None:
         """The rule for the last of the operations."""
         values = [lowering.tensors[x] for x in self.inputs]
         set_output(op, lowering, lowering.mesh_impl(op).slicewise(self.gradient, *values))
 
 
-def _relu_gradient(op: Any, relu_of: Mapping[Any, Any]) -> _Match | None:
+def _relu_gradient(op: mtf.Operation, relu_of: Mapping[mtf.Tensor, mtf.Tensor]) -> _Match | None:
     """Recognises dy * [x > 0]."""
     found = _masked(op, tf.greater)
     if found is None:
         return None
 
-    def gradient(dy: Any, features: Any) -> Any:
+    def gradient(dy: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
         return tf.raw_ops.ReluGrad(gradients=dy, features=features)
 
     features = relu_of.get(found.x, found.x)  # the relu is positive where x is; with it, x need not be kept
     return _Match(gradient, (found.dy, features), found.parts)
 
 
-def _leaky_relu_gradient(op: Any) -> _Match | None:
+def _leaky_relu_gradient(op: mtf.Operation) -> _Match | None:
     """Recognises dy * [x > 0] + dy * [x <= 0] * alpha; not in float64, for TensorFlow's alpha is a float32."""
     if not isinstance(op, mtf.AddOperation) or op.outputs[0].dtype == tf.float64:
         return None
@@ -105,15 +104,15 @@ def _leaky_relu_gradient(op: Any) -> _Match | None:
     if above is None or below is None or (above.dy, above.x) != (below.dy, below.x):
         return None
 
-    def gradient(dy: Any, x: Any) -> Any:
+    def gradient(dy: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
         return tf.raw_ops.LeakyReluGrad(gradients=dy, features=x, alpha=scaled._scalar)
 
     return _Match(gradient, (above.dy, above.x), (op, *above.parts, scaled, *below.parts))
 
 
-def _matches(operations: Iterable[Any]) -> dict[Any, _Match]:
+def _matches(operations: Iterable[mtf.Operation]) -> dict[mtf.Operation, _Match]:
     """{operation: what can take its place}."""
-    relu_of: dict[Any, Any] = {}
+    relu_of: dict[mtf.Tensor, mtf.Tensor] = {}
     matches = {}
     for op in operations:
         if isinstance(op, mtf.SlicewiseOperation) and op._tf_fn is tf.nn.relu:
@@ -124,7 +123,7 @@ def _matches(operations: Iterable[Any]) -> dict[Any, _Match]:
     return matches
 
 
-def _inputs(op: Any, matches: Mapping[Any, _Match]) -> Iterable[Any]:
+def _inputs(op: mtf.Operation, matches: Mapping[mtf.Operation, _Match]) -> Iterable[mtf.Tensor]:
     if op in matches:
         return matches[op].inputs
     if isinstance(op, mtf.WhileLoopOperation):
@@ -132,7 +131,13 @@ def _inputs(op: Any, matches: Mapping[Any, _Match]) -> Iterable[Any]:
     return op.inputs
 
 
-def plan(operations: Sequence[Any]) -> tuple[dict[Any, Rule], set[Any]]:
+def inputs_as_lowered(operations: Sequence[mtf.Operation]) -> dict[mtf.Operation, Sequence[mtf.Tensor]]:
+    """{operation: the tensors that are read where it is lowered}: by what takes its place, if anything does."""
+    matches = _matches(operations)
+    return {op: list(_inputs(op, matches)) for op in operations}
+
+
+def plan(operations: Sequence[mtf.Operation]) -> tuple[dict[mtf.Operation, Rule], set[mtf.Operation]]:
     """Finds what can be lowered as one operation of TensorFlow.
 
     Args:
@@ -142,11 +147,11 @@ def plan(operations: Sequence[Any]) -> tuple[dict[Any, Rule], set[Any]]:
       {operation: its rule}, and the operations that none of the others then needs.
     """
     matches = _matches(operations)
-    consumers: dict[Any, list[Any]] = {}
+    consumers: dict[mtf.Tensor, list[mtf.Operation]] = {}
     for op in operations:
         for x in _inputs(op, matches):
             consumers.setdefault(x, []).append(op)
-    unneeded: set[Any] = set()
+    unneeded: set[mtf.Operation] = set()
     for op, match in matches.items():
         for part in match.parts:
             if part is not op and unneeded.issuperset(consumers.get(part.outputs[0], ())):

@@ -7,12 +7,11 @@ operations.
 """
 
 import dataclasses
-from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._layers_pool import Windows, fitted, overlap
 from mtf_hetero.blocks import Interval
+from mtf_hetero.layers.geometry import Windows, crop_or_pad, overlap
 from mtf_hetero.lowering.halo import anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, set_output
 from mtf_hetero.lowering.windows import fetch, own_box
@@ -20,7 +19,7 @@ from mtf_hetero.lowering.windows import fetch, own_box
 Box = list[Interval]
 
 
-def _of_mtf(op: Any, x: Any, y: Any) -> Windows:
+def _of_mtf(op: mtf.Operation, x: mtf.Tensor, y: mtf.Tensor) -> Windows:
     """The windows of mtf's own pools: as far apart as they are large, and within the image."""
     rank = len(op._ksize) + 1
     extents, counts = ([dim.size for dim in t.shape.dims[-rank:-1]] for t in (x, y))
@@ -40,11 +39,11 @@ class _Places:
       values_shape: mtf.Shape of the windows' values.
     """
 
-    op: Any
-    lowering: Any
+    op: mtf.Operation
+    lowering: mtf.Lowering
     windows: Windows
-    pixels_shape: Any
-    values_shape: Any
+    pixels_shape: mtf.Shape
+    values_shape: mtf.Shape
 
     def pixels(self, pnum: int) -> Box:
         """A processor's pixels; of space alone."""
@@ -71,17 +70,17 @@ class _Places:
         return [*own[: -len(space) - 1], *space, own[-1]]
 
 
-def _lower_pool(op: Any, lowering: Any, windows: Windows) -> None:
+def _lower_pool(op: mtf.Operation, lowering: mtf.Lowering, windows: Windows) -> None:
     """Each processor pools its slice, and adds, or takes the maximum with, what its neighbours' pieces give."""
     mesh_impl, (x,) = lowering.mesh_impl(op), op.inputs
     places = _Places(op, lowering, windows, x.shape, op.outputs[0].shape)
     pieces = halos(op, lowering, x, lambda pnum: places.seen(pnum, places.values(pnum)))
     reduction = "MAX" if windows.kind == "max" else "SUM"
 
-    def pool(slice_: Any, pnum: int) -> Any:
+    def pool(slice_: tf.Tensor, pnum: int) -> tf.Tensor:
         own, held = places.values(pnum), places.pixels(pnum)
         if not pieces[pnum]:
-            return windows.pool(fitted(slice_, held, places.of_space(places.seen(pnum, own))), own)
+            return windows.pool(crop_or_pad(slice_, held, places.of_space(places.seen(pnum, own))), own)
         if overlap(held, windows.pixels(own)) is None:
             y = filled(mesh_impl.slice_shape(op.outputs[0].shape, pnum), windows.nothing(x.dtype), x.dtype)
         else:
@@ -95,30 +94,32 @@ def _lower_pool(op: Any, lowering: Any, windows: Windows) -> None:
     set_output(op, lowering, mesh_impl.slicewise(pool, lowering.tensors[x], mesh_impl.laid_out_pnum()))
 
 
-def _lower_average_gradient(op: Any, lowering: Any, windows: Windows, dy: Any) -> None:
+def _lower_average_gradient(op: mtf.Operation, lowering: mtf.Lowering, windows: Windows, dy: mtf.Tensor) -> None:
     """Each processor spreads its own windows' gradient, and adds what its neighbours' windows give to its pixels."""
     mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
     places = _Places(op, lowering, windows, output.shape, dy.shape)
     pieces = halos(op, lowering, dy, places.covering)
 
-    def differentiate(slice_: Any, pnum: int) -> Any:
+    def differentiate(slice_: tf.Tensor, pnum: int) -> tf.Tensor:
         own = places.pixels(pnum)
         seen, dx = windows.gradient(anew(slice_) if pieces[pnum] else slice_, places.values(pnum))
         if overlap(seen, own) is None:
             dx = filled(mesh_impl.slice_shape(output.shape, pnum), 0, output.dtype)
         else:
-            dx = fitted(dx, seen, own)
+            dx = crop_or_pad(dx, seen, own)
         for box, piece in pieces[pnum]:
             seen, part = windows.gradient(piece, places.of_space(box))
             reached = overlap(seen, own)
             if reached is not None:
-                dx = combine(dx, own, fitted(part, seen, reached), reached)
+                dx = combine(dx, own, crop_or_pad(part, seen, reached), reached)
         return dx
 
     set_output(op, lowering, mesh_impl.slicewise(differentiate, lowering.tensors[dy], mesh_impl.laid_out_pnum()))
 
 
-def _lower_maximum_gradient(op: Any, lowering: Any, windows: Windows, dy: Any, x: Any, y: Any) -> None:
+def _lower_maximum_gradient(
+    op: mtf.Operation, lowering: mtf.Lowering, windows: Windows, dy: mtf.Tensor, x: mtf.Tensor, y: mtf.Tensor
+) -> None:
     """Each processor fetches all windows that lie in its pixels, and all that they see, to find the maxima."""
     mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
     places = _Places(op, lowering, windows, x.shape, y.shape)
@@ -131,20 +132,22 @@ def _lower_maximum_gradient(op: Any, lowering: Any, windows: Windows, dy: Any, x
         box = covering(pnum)
         return box and places.seen(pnum, places.of_space(box))
 
-    def differentiate(pnum: int, *parts: Any) -> Any:
+    def differentiate(pnum: int, *parts: tf.Tensor) -> tf.Tensor:
         box = covering(pnum)
         if box is None:  # only pixels that no window sees
             return tf.zeros(mesh_impl.slice_shape(output.shape, pnum), output.dtype)
         dy, x, y = parts
         held, dx = windows.gradient(dy, places.of_space(box), x, y)
-        return fitted(dx, held, places.pixels(pnum))
+        return crop_or_pad(dx, held, places.pixels(pnum))
 
     parts = [fetch(op, lowering, t, box) for t, box in ((dy, covering), (x, seen), (y, covering))]
     slices = [mesh_impl.LaidOutTensor(part) for part in parts]
     set_output(op, lowering, mesh_impl.slicewise(differentiate, mesh_impl.laid_out_pnum(), *slices))
 
 
-def _lower_gradient(op: Any, lowering: Any, windows: Windows, dy: Any, x: Any, y: Any) -> None:
+def _lower_gradient(
+    op: mtf.Operation, lowering: mtf.Lowering, windows: Windows, dy: mtf.Tensor, x: mtf.Tensor, y: mtf.Tensor
+) -> None:
     if windows.kind == "max":
         _lower_maximum_gradient(op, lowering, windows, dy, x, y)
     else:
@@ -152,26 +155,26 @@ def _lower_gradient(op: Any, lowering: Any, windows: Windows, dy: Any, x: Any, y
 
 
 @register(layers.PoolOperation)
-def lower_pool(op: Any, lowering: Any) -> None:
+def lower_pool(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """As `_lower_pool`."""
     _lower_pool(op, lowering, op.windows)
 
 
 @register(mtf.PoolOperation)
-def lower_mtf_pool(op: Any, lowering: Any) -> None:
+def lower_mtf_pool(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """As `_lower_pool`."""
     _lower_pool(op, lowering, _of_mtf(op, op.inputs[0], op.outputs[0]))
 
 
 @register(layers.PoolGradientOperation)
-def lower_pool_gradient(op: Any, lowering: Any) -> None:
+def lower_pool_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """TensorFlow's own operation, on parts of the image."""
     dy, *x_and_y = op.inputs
     _lower_gradient(op, lowering, op.windows, dy, *(x_and_y or (None, None)))
 
 
 @register(mtf.PoolBackPropOperation)
-def lower_mtf_pool_gradient(op: Any, lowering: Any) -> None:
+def lower_mtf_pool_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """As `lower_pool_gradient`."""
     x, y, dy = op.inputs
     _lower_gradient(op, lowering, _of_mtf(op, x, y), dy, x, y)

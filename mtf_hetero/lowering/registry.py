@@ -24,7 +24,7 @@ def register(*op_classes: type) -> Callable[[Rule], Rule]:
     return add
 
 
-def rule_of(op: Any) -> Rule | None:
+def rule_of(op: mtf.Operation) -> Rule | None:
     """The rule for an operation, or None. A subclass that has a `lower` of its own keeps it."""
     for op_class in type(op).__mro__:
         if op_class in _RULES or "lower" in vars(op_class):
@@ -32,7 +32,7 @@ def rule_of(op: Any) -> Rule | None:
     return None
 
 
-def require_whole(op: Any, lowering: Any, dims: Iterable[Any], why: str) -> None:
+def require_whole(op: mtf.Operation, lowering: mtf.Lowering, dims: Iterable[mtf.Dimension], why: str) -> None:
     """Raises NotImplementedError if the layout splits one of the dimensions.
 
     Args:
@@ -51,7 +51,7 @@ def require_whole(op: Any, lowering: Any, dims: Iterable[Any], why: str) -> None
             )
 
 
-def set_output(op: Any, lowering: Any, value: Any, reduced_axes: Sequence[int | None] = ()) -> None:
+def set_output(op: mtf.Operation, lowering: mtf.Lowering, value: Any, reduced_axes: Sequence[int | None] = ()) -> None:
     """Sets the lowering of an operation's only output, a sum over mesh axes that is made when it is first needed.
 
     Args:

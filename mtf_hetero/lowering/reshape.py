@@ -7,7 +7,7 @@ from mtf_hetero._compat import mtf
 from mtf_hetero.lowering.registry import register, set_output
 
 
-def _move(mesh_impl: Any, x: Any, moves: list[blocks.Move]) -> Any:
+def _move(mesh_impl: mtf.MeshImpl, x: Any, moves: list[blocks.Move]) -> Any:
     return mesh_impl.LaidOutTensor(
         collectives.move(x.tensor_list, mesh_impl.devices, moves, wire_dtype=mesh_impl.wire_dtype)
     )
@@ -34,7 +34,7 @@ class _MovedSum(mtf.LazyAllreduceSum):
 
 
 @register(mtf.ReshapeOperation)
-def lower_reshape(op: Any, lowering: Any) -> None:
+def lower_reshape(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Moves pieces between processors where the layouts of the two sides differ, and only there.
 
     A sum over mesh axes that is still outstanding stays so where no piece travels and the new layout does not split
@@ -66,7 +66,7 @@ def lower_reshape(op: Any, lowering: Any) -> None:
         lowering.add_counter("reshard/reshape_op", sent)
 
 
-def _reduce_scatter(op: Any, lowering: Any, x: Any, moves: list[blocks.Move]) -> None:
+def _reduce_scatter(op: mtf.Operation, lowering: mtf.Lowering, x: Any, moves: list[blocks.Move]) -> None:
     mesh_impl = lowering.mesh_impl(op)
     partial = x.laid_out_input.tensor_list
     results: list[Any] = [None] * mesh_impl.size

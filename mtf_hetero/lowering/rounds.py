@@ -1,14 +1,12 @@
 """Parts of a batch that are brought together one after another, and what comes of them put back where it belongs."""
 
-from typing import Any
-
 from mtf_hetero import blocks, collectives, layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering.registry import register, set_output
 from mtf_hetero.lowering.windows import fetch, moved, own_box
 
 
-def _fetched(op: Any, lowering: Any, offset: int) -> None:
+def _fetched(op: mtf.Operation, lowering: mtf.Lowering, offset: int) -> None:
     """The output is the input, read `offset` further on, and zero beyond it."""
     shape = op.outputs[0].shape
     slices = fetch(op, lowering, op.inputs[0], lambda p: moved(own_box(op, lowering, shape, p), op.axis, offset))
@@ -16,13 +14,13 @@ def _fetched(op: Any, lowering: Any, offset: int) -> None:
 
 
 @register(layers.CutOperation)
-def lower_cut(op: Any, lowering: Any) -> None:
+def lower_cut(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Those that hold the part send it to all that need it."""
     _fetched(op, lowering, op.begin)
 
 
 @register(layers.PlaceOperation)
-def lower_place(op: Any, lowering: Any) -> None:
+def lower_place(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Each processor keeps what lies in its slice. Where a sum over the mesh is outstanding, it gets no more of it."""
     mesh_impl, x = lowering.mesh_impl(op), lowering.tensors[op.inputs[0]]
     part, whole = op.inputs[0].shape, op.outputs[0].shape
@@ -50,5 +48,5 @@ def lower_place(op: Any, lowering: Any) -> None:
     lowering.add_counter(f"reduce_scatter/{x.mesh_axes}/PlaceOperation", lowering.laid_out_size(op.inputs[0]))
 
 
-def _padded(x: Any, window: blocks.Window) -> Any:
+def _padded(x: tf.Tensor, window: blocks.Window) -> tf.Tensor:
     return tf.pad(x, window.padding) if any(map(any, window.padding)) else x

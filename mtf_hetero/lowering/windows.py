@@ -4,7 +4,6 @@ Where the dimension in question is whole, every box lies in the processor's own 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mtf_hetero import blocks, collectives
 from mtf_hetero._compat import mtf, tf
@@ -12,7 +11,9 @@ from mtf_hetero.blocks import Interval
 from mtf_hetero.lowering.registry import register
 
 
-def fetch(op: Any, lowering: Any, tensor: Any, box_of: Callable[[int], Sequence[Interval] | None]) -> list[Any]:
+def fetch(
+    op: mtf.Operation, lowering: mtf.Lowering, tensor: mtf.Tensor, box_of: Callable[[int], Sequence[Interval] | None]
+) -> list[tf.Tensor | None]:
     """Gives each processor a box of an mtf.Tensor, with zeros where it reaches beyond the tensor.
 
     Args:
@@ -33,7 +34,7 @@ def fetch(op: Any, lowering: Any, tensor: Any, box_of: Callable[[int], Sequence[
     return collectives.fetch(slices, mesh_impl.devices, windows, wire_dtype=mesh_impl.wire_dtype)
 
 
-def own_box(op: Any, lowering: Any, shape: Any, pnum: int) -> list[Interval]:
+def own_box(op: mtf.Operation, lowering: mtf.Lowering, shape: mtf.Shape, pnum: int) -> list[Interval]:
     """Processor `pnum`'s slice of a tensor of this shape, as (begin, end) per dimension."""
     return blocks.box_of(lowering.mesh_impl(op).layout, shape.dims, pnum)
 
@@ -49,11 +50,11 @@ def replaced(box: Sequence[Interval], axis: int, interval: Interval) -> list[Int
     return [*box[:axis], interval, *box[axis + 1 :]]
 
 
-def _set(op: Any, lowering: Any, output: Any, slices: list[Any]) -> None:
+def _set(op: mtf.Operation, lowering: mtf.Lowering, output: mtf.Tensor, slices: list[tf.Tensor]) -> None:
     lowering.set_tensor_lowering(output, lowering.mesh_impl(op).LaidOutTensor(slices))
 
 
-def _moved_output(op: Any, lowering: Any, output: Any, axis: int, offset: int) -> None:
+def _moved_output(op: mtf.Operation, lowering: mtf.Lowering, output: mtf.Tensor, axis: int, offset: int) -> None:
     """An output that is the input, read `offset` further along one dimension."""
 
     def box(pnum: int) -> list[Interval]:
@@ -63,19 +64,19 @@ def _moved_output(op: Any, lowering: Any, output: Any, axis: int, offset: int) -
 
 
 @register(mtf.SliceOperation)
-def lower_slice(op: Any, lowering: Any) -> None:
+def lower_slice(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Reads from where the slice begins."""
     _moved_output(op, lowering, op.outputs[0], op._axis, op._begin)
 
 
 @register(mtf.PadOperation)
-def lower_pad(op: Any, lowering: Any) -> None:
+def lower_pad(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Reads from before the input begins, where there are zeros."""
     _moved_output(op, lowering, op.outputs[0], op._axis, -op._paddings[0])
 
 
 @register(mtf.SplitOperation)
-def lower_split(op: Any, lowering: Any) -> None:
+def lower_split(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Reads each output from where it begins in the input."""
     begin = 0
     for output in op.outputs:
@@ -84,7 +85,7 @@ def lower_split(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.ShiftOperation)
-def lower_shift(op: Any, lowering: Any) -> None:
+def lower_shift(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Reads from `offset` before; wrapped, what lies before the beginning is read at the end."""
     output, axis = op.outputs[0], op._axis
     if not op._wrap:
@@ -103,7 +104,7 @@ def lower_shift(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.ConcatOperation)
-def lower_concat(op: Any, lowering: Any) -> None:
+def lower_concat(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Reads from each input what overlaps the output's slice."""
     output, axis = op.outputs[0], op._axis
     parts, begin = [], 0
@@ -120,10 +121,12 @@ def lower_concat(op: Any, lowering: Any) -> None:
     _set(op, lowering, output, _joined(op, lowering, parts, axis))
 
 
-def _joined(op: Any, lowering: Any, parts: Sequence[Sequence[Any]], axis: int) -> list[Any]:
+def _joined(
+    op: mtf.Operation, lowering: mtf.Lowering, parts: Sequence[Sequence[mtf.Operation]], axis: int
+) -> list[tf.Tensor]:
     """Concatenates, on each processor, the parts that it has."""
 
-    def join(*own: Any) -> Any:
+    def join(*own: tf.Tensor) -> tf.Tensor:
         found = [part for part in own if part is not None]
         return tf.concat(found, axis) if len(found) > 1 else found[0]
 
@@ -131,7 +134,7 @@ def _joined(op: Any, lowering: Any, parts: Sequence[Sequence[Any]], axis: int) -
 
 
 @register(mtf.StackOperation)
-def lower_stack(op: Any, lowering: Any) -> None:
+def lower_stack(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Stacks those inputs that lie in the output's slice."""
     output, axis = op.outputs[0], op._axis
     parts = []
@@ -144,19 +147,19 @@ def lower_stack(op: Any, lowering: Any) -> None:
 
         parts.append(fetch(op, lowering, x, box))
 
-    def stack(*own: Any) -> Any:
+    def stack(*own: tf.Tensor) -> tf.Tensor:
         return tf.stack([part for part in own if part is not None], axis)
 
     _set(op, lowering, output, mtf.parallel(lowering.mesh_impl(op).devices, stack, *parts))
 
 
 @register(mtf.UnstackOperation)
-def lower_unstack(op: Any, lowering: Any) -> None:
+def lower_unstack(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Gives every processor its part of each output, from whoever has it."""
     axis = op._axis
     for i, output in enumerate(op.outputs):
 
-        def box(pnum: int, i: int = i, output: Any = output) -> list[Interval]:
+        def box(pnum: int, i: int = i, output: mtf.Tensor = output) -> list[Interval]:
             own = own_box(op, lowering, output.shape, pnum)
             return [*own[:axis], (i, i + 1), *own[axis:]]
 
@@ -166,7 +169,7 @@ def lower_unstack(op: Any, lowering: Any) -> None:
 
 
 @register(mtf.TopKOperation)
-def lower_top_k(op: Any, lowering: Any) -> None:
+def lower_top_k(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Searches the whole dimension on every processor, and keeps the processor's part of what is found."""
     x, mesh_impl = op.inputs[0], lowering.mesh_impl(op)
     values = op.outputs[0].shape
@@ -176,7 +179,7 @@ def lower_top_k(op: Any, lowering: Any) -> None:
         own = own_box(op, lowering, values, pnum)[:-1]
         return [*own[:axis], (0, op._reduced_dim.size), *own[axis:]]
 
-    def search(t: Any, pnum: int) -> tuple[Any, Any]:
+    def search(t: tf.Tensor, pnum: int) -> tuple[tf.Tensor, tf.Tensor]:
         order = [i for i in range(x.shape.ndims) if i != axis]
         found = tf.math.top_k(tf.transpose(t, [*order, axis]), op._k_dim.size)
         begin, end = own_box(op, lowering, values, pnum)[-1]

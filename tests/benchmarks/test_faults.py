@@ -116,17 +116,17 @@ GOOD = Outcome(2, (), ["error: process 7 has it"], 0.1, pid=7)
     ],
 )
 def test_a_fault_is_judged(tmp_path, outcome, failures):
-    fault = Fault("name", "done", lambda directory, shared: outcome, says="process {pid}")
+    fault = Fault("name", "done", lambda scene: outcome, says="process {pid}")
     row = fault.judge(tmp_path / "fault", Shared(tmp_path))
     assert row["failures"] == failures
     assert (row["done"], row["exit_code"], row["line"]) == ("done", outcome.exit_code, outcome.lines[-1])
 
 
 def test_a_fault_that_cannot_be_carried_out(tmp_path):
-    def carry_out(directory, shared):
-        raise TooLateError(f"no line in {directory}")
+    def carry_out(scene):
+        raise TooLateError(f"no line in {scene.directory}")
 
     row = Fault("name", "done", carry_out, exit_code=0).judge(tmp_path / "fault", Shared(tmp_path))
     assert row["failures"] == ["TooLateError: no line in DIR"]
-    skipped = Fault("name", "done", lambda directory, shared: Outcome(skipped="no root")).judge(tmp_path / "2", None)
+    skipped = Fault("name", "done", lambda scene: Outcome(skipped="no root")).judge(tmp_path / "2", None)
     assert (skipped["skipped"], skipped["failures"]) == ("no root", [])

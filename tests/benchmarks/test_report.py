@@ -13,7 +13,7 @@ from benchmarks.frameworks import cluster_nets
 from benchmarks.pictures import pack, unpack
 from benchmarks.renderers import RENDERERS
 from benchmarks.rows import Writer, summarise
-from layouts import LAYOUTS
+from mtf_hetero.layouts import LAYOUTS
 
 SPREAD = summarise([1.0, 1.5, 2.0])
 
@@ -44,7 +44,7 @@ def write_lowering(directory):
     writer = Writer("lowering", directory)
     case = Lowering(processors=(1, 8))
     for variant in case.variants():
-        row = case._settings(variant)
+        row = case.settings(variant)
         if variant == "batch/8/stock mtf, even":
             writer.write(variant, {**row, "failed": "ValueError: does not divide"})
             continue

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import flops, networks, rows
 from benchmarks.frameworks import lowering, mesh_nets
-from models.registry import MODELS
 from mtf_hetero import tf
+from mtf_hetero.models.registry import MODELS
 
 
 def test_summarise_gives_median_and_spread():

@@ -5,6 +5,7 @@ import nibabel
 import numpy as np
 import pytest
 from small_sets import batches_of
+from tiers import parametrize
 
 from mtf_hetero import data
 from mtf_hetero.data import __main__ as binary
@@ -86,7 +87,9 @@ def sources(tmp_path):
     }
 
 
-@pytest.mark.parametrize("name", ["one HDF5 file", "an HDF5 file each", "other axes", "npy", "big-endian"])
+@parametrize(
+    "name", ["one HDF5 file", "an HDF5 file each", "other axes", "npy", "big-endian"], first=["other axes", "npy"]
+)
 def test_volumes_with_targets(tmp_path, sources, name, monkeypatch):
     monkeypatch.setattr(convert_lib, "_BLOCK_BYTES", 300)  # three planes of int16
     paths, options = sources[name]

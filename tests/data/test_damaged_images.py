@@ -8,6 +8,7 @@ import struct
 import numpy as np
 import pytest
 from small_sets import batches_of, build
+from tiers import parametrize
 
 from mtf_hetero import data, tf
 from mtf_hetero.data import dataset as dataset_lib
@@ -136,7 +137,7 @@ def read(make, message):
         batches_of(make)
 
 
-@pytest.mark.parametrize("record", [0, 7, 12])
+@parametrize("record", [0, 7, 12], first=[7])
 def test_a_flipped_bit_is_named_when_it_is_read(root, record, monkeypatch):
     message = flipped(root, "train", record)
     dataset = data.load("squares", str(root))

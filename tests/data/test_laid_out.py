@@ -80,7 +80,7 @@ def test_each_host_has_pipelines_of_its_own():
 def test_hosts():
     assert host_of("gpu:1") == host_of("cpu:3") == host_of("") == "/device:CPU:0"
     assert host_of("/job:worker/task:2/device:GPU:1") == "/job:worker/task:2/device:CPU:0"
-    assert host_of("/job:ps/replica:0/task:1") == "/job:ps/replica:0/task:1/device:CPU:0"
+    assert host_of("/job:ps/replica:0/task:1") == "/job:ps/task:1/device:CPU:0"
 
 
 def test_a_device_too_few():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small_sets import as_bytes, batches_of, joined
+from tiers import parametrize
 
 from mtf_hetero import data, tf
 from mtf_hetero.data import __main__ as binary
@@ -62,7 +63,7 @@ def examples_of(name, data_dir):
     return as_bytes(images, dataset)[order], labels[order]
 
 
-@pytest.mark.parametrize("kind", ["directory", "gzipped", "archive"])
+@parametrize("kind", ["directory", "gzipped", "archive"], first=["archive"])
 def test_mnist(tmp_path, kind):
     source = write_idx(tmp_path / "some" / "data", compress=kind == "gzipped").parent
     if kind == "archive":
@@ -142,7 +143,7 @@ def write_python(directory):
     return directory
 
 
-@pytest.mark.parametrize("write", [write_pictures, write_binary, write_python])
+@parametrize("write", [write_pictures, write_binary, write_python], first=[write_python])
 def test_cifar10(tmp_path, write):
     source = archive(write(tmp_path / "cifar"), tmp_path / "cifar.tar.gz")
     prepare("cifar10", source, tmp_path / "tfds")

@@ -6,6 +6,7 @@ import hashlib
 import numpy as np
 import pytest
 from small_sets import CHANNELS, SIZE, batches_of, build, random_images
+from tiers import parametrize
 
 from mtf_hetero import data, tf
 from mtf_hetero.data import dataset as dataset_lib
@@ -40,7 +41,11 @@ def put_together(slices):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "epochs", "augment"), [("squares", 3, AUGMENT), ("mnist5k", 1, None)])
+@parametrize(
+    ("name", "epochs", "augment"),
+    [("squares", 3, AUGMENT), ("mnist5k", 1, None)],
+    first=[("squares", 3, AUGMENT)],
+)
 def test_training_slices_are_the_batch(directory, name, epochs, augment):
     dataset = data.load(name, str(directory))
     scale = dataset.train_size // TRAIN  # of the batches, so that mnist5k has no more of them

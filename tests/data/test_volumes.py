@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from small_sets import batches_of
+from tiers import parametrize
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, data, mtf, tf
 from mtf_hetero.data import _volumes_files as files
@@ -35,7 +36,7 @@ def make_set(directory, shape=SHAPE, *, train=TRAIN, test=TEST, dtype="float32",
     return made
 
 
-@pytest.fixture(scope="module", params=["targets", "labels"])
+@pytest.fixture(scope="module", params=["labels", pytest.param("targets", marks=pytest.mark.full)])
 def made(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("volumes") / "set"
     labelled = request.param == "labels"
@@ -107,7 +108,7 @@ def test_augmentation_mirrors_and_turns(made):
     assert len(seen) > 8
 
 
-@pytest.mark.parametrize("augment", [False, True])
+@parametrize("augment", [False, True], first=[True])
 def test_slabs_are_parts_of_the_batch(made, augment):
     volumes = data.load_volumes(made[0])
     make = functools.partial(volumes.train_input_fn, 3, 2, seed=4, augment=augment)
@@ -174,7 +175,7 @@ def large(tmp_path_factory):
     return data.load_volumes(directory)
 
 
-@pytest.mark.parametrize("augment", [False, True])
+@parametrize("augment", [False, True], first=[True])
 def test_each_processor_reads_its_share_of_the_bytes(large, augment):
     layout = Layout("rows:2;cols:3", "batch:rows;depth:cols", shares={"rows": [2, 1], "cols": [13, 7, 4]})
     shape = [mtf.Dimension(name, size) for name, size in zip(DIMS, (LARGE_COUNT, *LARGE))]
@@ -187,7 +188,7 @@ def test_each_processor_reads_its_share_of_the_bytes(large, augment):
         assert read == pytest.approx(share * total, rel=0.05)
 
 
-@pytest.mark.parametrize("kept", [0, 4, 6])
+@parametrize("kept", [0, 4, 6], first=[4])
 def test_what_is_in_memory_is_not_read_again(large, kept):
     slab = data.Slab(begin=(0, 0, 0, 0), size=(5, 64, 64, 4))
     slab_bytes = 5 * large.manifest.planes.record_bytes
@@ -361,15 +362,15 @@ def test_volumes_that_do_not_fit_the_set(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("mesh", "rules", "shares", "pipelines"),
-    [
-        ("rows:2;cols:3", "batch:rows;depth:cols", {"rows": [2, 1], "cols": [5, 2, 4]}, 6),
-        ("rows:2;cols:2", "depth:cols", {"cols": [3, 1]}, 2),
-        ("rows:2;cols:2", "depth:rows;height:cols", {"cols": [1, 2]}, 4),
-        ("all:3", "filters:all", {}, 1),
-    ],
-)
+SLABS = [
+    ("rows:2;cols:3", "batch:rows;depth:cols", {"rows": [2, 1], "cols": [5, 2, 4]}, 6),
+    ("rows:2;cols:2", "depth:cols", {"cols": [3, 1]}, 2),
+    ("rows:2;cols:2", "depth:rows;height:cols", {"cols": [1, 2]}, 4),
+    ("all:3", "filters:all", {}, 1),
+]
+
+
+@parametrize(("mesh", "rules", "shares", "pipelines"), SLABS, first=[SLABS[0], SLABS[3]])
 def test_each_processor_gets_its_slab(made, mesh, rules, shares, pipelines):
     volumes = data.load_volumes(made[0])
     make = functools.partial(volumes.train_input_fn, 4, 2, augment=True)

@@ -1,16 +1,19 @@
 """Hybrid parallelism: what is split, that nothing changes by it, and that nothing travels further than it must."""
 
 import functools
+import itertools
 import math
 
 import numpy as np
 import pytest
-from oracle import check, one_device
+from oracle import ONCE, check, one_device
+from tiers import parametrize
 
-from layouts import LAYOUTS
-from layouts.hybrid import batch_sizes, hybrid
-from models import MODELS, network
 from mtf_hetero import Layout, mtf, tf, traffic
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.layouts.hybrid import batch_sizes, hybrid
+from mtf_hetero.models import MODELS
+from mtf_hetero.models.train import program as network
 
 TOY = {"stages": ((5,), (7, 5)), "head": (9, 7)}
 BATCH = (3, 5)
@@ -62,31 +65,37 @@ LAYOUTS_TRIED = [
 ]
 
 
-@pytest.mark.parametrize(
-    "rounds", [None, (2, 2, 1), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in [(5,), (1, 4)])]
-)
-@pytest.mark.parametrize(("mesh_shape", "shares"), LAYOUTS_TRIED)
-def test_nothing_changes(mesh_shape, shares, rounds):
+@pytest.mark.parametrize("rounds", [None, (2, 2, 1)])
+def test_nothing_changes(rounds):
     """Forward, gradients and a step, with and without rounds, against one device without."""
+    layouts = [layout_of(program(rounds), mesh_shape, shares) for mesh_shape, shares in LAYOUTS_TRIED[2:4]]
+    check(program(rounds), *layouts, reference=one_device(program(), exports=False), **ONCE)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rounds", [None, (2, 2, 1), (5,), (1, 4)])
+@pytest.mark.parametrize(("mesh_shape", "shares"), LAYOUTS_TRIED)
+def test_nothing_changes_whatever_the_inputs_are(mesh_shape, shares, rounds):
     layout = layout_of(program(rounds), mesh_shape, shares)
     check(program(rounds), layout, reference=one_device(program()))
 
 
 def test_one_group():
     build = program(batch=(7,), head=(9,))
-    for shares in (None, {"all": [1, 2, 4]}):
-        layout = layout_of(build, "all:3", shares)
+    layouts = [layout_of(build, "all:3", shares) for shares in (None, {"all": [1, 2, 4]})]
+    for layout in layouts:
         assert layout.axis_name_of("batch") == layout.axis_name_of("dense1/units") == "all"
-        check(build, layout)
+    check(build, *layouts, **ONCE)
 
 
-@pytest.mark.parametrize("rounds", [None, (2, 3)])
+@parametrize("rounds", [None, (2, 3)], first=[(2, 3)])
 def test_many_inputs_are_split_rather_than_many_units(rounds):
     build = program(rounds, head=(3, 6), stages=((5,), (12,)), classes=3)
     layout = layout_of(build, "data:2;model:2")
     assert layout.axis_name_of("dense1/inputs") == "model" and layout.axis_name_of("dense1/units") is None
     assert layout.axis_name_of("dense1/outputs") == layout.axis_name_of("dense2/inputs") == "model"
-    check(build, layout, reference=one_device(program(head=(3, 6), stages=((5,), (12,)), classes=3)))
+    whole = one_device(program(head=(3, 6), stages=((5,), (12,)), classes=3), exports=False)
+    check(build, layout, reference=whole, **ONCE)
 
 
 def test_the_rules_for_vgg():
@@ -109,19 +118,21 @@ SAVED = {  # of the weights' memory, in per cent, by k (SplitBrain; calculated i
 }
 
 
-@pytest.mark.parametrize(("name", "k"), [(name, k) for name in SAVED for k in SAVED[name]])
-def test_weight_memory_saved(name, k):
-    with tf.Graph().as_default():
-        graph = graph_of(lambda feed: MODELS[name].build(images_of(feed, (1, k), size=32)))
-        layout = hybrid(graph, mesh_shape=f"data:1;model:{k}")
-        whole = sum(v.size for v in graph.trainable_variables)
-        for pnum in (0, k - 1):
-            own = sum(math.prod(layout.slice_shape(v.shape, pnum)) for v in graph.trainable_variables)
-            assert 100 * (1 - own / whole) == pytest.approx(SAVED[name][k], abs=1)
+@pytest.mark.parametrize("name", SAVED)
+def test_weight_memory_saved(name):
+    for k, expected in SAVED[name].items():
+        with tf.Graph().as_default():
+            graph = graph_of(lambda feed, k=k: MODELS[name].build(images_of(feed, (1, k), size=32)))
+            layout = hybrid(graph, mesh_shape=f"data:1;model:{k}")
+            whole = sum(v.size for v in graph.trainable_variables)
+            for pnum in (0, k - 1):
+                own = sum(math.prod(layout.slice_shape(v.shape, pnum)) for v in graph.trainable_variables)
+                assert 100 * (1 - own / whole) == pytest.approx(expected, abs=1), f"{name} over {k}, processor {pnum}"
 
 
-def test_a_training_run_follows_one_device():
-    """Two steps of models.network's own step, in float64."""
+@parametrize("rounds", [None, (3, 2)], first=[(3, 2)])
+def test_a_training_run_follows_one_device(rounds):
+    """Four steps of models.network's own step, in float64."""
 
     def losses(layout, batch, rounds):
         with tf.Graph().as_default():
@@ -147,8 +158,7 @@ def test_a_training_run_follows_one_device():
     expected = losses(lambda graph: Layout("all:1", ""), (15,), None)
     shares = {"data": [2, 1], "model": [3, 2]}
     recipe = functools.partial(LAYOUTS["hybrid"], mesh_shape="data:2;model:2", shares=shares)
-    for rounds in (None, (3, 2)):
-        np.testing.assert_allclose(losses(recipe, BATCH, rounds), expected, rtol=1e-9)
+    np.testing.assert_allclose(losses(recipe, BATCH, rounds), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +223,14 @@ def coordinates(layout, device):
     return layout.coordinates(tf.DeviceSpec.from_string(device).task)
 
 
-@pytest.mark.parametrize("rounds", [None, (4, 4), (3, 3, 2)])
-@pytest.mark.parametrize("mesh_shape", ["data:2;model:2", "data:4;model:2", "data:2;model:4", "data:1;model:3"])
+MESHES = ["data:2;model:2", "data:4;model:2", "data:2;model:4", "data:1;model:3"]
+
+
+@parametrize(
+    ("mesh_shape", "rounds"),
+    itertools.product(MESHES, [None, (4, 4), (3, 3, 2)]),
+    first=[("data:2;model:2", (3, 3, 2)), ("data:1;model:3", None)],
+)
 def test_nothing_travels_further_than_it_must(mesh_shape, rounds):
     """Activations within a group, gradients of dense weights between those that hold the same part of them."""
     layout, operations, sends = lowered_step(mesh_shape, rounds)
@@ -233,8 +249,11 @@ def test_nothing_travels_further_than_it_must(mesh_shape, rounds):
     assert kinds == {"activation", "convolution", "dense"} - ({"dense"} if layout.mesh_shape[0][1] == 1 else set())
 
 
-@pytest.mark.parametrize("rounds", [None, (4, 4), (2, 2, 2, 2)])
-@pytest.mark.parametrize(("d", "k"), [(1, 2), (2, 2), (4, 2), (2, 4)])
+@parametrize(
+    ("d", "k", "rounds"),
+    [(*mesh, rounds) for mesh in [(1, 2), (2, 2), (4, 2), (2, 4)] for rounds in (None, (4, 4), (2, 2, 2, 2))],
+    first=[(2, 2, None), (1, 2, (4, 4))],
+)
 def test_traffic_is_the_calculated(d, k, rounds):
     """Inputs, sums and logits within groups; gradients of d parts of the dense layers, and of all convolutions."""
     _, _, sends = lowered_step(f"data:{d};model:{k}", rounds)

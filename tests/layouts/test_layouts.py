@@ -2,11 +2,12 @@
 
 import oracle
 import pytest
+from tiers import parametrize
 
-from layouts import LAYOUTS, anatomy
-from layouts.rules import Rules
-from models import MODELS
 from mtf_hetero import mtf, tf
+from mtf_hetero.layouts import LAYOUTS, anatomy
+from mtf_hetero.layouts.rules import Rules
+from mtf_hetero.models import MODELS
 
 SHARES = {"all": [70, 25, 5]}
 CIFAR_RULES = [
@@ -201,11 +202,14 @@ def test_even_ignores_the_shares():
     assert layout.split("conv1/filters", 60) == (20, 20, 20)
 
 
-def test_batch_splits_the_batch_alone():
-    for name in (name for name in MODELS if not MODELS[name].takes_volumes):
-        layout = lay_out(model(name), "batch")
-        assert {name.rpartition("/")[2] for name in names(layout)} == {"batch"}
-        assert layout.split("batch", 200) == (140, 50, 10)
+IMAGES = [name for name in MODELS if not MODELS[name].takes_volumes]
+
+
+@parametrize("name", IMAGES, first=["lenet", "resnet18", "vgg11"])
+def test_batch_splits_the_batch_alone(name):
+    layout = lay_out(model(name), "batch")
+    assert {name.rpartition("/")[2] for name in names(layout)} == {"batch"}
+    assert layout.split("batch", 200) == (140, 50, 10)
 
 
 def test_batch_follows_a_rename_and_passes_over_constants():
@@ -218,11 +222,12 @@ def test_hand_made_graphs(build, rules):
     assert names(lay_out(build, training=False)) == rules
 
 
+@parametrize("recipes", [("filters",), ("batch", "even", "filters")], first=[("filters",)])
 @pytest.mark.parametrize("build", [case[0] for case in HAND_MADE] + [batch_renamed])
-@pytest.mark.parametrize("recipe", ["batch", "even", "filters"])
-def test_hand_made_graphs_are_as_on_one_device(build, recipe):
+def test_hand_made_graphs_are_as_on_one_device(build, recipes):
     dtype = tf.float32 if build is volume else tf.float64  # avg_pool3d has no float64 kernel
-    oracle.check(build, lay_out(build, recipe, shares={"all": [5, 3, 2]}), dtype=dtype)
+    layouts = [lay_out(build, recipe, shares={"all": [5, 3, 2]}) for recipe in recipes]
+    oracle.check(build, *layouts, dtype=dtype, **(oracle.ONCE if len(recipes) == 1 else {}))
 
 
 def test_the_axis_is_the_first_or_the_one_that_is_named():

@@ -2,10 +2,11 @@
 
 import oracle
 import pytest
+from tiers import ONCE_OR_ALL_KINDS
 
-from layouts import spatial
-from models import MODELS, cosmoflow, unet3d
 from mtf_hetero import layers, mtf, tf
+from mtf_hetero.layouts import spatial
+from mtf_hetero.models import MODELS, cosmoflow, unet3d
 
 NAMES = ("batch", "depth", "height", "width", "channels")
 
@@ -229,10 +230,11 @@ def named_once(feed):
         (named_once, [("x:2", {"x": [5, 3]}), ("x:3;y:2", {"x": [5, 2, 3]}), ("data:2;x:3", {"data": [2, 1]})]),
     ],
 )
-def test_hand_made_graphs_are_as_on_one_device(build, meshes):
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_hand_made_graphs_are_as_on_one_device(build, meshes, options):
     layouts = [lay_out(build, *mesh) for mesh in meshes]
     assert all(layout.rules for layout in layouts)
-    oracle.check(build, *layouts)
+    oracle.check(build, *(layouts[1:] if options else layouts), **options)
 
 
 def test_wrong_arguments():

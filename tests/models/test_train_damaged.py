@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from data import small_sets
+from tiers import parametrize
 from training_runs import restored_logging, run, variables  # noqa: F401 - the first is a fixture
 
 from mtf_hetero import tf
@@ -45,7 +46,7 @@ def error_of(capfd):
     return errors[0]
 
 
-@pytest.mark.parametrize("layout", ["batch", "filters"])
+@parametrize("layout", ["batch", "filters"], first=["batch"])
 def test_in_the_middle_of_training(root, tmp_path, capfd, layout):
     given = OPTIONS | {"data_dir": root, "model_dir": tmp_path / "model", "layout": layout}
     assert run(**given, max_steps=2) == 0

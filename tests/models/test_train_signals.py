@@ -12,6 +12,7 @@ import time
 
 import psutil
 import pytest
+from tiers import parametrize
 from training_runs import FAST, ROOT, Reader, start
 
 from mtf_hetero import tf
@@ -23,7 +24,7 @@ def flags_of(**options):
     return [f"--{name}={value}" for name, value in options.items()]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)], first=[(signal.SIGTERM, 143)])
 def test_a_signal_before_the_first_step_is_one_line(number, code):
     with start(*flags_of(**ENDLESS), stdout=subprocess.DEVNULL) as process:
         try:
@@ -62,6 +63,7 @@ def test_a_closed_terminal_loses_nothing(tmp_path):
     assert int(tf.train.load_variable(tf.train.latest_checkpoint(str(tmp_path)), "global_step")) >= 10
 
 
+@pytest.mark.full
 def test_an_ignored_hangup_stays_ignored(tmp_path):
     args = [*flags_of(**ENDLESS, model_dir=tmp_path)]
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the process inherits, as under nohup

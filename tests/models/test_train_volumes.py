@@ -7,15 +7,18 @@ import re
 
 import numpy as np
 import pytest
+from tiers import on_workers, parametrize
 from training_runs import restored_logging, run, variables  # noqa: F401 - the first is a fixture
 
-from models import cosmoflow, network, training, unet3d
-from models.config import Config
-from models.registry import MODELS
-from models.tasks import Regression, Segmentation
 from mtf_hetero import Layout, data, profile, tf
-from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.data.cosmology import write_universes
+from mtf_hetero.models import cosmoflow, unet3d
+from mtf_hetero.models.registry import MODELS
+from mtf_hetero.models.train import prepare as prepare_lib
+from mtf_hetero.models.train import program as network
+from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.prepare import prepare
+from mtf_hetero.models.train.tasks import Regression, Segmentation
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 TWO = "cpu:0,cpu:1"
@@ -33,7 +36,7 @@ TOYS = {
 def toys(monkeypatch):
     """Networks of the same kind that are lowered in no time; a program of its own has the real ones."""
     toys = {name: dataclasses.replace(MODELS[name], build=build) for name, build in TOYS.items()}
-    monkeypatch.setattr(training, "MODELS", {**MODELS, **toys})
+    monkeypatch.setattr(prepare_lib, "MODELS", {**MODELS, **toys})
 
 
 def labelled(directory, size=8, train=5, test=3):
@@ -86,6 +89,23 @@ def results_of(out):
     return [float(number) for line in lines for number in re.findall(r"-?\d+\.\d+(?:e-\d+)?", line)]
 
 
+NUMBER = r"-?\d\S*"
+EACH = ", ".join(rf"{name} {NUMBER} \(R2 {NUMBER}\)" for name in ("omega_m", "sigma_8", "n_s"))
+SAID = {
+    "cosmoflow_small": {
+        "set": "16 x 16 x 16 x 1, targets omega_m, sigma_8, n_s",
+        "scores": [rf"mean absolute error of 3 volumes: {EACH}"],
+    },
+    "unet3d_small": {
+        "set": "8 x 8 x 8 x 1, 3 classes of voxels",
+        "scores": [
+            r"test accuracy: \d\.\d{4} of the voxels of 3 volumes",
+            r"test Dice: \d\.\d{4}, the mean of all classes but 0; of each class, 0: \d\.\d{4}, 1: .*",
+        ],
+    },
+}
+
+
 @pytest.mark.parametrize("model", ["cosmoflow_small", "unet3d_small"])
 def test_a_divided_depth_trains_and_tests_as_one_device(options, model, tmp_path, capfd):
     given = options[model] | {"learning_rate_schedule": "cosine", "augment": True}
@@ -100,28 +120,14 @@ def test_a_divided_depth_trains_and_tests_as_one_device(options, model, tmp_path
     out = capfd.readouterr().out
     np.testing.assert_allclose(results_of(out), scores, atol=2e-3)
     assert re.search(r"conv1/depth +\d+ over depth: \d+, \d+\n", out)
+    said = SAID[model]
+    assert out.startswith(f"{model}: ")
+    assert f"{given['dataset']}: 5 training and 3 test volumes of {said['set']}\n" in out
+    for pattern in (*said["scores"], r"volumes per second: \d+\.\d"):
+        assert re.search(rf"\n{pattern}\n", out), pattern
 
 
-def test_what_is_said_of_a_regression(options, universes, tmp_path, capfd):
-    assert run(**options["cosmoflow_small"], model_dir=tmp_path, trace_steps="1") == 0
-    out = capfd.readouterr().out
-    assert out.startswith("cosmoflow_small: ")
-    assert f"{universes}: 5 training and 3 test volumes of 16 x 16 x 16 x 1, targets omega_m, sigma_8, n_s\n" in out
-    number = r"-?\d\S*"
-    each = ", ".join(rf"{name} {number} \(R2 {number}\)" for name in ("omega_m", "sigma_8", "n_s"))
-    assert re.search(rf"\nmean absolute error of 3 volumes: {each}\n", out)
-    assert re.search(r"\nvolumes per second: \d+\.\d\n", out)
-    assert (tmp_path / "traces" / "trace_1.txt").exists()
-
-
-def test_what_is_said_of_a_segmentation(options, balls, tmp_path, capfd):
-    assert run(**options["unet3d_small"], model_dir=tmp_path) == 0
-    out = capfd.readouterr().out
-    assert f"{balls}: 5 training and 3 test volumes of 8 x 8 x 8 x 1, 3 classes of voxels\n" in out
-    assert re.search(r"\ntest accuracy: \d\.\d{4} of the voxels of 3 volumes\n", out)
-    assert re.search(r"\ntest Dice: \d\.\d{4}, the mean of all classes but 0; of each class, 0: \d\.\d{4}, 1: ", out)
-
-
+@pytest.mark.full
 @pytest.mark.parametrize("model", ["cosmoflow_small", "unet3d_small"])
 def test_it_learns(options, model, tmp_path, caplog):
     given = options[model] | {"optimizer": "adam", "max_steps": 40, "train_epochs": 60, "learning_rate": 0.01}
@@ -131,7 +137,7 @@ def test_it_learns(options, model, tmp_path, caplog):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(options, tmp_path, capfd):
     given = options["unet3d_small"] | {"learning_rate_schedule": "constant", "max_steps": 4}
     assert run(**given, model_dir=tmp_path / "whole") == 0
@@ -144,6 +150,7 @@ def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(options, t
     capfd.readouterr()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", ["batch", "even", "filters", "depth:all", "targets:all"])
 def test_other_layouts(options, layout, tmp_path, capfd):
     given = {name: value for name, value in options["cosmoflow_small"].items() if name not in ("mesh_shape", "devices")}
@@ -156,7 +163,7 @@ def test_other_layouts(options, layout, tmp_path, capfd):
 
 def test_a_dry_run(options, capfd, monkeypatch):
     """It counts each device's own slab of the volumes; and what is computed again takes less."""
-    monkeypatch.setattr(training, "MODELS", MODELS)
+    monkeypatch.setattr(prepare_lib, "MODELS", MODELS)
     given = options["cosmoflow_small"] | {"dry_run": True, "batch_size": 5}
     activations = []
     for recompute in ("", "all"):
@@ -220,7 +227,7 @@ def test_a_file_that_is_cut_off(tmp_path, options, capfd):
     assert re.search(rf"error: {path} is cut off at byte [\d,]+, but should have", err)
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
+@parametrize("split", ["train", "test"], first=["train"])
 def test_a_file_that_is_damaged_is_named_when_it_is_read(split, tmp_path, options, capfd):
     directory = labelled(tmp_path / "set")
     path = sorted(directory.glob(f"{split}-*"))[0]
@@ -240,32 +247,32 @@ def test_a_set_without_test_volumes(tmp_path, options, capfd):
     assert "\nnot tested: there are no test volumes\n" in capfd.readouterr().out
 
 
+@pytest.mark.full
 def test_speeds_are_measured(options, tmp_path, capfd, monkeypatch):
     effort = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-3, budget_seconds=1.0)
-    monkeypatch.setattr("mtf_hetero._profile_measure.Effort", lambda: effort)
+    monkeypatch.setattr("mtf_hetero.profile.measurement.Effort", lambda: effort)
     given = {name: value for name, value in options["cosmoflow_small"].items() if name != "mesh_shape"}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert run(**given | {"list_speed": "auto"}, model_dir=tmp_path / "model") == 0
     assert "mean absolute error of 3 volumes" in capfd.readouterr().out
 
 
-def test_workers_each_read_their_own_slab(options, tmp_path, capfd):
+@on_workers
+def test_workers_each_read_their_own_slab(options, workers, tmp_path, capfd):
     """On two processes the same as on one device, and a damaged file on one of them is named."""
     given = options["unet3d_small"] | {"max_steps": 2}
     one = {name: value for name, value in given.items() if name not in ("mesh_shape", "list_speed")}
     assert run(**one | {"devices": "cpu:0", "layout": "batch"}, model_dir=tmp_path / "one") == 0
     scores = results_of(capfd.readouterr().out)
     del given["devices"]
-    cluster = LocalCluster("0.7,0.5", report=lambda line: None)
-    with cluster:
-        given["workers"] = ",".join(cluster.addresses)
-        assert run(**given, model_dir=tmp_path / "two") == 0
-        np.testing.assert_allclose(results_of(capfd.readouterr().out), scores, atol=2e-2)
-        assert_same_variables(tmp_path / "two", variables(tmp_path / "one"))
-        directory = labelled(tmp_path / "set")
-        path = sorted(directory.glob("test-*"))[0]
-        path.write_bytes(bytes(path.stat().st_size))
-        assert run(**given | {"dataset": directory}, model_dir=tmp_path / "damaged") == 2
+    given["workers"] = ",".join(workers.addresses[:2])
+    assert run(**given, model_dir=tmp_path / "two") == 0
+    np.testing.assert_allclose(results_of(capfd.readouterr().out), scores, atol=2e-2)
+    assert_same_variables(tmp_path / "two", variables(tmp_path / "one"))
+    directory = labelled(tmp_path / "set")
+    path = sorted(directory.glob("test-*"))[0]
+    path.write_bytes(bytes(path.stat().st_size))
+    assert run(**given | {"dataset": directory}, model_dir=tmp_path / "damaged") == 2
     line = rf"error: {re.escape(str(path))} cannot be read from byte \d+: it is missing"  # whichever worker came first
     assert re.search(line, capfd.readouterr().err)
 
@@ -360,7 +367,7 @@ def test_cosine_decay():
 def test_predictions_come_in_the_order_of_the_set(options, universes, tmp_path):
     given = dict(options["cosmoflow_small"], model_dir=str(tmp_path), dataset=str(universes), devices=TWO.split(","))
     with contextlib.ExitStack() as stack:
-        found = training.prepare(Config(**given), stack)
+        found = prepare(Config(**given), stack)
         found.estimator.train(found.train_input, max_steps=1)
         told = list(found.estimator.predict(found.test_input))
     assert [one["targets"].shape for one in told] == [(3,)] * 4  # the last fills up the batch

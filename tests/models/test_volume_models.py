@@ -1,17 +1,20 @@
 """CosmoFlow and 3D U-Net: layers and parameters as in the paper, and the same results on every spatial layout."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
-from oracle import MODEL_TOLERANCE_FLOAT32, check, mesh_impl_of
+from oracle import MODEL_TOLERANCE_FLOAT32, ONCE, check, mesh_impl_of
+from tiers import parametrize
 
 import mtf_hetero
 import mtf_hetero.layers
-from layouts import LAYOUTS
-from models import cosmoflow, network, unet3d
-from models.tasks import Regression, Segmentation
 from mtf_hetero import Layout, memory, mtf, tf
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models import cosmoflow, unet3d
+from mtf_hetero.models.train import program as network
+from mtf_hetero.models.train.tasks import Regression, Segmentation
 
 NAMES = ("batch", "depth", "height", "width", "channels")
 EIGHT = [2, 3, 1, 2, 2, 3, 1, 2]
@@ -170,21 +173,25 @@ MESHES = {
 }
 
 
-@pytest.mark.parametrize(("mesh", "batch_norm"), [*((mesh, True) for mesh in MESHES), ("three", False)])
+@parametrize(
+    ("mesh", "batch_norm"),
+    [*((mesh, True) for mesh in MESHES), ("three", False)],
+    first=[("two", True), ("three", False), ("batch and depth", True)],
+)
 def test_cosmoflow_is_the_same_on_every_mesh(mesh, batch_norm):
     program = cosmoflow_program(16, batch_norm=batch_norm)
     layout = spatial(program, *MESHES[mesh])
     assert {"conv1/depth", "conv2/depth"} <= dict(layout.rules).keys()
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@parametrize("mesh", MESHES, first=["two", "depth and height"])
 def test_unet_is_the_same_on_every_mesh(mesh):
     sizes = (16, 4, 4) if mesh == "eight" else (12, 12, 4)
     program = unet_program(sizes, **(DEEP_UNET if mesh == "three" else {}))
     layout = spatial(program, *MESHES[mesh])
     assert {"bottom/conv1/depth", "up1/depth", "transpose1/depth", "depth"} <= dict(layout.rules).keys()
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 def test_groups_of_examples_with_moments_of_their_own():
@@ -199,7 +206,7 @@ def test_groups_of_examples_with_moments_of_their_own():
 
     layout = spatial(program, "batch:3;depth:2", {"batch": [1, 1, 1]})
     assert dict(layout.rules)["groups"] == "batch"
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 class Randoms(Zeros):
@@ -237,15 +244,16 @@ def losses(program, layout, steps=10):
         return found, after
 
 
-@pytest.mark.parametrize(
-    ("program", "mesh"),
-    [
-        (cosmoflow_program(16, batch_norm=True), "three"),
-        (cosmoflow_program(16, batch_norm=True), "batch and depth"),
-        pytest.param(unet_program((12, 6, 4)), "depth and height", marks=pytest.mark.slow),
-    ],
-)
-def test_ten_training_steps_are_those_of_one_device(program, mesh):
+TRAINED = {
+    "three": cosmoflow_program(16, batch_norm=True),
+    "batch and depth": cosmoflow_program(16, batch_norm=True),
+    "depth and height": unet_program((12, 6, 4)),
+}
+
+
+@parametrize("mesh", TRAINED, first=["batch and depth"])
+def test_ten_training_steps_are_those_of_one_device(mesh):
+    program = TRAINED[mesh]
     expected, whole = losses(program, Layout("x:1", ""))
     actual, slices = losses(program, spatial(program, *MESHES[mesh]))
     np.testing.assert_allclose(actual, expected, rtol=1e-4)
@@ -255,12 +263,12 @@ def test_ten_training_steps_are_those_of_one_device(program, mesh):
             np.testing.assert_allclose(part, whole[name][0], rtol=0, atol=1e-3, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("mesh", ["three", "eight"])
 def test_larger_cubes(mesh):
     filters = (2, 3, 2, 3, 2, 3, 2)
     program = cosmoflow_program(32, batch=1, batch_norm=True, filters=filters, strided=4)
-    check(program, spatial(program, *MESHES[mesh]), dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+    check(program, spatial(program, *MESHES[mesh]), dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 RECOMPUTED = {
@@ -270,8 +278,11 @@ RECOMPUTED = {
 }
 
 
-@pytest.mark.parametrize("name", RECOMPUTED)
-@pytest.mark.parametrize("mesh", ["three", pytest.param("one", marks=pytest.mark.slow)])
+@parametrize(
+    ("name", "mesh"),
+    itertools.product(RECOMPUTED, ("three", "one")),
+    first=[("cosmoflow", "three"), ("unet", "three")],
+)
 def test_stages_that_are_computed_again_change_no_step(name, mesh):
     """Losses, variables, and the averages of batch norm, which move once."""
     program, recompute = RECOMPUTED[name]
@@ -288,11 +299,11 @@ def test_stages_that_are_computed_again_change_no_step(name, mesh):
             np.testing.assert_allclose(part, other, rtol=0, atol=1e-6, err_msg=variable)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_stages_that_are_computed_again_are_the_same_on_every_mesh():
     program = unet_program((12, 8, 4), recompute=("all",), **DEEP_UNET)
     layout = spatial(program, *MESHES["depth and height"])
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32)
+    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 def peak_of(build, edge, **config):

@@ -12,8 +12,9 @@ import time
 import pytest
 from absl.testing import flagsaver
 
-from models import command_line, train
 from mtf_hetero import tf
+from mtf_hetero.models.train import __main__ as train
+from mtf_hetero.models.train import console as command_line
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CPUS = "cpu:0,cpu:1,cpu:2"

@@ -1,0 +1,151 @@
+"""How the pictures look: colours that the colour-blind can tell apart, one legend per picture, units at every axis."""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")  # no display is needed
+
+from matplotlib import patches, ticker
+from matplotlib import pyplot as plt
+
+# Okabe and Ito's palette, in the order in which we use it
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GREY = "#7F7F7F"
+_STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "grid.color": "#E5E5E5",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+}
+_TITLES: Mapping[str, str] = {
+    "vgg11": "VGG-11",
+    "vgg16": "VGG-16",
+    "vgg19": "VGG-19",
+    "vgg11_4096": "VGG-11 with a head of 4096 units",
+    "paper_cifar": "The paper's network for CIFAR-10",
+    "paper_mnist": "The paper's network for MNIST",
+    "marques": "The two-layer network of Marques et al.",
+    "conv": "CosmoFlow's convolutions",
+    "cosmoflow": "CosmoFlow",
+    "unet3d": "3D U-Net",
+}
+
+Row = Mapping[str, Any]
+
+
+def title(row: Row) -> str:
+    """A row's network and, where it has one, its batch, in words."""
+    name = _TITLES.get(row["network"], str(row["network"]))
+    return f"{name}, batches of {row['batch_size']} images" if "batch_size" in row else name
+
+
+def make(rows: int, columns: int, *, width: float = 4.6, height: float = 3.2, **kwargs: Any) -> tuple[Any, Any]:
+    """A figure and its axes, a two-dimensional array.
+
+    Args:
+      rows: rows of axes.
+      columns: columns of axes.
+      width: inches of each.
+      height: inches of each.
+      **kwargs: as in matplotlib's subplots.
+    """
+    mpl.rcParams.update(_STYLE)  # for what is added to the axes later too
+    return plt.subplots(
+        rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained", **kwargs
+    )
+
+
+def save(figure: Any, path: pathlib.Path) -> None:
+    """Writes a PNG and forgets the figure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=160, metadata={"Software": None})
+    plt.close(figure)
+
+
+def legend(figure: Any, colours: Mapping[str, str] | None = None, *, ncols: int = 3) -> None:
+    """The one legend of a figure, above its axes: of these colours, or else of what its axes' artists are labelled."""
+    handles: dict[str, Any] = {name: patches.Patch(color=colour) for name, colour in (colours or {}).items()}
+    for ax in figure.axes if colours is None else ():
+        handles |= {name: handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=ncols)
+
+
+def plain_log(ax: Any, *, x: Sequence[int] = (), y: bool = True) -> None:
+    """Logarithmic axes whose ticks are plain numbers.
+
+    Args:
+      ax: the axes.
+      x: ticks of the x axis, powers of two; none: it is left as it is.
+      y: whether the y axis is logarithmic.
+    """
+    if x:
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(x, [f"{tick:,}" for tick in x])
+        ax.minorticks_off()
+    if y:
+        ax.set_yscale("log")
+        low, high = ax.get_ylim()
+        ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        ax.yaxis.set_major_formatter(
+            ticker.FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+        )
+        ax.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+
+def bars(ax: Any, lengths: Mapping[str, Any], colours: Sequence[str], label: str) -> None:
+    """Horizontal bars from top to bottom.
+
+    Args:
+      ax: the axes.
+      lengths: {name: length}, or a summary, whose minimum and maximum are drawn too.
+      colours: one per bar.
+      label: of the x axis.
+    """
+    for (name, length), colour in zip(lengths.items(), colours, strict=True):
+        options = {}
+        if isinstance(length, Mapping):
+            low, high = length["median"] - length["min"], length["max"] - length["median"]
+            options, length = {"xerr": [[low], [high]], "error_kw": {"linewidth": 0.8}}, length["median"]
+        ax.barh(name, length, color=colour, height=0.65, **options)
+    ax.yaxis.set_inverted(True)
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel(label)
+
+
+def bar_panels(
+    path: pathlib.Path,
+    groups: Mapping[str, Sequence[Row]],
+    values: Mapping[str, Callable[[Row], Any]],
+    *,
+    kind: Callable[[Row], str],
+    colours: Mapping[str, str],
+    width: float,
+) -> None:
+    """A picture with a line of panels per group and a panel per value, in which each way has a bar.
+
+    Args:
+      path: the picture.
+      groups: {title: rows}, each with a `way`.
+      values: {label of the x axis: a row's length there}.
+      kind: of a row, which decides its colour.
+      colours: {kind: colour}: the legend.
+      width: inches of a panel.
+    """
+    longest = max(map(len, groups.values()))
+    figure, axes = make(len(groups), len(values), width=width, height=0.7 + 0.24 * longest, sharey="row")
+    for line, (text, rows) in zip(axes, groups.items(), strict=True):
+        for ax, (label, value) in zip(line, values.items(), strict=True):
+            bars(ax, {row["way"]: value(row) for row in rows}, [colours[kind(row)] for row in rows], label)
+        line[0].set_title(text)
+    legend(figure, colours, ncols=min(len(colours), 2 * len(values)))
+    save(figure, path)

@@ -1,0 +1,118 @@
+"""What all cases share: settings and parts, taking turns, comparing losses, and a cluster's chief in a child."""
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+import tqdm
+
+from benchmarks.process import Child, ChildError
+from benchmarks.rows import Writer
+
+LOSS_TOLERANCE = 1e-4  # relative, of losses before and after the first step: float32, summed in another order
+_CLOSE_SECONDS = 30.0
+Way = TypeVar("Way")
+Result = TypeVar("Result")
+Part = Callable[[Writer, Any], None]  # measures, and writes rows; moves a progress bar on if it likes
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A measurement behind one table or figure. Its fields are its settings.
+
+    A case declares `parts`; one that cannot be measured part by part overrides `variants` and `measure` instead.
+
+    Args:
+      seed: of initial values, data, and the order in which things are measured.
+      toy: whether to try it out on something small, which no report shows.
+    """
+
+    seed: int = 1
+    toy: bool = False
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    unit: ClassVar[str] = "settings"  # of the progress bar
+
+    @property
+    def units(self) -> int:
+        """How far a part moves the progress bar on."""
+        return 1
+
+    def parts(self) -> Mapping[str, Part]:
+        """{variant: what measures it}."""
+        return {}
+
+    def variants(self) -> tuple[str, ...]:
+        """Names of the parts, which can be measured alone."""
+        return tuple(self.parts())
+
+    def measure(self, writer: Writer, variants: Sequence[str]) -> None:
+        """Measures these variants, and writes a row as soon as it is known."""
+        with progress(len(variants) * self.units, self.unit) as bar:
+            for number, variant in enumerate(variants, 1):
+                bar.set_description(variant)
+                self.parts()[variant](writer, bar)
+                bar.update(number * self.units - bar.n)
+
+    def make_toy(self) -> Self:
+        """The same in small, for a trial of seconds."""
+        return dataclasses.replace(self, toy=True)
+
+    def check(self) -> None:
+        """Raises ValueError for a setting that is out of range."""
+        for name, least in (("repeats", 1), ("steps", 1), ("warmup", 0), ("seed", 0)):
+            value = getattr(self, name, None)
+            if value is not None and value < least:
+                raise ValueError(f"--{name} is {value}; it must be a whole number of at least {least}")
+
+    def columns(self, **values: Any) -> dict[str, Any]:
+        """The settings that every row has; values come in place of the case's own fields."""
+        fields = {name: getattr(self, name, None) for name in ("seed", "warmup", "steps", "repeats")}
+        return {**fields, "shares": None, **values}
+
+
+def progress(total: int, unit: str) -> Any:
+    """A progress bar on the standard error, where that is a terminal."""
+    return tqdm.tqdm(total=total, unit=f" {unit}", dynamic_ncols=True, disable=None)
+
+
+def take_turns(ways: Mapping[Way, Callable[[], Result]], repeats: int, seed: int) -> dict[Way, list[Result]]:
+    """Measures every way once per repeat, in a new random order: what else the machine does hits all alike."""
+    rng = random.Random(seed)
+    results: dict[Way, list[Result]] = {way: [] for way in ways}
+    for _ in range(repeats):
+        for way in rng.sample(sorted(ways), len(ways)):  # pyright: ignore[reportArgumentType]
+            results[way].append(ways[way]())
+    return results
+
+
+def step_seconds(side: Any, name: str, steps: int, method: str = "run") -> float:
+    """Seconds per step of a way that a child, or what has its `call`, trains."""
+    return side.call(method, name=name, steps=steps)["wall_seconds"] / steps
+
+
+def loss_error(losses: Sequence[float], reference: Sequence[float]) -> float:
+    """The largest relative difference."""
+    return max(abs(a - b) / abs(b) for a, b in zip(losses, reference, strict=True))
+
+
+def compare_losses(losses: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
+    """The columns that say whether a way trains as the first one does."""
+    error = loss_error(losses, reference)
+    return {"loss_error": error} | (
+        {"failed": f"losses {losses} instead of {reference}"} if error > LOSS_TOLERANCE else {}
+    )
+
+
+@contextlib.contextmanager
+def chief(target: str, **arguments: Any) -> Iterator[Child]:
+    """A child that holds a cluster, and closes it in the end: "package.module:Class" and its arguments."""
+    with Child(target, arguments) as child:
+        try:
+            yield child
+        finally:
+            with contextlib.suppress(ChildError):
+                child.call("close", timeout_seconds=_CLOSE_SECONDS)

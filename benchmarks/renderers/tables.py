@@ -1,0 +1,72 @@
+"""Rows in groups, and Markdown tables of them that declare their columns: {header: what a row has there}."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+Row = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Row], Any]]
+Key = TypeVar("Key", bound=Hashable)
+MB, GIB = 1e6, 2**30
+
+
+def group_by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    """{key: the rows that have it}, in the order in which keys first occur."""
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def median(row: Row, column: str = "wall_seconds_per_step") -> float:
+    """The median of a column that was measured several times."""
+    return row[column]["median"]
+
+
+def number(value: float, digits: int = 3) -> str:
+    """To so many significant digits, with commas where there are more before the point."""
+    return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
+
+
+def cell(value: Any) -> str:
+    """A summary as median (minimum to maximum), a float to three digits, None as a dash; text and integers as is."""
+    if value is None:
+        return "-"
+    if isinstance(value, Mapping):
+        return f"{number(value['median'])} ({number(value['min'])} to {number(value['max'])})"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def table(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    """A table of cells; the first column is aligned to the left, the others to the right."""
+    rows = [header, ["---", *["---:"] * (len(header) - 1)], *([cell(value) for value in line] for line in lines)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def table_of(rows: Iterable[Row], columns: Columns, *, labels: int = 1) -> str:
+    """A line per row. Of a row that failed only the first columns, its labels, are shown.
+
+    Args:
+      rows: the lines.
+      columns: {header: what the cell shows of a row}.
+      labels: how many of the columns name the row.
+    """
+    values = list(columns.values())
+    lines = [
+        [
+            *(value(row) for value in values[:labels]),
+            *("-" if "failed" in row else value(row) for value in values[labels:]),
+        ]
+        for row in rows
+    ]
+    return table(list(columns), lines)
+
+
+def bullets(notes: Iterable[str]) -> str:
+    """A list; empty notes are left out."""
+    return "\n".join(f"* {note}" for note in notes if note)
+
+
+def losses_agree(rows: Iterable[Row], *, than: str = "the same") -> str:
+    """The sentence on the losses by which all ways of a setting are compared."""
+    error = max(row["loss_error"] for row in rows if "loss_error" in row)
+    return f"The losses before the first and the second step are {than} within {error:.1e} of their value."

@@ -1,0 +1,132 @@
+"""Draws the documentation's pictures: `python docs/pictures/draw.py` writes split.svg and flow.svg beside this file."""
+
+import pathlib
+
+HERE = pathlib.Path(__file__).parent
+COLOURS = {"gpu:0": "#0072B2", "gpu:1": "#009E73", "cpu:0": "#D55E00"}  # Okabe and Ito's
+INK, SOFT, WAIT = "#1F2933", "#5F6C7B", "#E4E7EB"
+SPEEDS = {"gpu:0": 70, "gpu:1": 25, "cpu:0": 5}
+SPLITS = {"even": (20, 20, 20), "shares 70, 25, 5": (42, 15, 3)}
+
+
+def text(x, y, words, *, size=14, anchor="start", colour=INK, weight="normal"):
+    """A line of text whose baseline begins, ends or has its middle at (x, y)."""
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{colour}" '
+        f'font-weight="{weight}">{words}</text>'
+    )
+
+
+def box(x, y, width, height, colour, *, stroke="none", radius=2):
+    """A filled rectangle."""
+    return (
+        f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius}" fill="{colour}" '
+        f'stroke="{stroke}"/>'
+    )
+
+
+def save(name, width, height, parts):
+    """Writes a picture on white ground."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="Helvetica, Arial, sans-serif">'
+    )
+    body = "\n".join([head, box(0, 0, width, height, "#FFFFFF", radius=0), *parts, "</svg>"])
+    (HERE / name).write_text(body + "\n", encoding="utf-8")
+
+
+def draw_split():
+    """60 filters divided evenly and by speed, and how long each device computes and waits."""
+    left, scale_filters, time_left, scale_time = 20, 5.2, 455, 95
+    parts = []
+    for number, (name, sizes) in enumerate(SPLITS.items()):
+        top = 18 + 168 * number
+        parts.append(text(left, top + 14, name, size=16, weight="bold"))
+        if not number:
+            parts.append(text(left + 60, top + 14, "60 filters of a layer", size=13, colour=SOFT))
+            parts.append(
+                text(time_left, top + 14, "time that each device computes, by its speed", size=13, colour=SOFT)
+            )
+        x, end = left, max(size / speed for size, speed in zip(sizes, SPEEDS.values(), strict=True))
+        for row, (device, speed) in enumerate(SPEEDS.items()):
+            size, y = sizes[row], top + 30 + 36 * row
+            seconds = size / speed
+            parts.append(box(x, top + 30, size * scale_filters - 2, 100, COLOURS[device]))
+            middle = x + size * scale_filters / 2 - 1
+            parts.append(text(middle, top + 86, str(size), size=15, anchor="middle", colour="#FFFFFF", weight="bold"))
+            x += size * scale_filters
+            parts.append(text(time_left - 12, y + 19, device, anchor="end"))
+            parts.append(box(time_left, y, seconds * scale_time, 28, COLOURS[device]))
+            if end - seconds > 0.01:
+                parts.append(box(time_left + seconds * scale_time + 1, y, (end - seconds) * scale_time - 1, 28, WAIT))
+                middle = time_left + (seconds + end) / 2 * scale_time
+                parts.append(text(middle, y + 19, "waits", size=13, anchor="middle", colour=SOFT))
+        parts.append(
+            f'<line x1="{time_left + end * scale_time:g}" y1="{top + 24}" x2="{time_left + end * scale_time:g}" '
+            f'y2="{top + 136}" stroke="{INK}" stroke-width="1.5"/>'
+        )
+        if number:
+            note = f"all end together: {4 / end:.1f} times as fast"
+            parts.append(text(time_left + end * scale_time + 12, top + 86, note, weight="bold"))
+    save("split.svg", 860, 340, parts)
+
+
+STEPS = (  # of the data flow: (column, row, title, lines)
+    (0, 0, "your mtf program", ("mtf.Graph of named", "dimensions; no layout")),
+    (0, 1, "speeds", ("shares that you give,", "or measured times")),
+    (1, 0, "a recipe", ("LAYOUTS[name](graph,", "mesh_shape, shares)")),
+    (2, 0, "Layout", ("which dimension, over", "which axis, what sizes")),
+    (3, 0, "Lowering", ("a rule per operation,", "for unequal slices")),
+    (4, 0, "TensorFlow graph", ("a part on each device,", "gRPC between them")),
+    (4, 1, "training", ("Estimator: steps, faults,", "summaries, traces")),
+    (3, 1, "checkpoints", ("logical tensors, for", "any other layout")),
+)
+ARROWS = (((0, 0), (1, 0)), ((0, 1), (1, 0)), ((1, 0), (2, 0)), ((2, 0), (3, 0)), ((3, 0), (4, 0)), ((4, 0), (4, 1)))
+ARROWS = (*ARROWS, ((4, 1), (3, 1)))
+WIDTH, HEIGHT, GAP = 172, 86, 34
+
+
+def draw_flow():
+    """From a program to a trained network."""
+    tip = f'<path d="M0,0 L8,4 L0,8 z" fill="{SOFT}"/>'
+    marker = f'<marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">{tip}</marker>'
+    parts = [f"<defs>{marker}</defs>"]
+
+    def corner(place):
+        return 14 + place[0] * (WIDTH + GAP), 14 + place[1] * (HEIGHT + 44)
+
+    for begin, end in ARROWS:
+        (x1, y1), (x2, y2) = corner(begin), corner(end)
+        if begin[1] == end[1]:
+            forward = x2 > x1
+            x1, x2 = (x1 + WIDTH, x2 - 2) if forward else (x1, x2 + WIDTH + 2)
+            y1 = y2 = y1 + HEIGHT / 2
+        elif begin[0] == end[0]:
+            x1 = x2 = x1 + WIDTH / 2
+            y1, y2 = y1 + HEIGHT, y2 - 2
+        else:
+            x1, y1, x2, y2 = x1 + WIDTH, y1 + HEIGHT / 2, x2 + WIDTH / 2, y2 + HEIGHT + 2
+            parts.append(
+                f'<path d="M{x1:g},{y1:g} L{x2:g},{y1:g} L{x2:g},{y2:g}" fill="none" stroke="{SOFT}" '
+                'stroke-width="1.6" marker-end="url(#tip)"/>'
+            )
+            continue
+        parts.append(
+            f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{SOFT}" stroke-width="1.6" '
+            'marker-end="url(#tip)"/>'
+        )
+    for column, row, title, lines in STEPS:
+        x, y = corner((column, row))
+        ours = title in ("a recipe", "Layout", "Lowering")
+        parts.append(
+            box(x, y, WIDTH, HEIGHT, "#E6F1F8" if ours else "#F5F7FA", stroke="#0072B2" if ours else "#C5CCD3")
+        )
+        parts.append(text(x + WIDTH / 2, y + 27, title, size=15, anchor="middle", weight="bold"))
+        for number, line in enumerate(lines):
+            parts.append(text(x + WIDTH / 2, y + 49 + 18 * number, line, size=13, anchor="middle", colour=SOFT))
+    save("flow.svg", 5 * WIDTH + 4 * GAP + 28, 2 * HEIGHT + 44 + 28, parts)
+
+
+if __name__ == "__main__":
+    draw_split()
+    draw_flow()

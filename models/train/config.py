@@ -1,0 +1,270 @@
+"""What the training binary is told, as one value. No TensorFlow here, so that a wrong value is reported at once."""
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
+SCHEDULES = ("constant", "cosine", "linear")
+WIRE_DTYPES = ("bfloat16", "float16")
+AUTO = "auto"
+HYBRID = "hybrid"
+_DEVICE = re.compile(r"(?:worker:(\d+))?/?(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
+_MAX_CPU_DEVICES = 128
+
+
+def _flag(default: Any, help_text: str, parse: Callable[[Any], Any] | None = None) -> Any:
+    """A field that is a flag too: its default, what --help says of it, and what makes the field of the flag's value."""
+    return dataclasses.field(default=default, metadata={"help": help_text, "parse": parse})
+
+
+def _convert_to_trace_steps(texts: Sequence[str]) -> tuple[int, ...]:
+    try:
+        return tuple(int(text) for text in texts)
+    except ValueError:
+        raise ValueError(
+            f"--trace_steps is {','.join(texts)!r}; write steps, which count from 0, with commas between them"
+        ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A training run. Each field is the flag of the same name, of the type that it is annotated with.
+
+    Raises:
+      ValueError: a value that is out of range whatever the others are.
+    """
+
+    model: str = _flag(
+        "paper_mnist",
+        "The CNN: alexnet, lenet, marques, paper_cifar, paper_mnist, resnet18, 34 or 50, vgg11, 13, 16 or 19; for "
+        "volumes, cosmoflow, cosmoflow_bn (with batch norm) or cosmoflow_small, which predict the set's targets, and "
+        "unet3d or unet3d_small, which tell the class of each voxel.",
+    )
+    dataset: str = _flag(
+        "mnist5k",
+        "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10; for a model of volumes, a "
+        "directory that python -m mtf_hetero.data convert or simulate has made, at the same path on each worker.",
+    )
+    data_dir: str | None = _flag(None, "Where prepared sets are; by default ~/tensorflow_datasets.")
+    model_dir: str | None = _flag(
+        None,
+        "Directory of checkpoints and summaries; training resumes there. By default a new temporary one.",
+        lambda directory: directory or None,
+    )
+    batch_size: int = _flag(25, "Images or volumes per step.")
+    train_epochs: int = _flag(4, "How often each training image or volume is seen.")
+    augment: bool = _flag(
+        False,
+        "Training images are padded by 4 pixels, cropped and flipped at random; volumes are mirrored, and height and "
+        "width exchanged where they are equal.",
+    )
+    max_steps: int | None = _flag(None, "The step at which to stop; by default that of the last epoch.")
+    optimizer: str = _flag("adafactor", f"One of {', '.join(OPTIMIZERS)}.")
+    learning_rate: float | None = _flag(None, "By default the optimizer's own.")
+    learning_rate_schedule: str = _flag(
+        "linear", "linear or cosine: the rate falls to zero at the last step; or constant, as in the paper."
+    )
+    mesh_shape: str | None = _flag(None, "Such as rows:2;cols:2; by default all:N with the N devices.")
+    layout: str = _flag(
+        "filters",
+        "A recipe (batch, even, filters), which divides over the first mesh axis, or hybrid, over one or two axes, or "
+        "spatial, which divides depth, height and width over mesh axes in turn, and the batch over one called batch, "
+        "or rules such as conv1/filters:all;conv2/channels:all, for dimensions of the model.",
+    )
+    list_speed: str | None = _flag(
+        None,
+        "Speeds of the processors along the first mesh axis, such as 70,25,5, or along several axes, such as "
+        "rows:2,1;cols:3,1. An axis without speeds is divided evenly. auto: each device is measured on the model, and "
+        "the model is split only where that is faster than the fastest device alone.",
+    )
+    memory_limit: str | None = _flag(
+        None,
+        "Gigabytes that each device may take, such as 16,8,8, with --list_speed=auto; by default what TensorFlow "
+        "reports.",
+    )
+    measure_seconds: float | None = _flag(
+        None,
+        "Seconds after which --list_speed=auto stops repeating what it measures, by default 120; it measures "
+        "everything once, whatever that takes.",
+    )
+    dense_shares: str | None = _flag(
+        None,
+        "With --layout=hybrid: shares of the dense layers' weights over the workers of a group, such as 2,1, by their "
+        "memory for instance; by default as --list_speed.",
+    )
+    dense_rounds: bool = _flag(
+        False,
+        "With --layout=hybrid: one member's examples pass the dense layers after another's, which takes less memory.",
+    )
+    recompute: tuple[str, ...] = _flag(
+        (),
+        "With a model of volumes: stages, such as conv1,conv2 or down1,up1, that the backward pass computes once more, "
+        "so that their maps take no memory until then; or all. --dry_run shows what that saves.",
+        tuple,
+    )
+    devices: tuple[str, ...] | None = _flag(
+        None,
+        "One device per processor, the last mesh axis varying fastest: gpu:0,gpu:1,cpu:0. cpu:0,cpu:1,... are logical "
+        "devices of one CPU. With workers, worker:1/gpu:0 is a device of theirs. By default every GPU that TensorFlow "
+        "finds, then cpu:0; with workers, all devices of theirs.",
+        tuple,
+    )
+    workers: str | None = _flag(
+        None,
+        "TensorFlow workers to train on, host:port,host:port; `python -m mtf_hetero.worker` is one. By default those "
+        "that TF_CONFIG or Slurm names, if any.",
+    )
+    local_cluster: str | None = _flag(
+        None,
+        "Starts workers on this machine, each with so many cores, such as 1.0,0.5,0.25: unequal devices to try things "
+        "on.",
+    )
+    wire_dtype: str | None = _flag(
+        None,
+        f"{' or '.join(WIRE_DTYPES)}: numbers are rounded to it where they are sent between devices, which halves the "
+        "bytes and makes results depend on the layout. By default nothing is rounded.",
+    )
+    seed: int = _flag(1, "Seed of the initial values and of the order of the data.")
+    save_checkpoints_secs: int = _flag(600, "Seconds between checkpoints.")
+    trace_steps: tuple[int, ...] = _flag(
+        (),
+        "Steps of this run to trace, such as 5,50: a Chrome trace and a table of where the time goes, in "
+        "MODEL_DIR/traces.",
+        _convert_to_trace_steps,
+    )
+    dry_run: bool = _flag(
+        False, "Says how everything is divided and how much memory each device needs, and trains nothing."
+    )
+
+    def __post_init__(self) -> None:
+        self._check_positive()
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"--seed is {self.seed}; it must be a whole number from 0 to {2**31 - 1}")
+        choices = {"optimizer": OPTIMIZERS, "learning_rate_schedule": SCHEDULES, "wire_dtype": (None, *WIRE_DTYPES)}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                known = [value for value in known if value is not None]
+                raise ValueError(f"--{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
+        if any(step < 0 for step in self.trace_steps):
+            raise ValueError(f"--trace_steps is {','.join(map(str, self.trace_steps))}; steps count from 0")
+        self._check_together()
+        if self.devices is not None:
+            object.__setattr__(self, "devices", _convert_to_devices(self.devices))
+        if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
+            raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
+
+    def _check_positive(self) -> None:
+        """Raises ValueError where a number is not positive."""
+        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} is {value}; it must be a positive whole number")
+        for name in ("learning_rate", "measure_seconds"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"--{name} is {value}; it must be a positive number")
+
+    def _check_together(self) -> None:
+        """Raises ValueError where one value rules another out."""
+        if self.workers is not None and self.local_cluster is not None:
+            raise ValueError(
+                f"--workers is {self.workers!r} and --local_cluster {self.local_cluster!r}; give one of the two"
+            )
+        for name in ("memory_limit", "measure_seconds"):
+            value = getattr(self, name)
+            if value is not None and self.list_speed != AUTO:
+                raise ValueError(
+                    f"--{name} is {value!r}, which only --list_speed={AUTO} heeds; leave it out, or let the speeds be "
+                    "measured"
+                )
+        for name in ("dense_shares", "dense_rounds"):
+            if getattr(self, name) and self.layout != HYBRID:
+                raise ValueError(
+                    f"--{name} is {getattr(self, name)!r}, which only --layout={HYBRID} heeds; leave it out, or give "
+                    "that layout"
+                )
+        if self.list_speed == AUTO and self.layout == "even":
+            raise ValueError(f"--list_speed is {AUTO} and --layout even, which heeds no speed; give another layout")
+        if self.list_speed == AUTO and self.mesh_shape is not None:
+            raise ValueError(
+                f"--list_speed is {AUTO} and --mesh_shape {self.mesh_shape!r}; measured speeds divide over one axis: "
+                "leave --mesh_shape out"
+            )
+
+
+def _convert_to_devices(texts: Sequence[str]) -> tuple[str, ...]:
+    if not texts:
+        raise ValueError("--devices is empty; name one device per processor, or leave the flag out")
+    return tuple(_convert_to_device(text) for text in texts)
+
+
+def _convert_to_device(text: str) -> str:
+    """Writes a device as "cpu:0", "gpu:0" or "worker:1/gpu:0"."""
+    match = _DEVICE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"--devices names {text!r}; write cpu:N or gpu:N, with commas between them, and worker:N/gpu:N of a worker"
+        )
+    worker, kind, index = match[1], match[2].lower(), int(match[3])
+    if kind == "cpu" and index >= _MAX_CPU_DEVICES:
+        raise ValueError(f"--devices names {text!r}; logical CPU devices are cpu:0 to cpu:{_MAX_CPU_DEVICES - 1}")
+    return f"{kind}:{index}" if worker is None else f"worker:{int(worker)}/{kind}:{index}"
+
+
+def parse_list_speed(text: str, first_axis: str) -> dict[str, tuple[float, ...]]:
+    """{mesh axis: shares} from "70,25,5", which is for the first axis, or from "rows:2,1;cols:3,1".
+
+    Raises:
+      ValueError: it is not written so, or a share is not a number.
+
+    Example:
+      >>> parse_list_speed("70,25,5", "all")
+      {'all': (70.0, 25.0, 5.0)}
+    """
+    shares: dict[str, tuple[float, ...]] = {}
+    for part in text.split(";"):
+        axis, colon, numbers = part.rpartition(":")
+        axis = axis.strip() if colon else first_axis
+        if axis in shares:
+            raise ValueError(f"--list_speed is {text!r}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1")
+        shares[axis] = tuple(_convert_to_share(number, text, "list_speed") for number in numbers.split(","))
+    return shares
+
+
+def parse_shares(text: str, name: str) -> tuple[float, ...]:
+    """Numbers from "2,1,1".
+
+    Raises:
+      ValueError: one is not a number.
+    """
+    return tuple(_convert_to_share(number, text, name) for number in text.split(","))
+
+
+def parse_memory_limit(text: str, count: int) -> tuple[int, ...]:
+    """Bytes from "16,8,8", gigabytes of each of `count` devices.
+
+    Raises:
+      ValueError: it is not written so, or the number is another.
+    """
+    try:
+        limits = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        limits = ()
+    if len(limits) != count or not all(math.isfinite(limit) and limit > 0 for limit in limits):
+        raise ValueError(
+            f"--memory_limit is {text!r}; write the gigabytes of each of the {count} devices, such as 16,8,8"
+        )
+    return tuple(round(limit * 1e9) for limit in limits)
+
+
+def _convert_to_share(number: str, text: str, name: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
+        raise ValueError(
+            f"--{name} is {text!r}: {number!r} is not a number; give one per processor, as in 70,25,5"
+        ) from None

@@ -1,0 +1,89 @@
+"""The mesh of a run, the dimensions of its batch, and the layout that a recipe or the user's rules make."""
+
+from mtf_hetero import Layout, mtf
+from mtf_hetero.layout import convert_to_mesh_shape
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
+from mtf_hetero.models.train.config import AUTO, HYBRID, Config, parse_list_speed, parse_shares
+
+
+def make_mesh(config: Config, devices: tuple[str, ...]) -> Layout:
+    """A layout of the mesh and the shares, without rules."""
+    mesh_shape = convert_to_mesh_shape(config.mesh_shape or f"all:{len(devices)}")
+    if not mesh_shape:
+        raise ValueError(f"--mesh_shape is {config.mesh_shape!r}, which has no axis; write one such as all:3")
+    shares = {} if config.list_speed in (None, AUTO) else parse_list_speed(config.list_speed, mesh_shape[0][0])
+    layout = Layout(mesh_shape, (), shares)
+    if layout.size != len(devices):
+        raise ValueError(
+            f"mesh {layout.mesh_text} has {layout.size} processors, but there are {len(devices)} devices, "
+            f"{','.join(devices)}; give one device per processor with --devices, or another --mesh_shape"
+        )
+    return layout
+
+
+def divide_batch(config: Config, empty: Layout) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Sizes of the batch's dimensions, and of the parts of its last one that pass the dense layers in turn."""
+    if config.layout != HYBRID:
+        return (config.batch_size,), None
+    sizes = batch_sizes(config.batch_size, empty.mesh_shape, dict(empty.shares))
+    if not config.dense_rounds:
+        return sizes, None
+    return sizes, member_sizes(sizes, empty.mesh_shape, dict(empty.shares))
+
+
+def make_layout(config: Config, graph: mtf.Graph, empty: Layout) -> Layout:
+    """The layout that a recipe or the user's rules make for a graph."""
+    if ":" in config.layout:
+        layout = Layout(empty.mesh_shape, config.layout, empty.shares)
+    else:
+        own = {} if config.dense_shares is None else {"dense_shares": parse_shares(config.dense_shares, "dense_shares")}
+        layout = LAYOUTS[config.layout](graph, mesh_shape=empty.mesh_shape, shares=dict(empty.shares), **own)
+    axes = [axis for axis, _ in layout.mesh_shape]
+    sizes = _sizes(graph)
+    for dim, axis in layout.rules:
+        if axis not in axes:
+            raise ValueError(
+                f"--layout splits {dim!r} over axis {axis!r}, which the mesh {layout.mesh_text} does not have"
+            )
+        if dim not in sizes:
+            raise ValueError(
+                f"--layout splits {dim!r}, which is no dimension of {config.model}; it has {', '.join(sizes)}"
+            )
+    for axis, count in layout.mesh_shape:
+        if count > 1 and axis not in dict(layout.rules).values():
+            raise ValueError(
+                f"mesh axis {axis!r} is used by no rule of layout {config.layout!r}; drop it from --mesh_shape, or "
+                "give rules that split a dimension over it"
+            )
+    _check_tensors(graph, layout)
+    return layout
+
+
+def _check_tensors(graph: mtf.Graph, layout: Layout) -> None:
+    """Raises ValueError where the layout cannot hold a tensor of the graph."""
+    for shape in _shapes(graph):
+        layout.check(shape)
+        for dim in shape:
+            layout.split(dim.name, dim.size)
+
+
+def _shapes(graph: mtf.Graph) -> list[mtf.Shape]:
+    return [tensor.shape for op in graph.operations for tensor in op.outputs]
+
+
+def _sizes(graph: mtf.Graph) -> dict[str, list[int]]:
+    """{dimension: sizes with which it occurs}, in the order of the graph."""
+    sizes: dict[str, list[int]] = {}
+    for shape in _shapes(graph):
+        for dim in shape:
+            found = sizes.setdefault(dim.name, [])
+            if dim.size not in found:
+                found.append(dim.size)
+    return sizes
+
+
+def split_dims(graph: mtf.Graph, layout: Layout) -> tuple[tuple[str, int], ...]:
+    """The dimensions of a graph that a layout splits, as (name, size)."""
+    sizes = _sizes(graph)
+    return tuple((name, size) for name in sizes if layout.axis_of(name) is not None for size in sizes[name])

@@ -1,0 +1,188 @@
+"""From what the user asked for to a run that is known to be possible: data, devices, layout and directory."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mtf_hetero import profile, tf
+from mtf_hetero import saver as saver_lib
+from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models.registry import MODELS
+from mtf_hetero.models.train import inputs, measured, meshes
+from mtf_hetero.models.train import program as network
+from mtf_hetero.models.train.config import Config, parse_memory_limit
+from mtf_hetero.models.train.run import Run, optimizer_of, total_steps
+from mtf_hetero.models.train.tasks import Task
+
+
+def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
+    """Checks a configuration as a whole and lays the model out, without training anything.
+
+    The model is built and lowered once in a graph that is thrown away.
+
+    Args:
+      config: what the user asked for.
+      stack: what a run needs until its end is entered here: the lock of its directory, workers of a local cluster.
+
+    Raises:
+      ValueError: parts of it that do not exist or do not fit together, a worker that does not answer, another run in
+        the directory, or checkpoints there of which none is whole.
+      NotImplementedError: a layout that splits what an operation needs whole.
+    """
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    if config.model not in MODELS:
+        raise ValueError(f"--model is {config.model!r}; it must be one of {', '.join(MODELS)}")
+    if ":" not in config.layout and config.layout not in LAYOUTS:
+        raise ValueError(
+            f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, or rules such as conv1/filters:all"
+        )
+    model = MODELS[config.model]
+    for name, wanted, known in (
+        ("recompute", config.recompute, model.recomputes),
+        ("dense_rounds", config.dense_rounds, not model.takes_volumes),
+    ):
+        if wanted and not known:
+            raise ValueError(f"--{name} is given, which --model={config.model} does not know; leave it out")
+    dataset = inputs.load(config, model)
+    task = model.task.of(dataset)
+    cluster, notes = _cluster(config, stack)
+    if config.memory_limit is not None:
+        parse_memory_limit(config.memory_limit, len(cluster.devices))
+    empty = meshes.make_mesh(config, cluster.devices)
+    batch, rounds = meshes.divide_batch(config, empty)
+    build = _builder(config, task, rounds)
+    with tf.Graph().as_default():
+        built = _build(config, dataset, task, batch, build)
+        layout = meshes.make_layout(config, built.graph, empty)
+        network.lower(built, layout, cluster.devices)
+    model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
+    if model_dir:
+        stack.enter_context(saver_lib.run_lock(model_dir))
+    if config.model_dir is not None:
+        _check_checkpoint(config.model_dir, {v.name: v.shape.to_integer_list for v in built.graph.all_variables})
+    return Run(
+        config=config,
+        model=model,
+        dataset=dataset,
+        task=task,
+        layout=layout,
+        cluster=cluster,
+        devices=cluster.devices,
+        model_dir=model_dir,
+        batch=batch,
+        build=build,
+        parameters=sum(v.size for v in built.graph.trainable_variables),
+        split_dims=meshes.split_dims(built.graph, layout),
+        notes=notes,
+    )
+
+
+def measure(run: Run) -> Run:
+    """The same run, laid out by the speeds that its devices are measured to have. It shows how it gets on.
+
+    Raises:
+      ValueError: the step fits on no set of the devices.
+      NotImplementedError: an operation that cannot be measured by itself.
+    """
+    config, limits = run.config, None
+    if config.memory_limit is not None:
+        parsed = parse_memory_limit(config.memory_limit, len(run.devices))
+        limits = dict(zip(run.devices, parsed, strict=True))
+    seconds = config.measure_seconds
+    choice = measured.choose(
+        lambda: _build(config, run.dataset, run.task, run.batch, run.build).graph,
+        run.layout,
+        run.cluster,
+        memory_limits=limits,
+        effort=None if seconds is None else profile.Effort(budget_seconds=seconds),
+        keep=config.local_cluster is None,  # the next one's workers have other addresses, or other speeds
+        progress=True,
+    )
+    return dataclasses.replace(
+        run,
+        layout=choice.layout,
+        cluster=dataclasses.replace(run.cluster, devices=choice.devices),
+        devices=choice.devices,
+        split_dims=run.split_dims if choice.layout.size > 1 else (),
+        notes=(*run.notes, *choice.lines),
+    )
+
+
+def _builder(config: Config, task: Task, rounds: tuple[int, ...] | None) -> Callable[..., Any]:
+    """The model's builder with all of its configuration."""
+    changes = dict(task.config)
+    if rounds is not None:
+        changes["dense_rounds"] = rounds
+    if config.recompute:
+        changes["recompute"] = config.recompute
+    return functools.partial(MODELS[config.model].build, **changes)
+
+
+def _build(
+    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., Any]
+) -> network.Built:
+    """The training step, on no images, in the default graph."""
+    tf.train.create_global_step()
+    image, label = inputs.blank(dataset, config.batch_size)
+    return network.build_training(
+        image,
+        label,
+        build=build,
+        optimizer=optimizer_of(config, total_steps(config, dataset)),
+        task=task,
+        batch=batch,
+    )
+
+
+def _cluster(config: Config, stack: contextlib.ExitStack) -> tuple[Cluster, tuple[str, ...]]:
+    """Where the run takes place, and what the user should know of it."""
+    devices, notes = config.devices, []
+    if config.local_cluster is not None:
+        local = LocalCluster(config.local_cluster, report=notes.append)
+        try:
+            cluster = stack.enter_context(local)
+        except RuntimeError as error:
+            raise ValueError(f"--local_cluster is {config.local_cluster!r}: {error}") from error
+        notes += local.describe()
+        if devices is not None:
+            cluster = Cluster.from_workers(cluster.workers, devices, timeout_seconds=60.0)
+    elif config.workers is not None:
+        cluster = Cluster.from_workers(config.workers, devices)
+    else:
+        cluster = Cluster.from_environment(devices) or Cluster.local(devices)
+    if not config.dry_run:
+        stack.enter_context(WorkerClaim(cluster.workers_in_use))
+    if cluster.workers and not config.local_cluster:
+        notes.append(cluster.describe())
+    return cluster, tuple(notes)
+
+
+def _check_checkpoint(model_dir: str, shapes: Mapping[str, list[int]]) -> None:
+    path = saver_lib.find(model_dir).path
+    if path is None:
+        return
+    saved = dict(tf.train.list_variables(path))
+    for name, shape in shapes.items():
+        if saved.get(name) != shape:
+            has = f"shape {saved[name]}" if name in saved else "no such variable"
+            raise ValueError(
+                f"--model_dir holds {path}, which this model, data set and optimizer cannot resume: variable {name!r} "
+                f"has shape {shape} here and {has} there; choose another directory"
+            )
+
+
+def _make_model_dir(model_dir: str | None) -> str:
+    if model_dir is None:
+        return tempfile.mkdtemp(prefix="mtf_hetero_")
+    try:
+        os.makedirs(model_dir, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--model_dir is {model_dir!r}, which cannot be made: {error.strerror}") from error
+    if not os.access(model_dir, os.W_OK):
+        raise ValueError(f"--model_dir is {model_dir!r}, which cannot be written to; choose another directory")
+    return model_dir

@@ -1,0 +1,247 @@
+"""A training run: checked and laid out by `prepare`, then carried out by `Run.train`."""
+
+import dataclasses
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mtf_hetero import Layout, data, memory, tf
+from mtf_hetero import saver as saver_lib
+from mtf_hetero._support import tables
+from mtf_hetero.cluster import Cluster, shorten
+from mtf_hetero.estimator import Estimator, RunConfig
+from mtf_hetero.estimator.hooks import ProgressHook
+from mtf_hetero.models.registry import Model
+from mtf_hetero.models.train import console as command_line
+from mtf_hetero.models.train import inputs
+from mtf_hetero.models.train import program as network
+from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.tasks import Task
+from mtf_hetero.trace import TraceHook
+
+LOST = 1
+_SUMMARY_STEPS = 50
+_LOG_STEPS = 10
+
+
+class _ThroughputHook(tf.train.SessionRunHook):
+    """Counts steps and seconds from the end of the first step on, which is slow for reasons of its own.
+
+    Log lines begin with the session: before that, mtf logs every variable and every counter of the lowering. A terminal
+    shows the ProgressHook's bar instead.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._begin = self._end = self._first = 0.0
+
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        if not sys.stderr.isatty():
+            tf.logging.set_verbosity(tf.logging.INFO)
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> None:
+        self._begin = self._begin or time.monotonic()
+
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
+        self._end = time.monotonic()
+        self._first = self._first or self._end
+        self.steps += 1
+
+    @property
+    def steps_per_second(self) -> float:
+        """Of all steps but the first, where there are others."""
+        if self.steps > 1:
+            return (self.steps - 1) / (self._end - self._first)
+        return self.steps / max(self._end - self._begin, 1e-9)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """A training run that is known to be possible.
+
+    Args:
+      config: what the user asked for.
+      model: the model.
+      dataset: the data.
+      task: what the model is to predict of them.
+      layout: how the tensors lie on the mesh.
+      cluster: where it takes place.
+      devices: one per processor.
+      model_dir: directory of checkpoints and summaries.
+      batch: sizes of the dimensions of the batch.
+      build: from an mtf.Tensor of images, and `training`, to outputs.
+      parameters: number of trainable parameters.
+      split_dims: the dimensions of the graph that the layout splits, as (name, size).
+      notes: lines for the user, about the workers and about the speeds that were measured.
+    """
+
+    config: Config
+    model: Model
+    dataset: inputs.Dataset
+    task: Task
+    layout: Layout
+    cluster: Cluster
+    devices: tuple[str, ...]
+    model_dir: str
+    batch: tuple[int, ...]
+    build: Callable[..., Any]
+    parameters: int
+    split_dims: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def total_steps(self) -> int:
+        """The global step at which training ends."""
+        return total_steps(self.config, self.dataset)
+
+    @functools.cached_property
+    def estimator(self) -> Estimator:
+        """The Estimator of this run."""
+        run_config = RunConfig(
+            tf_random_seed=self.config.seed,
+            save_checkpoints_secs=self.config.save_checkpoints_secs,
+            save_summary_steps=_SUMMARY_STEPS,
+            log_step_count_steps=None,  # the ProgressHook's business
+            session_config=self.cluster.session_config(),
+            master=self.cluster.target,
+            workers=self.cluster.workers_in_use,
+        )
+        model_fn = functools.partial(
+            network.model_fn,
+            build=self.build,
+            optimizer=optimizer_of(self.config, self.total_steps),
+            task=self.task,
+            layout=self.layout,
+            devices=self.devices,
+            batch=self.batch,
+            image_shape=self.dataset.image_shape,
+            wire_dtype=self.config.wire_dtype,
+        )
+        return Estimator(model_fn, self.model_dir, run_config)
+
+    def describe(self) -> str:
+        """The model, the data, the mesh, and how each split dimension is divided."""
+        lines = [
+            f"{self.config.model}: {self.parameters:,} parameters",
+            ", ".join(filter(None, (inputs.describe(self.dataset), self.task.describe()))),
+            *map(shorten, self.notes),
+            shorten(f"mesh {self.layout.mesh_text} on {', '.join(self.devices)}"),
+        ]
+        rows = []
+        for name, size in self.split_dims:
+            sizes = ", ".join(str(part) for part in self.layout.split(name, size))
+            rows.append((name, f"{size:6} over {self.layout.axis_name_of(name)}: {sizes}"))
+        return "\n".join([*lines, *tables.lines(rows, "<<", indent="  ")])
+
+    def describe_memory(self) -> str:
+        """What each device holds at the moment of a step when it holds most, by the lowered graph."""
+        with tf.Graph().as_default():
+            tf.train.create_global_step()
+            batches = self.train_input()
+            if not isinstance(batches, tuple):
+                batches = tf.data.make_initializable_iterator(batches).get_next()
+            features, labels = batches
+            built = network.build_training(
+                features["image"],
+                labels,
+                build=self.build,
+                optimizer=optimizer_of(self.config, self.total_steps),
+                task=self.task,
+                batch=self.batch,
+                image_shape=self.dataset.image_shape,
+            )
+            lowering = network.lower(built, self.layout, self.devices, self.config.wire_dtype)
+            fetches = [lowering.export_to_tf_tensor(built.loss)]
+            fetches += [lowering.lowered_operation(op) for op in built.updates]
+            estimates = memory.estimate(lowering, fetches)
+        return memory.table({shorten(device): estimates[device] for device in dict.fromkeys(self.devices)})
+
+    def how_to_resume(self) -> str:
+        """Where the newest whole checkpoint is, and how to go on from it."""
+        try:
+            path = self.estimator.latest_checkpoint()
+        except ValueError as error:
+            return str(error)
+        if path is None:
+            return "nothing was saved"
+        return f"the checkpoint is {path}; to resume, run the same command with --model_dir={self.model_dir}"
+
+    def train(self) -> int:
+        """Trains, tests, and says how it went; returns the exit code."""
+        print(self.describe(), flush=True)
+        tf.logging.set_verbosity(tf.logging.WARN)
+        try:
+            with data.unreadable_as_value_error():
+                self._train_and_test()
+        except tf.train.NanLossDuringTrainingError:
+            print(
+                f"error: the loss is not a number any more; lower --learning_rate; {self.how_to_resume()}",
+                file=sys.stderr,
+            )
+            return LOST
+        except saver_lib.WriteError as error:
+            command_line.say(f"{error}; {self.how_to_resume()}")
+            return LOST
+        except data.UnreadableError as error:
+            command_line.say(f"{error}; {self.how_to_resume()}")
+            return command_line.WRONG_USAGE
+        return 0
+
+    def _train_and_test(self) -> None:
+        throughput, unit = _ThroughputHook(), inputs.unit(self.dataset)
+        self.estimator.train(
+            self.train_input,
+            hooks=[
+                ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS, unit=unit),
+                throughput,
+                TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps, self.devices),
+            ],
+            max_steps=self.total_steps,
+        )
+        # A worker that is lost during the test is named by a warning
+        tf.logging.set_verbosity(tf.logging.WARN if self.cluster.workers else tf.logging.ERROR)
+        if self.dataset.test_size:
+            results = self.test()
+            print(self.task.report(results, f"{self.dataset.test_size:,} {unit}"))
+        else:
+            print(f"not tested: there are no test {unit}")
+        if throughput.steps:
+            print(f"{unit} per second: {throughput.steps_per_second * self.config.batch_size:.1f}")
+        else:
+            step = self.estimator.get_variable_value(tf.GraphKeys.GLOBAL_STEP)
+            print(f"{unit} per second: none, it was trained to step {step} before")
+        print(f"checkpoint: {self.estimator.latest_checkpoint()}")
+
+    def train_input(self) -> Any:
+        """Training batches; where they can be read in slices, each processor's own."""
+        return inputs.for_training(self.dataset, self.config, self.layout, self.batch, self.devices)
+
+    def test_input(self) -> Any:
+        """Test batches, the same."""
+        return inputs.for_test(self.dataset, self.config.batch_size, self.layout, self.batch, self.devices)
+
+    def test(self, batches: int | None = None) -> dict[str, Any]:
+        """The metrics of the last checkpoint.
+
+        Args:
+          batches: how many, from the first on; None: the whole test set.
+        """
+        whole = -(-self.dataset.test_size // self.config.batch_size)
+        return self.estimator.evaluate(self.test_input, steps=whole if batches is None else min(batches, whole))
+
+
+def total_steps(config: Config, dataset: inputs.Dataset) -> int:
+    """The global step at which training ends."""
+    steps = config.train_epochs * dataset.train_size // config.batch_size
+    return steps if config.max_steps is None else min(steps, config.max_steps)
+
+
+def optimizer_of(config: Config, steps: int) -> network.Optimizer:
+    """The optimizer that the user asked for, of a training of so many steps."""
+    schedule = config.learning_rate_schedule
+    if schedule == "constant":
+        return network.Optimizer(config.optimizer, config.learning_rate)
+    return network.Optimizer(config.optimizer, config.learning_rate, steps, schedule)

@@ -1,0 +1,261 @@
+"""What a network predicts for each example, its loss, and how the test is reported.
+
+A task works on mtf.Tensors, so that outputs that a layout has split stay split: what leaves the mesh in a test is a few
+sums of each batch. An example that only fills up a batch has the weight 0.
+"""
+
+import abc
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from mtf_hetero import data, mtf, tf
+
+EXAMPLES, LOSS = "examples", "loss"  # the sums that each task has
+
+
+class Task(abc.ABC):
+    """What a network is trained to predict."""
+
+    @classmethod
+    @abc.abstractmethod
+    def of(cls, dataset: Any) -> Self:
+        """The task that a data set poses.
+
+        Raises:
+          ValueError: it poses none of this kind.
+        """
+
+    @property
+    @abc.abstractmethod
+    def config(self) -> dict[str, Any]:
+        """What a network's configuration takes from the data set."""
+
+    @abc.abstractmethod
+    def label_names(self, spatial: Sequence[str]) -> tuple[str, ...]:
+        """Names of the dimensions of an example's label.
+
+        Args:
+          spatial: of the dimensions of an image or volume but the channels.
+        """
+
+    @abc.abstractmethod
+    def losses(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
+        """How wrong the outputs are: of each label, or of each number of it.
+
+        Args:
+          outputs: mtf.Tensor of the network.
+          labels: mtf.Tensor [*batch, *label_names].
+        """
+
+    @abc.abstractmethod
+    def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
+        """Sums over a batch, from which `metrics` are worked out: mtf.Tensors of few numbers.
+
+        EXAMPLES is the sum of the weights, and LOSS that of the losses of the examples.
+
+        Args:
+          outputs: mtf.Tensor of the network.
+          labels: mtf.Tensor [*batch, *label_names].
+          weights: mtf.Tensor [*batch], 1 or 0.
+        """
+
+    @abc.abstractmethod
+    def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        """Scalars that say how good the network is, from the sums over all batches, tf.Tensors."""
+
+    @abc.abstractmethod
+    def predictions(self, outputs: tf.Tensor) -> dict[str, Any]:
+        """What the network predicts for each example.
+
+        Args:
+          outputs: tf.Tensor [examples, ...].
+        """
+
+    @abc.abstractmethod
+    def report(self, metrics: Mapping[str, float], tested: str) -> str:
+        """Lines for the user.
+
+        Args:
+          metrics: the values of `metrics`.
+          tested: what was tested: "100 volumes".
+        """
+
+    def describe(self) -> str:
+        """What is predicted, for the line about the data; or nothing."""
+        return ""
+
+
+def _total(x: mtf.Tensor, kept: Sequence[mtf.Dimension] = ()) -> mtf.Tensor:
+    """The sum over all dimensions but some, one after another, so that no float32 counts beyond its digits."""
+    for dim in reversed(x.shape.dims):
+        if dim not in kept:
+            x = mtf.reduce_sum(x, reduced_dim=dim)
+    return x
+
+
+@dataclasses.dataclass(frozen=True)
+class _Classes(Task):
+    """A class of each label: the mean softmax cross entropy is the loss.
+
+    Args:
+      classes: number of classes.
+    """
+
+    classes: int
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"classes": self.classes}
+
+    def losses(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
+        classes = outputs.shape.dims[-1]
+        targets = mtf.one_hot(labels, classes, dtype=outputs.dtype)
+        return mtf.layers.softmax_cross_entropy_with_logits(outputs, targets, classes)
+
+    def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
+        found = mtf.argmax(outputs, outputs.shape.dims[-1])
+        right = mtf.cast(mtf.equal(found, labels), outputs.dtype)
+        return {
+            EXAMPLES: _total(weights),
+            LOSS: _total(self.losses(outputs, labels) * weights) * (weights.shape.size / labels.shape.size),
+            "labels": _total(weights) * (labels.shape.size / weights.shape.size),
+            "right": _total(right * weights),
+        }
+
+    def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        return {"accuracy": sums["right"] / sums["labels"]}
+
+    def predictions(self, outputs: tf.Tensor) -> dict[str, Any]:
+        return {"class": tf.argmax(outputs, axis=-1), "probabilities": tf.nn.softmax(outputs)}
+
+
+class Classification(_Classes):
+    """A class of each image."""
+
+    @classmethod
+    def of(cls, dataset: data.Dataset) -> Self:
+        return cls(dataset.classes)
+
+    def label_names(self, spatial: Sequence[str]) -> tuple[str, ...]:
+        return ()
+
+    def report(self, metrics: Mapping[str, float], tested: str) -> str:
+        return f"test accuracy: {metrics['accuracy']:.4f} of {tested}"
+
+
+class Segmentation(_Classes):
+    """A class of each voxel; class 0 is what surrounds the others."""
+
+    @classmethod
+    def of(cls, dataset: data.Volumes) -> Self:
+        if not dataset.classes:
+            raise ValueError(
+                f"{dataset.directory} has targets, {', '.join(dataset.targets)}, and no labels of voxels to segment; "
+                "give a set with labels, or a model for regression, such as cosmoflow"
+            )
+        return cls(dataset.classes)
+
+    def label_names(self, spatial: Sequence[str]) -> tuple[str, ...]:
+        return tuple(spatial)
+
+    def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
+        classes = outputs.shape.dims[-1]
+        found = mtf.one_hot(mtf.argmax(outputs, classes), classes, dtype=outputs.dtype)
+        true = mtf.one_hot(labels, classes, dtype=outputs.dtype) * weights
+        count = functools.partial(_total, kept=[classes])
+        counts = {"both": count(found * true), "found": count(found * weights), "true": count(true)}
+        return {**super().sums(outputs, labels, weights), **counts}
+
+    def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        """Accuracy; Dice of each class (twice what is in both, by the sum of the two), and the mean but for class 0.
+
+        The Dice of a class that is neither found nor there is no number, and not in the mean.
+        """
+        either = sums["found"] + sums["true"]
+        dice = tf.math.divide_no_nan(2.0 * sums["both"], either)
+        there = tf.cast(either > 0, dice.dtype)
+        found = super().metrics(sums)
+        found["dice"] = tf.reduce_sum((dice * there)[1:]) / tf.reduce_sum(there[1:])
+        each = tf.where_v2(either > 0, dice, math.nan)
+        return found | {f"dice/{number}": each[number] for number in range(self.classes)}
+
+    def describe(self) -> str:
+        return f"{self.classes} classes of voxels"
+
+    def report(self, metrics: Mapping[str, float], tested: str) -> str:
+        each = ", ".join(f"{number}: {metrics[f'dice/{number}']:.4f}" for number in range(self.classes))
+        return (
+            f"test accuracy: {metrics['accuracy']:.4f} of the voxels of {tested}\n"
+            f"test Dice: {metrics['dice']:.4f}, the mean of all classes but 0; of each class, {each}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression(Task):
+    """Numbers that belong to each example: the mean squared error of the normalised ones is the loss.
+
+    Args:
+      targets: their names.
+      mean: of each, in its own unit.
+      deviation: the standard deviation of each.
+    """
+
+    targets: tuple[str, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def of(cls, dataset: data.Volumes) -> Self:
+        if not dataset.targets:
+            raise ValueError(
+                f"{dataset.directory} has labels of voxels and no targets to predict; give a set with targets, or a "
+                "model for segmentation, such as unet3d"
+            )
+        return cls(dataset.targets, dataset.manifest.target_mean, dataset.manifest.target_deviation)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"outputs": len(self.targets)}
+
+    def label_names(self, spatial: Sequence[str]) -> tuple[str, ...]:
+        return ("targets",)
+
+    def losses(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
+        return mtf.square(outputs - mtf.reshape(labels, outputs.shape))
+
+    def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
+        each = outputs.shape.dims[-1]
+        labels, losses = mtf.reshape(labels, outputs.shape), self.losses(outputs, labels) * weights
+        values = {
+            "squared_error": losses,
+            "absolute_error": mtf.abs(outputs - labels) * weights,
+            "label": labels * weights,
+            "squared_label": mtf.square(labels) * weights,
+        }
+        sums = {name: _total(value, kept=[each]) for name, value in values.items()}
+        return {EXAMPLES: _total(weights), LOSS: _total(losses) * (1.0 / each.size), **sums}
+
+    def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        """Of each target the mean absolute error, in its own unit, and R2: 1 less the share of the variance left."""
+        count = sums[EXAMPLES]
+        error = sums["absolute_error"] / count * self.deviation
+        variance = sums["squared_label"] - tf.square(sums["label"]) / count
+        r2 = tf.where_v2(count > 1, 1.0 - sums["squared_error"] / variance, math.nan)
+        found = {f"mean_absolute_error/{name}": error[i] for i, name in enumerate(self.targets)}
+        return found | {f"r2/{name}": r2[i] for i, name in enumerate(self.targets)}
+
+    def predictions(self, outputs: tf.Tensor) -> dict[str, Any]:
+        return {"targets": outputs * self.deviation + self.mean}
+
+    def describe(self) -> str:
+        return f"targets {', '.join(self.targets)}"
+
+    def report(self, metrics: Mapping[str, float], tested: str) -> str:
+        each = [
+            f"{name} {metrics[f'mean_absolute_error/{name}']:.4g} (R2 {metrics[f'r2/{name}']:.3f})"
+            for name in self.targets
+        ]
+        return f"mean absolute error of {tested}: {', '.join(each)}"

@@ -1,0 +1,46 @@
+"""The programs of mtf_hetero under one name: `mtf-hetero COMMAND`, or `python -m mtf_hetero COMMAND`.
+
+A command is imported when it is asked for; each reads its flags before TensorFlow is loaded.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import mtf_hetero
+from mtf_hetero._support import command_line
+
+_COMMANDS = {  # command -> the module whose `run` it is, and what the help says of it
+    "train": ("mtf_hetero.models.train.__main__", "train a CNN on devices of unequal speed"),
+    "profile": ("mtf_hetero.profile.__main__", "measure how fast each device is on the layers of a graph"),
+    "worker": ("mtf_hetero.worker", "offer the devices of this machine to training runs elsewhere"),
+    "data": ("mtf_hetero.data.__main__", "prepare, convert, simulate or list data sets"),
+}
+
+
+def _parser(program: str) -> command_line.Parser:
+    parser = command_line.Parser(
+        prog=program,
+        description="Mesh-TensorFlow with uneven mesh layouts.",
+        epilog=f"{program} COMMAND --help tells the flags of a command.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=mtf_hetero.__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
+    for name, (_, help_text) in _COMMANDS.items():
+        commands.add_parser(name, help=help_text)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, program: str = "mtf-hetero") -> None:
+    """Becomes the program that the command line names."""
+    command_line.open_standard_streams()
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if not arguments or arguments[0] not in _COMMANDS:
+        _parser(program).parse_args(arguments)  # says what is wrong, or --help, and exits
+    command = arguments.pop(0)
+    importlib.import_module(_COMMANDS[command][0]).run(arguments, f"{program} {command}")
+
+
+if __name__ == "__main__":
+    main(program="python -m mtf_hetero")

@@ -1,0 +1,82 @@
+"""What the package's programs have in common: a mistake of the user's is one line, and exit code 2."""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+WRONG_USAGE = 2
+_PACKAGE = pathlib.Path(__file__).parents[1]
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a mistake in one line, where argparse would print its usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(WRONG_USAGE, f"error: {' '.join(message.split())}; see {self.prog} --help\n")
+
+
+def say(error: object) -> None:
+    """Prints an error on one line."""
+    sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+
+
+def open_standard_streams() -> None:
+    """Opens those of the three standard streams that are closed, as by `2>&-`, on nothing. Call it first.
+
+    Python has None in their places, and the next file that is opened gets their numbers.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - for good
+
+
+@contextlib.contextmanager
+def stderr_held_back() -> Iterator[None]:
+    """Sends file descriptor 2 to a temporary file; after an error that is none of the user's, shows what came.
+
+    TensorFlow's native code, which no Python setting reaches, writes several lines about the CPU and about missing GPU
+    drivers while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; later that holds back what is no error.
+    ValueError, NotImplementedError, KeyboardInterrupt and SystemExit are the caller's to report. What the package
+    itself warns of is shown at the end, a line each.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as held_back:
+        stderr = os.dup(2)
+        os.dup2(held_back.fileno(), 2)
+        show, show_warning, own_warnings = False, warnings.showwarning, []
+
+        def sort(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+            if pathlib.Path(filename).is_relative_to(_PACKAGE):
+                own_warnings.append(message)
+            else:
+                show_warning(message, category, filename, *rest)
+
+        warnings.showwarning = sort
+        try:
+            yield
+        except (ValueError, NotImplementedError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:
+            show = True
+            raise
+        finally:
+            warnings.showwarning = show_warning
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            if show:
+                held_back.seek(0)
+                sys.stderr.write(held_back.read().decode(errors="replace"))
+            for message in own_warnings:
+                sys.stderr.write(f"warning: {message}\n")

@@ -1,0 +1,61 @@
+"""What an operation of a graph needs, of TensorFlow's graphs and of mtf's, in one place."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from mtf_hetero._compat import mtf, tf
+
+_T = TypeVar("_T")
+
+
+def reachable(starts: Iterable[_T], before: Callable[[_T], Iterable[_T]]) -> set[_T]:
+    """The starts, and all that `before` leads to from them.
+
+    Example:
+      >>> sorted(reachable([12], lambda n: [n // 2, n // 3] if n else []))
+      [0, 1, 2, 3, 4, 6, 12]
+    """
+    left = list(starts)
+    seen = set(left)
+    while left:
+        new = set(before(left.pop())) - seen
+        seen |= new
+        left.extend(new)
+    return seen
+
+
+def ancestors(operations: Iterable[tf.Operation], fed: Iterable[tf.Tensor] = ()) -> set[tf.Operation]:
+    """Operations of TensorFlow, and all that they wait for.
+
+    Args:
+      operations: tf.Operations.
+      fed: tensors that nobody computes.
+    """
+    names = {tensor.name for tensor in fed}
+    return reachable(operations, lambda op: [x.op for x in op.inputs if x.name not in names] + list(op.control_inputs))
+
+
+def needed(fetches: Iterable[tf.Tensor | tf.Operation], fed: Iterable[tf.Tensor] = ()) -> list[tf.Operation]:
+    """The operations that a session runs for its fetches, in the order in which they were made.
+
+    Args:
+      fetches: tf.Tensors and tf.Operations of one graph.
+      fed: tensors that are fed.
+    """
+    names = {tensor.name for tensor in fed}
+    fetched = [getattr(x, "op", x) for x in fetches if x.name not in names]
+    wanted = ancestors(fetched, fed)
+    return [op for op in fetched[0].graph.get_operations() if op in wanted] if fetched else []
+
+
+def mtf_ancestors(operations: Iterable[mtf.Operation]) -> set[mtf.Operation]:
+    """Operations of mtf, and all whose outputs they are computed from."""
+    return reachable(operations, lambda op: [tensor.operation for tensor in op.inputs])
+
+
+def variable_of(tensor: mtf.Tensor) -> mtf.Variable | None:
+    """The mtf.Variable that an mtf.Tensor is, but for a cast or another function of its elements; or None."""
+    op = tensor.operation
+    while isinstance(op, mtf.SlicewiseOperation) and len(op.inputs) == 1 and op.inputs[0].shape == tensor.shape:
+        op = op.inputs[0].operation
+    return op if isinstance(op, mtf.Variable) else None

@@ -1,0 +1,81 @@
+"""What TF_CONFIG or Slurm says of this process."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster.probe import convert_to_workers
+
+SLURM_PORT = 8888  # of the first task on a node, as in TensorFlow's SlurmClusterResolver
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What TF_CONFIG or Slurm says of this process.
+
+    Args:
+      job: "chief" or "worker".
+      index: its index in that job.
+      address: "host:port" at which the others expect it.
+      workers: "host:port" of each worker.
+      source: "TF_CONFIG" or "Slurm".
+    """
+
+    job: str
+    index: int
+    address: str
+    workers: tuple[str, ...]
+    source: str
+
+
+def task_of_environment(environment: Mapping | None = None) -> Task | None:
+    """This process's task according to TF_CONFIG or else Slurm, by TensorFlow's own resolvers; None where neither says.
+
+    In a Slurm step of N tasks, task 0 is the chief and the others are workers.
+
+    Args:
+      environment: decides which of the two is asked; None: os.environ, which is what the resolvers read.
+
+    Raises:
+      ValueError: what it says is malformed.
+    """
+    environment = os.environ if environment is None else environment
+    resolvers = tf.distribute.cluster_resolver
+    try:
+        if environment.get("TF_CONFIG"):
+            source, resolver = "TF_CONFIG", resolvers.TFConfigClusterResolver()
+            job, index = resolver.task_type, resolver.task_id
+            jobs = resolver.cluster_spec().as_dict()
+        elif int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+            tasks = int(environment["SLURM_STEP_NUM_TASKS"])
+            # One imaginary GPU a task: with none, the resolver finds no task at all
+            source, resolver = (
+                "Slurm",
+                resolvers.SlurmClusterResolver(
+                    {"chief": 1, "worker": tasks - 1}, SLURM_PORT, tasks, 1, auto_set_gpu=False
+                ),
+            )
+            jobs = resolver.cluster_spec().as_dict()
+            job, index = resolver.get_task_info()
+        else:
+            return None
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        name = "TF_CONFIG" if environment.get("TF_CONFIG") else "the Slurm environment"
+        raise ValueError(f"{name} cannot be understood: {' '.join(str(error).split())}") from error
+    jobs = {("chief" if name == "master" else name): addresses for name, addresses in jobs.items()}
+    job = "chief" if job == "master" else job
+    _check_task(source, jobs, job, index)
+    return Task(str(job), int(index), jobs[job][index], convert_to_workers(jobs["worker"]), source)
+
+
+def _check_task(source: str, jobs: Mapping[str, Any], job: Any, index: Any) -> None:
+    for needed in ("chief", "worker"):
+        if not jobs.get(needed):
+            raise ValueError(
+                f"{source} has the jobs {', '.join(sorted(jobs)) or 'none'}; it needs a chief, which trains, and one "
+                "worker or more"
+            )
+    if job not in jobs or not isinstance(index, int) or not 0 <= index < len(jobs[job]):
+        raise ValueError(f"{source} says that this process is task {index!r} of job {job!r}, which its cluster lacks")

@@ -1,0 +1,273 @@
+"""The settings of an Estimator: the mode, how a run is made, what a model consists of, and what a schedule asks for.
+
+These are value objects in the shape that tf.estimator gave them. Each is checked when it is made, so that a mistake
+is reported before a graph is built.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster import Workers, convert_to_workers
+
+DEFAULT_SAVE_CHECKPOINTS_SECS = 600
+_USE_DEFAULT: Any = "default"
+# What TensorFlow's kernels accept as the name of a resource container.
+_CONTAINER = re.compile(r"([A-Za-z0-9.][A-Za-z0-9.\-/]*)?")
+
+
+class ModeKeys:
+    """What a model is built for; the same strings as in tf.estimator."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+
+
+def check_number(value: Any, name: str, *, whole: bool = True, zero: bool = False, none: bool = True) -> None:
+    """Raises ValueError, in one line, unless `value` is a positive number.
+
+    Args:
+      value: what the user gave.
+      name: how the user calls it.
+      whole: only whole numbers will do.
+      zero: zero will do too.
+      none: None will do too.
+    """
+    if value is None and none:
+        return
+    types = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, types) or not (value > 0 or (zero and value == 0)):
+        rule = f"{'zero or ' if zero else ''}a positive {'whole ' if whole else ''}number{' or None' if none else ''}"
+        raise ValueError(f"{name} is {value!r}; it must be {rule}")
+
+
+def _check_callable(value: Any, name: str) -> None:
+    if not callable(value):
+        raise ValueError(f"{name} is {value!r}; it must be a function")
+
+
+def _check_hooks(hooks: Any, name: str) -> tuple[Any, ...]:
+    hooks = tuple(hooks or ())
+    for hook in hooks:
+        if not isinstance(hook, tf.train.SessionRunHook):
+            raise ValueError(f"{name} holds {hook!r}; each must be a tf.train.SessionRunHook")
+    return hooks
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """How an Estimator runs: directories, intervals, session.
+
+    Args:
+      model_dir: directory of checkpoints and summaries.
+      tf_random_seed: seed of each graph; None: another one each time.
+      save_summary_steps: steps between summaries; None or 0: none.
+      save_checkpoints_steps: steps between checkpoints.
+      save_checkpoints_secs: seconds between checkpoints; give this or the steps. Without either, 600; where both are
+        None, only the first and the last state are saved.
+      session_config: tf.ConfigProto of each session; None: soft placement.
+      keep_checkpoint_max: number of checkpoints kept; None or 0: all.
+      keep_checkpoint_every_n_hours: hours after which one checkpoint more is kept for good.
+      log_step_count_steps: steps between log lines of loss and speed; None or 0: none.
+      master: address of the TensorFlow server, "grpc://host:port"; "" runs in this process.
+      workers: "host:port" of each worker that takes part, or {index: "host:port"} (Cluster.workers_in_use): they belong
+        to this run alone while it lasts; training waits for one that is lost, says which, and goes on from the last
+        checkpoint once it is back.
+      container: resource container that holds the variables on the servers; "" is TensorFlow's own.
+
+    Raises:
+      ValueError: a field that is out of range, or both checkpoint intervals.
+    """
+
+    model_dir: str | None = None
+    tf_random_seed: int | None = 1
+    save_summary_steps: int | None = 100
+    save_checkpoints_steps: int | None = _USE_DEFAULT
+    save_checkpoints_secs: float | None = _USE_DEFAULT
+    session_config: Any = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float = 10000
+    log_step_count_steps: int | None = 100
+    master: str = ""
+    workers: Workers = ()
+    container: str = ""
+
+    def __post_init__(self) -> None:
+        self._set_intervals()
+        if self.model_dir is not None:
+            object.__setattr__(self, "model_dir", _directory(self.model_dir))
+        if self.tf_random_seed is not None and not isinstance(self.tf_random_seed, int):
+            raise ValueError(f"tf_random_seed is {self.tf_random_seed!r}; it must be a whole number or None")
+        for name in ("save_summary_steps", "keep_checkpoint_max", "log_step_count_steps"):
+            check_number(getattr(self, name), name, zero=True)
+        check_number(self.save_checkpoints_steps, "save_checkpoints_steps")
+        check_number(self.save_checkpoints_secs, "save_checkpoints_secs", whole=False)
+        check_number(self.keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours", whole=False, none=False)
+        if self.session_config is not None and not isinstance(self.session_config, tf.ConfigProto):
+            raise ValueError(f"session_config is {self.session_config!r}; it must be a tf.ConfigProto or None")
+        if not isinstance(self.master, str):
+            raise ValueError(f"master is {self.master!r}; it must be a string such as 'grpc://host:2222' or ''")
+        if isinstance(self.workers, Mapping):
+            convert_to_workers(tuple(self.workers.values()))
+        else:
+            object.__setattr__(self, "workers", convert_to_workers(self.workers))
+        if not isinstance(self.container, str) or not _CONTAINER.fullmatch(self.container):
+            raise ValueError(
+                f"container is {self.container!r}; use letters, digits, dots, dashes and slashes, beginning with a "
+                "letter, digit or dot"
+            )
+
+    def _set_intervals(self) -> None:
+        steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
+        if steps == _USE_DEFAULT:
+            steps = None
+            if secs == _USE_DEFAULT:
+                secs = DEFAULT_SAVE_CHECKPOINTS_SECS
+        elif secs == _USE_DEFAULT:
+            secs = None
+        if steps is not None and secs is not None:
+            raise ValueError(
+                f"save_checkpoints_steps is {steps!r} and save_checkpoints_secs is {secs!r}; give one of the two"
+            )
+        object.__setattr__(self, "save_checkpoints_steps", steps)
+        object.__setattr__(self, "save_checkpoints_secs", secs)
+
+    def replace(self, **changes: Any) -> "RunConfig":
+        """A copy with some fields changed. A new checkpoint interval takes the place of the other kind.
+
+        Raises:
+          ValueError: an unknown field, or a value that is out of range.
+        """
+        known = [field.name for field in dataclasses.fields(self)]
+        for name in changes:
+            if name not in known:
+                raise ValueError(f"RunConfig has no field {name!r}; it has {', '.join(known)}")
+        intervals = ("save_checkpoints_steps", "save_checkpoints_secs")
+        if sum(changes.get(name) is not None for name in intervals) == 1:
+            changes = {**dict.fromkeys(intervals), **changes}
+        return dataclasses.replace(self, **changes)
+
+
+def _directory(value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise ValueError(f"model_dir is {value!r}; it must be the path of a directory")
+    return str(os.fspath(value))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EstimatorSpec:
+    """What a model_fn returns: the tensors and hooks of a model built for one mode.
+
+    Args:
+      mode: one of ModeKeys.
+      predictions: a tensor, or a dict of tensors, with the examples of a batch along the first dimension.
+      loss: scalar tensor; needed to train and evaluate.
+      train_op: one training step, which also adds one to the global step; needed to train.
+      eval_metric_ops: {name: (value, update operation)}, as tf.metrics gives them.
+      export_outputs: accepted for the sake of existing programs; unused.
+      training_chief_hooks: hooks of training. A tf.train.CheckpointSaverHook among the hooks takes the place of the
+        Estimator's own.
+      training_hooks: hooks of training.
+      scaffold: tf.train.Scaffold, where the model has a saver or initialisers of its own.
+      evaluation_hooks: hooks of evaluation.
+      prediction_hooks: hooks of prediction.
+
+    Raises:
+      ValueError: a part that the mode needs is absent or malformed.
+    """
+
+    mode: str
+    predictions: Any = None
+    loss: Any = None
+    train_op: Any = None
+    eval_metric_ops: Mapping[str, tuple[Any, Any]] | None = None
+    export_outputs: Any = None
+    training_chief_hooks: Any = ()
+    training_hooks: Any = ()
+    scaffold: Any = None
+    evaluation_hooks: Any = ()
+    prediction_hooks: Any = ()
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"EstimatorSpec: mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
+        needs = {ModeKeys.TRAIN: ("loss", "train_op"), ModeKeys.EVAL: ("loss",), ModeKeys.PREDICT: ("predictions",)}
+        for name in needs[self.mode]:
+            if getattr(self, name) is None:
+                raise ValueError(f"EstimatorSpec: {name} is None; mode {self.mode!r} needs it")
+        self._check_loss()
+        self._check_metrics()
+        if self.scaffold is not None and not isinstance(self.scaffold, tf.train.Scaffold):
+            raise ValueError(f"EstimatorSpec: scaffold is {self.scaffold!r}; it must be a tf.train.Scaffold or None")
+        for name in ("training_chief_hooks", "training_hooks", "evaluation_hooks", "prediction_hooks"):
+            object.__setattr__(self, name, _check_hooks(getattr(self, name), f"EstimatorSpec: {name}"))
+
+    def _check_loss(self) -> None:
+        if self.loss is None:
+            return
+        if not isinstance(self.loss, tf.Tensor):
+            raise ValueError(
+                f"EstimatorSpec: loss is {self.loss!r}; it must be a tf.Tensor: export an mtf.Tensor first"
+            )
+        if self.loss.shape.rank is not None and self.loss.shape.num_elements() not in (1, None):
+            raise ValueError(f"EstimatorSpec: loss has shape {self.loss.shape}; it must be a scalar: reduce it first")
+        if self.loss.shape.rank:
+            object.__setattr__(self, "loss", tf.reshape(self.loss, []))
+
+    def _check_metrics(self) -> None:
+        for name, metric in (self.eval_metric_ops or {}).items():
+            if name in ("loss", tf.GraphKeys.GLOBAL_STEP):
+                raise ValueError(f"eval_metric_ops names {name!r}, which the Estimator itself reports; rename it")
+            if not isinstance(metric, tuple) or len(metric) != 2:
+                raise ValueError(
+                    f"eval_metric_ops[{name!r}] is {metric!r}; it must be (value, update operation), as in tf.metrics"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSpec:
+    """What `train_and_evaluate` trains: on which input, to which global step (None: to the end of the data)."""
+
+    input_fn: Callable[..., Any]
+    max_steps: int | None = None
+    hooks: Any = ()
+
+    def __post_init__(self) -> None:
+        _check_callable(self.input_fn, "TrainSpec: input_fn")
+        check_number(self.max_steps, "TrainSpec: max_steps")
+        object.__setattr__(self, "hooks", _check_hooks(self.hooks, "TrainSpec: hooks"))
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalSpec:
+    """What `train_and_evaluate` evaluates, and how often.
+
+    Args:
+      input_fn: the evaluation input.
+      steps: batches of one evaluation; None: to the end of the data.
+      name: distinguishes several evaluations of one model: they are written to model_dir/eval_NAME.
+      hooks: hooks of the evaluation.
+      start_delay_secs: accepted for the sake of existing programs; a local run evaluates after a checkpoint.
+      throttle_secs: least number of seconds between two evaluations during training.
+    """
+
+    input_fn: Callable[..., Any]
+    steps: int | None = 100
+    name: str | None = None
+    hooks: Any = ()
+    start_delay_secs: float = 120
+    throttle_secs: float = 600
+
+    def __post_init__(self) -> None:
+        _check_callable(self.input_fn, "EvalSpec: input_fn")
+        check_number(self.steps, "EvalSpec: steps")
+        check_number(self.start_delay_secs, "EvalSpec: start_delay_secs", whole=False, zero=True, none=False)
+        check_number(self.throttle_secs, "EvalSpec: throttle_secs", whole=False, zero=True, none=False)
+        object.__setattr__(self, "hooks", _check_hooks(self.hooks, "EvalSpec: hooks"))

@@ -1,0 +1,104 @@
+"""How an Estimator calls the user's two functions: input_fn and model_fn, each with the arguments that it names."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero.estimator.config import MODES, EstimatorSpec
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+# Operations that can say that there is no more data.
+_ENDING = ("Iterator", "Dequeue", "PyFunc")
+
+
+def argument_names(function: Callable[..., Any], name: str, *, offered: tuple[str, ...]) -> tuple[str, ...]:
+    """Which of the offered arguments a user's function takes.
+
+    Args:
+      function: a function, method, functools.partial or callable object.
+      name: what to call it in an error.
+      offered: the arguments that could be passed, all by name.
+
+    Raises:
+      ValueError: it is not callable, or needs an argument that is not offered.
+    """
+    if not callable(function):
+        raise ValueError(f"{name} is {function!r}; it must be a function")
+    parameters = inspect.signature(function).parameters.values()
+    for parameter in parameters:
+        needed = parameter.default is parameter.empty and parameter.kind not in _VARIADIC
+        if needed and (parameter.name not in offered or parameter.kind == parameter.POSITIONAL_ONLY):
+            raise ValueError(
+                f"{name} has an argument {parameter.name!r}, which nothing is passed to; it may have "
+                f"{', '.join(offered)}, and others if they have default values"
+            )
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
+        return offered
+    names = [parameter.name for parameter in parameters]
+    return tuple(argument for argument in offered if argument in names)
+
+
+def call_input_fn(input_fn: Callable[..., Any], **offered: Any) -> tuple[Any, Any]:
+    """Calls input_fn and returns (features, labels) as tensors; labels is None where there are none.
+
+    An initialiser of a data set's iterator goes to the collection TABLE_INITIALIZERS, which a monitored session runs.
+
+    Args:
+      input_fn: returns a tf.data.Dataset, (features, labels) or features.
+      **offered: the arguments it may take: mode, params, config.
+
+    Raises:
+      ValueError: input_fn takes other arguments or returns something else.
+    """
+    names = argument_names(input_fn, "input_fn", offered=tuple(offered))
+    with tf.device("/cpu:0"):
+        result = input_fn(**{name: offered[name] for name in names})
+        if isinstance(result, tf.compat.v2.data.Dataset):
+            iterator = tf.data.make_initializable_iterator(result)
+            tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+            result = iterator.get_next()
+    if not isinstance(result, (list, tuple)):
+        return result, None
+    if len(result) != 2:
+        raise ValueError(f"input_fn gives {len(result)} values; it must give (features, labels), or features alone")
+    return result[0], result[1]
+
+
+def warn_if_endless(mode: str) -> None:
+    """Logs a warning where no operation of the default graph can end the data; call it before the model is built."""
+    operations = tf.get_default_graph().get_operations()
+    if not any(kind in operation.type for operation in operations for kind in _ENDING):
+        tf.logging.warning(
+            "the tensors of input_fn never end, nor will mode %r; give steps, or return a tf.data.Dataset", mode
+        )
+
+
+def check_model_fn(model_fn: Callable[..., Any], params: Mapping[str, Any] | None) -> None:
+    """Raises ValueError, in one line, unless model_fn takes features and what else the Estimator passes."""
+    names = argument_names(model_fn, "model_fn", offered=("features", "labels", "mode", "params", "config"))
+    if "features" not in names:
+        raise ValueError("model_fn has no argument 'features'; it needs one")
+    if params and "params" not in names:
+        raise ValueError(f"model_fn has no argument 'params', but the Estimator got params {sorted(params)}; add it")
+
+
+def call_model_fn(model_fn: Callable[..., Any], features: Any, labels: Any, **offered: Any) -> EstimatorSpec:
+    """Calls model_fn with those of features, labels, mode, params and config that it takes.
+
+    Raises:
+      ValueError: model_fn takes no labels and there are some, or returns anything but an EstimatorSpec of the mode.
+    """
+    offered = {"features": features, "labels": labels, **offered}
+    names = argument_names(model_fn, "model_fn", offered=tuple(offered))
+    if "labels" not in names and labels is not None:
+        raise ValueError("model_fn has no argument 'labels', but input_fn gives labels; add it, or give features alone")
+    spec = model_fn(**{name: offered[name] for name in names})
+    if not isinstance(spec, EstimatorSpec):
+        raise ValueError(f"model_fn returned {spec!r}; it must return an mtf_hetero.EstimatorSpec")
+    if spec.mode != offered["mode"]:
+        raise ValueError(
+            f"model_fn was called with mode {offered['mode']!r} and returned a spec of mode {spec.mode!r}; "
+            f"pass the mode on (one of {', '.join(MODES)})"
+        )
+    return spec

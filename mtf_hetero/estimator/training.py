@@ -1,0 +1,88 @@
+"""The loop around a model: the hooks of training in their order, and sessions that outlive workers."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster import WaitingSessionCreator, WorkerClaim, WorkerWatch
+from mtf_hetero.estimator.config import EstimatorSpec, RunConfig
+from mtf_hetero.estimator.hooks import NanLossHook, ProgressHook, StopOnSignalHook
+from mtf_hetero.estimator.resume import ResumingSessionCreator
+
+
+def training_hooks(
+    config: RunConfig,
+    spec: EstimatorSpec,
+    step: Any,
+    hooks: list[tf.train.SessionRunHook],
+    listeners: list[tf.train.CheckpointSaverListener],
+) -> list[tf.train.SessionRunHook]:
+    """All hooks in order: NaN is found before anything is saved, and all others run before the saver."""
+    hooks = [*spec.training_chief_hooks, *spec.training_hooks, *hooks]
+    every, summaries = config.log_step_count_steps, config.save_summary_steps
+    if every:
+        hooks.insert(0, tf.train.StepCounterHook(every_n_steps=every, output_dir=config.model_dir))
+    if summaries:
+        hooks.insert(
+            0, tf.train.SummarySaverHook(save_steps=summaries, output_dir=config.model_dir, scaffold=spec.scaffold)
+        )
+    if every and not any(isinstance(hook, ProgressHook) for hook in hooks):
+        hooks.append(tf.train.LoggingTensorHook({"step": step, "loss": spec.loss}, every_n_iter=every))
+    savers = [hook for hook in hooks if isinstance(hook, tf.train.CheckpointSaverHook)]
+    if savers:
+        savers[0]._listeners = [*savers[0]._listeners, *listeners]
+    else:
+        secs = config.save_checkpoints_secs
+        if secs is None and config.save_checkpoints_steps is None:
+            secs = float("inf")
+        saver = tf.train.CheckpointSaverHook(
+            config.model_dir,
+            save_secs=secs,
+            save_steps=config.save_checkpoints_steps,
+            scaffold=spec.scaffold,
+            listeners=listeners,
+        )
+        hooks.append(saver)
+    return [NanLossHook(spec.loss), *hooks]
+
+
+@contextlib.contextmanager
+def monitored_session(
+    config: RunConfig,
+    spec: EstimatorSpec,
+    hooks: list[tf.train.SessionRunHook],
+    stop: StopOnSignalHook,
+    checkpoint_path: str | None = None,
+) -> Iterator[tf.Session]:
+    """A monitored session, which outlives workers.
+
+    Args:
+      config: of the run.
+      spec: with its scaffold.
+      hooks: all hooks.
+      stop: ends a wait for a worker.
+      checkpoint_path: what to restore; None: the newest whole checkpoint in the model directory, if there is one.
+    """
+    workers = config.workers
+    options = {"master": config.master, "config": session_config(config)}
+    if checkpoint_path is None:
+        creator = ResumingSessionCreator(
+            str(config.model_dir), spec.scaffold, hooks, config.keep_checkpoint_max, **options
+        )
+    else:
+        creator = tf.train.ChiefSessionCreator(spec.scaffold, checkpoint_filename_with_path=checkpoint_path, **options)
+    if workers:
+        creator = WaitingSessionCreator(creator, workers, check=stop.check)
+        creator.await_workers()
+    with (
+        WorkerClaim(workers),
+        WorkerWatch(workers) as watch,
+        tf.train.MonitoredSession(session_creator=creator, hooks=[*hooks, watch]) as session,
+    ):
+        yield session
+
+
+def session_config(config: RunConfig) -> tf.ConfigProto:
+    """The tf.ConfigProto of a run's sessions."""
+    return tf.ConfigProto(allow_soft_placement=True) if config.session_config is None else config.session_config

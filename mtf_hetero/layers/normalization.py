@@ -1,0 +1,266 @@
+"""Batch normalisation by the moments of all that a group has, however it is split, and its gradient in closed form.
+
+A group is what has the same index along some dimensions: the channel, and whatever else is to be kept apart. Over N
+values of a group, with r = rsqrt(variance + epsilon) and z = (x - mean) r:
+
+    y       = z scale + offset
+    d offset = sum dy
+    d scale  = sum dy z
+    d x      = scale r (dy - d offset / N - z d scale / N)
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.layers.sums import channel_sums
+from mtf_hetero.layers.whole import require_whole
+
+_MOST_NATIVE = 2**18  # values of a channel that TensorFlow's fused operation is given
+
+
+def accumulator_of(dtype: tf.DType) -> tf.DType:
+    """The type in which sums over a tensor are made: float64 for float64, otherwise float32."""
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def _are_all_but_last(x: tf.Tensor, axes: Sequence[int]) -> bool:
+    return len(axes) == x.shape.rank - 1 and x.shape.rank - 1 not in axes
+
+
+def _sums(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    return channel_sums(x) if _are_all_but_last(x, axes) else tf.reduce_sum(x, axes)
+
+
+def _spread(value: Any, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """A value per group, with dimensions of size 1 where x has those that are summed over."""
+    if not _are_all_but_last(x, axes):
+        for axis in sorted(axes):
+            value = tf.expand_dims(value, axis)
+    return value
+
+
+def _count(x: tf.Tensor, axes: Sequence[int]) -> int:
+    return math.prod(x.shape.as_list()[axis] for axis in axes)
+
+
+def moments(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Mean and variance over some dimensions of a slice: [2, groups]. The mean first, lest the variance lose digits."""
+    x = tf.cast(x, accumulator_of(x.dtype))
+    count = _count(x, axes)
+    mean = _sums(x, axes) / count
+    return tf.stack([mean, _sums(tf.math.squared_difference(x, _spread(mean, x, axes)), axes) / count])
+
+
+def joint_moments(parts: Sequence[tf.Tensor], counts: Sequence[int]) -> tf.Tensor:
+    """The moments of a whole from those of its parts (Chan, Golub and LeVeque 1983).
+
+    Unlike the difference E[x^2] - E[x]^2 it loses no digits where the mean is large.
+
+    Args:
+      parts: [2, groups] each.
+      counts: number of values per group in each.
+    """
+    total = sum(counts)
+    weights = [count / total for count in counts]
+    mean = tf.add_n([part[0] * weight for part, weight in zip(parts, weights, strict=True)])
+    spread = [part[1] + tf.math.squared_difference(part[0], mean) for part in parts]
+    variance = tf.add_n([part * weight for part, weight in zip(spread, weights, strict=True)])
+    return tf.stack([mean, variance])
+
+
+def normalise(
+    x: tf.Tensor,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+    scale: tf.Tensor,
+    offset: tf.Tensor,
+    *,
+    axes: Sequence[int],
+    epsilon: float,
+) -> tf.Tensor:
+    """(x - mean) rsqrt(variance + epsilon) scale + offset, of a slice; the others have a value per group."""
+    factor = scale * tf.math.rsqrt(variance + epsilon)
+    mean, factor, offset = (_spread(value, x, axes) for value in (mean, factor, offset))
+    return tf.cast((tf.cast(x, mean.dtype) - mean) * factor + offset, x.dtype)
+
+
+def gradient_sums(
+    dy: tf.Tensor, x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, *, axes: Sequence[int], epsilon: float
+) -> tf.Tensor:
+    """A slice's addends to d offset and d scale: [2, groups]."""
+    dy, x = tf.cast(dy, mean.dtype), tf.cast(x, mean.dtype)
+    d_scale = _sums(dy * (x - _spread(mean, x, axes)), axes) * tf.math.rsqrt(variance + epsilon)
+    return tf.stack([_sums(dy, axes), d_scale])
+
+
+def input_gradient(
+    dy: tf.Tensor,
+    x: tf.Tensor,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+    scale: tf.Tensor,
+    sums: tf.Tensor,
+    *,
+    axes: Sequence[int],
+    epsilon: float,
+    count: int,
+) -> tf.Tensor:
+    """The gradient to a slice, from the sums over all of them.
+
+    Args:
+      dy: a slice.
+      x: a slice.
+      mean: [groups].
+      variance: [groups].
+      scale: [groups].
+      sums: [2, groups], d offset and d scale.
+      axes: those of the slice that are summed over.
+      epsilon: as in the layer.
+      count: number of values per group in all slices.
+    """
+    r = tf.math.rsqrt(variance + epsilon)
+    factor = scale * r
+    slope, shift = factor * r * sums[1] / count, factor * sums[0] / count
+    mean, factor, slope, shift = (_spread(value, x, axes) for value in (mean, factor, slope, shift))
+    return tf.cast(tf.cast(dy, mean.dtype) * factor - (tf.cast(x, mean.dtype) - mean) * slope - shift, x.dtype)
+
+
+def is_native(x: tf.Tensor, device: str) -> bool:
+    """Whether TensorFlow's fused operation does a whole channel: in float32 on a CPU, where its gradient takes moments.
+
+    On a GPU it takes cuDNN's reserve space, which no mtf.Tensor holds. It adds up one value after another: in a volume
+    of 128 x 128 x 128 its variance is off by a thousandth.
+    """
+    return x.dtype == tf.float32 and "cpu" in device.lower() and 1 < math.prod(x.shape.as_list()[:-1]) <= _MOST_NATIVE
+
+
+def native(
+    x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, *, epsilon: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """(y, mean, variance) of a slice that holds whole channels; a third of the passes over it."""
+    count = math.prod(x.shape.as_list()[:-1])
+    fused = tf.raw_ops.FusedBatchNormV3(
+        x=_image(x), scale=scale, offset=offset, mean=[], variance=[], epsilon=epsilon, is_training=True
+    )
+    variance = fused.batch_variance * ((count - 1) / count)  # it is an estimate of the population's
+    return tf.reshape(fused.y, x.shape), fused.batch_mean, variance
+
+
+def native_gradient(
+    dy: tf.Tensor, x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, scale: tf.Tensor, *, epsilon: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The gradients to x, scale and offset, of a slice that holds whole channels."""
+    fused = tf.raw_ops.FusedBatchNormGradV3(
+        y_backprop=_image(dy),
+        x=_image(x),
+        scale=scale,
+        reserve_space_1=mean,
+        reserve_space_2=variance,
+        reserve_space_3=tf.zeros([0]),
+        epsilon=epsilon,
+        is_training=True,
+    )
+    return tf.reshape(fused.x_backprop, x.shape), fused.scale_backprop, fused.offset_backprop
+
+
+def _image(x: tf.Tensor) -> tf.Tensor:
+    """[..., channels] to four dimensions."""
+    shape = x.shape.as_list()
+    return x if len(shape) == 4 else tf.reshape(x, [math.prod(shape[:-1]), 1, 1, shape[-1]])
+
+
+class BatchNormOperation(mtf.Operation):
+    """Normalises each group by its moments; the outputs are y, mean and variance.
+
+    Args:
+      x: mtf.Tensor [..., channels].
+      scale: mtf.Tensor of those dimensions of x, in their order, whose every index is a group: [channels] at least.
+      offset: mtf.Tensor of the same.
+      epsilon: added to the variance.
+      name: the operation's name.
+    """
+
+    def __init__(self, x: mtf.Tensor, scale: mtf.Tensor, offset: mtf.Tensor, *, epsilon: float, name: str) -> None:
+        super().__init__([x, scale, offset], name=name)
+        self.epsilon = epsilon
+        moments = [mtf.Tensor(self, scale.shape, scale.dtype) for _ in range(2)]
+        self._outputs = [mtf.Tensor(self, x.shape, x.dtype), *moments]
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The dimensions of x that a group extends over."""
+        x, scale = self.inputs[0].shape, self.inputs[1].shape
+        return tuple(axis for axis, dim in enumerate(x.dims) if dim not in scale.dims)
+
+    @property
+    def count(self) -> int:
+        """Number of values per group."""
+        return math.prod(self.inputs[0].shape.dims[axis].size for axis in self.axes)
+
+    def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
+        return BatchNormGradientOperation(self, grad_ys[0]).outputs
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        x = self.inputs[0]
+        require_whole(self, lowering, [x.shape.dims[axis] for axis in self.axes])
+        self.lower_with(lowering, self.own_moments(lowering))
+
+    def own_moments(self, lowering: mtf.Lowering) -> Any:
+        """The moments of each processor's slice, [2, groups]."""
+        x = lowering.tensors[self.inputs[0]]
+        return lowering.mesh_impl(self).slicewise(lambda x: moments(x, self.axes), x)
+
+    def lower_with(self, lowering: mtf.Lowering, moments: Any) -> None:
+        """Lowers the rest, once each processor has the moments of its groups, [2, groups]."""
+        mesh_impl = lowering.mesh_impl(self)
+        x, scale, offset = (lowering.tensors[t] for t in self.inputs)
+        mean, variance = mesh_impl.slicewise(lambda moments: tuple(tf.unstack(moments)), moments)
+
+        def apply(*slices: tf.Tensor) -> tf.Tensor:
+            return normalise(*slices, axes=self.axes, epsilon=self.epsilon)
+
+        y = mesh_impl.slicewise(apply, x, mean, variance, scale, offset)
+        for output, value in zip(self.outputs, (y, mean, variance), strict=True):
+            lowering.set_tensor_lowering(output, value)
+
+
+class BatchNormGradientOperation(mtf.Operation):
+    """The gradients to x, scale and offset.
+
+    Args:
+      forward: the BatchNormOperation.
+      dy: mtf.Tensor of the shape of its first output.
+    """
+
+    def __init__(self, forward: BatchNormOperation, dy: mtf.Tensor) -> None:
+        x, scale, offset = forward.inputs
+        super().__init__([dy, x, *forward.outputs[1:], scale], name=f"{forward.name}/gradient")
+        self.forward = forward
+        self.axes = forward.axes
+        self._outputs = [mtf.Tensor(self, t.shape, t.dtype) for t in (x, scale, offset)]
+
+    def sums(self, lowering: mtf.Lowering) -> Any:
+        """Each processor's addends to d offset and d scale, [2, groups]."""
+
+        def add_up(*slices: tf.Tensor) -> tf.Tensor:
+            return gradient_sums(*slices, axes=self.axes, epsilon=self.forward.epsilon)
+
+        return lowering.mesh_impl(self).slicewise(add_up, *[lowering.tensors[t] for t in self.inputs[:-1]])
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        require_whole(self, lowering, [self.inputs[0].shape.dims[axis] for axis in self.axes])
+        self.lower_with(lowering, self.sums(lowering))
+
+    def lower_with(self, lowering: mtf.Lowering, sums: Any) -> None:
+        """Lowers the rest, once each processor has the sums of its groups."""
+        mesh_impl, forward = lowering.mesh_impl(self), self.forward
+
+        def differentiate(*slices: tf.Tensor) -> tf.Tensor:
+            return input_gradient(*slices, axes=self.axes, epsilon=forward.epsilon, count=forward.count)
+
+        dx = mesh_impl.slicewise(differentiate, *[lowering.tensors[t] for t in self.inputs], sums)
+        d_offset, d_scale = mesh_impl.slicewise(lambda sums: tuple(tf.unstack(sums)), sums)
+        for output, value in zip(self.outputs, (dx, d_scale, d_offset), strict=True):
+            lowering.set_tensor_lowering(output, value)

@@ -1,0 +1,64 @@
+"""Pools over windows that may overlap, lie apart or reach beyond the image, and their gradients."""
+
+from collections.abc import Sequence
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.layers.geometry import Windows, crop_or_pad
+from mtf_hetero.layers.whole import require_whole
+
+
+class PoolOperation(mtf.Operation):
+    """A pool over any windows.
+
+    Args:
+      x: mtf.Tensor [..., spatial dimensions, channels].
+      windows: the windows.
+      name: the operation's name.
+    """
+
+    def __init__(self, x: mtf.Tensor, windows: Windows, name: str) -> None:
+        super().__init__([x], name=name)
+        self.windows = windows
+        dims = x.shape.dims
+        rank = len(windows.sizes) + 1
+        spatial = [mtf.Dimension(d.name, n) for d, n in zip(dims[-rank:-1], windows.counts, strict=True)]
+        self._outputs = [mtf.Tensor(self, mtf.Shape([*dims[:-rank], *spatial, dims[-1]]), x.dtype)]
+
+    def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
+        return PoolGradientOperation(self, grad_ys[0]).outputs
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        (x,), windows = self.inputs, self.windows
+        require_whole(self, lowering, x.shape.dims[-len(windows.sizes) - 1 : -1])
+        y = lowering.mesh_impl(self).slicewise(lambda x: windows.pool(x, windows.all), lowering.tensors[x])
+        lowering.set_tensor_lowering(self.outputs[0], y)
+
+
+class PoolGradientOperation(mtf.Operation):
+    """The gradient to a PoolOperation's input. Its inputs are dy and, where the maximum is taken, x and y.
+
+    Args:
+      pool: the PoolOperation.
+      dy: mtf.Tensor of the shape of its output.
+    """
+
+    def __init__(self, pool: PoolOperation, dy: mtf.Tensor) -> None:
+        (x,), (y,) = pool.inputs, pool.outputs
+        super().__init__([dy, x, y] if pool.windows.kind == "max" else [dy], name=f"{pool.name}/gradient")
+        self.windows = pool.windows
+        self._outputs = [mtf.Tensor(self, x.shape, x.dtype)]
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        (dx,), windows = self.outputs, self.windows
+        rank = len(windows.sizes) + 1
+        require_whole(self, lowering, dx.shape.dims[-rank:-1])
+
+        whole = [(0, n) for n in windows.extents]
+
+        def differentiate(dy: tf.Tensor, x: tf.Tensor = None, y: tf.Tensor = None) -> tf.Tensor:
+            x = None if x is None else crop_or_pad(x, whole, windows.inside(windows.pixels(windows.all)))
+            seen, part = windows.gradient(dy, windows.all, x, y)
+            return crop_or_pad(part, seen, whole)
+
+        value = lowering.mesh_impl(self).slicewise(differentiate, *[lowering.tensors[t] for t in self.inputs])
+        lowering.set_tensor_lowering(dx, value)

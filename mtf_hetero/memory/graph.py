@@ -1,0 +1,315 @@
+"""Reads a lowered graph: its operations as `liveness.Node`s, and its variables."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.graphs import needed as needed
+from mtf_hetero.cluster.devices import Device, complete
+from mtf_hetero.memory.liveness import Node, Output, Variable
+
+WEIGHTS, OPTIMIZER, GRADIENTS, ACTIVATIONS = "weights", "optimizer", "gradients", "activations"
+
+# How fast a core is, about: it decides nothing but which of two operations that run side by side ends first
+_FLOPS_PER_SECOND = 5e10
+_BYTES_PER_SECOND = 5e9
+_ALIGNMENT = 64  # bytes: TensorFlow shares a slice of a tensor only where it begins and ends on such a boundary
+
+# What gives out its input's buffer, and what takes it over where nothing else holds it
+_ALIASES = re.compile(
+    r"Bitcast|CheckNumerics|EnsureShape|Enter|Exit|ExpandDims|Identity|IdentityN|InplaceAdd|InplaceUpdate|LoopCond|"
+    r"Merge|NextIteration|PlaceholderWithDefault|PreventGradient|Reshape|Snapshot|Squeeze|StopGradient|Switch"
+)
+_FORWARDS = re.compile(
+    r"Abs|Add|AddN|AddV2|BiasAdd|ClipByValue|Div|DivNoNan|Elu|EluGrad|Erf|Exp|Floor|LeakyRelu|"
+    r"LeakyReluGrad|Log|Log1p|LogSoftmax|Maximum|Minimum|Mul|MulNoNan|Neg|Pow|RealDiv|Reciprocal|Relu|"
+    r"Relu6|Relu6Grad|ReluGrad|Rsqrt|RsqrtGrad|Select|Selu|Sigmoid|SigmoidGrad|Sign|Softmax|Softplus|"
+    r"Softsign|Sqrt|SqrtGrad|Square|SquaredDifference|Sub|Tanh|TanhGrad|Xdivy|Xlogy"
+)
+_ACCESS = {
+    "ReadVariableOp": "read",
+    "AssignVariableOp": "assign",
+    "AssignAddVariableOp": "update",
+    "AssignSubVariableOp": "update",
+}
+_CONVOLUTIONS = re.compile(r"Conv[23]D")
+_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"})
+
+
+def size_bytes(tensor: tf.Tensor) -> int:
+    """The size of a tensor; 0 of one that is a handle, is made of strings, or is of no known shape and read by nobody.
+
+    Raises:
+      ValueError: its shape is not known.
+    """
+    dtype = tensor.dtype.base_dtype
+    if dtype in (tf.resource, tf.variant, tf.string):
+        return 0
+    elements = tensor.shape.num_elements()
+    if elements is None and not tensor.consumers():  # as what a fused batch norm keeps for cuDNN
+        return 0
+    if elements is None:
+        raise ValueError(
+            f"tensor {tensor.name!r} has the shape {tensor.shape}, whose size is not known; give the input a fixed "
+            "batch size"
+        )
+    return elements * dtype.size
+
+
+def _static(tensor: tf.Tensor) -> Any:
+    return tf.get_static_value(tensor)
+
+
+def _is_aligned(x: tf.Tensor, begin: Sequence[int], size: Sequence[int]) -> bool:
+    """Whether TensorFlow shares this box of a tensor: whole but for the first dimension, and aligned there."""
+    shape = x.shape.as_list()
+    if not shape or list(size[1:]) != shape[1:]:
+        return False
+    row = math.prod(shape[1:]) * x.dtype.size
+    return all(row * edge % _ALIGNMENT == 0 for edge in (begin[0], begin[0] + size[0]))
+
+
+def _shares_slice(op: tf.Operation) -> bool:
+    x, out = op.inputs[0], op.outputs[0].shape.as_list()
+    if x.shape.as_list() == out:
+        return True
+    begin = _static(op.inputs[1])
+    if begin is None or len(out) != x.shape.rank:
+        return False
+    if op.type == "StridedSlice" and (op.get_attr("shrink_axis_mask") or op.get_attr("new_axis_mask")):
+        return False
+    return _is_aligned(x, [int(b) for b in begin], out)
+
+
+def _shares_parts(op: tf.Operation) -> bool:
+    """Whether all parts of a split or an unstack are shared."""
+    if len(op.outputs) == 1:
+        return True
+    x = op.inputs[1 if op.type == "Split" else 0]
+    axis = op.get_attr("axis") if op.type == "Unpack" else _static(op.inputs[0 if op.type == "Split" else 2])
+    return axis == 0 and math.prod(x.shape.as_list()[1:]) * x.dtype.size % _ALIGNMENT == 0
+
+
+def _shares_transpose(op: tf.Operation) -> bool:
+    permutation, shape = _static(op.inputs[1]), op.inputs[0].shape.as_list()
+    if permutation is None:
+        return False
+    moved = [int(axis) for axis in permutation if shape[int(axis)] > 1]
+    return moved == sorted(moved)
+
+
+def _alias(op: tf.Operation, number: int) -> int | None:
+    """The input whose buffer an output shares, if any."""
+    if _ALIASES.fullmatch(op.type):
+        return number if op.type == "IdentityN" else 0
+    shared = {
+        "BroadcastTo": lambda: op.inputs[0].shape.as_list() == op.outputs[0].shape.as_list(),
+        "Slice": lambda: _shares_slice(op),
+        "Split": lambda: _shares_parts(op),
+        "SplitV": lambda: _shares_parts(op),
+        "StridedSlice": lambda: _shares_slice(op),
+        "Transpose": lambda: _shares_transpose(op),
+        "Unpack": lambda: _shares_parts(op),
+    }.get(op.type)
+    if shared is None or not shared():
+        return None
+    return 1 if op.type == "Split" else 0
+
+
+def _output(op: tf.Operation, number: int) -> Output:
+    tensor = op.outputs[number]
+    forwards: tuple[int, ...] = ()
+    if _FORWARDS.fullmatch(op.type):
+        forwards = tuple(
+            position
+            for position, x in enumerate(op.inputs)
+            if x.dtype == tensor.dtype and x.shape.as_list() == tensor.shape.as_list()
+        )
+    return Output(size_bytes(tensor), _alias(op, number), forwards, permanent=op.type == "Const")
+
+
+def _seconds(op: tf.Operation) -> float:
+    """How long an operation takes, about."""
+    if _ALIASES.fullmatch(op.type) or op.type in _ACCESS or op.type == "Const":
+        return 0.0
+    seconds = sum(map(size_bytes, [*op.inputs, *op.outputs])) / _BYTES_PER_SECOND
+    if _CONVOLUTIONS.match(op.type):
+        kernel = op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]
+        windows = op.inputs[2] if "Backprop" in op.type else op.outputs[0]
+        flops = 2 * windows.shape.num_elements() * kernel.shape.num_elements() / kernel.shape.as_list()[-1]
+        seconds += flops / _FLOPS_PER_SECOND
+    elif op.type in _PRODUCTS:  # (m x k) (k x n) = (m x n)
+        elements = [x.shape.num_elements() for x in (*op.inputs[:2], op.outputs[0])]
+        seconds += 2 * math.sqrt(math.prod(elements)) / _FLOPS_PER_SECOND
+    return seconds
+
+
+def _scratch_bytes(op: tf.Operation) -> int:
+    """What an operation takes beside its outputs while it runs: an Einsum, transposed copies.
+
+    It is a matrix product of the labels that are kept and those that are summed; what does not come as one block after
+    the other is copied, and so is a product whose labels are asked for in another order.
+    """
+    if op.type != "Einsum" or len(op.inputs) != 2:
+        return 0
+    operands, _, output = op.get_attr("equation").decode().partition("->")
+    left, right = operands.split(",")
+    batch = [label for label in left if label in right and label in output]
+    scratch = 0
+    for tensor, labels, other in zip(op.inputs, (left, right), (right, left), strict=True):
+        kept = [label for label in labels if label in output and label not in batch]
+        summed = [label for label in other if label in labels and label not in output]
+        if list(labels) not in ([*batch, *kept, *summed], [*batch, *summed, *kept]):
+            scratch += size_bytes(tensor)
+    product = [*batch, *(label for part in (left, right) for label in part if label in output and label not in batch)]
+    return scratch + (size_bytes(op.outputs[0]) if list(output) != product else 0)
+
+
+def _variable_of(op: tf.Operation) -> str | None:
+    """The name of the variable that an operation reads or changes."""
+    if op.type not in _ACCESS:
+        return None
+    handle = op.inputs[0].op
+    while handle.type != "VarHandleOp" and handle.inputs:
+        handle = handle.inputs[0].op
+    return handle.name
+
+
+def _device(op: tf.Operation) -> str:
+    """Where an operation is to run; one without a device may have to run where another does."""
+    if op.device:
+        return op.device
+    for group in op.colocation_groups():
+        name = group.decode().removeprefix("loc:@")
+        if name != op.name:
+            return op.graph.get_operation_by_name(name).device
+    return ""
+
+
+class Places:
+    """The devices of a run, under one name each.
+
+    Args:
+      devices: of the mesh, as their user names them.
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._training = complete(["", *devices])[""]
+        self._names = {self._complete(device): device for device in devices}
+
+    def _complete(self, device: str) -> Device:
+        return Device.parse(device or "").within(self._training)
+
+    def name(self, device: str) -> str:
+        """The name of a device; what has none is in the process that trains, on its CPU."""
+        completed = self._complete(device)
+        if completed in self._names:
+            return self._names[completed]
+        return completed.short_name if completed.process == self._training.process else completed.name
+
+    def process(self, device: str) -> str:
+        """The process that a device belongs to."""
+        return self._complete(device).process
+
+    def is_cpu(self, device: str) -> bool:
+        """Whether a device is a CPU."""
+        return self._complete(device).is_cpu
+
+    def memory(self, device: str) -> str:
+        """The memory of a device: the CPUs of a process share one."""
+        return self.process(device) if self.is_cpu(device) else self.name(device)
+
+
+def variables(lowering: mtf.Lowering, graph: tf.Graph, places: Places) -> dict[str, Variable]:
+    """{name: Variable} of all variables of a tf.Graph: those that the mtf graph trains are weights."""
+    trainable = {variable.name: variable.trainable for variable in lowering.graph.all_variables}
+    with graph.as_default():
+        of_graph = [*tf.global_variables(), *tf.local_variables()]
+    result = {}
+    for variable in of_graph:
+        name = variable.op.name
+        owners = [owner for owner in trainable if name == owner or name.startswith(f"{owner}/")]
+        label = WEIGHTS if owners and trainable[max(owners, key=len)] else OPTIMIZER
+        size = variable.shape.num_elements() * variable.dtype.base_dtype.size
+        result[name] = Variable(places.name(variable.device), size, label)
+    return result
+
+
+class _Labels:
+    """What tensors count as, by the name scope in which they are made.
+
+    An operation of mtf counts as one of the gradients where its outputs have a trainable variable's shape: it computes
+    the gradient, or what the optimizer makes of it.
+
+    Args:
+      lowering: the Lowering.
+    """
+
+    def __init__(self, lowering: mtf.Lowering) -> None:
+        shapes = {tuple(variable.shape) for variable in lowering.graph.trainable_variables}
+        self._scopes: dict[str, str] = {}
+        for op in lowering.graph.operations:
+            shaped = bool(op.outputs) and all(tuple(x.shape) in shapes for x in op.outputs)
+            gradient = isinstance(op, mtf.Assign) or (shaped and not isinstance(op, mtf.Variable))
+            for scope in {op.name, *self._lowered_scopes(op, lowering)}:
+                self._scopes[scope] = GRADIENTS if gradient else ACTIVATIONS
+
+    @staticmethod
+    def _lowered_scopes(op: tf.Operation, lowering: mtf.Lowering) -> set[str]:
+        """The scopes that TensorFlow has made of an operation's name, which was taken."""
+        lowered = [lowering.operations[op]] if op in lowering.operations else []
+        for output in op.outputs:
+            if output in lowering.tensors:
+                tensor = lowering.tensors[output]
+                lazy = isinstance(tensor, mtf.LazyAllreduceSum)
+                lowered += [x.op for x in (tensor.laid_out_input if lazy else tensor).tensor_list]
+        pattern = re.compile(rf"({re.escape(op.name)}(_\d+)?)/")
+        return {match[1] for match in (pattern.match(other.name) for other in lowered) if match}
+
+    def of(self, name: str) -> str:
+        """What the outputs of a TensorFlow operation count as."""
+        while "/" in name:
+            name = name.rpartition("/")[0]
+            if name in self._scopes:
+                return self._scopes[name]
+        return ACTIVATIONS
+
+
+def nodes(
+    lowering: mtf.Lowering, operations: Sequence[tf.Operation], known: Mapping[str, Variable], places: Places
+) -> list[Node]:
+    """The operations of TensorFlow as nodes.
+
+    Args:
+      lowering: the Lowering.
+      operations: as `needed` gives them.
+      known: the variables.
+      places: the devices.
+
+    Raises:
+      ValueError: a tensor whose size is not known.
+    """
+    labels = _Labels(lowering)
+    index_of = {op: index for index, op in enumerate(operations)}
+    result = []
+    for index, op in enumerate(operations):
+        variable = _variable_of(op)
+        variable = variable if variable in known else None
+        device = known[variable].device if variable else places.name(_device(op))
+        result.append(
+            Node(
+                device=device,
+                # a loop's way back is left out: one round of it counts
+                inputs=tuple((index_of[x.op], x.value_index) for x in op.inputs if index_of[x.op] < index),
+                after=tuple(index_of[other] for other in op.control_inputs if index_of[other] < index),
+                outputs=tuple(_output(op, number) for number in range(len(op.outputs))),
+                scratch_bytes=_scratch_bytes(op),
+                seconds=_seconds(op),
+                variable=variable,
+                access=_ACCESS.get(op.type) if variable else None,
+                label=labels.of(op.name),
+            )
+        )
+    return result

@@ -1,0 +1,328 @@
+"""How much is alive at once while the operations of a lowered graph run. Pure: no TensorFlow.
+
+A tensor lives from the beginning of the operation that makes it to the end of the last one that reads it. Some share a
+buffer: an operation may give out its input's (a reshape), or take it over where nothing else needs it any more (an
+addition), and a variable takes over the buffer that is assigned to it. So buffers are counted, as TensorFlow counts
+them, by how many hold them. What another device needs is held until it has been sent; there it comes in as a message,
+of which a tensor is made, so that for a moment it is there twice.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+BEGIN, END, SEND, RECEIVED = "begin", "end", "send", "received"
+MESSAGES = "messages"
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """A tensor that an operation makes.
+
+    Args:
+      size_bytes: its size.
+      alias: the input whose buffer it shares, if any.
+      forwards: the inputs whose buffer it takes over where nothing else holds that.
+      permanent: whether it is there before the step and after it, as a constant is.
+    """
+
+    size_bytes: int
+    alias: int | None = None
+    forwards: tuple[int, ...] = ()
+    permanent: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """An operation.
+
+    Args:
+      device: where it runs.
+      inputs: (node, output) of each tensor that it reads.
+      after: nodes that must have ended before it begins, beside those whose outputs it reads.
+      outputs: what it makes.
+      scratch_bytes: what it takes while it runs; where there is any, its outputs are made at its end.
+      seconds: how long it runs, about.
+      variable: the variable that it accesses, if any.
+      access: "read": output 0 is the variable's buffer; "assign": the last input becomes its value; "update": its value
+        is changed in place, or in a copy where a reader still holds it.
+      label: what its outputs and its scratch count as.
+    """
+
+    device: str
+    inputs: tuple[tuple[int, int], ...] = ()
+    after: tuple[int, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    scratch_bytes: int = 0
+    seconds: float = 0.0
+    variable: str | None = None
+    access: str | None = None
+    label: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """What stays from step to step: its device, its size, and what it counts as."""
+
+    device: str
+    size_bytes: int
+    label: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A node begins or ends, or one of its outputs is sent to another device or has been received there.
+
+    Args:
+      kind: BEGIN, END, SEND or RECEIVED.
+      node: the node.
+      output: the output, where it is sent or received.
+      device: the receiver.
+    """
+
+    kind: str
+    node: int
+    output: int = 0
+    device: str = ""
+
+
+def readers(nodes: Sequence[Node], memories: Mapping[str, str]) -> dict[tuple[int, int], collections.Counter[str]]:
+    """{(node, output): {device: how many inputs read it there}}.
+
+    "" stands for all devices that share the memory of the node's own.
+
+    Args:
+      nodes: in an order in which each comes after those that it needs.
+      memories: {device: the memory that it uses}.
+    """
+    counts: dict[tuple[int, int], collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for node in nodes:
+        for source in node.inputs:
+            near = memories[nodes[source[0]].device] == memories[node.device]
+            counts[source]["" if near else node.device] += 1
+    return counts
+
+
+@dataclasses.dataclass
+class Peak:
+    """What an account holds at most, in bytes.
+
+    Args:
+      labelled: {label: bytes} of variables, tensors, scratch and messages at the moment when it holds most.
+    """
+
+    labelled: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """All that is labelled."""
+        return sum(self.labelled.values())
+
+
+class _Buffer:
+    """Some memory, and how many hold it."""
+
+    __slots__ = ("account", "device", "holders", "label", "size_bytes")
+
+    def __init__(self, device: str, account: "_Account", size_bytes: int, label: str) -> None:
+        self.device, self.account, self.size_bytes, self.label = device, account, size_bytes, label
+        self.holders = 1
+
+
+class _Account:
+    """What an account holds now, by label, and what it held when that was most."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, int] = collections.defaultdict(int)
+        self.total = self.most = 0
+        self.peak = Peak({})
+
+    def add(self, size_bytes: int, label: str) -> None:
+        self.now[label] += size_bytes
+        self.total += size_bytes
+        if self.total > self.most:
+            self.most = self.total
+            self.peak.labelled = dict(self.now)
+
+
+class _Ledger:
+    """The accounts."""
+
+    def __init__(self, accounts: Mapping[str, str]) -> None:
+        self._names = accounts
+        self._accounts: dict[str, _Account] = collections.defaultdict(_Account)
+
+    @property
+    def peaks(self) -> dict[str, Peak]:
+        return {name: account.peak for name, account in self._accounts.items() if account.most}
+
+    def take(self, device: str, size_bytes: int, label: str) -> _Buffer:
+        account = self._accounts[self._names.get(device, device)]
+        account.add(size_bytes, label)
+        return _Buffer(device, account, size_bytes, label)
+
+    def drop(self, buffer: _Buffer, count: int = 1) -> None:
+        buffer.holders -= count
+        if not buffer.holders:
+            buffer.account.add(-buffer.size_bytes, buffer.label)
+
+    def relabel(self, buffer: _Buffer, label: str) -> None:
+        if label != buffer.label:
+            buffer.account.add(-buffer.size_bytes, buffer.label)
+            buffer.account.add(buffer.size_bytes, label)
+            buffer.label = label
+
+
+class _Step:
+    """The buffers of a step, as its events go by."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        variables: Mapping[str, Variable],
+        memories: Mapping[str, str],
+        accounts: Mapping[str, str],
+        hosts: Mapping[str, str],
+    ) -> None:
+        self._nodes, self._hosts = nodes, hosts
+        self._readers = readers(nodes, memories)
+        self._memories = memories
+        self.ledger = _Ledger(accounts)
+        self._variables = {
+            name: self.ledger.take(variable.device, variable.size_bytes, variable.label)
+            for name, variable in variables.items()
+        }
+        # (node, output, the device that has received it); "": that which made it
+        self._tensors: dict[tuple[int, int, str], _Buffer] = {}
+        self._messages: dict[tuple[int, int, str], _Buffer] = {}
+        self._scratch: dict[int, _Buffer] = {}
+        self._permanent = {
+            (index, number): self.ledger.take(node.device, output.size_bytes, node.label)
+            for index, node in enumerate(nodes)
+            for number, output in enumerate(node.outputs)
+            if output.permanent
+        }
+
+    def _input(self, node: Node, source: tuple[int, int]) -> _Buffer:
+        near = self._memories[self._nodes[source[0]].device] == self._memories[node.device]
+        return self._tensors[(*source, "" if near else node.device)]
+
+    def on(self, event: Event) -> None:
+        """What an event takes and gives back."""
+        if event.kind == BEGIN:
+            self.begin(event.node)
+        elif event.kind == END:
+            self.end(event.node)
+        elif event.kind == SEND:
+            self.send(event)
+        else:
+            self.received(event)
+
+    def begin(self, index: int) -> None:
+        """Takes a node's scratch, or its outputs."""
+        node = self._nodes[index]
+        inputs = [self._input(node, source) for source in node.inputs]
+        if node.scratch_bytes:
+            self._scratch[index] = self.ledger.take(node.device, node.scratch_bytes, node.label)
+        else:
+            self._make_outputs(index, inputs)
+        if node.variable is not None and node.access != "read":
+            self._change(node, inputs)
+
+    def _make_outputs(self, index: int, inputs: Sequence[_Buffer]) -> None:
+        for number, output in enumerate(self._nodes[index].outputs):
+            self._tensors[index, number, ""] = self._make(index, number, output, inputs)
+
+    def _make(self, index: int, number: int, output: Output, inputs: Sequence[_Buffer]) -> _Buffer:
+        node, buffer = self._nodes[index], None
+        if node.access == "read" and node.variable is not None:
+            buffer = self._variables[node.variable]
+        elif output.permanent:
+            buffer = self._permanent[index, number]
+        elif output.alias is not None:
+            buffer = inputs[output.alias]
+        else:
+            for position in output.forwards:
+                if inputs[position].holders == 1:
+                    buffer = inputs[position]
+                    self.ledger.relabel(buffer, node.label)
+                    break
+        if buffer is None:
+            return self.ledger.take(node.device, output.size_bytes, node.label)
+        buffer.holders += 1
+        return buffer
+
+    def _change(self, node: Node, inputs: Sequence[_Buffer]) -> None:
+        assert node.variable is not None
+        old = self._variables[node.variable]
+        label = old.label
+        if node.access == "assign" and inputs[-1].holders == 1:
+            new = inputs[-1]
+            new.holders += 1
+        elif old.holders == 1:
+            return
+        else:
+            new = self.ledger.take(old.device, old.size_bytes, node.label)
+        if old.holders > 1:
+            self.ledger.relabel(old, node.label)
+        self.ledger.drop(old)
+        self.ledger.relabel(new, label)
+        self._variables[node.variable] = new
+
+    def end(self, index: int) -> None:
+        """Hands a node's outputs to their readers, and drops its inputs and scratch."""
+        node = self._nodes[index]
+        if index in self._scratch:
+            self._make_outputs(index, [self._input(node, source) for source in node.inputs])
+        for number in range(len(node.outputs)):
+            reader_counts = self._readers.get((index, number), {})
+            buffer = self._tensors[index, number, ""]
+            buffer.holders += sum(count if device == "" else 1 for device, count in reader_counts.items())
+            self.ledger.drop(buffer)
+        for source in node.inputs:
+            self.ledger.drop(self._input(node, source))
+        if index in self._scratch:
+            self.ledger.drop(self._scratch.pop(index))
+
+    def send(self, event: Event) -> None:
+        """The message comes in."""
+        size_bytes = self._nodes[event.node].outputs[event.output].size_bytes
+        place = self._hosts.get(event.device, event.device)
+        self._messages[event.node, event.output, event.device] = self.ledger.take(place, size_bytes, MESSAGES)
+
+    def received(self, event: Event) -> None:
+        """A tensor is made of the message."""
+        key = (event.node, event.output, event.device)
+        node = self._nodes[event.node]
+        buffer = self.ledger.take(event.device, node.outputs[event.output].size_bytes, node.label)
+        buffer.holders = self._readers[key[:2]][event.device]
+        self._tensors[key] = buffer
+        self.ledger.drop(self._messages.pop(key))
+        self.ledger.drop(self._tensors[event.node, event.output, ""])
+
+
+def peaks(
+    nodes: Sequence[Node],
+    events: Iterable[Event],
+    *,
+    variables: Mapping[str, Variable] | None = None,
+    memories: Mapping[str, str] | None = None,
+    accounts: Mapping[str, str] | None = None,
+    hosts: Mapping[str, str] | None = None,
+) -> dict[str, Peak]:
+    """What each account holds at most.
+
+    Args:
+      nodes: the operations.
+      events: all that happens, in its order, in one step or several: `executor.events` makes those of a step.
+      variables: {name: Variable}.
+      memories: {device: the memory that it uses}; None: each has its own. Within one memory nothing is copied.
+      accounts: {device: the name under which it is reported}; absent: its own.
+      hosts: {device: the device in whose memory its messages are}; absent: in its own.
+    """
+    if memories is None:
+        memories = {node.device: node.device for node in nodes}
+    step = _Step(nodes, variables or {}, memories, accounts or {}, hosts or {})
+    for event in events:
+        step.on(event)
+    return step.ledger.peaks

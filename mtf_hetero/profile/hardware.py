@@ -1,0 +1,85 @@
+"""What devices are: names under which measurements are kept, and how much memory they have."""
+
+import os
+import pathlib
+import platform
+import re
+from collections.abc import Mapping, Sequence
+
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster import Cluster
+from mtf_hetero.cluster.devices import Device, complete
+
+
+def representatives(devices: Sequence[str]) -> dict[str, str]:
+    """{device: the first of the devices that is the same hardware}: all logical CPUs of a process are one CPU.
+
+    Example:
+      >>> representatives(["gpu:0", "cpu:0", "cpu:1"])
+      {'gpu:0': 'gpu:0', 'cpu:0': 'cpu:0', 'cpu:1': 'cpu:0'}
+    """
+    first: dict[Device, str] = {}
+    return {
+        name: first.setdefault(device.host if device.is_cpu else device, name)
+        for name, device in complete(devices).items()
+    }
+
+
+def descriptions(cluster: Cluster) -> dict[str, str]:
+    """{device: what it is}, by which it is known again in another run. Of a worker, only its address is known."""
+    return {name: _description(device, cluster) for name, device in complete(cluster.devices).items()}
+
+
+def _description(device: Device, cluster: Cluster) -> str:
+    place = Device(kind=device.kind, index=0 if device.is_cpu else device.index).short_name
+    if device.job == "worker":
+        return f"{place} of {cluster.workers[device.task or 0]}"
+    if device.is_cpu:
+        return f"{_cpu_name()} with {_cores()} cores of {platform.node()}"
+    return f"{place} {_gpu_name(device.index or 0)} of {platform.node()}"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
+
+
+def _gpu_name(index: int) -> str:
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[index]) if index < len(gpus) else {}
+    return details.get("device_name", "GPU")
+
+
+def memory_limits(cluster: Cluster, session: tf.Session) -> dict[str, int | None]:
+    """{device: bytes} that TensorFlow reports of GPUs; of this machine's CPU its memory, shared by the devices on it.
+
+    Of a worker's CPU it is not known: None.
+    """
+    listed = {device.name: device.memory_limit_bytes for device in session.list_devices()}
+    completed = complete([*cluster.devices, *listed])
+    reported = {completed[name]: limit for name, limit in listed.items()}
+    devices = {name: completed[name] for name in cluster.devices}
+    here = sum(device.job != "worker" and device.is_cpu for device in devices.values())
+    result: dict[str, int | None] = {}
+    for name, device in devices.items():
+        if not device.is_cpu:
+            result[name] = reported.get(device) or None
+        elif device.job != "worker" and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+            result[name] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // here
+        else:
+            result[name] = None
+    return result
+
+
+def cache_directory(environment: Mapping[str, str]) -> pathlib.Path:
+    """Where measurements are kept: mtf_hetero under XDG_CACHE_HOME, or else under ~/.cache."""
+    home = environment.get("XDG_CACHE_HOME") or ""
+    return (pathlib.Path(home) if os.path.isabs(home) else pathlib.Path.home() / ".cache") / "mtf_hetero"

@@ -1,0 +1,274 @@
+"""The files of checkpoints: listed, checked, put in place, deleted, set aside. Pure: TensorFlow is not needed for it.
+
+A checkpoint `model.ckpt-7` is `model.ckpt-7.index`, `model.ckpt-7.data-00000-of-00001` and, without being needed,
+`.meta` (the graph) and `.sha256` (checksums, as `sha256sum -c` reads them). It is there if and only if its index is:
+the index is the last file to come and the first to go. Whoever puts a checkpoint in place or deletes it first makes a
+directory `model.ckpt-7_temp-...`, as TensorFlow makes `model.ckpt-7_temp`. So, where a process was killed, the
+directory distinguishes its leftovers from a checkpoint that has lost its index.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+
+from mtf_hetero._support.files import sync, write_text
+
+STATE = "checkpoint"  # where TensorFlow writes which checkpoint is the last
+SET_ASIDE = "set_aside"
+_CHECKSUMS = ".sha256"
+_FILE = re.compile(r"(?P<name>.+)\.(?:index|(?P<data>data-\d{5}-of-\d{5}))")
+_STEP = re.compile(r"(?P<base>.+)-(?P<step>\d+)")
+_TEMPORARY = re.compile(r"(?P<name>.+)_temp(-[0-9a-f]{16})?")
+_TEMPORARY_FILE = re.compile(r".+\.tempstate\d+|(checkpoint|graph\.pbtxt)\.tmp[0-9a-f]{32}|\.checkpoint\.[0-9a-f]{16}")
+_STATE_LINE = re.compile(r'(?P<key>\w+): (?:"(?P<text>(?:[^"\\]|\\.)*)"|[-+.\w]+)')
+
+
+def split_name(path: str) -> tuple[str, int | None]:
+    """("model.ckpt", 7) of "directory/model.ckpt-7"; the step of a name without one is None."""
+    name = os.path.basename(path)
+    match = _STEP.fullmatch(name)
+    return (match["base"], int(match["step"])) if match else (name, None)
+
+
+def candidates(directory: str, base: str) -> list[str]:
+    """Paths of all checkpoints of a directory, whole or not, those of the newest step first.
+
+    Args:
+      directory: one that need not exist.
+      base: checkpoints of this name, "model.ckpt" for instance, come before all others.
+    """
+    names = _names(directory)
+    begun = {match["name"] for match in map(_TEMPORARY.fullmatch, names) if match}
+    parts: dict[str, set[bool]] = {}
+    for match in filter(None, map(_FILE.fullmatch, names)):
+        parts.setdefault(match["name"], set()).add(match["data"] is None)
+    found = []
+    for name, kinds in parts.items():
+        has_step, has_index = split_name(name)[1] is not None, True in kinds
+        if (has_index or name not in begun) if has_step else len(kinds) == 2:
+            found.append(name)
+
+    def age(name: str) -> tuple[bool, bool, int, str]:
+        its_base, step = split_name(name)
+        return its_base != base, step is None, -(step or 0), name
+
+    return [os.path.join(directory, name) for name in sorted(found, key=age)]
+
+
+def read_state(directory: str) -> tuple[list[str], str | None]:
+    """What the file `checkpoint` names.
+
+    Returns:
+      (paths, the last one first; what is wrong with the file: "is missing", or None)
+    """
+    try:
+        with open(os.path.join(directory, STATE), encoding="utf-8") as file:
+            lines = [line for line in file.read().splitlines() if line.strip()]
+    except FileNotFoundError:
+        return [], "is missing"
+    except (OSError, UnicodeDecodeError):
+        return [], "cannot be read"
+    if not lines:
+        return [], "is empty"
+    paths: dict[str, list[str]] = {"model_checkpoint_path": [], "all_model_checkpoint_paths": []}
+    for line in lines:
+        match = _STATE_LINE.fullmatch(line.strip())
+        if match is None or "\0" in line:
+            return [], "is damaged"
+        if match["key"] in paths and match["text"] is not None:
+            paths[match["key"]].append(_join(directory, _unescape(match["text"])))
+    last, older = paths.values()
+    return ([*last[-1:], *reversed(older)], None) if last else ([], "is damaged")
+
+
+def _join(directory: str, path: str) -> str:
+    """The path as `candidates` would give it, where it lies in the directory."""
+    path = os.path.join(directory, path)
+    inside = os.path.abspath(os.path.dirname(path)) == os.path.abspath(directory)
+    return os.path.join(directory, os.path.basename(path)) if inside else path
+
+
+def _unescape(text: str) -> str:
+    """TensorFlow writes bytes beyond ASCII as octal numbers, or as they are."""
+    return text.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
+
+
+def write_state(directory: str, text: str, name: str = STATE) -> None:
+    """Replaces the file `checkpoint` as a whole."""
+    write_text(os.path.join(directory, name), text)
+    sync(directory)
+
+
+def files_of(path: str, meta_suffix: str = "meta") -> list[str]:
+    """Names of a checkpoint's files, the index first."""
+    name = os.path.basename(path)
+    kinds = rf"index|data-\d{{5}}-of-\d{{5}}|{re.escape(_CHECKSUMS[1:])}|{re.escape(meta_suffix)}"
+    ours = re.compile(rf"{re.escape(name)}\.(?:{kinds})")
+    names = filter(ours.fullmatch, _names(os.path.dirname(path)))
+    return sorted(names, key=lambda file: (file != f"{name}.index", file))
+
+
+def signature(path: str) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of a checkpoint's files: as long as they stay, so does what was found about it."""
+    entries = []
+    for name in files_of(path):
+        with contextlib.suppress(FileNotFoundError):
+            stat = os.stat(os.path.join(os.path.dirname(path), name))
+            entries.append((name, stat.st_size, stat.st_mtime_ns))
+    return tuple(entries)
+
+
+def missing_file(path: str) -> str | None:
+    """What is wrong with the files of a checkpoint, as far as their names and sizes show."""
+    name, sizes = os.path.basename(path), {file: size for file, size, _ in signature(path)}
+    if f"{name}.index" not in sizes:
+        return f"{name}.index is missing"
+    if not sizes[f"{name}.index"]:
+        return f"{name}.index is empty"
+    shards = {file for file in sizes if ".data-" in file} or {f"{name}.data-00000-of-00001"}
+    counts = {int(file[-5:]) for file in shards}
+    if len(counts) == 1:  # otherwise some are left of another checkpoint of that name
+        count = counts.pop()
+        for shard in (f"{name}.data-{number:05}-of-{count:05}" for number in range(count)):
+            if shard not in sizes:
+                return f"{shard} is missing"
+    return None
+
+
+def write_checksums(path: str) -> None:
+    """Writes the checksums of a checkpoint beside it."""
+    directory = os.path.dirname(path)
+    with open(path + _CHECKSUMS, "w", encoding="utf-8") as file:
+        index, *others = filter(_FILE.fullmatch, files_of(path))
+        for name in (*others, index):  # the index at the end: a file that is cut does not name it
+            file.write(f"{_sha256(os.path.join(directory, name))}  {name}\n")
+
+
+def changed_files(path: str) -> list[str] | None:
+    """Which files of a checkpoint are not as they were written; None where there are no checksums.
+
+    Files are streamed.
+    """
+    directory, index = os.path.split(path + ".index")
+    try:
+        with open(path + _CHECKSUMS, encoding="utf-8") as file:
+            written = [line.rstrip("\n").split("  ", 1)[::-1] for line in file]
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not written or written[-1][0] != index or not all(_FILE.fullmatch(name) for name, *_ in written):
+        return None
+    changed = []
+    for name, *checksum in written:
+        try:
+            if checksum != [_sha256(os.path.join(directory, os.path.basename(name)))]:
+                changed.append(name)
+        except OSError:
+            changed.append(name)
+    return changed
+
+
+@contextlib.contextmanager
+def replaced_as_a_whole(path: str, meta_suffix: str = "meta") -> Iterator[str]:
+    """Gives the path to write a checkpoint to, and then puts it where it belongs; after an error nothing is left.
+
+    Everything is on the disk before the first file is renamed. A checkpoint of the same name is deleted just before.
+
+    Args:
+      path: the checkpoint.
+      meta_suffix: what the file of the graph is called.
+    """
+    staging = _begin(path)
+    temporary = os.path.join(staging, os.path.basename(path))
+    directory = os.path.dirname(path)
+    try:
+        yield temporary
+        write_checksums(temporary)
+        names = _names(staging)
+        for name in names:
+            sync(os.path.join(staging, name))
+        _unlink_all(path, meta_suffix)
+        names.sort(key=lambda name: name.endswith(".index"))
+        for name in names:
+            if name.endswith(".index"):
+                sync(directory)  # the index comes last on the disk, too
+            os.rename(os.path.join(staging, name), os.path.join(directory, name))
+        sync(directory)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def delete(path: str, meta_suffix: str = "meta") -> None:
+    """Deletes a checkpoint: cut short, it leaves a whole one, or else what `clear_leftovers` clears away."""
+    staging = _begin(path)
+    _unlink_all(path, meta_suffix)
+    os.rmdir(staging)
+
+
+def set_aside(path: str) -> str:
+    """Moves a checkpoint, or what is there of it, to a directory of its own; returns that directory."""
+    directory, name = os.path.split(path)
+    place, number = os.path.join(directory, SET_ASIDE, name), 1
+    while os.path.exists(place):
+        number += 1
+        place = os.path.join(directory, SET_ASIDE, f"{name}_{number}")
+    os.makedirs(place)
+    for file in files_of(path):
+        os.rename(os.path.join(directory, file), os.path.join(place, file))
+    sync(directory)
+    return place
+
+
+def clear_leftovers(directory: str) -> list[str]:
+    """Deletes what killed processes left of checkpoints that they were saving or deleting; returns what that was."""
+    cleared = []
+    for name in _names(directory):
+        path = os.path.join(directory, name)
+        if _TEMPORARY_FILE.fullmatch(name) and os.path.isfile(path):
+            os.unlink(path)
+            cleared.append(name)
+    for name in _names(directory):
+        path = os.path.join(directory, name)
+        match = _TEMPORARY.fullmatch(name)
+        if match and os.path.isdir(path) and _is_staging(path, match["name"]):
+            checkpoint = os.path.join(directory, match["name"])
+            if not os.path.exists(checkpoint + ".index"):
+                _unlink_all(checkpoint)
+            shutil.rmtree(path)
+            cleared.append(name)
+    return cleared
+
+
+def _is_staging(directory: str, name: str) -> bool:
+    """Whether a directory holds nothing but what a save puts there."""
+    for _, directories, files in os.walk(directory):
+        if not all(inside.startswith((f"{name}.", f"{name}_", "part-")) for inside in [*directories, *files]):
+            return False
+    return True
+
+
+def _begin(path: str) -> str:
+    staging = f"{path}_temp-{secrets.token_hex(8)}"
+    os.mkdir(staging)
+    return staging
+
+
+def _unlink_all(path: str, meta_suffix: str = "meta") -> None:
+    for name in files_of(path, meta_suffix):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(os.path.dirname(path), name))
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory or os.curdir))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

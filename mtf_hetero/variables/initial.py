@@ -1,0 +1,235 @@
+"""Initial values slice by slice: no device makes the whole of a variable of which it holds a part.
+
+Mesh-TensorFlow gives a variable one initial value. Mostly that is a small graph: random numbers, or one number
+repeated, and a few products and sums with scalars. It is built again for every slice, on the slice's own device, and
+gives the very numbers that the whole has there. TensorFlow's random operations allow it: their generator counts, so
+that their n-th numbers follow from the seeds and from n, and can be drawn without those before them.
+
+Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox).
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster.devices import Device
+from mtf_hetero.collectives import cut
+
+_BLOCK = 2**20  # numbers that a device may draw at a time though its slice has fewer: fewer operations
+_MOST_BLOCKS = 32
+_PHILOX = 1
+_RESERVED = 64  # counts that a truncated normal number may take, since what lies outside is drawn again
+_STATELESS = {
+    "RandomUniform": tf.raw_ops.StatelessRandomUniformV2,
+    "RandomStandardNormal": tf.raw_ops.StatelessRandomNormalV2,
+    "TruncatedNormal": tf.raw_ops.StatelessTruncatedNormalV2,
+}
+_EXACT = {"Add", "AddV2", "Cast", "Div", "Identity", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Sub"}
+
+
+class InitialValue:
+    """The initial value of one variable, in slices.
+
+    An operation with seeds gives what it gives on its first run in a session, at every initialisation. Of one without,
+    all slices are drawn with one key, which is new at every initialisation.
+
+    Args:
+      whole: the tf.Tensor that mtf made. Where slices are built without it, it can no longer be fed.
+      dtype: what the slices are cast to.
+    """
+
+    def __init__(self, whole: tf.Tensor, dtype: tf.DType) -> None:
+        self._whole = whole
+        self._dtype = dtype
+        self._keys: dict[str, tf.Tensor] = {}
+
+    def part(self, begin: Sequence[int], size: Sequence[int], device: str) -> tf.Tensor:
+        """The box [begin, begin + size), made on a device.
+
+        What is all of the tensor, or of no known form (an orthogonal matrix, a fed tensor, random numbers that have no
+        seed and are used elsewhere too), is cut out of the tensor where that is, so that only the slice is sent.
+        """
+        whole = self._whole
+        if tf.executing_eagerly() or whole.shape.as_list() == list(size) or not _is_known(whole) or _is_shared(whole):
+            with tf.device(whole.device):
+                return tf.cast(cut(whole, begin, size), self._dtype)
+        for x in _bypassed(whole):
+            x.graph.prevent_feeding(x)
+        with tf.device(_cpu_of(device)):
+            return tf.cast(_Part(begin, size, self._key_of).build(whole), self._dtype)
+
+    def _key_of(self, op: tf.Operation) -> tf.Tensor:
+        """The generator's key, for all slices: the first seed, or any number where the operation has no seeds.
+
+        Either is drawn, a seed from itself alone: of a constant TensorFlow would make the numbers in the chief already,
+        when it optimises the graph, and keep them.
+        """
+        if op.name not in self._keys:
+            seed = op.get_attr("seed")
+            low, high = (seed, seed + 1) if _has_seed(op) else (tf.int64.min, tf.int64.max)
+            limits = {"minval": tf.constant(low, tf.int64), "maxval": tf.constant(high, tf.int64)}
+            self._keys[op.name] = tf.bitcast(tf.raw_ops.RandomUniformInt(shape=[1], **limits), tf.uint64)
+        return self._keys[op.name]
+
+
+def _is_known(x: tf.Tensor) -> bool:
+    """Whether a slice of a tensor can be built without the tensor."""
+    kind = x.op.type
+    if x.shape.rank == 0:
+        return True
+    if not x.shape.is_fully_defined() or x.op.control_inputs:  # what it waits for, a check for instance, would be lost
+        return False
+    if kind == "Fill" or kind in _STATELESS:
+        shape = x.op.inputs[0].op
+        return shape.type == "Const" and not shape.control_inputs
+    if kind in _EXACT:
+        return all(y.shape.rank == 0 or (y.shape == x.shape and _is_known(y)) for y in x.op.inputs)
+    return kind == "Const"
+
+
+def _bypassed(x: tf.Tensor) -> Iterator[tf.Tensor]:
+    """What nothing makes where slices are built without a tensor that is known: it, and what it is computed of."""
+    yield x
+    for y in x.op.inputs if x.op.type in _EXACT else ():
+        if y.shape.rank != 0:
+            yield from _bypassed(y)
+
+
+def _is_shared(whole: tf.Tensor) -> bool:
+    """Whether others see the random numbers of a tensor that is known, and no seed makes theirs the same."""
+    tensors = list(_bypassed(whole))
+    if not any(x.op.type in _STATELESS and not _has_seed(x.op) for x in tensors):
+        return False
+    replaced = {x.op for x in tensors}
+    others = [op for x in tensors for op in set(x.consumers()) - replaced]
+    return len(others) > 1  # the one is the assignment to the variable
+
+
+def _has_seed(op: tf.Operation) -> bool:
+    return bool(op.get_attr("seed") or op.get_attr("seed2"))
+
+
+def _cpu_of(device: str) -> str:
+    """The CPU beside a device: the random numbers of GPUs differ from a CPU's in their last bits."""
+    parsed = Device.parse(device)
+    return device if parsed.is_cpu else parsed.host.name
+
+
+def _unsigned(values: Sequence[int]) -> tf.Tensor:
+    return tf.constant(np.array([value % 2**64 for value in values], np.uint64))
+
+
+class _Part:
+    """Builds one slice of a tensor on the current device.
+
+    Args:
+      begin: of the slice.
+      size: of the slice.
+      key_of: from a random operation to its key.
+    """
+
+    def __init__(self, begin: Sequence[int], size: Sequence[int], key_of: Callable[[tf.Operation], tf.Tensor]) -> None:
+        self._begin = list(begin)
+        self._size = list(size)
+        self._key_of = key_of
+        self._built: dict[str, tf.Tensor] = {}
+
+    def build(self, x: tf.Tensor) -> tf.Tensor:
+        """The slice of a tensor that is known; of a scalar all of it."""
+        if x.name not in self._built:
+            self._built[x.name] = self._build(x)
+        return self._built[x.name]
+
+    def _build(self, x: tf.Tensor) -> tf.Tensor:
+        op = x.op
+        if x.shape.rank == 0 and op.control_inputs:
+            return x
+        if op.type == "Const":
+            return self._constant(op.get_attr("value"), x.shape.rank)
+        if op.type in _EXACT:
+            attributes = {attribute.name: op.node_def.attr[attribute.name] for attribute in op.op_def.attr}
+            inputs = [self.build(y) for y in op.inputs]
+            return op.graph.create_op(op.type, inputs, [x.dtype], attrs=attributes).outputs[0]
+        if x.shape.rank == 0:
+            return x
+        if op.type == "Fill":
+            return tf.fill(self._size, self.build(op.inputs[1]))
+        shape = x.shape.as_list()
+        block = max(math.prod(self._size), math.prod(shape) // _MOST_BLOCKS, min(_BLOCK, math.prod(shape) // 2))
+        return _Draw(op, self._key_of(op), block).box(0, shape, self._begin, self._size)
+
+    def _constant(self, proto: Any, rank: int) -> tf.Tensor:
+        numbers = [field for descriptor, field in proto.ListFields() if descriptor.name.endswith("_val")]
+        if rank == 0:
+            return tf.constant(tf.make_ndarray(proto))
+        if len(numbers) == 1 and len(numbers[0]) == 1:  # TensorFlow's short form of one number repeated
+            proto.tensor_shape.Clear()
+            return tf.fill(self._size, tf.make_ndarray(proto))
+        box = tuple(slice(b, b + s) for b, s in zip(self._begin, self._size, strict=True))
+        return tf.constant(tf.make_ndarray(proto)[box])
+
+
+@dataclasses.dataclass
+class _Draw:
+    """Draws what one random operation gives, box by box, each once the one before is done.
+
+    Args:
+      op: the operation.
+      key: uint64 [1].
+      block: how many numbers to draw at a time at most.
+    """
+
+    op: tf.Operation
+    key: tf.Tensor
+    block: int
+    last: list[tf.Operation] = dataclasses.field(default_factory=list)
+    constants: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+
+    def box(self, offset: int, shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> tf.Tensor:
+        """The box [begin, begin + size) of a tensor of this shape that begins with number `offset` of the whole."""
+        row = math.prod(shape[1:])
+        offset += begin[0] * row
+        if list(shape[1:]) == list(size[1:]):
+            return self._rows(offset, size)
+        if row > self.block:
+            return tf.stack([self.box(offset + i * row, shape[1:], begin[1:], size[1:]) for i in range(size[0])])
+        pieces = []
+        for first in range(0, size[0], self.block // row):
+            count = min(self.block // row, size[0] - first)
+            rows = self._rows(offset + first * row, [count, *shape[1:]])
+            piece = tf.slice(rows, self._constant([0, *begin[1:]]), self._constant([count, *size[1:]]))
+            self.last = [piece.op]
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
+
+    def _rows(self, offset: int, shape: Sequence[int]) -> tf.Tensor:
+        """Numbers `offset` and following of the whole, in this shape. The generator makes a few at a time."""
+        dtype, kind = self.op.outputs[0].dtype, self.op.type
+        group = 2 if dtype == tf.float64 else 4
+        first, excess = divmod(offset, group)
+        counter = [first * (_RESERVED * group if kind == "TruncatedNormal" else 1), self.op.get_attr("seed2")]
+        drawn_shape = [excess + math.prod(shape)] if excess else shape
+        with tf.control_dependencies(self.last):
+            rows = _STATELESS[kind](
+                shape=self._constant(drawn_shape),
+                key=self.key,
+                counter=_unsigned(counter),
+                alg=self._constant(_PHILOX),
+                dtype=dtype,
+            )
+        if excess:
+            rows = tf.reshape(rows[excess:], self._constant(shape))
+        self.last = [rows.op]
+        return rows
+
+    def _constant(self, value: Any) -> tf.Tensor:
+        """An int32 constant, made once for the slice."""
+        key = str(value)
+        if key not in self.constants:
+            with tf.control_dependencies(None):
+                self.constants[key] = tf.constant(value, tf.int32)
+        return self.constants[key]

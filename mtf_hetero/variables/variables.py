@@ -1,0 +1,197 @@
+"""The variables of an uneven mesh: slices only, no master copy, saved as one logical tensor.
+
+Mesh-TensorFlow makes a full "master" of each variable when the graph is built. It is never initialised here: each
+slice's initial value is made on its own device (`variables.initial`), or, where that cannot be, cut out of the
+master's, and the master leaves every collection. Of the processors that hold the same slice, the first has the primary
+and the others replicas.
+
+* A primary is a global variable that carries TensorFlow's slice information, so that any `tf.train.Saver` writes the
+  primaries of one variable as one tensor under the variable's own name, and reads each slice out of such a tensor,
+  whatever layout it was saved from. With `saver.SliceSaverBuilder` it does so slice by slice.
+* A replica is a local variable that is initialised from its primary, so that `tf.local_variables_initializer()`,
+  which a MonitoredTrainingSession runs after every initialisation and every restore, brings it up to date. So does
+  `lowering.copy_masters_to_slices()`, which mtf programs call at the same point.
+
+The variables that an optimizer makes have the dimensions of the weights, and are sliced like them.
+
+A variable that its program keeps out of the global variables is not saved and has no replicas: every slice starts from
+the initial value.
+
+A program that feeds initial values feeds those of the slices, which `initial_value_feed` finds. A master's may be fed
+where no slice was made without it; elsewhere TensorFlow refuses it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.variables.initial import InitialValue
+
+
+def initial_value_feed(values: Mapping[str, np.ndarray]) -> dict[tf.Tensor, np.ndarray]:
+    """What to feed to `tf.global_variables_initializer()` so that variables start from arrays, on any layout.
+
+    Args:
+      values: {name of a variable: array of its shape}; a variable that is not named starts as it would.
+
+    Returns:
+      {tf.Tensor: array}, an entry for each slice.
+
+    Raises:
+      ValueError: a name that no global variable has, or an array of another shape.
+
+    Example:
+      session.run(tf.global_variables_initializer(), initial_value_feed({"dense/kernel": kernel}))
+    """
+    feed, present = {}, set()
+    for variable in tf.global_variables():
+        info = variable._save_slice_info
+        name = info.full_name if info else variable.op.name
+        if name not in values:
+            continue
+        present.add(name)
+        shape = list(info.full_shape) if info else variable.shape.as_list()
+        if list(np.shape(values[name])) != shape:
+            raise ValueError(
+                f"the initial value of {name!r} has shape {list(np.shape(values[name]))}; give the variable's, {shape}"
+            )
+        box = tuple(slice(b, b + s) for b, s in zip(info.var_offset, info.var_shape, strict=True)) if info else ...
+        feed[variable.initial_value] = values[name][box]
+    if missing := sorted(set(values) - present):
+        raise ValueError(f"there is no global variable {missing[0]!r}; name one that the graph has, without a slice")
+    return feed
+
+
+def _take_out_of_collections(variable: tf.Variable) -> list[str]:
+    """Removes a variable from all collections of its graph; returns their names. Eagerly there are none."""
+    keys: list[str] = []
+    if tf.executing_eagerly():
+        return keys
+    for key in variable.graph.get_all_collection_keys():
+        collection = variable.graph.get_collection_ref(key)
+        kept = [item for item in collection if item is not variable]
+        if len(kept) < len(collection):
+            collection[:] = kept
+            keys.append(key)
+    return keys
+
+
+class _SaveSliceInfo(tf.Variable.SaveSliceInfo):
+    """TensorFlow's slice information, which cannot express a scalar. A slice that is the whole is saved as one."""
+
+    @property
+    def spec(self) -> str:
+        return "" if self.var_shape == self.full_shape else super().spec
+
+
+class SlicedVariable:
+    """One variable of the model: a primary or a replica on every processor.
+
+    Args:
+      variable: the mtf.Variable.
+      master: the tf.Variable that mtf made for it.
+      mesh_impl: the UnevenMeshImpl.
+      shape: its mtf.Shape.
+    """
+
+    def __init__(self, variable: mtf.Variable, master: tf.Variable, mesh_impl: mtf.MeshImpl, shape: mtf.Shape) -> None:
+        full_name = master.name.split(":")[0]
+        self._copies = []
+        self.slices = []
+        collections = _take_out_of_collections(master)
+        saved = tf.GraphKeys.GLOBAL_VARIABLES in collections
+        whole = master.read_value() if tf.executing_eagerly() else master.initial_value
+        initial = InitialValue(whole, variable.slice_dtype)
+        primaries: dict[tuple[int, ...], tf.Variable] = {}
+        for pnum, device in enumerate(mesh_impl.devices):
+            begin, size = mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum)
+            name = f"processor_{pnum}"
+            with tf.device(device), tf.name_scope(f"{full_name}/"):
+                if saved and tuple(begin) in primaries:
+                    slice_ = self._replica(primaries[tuple(begin)], name)
+                else:
+                    initial_value = initial.part(begin, size, device)
+                    slice_ = tf.Variable(
+                        initial_value, trainable=False, name=name, collections=collections, use_resource=True
+                    )
+                    slice_._set_save_slice_info(_SaveSliceInfo(full_name, master.shape.as_list(), begin, size))
+                    primaries[tuple(begin)] = slice_
+            self.slices.append(slice_)
+
+    def _replica(self, primary: tf.Variable, name: str) -> tf.Variable:
+        replica = tf.Variable(
+            primary.read_value(),
+            trainable=False,
+            name=name,
+            collections=[tf.GraphKeys.LOCAL_VARIABLES],
+            use_resource=True,
+        )
+        self._copies.append(replica.initializer)
+        return replica
+
+    @property
+    def copies(self) -> list[tf.Operation]:
+        """Operations that set each replica to its primary."""
+        return list(self._copies)
+
+
+class LaidOutVariable:
+    """What mtf's lowering asks of a variable: mtf.MeshImpl.LaidOutVariable's interface.
+
+    An mtf.StackedVariable, which stands for several variables of one shape, is a stack of theirs, so that each keeps
+    its own name in the checkpoint.
+    """
+
+    def __init__(self, variable: mtf.Variable, mesh_impl: mtf.MeshImpl) -> None:
+        self._variable = variable
+        self._mesh_impl = mesh_impl
+        self._stacked = isinstance(variable, mtf.StackedVariable)
+        shape = variable.shape
+        masters = [variable.get_master()]
+        if self._stacked:
+            masters = variable._masters
+            shape = mtf.Shape(shape.dims[1:])
+        self._members = [SlicedVariable(variable, master, mesh_impl, shape) for master in masters]
+        self.value = self.laid_out_tensor
+
+    @property
+    def laid_out_tensor(self) -> Any:
+        """A fresh read of every slice; `value` is the read made when the variable was lowered."""
+        mesh_impl = self._mesh_impl
+        reads = mtf.parallel(
+            mesh_impl.devices,
+            lambda *slices: tf.stack([s.read_value() for s in slices]) if self._stacked else slices[0].read_value(),
+            *[member.slices for member in self._members],
+        )
+        return mesh_impl.LaidOutTensor(reads)
+
+    def assign_to_slices(
+        self, assign_fn: Callable[[mtf.Variable, tf.Variable, tf.Tensor], tf.Operation], values: Sequence[tf.Tensor]
+    ) -> tf.Operation:
+        """Assigns one value per processor, once everybody's value of the variable was read.
+
+        Args:
+          assign_fn: from (mtf.Variable, tf.Variable, tf.Tensor) to a tf.Operation, mtf.assign_slice for instance.
+          values: one tf.Tensor per processor.
+        """
+        ops = []
+        for pnum, (device, value) in enumerate(zip(self._mesh_impl.devices, values, strict=True)):
+            with tf.device(device), tf.control_dependencies([self.value.tensor_list[pnum]]):
+                parts = tf.unstack(value) if self._stacked else [value]
+                ops += [
+                    assign_fn(self._variable, member.slices[pnum], part)
+                    for member, part in zip(self._members, parts, strict=True)
+                ]
+        return tf.group(ops)
+
+    @property
+    def copy_master_to_slices(self) -> tf.Operation:
+        """Brings the replicas up to date after the primaries were initialised or restored."""
+        return tf.group([copy for member in self._members for copy in member.copies])
+
+    @property
+    def copy_slices_to_master(self) -> tf.Operation:
+        """Nothing to do: the slices are what is saved."""
+        return tf.group([])

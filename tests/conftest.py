@@ -1,0 +1,30 @@
+"""What tests share: which files are of the second tier, and one cluster of workers of a run."""
+
+import pathlib
+import signal
+
+import pytest
+
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the programs that tests start would inherit it
+    signal.signal(signal.SIGHUP, lambda *_: None)
+
+TESTS = pathlib.Path(__file__).parent
+FULL = {TESTS / name for name in ("benchmarks/test_run.py", "benchmarks/test_faults.py", "test_mesh_tensorflow.py")}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path in FULL:
+            item.add_marker(pytest.mark.full)
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)  # one process has them all: they begin
+
+
+@pytest.fixture(scope="session")
+def workers():
+    """A LocalCluster of three workers, as `.cluster`, which is entered; for tests that are marked `on_workers`."""
+    from mtf_hetero.cluster import LocalCluster  # tests that need no TensorFlow do not wait for it
+
+    local = LocalCluster([1.0, 1.0, 1.0], report=lambda line: None)
+    with local as cluster:
+        vars(local)["cluster"] = cluster
+        yield local

@@ -1,0 +1,78 @@
+"""The programs, commands and links of the documentation, and how a user would run them."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+_BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block of code in a page.
+
+    Args:
+      page: path of the page.
+      line: where the block begins.
+      language: "python", "sh" or "" for none.
+      text: what it says.
+    """
+
+    page: pathlib.Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self):
+        return f"{self.page.name}:{self.line}"
+
+
+def _blocks_of(page):
+    text = page.read_text(encoding="utf-8")
+    for match in _BLOCK.finditer(text):
+        yield Block(page, text.count("\n", 0, match.start()) + 1, match[1], match[2])
+
+
+BLOCKS = [block for page in PAGES for block in _blocks_of(page)]
+
+
+def commands():
+    """(block, words) of each command in the shell blocks."""
+    for block in BLOCKS:
+        if block.language == "sh":
+            for line in block.text.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words:
+                    yield block, words
+
+
+def prose(page):
+    """A page without its blocks of code."""
+    return _BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def run(program, directory, seconds=300):
+    """What a program prints, run as a user would: by `python FILE`, in a directory that has nothing else.
+
+    Args:
+      program: path of a file.
+      directory: the working directory.
+      seconds: after which it is ended.
+    """
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, f"{program} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout

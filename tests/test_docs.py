@@ -1,0 +1,121 @@
+"""The documentation's programs run and print what their comments say; its commands, links and pages are there."""
+
+import functools
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from documents import BLOCKS, PAGES, ROOT, commands, prose, run
+
+PROGRAMS = [block for block in BLOCKS if block.page.parent == ROOT / "docs" and block.language == "python"]
+MODULES = {"models.train", "mtf_hetero.worker", "mtf_hetero.profile", "mtf_hetero.data", "benchmarks.run"}
+CONSOLE = {  # what the installed command runs
+    "train": "models.train",
+    "profile": "mtf_hetero.profile",
+    "worker": "mtf_hetero.worker",
+    "data": "mtf_hetero.data",
+}
+NOT_RUN = {".venv/bin/pytest", "git", "make", "pip", "srun"}  # checked in another way, or of others
+SUBCOMMANDS = {"convert", "list", "prepare", "simulate"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", PROGRAMS, ids=str)
+def test_program(block, tmp_path):
+    (tmp_path / "program.py").write_text(block.text, encoding="utf-8")
+    printed = run(tmp_path / "program.py", tmp_path)
+    for expected in re.findall(r"^ *print\(.*\)  # (.*?)(?::.*)?$", block.text, flags=re.MULTILINE):
+        assert expected in printed, printed
+
+
+@functools.cache
+def help_of(*words):
+    """What a program says of its flags."""
+    flag = "--helpfull" if words[0] in ("models.train", "benchmarks.run") else "--help"
+    command = [sys.executable, "-m", *words, flag]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (0, 1), done.stderr  # absl's programs end with 1
+    return done.stdout + done.stderr
+
+
+def invocation(words):
+    """(module, arguments) of a command of this project's; None of another."""
+    if words[0] == "mtf-hetero":
+        return CONSOLE[words[1]], words[2:]
+    if words[0] == "python" and words[1] == "-m":
+        return words[2], words[3:]
+    assert words[0] in NOT_RUN, f"{words[0]} is in no list of programs"
+    return None
+
+
+def test_flags_of_commands_exist():
+    unknown = []
+    for block, words in commands():
+        module, arguments = invocation(words) or (None, [])
+        assert module is None or module in MODULES, f"{block}: {module}"
+        programs = (module, arguments[0]) if arguments and arguments[0] in SUBCOMMANDS else (module,)
+        for flag in (argument.partition("=")[0] for argument in arguments if argument.startswith("--")):
+            if not re.search(rf"(?<![\w-])--(?:\[no\])?{flag[2:]}\b", help_of(*programs)):
+                unknown.append(f"{block}: {module} has no {flag}")
+    assert not unknown
+
+
+def test_benchmarks_that_the_pages_name_exist():
+    from benchmarks.cases import CASES
+
+    for page in PAGES:
+        for case, only in re.findall(r"benchmarks\.run\s+(\w+)(?:[^`|]*?--only=([^`\s]+))?", prose(page)):
+            assert case in CASES, f"{page.name}: {case}"
+            assert not only or any(only in variant for variant in CASES[case].variants()), f"{page.name}: {case} {only}"
+
+
+def test_targets_of_make_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for page in PAGES:
+        for target in re.findall(r"`make ([\w-]+)`|^make ([\w-]+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            assert re.search(rf"^{''.join(target)}:", makefile, re.MULTILINE), f"{page.name}: make {target}"
+
+
+def _anchors(page):
+    """The anchors that headings make."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_links_lead_somewhere():
+    wrong = []
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", prose(page)):
+            path = (page.parent / target).resolve() if target else page
+            if not path.exists() or (anchor and anchor not in _anchors(path)):
+                wrong.append(f"{page.name}: {target}#{anchor}")
+    assert not wrong
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {f" {path.name}\n" for path in (ROOT / "docs").glob("*.md")}
+    pages |= {f" reports/{path.name}\n" for path in (ROOT / "benchmarks" / "reports").glob("*.md")}
+    assert not {page for page in pages if page not in navigation}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("mkdocs"), reason="pip install -e .[docs]")
+def test_the_site_builds(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    api = (tmp_path / "site" / "api.html").read_text(encoding="utf-8")
+    assert "UnevenMeshImpl" in api
+    assert "laid_out_volumes" in api
+
+
+def test_the_pictures_are_as_they_are_drawn(tmp_path):
+    pictures = ROOT / "docs" / "pictures"
+    shutil.copy(pictures / "draw.py", tmp_path)
+    run(tmp_path / "draw.py", tmp_path)
+    for path in pictures.glob("*.svg"):
+        assert path.read_text(encoding="utf-8") == (tmp_path / path.name).read_text(encoding="utf-8")

