@@ -51,10 +51,11 @@ class Case:
 
     def measure(self, writer: Writer, variants: Sequence[str]) -> None:
         """Measures these variants, and writes a row as soon as it is known."""
+        parts = self.parts()
         with progress(len(variants) * self.units, self.unit) as bar:
             for number, variant in enumerate(variants, 1):
                 bar.set_description(variant)
-                self.parts()[variant](writer, bar)
+                parts[variant](writer, bar)
                 bar.update(number * self.units - bar.n)
 
     def make_toy(self) -> Self:

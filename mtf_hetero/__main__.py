@@ -22,7 +22,7 @@ def _parser(program: str) -> command_line.Parser:
     parser = command_line.Parser(
         prog=program,
         description="Mesh-TensorFlow with uneven mesh layouts.",
-        epilog=f"{program} COMMAND --help tells the flags of a command.",
+        epilog=f"{program} COMMAND --help lists the flags of a command.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=mtf_hetero.__version__)

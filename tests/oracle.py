@@ -113,13 +113,15 @@ class _Descent:
             placeholder = tf.placeholder(held.dtype.base_dtype, held.shape)
             self._set[v] = (held.assign(placeholder).op, placeholder)
 
-    def step(self, session: Any, v: Any, value: np.ndarray, gradient: np.ndarray) -> None:
+    def step(self, session: Any, values: Mapping[Any, np.ndarray], gradients: Mapping[Any, np.ndarray]) -> None:
         """Mtf's momentum is one step late: the step is that of the velocity before."""
-        step = self._rate * gradient
-        if self._momentum:
-            step, self._velocities[v] = self._velocities[v], step + self._momentum * self._velocities[v]
-        assign, placeholder = self._set[v]
-        session.run(assign, {placeholder: value - step})
+        fed = {}
+        for v, (_, placeholder) in self._set.items():
+            step = self._rate * gradients[v]
+            if self._momentum:
+                step, self._velocities[v] = self._velocities[v], step + self._momentum * self._velocities[v]
+            fed[placeholder] = values[v] - step
+        session.run([assign for assign, _ in self._set.values()], fed)
 
 
 def assert_nothing_is_kept(graph: Any) -> None:
@@ -189,9 +191,9 @@ def run(
                 values, whole, _ = session.run([slices, exported, step], feed.fed)
                 if descent is not None:
                     before = session.run(held)
-                    for name, v in variables.items():
-                        if v in moved:
-                            descent.step(session, v, before[name][0], values[f"gradient of {name}"][0])
+                    names = {v: name for name, v in variables.items() if v in moved}
+                    gradients_of = {v: values[f"gradient of {name}"][0] for v, name in names.items()}
+                    descent.step(session, {v: before[name][0] for v, name in names.items()}, gradients_of)
                 after = {f"{name} after the step": value for name, value in session.run(held).items()}
                 steps.append({**values, **after, **{name: [array] for name, array in whole.items()}})
         shapes = {name: y.shape for name, y in results.items()}

@@ -111,19 +111,20 @@ def test_what_was_taken_is_given_back_where_another_is_held(workers):
 @pytest.mark.full
 def test_a_worker_that_was_started_anew_is_taken_again():
     local = LocalCluster("0.5", report=lambda line: None)
-    with local, WorkerClaim(local.addresses):
+    with local:
         (address,) = local.addresses
-        before = holder_of(address)
-        local.restart(0)
-        assert claim.renew([address]) == {}
-        assert holder_of(address) == before
-        local.restart(0)
-        with hold([address]) as process:  # which was faster
-            assert f"pid {process.pid} " in claim.renew({0: address})[0]
-            process.communicate("\n", timeout=60)
-        assert claim.renew([address]) == {}
-    assert holder_of(address) == ""
-    assert claim.renew([address]) == {}  # nothing is claimed
+        with WorkerClaim(local.addresses):
+            before = holder_of(address)
+            local.restart(0)
+            assert claim.renew([address]) == {}
+            assert holder_of(address) == before
+            local.restart(0)
+            with hold([address]) as process:  # which was faster
+                assert f"pid {process.pid} " in claim.renew({0: address})[0]
+                process.communicate("\n", timeout=60)
+            assert claim.renew([address]) == {}
+        assert holder_of(address) == ""
+        assert claim.renew([address]) == {}  # nothing is claimed
 
 
 class _Session:

@@ -191,8 +191,8 @@ def moving_averages(layout, x, *, momentum, steps):
                 session.run(updates)
             variables = [v for v in graph.all_variables if not v.trainable]
             assert [v.name for v in variables] == ["batch_norm/moving_mean", "batch_norm/moving_variance"]
-            slices = [session.run(lowering.variables[v].laid_out_tensor.tensor_list) for v in variables]
-            return slices, session.run(normal)
+            slices = [lowering.variables[v].laid_out_tensor.tensor_list for v in variables]
+            return session.run([slices, normal])
 
 
 def test_moving_averages_are_those_of_the_whole_batch_on_every_slice():

@@ -166,9 +166,8 @@ def variables_after_steps(name, layout, steps=2):
             session.run(tf.local_variables_initializer())
             for _ in range(steps):
                 session.run(updates)
-            slices = {
-                name: session.run(lowering.variables[v].laid_out_tensor.tensor_list) for name, v in variables.items()
-            }
+            held = {name: lowering.variables[v].laid_out_tensor.tensor_list for name, v in variables.items()}
+            slices = session.run(held)
         return slices, {name: v.shape for name, v in variables.items()}
 
 

@@ -92,7 +92,7 @@ def test_there_is_no_bar_without_tqdm(monkeypatch):
         bar.update()
 
 
-def setup_module():
+def functions_of_setup():
     """setup.py's functions, without its setup()."""
     source = (ROOT / "setup.py").read_text(encoding="utf-8").partition("\nTRAIN = ")[0]
     names = {"__file__": str(ROOT / "setup.py")}
@@ -101,7 +101,7 @@ def setup_module():
 
 
 def test_a_package_index_shows_no_link_that_leads_nowhere():
-    names = setup_module()
+    names = functions_of_setup()
     assert names["version"]() == mtf_hetero.__version__
     page = "![a picture](docs/a.svg)\n\nSee [the `docs`](docs/a.md#b), [Mesh](https://mesh) and `LAYOUTS[name](graph)`."
     assert names["without_files"](page) == "See the `docs`, [Mesh](https://mesh) and `LAYOUTS[name](graph)`."

@@ -191,7 +191,7 @@ class Training:
     def result(self):
         """Every processor's slice of all variables, those of the optimizer too."""
         variables = self._graph.all_variables
-        slices = {v.name: self.session.run(self._slices(v)) for v in variables}
+        slices = self.session.run({v.name: self._slices(v) for v in variables})
         return Result([slices], {v.name: v.shape for v in variables}, self._mesh_impl)
 
 

@@ -189,7 +189,7 @@ class Spatial(Case):
             limit_edges=(8, 128),
             counts=(1, 2),
             inputs=(((1.0, 1.0), (2.0, 1.0)),),
-            input_edge=8,
+            input_edge=16,
             input_count=4,
             profile=(("sizes", 2), ("repeats", 1), ("budget_seconds", 0.1), ("sample_seconds", 0.01)),
             network="toy",

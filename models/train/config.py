@@ -1,4 +1,4 @@
-"""What the training binary is told, as one value. No TensorFlow here, so that a wrong value is reported at once."""
+"""What the training program is asked for, as one value. No TensorFlow, so that a wrong value is reported at once."""
 
 import dataclasses
 import math
@@ -42,7 +42,7 @@ class Config:
         "paper_mnist",
         "The CNN: alexnet, lenet, marques, paper_cifar, paper_mnist, resnet18, 34 or 50, vgg11, 13, 16 or 19; for "
         "volumes, cosmoflow, cosmoflow_bn (with batch norm) or cosmoflow_small, which predict the set's targets, and "
-        "unet3d or unet3d_small, which tell the class of each voxel.",
+        "unet3d or unet3d_small, which predict the class of each voxel.",
     )
     dataset: str = _flag(
         "mnist5k",

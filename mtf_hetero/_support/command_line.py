@@ -7,7 +7,7 @@ import pathlib
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 WRONG_USAGE = 2
@@ -38,6 +38,12 @@ def open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - for good
+
+
+def run(main: Callable[[Sequence[str] | None, str], int], argv: Sequence[str] | None, program: str) -> NoReturn:
+    """The whole process of a program: ends it with the exit code of its `main`."""
+    open_standard_streams()
+    sys.exit(main(argv, program))
 
 
 @contextlib.contextmanager

@@ -53,6 +53,11 @@ def mtf_ancestors(operations: Iterable[mtf.Operation]) -> set[mtf.Operation]:
     return reachable(operations, lambda op: [tensor.operation for tensor in op.inputs])
 
 
+def mtf_size_bytes(tensor: mtf.Tensor) -> int:
+    """The size of an mtf.Tensor as a whole."""
+    return tensor.shape.size * tensor.dtype.size
+
+
 def variable_of(tensor: mtf.Tensor) -> mtf.Variable | None:
     """The mtf.Variable that an mtf.Tensor is, but for a cast or another function of its elements; or None."""
     op = tensor.operation

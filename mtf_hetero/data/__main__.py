@@ -167,8 +167,7 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 
 def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
     """The whole process: ends it with the exit code of `main`."""
-    command_line.open_standard_streams()
-    sys.exit(main(argv, program))
+    command_line.run(main, argv, program)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import graphs
 from mtf_hetero.memory import executor, liveness
 from mtf_hetero.memory import graph as memory_graph
 from mtf_hetero.memory.graph import GRADIENTS, OPTIMIZER, WEIGHTS
@@ -76,7 +77,7 @@ def estimate(
     Raises:
       ValueError: a tensor whose size is not known.
     """
-    operations = memory_graph.needed(fetches)
+    operations = graphs.needed(fetches)
     devices = list(dict.fromkeys(device for impl in lowering.mesh_to_impl.values() for device in impl.devices))
     places = memory_graph.Places(devices)
     variables = memory_graph.variables(lowering, operations[0].graph, places)

@@ -1,16 +1,17 @@
 """In which order TensorFlow runs the operations of a graph, and sends what one device needs of another. Pure.
 
-Each memory has some threads and one queue: an operation joins it when its last input is there, and the first in the
-queue runs on the first thread that is free, for about as long as its shapes suggest. What another memory needs is sent
-when it is made, over links that carry one message after the other.
+Each memory has some threads, as TensorFlow's executor (common_runtime/executor.cc) has. What an operation makes ready
+goes to the front of its thread's queue, of which the thread takes the newest first; a thread that has nothing takes the
+oldest of another's. So a step runs depth first, in as many places as there are threads. An operation takes about as
+long as its shapes suggest; what another memory needs is sent when it is made, over links that carry one message after
+the other.
 
-TensorFlow's own executor (common_runtime/executor.cc) also runs cheap operations on the spot, and has a queue for each
-thread, of which the newest comes first; a message takes time before its first byte. All that was simulated with fitted
-constants, and gained nothing: against the memory that 45 stored steps of 1 to 8 workers took (benchmarks/results,
-splitbrain and spatial), the sum over the workers is off by 5.5 per cent in the mean and 12.3 at worst, and by 5.4 and
-12.6 with all these. What is left does gain. With the same durations in every step it would be 6.3 and 21.8; with
-messages that are there at once, 5.5 and 13.8; in the graph's own order, of 24 of the steps, 8.7 and 19.3 in place of
-5.7 and 12.3.
+TensorFlow also runs cheap operations on the spot, and a message takes time before its first byte; simulated with fitted
+constants, neither gained anything. Against the memory that 45 stored steps of 1 to 8 workers took (benchmarks/results,
+splitbrain and spatial), the sum over the workers is off by 5.3 per cent in the mean and 12.3 at worst. With one queue
+for all threads, first in, first out, it would be 5.5 and 12.3, and single workers (tests/test_memory.py) off by up to
+15, where it is 10 now; newest first, 5.7 and 13.3. With the same durations in every step, 6.1 and 21.5. In the graph's
+own order, 8.7 and 19.3 of 24 steps.
 """
 
 import collections
@@ -26,6 +27,26 @@ BYTES_PER_SECOND = 1e9  # of a link
 SLOWEST = 2.0  # an operation beside another on one core takes up to twice as long
 
 
+class _Pool:
+    """The threads that share a memory, and their queues."""
+
+    def __init__(self, threads: int, chance: random.Random) -> None:
+        self._chance = chance
+        self.queues: list[collections.deque[int]] = [collections.deque() for _ in range(threads)]
+        self.idle = list(range(threads))
+
+    def add(self, node: int) -> None:
+        """What no thread of the pool has made ready goes to the end of one of the queues."""
+        self._chance.choice(self.queues).append(node)
+
+    def take(self, thread: int) -> int | None:
+        """What a thread does next."""
+        if self.queues[thread]:
+            return self.queues[thread].popleft()
+        longest = max(self.queues, key=len)
+        return longest.pop() if longest else None
+
+
 class _Executor:
     """The simulated run; arguments as in `events`."""
 
@@ -34,6 +55,7 @@ class _Executor:
         self._seconds = [node.seconds * chance.uniform(1.0, SLOWEST) for node in nodes]
         self._nodes = nodes
         self._memory_of = [memories[node.device] for node in nodes]
+        self._pools = {memory: _Pool(threads, chance) for memory in sorted(set(self._memory_of))}
         self._pending = [len(node.inputs) + len(node.after) for node in nodes]
         self._near: list[list[int]] = [[] for _ in nodes]  # a node is listed once for each input
         self._far: list[dict[tuple[int, str], list[int]]] = [{} for _ in nodes]  # output -1: it has ended
@@ -43,44 +65,54 @@ class _Executor:
                     self._near[source].append(index)
                 else:
                     self._far[source].setdefault((output, node.device), []).append(index)
-        self._queues: dict[str, collections.deque[int]] = collections.defaultdict(collections.deque)
-        self._threads = dict.fromkeys(self._memory_of, threads)  # those that are free
         self._links: dict[tuple[str, str], float] = collections.defaultdict(float)  # when each is free
-        self._coming: list[tuple[float, int, Event]] = []  # (when, how many were before it, END or RECEIVED)
+        self._coming: list[
+            tuple[float, int, Event, int]
+        ] = []  # (when, how many were before it, END or RECEIVED, thread)
         self._number = itertools.count()
         self._now = 0.0
         self.events: list[Event] = []
 
     def run(self) -> None:
         """Runs all nodes."""
-        self._add(index for index, pending in enumerate(self._pending) if not pending)
-        self._begin()
+        for node, pending in enumerate(self._pending):
+            if not pending:
+                self._pools[self._memory_of[node]].add(node)
+        for pool in self._pools.values():
+            self._wake(pool)
         while self._coming:
-            self._now, _, event = heapq.heappop(self._coming)
+            self._now, _, event, thread = heapq.heappop(self._coming)
             if event.kind == END:
-                self._end(event)
+                self._end(event, thread)
             else:
                 self._receive(event)
-            self._begin()
 
-    def _at(self, seconds: float, event: Event) -> None:
-        heapq.heappush(self._coming, (seconds, next(self._number), event))
+    def _at(self, seconds: float, event: Event, thread: int = -1) -> None:
+        heapq.heappush(self._coming, (seconds, next(self._number), event, thread))
 
-    def _begin(self) -> None:
-        """Begins as many nodes as there are free threads."""
-        for memory, queue in self._queues.items():
-            while queue and self._threads[memory]:
-                node = queue.popleft()
-                self._threads[memory] -= 1
-                self.events.append(Event(BEGIN, node))
-                self._at(self._now + self._seconds[node], Event(END, node))
+    def _wake(self, pool: _Pool) -> None:
+        """Gives idle threads of the pool what there is to do."""
+        for thread in list(pool.idle):
+            if (node := pool.take(thread)) is None:
+                return
+            pool.idle.remove(thread)
+            self._begin(node, thread)
 
-    def _end(self, event: Event) -> None:
+    def _begin(self, node: int, thread: int) -> None:
+        self.events.append(Event(BEGIN, node))
+        self._at(self._now + self._seconds[node], Event(END, node), thread)
+
+    def _end(self, event: Event, thread: int) -> None:
         self.events.append(event)
-        self._threads[self._memory_of[event.node]] += 1
-        self._made_ready(self._near[event.node])
         for output, device in self._far[event.node]:
             self._send(Event(SEND, event.node, output, device))
+        pool = self._pools[self._memory_of[event.node]]
+        pool.queues[thread].extendleft(self._made_ready(self._near[event.node]))
+        if (following := pool.take(thread)) is None:
+            pool.idle.append(thread)
+        else:
+            self._begin(following, thread)
+        self._wake(pool)
 
     def _send(self, event: Event) -> None:
         node, size_bytes = self._nodes[event.node], 0
@@ -94,17 +126,19 @@ class _Executor:
     def _receive(self, event: Event) -> None:
         if event.output >= 0:
             self.events.append(event)
-        self._made_ready(self._far[event.node][event.output, event.device])
+        for node in self._made_ready(self._far[event.node][event.output, event.device]):
+            pool = self._pools[self._memory_of[node]]
+            pool.add(node)
+            self._wake(pool)
 
-    def _made_ready(self, nodes: Iterable[int]) -> None:
-        """Counts an input of each node; those that have all of theirs join their queues."""
+    def _made_ready(self, nodes: Iterable[int]) -> list[int]:
+        """Counts an input of each node; returns those that have all of theirs."""
+        ready = []
         for node in nodes:
             self._pending[node] -= 1
-            self._add([node] * (not self._pending[node]))
-
-    def _add(self, nodes: Iterable[int]) -> None:
-        for node in nodes:
-            self._queues[self._memory_of[node]].append(node)
+            if not self._pending[node]:
+                ready.append(node)
+        return ready
 
 
 def events(
@@ -116,7 +150,7 @@ def events(
       nodes: the operations, each after those that it needs.
       memories: {device: the memory that it uses}; None: each has its own. Devices of one memory share their threads.
       threads: of each memory, as TensorFlow's inter_op_parallelism_threads.
-      seed: of how long each node takes, which differs from step to step.
+      seed: of what differs from step to step: how long each node takes, and on which thread it begins.
 
     Raises:
       ValueError: nodes that wait for each other.

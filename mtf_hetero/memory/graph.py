@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.graphs import needed as needed
 from mtf_hetero.cluster.devices import Device, complete
 from mtf_hetero.memory.liveness import Node, Output, Variable
 
@@ -257,7 +256,7 @@ class _Labels:
                 self._scopes[scope] = GRADIENTS if gradient else ACTIVATIONS
 
     @staticmethod
-    def _lowered_scopes(op: tf.Operation, lowering: mtf.Lowering) -> set[str]:
+    def _lowered_scopes(op: mtf.Operation, lowering: mtf.Lowering) -> set[str]:
         """The scopes that TensorFlow has made of an operation's name, which was taken."""
         lowered = [lowering.operations[op]] if op in lowering.operations else []
         for output in op.outputs:
@@ -284,7 +283,7 @@ def nodes(
 
     Args:
       lowering: the Lowering.
-      operations: as `needed` gives them.
+      operations: as `graphs.needed` gives them.
       known: the variables.
       places: the devices.
 

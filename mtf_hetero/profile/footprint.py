@@ -14,6 +14,7 @@ from 100 MB on, of several within 30; `tests/test_profile_memory.py` holds them 
 from collections.abc import Callable, Sequence
 
 from mtf_hetero._compat import mtf
+from mtf_hetero._support import graphs
 from mtf_hetero.lowering import native
 from mtf_hetero.memory import executor, liveness
 from mtf_hetero.memory.liveness import Node, Output
@@ -66,11 +67,7 @@ def _received_bytes(op: mtf.Operation, dim_of: Callable[[mtf.Shape], str | None]
     """What comes from another processor while a sum over the processors is made: an addend as large as the sum."""
     if all(dim_of(tensor.shape) is None for tensor in (*op.inputs, *op.outputs)):
         return 0
-    return sum(_bytes(y) for y in op.outputs if dim_of(y.shape) is None)
-
-
-def _bytes(tensor: mtf.Tensor) -> int:
-    return tensor.shape.size * tensor.dtype.size
+    return sum(graphs.mtf_size_bytes(y) for y in op.outputs if dim_of(y.shape) is None)
 
 
 def _output(op: mtf.Operation, tensor: mtf.Tensor, inputs: Sequence[mtf.Tensor]) -> Output:
@@ -80,7 +77,7 @@ def _output(op: mtf.Operation, tensor: mtf.Tensor, inputs: Sequence[mtf.Tensor])
         same = [x.dtype == tensor.dtype and x.shape == tensor.shape for x in inputs]
         forwards = tuple(position for position, is_same in enumerate(same) if is_same)
     return Output(
-        size_bytes=_bytes(tensor),
+        size_bytes=graphs.mtf_size_bytes(tensor),
         alias=0 if isinstance(op, mtf.ReshapeOperation) and inputs else None,
         forwards=forwards,
         permanent=isinstance(op, mtf.Variable),

@@ -144,7 +144,7 @@ def _families(operations: Iterable[mtf.Operation], layout: Layout) -> _Families:
     return _Families(dict(dims), {name: first[value] for name, value in leader.items()})
 
 
-def _owners(operations: Sequence[mtf.Operation], trainable: Sequence[mtf.Variable]) -> dict[mtf.Tensor, str]:
+def _owners(operations: Sequence[mtf.Operation], trainable: Sequence[mtf.Variable]) -> dict[mtf.Operation, str]:
     """{operation: the layer it belongs to}: that of its kernel, or of what it comes from."""
     trainable_set = set(trainable)
     contracted: dict[mtf.Tensor, list[mtf.Variable]] = collections.defaultdict(list)  # {activation: kernels}
@@ -192,10 +192,6 @@ def _consumers(operations: Iterable[mtf.Operation]) -> dict[mtf.Tensor, set[mtf.
     return consumers
 
 
-def _bytes(tensor: mtf.Tensor) -> int:
-    return tensor.shape.size * tensor.dtype.size
-
-
 def _group(
     name: str,
     dim: str | None,
@@ -207,7 +203,7 @@ def _group(
     outputs = [tensor for op in operations for tensor in op.outputs]
     needed = tuple(t for t in outputs if not consumers.get(t) or not consumers[t] <= members)
     reduced = [
-        _bytes(y)
+        graphs.mtf_size_bytes(y)
         for op in operations
         for y in op.outputs
         if dim is not None and families.of_shape(y.shape) is None and consumers.get(y)

@@ -76,9 +76,8 @@ def test_cosmoflow_starts_as_the_paper_does():
         assert [op.outputs[0].shape.size for op in keeps] == [8 * 256, 2048, 256]
         with tf.Session() as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-            values = {
-                v.name: session.run(lowering.variables[v].laid_out_tensor.tensor_list)[0] for v in graph.all_variables
-            }
+            held = {v.name: lowering.variables[v].laid_out_tensor.tensor_list[0] for v in graph.all_variables}
+            values = session.run(held)
     for name, inputs, outputs in [
         ("conv1/kernel", 27 * 4, 27 * 16),
         ("conv7/kernel", 27 * 256, 27 * 256),
@@ -238,10 +237,8 @@ def losses(program, layout, steps=10):
             session.run(tf.global_variables_initializer())
             session.run(tf.local_variables_initializer())
             found = [session.run(fetches)[0] for _ in range(steps)]
-            after = {
-                v.name: session.run(lowering.variables[v].laid_out_tensor.tensor_list) for v in graph.all_variables
-            }
-        return found, after
+            held = {v.name: lowering.variables[v].laid_out_tensor.tensor_list for v in graph.all_variables}
+            return found, session.run(held)
 
 
 TRAINED = {
