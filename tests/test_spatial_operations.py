@@ -277,7 +277,7 @@ def grouped_layouts():
     return [Layout("x:3;y:2", rule, shares) for rule in ("g:x;h:y", "h:x;b:y", "h:x;c:y", "g:y;w:x")]
 
 
-@pytest.mark.parametrize("per", PER)
+@parametrize("per", PER, first=["g b", "w g"])
 def test_groups_of_batch_norm_are_the_same_on_every_layout(per):
     check(grouped(per.split()), *grouped_layouts(), **ONCE)
 
