@@ -6,13 +6,13 @@ import itertools
 import os
 import pathlib
 import resource
-import signal
 import subprocess
 import sys
 import threading
 
 import pytest
 from estimator_oracle import line_data, line_model, line_steps, log_lines, make, step_of
+from lock_holder import held
 from test_estimator_uneven import estimator as uneven_estimator
 from test_estimator_uneven import input_fn as uneven_input
 from tiers import parametrize
@@ -308,8 +308,7 @@ class Killed:
         self.left -= 1
         return function(*args, **kwargs)
 
-root = pathlib.Path(sys.argv[1])
-number = 0
+root, every, number = pathlib.Path(sys.argv[1]), int(sys.argv[2]), 0
 while True:
     directory = root / str(number)
     shutil.copytree(root / "start", directory, copy_function=shutil.copy2)
@@ -322,17 +321,19 @@ while True:
         os._exit(0)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 9:
         break
-    number += 1
+    number += every
 """
 
 
-def test_killed_at_any_moment_of_a_save(tmp_path):
-    """Each time the process dies just before another renaming or deletion."""
+@parametrize("every", [1, 4], first=[4])
+def test_killed_at_any_moment_of_a_save(tmp_path, every):
+    """Each time the process dies just before another renaming or deletion: before each, or each fourth."""
     make(tmp_path / "start", save_checkpoints_steps=1, keep_checkpoint_max=2).train(line_data, max_steps=2)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
-    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=True, capture_output=True)
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(every)]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
     runs = sorted((path for path in tmp_path.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
-    assert len(runs) > 12
+    assert len(runs) > 12 // every
     steps = []
     for run in runs:
         found = saver_lib.find(str(run / "model"))
@@ -350,34 +351,13 @@ def test_killed_at_any_moment_of_a_save(tmp_path):
             assert saver_lib.find_damage(str(model / f"model.{name}")) is None
 
 
-HOLDS = """
-import sys
-from mtf_hetero import saver as saver_lib
-with saver_lib.run_lock(sys.argv[1]):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
 def test_two_runs_in_one_directory(tmp_path):
     model = tmp_path / "model"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    first = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(model)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    with first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "held\n"
+    with held(model) as first:
         message = f"^model_dir is '{model}', where process {first.pid} on {os.uname().nodename} is training; wait"
         with pytest.raises(ValueError, match=message):
             train(tmp_path, 2)
         assert [path.name for path in model.iterdir()] == ["run.lock"]
-        first.send_signal(signal.SIGKILL)
     assert step_of(train(tmp_path, 2)) == 2  # what a killed process left is no obstacle
 
 

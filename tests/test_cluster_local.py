@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from mtf_hetero.cluster import guard
+from mtf_hetero.cluster import guard, isolation
 from mtf_hetero.cluster.local import LocalCluster, assign_cores
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[1])
@@ -228,3 +229,31 @@ def test_a_guard_that_is_killed_takes_its_workers_along(tmp_path):
         assert is_running(pid)
         process.kill()
         assert await_end([pid]) == []
+
+
+IN_A_NETWORK_OF_ITS_OWN = """
+import socket, sys
+sys.path.insert(0, sys.argv[1])
+from mtf_hetero.cluster import isolation
+reason = isolation.enter()
+with socket.create_server(("", 0)) as server:
+    port = server.getsockname()[1]
+    socket.create_connection(("127.0.0.1", port)).close()
+    print(port, reason, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_ports_in_a_network_of_its_own_are_reached_by_nobody_else():
+    command = [sys.executable, "-c", IN_A_NETWORK_OF_ITS_OWN, ROOT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        port, _, reason = process.stdout.readline().strip().partition(" ")
+        address = ("127.0.0.1", int(port))
+        if reason or not isolation.why_not():  # the kernel refuses it, or all of this machine is one such network
+            assert not reason or "network namespace" in reason
+            socket.create_connection(address, 10).close()
+        else:
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address, 10)
+        process.stdin.close()

@@ -11,7 +11,6 @@ import time
 import numpy as np
 import pytest
 from estimator_oracle import line_data, log_lines, make, step_of
-from tiers import parametrize
 
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator import EstimatorSpec
@@ -63,11 +62,85 @@ finally:
 """
 
 
+@pytest.fixture
+def interruptible():
+    """Where the tests run in the background, a shell has set SIGINT to be ignored."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+def counting(features, mode, params):
+    """Counts its steps; params["stuck"]: begins one that never ends."""
+    w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+    train_op = tf.group(w.assign_add(1.0), tf.train.get_global_step().assign_add(1))
+    loss = features
+    if params.get("stuck"):
+        with tf.control_dependencies([tf.FIFOQueue(1, tf.float32).dequeue()]):
+            loss = tf.identity(loss)
+    return EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+@pytest.mark.parametrize(
+    ("number", "ending"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit)]
+)
+def test_a_signal_in_this_process_ends_the_step_and_saves(interruptible, tmp_path, number, ending):
+    before = signal.getsignal(number)
+
+    class Signal(tf.train.SessionRunHook):
+        steps = 0
+
+        def before_run(self, run_context):
+            self.steps += 1
+            if self.steps == 3:
+                signal.raise_signal(number)
+
+    estimator = make(tmp_path, counting)
+    with pytest.raises(ending) as caught:
+        estimator.train(lambda: tf.constant(1.0), hooks=[Signal()])
+    assert ending is KeyboardInterrupt or caught.value.code == 128 + number
+    assert signal.getsignal(number) is before
+    assert step_of(estimator) == estimator.get_variable_value("w") == 3
+    assert estimator.train(lambda: tf.constant(1.0), max_steps=5).get_variable_value("w") == 5
+
+
+def test_a_second_signal_interrupts_a_step_that_is_stuck(interruptible, tmp_path, monkeypatch):
+    log = log_lines(monkeypatch)
+    heard = threading.Event()
+
+    def warning(text, *values):
+        log.append(text % values)
+        if log[-1].startswith("SIGINT"):
+            heard.set()
+
+    def twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        heard.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    class Begin(tf.train.SessionRunHook):
+        def before_run(self, run_context):
+            thread.start()
+
+    monkeypatch.setattr(tf.logging, "warning", warning)
+    thread = threading.Thread(target=twice)
+    estimator = make(tmp_path, counting, {"stuck": True})
+    with pytest.raises(KeyboardInterrupt):
+        estimator.train(lambda: tf.constant(1.0), hooks=[Begin()])
+    thread.join()
+    first, second = [line for line in log if line.startswith("SIGINT")]
+    assert first.startswith("SIGINT: this step will be finished and a checkpoint saved; press Ctrl-C again")
+    assert second == "SIGINT again: interrupted at once"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert step_of(estimator) == 0
+
+
 TWICE = ([signal.SIGINT, signal.SIGINT], -signal.SIGINT)  # in a step that is stuck
 
 
-@parametrize(("signals", "code"), [([signal.SIGTERM], 143), ([signal.SIGINT], -signal.SIGINT), TWICE], first=[TWICE])
-def test_signals(tmp_path, signals, code):
+@pytest.mark.full
+@pytest.mark.parametrize(("signals", "code"), [([signal.SIGTERM], 143), ([signal.SIGINT], -signal.SIGINT), TWICE])
+def test_signals_to_a_process(tmp_path, signals, code):
     stuck = len(signals) > 1
     arguments = [sys.executable, "-c", SIGNAL_SCRIPT, str(tmp_path / "model"), "stuck" if stuck else "free"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -91,13 +164,7 @@ def test_signals(tmp_path, signals, code):
     reader = tf.train.load_checkpoint(str(tmp_path / "model"))
     assert reader.get_tensor("global_step") == reader.get_tensor("w") == steps
     if not stuck:
-
-        def model_fn(features, mode):
-            w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
-            train_op = tf.group(w.assign_add(1.0), tf.train.get_global_step().assign_add(1))
-            return EstimatorSpec(mode, loss=features, train_op=train_op)
-
-        resumed = make(tmp_path, model_fn).train(lambda: tf.constant(1.0), max_steps=steps + 2)
+        resumed = make(tmp_path, counting).train(lambda: tf.constant(1.0), max_steps=steps + 2)
         assert resumed.get_variable_value("w") == steps + 2
 
 

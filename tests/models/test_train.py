@@ -3,16 +3,16 @@
 import re
 import signal
 import subprocess
-import time
 
 import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 from tiers import parametrize
-from training_runs import CPUS, FAST, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
+from training_runs import CPUS, FAST, ONE, restored_logging, run, start, variables  # noqa: F401 - one is a fixture
 
 from mtf_hetero import profile, tf
+from mtf_hetero.estimator import RunConfig
 from mtf_hetero.models.train import __main__ as train
 from mtf_hetero.models.train import config as config_lib
 from mtf_hetero.models.train import console as command_line
@@ -150,18 +150,28 @@ def test_two_steps(tmp_path, capfd):
     assert out.endswith(f"\ncheckpoint: {tmp_path}/model/model.ckpt-2\n")
 
 
-@parametrize("rounds", [True, False], first=[True])
-def test_hybrid_parallelism_is_as_one_device(rounds, tmp_path, capfd):
-    """Uneven, its dense layers by other shares than the images, in rounds and at once."""
-    assert run(**FAST | {"devices": "cpu:0"}, model_dir=tmp_path / "one") == 0
-    expected = variables(tmp_path / "one")
-    options = FAST | {"layout": "hybrid", "mesh_shape": "data:2;model:2", "devices": f"{CPUS},cpu:3"}
-    options |= {"list_speed": "data:3,2;model:3,2", "dense_shares": "1,2"}
-    assert run(**options, dense_rounds=rounds, model_dir=tmp_path / "hybrid") == 0
-    found = variables(tmp_path / "hybrid")
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory):
+    """The variables after four steps on augmented images."""
+    directory = tmp_path_factory.mktemp("one")
+    assert run(**ONE | {"max_steps": 4}, augment=True, model_dir=directory) == 0
+    return variables(directory)
+
+
+def assert_same_variables(directory, expected):
+    found = variables(directory)
     assert found.keys() == expected.keys()
-    for variable, value in found.items():
-        np.testing.assert_allclose(value, expected[variable], rtol=0, atol=1e-5, err_msg=variable)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+@parametrize("rounds", [True, False], first=[True])
+def test_hybrid_parallelism_is_as_one_device(rounds, one_device, tmp_path, capfd):
+    """Uneven, its dense layers by other shares than the images, in rounds and at once."""
+    options = FAST | {"layout": "hybrid", "mesh_shape": "data:2;model:2", "devices": f"{CPUS},cpu:3", "max_steps": 4}
+    options |= {"list_speed": "data:3,2;model:3,2", "dense_shares": "1,2"}
+    assert run(**options, dense_rounds=rounds, augment=True, model_dir=tmp_path) == 0
+    assert_same_variables(tmp_path, one_device)
     out = capfd.readouterr().out
     assert re.search(r"outer_batch +\d+ over data: ", out)
     assert re.search(r"dense2/inputs +120 over model: 40, 80\n", out)
@@ -183,50 +193,46 @@ def test_how_long_is_measured(monkeypatch):
         return measured.Choice(layout, cluster.devices, (), 1.0, (50.0, 50.0))
 
     monkeypatch.setattr(measured, "choose", choose)
-    assert run(**FAST, list_speed="auto", measure_seconds=7.5, dry_run=True) == 0
-    assert run(**FAST, list_speed="auto", dry_run=True) == 0
+    options = FAST | {"devices": "cpu:0,cpu:1", "layout": "batch", "list_speed": "auto", "dry_run": True}
+    assert run(**options, measure_seconds=7.5) == 0
+    assert run(**options) == 0
     assert efforts == [profile.Effort(budget_seconds=7.5), None]
     assert f"by default {profile.Effort().budget_seconds:g};" in flags.FLAGS["measure_seconds"].help
 
 
-AUGMENTED = [
-    ("batch", "all:3", CPUS),
-    ("filters", "all:3", CPUS),
-    ("batch:rows;height:cols", "rows:2;cols:2", f"{CPUS},cpu:3"),
-]
-
-
-@parametrize(("layout", "mesh_shape", "devices"), AUGMENTED, first=AUGMENTED[2:])
-def test_slices_of_augmented_batches_are_those_of_one_device(layout, mesh_shape, devices, tmp_path, capfd):
-    assert run(**FAST | {"devices": "cpu:0"}, augment=True, model_dir=tmp_path / "one") == 0
-    expected = variables(tmp_path / "one")
-    options = FAST | {"layout": layout, "mesh_shape": mesh_shape, "devices": devices}
-    assert run(**options, augment=True, model_dir=tmp_path / "split") == 0
-    for name, value in variables(tmp_path / "split").items():
-        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=name)
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("layout", "mesh_shape", "devices"),
+    [
+        ("batch", "all:3", CPUS),
+        ("filters", "all:3", CPUS),
+        ("batch:rows;height:cols", "rows:2;cols:2", f"{CPUS},cpu:3"),
+    ],
+)
+def test_slices_of_augmented_batches_are_those_of_one_device(layout, mesh_shape, devices, one_device, tmp_path, capfd):
+    options = FAST | {"layout": layout, "mesh_shape": mesh_shape, "devices": devices, "max_steps": 4}
+    assert run(**options, augment=True, model_dir=tmp_path) == 0
+    assert_same_variables(tmp_path, one_device)
     assert "test accuracy" in capfd.readouterr().out
 
 
-def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(tmp_path, capfd):
-    assert run(**{**FAST, "max_steps": 4}, model_dir=tmp_path / "whole") == 0
-    assert run(**FAST, model_dir=tmp_path / "parts", list_speed="70,25,5") == 0
-    resumed = {**FAST, "max_steps": 4, "devices": "cpu:0,cpu:1,cpu:2,cpu:3", "mesh_shape": "rows:2;cols:2"}
+def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(one_device, tmp_path, capfd):
+    """On two layouts, of which the second reads slices of batches, and augments them."""
+    assert run(**FAST, augment=True, model_dir=tmp_path, list_speed="70,25,5") == 0
+    resumed = {"max_steps": 4, "devices": "cpu:0,cpu:1,cpu:2,cpu:3", "mesh_shape": "rows:2;cols:2"}
     layout = "batch:rows;conv2/channels:cols;dense1/units:cols"
-    assert run(**resumed, layout=layout, list_speed="cols:3,1", model_dir=tmp_path / "parts") == 0
-    whole, parts = variables(tmp_path / "whole"), variables(tmp_path / "parts")
-    assert whole.keys() == parts.keys()
-    assert parts["global_step"] == 4
-    for name, value in whole.items():
-        np.testing.assert_allclose(parts[name], value, rtol=0, atol=1e-5, err_msg=name)
+    assert run(**FAST | resumed, augment=True, layout=layout, list_speed="cols:3,1", model_dir=tmp_path) == 0
+    assert one_device["global_step"] == 4
+    assert_same_variables(tmp_path, one_device)
     capfd.readouterr()
-    assert run(**resumed, layout=layout, model_dir=tmp_path / "parts") == 0
+    assert run(**ONE | {"max_steps": 4}, model_dir=tmp_path) == 0
     assert "images per second: none, it was trained to step 4 before" in capfd.readouterr().out
 
 
 def test_the_checkpoint_of_something_else(tmp_path, capfd):
-    assert run(**FAST, model_dir=tmp_path) == 0
+    assert run(**ONE, model_dir=tmp_path) == 0
     capfd.readouterr()
-    assert run(**{**FAST, "optimizer": "momentum"}, model_dir=tmp_path) == 2
+    assert run(**ONE | {"optimizer": "momentum"}, model_dir=tmp_path) == 2
     err = capfd.readouterr().err
     assert err.count("\n") == 1
     assert "cannot resume" in err
@@ -234,14 +240,41 @@ def test_the_checkpoint_of_something_else(tmp_path, capfd):
 
 
 def test_a_loss_that_is_not_a_number(tmp_path, capfd):
-    assert run(**{**FAST, "max_steps": 30}, learning_rate=1e30, model_dir=tmp_path) == 1
+    assert run(**ONE | {"max_steps": 30}, learning_rate=1e30, model_dir=tmp_path) == 1
     err = capfd.readouterr().err
     assert "error: the loss is not a number any more; lower --learning_rate" in err
     assert "Traceback" not in err
 
 
-@parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], first=[(signal.SIGINT, 130)])
-def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path):
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@parametrize(("number", "code"), SIGNALS, first=SIGNALS[:1])
+def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path, capfd, monkeypatch):
+    """It arrives in this process; see below for one of its own."""
+
+    class Signalling(training.TraceHook):
+        def after_run(self, run_context, run_values):
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(training, "TraceHook", Signalling)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background
+    try:
+        assert run(**ONE | {"max_steps": 1000, "train_epochs": 100}, model_dir=tmp_path) == code
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    out, err = capfd.readouterr()
+    assert "test accuracy" not in out and "Traceback" not in err
+    assert err.splitlines()[-1] == (
+        f"stopped: the checkpoint is {tmp_path}/model.ckpt-1; to resume, run the same command with "
+        f"--model_dir={tmp_path}"
+    )
+    assert variables(tmp_path)["global_step"] == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_to_a_process_saves_and_says_how_to_resume(number, code, tmp_path):
     args = ["--model=lenet", "--batch_size=20", "--train_epochs=1000", f"--model_dir={tmp_path}"]
     with start(*args, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
@@ -262,26 +295,25 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path):
     )
 
 
-def test_a_session_that_is_made_anew_goes_on_where_the_checkpoint_was(tmp_path, capfd, monkeypatch):
-    options = {**FAST, "max_steps": 40, "train_epochs": 10, "save_checkpoints_secs": 1}
-    assert run(**options, model_dir=tmp_path / "whole") == 0
+def test_a_session_that_is_made_anew_goes_on_where_the_checkpoint_was(one_device, tmp_path, capfd, monkeypatch):
     failures = []
 
     class Failing(training.TraceHook):
         """Ends a session, once there is a checkpoint of a later step than the first, as a lost worker does."""
 
         def after_run(self, run_context, run_values):
-            if not failures:
-                time.sleep(0.1)  # a checkpoint a second comes within some steps
-                path = tf.train.latest_checkpoint(str(tmp_path / "parts"))
-                if path is not None and not path.endswith("-0"):
-                    failures.append(path)
-                    raise tf.errors.AbortedError(None, None, "lost")
+            path = tf.train.latest_checkpoint(str(tmp_path))
+            if not failures and path is not None and not path.endswith("-0"):
+                failures.append(path)
+                raise tf.errors.AbortedError(None, None, "lost")
+
+    def config(*, save_checkpoints_secs, **options):
+        return RunConfig(save_checkpoints_steps=2, **options)
 
     monkeypatch.setattr(training, "TraceHook", Failing)
-    assert run(**options, model_dir=tmp_path / "parts") == 0
-    assert failures
-    whole, parts = variables(tmp_path / "whole"), variables(tmp_path / "parts")
-    for name, value in whole.items():
-        np.testing.assert_allclose(parts[name], value, rtol=0, atol=1e-4, err_msg=name)
+    monkeypatch.setattr(training, "RunConfig", config)
+    options = FAST | {"devices": "cpu:0,cpu:1", "layout": "batch", "max_steps": 4}
+    assert run(**options, augment=True, model_dir=tmp_path) == 0
+    assert failures == [f"{tmp_path}/model.ckpt-2"]
+    assert_same_variables(tmp_path, one_device)
     assert "test accuracy" in capfd.readouterr().out

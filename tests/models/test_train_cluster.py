@@ -1,5 +1,6 @@
 """The training binary on workers: results, wrong flags, measured speeds, and workers that die."""
 
+import functools
 import os
 import random
 import re
@@ -12,10 +13,10 @@ import numpy as np
 import psutil
 import pytest
 from tiers import on_workers, parametrize
-from training_runs import FAST, Reader, restored_logging, run, start, variables  # noqa: F401 - the first is a fixture
+from training_runs import FAST, ONE, Reader, restored_logging, run, start, variables  # noqa: F401 - one is a fixture
 
 from mtf_hetero import Layout, mtf, profile, tf
-from mtf_hetero.cluster import Cluster, LocalCluster
+from mtf_hetero.cluster import Cluster, LocalCluster, claim, isolation
 from mtf_hetero.data.cosmology import write_universes
 from mtf_hetero.models.train import measured
 
@@ -33,16 +34,14 @@ def local():
 
 
 @on_workers
-@parametrize("layouts", [("batch", "filters"), ("even", "conv2/filters:all")], first=[("batch", "filters")])
-def test_layouts_on_workers_train_as_one_device(layouts, workers, tmp_path, capfd):
-    assert run(**{**FAST, "devices": "cpu:0"}, model_dir=tmp_path / "one") == 0
+@parametrize("layout", ["batch", "filters", "even", "conv2/filters:all"], first=["filters"])
+def test_layouts_on_workers_train_as_one_device(layout, workers, tmp_path, capfd):
+    assert run(**ONE, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
     addresses = ",".join(workers.addresses)
-    for layout in layouts:
-        model_dir = tmp_path / re.sub(r"\W", "_", layout)
-        assert run(**ON_WORKERS, workers=addresses, layout=layout, list_speed="3,2,1", model_dir=model_dir) == 0
-        for name, value in variables(model_dir).items():
-            np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} on {layout}")
+    assert run(**ON_WORKERS, workers=addresses, layout=layout, list_speed="3,2,1", model_dir=tmp_path / "split") == 0
+    for name, value in variables(tmp_path / "split").items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=name)
     out = capfd.readouterr().out
     assert f"worker 0 at {workers.addresses[0]}, worker 1 at {workers.addresses[1]}, worker 2 at " in out
     assert "mesh all:3 on worker:0/cpu:0, worker:1/cpu:0, worker:2/cpu:0\n" in out
@@ -55,11 +54,15 @@ def test_devices_of_workers_and_of_this_process(workers, tmp_path, capfd):
     assert f"mesh all:3 on {devices.replace(',', ', ')}\n" in capfd.readouterr().out
 
 
-def test_a_cluster_of_its_own(tmp_path, capfd):
+def test_a_cluster_of_its_own(tmp_path, capfd, monkeypatch):
+    entered = []
+    monkeypatch.setattr(isolation, "enter", lambda: entered.append(psutil.Process().children()))
     before = set(psutil.Process().children(recursive=True))
-    assert run(**ON_WORKERS, local_cluster="0.5,0.25", wire_dtype="bfloat16", model_dir=tmp_path) == 0
+    options = FAST | {"devices": "cpu:0,worker:0/cpu:0", "wire_dtype": "bfloat16"}
+    assert run(**options, local_cluster="0.75", model_dir=tmp_path) == 0
+    assert len(entered) == 1 and set(entered[0]) <= before  # the network of its own, before there are workers
     out = capfd.readouterr().out
-    assert re.search(r"worker 1 at 127.0.0.1:\d+: 0.25 cores on core \d+, limited by ", out)
+    assert re.search(r"worker 0 at 127.0.0.1:\d+: 0.75 cores on core \d+, limited by ", out)
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
@@ -87,6 +90,22 @@ def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
     assert message in err
 
 
+@on_workers
+def test_workers_that_another_training_has(workers, tmp_path, capfd):
+    options = ON_WORKERS | {"workers": ",".join(workers.addresses[:2]), "model_dir": tmp_path}
+    other = claim._Holding(workers.addresses[1])
+    assert other.take() == ""
+    try:
+        for speeds in ("2,1", "auto"):
+            assert run(**options, list_speed=speeds) == 2
+            out, err = capfd.readouterr()
+            assert (out, err.count("\n")) == ("", 1)
+            assert f"belongs to another training: pid {os.getpid()} on " in err
+    finally:
+        other.release()
+
+
+@pytest.mark.full
 @on_workers
 def test_a_second_training_on_the_same_workers_is_told_who_has_them(workers, tmp_path, capfd):
     options = {**ON_WORKERS, "workers": ",".join(workers.addresses[:2]), "max_steps": 100_000, "train_epochs": 10_000}
@@ -146,6 +165,7 @@ def test_a_split_that_loses_its_trial_is_not_taken(times, monkeypatch):
 @on_workers
 def test_measured_speeds(workers, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("mtf_hetero.profile.measurement.Effort", lambda: QUICK)
+    monkeypatch.setattr(profile, "time_steps", functools.partial(profile.time_steps, seconds=0.1))
     workers = ",".join(workers.addresses[:2])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto"}
@@ -161,7 +181,7 @@ def test_measured_speeds(workers, tmp_path, capfd, monkeypatch):
 @pytest.mark.parametrize(
     ("kills", "volumes"),
     [
-        (1, False),
+        pytest.param(1, False, marks=pytest.mark.full),
         pytest.param(1, True, marks=pytest.mark.full),
         pytest.param(20, False, marks=pytest.mark.slow),
     ],
@@ -200,6 +220,7 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills, volumes):
     assert text.count(" is gone: ") == kills
 
 
+@pytest.mark.full
 def test_the_run_of_a_killed_chief_is_resumed_and_its_workers_are_gone(tmp_path, capfd):
     """And while it ran, they could be reached by nobody else."""
     options = {**ON_WORKERS, "max_steps": 100_000, "train_epochs": 10_000, "save_checkpoints_secs": 1}

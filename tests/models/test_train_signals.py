@@ -13,11 +13,11 @@ import time
 import psutil
 import pytest
 from tiers import parametrize
-from training_runs import FAST, ROOT, Reader, start
+from training_runs import ONE, ROOT, Reader, start
 
 from mtf_hetero import tf
 
-ENDLESS = {**FAST, "max_steps": 100_000, "train_epochs": 10_000}
+ENDLESS = {**ONE, "max_steps": 100_000, "train_epochs": 10_000}
 
 
 def flags_of(**options):

@@ -106,25 +106,37 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("model", ["cosmoflow_small", "unet3d_small"])
-def test_a_divided_depth_trains_and_tests_as_one_device(options, model, tmp_path, capfd):
-    given = options[model] | {"learning_rate_schedule": "cosine", "augment": True}
+def assert_as_one_device(given, divided, tmp_path, capfd):
+    """A run on one device and a divided one train the same network, and say the same of it."""
+    given = given | {"learning_rate_schedule": "cosine", "augment": True}
     one = {name: value for name, value in given.items() if name not in ("mesh_shape", "list_speed")}
     assert run(**one | {"devices": "cpu:0", "layout": "batch"}, model_dir=tmp_path / "one") == 0
     expected, scores = variables(tmp_path / "one"), results_of(capfd.readouterr().out)
     assert len(scores) >= 5
-    if model == "cosmoflow_small":
-        given |= {"mesh_shape": "batch:2;depth:2", "devices": f"{TWO},cpu:2,cpu:3", "list_speed": "batch:1,1;depth:3,1"}
-    assert run(**given, model_dir=tmp_path / "divided") == 0
+    given = {name: value for name, value in given.items() if name != "devices"}
+    assert run(**given | divided, model_dir=tmp_path / "divided") == 0
     assert_same_variables(tmp_path / "divided", expected)
     out = capfd.readouterr().out
     np.testing.assert_allclose(results_of(out), scores, atol=2e-3)
     assert re.search(r"conv1/depth +\d+ over depth: \d+, \d+\n", out)
+    model = given["model"]
     said = SAID[model]
     assert out.startswith(f"{model}: ")
     assert f"{given['dataset']}: 5 training and 3 test volumes of {said['set']}\n" in out
     for pattern in (*said["scores"], r"volumes per second: \d+\.\d"):
         assert re.search(rf"\n{pattern}\n", out), pattern
+
+
+FOUR = {"mesh_shape": "batch:2;depth:2", "devices": f"{TWO},cpu:2,cpu:3", "list_speed": "batch:1,1;depth:3,1"}
+
+
+@parametrize(
+    ("model", "divided"),
+    [("cosmoflow_small", FOUR), ("unet3d_small", {"devices": TWO})],
+    first=[("cosmoflow_small", FOUR)],
+)
+def test_a_divided_depth_trains_and_tests_as_one_device(options, model, divided, tmp_path, capfd):
+    assert_as_one_device(options[model], divided, tmp_path, capfd)
 
 
 @pytest.mark.full
@@ -243,7 +255,8 @@ def test_a_file_that_is_damaged_is_named_when_it_is_read(split, tmp_path, option
 
 def test_a_set_without_test_volumes(tmp_path, options, capfd):
     directory = labelled(tmp_path / "set", test=0)
-    assert run(**options["unet3d_small"] | {"dataset": directory}, model_dir=tmp_path / "model") == 0
+    one = {"devices": "cpu:0", "layout": "batch", "mesh_shape": "all:1", "list_speed": "1", "max_steps": 1}
+    assert run(**options["unet3d_small"] | one | {"dataset": directory}, model_dir=tmp_path / "model") == 0
     assert "\nnot tested: there are no test volumes\n" in capfd.readouterr().out
 
 
@@ -259,20 +272,18 @@ def test_speeds_are_measured(options, tmp_path, capfd, monkeypatch):
 
 @on_workers
 def test_workers_each_read_their_own_slab(options, workers, tmp_path, capfd):
-    """On two processes the same as on one device, and a damaged file on one of them is named."""
-    given = options["unet3d_small"] | {"max_steps": 2}
-    one = {name: value for name, value in given.items() if name not in ("mesh_shape", "list_speed")}
-    assert run(**one | {"devices": "cpu:0", "layout": "batch"}, model_dir=tmp_path / "one") == 0
-    scores = results_of(capfd.readouterr().out)
-    del given["devices"]
-    given["workers"] = ",".join(workers.addresses[:2])
-    assert run(**given, model_dir=tmp_path / "two") == 0
-    np.testing.assert_allclose(results_of(capfd.readouterr().out), scores, atol=2e-2)
-    assert_same_variables(tmp_path / "two", variables(tmp_path / "one"))
+    assert_as_one_device(options["unet3d_small"], {"workers": ",".join(workers.addresses[:2])}, tmp_path, capfd)
+
+
+@pytest.mark.full
+@on_workers
+def test_a_file_that_is_damaged_is_named_by_a_worker(options, workers, tmp_path, capfd):
     directory = labelled(tmp_path / "set")
     path = sorted(directory.glob("test-*"))[0]
     path.write_bytes(bytes(path.stat().st_size))
-    assert run(**given | {"dataset": directory}, model_dir=tmp_path / "damaged") == 2
+    given = {name: value for name, value in options["unet3d_small"].items() if name != "devices"}
+    given |= {"dataset": directory, "workers": ",".join(workers.addresses[:2])}
+    assert run(**given, model_dir=tmp_path / "damaged") == 2
     line = rf"error: {re.escape(str(path))} cannot be read from byte \d+: it is missing"  # whichever worker came first
     assert re.search(line, capfd.readouterr().err)
 

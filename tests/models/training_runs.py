@@ -26,6 +26,7 @@ FAST = {
     "optimizer": "sgd",
     "learning_rate_schedule": "constant",
 }
+ONE = FAST | {"devices": "cpu:0"}
 
 
 @pytest.fixture
