@@ -1,4 +1,4 @@
-"""A process that has a model directory, as a run has that trains there; it does without TensorFlow, to begin at once."""
+"""A process that has a model directory, as a run has that trains there; it begins at once, without TensorFlow."""
 
 import contextlib
 import subprocess

@@ -7,37 +7,40 @@ import pathlib
 import re
 import signal
 import socket
+import sys
 import threading
 import time
+import types
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import oracle
 import pytest
+from tiers import on_workers
 
 import mtf_hetero
 from mtf_hetero import cluster as cluster_lib
 from mtf_hetero import mtf, tf, worker
 from mtf_hetero.cluster import Cluster, LocalCluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch, guard
+from mtf_hetero.cluster.local import LimitedProcesses
 from mtf_hetero.cluster.probe import Answer, Outcome, ask
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.xdist_group("killed workers")  # so that one process has the cluster that they share
+pytestmark = on_workers
 
 
 @pytest.fixture(scope="module")
-def said():
-    return []
-
-
-@pytest.fixture(scope="module")
-def local(said):
-    """Two workers, one a whole core and one a third of a core."""
-    cluster = LocalCluster("1.0,0.33", report=said.append)
-    with cluster as entered:
-        vars(cluster)["cluster"] = entered
-        yield cluster
+def local(workers):
+    """Two of the run's workers."""
+    addresses = workers.addresses[:2]
+    return types.SimpleNamespace(
+        addresses=addresses,
+        cluster=Cluster.from_workers(addresses),
+        kill=lambda index: os.kill(workers.pids[index], signal.SIGKILL),
+        restart=workers.restart,
+        log=workers._log(0),
+    )
 
 
 def free_port():
@@ -129,9 +132,16 @@ def test_a_worker_without_a_device_in_use_need_not_be_there(local):
 # The limit
 
 
-def test_the_limit_is_applied(local):
+def test_the_limit_is_applied():
+    with LimitedProcesses("1.0,0.33", report=lambda line: None) as local:
+        for index in range(2):
+            local.start(index, [sys.executable, "-S", "-c", "import time; time.sleep(1000)"])
+            local.limit(index)
+        assert_limited(local)
+
+
+def assert_limited(local):
     assert local.limits[0] == guard.AFFINITY
-    assert len(local.describe()) == 2
     for pid, cores in zip(local.pids, local._cores):
         assert sorted(os.sched_getaffinity(pid)) == cores
     if local.limits[1] == guard.DUTY_CYCLE:
@@ -143,6 +153,14 @@ def test_the_limit_is_applied(local):
     else:
         quota, period = (int(number) for number in (directory / "cpu.max").read_text().split())
     assert quota / period == pytest.approx(0.33, abs=0.001)
+
+
+@pytest.mark.full
+def test_workers_are_limited():
+    cluster = LocalCluster("1.0,0.33", report=lambda line: None)
+    with cluster:
+        assert len(cluster.describe()) == 2
+        assert_limited(cluster)
 
 
 # Addresses, TF_CONFIG, Slurm
@@ -245,7 +263,7 @@ def test_slurm(monkeypatch):
 
 
 def test_the_worker_says_where_it_is_and_that_anyone_may_use_it(local):
-    text = local._log(0).read_text()
+    text = local.log.read_text()
     assert f"worker listens on {local.addresses[0]} with cpu:0\n" in text
     assert "no authentication" in text
     assert "private network" in text
@@ -323,7 +341,7 @@ def test_training_goes_on_after_a_worker_died(local, tmp_path):
         with tf.train.MonitoredSession(creator, hooks=[seen, watch, saver]) as session:
             for number in range(30):
                 if number == 12:
-                    os.kill(local.pids[1], signal.SIGKILL)
+                    local.kill(1)
                     end = time.monotonic() + 30
                     while not said and time.monotonic() < end:
                         time.sleep(0.05)

@@ -1,10 +1,15 @@
 """The examples run as a user runs them, and print what their docstrings say."""
 
 import ast
+import contextlib
+import io
 import re
+import runpy
 
 import pytest
 from documents import ROOT, run
+
+from mtf_hetero import tf
 
 EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.py"))}
 SAME_EVERYWHERE = {  # of the expected output: what does not depend on the machine
@@ -24,15 +29,26 @@ def expected_output(path):
     return re.findall(r"(?:^    .*\n?)+", docstring, flags=re.MULTILINE)[-1]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in EXAMPLES]
-)
-def test_example(name, tmp_path):
-    printed = run(EXAMPLES[name], tmp_path)
+def assert_printed(name, printed):
     for line in map(str.strip, expected_output(EXAMPLES[name]).splitlines()):
         shared = re.search(SAME_EVERYWHERE[name], line)
         if line != "..." and shared:
             assert shared[0] in printed, printed
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - SLOW))
+def test_example_in_this_process(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with tf.Graph().as_default(), contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(str(EXAMPLES[name]), run_name="__main__")
+    assert_printed(name, printed.getvalue())
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.full) for name in EXAMPLES]
+)
+def test_example(name, tmp_path):
+    assert_printed(name, run(EXAMPLES[name], tmp_path))
 
 
 def test_examples_are_short_and_say_how_to_run_them():

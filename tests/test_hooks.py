@@ -82,7 +82,8 @@ def counting(features, mode, params):
 
 
 @pytest.mark.parametrize(
-    ("number", "ending"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit)]
+    ("number", "ending"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit)],
 )
 def test_a_signal_in_this_process_ends_the_step_and_saves(interruptible, tmp_path, number, ending):
     before = signal.getsignal(number)

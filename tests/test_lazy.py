@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from tiers import parametrize
 
 import mtf_hetero
 
@@ -204,11 +203,16 @@ def test_what_tensorflow_says_at_its_start_is_held_back(program, flags, tmp_path
     assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
 
 
-@parametrize(
-    "name",
-    ["mesh_tensorflow", "mesh_tensorflow.ops", "mesh_tensorflow.transformer.transformer"],
-    first=["mesh_tensorflow.transformer.transformer"],
-)
+def test_mesh_tensorflow_is_one_module_however_it_is_imported():
+    _ = mtf_hetero.mtf
+    transformer = importlib.import_module("mesh_tensorflow.transformer.transformer")
+    mtf, ops = sys.modules["mesh_tensorflow"], importlib.import_module("mesh_tensorflow.ops")
+    assert mtf is transformer.mtf is mtf_hetero.mtf
+    assert mtf.__spec__.origin == mtf.__file__ and mtf.Lowering is ops.Lowering
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["mesh_tensorflow", "mesh_tensorflow.ops", "mesh_tensorflow.transformer.transformer"])
 def test_mesh_tensorflow_can_be_imported_after_the_package(name):
     said = run(
         f"import mtf_hetero, {name}, mesh_tensorflow as mtf, importlib\n"

@@ -117,7 +117,7 @@ WRONG_LAYOUT = ["--model=lenet", f"--devices={CPUS}", "--list_speed=70,30"]
         (["--model=vgg"], "--model is 'vgg'"),
         (WRONG_LAYOUT, "2 numbers for 3 processors"),
     ],
-    first=[(WRONG_LAYOUT, "2 numbers for 3 processors")],
+    first=[(["--batch_size=many"], "--batch_size")],
 )
 def test_the_program_says_one_line(args, message):
     process = start(*args, stdout=subprocess.PIPE)

@@ -1,5 +1,6 @@
 """The training binary on workers: results, wrong flags, measured speeds, and workers that die."""
 
+import dataclasses
 import functools
 import os
 import random
@@ -18,11 +19,19 @@ from training_runs import FAST, ONE, Reader, restored_logging, run, start, varia
 from mtf_hetero import Layout, mtf, profile, tf
 from mtf_hetero.cluster import Cluster, LocalCluster, claim, isolation
 from mtf_hetero.data.cosmology import write_universes
-from mtf_hetero.models.train import measured
+from mtf_hetero.models.registry import MODELS
+from mtf_hetero.models.train import measured, prepare
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 QUICK = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-3, budget_seconds=1.0)
 ON_WORKERS = {name: value for name, value in FAST.items() if name != "devices"}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A network with one dense layer, which is measured and lowered sooner; a process of its own has the real one."""
+    model = dataclasses.replace(MODELS["lenet"], build=functools.partial(MODELS["lenet"].build, units=()))
+    monkeypatch.setattr(prepare, "MODELS", {**MODELS, "lenet": model})
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +44,7 @@ def local():
 
 @on_workers
 @parametrize("layout", ["batch", "filters", "even", "conv2/filters:all"], first=["filters"])
-def test_layouts_on_workers_train_as_one_device(layout, workers, tmp_path, capfd):
+def test_layouts_on_workers_train_as_one_device(small, layout, workers, tmp_path, capfd):
     assert run(**ONE, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
     addresses = ",".join(workers.addresses)
@@ -48,13 +57,13 @@ def test_layouts_on_workers_train_as_one_device(layout, workers, tmp_path, capfd
 
 
 @on_workers
-def test_devices_of_workers_and_of_this_process(workers, tmp_path, capfd):
+def test_devices_of_workers_and_of_this_process(small, workers, tmp_path, capfd):
     workers, devices = ",".join(workers.addresses), "worker:1/cpu:0,cpu:0,worker:0/cpu:0"
     assert run(**{**FAST, "devices": devices}, workers=workers, list_speed="1,2,2", model_dir=tmp_path) == 0
     assert f"mesh all:3 on {devices.replace(',', ', ')}\n" in capfd.readouterr().out
 
 
-def test_a_cluster_of_its_own(tmp_path, capfd, monkeypatch):
+def test_a_cluster_of_its_own(small, tmp_path, capfd, monkeypatch):
     entered = []
     monkeypatch.setattr(isolation, "enter", lambda: entered.append(psutil.Process().children()))
     before = set(psutil.Process().children(recursive=True))
@@ -163,7 +172,7 @@ def test_a_split_that_loses_its_trial_is_not_taken(times, monkeypatch):
 
 
 @on_workers
-def test_measured_speeds(workers, tmp_path, capfd, monkeypatch):
+def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("mtf_hetero.profile.measurement.Effort", lambda: QUICK)
     monkeypatch.setattr(profile, "time_steps", functools.partial(profile.time_steps, seconds=0.1))
     workers = ",".join(workers.addresses[:2])
