@@ -208,7 +208,8 @@ def test_mesh_tensorflow_is_one_module_however_it_is_imported():
     transformer = importlib.import_module("mesh_tensorflow.transformer.transformer")
     mtf, ops = sys.modules["mesh_tensorflow"], importlib.import_module("mesh_tensorflow.ops")
     assert mtf is transformer.mtf is mtf_hetero.mtf
-    assert mtf.__spec__.origin == mtf.__file__ and mtf.Lowering is ops.Lowering
+    assert mtf.__spec__ is not None and mtf.__spec__.origin == mtf.__file__
+    assert mtf.Lowering is ops.Lowering
 
 
 @pytest.mark.full
