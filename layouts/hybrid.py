@@ -105,8 +105,8 @@ def batch_sizes(
     def longest(factors: tuple[int, int]) -> float:
         """The most examples that a processor has, for its share."""
         return math.prod(
-            max(part / weight for part, weight in zip(split_by_share(factor, own), own, strict=True))
-            for factor, own in zip(factors, weights, strict=True)
+            max(part / weight for part, weight in zip(split_by_share(factor, axis_weights), axis_weights, strict=True))
+            for factor, axis_weights in zip(factors, weights, strict=True)
         )
 
     pairs = [(outer, batch_size // outer) for outer in range(1, batch_size + 1) if batch_size % outer == 0]
@@ -194,7 +194,7 @@ def _split_dense(rules: Rules, layers: Sequence[anatomy.Layer], sources: Mapping
     """Splits the inputs or the units of each dense layer."""
     produced: set[str] = set()  # units of the layers so far
     for layer in layers:
-        for names in (*_arriving(layer, produced, rules, sources), *_own(layer, rules)):
+        for names in (*_arriving(layer, produced, rules, sources), *_units_and_inputs(layer, rules)):
             if names and rules.allow(names):
                 rules.add(names)
                 break
@@ -211,7 +211,7 @@ def _arriving(
             yield path if path[-1] in rules.names else path[:-1]
 
 
-def _own(layer: anatomy.Layer, rules: Rules) -> list[list[str]]:
+def _units_and_inputs(layer: anatomy.Layer, rules: Rules) -> list[list[str]]:
     """The units and the inputs of a layer, first those by which less has to be sent for an example."""
     extents = {dim.name: dim.size for tensor in layer.operation.inputs for dim in tensor.shape.dims}
     inputs, units = (math.prod(extents[name] for name in names) for names in (layer.inputs, layer.outputs))

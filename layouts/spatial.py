@@ -118,15 +118,15 @@ class _Names:
         self.batch = self.images.dimension_names[: self.images.dimension_names.index(self.spatial[0])]
 
     def _find_images(self, graph: mtf.Graph) -> tuple[mtf.Shape, list[str]]:
-        found = []
+        candidates = []
         for op in graph.operations:
             if isinstance(op, (mtf.ImportOperation, mtf.ImportLaidOutTensorOperation)):
                 shape = op.outputs[0].shape
                 spatial = [name for name in shape.dimension_names if self._windowed_names(name)]
-                found += [(shape, spatial)] if spatial else []
-        if not found:
+                candidates += [(shape, spatial)] if spatial else []
+        if not candidates:
             raise ValueError("the graph convolves or pools no imported tensor; choose another layout")
-        return max(found, key=lambda pair: pair[0].size)
+        return max(candidates, key=lambda pair: pair[0].size)
 
     def _names_of(self, origin: str) -> list[str]:
         """The name of a dimension of the images, and those that it is given later."""

@@ -91,8 +91,10 @@ def _gradient_of_recomputed(
     repeated = [op for op in forward_operations if not isinstance(op, mtf.Assign)]
     operations, copies = outputs[0].graph.clone_operations(repeated, again)
     sources = [again.get(x, x) for x in all_inputs]
-    found = mtf.gradients([copies[y] for y in outputs], sources, grad_ys=output_grads, operations=operations)
-    return [mtf.zeros_like(x) if gradient is None else gradient for x, gradient in zip(all_inputs, found, strict=True)]
+    gradients = mtf.gradients([copies[y] for y in outputs], sources, grad_ys=output_grads, operations=operations)
+    return [
+        mtf.zeros_like(x) if gradient is None else gradient for x, gradient in zip(all_inputs, gradients, strict=True)
+    ]
 
 
 def _variable_dtype(x: mtf.Tensor) -> mtf.VariableDType:
@@ -200,15 +202,17 @@ def dense(
     Returns:
       mtf.Tensor [NAME/batch, NAME/outputs].
     """
-    names = [dim.name.rpartition("/")[2] for dim in x.shape.dims[:-1]]
-    dims = [mtf.Dimension(f"{name}/{own}", dim.size) for own, dim in zip([*names, "inputs"], x.shape.dims, strict=True)]
+    suffixes = [*(dim.name.rpartition("/")[2] for dim in x.shape.dims[:-1]), "inputs"]
+    dims = [mtf.Dimension(f"{name}/{suffix}", dim.size) for suffix, dim in zip(suffixes, x.shape.dims, strict=True)]
     batch, reduced = dims[:batch_dims], dims[batch_dims:]
-    out, outputs = (mtf.Dimension(f"{name}/{own}", units) for own in ("units", "outputs"))
+    out, outputs = (mtf.Dimension(f"{name}/{suffix}", units) for suffix in ("units", "outputs"))
     inputs = mtf.Shape(reduced).size
     with tf.variable_scope(name):
 
-        def variable(own: str, shape: Sequence[mtf.Dimension], initializer: Any) -> mtf.Tensor:
-            return mtf.get_variable(x.mesh, own, mtf.Shape(shape), initializer=initializer, dtype=_variable_dtype(x))
+        def variable(variable_name: str, shape: Sequence[mtf.Dimension], initializer: Any) -> mtf.Tensor:
+            return mtf.get_variable(
+                x.mesh, variable_name, mtf.Shape(shape), initializer=initializer, dtype=_variable_dtype(x)
+            )
 
         kernel = variable("kernel", [*reduced, out], initializer(inputs, units))
         offset = variable("bias", [outputs], tf.constant_initializer(bias))

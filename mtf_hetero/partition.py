@@ -172,7 +172,7 @@ def split_by_time_with_rest(
             f"total is {total}, {-(-total // multiple_of)} granules of {multiple_of} or less, but there are "
             f"{len(times)} processors; use fewer processors or a smaller granule"
         )
-    found, refused = [], None
+    candidates, refused = [], None
     for last in range(len(times)):
         try:
             sizes = _split_with_rest_at(last, total, times, multiple_of, caps)
@@ -180,14 +180,14 @@ def split_by_time_with_rest(
             refused = error
             continue
         seconds = [time_fn(n) for time_fn, n in zip(times, sizes, strict=True)]
-        found.append((max(seconds), math.fsum(seconds), last, sizes))
-    if not found:
+        candidates.append((max(seconds), math.fsum(seconds), last, sizes))
+    if not candidates:
         assert refused is not None
         raise DoesNotFitError(
             f"caps are {list(caps or ())}: in multiples of {multiple_of}, but for one of them, they hold less than "
             f"total={total}; raise a cap or set it to None"
         ) from refused
-    return min(found)[3]
+    return min(candidates)[3]
 
 
 def _split_with_rest_at(
@@ -195,8 +195,8 @@ def _split_with_rest_at(
 ) -> tuple[int, ...]:
     """The division in which one processor has the rest: it is dealt whole granules of which the last is not full."""
     lacking = -total % multiple_of
-    own = times[last]
-    padded = [*times[:last], lambda n: own(n - lacking), *times[last + 1 :]]
+    time_fn = times[last]
+    padded = [*times[:last], lambda n: time_fn(n - lacking), *times[last + 1 :]]
     if caps is not None:
         caps = [cap if i != last or cap is None else cap + lacking for i, cap in enumerate(caps)]
     sizes = list(split_by_time(total + lacking, padded, multiple_of=multiple_of, caps=caps))

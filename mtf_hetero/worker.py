@@ -108,8 +108,8 @@ def _session_config(arguments: argparse.Namespace) -> Any:
     elif arguments.gpus != "all":
         chosen, there = arguments.gpus.split(","), len(tf.config.list_physical_devices("GPU"))
         if not all(int(number) < there for number in chosen):
-            found = ", ".join(str(number) for number in range(there)) or "none"
-            raise ValueError(f"--gpus is {arguments.gpus!r}, but the GPUs here are: {found}; give all, none or numbers")
+            gpus = ", ".join(str(number) for number in range(there)) or "none"
+            raise ValueError(f"--gpus is {arguments.gpus!r}, but the GPUs here are: {gpus}; give all, none or numbers")
         config.gpu_options.visible_device_list = arguments.gpus
     return config
 

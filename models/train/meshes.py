@@ -37,8 +37,9 @@ def make_layout(config: Config, graph: mtf.Graph, empty: Layout) -> Layout:
     if ":" in config.layout:
         layout = Layout(empty.mesh_shape, config.layout, empty.shares)
     else:
-        own = {} if config.dense_shares is None else {"dense_shares": parse_shares(config.dense_shares, "dense_shares")}
-        layout = LAYOUTS[config.layout](graph, mesh_shape=empty.mesh_shape, shares=dict(empty.shares), **own)
+        dense_shares = config.dense_shares
+        options = {} if dense_shares is None else {"dense_shares": parse_shares(dense_shares, "dense_shares")}
+        layout = LAYOUTS[config.layout](graph, mesh_shape=empty.mesh_shape, shares=dict(empty.shares), **options)
     axes = [axis for axis, _ in layout.mesh_shape]
     sizes = _sizes(graph)
     for dim, axis in layout.rules:
@@ -77,9 +78,9 @@ def _sizes(graph: mtf.Graph) -> dict[str, list[int]]:
     sizes: dict[str, list[int]] = {}
     for shape in _shapes(graph):
         for dim in shape:
-            found = sizes.setdefault(dim.name, [])
-            if dim.size not in found:
-                found.append(dim.size)
+            dim_sizes = sizes.setdefault(dim.name, [])
+            if dim.size not in dim_sizes:
+                dim_sizes.append(dim.size)
     return sizes
 
 

@@ -116,8 +116,8 @@ class _Classes(Task):
         return mtf.layers.softmax_cross_entropy_with_logits(outputs, targets, classes)
 
     def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
-        found = mtf.argmax(outputs, outputs.shape.dims[-1])
-        right = mtf.cast(mtf.equal(found, labels), outputs.dtype)
+        predicted = mtf.argmax(outputs, outputs.shape.dims[-1])
+        right = mtf.cast(mtf.equal(predicted, labels), outputs.dtype)
         return {
             EXAMPLES: _total(weights),
             LOSS: _total(self.losses(outputs, labels) * weights) * (weights.shape.size / labels.shape.size),
@@ -163,10 +163,10 @@ class Segmentation(_Classes):
 
     def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
         classes = outputs.shape.dims[-1]
-        found = mtf.one_hot(mtf.argmax(outputs, classes), classes, dtype=outputs.dtype)
+        predicted = mtf.one_hot(mtf.argmax(outputs, classes), classes, dtype=outputs.dtype)
         true = mtf.one_hot(labels, classes, dtype=outputs.dtype) * weights
         count = functools.partial(_total, kept=[classes])
-        counts = {"both": count(found * true), "found": count(found * weights), "true": count(true)}
+        counts = {"both": count(predicted * true), "found": count(predicted * weights), "true": count(true)}
         return {**super().sums(outputs, labels, weights), **counts}
 
     def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
@@ -177,10 +177,10 @@ class Segmentation(_Classes):
         either = sums["found"] + sums["true"]
         dice = tf.math.divide_no_nan(2.0 * sums["both"], either)
         there = tf.cast(either > 0, dice.dtype)
-        found = super().metrics(sums)
-        found["dice"] = tf.reduce_sum((dice * there)[1:]) / tf.reduce_sum(there[1:])
+        metrics = super().metrics(sums)
+        metrics["dice"] = tf.reduce_sum((dice * there)[1:]) / tf.reduce_sum(there[1:])
         each = tf.where_v2(either > 0, dice, math.nan)
-        return found | {f"dice/{number}": each[number] for number in range(self.classes)}
+        return metrics | {f"dice/{number}": each[number] for number in range(self.classes)}
 
     def describe(self) -> str:
         return f"{self.classes} classes of voxels"
@@ -244,8 +244,8 @@ class Regression(Task):
         error = sums["absolute_error"] / count * self.deviation
         variance = sums["squared_label"] - tf.square(sums["label"]) / count
         r2 = tf.where_v2(count > 1, 1.0 - sums["squared_error"] / variance, math.nan)
-        found = {f"mean_absolute_error/{name}": error[i] for i, name in enumerate(self.targets)}
-        return found | {f"r2/{name}": r2[i] for i, name in enumerate(self.targets)}
+        metrics = {f"mean_absolute_error/{name}": error[i] for i, name in enumerate(self.targets)}
+        return metrics | {f"r2/{name}": r2[i] for i, name in enumerate(self.targets)}
 
     def predictions(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {"targets": outputs * self.deviation + self.mean}

@@ -30,7 +30,7 @@ def attach(package: str, module_of: Mapping[str, str]) -> tuple[Callable[[str], 
 
     def __dir__() -> list[str]:  # noqa: N807
         module = sys.modules[package]
-        modules = (found.name for found in pkgutil.iter_modules(module.__path__))
+        modules = (info.name for info in pkgutil.iter_modules(module.__path__))
         return sorted({*vars(module), *module_of, *(name for name in modules if not name.startswith("_"))})
 
     return __getattr__, __dir__

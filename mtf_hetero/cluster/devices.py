@@ -101,11 +101,13 @@ def _parse(text: str) -> Device:
     parts: dict[str, str] = {}
     for part in filter(None, text.strip().split("/")):
         match = _PARTS.fullmatch(part)
-        found = {} if match is None else {key: value for key, value in match.groupdict().items() if value is not None}
-        found = {key.removeprefix("short_"): value.lower() if "short" in key else value for key, value in found.items()}
-        if match is None or found.keys() & parts.keys():
+        fields = {} if match is None else {key: value for key, value in match.groupdict().items() if value is not None}
+        fields = {
+            key.removeprefix("short_"): value.lower() if "short" in key else value for key, value in fields.items()
+        }
+        if match is None or fields.keys() & parts.keys():
             raise ValueError(f"device {text!r} is not known; write cpu:N, gpu:N or, of a worker, worker:N/gpu:N")
-        parts |= found
+        parts |= fields
     job, kind = parts.get("job"), parts.get("kind")
     task, index = (None if parts.get(key) in (None, "*") else int(parts[key]) for key in ("task", "index"))
     return Device(job, task, kind and kind.upper(), index)

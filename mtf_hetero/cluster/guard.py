@@ -63,9 +63,9 @@ def parent_groups(mountinfo: str, membership: str) -> Iterator[ParentGroup]:
         if not is_v1 and kind != "cgroup2":
             continue
         pattern = r"^\d+:(?:[^:\n]*,)?cpu(?:,[^:\n]*)?:(.*)$" if is_v1 else r"^0::(.*)$"
-        found = re.search(pattern, membership, re.MULTILINE)
-        own = os.path.relpath(found[1], root) if found else "."
-        parts = [] if own == "." or own.startswith("..") else own.split("/")
+        match = re.search(pattern, membership, re.MULTILINE)
+        path = os.path.relpath(match[1], root) if match else "."
+        parts = [] if path == "." or path.startswith("..") else path.split("/")
         for count in range(len(parts), -1, -1):
             yield ParentGroup(1 if is_v1 else 2, os.path.join(mount, *parts[:count]))
 
@@ -250,9 +250,9 @@ def main() -> None:
     if sys.platform == "linux" and "--no_groups" not in sys.argv:
         with (
             open("/proc/self/mountinfo", encoding="utf-8") as mounts,
-            open("/proc/self/cgroup", encoding="utf-8") as own,
+            open("/proc/self/cgroup", encoding="utf-8") as membership,
         ):
-            parents = list(parent_groups(mounts.read(), own.read()))
+            parents = list(parent_groups(mounts.read(), membership.read()))
     guard = Guard(f"mtf_hetero_{os.getpid()}", parents)
     try:
         _serve(guard)

@@ -32,7 +32,7 @@ def convert_to_fractions(fractions: str | Sequence[float]) -> tuple[float, ...]:
       ValueError: one is not a positive number, or there is none.
     """
     parts = fractions.split(",") if isinstance(fractions, str) else list(fractions)
-    found = []
+    cores = []
     for part in parts:
         try:
             number = float(part)
@@ -43,10 +43,10 @@ def convert_to_fractions(fractions: str | Sequence[float]) -> tuple[float, ...]:
                 f"local_cluster is {fractions!r}: {part!r} is not a number of cores; give one per worker, of 0.01 or "
                 "more, as in 1.0,0.5,0.25"
             )
-        found.append(number)
-    if not found:
+        cores.append(number)
+    if not cores:
         raise ValueError("local_cluster names no worker; give the cores of each, as in 1.0,0.5,0.25")
-    return tuple(found)
+    return tuple(cores)
 
 
 def assign_cores(fractions: Sequence[float], cores: Sequence[int]) -> list[list[int]]:
@@ -167,12 +167,12 @@ class LimitedProcesses:
     def _log(self, index: int) -> pathlib.Path:
         return self._directory / f"worker_{index}.log"
 
-    def _ask_guard(self, what: str, **arguments: Any) -> dict[str, Any]:
+    def _ask_guard(self, request: str, **arguments: Any) -> dict[str, Any]:
         guard = self._guard
         if guard is None or guard.stdin is None or guard.stdout is None:
             raise RuntimeError("this LocalCluster is closed; enter it with `with`")
         try:
-            guard.stdin.write(json.dumps({"do": what, **arguments}).encode() + b"\n")
+            guard.stdin.write(json.dumps({"do": request, **arguments}).encode() + b"\n")
             guard.stdin.flush()
         except BrokenPipeError:
             pass  # then there is no answer either

@@ -70,8 +70,8 @@ class WaitingSessionCreator(tf.train.SessionCreator):
                 return self._create()
             for index, who in held.items():
                 if told.get(index) != who:
-                    what = claim.describe(index, self._workers[index], who)
-                    tf.logging.warning("%s; training waits for it, or press Ctrl-C to stop", what)
+                    message = claim.describe(index, self._workers[index], who)
+                    tf.logging.warning("%s; training waits for it, or press Ctrl-C to stop", message)
             told = held
             self._wait(_HELD_SECONDS)
 

@@ -110,10 +110,10 @@ class WorkerWatch(tf.train.SessionRunHook):
     def _interrupt(self, index: int) -> None:
         """Ends a step that may wait for the worker, in the way in which MonitoredSession begins again."""
         with self._lock:
-            found, self._session = self._session, None
-        if found is None:
+            current, self._session = self._session, None
+        if current is None:
             return
-        session, coord = found
+        session, coord = current
         error = tf.errors.UnavailableError(None, None, f"worker {index} does not answer")
         with contextlib.suppress(tf.errors.UnavailableError):  # which is raised where the session has ended already
             try:  # the coordinator keeps the traceback too, and so the error has to be raised

@@ -83,12 +83,12 @@ def _cube(text: str) -> tuple[int, int, int]:
 
 def _list(data_dir: str | None) -> str:
     root = data_root(data_dir)
-    found = prepared_names(root)
-    lines = [f"built in: {', '.join(DATASETS)}", f"prepared in {root}: {', '.join(found) or 'none'}"]
+    names = prepared_names(root)
+    lines = [f"built in: {', '.join(DATASETS)}", f"prepared in {root}: {', '.join(names) or 'none'}"]
     lines += [
         f"not prepared: {name}; {known.command(root)} ({known.where})"
         for name, known in KNOWN.items()
-        if not any(other.split("/")[0] == name for other in found)
+        if not any(other.split("/")[0] == name for other in names)
     ]
     return "\n".join(lines)
 

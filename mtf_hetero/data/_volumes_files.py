@@ -151,12 +151,12 @@ def load_manifest(directory: str | os.PathLike) -> Manifest:
     for split in SPLITS:
         for number, expected in enumerate(manifest.file_sizes(split)):
             file = f"{file_prefix(str(path.parent), split)}{number:05d}{FILE_SUFFIX}"
-            found = os.path.getsize(file) if os.path.isfile(file) else None
-            if found is None:
+            actual = os.path.getsize(file) if os.path.isfile(file) else None
+            if actual is None:
                 raise ValueError(f"{file} is missing; {remedy}")
-            if found != expected:
-                said = "is cut off at" if found < expected else "is damaged: it ends at"
-                raise ValueError(f"{file} {said} byte {found:,}, but should have {expected:,}; {remedy}")
+            if actual != expected:
+                said = "is cut off at" if actual < expected else "is damaged: it ends at"
+                raise ValueError(f"{file} {said} byte {actual:,}, but should have {expected:,}; {remedy}")
     return manifest
 
 

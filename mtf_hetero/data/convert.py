@@ -131,10 +131,12 @@ def open_arrays(path: str, stack: contextlib.ExitStack) -> Mapping[str, Any]:
     if path.endswith(_HDF5):
         h5py = extras.import_package("h5py", extra="volumes", user=path)
         with _reading(path):
-            found: dict[str, Any] = {}
+            datasets: dict[str, Any] = {}
             file = stack.enter_context(h5py.File(path, "r"))
-            file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
-            return found
+            file.visititems(
+                lambda name, item: datasets.update({name: item}) if isinstance(item, h5py.Dataset) else None
+            )
+            return datasets
     if path.endswith(_NIFTI):
         nibabel = extras.import_package("nibabel", extra="volumes", user=path)
         with _reading(path):
@@ -192,13 +194,13 @@ class _Array:
 
 def _array(path: str, arrays: Mapping[str, Any], key: str | None, axes: str | None) -> _Array:
     if key is None or "" in arrays:
-        found = [name for name in arrays if len(arrays[name].shape) >= 3]
-        if len(found) != 1:
-            listed = ", ".join(found) or "none"
+        candidates = [name for name in arrays if len(arrays[name].shape) >= 3]
+        if len(candidates) != 1:
+            listed = ", ".join(candidates) or "none"
             raise ValueError(
-                f"{path} has {len(found)} arrays of three axes or more ({listed}); name one with --key=NAME"
+                f"{path} has {len(candidates)} arrays of three axes or more ({listed}); name one with --key=NAME"
             )
-        key = found[0]
+        key = candidates[0]
     if key not in arrays:
         raise ValueError(f"{path} has no array {key!r}; it has {', '.join(arrays)}")
     values = arrays[key]

@@ -182,10 +182,10 @@ def power_spectrum(density: np.ndarray, cell: float, bins: int) -> tuple[np.ndar
     if size % 2 == 0:
         counts[..., -1] = 1.0
     edges = np.linspace(np.pi / size / cell, np.pi / cell, bins + 1)  # from half the lowest rate on: without the mean
-    found = np.digitize(length.ravel(), edges) - 1
-    inside = (found >= 0) & (found < bins)
+    bin_numbers = np.digitize(length.ravel(), edges) - 1
+    inside = (bin_numbers >= 0) & (bin_numbers < bins)
     modes, lengths, powers = (
-        np.bincount(found[inside], (counts * values).ravel()[inside], bins) for values in (1.0, length, power)
+        np.bincount(bin_numbers[inside], (counts * values).ravel()[inside], bins) for values in (1.0, length, power)
     )
     return lengths / np.maximum(modes, 1), powers / np.maximum(modes, 1)
 

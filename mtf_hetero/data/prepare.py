@@ -143,11 +143,11 @@ def _check_pictures(examples: sources.Examples) -> None:
         for image, _ in itertools.chain.from_iterable(examples.values()):
             if isinstance(image, sources.Picture):
                 try:
-                    found = tuple(shape_of(image.content).tolist())
+                    image_shape = tuple(shape_of(image.content).tolist())
                 except tf.errors.InvalidArgumentError as error:
                     raise ValueError(f"{image.name} is damaged or no image; get the source anew") from error
-                if found != sources.CIFAR_SHAPE:
+                if image_shape != sources.CIFAR_SHAPE:
                     raise ValueError(
-                        f"{image.name} has the shape {found}, but CIFAR-10's images have {sources.CIFAR_SHAPE}; "
+                        f"{image.name} has the shape {image_shape}, but CIFAR-10's images have {sources.CIFAR_SHAPE}; "
                         "give the right source"
                     )

@@ -39,14 +39,14 @@ def find(name: str, root: pathlib.Path) -> pathlib.Path | None:
     if (base / _INFO).is_file():
         return base
     for pattern in ("*", "*/*"):
-        found = [path.parent for path in base.glob(f"{pattern}/{_INFO}")]
-        configs = sorted({path.parent.name for path in found}) if pattern == "*/*" else []
+        versions = [path.parent for path in base.glob(f"{pattern}/{_INFO}")]
+        configs = sorted({path.parent.name for path in versions}) if pattern == "*/*" else []
         if len(configs) > 1:
             raise ValueError(
                 f"dataset {name!r} is prepared in {len(configs)} configurations; name one: {name}/{configs[0]}"
             )
-        if found:
-            return max(found, key=_version)
+        if versions:
+            return max(versions, key=_version)
     return None
 
 
@@ -142,5 +142,5 @@ def _features(name: str, info: Any, tfds: Any) -> tuple[tuple[int, int, int], in
 
 def prepared_names(root: pathlib.Path) -> list[str]:
     """The sets that are prepared in a directory, NAME/VERSION or NAME/CONFIG/VERSION."""
-    found = [path.parent.relative_to(root) for pattern in ("*/*", "*/*/*") for path in root.glob(f"{pattern}/{_INFO}")]
-    return sorted(path.as_posix() for path in found if not path.parts[0].startswith("."))
+    paths = [path.parent.relative_to(root) for pattern in ("*/*", "*/*/*") for path in root.glob(f"{pattern}/{_INFO}")]
+    return sorted(path.as_posix() for path in paths if not path.parts[0].startswith("."))

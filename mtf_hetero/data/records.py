@@ -38,10 +38,10 @@ def unreadable_as_value_error() -> Iterator[None]:
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        found = _UNREADABLE_LINE.search(error.message)
-        if found is None:
+        match = _UNREADABLE_LINE.search(error.message)
+        if match is None:
             raise
-        raise UnreadableError(found[1]) from error
+        raise UnreadableError(match[1]) from error
 
 
 def assert_readable(readable: tf.Tensor, path: tf.Tensor, offset: tf.Tensor, what: tf.Tensor) -> tf.Tensor:
@@ -145,14 +145,14 @@ def source_of_records(paths: Sequence[str], sizes: Sequence[int], decode: Callab
             file = tf.searchsorted(tf.constant(ends), index[None], side="right")[0]
             path, offset = tf.gather(tf.constant(list(paths)), file), tf.gather(begins, index) - tf.gather(bases, file)
             unreadable = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), ""))
-            found = readable_records(path, offset, 1).concatenate(unreadable).take(1)
-            number, stored = found.get_single_element()
+            records = readable_records(path, offset, 1).concatenate(unreadable).take(1)
+            number, stored = records.get_single_element()
             first = tf.gather(tf.constant(ends - np.array(sizes)), file)
             record, count = (tf.strings.as_string(x) for x in (index - first + 1, tf.gather(tf.constant(sizes), file)))
-            what = tf.strings.join(
+            problem = tf.strings.join(
                 ["record ", record, " of ", count, " is missing, damaged or cut off; prepare the data set anew"]
             )
-            with tf.control_dependencies([assert_readable(tf.equal(number, 0), path, offset, what)]):
+            with tf.control_dependencies([assert_readable(tf.equal(number, 0), path, offset, problem)]):
                 return decode(tf.identity(stored))
 
         return indices.map(example, num_parallel_calls=_PARALLEL_READS)

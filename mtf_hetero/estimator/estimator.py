@@ -292,8 +292,7 @@ class Estimator:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        what = f"cannot write to {self.model_dir}"
-        with saver_lib.as_write_error(what), saver_lib.quiet_summary_writers():
+        with saver_lib.as_write_error(f"cannot write to {self.model_dir}"), saver_lib.quiet_summary_writers():
             yield
 
     def _saved_step(self) -> int:
@@ -309,11 +308,11 @@ class Estimator:
             if damage := saver_lib.find_damage(path):
                 raise ValueError(f"checkpoint_path is {path!r}, which is damaged: {damage}; name another one")
             return path
-        found = saver_lib.find(self.model_dir)
-        if found.path is None:
+        checkpoint = saver_lib.find(self.model_dir)
+        if checkpoint.path is None:
             raise ValueError(f"model_dir {self.model_dir!r} has no checkpoint; train first, or give checkpoint_path")
-        found.log()
-        return found.path
+        checkpoint.log()
+        return checkpoint.path
 
     def _write_metrics(self, results: dict[str, Any], name: str | None) -> None:
         step = int(results[tf.GraphKeys.GLOBAL_STEP])

@@ -57,10 +57,10 @@ def pool(
     return PoolOperation(x, windows, name).outputs[0]
 
 
-def _per_dim(value: int | Sequence[int], spatial: int, name: str, what: str) -> tuple[int, ...]:
+def _per_dim(value: int | Sequence[int], spatial: int, name: str, parameter: str) -> tuple[int, ...]:
     values = (value,) * spatial if isinstance(value, int) else tuple(value)
     if len(values) != spatial or min(values) < 1:
-        raise ValueError(f"pool {name!r}: {what} is {value}; give a positive number, or {spatial} of them")
+        raise ValueError(f"pool {name!r}: {parameter} is {value}; give a positive number, or {spatial} of them")
     return values
 
 

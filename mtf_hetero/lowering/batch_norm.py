@@ -46,10 +46,10 @@ def lower_batch_norm(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         _set_outputs(op, lowering, functools.partial(native, epsilon=op.epsilon))
         return
     mesh_impl, x = lowering.mesh_impl(op), op.inputs[0]
-    own = op.own_moments(lowering)
+    moments = op.own_moments(lowering)
     axes = _split_axes(op, lowering)
     if axes:
-        parts, joint = own.tensor_list, [None] * mesh_impl.size
+        parts, joint = moments.tensor_list, [None] * mesh_impl.size
         for group in mtf.processor_groups(mesh_impl.shape, axes):
             slices = [mesh_impl.slice_shape(x.shape, pnum) for pnum in group]
             counts = [math.prod(size[axis] for axis in op.axes) for size in slices]
@@ -58,9 +58,9 @@ def lower_batch_norm(op: mtf.Operation, lowering: mtf.Lowering) -> None:
             for pnum in group:
                 with tf.device(mesh_impl.devices[pnum]):
                     joint[pnum] = tf.identity(total)
-        own = mesh_impl.LaidOutTensor(joint)
+        moments = mesh_impl.LaidOutTensor(joint)
         _count_allreduce(op, lowering, axes)
-    op.lower_with(lowering, own)
+    op.lower_with(lowering, moments)
 
 
 @register(layers.BatchNormGradientOperation)

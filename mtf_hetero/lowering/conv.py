@@ -20,7 +20,7 @@ from mtf_hetero.layers.geometry import crop_or_pad, overlap, same_padding
 from mtf_hetero.lowering import convolve
 from mtf_hetero.lowering.halo import Halo, anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, require_whole, set_output
-from mtf_hetero.lowering.windows import own_box
+from mtf_hetero.lowering.windows import slice_box
 
 Box = list[Interval]
 
@@ -71,11 +71,11 @@ class _Geometry:
 
     def large(self, pnum: int) -> Box:
         """A processor's part of the large image."""
-        return own_box(self._op, self._lowering, self._large, pnum)[-self.rank : -1]
+        return slice_box(self._op, self._lowering, self._large, pnum)[-self.rank : -1]
 
     def small(self, pnum: int) -> Box:
         """A processor's part of the small image."""
-        return own_box(self._op, self._lowering, self._small, pnum)[-self.rank : -1]
+        return slice_box(self._op, self._lowering, self._small, pnum)[-self.rank : -1]
 
     def seen(self, small: Box, taps: Box | None = None) -> Box:
         """What a box of the small image sees of the large one, with some of the taps."""
@@ -162,12 +162,12 @@ def _halos(
     rank = geometry.rank
 
     def box(pnum: int) -> Box:
-        own = own_box(op, lowering, tensor.shape, pnum)
+        held = slice_box(op, lowering, tensor.shape, pnum)
         window = geometry.seen(geometry.small(pnum)) if large else geometry.seeing(geometry.large(pnum))
-        return [*own[:-rank], *window, own[-1]]
+        return [*held[:-rank], *window, held[-1]]
 
-    found = halos(op, lowering, tensor, box)
-    return [[(box[-rank:-1], flatten_batch(x, rank)) for box, x in own] for own in found]
+    received = halos(op, lowering, tensor, box)
+    return [[(box[-rank:-1], flatten_batch(x, rank)) for box, x in halo] for halo in received]
 
 
 def _to_small(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kernel: mtf.Tensor) -> None:
@@ -190,7 +190,8 @@ def _to_small(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
         else:
             y = part(x, held, small, w, pnum)
         reached = [(box, value, overlap(geometry.seeing(box), small)) for box, value in pieces[pnum]]
-        y = _added(y, small, [(own, part(value, box, own, w, pnum)) for box, value, own in reached if own is not None])
+        parts = [(seeing, part(value, box, seeing, w, pnum)) for box, value, seeing in reached if seeing is not None]
+        y = _added(y, small, parts)
         return reshape(y, shape)
 
     y = mesh_impl.slicewise(apply, lowering.tensors[image], lowering.tensors[kernel], mesh_impl.laid_out_pnum())
@@ -225,13 +226,13 @@ def _to_large(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
         shape, large = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum)
         x = flatten_batch(x, geometry.rank)
         w = anew(w) if pieces[pnum] else w
-        own = part(x, geometry.small(pnum), large, w, pnum)
-        if own is None:
+        interior = part(x, geometry.small(pnum), large, w, pnum)
+        if interior is None:
             y = filled([x.shape.as_list()[0], *shape[-geometry.rank :]], 0, x.dtype)
         else:
-            y = crop_or_pad(own[1], own[0], large)
+            y = crop_or_pad(interior[1], interior[0], large)
         reached = [part(value, box, large, w, pnum) for box, value in pieces[pnum]]
-        return reshape(_added(y, large, [found for found in reached if found is not None]), shape)
+        return reshape(_added(y, large, [piece for piece in reached if piece is not None]), shape)
 
     y = mesh_impl.slicewise(spread, lowering.tensors[image], lowering.tensors[kernel], mesh_impl.laid_out_pnum())
     set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
@@ -271,16 +272,16 @@ def lower_backprop_filter(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 
     def part(x: tf.Tensor, held: Box, dy: tf.Tensor, small: Box, pnum: int) -> tf.Tensor:
         """What the pixels of a box contribute through the values that see them."""
-        own = overlap(geometry.seeing(held), small)
-        if own is None:
+        seeing = overlap(geometry.seeing(held), small)
+        if seeing is None:
             return None
-        taps = geometry.taps(held, own)
-        x, padding = geometry.prepared(x, held, own, taps)
+        taps = geometry.taps(held, seeing)
+        x, padding = geometry.prepared(x, held, seeing, taps)
         shape = mesh_impl.slice_shape(kernel, pnum)
         dw = convolve.kernel_gradient(
             x,
             [*map(_length, taps), *shape[-2:]],
-            _cut(dy, small, own),
+            _cut(dy, small, seeing),
             geometry.strides,
             padding,
             mesh_impl.devices[pnum],
@@ -289,10 +290,10 @@ def lower_backprop_filter(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         return tf.pad(dw, [*missing, (0, 0), (0, 0)]) if any(map(any, missing)) else dw
 
     def differentiate(x: tf.Tensor, dy: tf.Tensor, pnum: int) -> tf.Tensor:
-        x, dy, own = flatten_batch(x, geometry.rank), flatten_batch(dy, geometry.rank), geometry.small(pnum)
-        parts = [part(value, box, dy, own, pnum) for box, value in [(geometry.large(pnum), x), *pieces[pnum]]]
-        found = [dw for dw in parts if dw is not None]
-        return tf.add_n(found) if found else tf.zeros(mesh_impl.slice_shape(kernel, pnum), x.dtype)
+        x, dy, small_box = flatten_batch(x, geometry.rank), flatten_batch(dy, geometry.rank), geometry.small(pnum)
+        parts = [part(value, box, dy, small_box, pnum) for box, value in [(geometry.large(pnum), x), *pieces[pnum]]]
+        terms = [dw for dw in parts if dw is not None]
+        return tf.add_n(terms) if terms else tf.zeros(mesh_impl.slice_shape(kernel, pnum), x.dtype)
 
     dw = mesh_impl.slicewise(differentiate, lowering.tensors[large], lowering.tensors[small], mesh_impl.laid_out_pnum())
     set_output(op, lowering, dw, [_axis(op, lowering, dim) for dim in small.shape.dims[:-1]])

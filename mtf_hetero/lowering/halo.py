@@ -12,7 +12,7 @@ import numpy as np
 from mtf_hetero import blocks, collectives
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.blocks import Interval, Piece
-from mtf_hetero.lowering.windows import own_box
+from mtf_hetero.lowering.windows import slice_box
 
 Halo = list[tuple[list[Interval], Any]]  # where each piece lies in its tensor, by (begin, end) per dimension, and it
 
@@ -33,7 +33,7 @@ def halos(
     """
     mesh_impl = lowering.mesh_impl(op)
     slices = lowering.tensors[tensor].to_laid_out_tensor().tensor_list
-    boxes = [own_box(op, lowering, tensor.shape, pnum) for pnum in range(mesh_impl.size)]
+    boxes = [slice_box(op, lowering, tensor.shape, pnum) for pnum in range(mesh_impl.size)]
     windows = [
         blocks.plan_window(mesh_impl.layout, tensor.shape.dims, box_of(pnum), pnum) for pnum in range(mesh_impl.size)
     ]
@@ -43,7 +43,7 @@ def halos(
         starts = [begin for begin, _ in boxes[piece.source]]
         return [(s + b, s + b + n) for s, b, n in zip(starts, piece.begin, piece.size, strict=True)]
 
-    return [[(box(piece), value) for piece, value in own] for own in received]
+    return [[(box(piece), value) for piece, value in pieces] for pieces in received]
 
 
 def opaque(x: tf.Tensor) -> tf.Tensor:

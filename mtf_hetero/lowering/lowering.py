@@ -155,9 +155,9 @@ def _check_sizes_occur(operations: Iterable[mtf.Operation], mesh_to_impl: Mappin
                 extents.setdefault((op.mesh, dim.name), set()).add(dim.size)
     for mesh in {op.mesh for op in operations}:
         for dim, sizes in mesh_to_impl[mesh].layout.sizes:
-            found = extents.get((mesh, dim), set())
-            if sum(sizes) not in found:
-                where = f"has size {' or '.join(map(str, sorted(found)))}" if found else "does not occur"
+            graph_sizes = extents.get((mesh, dim), set())
+            if sum(sizes) not in graph_sizes:
+                where = f"has size {' or '.join(map(str, sorted(graph_sizes)))}" if graph_sizes else "does not occur"
                 raise ValueError(
                     f"sizes of dimension {dim!r} are {list(sizes)}, {sum(sizes)} in all, but the dimension {where} "
                     "in the graph; give sizes that add up to the dimension's"

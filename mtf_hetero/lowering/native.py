@@ -81,15 +81,15 @@ class _Match:
 
 def _relu_gradient(op: mtf.Operation, relu_of: Mapping[mtf.Tensor, mtf.Tensor]) -> _Match | None:
     """Recognises dy * [x > 0]."""
-    found = _masked(op, tf.greater)
-    if found is None:
+    masked = _masked(op, tf.greater)
+    if masked is None:
         return None
 
     def gradient(dy: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
         return tf.raw_ops.ReluGrad(gradients=dy, features=features)
 
-    features = relu_of.get(found.x, found.x)  # the relu is positive where x is; with it, x need not be kept
-    return _Match(gradient, (found.dy, features), found.parts)
+    features = relu_of.get(masked.x, masked.x)  # the relu is positive where x is; with it, x need not be kept
+    return _Match(gradient, (masked.dy, features), masked.parts)
 
 
 def _leaky_relu_gradient(op: mtf.Operation) -> _Match | None:

@@ -14,7 +14,7 @@ from mtf_hetero.blocks import Interval
 from mtf_hetero.layers.geometry import Windows, crop_or_pad, overlap
 from mtf_hetero.lowering.halo import anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, set_output
-from mtf_hetero.lowering.windows import fetch, own_box
+from mtf_hetero.lowering.windows import fetch, slice_box
 
 Box = list[Interval]
 
@@ -47,11 +47,11 @@ class _Places:
 
     def pixels(self, pnum: int) -> Box:
         """A processor's pixels; of space alone."""
-        return self.of_space(own_box(self.op, self.lowering, self.pixels_shape, pnum))
+        return self.of_space(slice_box(self.op, self.lowering, self.pixels_shape, pnum))
 
     def values(self, pnum: int) -> Box:
         """A processor's windows; of space alone."""
-        return self.of_space(own_box(self.op, self.lowering, self.values_shape, pnum))
+        return self.of_space(slice_box(self.op, self.lowering, self.values_shape, pnum))
 
     def of_space(self, box: Box) -> Box:
         """The part of a box that is of space."""
@@ -66,8 +66,8 @@ class _Places:
         return self._whole(pnum, self.windows.covering(self.pixels(pnum)))
 
     def _whole(self, pnum: int, space: Box) -> Box:
-        own = own_box(self.op, self.lowering, self.pixels_shape, pnum)
-        return [*own[: -len(space) - 1], *space, own[-1]]
+        held = slice_box(self.op, self.lowering, self.pixels_shape, pnum)
+        return [*held[: -len(space) - 1], *space, held[-1]]
 
 
 def _lower_pool(op: mtf.Operation, lowering: mtf.Lowering, windows: Windows) -> None:
@@ -78,18 +78,18 @@ def _lower_pool(op: mtf.Operation, lowering: mtf.Lowering, windows: Windows) -> 
     reduction = "MAX" if windows.kind == "max" else "SUM"
 
     def pool(slice_: tf.Tensor, pnum: int) -> tf.Tensor:
-        own, held = places.values(pnum), places.pixels(pnum)
+        output_box, held = places.values(pnum), places.pixels(pnum)
         if not pieces[pnum]:
-            return windows.pool(crop_or_pad(slice_, held, places.of_space(places.seen(pnum, own))), own)
-        if overlap(held, windows.pixels(own)) is None:
+            return windows.pool(crop_or_pad(slice_, held, places.of_space(places.seen(pnum, output_box))), output_box)
+        if overlap(held, windows.pixels(output_box)) is None:
             y = filled(mesh_impl.slice_shape(op.outputs[0].shape, pnum), windows.nothing(x.dtype), x.dtype)
         else:
-            y = anew(windows.partial(slice_, held, own))
+            y = anew(windows.partial(slice_, held, output_box))
         for box, piece in pieces[pnum]:
-            reached = overlap(windows.covering(places.of_space(box)), own)
+            reached = overlap(windows.covering(places.of_space(box)), output_box)
             if reached is not None:
-                y = combine(y, own, windows.partial(piece, places.of_space(box), reached), reached, reduction)
-        return windows.weighted(y, own)
+                y = combine(y, output_box, windows.partial(piece, places.of_space(box), reached), reached, reduction)
+        return windows.weighted(y, output_box)
 
     set_output(op, lowering, mesh_impl.slicewise(pool, lowering.tensors[x], mesh_impl.laid_out_pnum()))
 
@@ -101,17 +101,17 @@ def _lower_average_gradient(op: mtf.Operation, lowering: mtf.Lowering, windows: 
     pieces = halos(op, lowering, dy, places.covering)
 
     def differentiate(slice_: tf.Tensor, pnum: int) -> tf.Tensor:
-        own = places.pixels(pnum)
+        output_box = places.pixels(pnum)
         seen, dx = windows.gradient(anew(slice_) if pieces[pnum] else slice_, places.values(pnum))
-        if overlap(seen, own) is None:
+        if overlap(seen, output_box) is None:
             dx = filled(mesh_impl.slice_shape(output.shape, pnum), 0, output.dtype)
         else:
-            dx = crop_or_pad(dx, seen, own)
+            dx = crop_or_pad(dx, seen, output_box)
         for box, piece in pieces[pnum]:
             seen, part = windows.gradient(piece, places.of_space(box))
-            reached = overlap(seen, own)
+            reached = overlap(seen, output_box)
             if reached is not None:
-                dx = combine(dx, own, crop_or_pad(part, seen, reached), reached)
+                dx = combine(dx, output_box, crop_or_pad(part, seen, reached), reached)
         return dx
 
     set_output(op, lowering, mesh_impl.slicewise(differentiate, lowering.tensors[dy], mesh_impl.laid_out_pnum()))

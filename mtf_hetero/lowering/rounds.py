@@ -3,13 +3,13 @@
 from mtf_hetero import blocks, collectives, layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering.registry import register, set_output
-from mtf_hetero.lowering.windows import fetch, moved, own_box
+from mtf_hetero.lowering.windows import fetch, moved, slice_box
 
 
 def _fetched(op: mtf.Operation, lowering: mtf.Lowering, offset: int) -> None:
     """The output is the input, read `offset` further on, and zero beyond it."""
     shape = op.outputs[0].shape
-    slices = fetch(op, lowering, op.inputs[0], lambda p: moved(own_box(op, lowering, shape, p), op.axis, offset))
+    slices = fetch(op, lowering, op.inputs[0], lambda p: moved(slice_box(op, lowering, shape, p), op.axis, offset))
     set_output(op, lowering, lowering.mesh_impl(op).LaidOutTensor(slices))
 
 
@@ -30,7 +30,7 @@ def lower_place(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         return
     partial, results = x.laid_out_input.tensor_list, [None] * mesh_impl.size
     for group in mtf.processor_groups(mesh_impl.shape, x.mesh_axes):
-        boxes = [moved(own_box(op, lowering, whole, pnum), op.axis, -op.begin) for pnum in group]
+        boxes = [moved(slice_box(op, lowering, whole, pnum), op.axis, -op.begin) for pnum in group]
         windows = [
             blocks.plan_window(mesh_impl.layout, part.dims, box, pnum) for box, pnum in zip(boxes, group, strict=True)
         ]

@@ -34,7 +34,7 @@ def fetch(
     return collectives.fetch(slices, mesh_impl.devices, windows, wire_dtype=mesh_impl.wire_dtype)
 
 
-def own_box(op: mtf.Operation, lowering: mtf.Lowering, shape: mtf.Shape, pnum: int) -> list[Interval]:
+def slice_box(op: mtf.Operation, lowering: mtf.Lowering, shape: mtf.Shape, pnum: int) -> list[Interval]:
     """Processor `pnum`'s slice of a tensor of this shape, as (begin, end) per dimension."""
     return blocks.box_of(lowering.mesh_impl(op).layout, shape.dims, pnum)
 
@@ -58,7 +58,7 @@ def _moved_output(op: mtf.Operation, lowering: mtf.Lowering, output: mtf.Tensor,
     """An output that is the input, read `offset` further along one dimension."""
 
     def box(pnum: int) -> list[Interval]:
-        return moved(own_box(op, lowering, output.shape, pnum), axis, offset)
+        return moved(slice_box(op, lowering, output.shape, pnum), axis, offset)
 
     _set(op, lowering, output, fetch(op, lowering, op.inputs[0], box))
 
@@ -94,7 +94,7 @@ def lower_shift(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     size = op._dim.size
 
     def boxes(pnum: int) -> tuple[list[Interval], list[Interval] | None]:
-        box = own_box(op, lowering, output.shape, pnum)
+        box = slice_box(op, lowering, output.shape, pnum)
         begin, count = (box[axis][0] - op._offset) % size, box[axis][1] - box[axis][0]
         first = replaced(box, axis, (begin, min(begin + count, size)))
         return first, replaced(box, axis, (0, begin + count - size)) if begin + count > size else None
@@ -112,9 +112,9 @@ def lower_concat(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         size = x.shape.dims[axis].size
 
         def box(pnum: int, begin: int = begin, size: int = size) -> list[Interval] | None:
-            own = moved(own_box(op, lowering, output.shape, pnum), axis, -begin)
-            interval = (max(own[axis][0], 0), min(own[axis][1], size))
-            return replaced(own, axis, interval) if interval[0] < interval[1] else None
+            wanted = moved(slice_box(op, lowering, output.shape, pnum), axis, -begin)
+            interval = (max(wanted[axis][0], 0), min(wanted[axis][1], size))
+            return replaced(wanted, axis, interval) if interval[0] < interval[1] else None
 
         parts.append(fetch(op, lowering, x, box))
         begin += size
@@ -126,9 +126,9 @@ def _joined(
 ) -> list[tf.Tensor]:
     """Concatenates, on each processor, the parts that it has."""
 
-    def join(*own: tf.Tensor) -> tf.Tensor:
-        found = [part for part in own if part is not None]
-        return tf.concat(found, axis) if len(found) > 1 else found[0]
+    def join(*pieces: tf.Tensor) -> tf.Tensor:
+        present = [piece for piece in pieces if piece is not None]
+        return tf.concat(present, axis) if len(present) > 1 else present[0]
 
     return mtf.parallel(lowering.mesh_impl(op).devices, join, *parts)
 
@@ -141,14 +141,14 @@ def lower_stack(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     for i, x in enumerate(op.inputs):
 
         def box(pnum: int, i: int = i) -> list[Interval] | None:
-            own = own_box(op, lowering, output.shape, pnum)
-            begin, end = own.pop(axis)
-            return own if begin <= i < end else None
+            output_box = slice_box(op, lowering, output.shape, pnum)
+            begin, end = output_box.pop(axis)
+            return output_box if begin <= i < end else None
 
         parts.append(fetch(op, lowering, x, box))
 
-    def stack(*own: tf.Tensor) -> tf.Tensor:
-        return tf.stack([part for part in own if part is not None], axis)
+    def stack(*pieces: tf.Tensor) -> tf.Tensor:
+        return tf.stack([piece for piece in pieces if piece is not None], axis)
 
     _set(op, lowering, output, mtf.parallel(lowering.mesh_impl(op).devices, stack, *parts))
 
@@ -160,8 +160,8 @@ def lower_unstack(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     for i, output in enumerate(op.outputs):
 
         def box(pnum: int, i: int = i, output: mtf.Tensor = output) -> list[Interval]:
-            own = own_box(op, lowering, output.shape, pnum)
-            return [*own[:axis], (i, i + 1), *own[axis:]]
+            output_box = slice_box(op, lowering, output.shape, pnum)
+            return [*output_box[:axis], (i, i + 1), *output_box[axis:]]
 
         parts = fetch(op, lowering, op.inputs[0], box)
         squeezed = mtf.parallel(lowering.mesh_impl(op).devices, lambda x: tf.squeeze(x, axis), parts)
@@ -176,15 +176,15 @@ def lower_top_k(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     axis = x.shape.dims.index(op._reduced_dim)
 
     def box(pnum: int) -> list[Interval]:
-        own = own_box(op, lowering, values, pnum)[:-1]
-        return [*own[:axis], (0, op._reduced_dim.size), *own[axis:]]
+        output_box = slice_box(op, lowering, values, pnum)[:-1]
+        return [*output_box[:axis], (0, op._reduced_dim.size), *output_box[axis:]]
 
     def search(t: tf.Tensor, pnum: int) -> tuple[tf.Tensor, tf.Tensor]:
         order = [i for i in range(x.shape.ndims) if i != axis]
-        found = tf.math.top_k(tf.transpose(t, [*order, axis]), op._k_dim.size)
-        begin, end = own_box(op, lowering, values, pnum)[-1]
-        return found.values[..., begin:end], found.indices[..., begin:end]
+        top = tf.math.top_k(tf.transpose(t, [*order, axis]), op._k_dim.size)
+        begin, end = slice_box(op, lowering, values, pnum)[-1]
+        return top.values[..., begin:end], top.indices[..., begin:end]
 
     whole = mesh_impl.LaidOutTensor(fetch(op, lowering, x, box))
-    for output, found in zip(op.outputs, mesh_impl.slicewise(search, whole, mesh_impl.laid_out_pnum()), strict=True):
-        lowering.set_tensor_lowering(output, found)
+    for output, result in zip(op.outputs, mesh_impl.slicewise(search, whole, mesh_impl.laid_out_pnum()), strict=True):
+        lowering.set_tensor_lowering(output, result)

@@ -150,9 +150,9 @@ def _function_of(member: Any) -> Any:
 
 def _global_names(code: Any) -> list[str]:
     """What the code and the functions within it look up by name in their module."""
-    found = {entry.argval for entry in dis.get_instructions(code) if entry.opname in _GLOBAL}
+    names = {entry.argval for entry in dis.get_instructions(code) if entry.opname in _GLOBAL}
     inner = (_global_names(const) for const in code.co_consts if isinstance(const, types.CodeType))
-    return sorted(found.union(itertools.chain.from_iterable(inner)))
+    return sorted(names.union(itertools.chain.from_iterable(inner)))
 
 
 _WRITERS: tuple[tuple[Any, Callable[[_Text, Any], str]], ...] = (

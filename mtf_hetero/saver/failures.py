@@ -19,11 +19,11 @@ class WriteError(OSError):
 
 
 @contextlib.contextmanager
-def as_write_error(what: str, also: tuple[int, ...] = ()) -> Iterator[None]:
+def as_write_error(message_start: str, also: tuple[int, ...] = ()) -> Iterator[None]:
     """Raises WriteError in place of what Python and TensorFlow raise where a disk is full or fails.
 
     Args:
-      what: the beginning of the message: "cannot write to /tmp/vgg".
+      message_start: the beginning of the message: "cannot write to /tmp/vgg".
       also: further numbers of the operating system's errors that count as such.
     """
     try:
@@ -34,7 +34,7 @@ def as_write_error(what: str, also: tuple[int, ...] = ()) -> Iterator[None]:
         reason = _reason(error, (*_DISK, *also))
         if reason is None:
             raise
-        raise WriteError(f"{what}: {reason}") from error
+        raise WriteError(f"{message_start}: {reason}") from error
 
 
 def _reason(error: Any, numbers: tuple[int, ...]) -> str | None:

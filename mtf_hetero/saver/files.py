@@ -46,17 +46,17 @@ def candidates(directory: str, base: str) -> list[str]:
     parts: dict[str, set[bool]] = {}
     for match in filter(None, map(_FILE.fullmatch, names)):
         parts.setdefault(match["name"], set()).add(match["data"] is None)
-    found = []
+    checkpoints = []
     for name, kinds in parts.items():
         has_step, has_index = split_name(name)[1] is not None, True in kinds
         if (has_index or name not in begun) if has_step else len(kinds) == 2:
-            found.append(name)
+            checkpoints.append(name)
 
     def age(name: str) -> tuple[bool, bool, int, str]:
         its_base, step = split_name(name)
         return its_base != base, step is None, -(step or 0), name
 
-    return [os.path.join(directory, name) for name in sorted(found, key=age)]
+    return [os.path.join(directory, name) for name in sorted(checkpoints, key=age)]
 
 
 def read_state(directory: str) -> tuple[list[str], str | None]:

@@ -103,14 +103,14 @@ def resume(directory: str, keep: int | None) -> tuple[str | None, list[str]]:
     Raises:
       ValueError: there are checkpoints, and none is whole; nothing is changed then.
     """
-    found = find(directory)
-    found.log([files.set_aside(path) for path, _ in found.passed_over])
-    if found.path is None:
+    checkpoint = find(directory)
+    checkpoint.log([files.set_aside(path) for path, _ in checkpoint.passed_over])
+    if checkpoint.path is None:
         return None, []
-    kept = _kept(directory, found.path, keep)
-    if files.read_state(directory)[0][:1] != [found.path]:
-        write_state(directory, found.path, kept)
-    return found.path, kept
+    kept = _kept(directory, checkpoint.path, keep)
+    if files.read_state(directory)[0][:1] != [checkpoint.path]:
+        write_state(directory, checkpoint.path, kept)
+    return checkpoint.path, kept
 
 
 def write_state(directory: str, path: str, kept: list[str], name: str = files.STATE) -> None:
@@ -138,10 +138,10 @@ def _kept(directory: str, path: str, keep: int | None) -> list[str]:
     Where it cannot be read, the newest ones of the directory.
     """
     named, wrong = files.read_state(directory)
-    found = files.candidates(directory, files.split_name(path)[0])
-    kept = [other for other in found if wrong or other in named]
+    candidates = files.candidates(directory, files.split_name(path)[0])
+    kept = [other for other in candidates if wrong or other in named]
     kept = [other for other in kept if other != path and os.path.exists(other + ".index")]
-    last = [path] if path in found else []  # what lies elsewhere is not ours to delete
+    last = [path] if path in candidates else []  # what lies elsewhere is not ours to delete
     return [*reversed(kept[: keep - 1] if wrong and keep else kept), *last]
 
 

@@ -111,9 +111,9 @@ def load(path: str | os.PathLike) -> Profile:
     return loads(_report_os_error(lambda: path.read_text(encoding="utf-8"), path, "read"), source=str(path))
 
 
-def _report_os_error(action: Callable[[], _T], path: pathlib.Path, what: str) -> _T:
+def _report_os_error(action: Callable[[], _T], path: pathlib.Path, participle: str) -> _T:
     try:
         return action()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise ProfileError(f"profile {str(path)!r} cannot be {what}: {reason}; name another file") from error
+        raise ProfileError(f"profile {str(path)!r} cannot be {participle}: {reason}; name another file") from error
