@@ -268,7 +268,9 @@ def test_memory_limits_and_input_of_volumes_in_small(tmp_path):
     for index, planes in enumerate(read["split"]):
         epochs = [epoch[index] - read["read_bytes_without_input"][index] for epoch in read["read_bytes"]]
         share = planes * read["plane_bytes"] * read["volumes"]
-        assert share - 2000 <= epochs[0] < 1.3 * share + 2000  # one of the four may be asked for again before it is kept
+        assert (
+            share - 2000 <= epochs[0] < 1.3 * share + 2000
+        )  # one of the four may be asked for again before it is kept
         assert max(epochs[1:]) < 0.1 * share + 2000
     modelled = found["projected/W=8/2, modelled"]
     assert modelled["halo_messages"] > 0
