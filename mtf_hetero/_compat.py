@@ -8,11 +8,14 @@ Every other module says `from mtf_hetero._compat import mtf, tf`.
 import functools
 import importlib
 import importlib.util
+import os
 import sys
-import types
 import warnings
+from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
+
+from mtf_hetero._support import stand_ins
 
 OLDEST_TENSORFLOW: list[int] = [2, 15]
 NEWEST_TENSORFLOW: list[int] = [2, 21]  # that the tests have run with; setup.py has both bounds too
@@ -55,23 +58,102 @@ def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> Non
         )
 
 
-def _add_estimator(tf_v1: Any) -> None:
+def _of(module: str) -> Callable[[str], Any]:
+    """What looks a name up in another module, which is imported then: those of mtf_hetero need this one."""
+
+    def attribute(name: str) -> Any:
+        found = importlib.import_module(module)
+        if name.startswith("_") or not hasattr(found, name):
+            raise AttributeError(f"TensorFlow has removed {name!r}, and {module}, which stands in for it, has none")
+        return getattr(found, name)
+
+    return attribute
+
+
+def _add_estimator(tensorflow: Any, tf_v1: Any) -> None:
     """TensorFlow 2.16 removed tf.estimator: `ImportError: cannot import name 'estimator'`.
 
-    mesh_tensorflow.ops takes two base classes from it, and both have always lived in tf.train. Its transformer takes
-    the names of the modes, which TensorFlow has kept for its SavedModels.
+    mesh_tensorflow.ops takes two base classes from it, and both have always lived in tf.train; programs take its
+    Estimator, which is that of mtf_hetero. gin.tf, which mesh_tensorflow.transformer.utils takes, looks in tensorflow.
     """
     try:
         complete = hasattr(tf_v1.estimator, "SessionRunHook")
     except (AttributeError, ImportError):  # 2.15 imports tensorflow_estimator on first access
         complete = False
     if not complete:
-        estimator: Any = types.ModuleType("tensorflow.compat.v1.estimator")
-        estimator.CheckpointSaverListener = tf_v1.train.CheckpointSaverListener
-        estimator.SessionRunHook = tf_v1.train.SessionRunHook
-        mode_keys: Any = importlib.import_module("tensorflow.python.saved_model.model_utils.mode_keys")
-        estimator.ModeKeys = mode_keys.EstimatorModeKeys
-        tf_v1.estimator = estimator
+        name = "tensorflow.compat.v1.estimator"
+        room = "mtf_hetero.estimator"
+        tensorflow.estimator = tf_v1.estimator = stand_ins.module(
+            name,
+            _of(room),
+            CheckpointSaverListener=tf_v1.train.CheckpointSaverListener,
+            SessionRunHook=tf_v1.train.SessionRunHook,
+            export=stand_ins.module(f"{name}.export", _of(f"{room}.export")),
+            tpu=stand_ins.module(f"{name}.tpu", _of(f"{room}.tpu")),
+        )
+
+
+def _only_on_tpus(module: str) -> Callable[[str], Any]:
+    """What gives for each name a function that raises when it is called."""
+
+    def attribute(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def raise_error(*args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError(f"{module}.{name} needs a TPU, which mtf_hetero does not run on")
+
+        return raise_error
+
+    return attribute
+
+
+def _transform(images: Any, transforms: Any, interpolation: str = "NEAREST", output_shape: Any = None) -> Any:
+    """tf.contrib.image.transform: images [batch, height, width, channels], eight numbers a transform."""
+    tensorflow: Any = importlib.import_module("tensorflow")
+    shape = tensorflow.shape(images)[1:3] if output_shape is None else output_shape
+    transforms = tensorflow.reshape(tensorflow.cast(transforms, tensorflow.float32), [-1, 8])
+    return tensorflow.raw_ops.ImageProjectiveTransformV3(
+        images=images,
+        transforms=transforms,
+        output_shape=shape,
+        fill_value=0.0,
+        interpolation=interpolation,
+        fill_mode="CONSTANT",
+    )
+
+
+def _resource_filename(package: str, name: str) -> str:
+    """pkg_resources.resource_filename, of a file beside a module."""
+    return os.path.join(os.path.dirname(str(sys.modules[package].__file__)), *name.split("/"))
+
+
+def _contrib(name: str) -> Any:
+    """A module of tensorflow.contrib, while one of mesh_tensorflow's is imported."""
+    module = sys.modules.get(f"tensorflow.contrib.{name}")
+    if module is None:
+        raise AttributeError(f"tensorflow.contrib has no {name!r} here: TensorFlow 2 has removed it")
+    return module
+
+
+def _missing_modules() -> dict[str, Any]:
+    """What stands in for modules that mesh_tensorflow's import, and that TensorFlow 2 and setuptools 82 removed."""
+    contrib, python_tpu, contrib_tpu = "tensorflow.contrib", "tensorflow.python.tpu", "tensorflow.contrib.tpu"
+    device_assignment = f"{contrib_tpu}.python.tpu.device_assignment"
+    attribute_of: dict[str, Any] = {
+        f"{python_tpu}.tpu_config": _of("mtf_hetero.estimator.tpu"),
+        f"{python_tpu}.tpu_estimator": _of("mtf_hetero.estimator.tpu"),
+        contrib: _contrib,
+        f"{contrib}.summary": _of("tensorflow.python.ops.summary_ops_v2"),
+        contrib_tpu: _only_on_tpus("tf.contrib.tpu"),
+        f"{contrib_tpu}.python": None,
+        f"{contrib_tpu}.python.tpu": None,
+        device_assignment: _only_on_tpus("device_assignment"),
+    }
+    modules = {name: stand_ins.module(name, attribute) for name, attribute in attribute_of.items()}
+    modules[f"{contrib}.image"] = stand_ins.module(f"{contrib}.image", transform=_transform)
+    modules["pkg_resources"] = stand_ins.module("pkg_resources", resource_filename=_resource_filename)
+    return modules
 
 
 def _add_register_tensor_conversion_function() -> None:
@@ -89,7 +171,7 @@ def _make_transformer_lazy(mesh_tensorflow: Any) -> None:
     """TensorFlow 2.16 removed TPUEstimator: `No module named 'tensorflow.python.tpu.tpu_estimator'`.
 
     mesh_tensorflow.transformer imports nine of its modules, and one of them, utils, trains with it. Here the package
-    imports a module when it is asked for: all can be used but utils and main, which still raise what they miss.
+    imports a module when it is asked for, so that a program that does not train with it does not import it either.
     """
     name = f"{mesh_tensorflow.__name__}.transformer"
     if name in sys.modules:
@@ -143,8 +225,9 @@ def _import() -> tuple[Any, Any]:
     tensorflow: Any = importlib.import_module("tensorflow")
     check_versions(tensorflow.__version__, _version("mesh-tensorflow"))
     tf_v1: Any = importlib.import_module("tensorflow.compat.v1")
-    _add_estimator(tf_v1)
+    _add_estimator(tensorflow, tf_v1)
     _add_register_tensor_conversion_function()
+    sys.meta_path.insert(0, stand_ins.StandIns("mesh_tensorflow", _missing_modules()))
     mesh_tensorflow: Any = importlib.import_module("mesh_tensorflow")
     _count_windows_as_tensorflow_does(mesh_tensorflow)
     _make_transformer_lazy(mesh_tensorflow)

@@ -82,6 +82,10 @@ class Estimator:
         """A copy of what is passed to model_fn as params."""
         return copy.deepcopy(self._params)
 
+    def _params_of(self, mode: str) -> dict[str, Any]:
+        """What model_fn and input_fn get as params in a mode."""
+        return self.params
+
     def latest_checkpoint(self) -> str | None:
         """Path of the newest whole checkpoint in the model directory, or None where there is none at all.
 
@@ -272,7 +276,7 @@ class Estimator:
     def _build(self, input_fn: Any, mode: str, *, warn_if_endless: bool = False) -> EstimatorSpec:
         """Builds input and model in the default graph; returns the spec with a scaffold that has a saver."""
         tf.train.get_or_create_global_step()
-        offered = {"mode": mode, "params": self.params, "config": self._config}
+        offered = {"mode": mode, "params": self._params_of(mode), "config": self._config}
         features, labels = inputs.call_input_fn(input_fn, **offered)
         if warn_if_endless:
             inputs.warn_if_endless(mode)

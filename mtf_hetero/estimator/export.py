@@ -1,0 +1,42 @@
+"""What tf.estimator.export has: how a model_fn says that its model would be served. Nothing is exported by it here."""
+
+import dataclasses
+from typing import Any
+
+from mtf_hetero._compat import tf
+
+
+def _named(tensors: Any, name: str, default: str) -> dict[str, Any]:
+    tensors = tensors if isinstance(tensors, dict) else {default: tensors}
+    for key, tensor in tensors.items():
+        if not isinstance(key, str) or not isinstance(tensor, (tf.Tensor, tf.SparseTensor)):
+            raise ValueError(f"{name}: {key!r} is {tensor!r}; it must be a tf.Tensor under a name")
+    return tensors
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PredictOutput:
+    """A model's outputs: {name: tensor}, or one tensor, which is then called "output"."""
+
+    outputs: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outputs", _named(self.outputs, "PredictOutput", "output"))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ServingInputReceiver:
+    """What a served model is fed.
+
+    Args:
+      features: what model_fn gets: {name: tensor}, or one tensor.
+      receiver_tensors: the placeholders that are fed: {name: tensor}, or one tensor, which is then called "input".
+      receiver_tensors_alternatives: others that may be fed instead; accepted and unused.
+    """
+
+    features: Any
+    receiver_tensors: Any
+    receiver_tensors_alternatives: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "receiver_tensors", _named(self.receiver_tensors, "ServingInputReceiver", "input"))

@@ -1,0 +1,181 @@
+"""tf.estimator.tpu's interface, for programs that are written for TPUs and also run on CPUs and GPUs.
+
+With use_tpu=False, TPUEstimator is an Estimator that passes the batch size on, as TensorFlow's own was. What only a TPU
+can do raises NotImplementedError, in one line, when it is used.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero.estimator import config as config_lib
+from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys
+from mtf_hetero.estimator.estimator import Estimator
+from mtf_hetero.estimator.inputs import argument_names
+
+_OFFERED = ("features", "labels", "mode", "params", "config")
+
+
+class InputPipelineConfig:
+    """How a TPU's hosts read their input; without effect on CPUs and GPUs."""
+
+    PER_SHARD_V1 = 1
+    PER_HOST_V1 = 2
+    PER_HOST_V2 = 3
+    BROADCAST = 4
+    SLICED = 5
+
+
+class TPUConfig:
+    """Settings of TPUs; without effect on CPUs and GPUs.
+
+    Args:
+      iterations_per_loop: steps between two visits to the host.
+      num_shards: number of model replicas.
+      **settings: any others that TensorFlow's own has.
+    """
+
+    def __init__(self, iterations_per_loop: int = 2, num_shards: int | None = None, **settings: Any) -> None:
+        self.iterations_per_loop = iterations_per_loop
+        self.num_shards = num_shards
+        vars(self).update(settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(config_lib.RunConfig):
+    """mtf_hetero.RunConfig, and what a TPU would need.
+
+    Args:
+      tpu_config: a TPUConfig.
+      evaluation_master: unused.
+      cluster: a cluster resolver of TPUs; None on CPUs and GPUs.
+    """
+
+    tpu_config: Any = None
+    evaluation_master: str | None = None
+    cluster: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cluster is not None:
+            raise _only_on_tpus(f"cluster={self.cluster!r}", "leave it out, and give master or workers")
+        object.__setattr__(self, "tpu_config", self.tpu_config or TPUConfig())
+
+
+def _only_on_tpus(what: str, remedy: str) -> NotImplementedError:
+    return NotImplementedError(f"{what} needs a TPU, which mtf_hetero does not run on; {remedy}")
+
+
+def _call(host_call: tuple[Callable[..., Any], Any]) -> Any:
+    """Calls (function, tensors), the tensors being a list or a dict of arguments."""
+    function, tensors = host_call
+    return function(**tensors) if isinstance(tensors, Mapping) else function(*tensors)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TPUEstimatorSpec:
+    """What the model_fn of a TPUEstimator may return in place of an EstimatorSpec.
+
+    Args:
+      mode: one of ModeKeys.
+      predictions: as of EstimatorSpec.
+      loss: as of EstimatorSpec.
+      train_op: as of EstimatorSpec.
+      eval_metrics: (function, tensors) that gives {name: (value, update operation)}.
+      export_outputs: accepted and unused.
+      scaffold_fn: function that gives a tf.train.Scaffold.
+      host_call: (function, tensors) that gives operations which run with every step.
+      training_hooks: as of EstimatorSpec.
+      evaluation_hooks: as of EstimatorSpec.
+      prediction_hooks: as of EstimatorSpec.
+    """
+
+    mode: str
+    predictions: Any = None
+    loss: Any = None
+    train_op: Any = None
+    eval_metrics: Any = None
+    export_outputs: Any = None
+    scaffold_fn: Callable[[], Any] | None = None
+    host_call: Any = None
+    training_hooks: Any = ()
+    evaluation_hooks: Any = ()
+    prediction_hooks: Any = ()
+
+    def as_estimator_spec(self) -> EstimatorSpec:
+        """The same for a CPU or GPU."""
+        train_op = self.train_op
+        if self.host_call is not None and self.mode == ModeKeys.TRAIN:
+            train_op = tf.group(train_op, _call(self.host_call))
+        return EstimatorSpec(
+            self.mode,
+            predictions=self.predictions,
+            loss=self.loss,
+            train_op=train_op,
+            eval_metric_ops=None if self.eval_metrics is None else _call(self.eval_metrics),
+            export_outputs=self.export_outputs,
+            training_hooks=self.training_hooks,
+            scaffold=None if self.scaffold_fn is None else self.scaffold_fn(),
+            evaluation_hooks=self.evaluation_hooks,
+            prediction_hooks=self.prediction_hooks,
+        )
+
+
+class TPUEstimator(Estimator):
+    """An Estimator whose input_fn and model_fn find the batch size in params["batch_size"].
+
+    Args:
+      model_fn: as of Estimator; it may return a TPUEstimatorSpec.
+      model_dir: as of Estimator.
+      config: a RunConfig of this module, or mtf_hetero's.
+      params: as of Estimator, without "batch_size".
+      use_tpu: must be False.
+      train_batch_size: examples of a training step.
+      eval_batch_size: of an evaluation step.
+      predict_batch_size: of a prediction step.
+      **settings: any others that TensorFlow's own has, all about TPUs and exports; without effect.
+
+    Raises:
+      NotImplementedError: use_tpu.
+      ValueError: an argument that does not fit.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: Any = None,
+        config: config_lib.RunConfig | None = None,
+        params: Mapping[str, Any] | None = None,
+        use_tpu: bool = True,
+        train_batch_size: int | None = None,
+        eval_batch_size: int | None = None,
+        predict_batch_size: int | None = None,
+        **settings: Any,
+    ) -> None:
+        if use_tpu:
+            raise _only_on_tpus("TPUEstimator: use_tpu=True", "give use_tpu=False")
+        if params and "batch_size" in params:
+            raise ValueError(
+                f"params has batch_size {params['batch_size']!r}, which TPUEstimator sets itself; give "
+                "train_batch_size, eval_batch_size and predict_batch_size"
+            )
+        self._batch_sizes = {
+            ModeKeys.TRAIN: train_batch_size,
+            ModeKeys.EVAL: eval_batch_size,
+            ModeKeys.PREDICT: predict_batch_size,
+        }
+        for mode, size in self._batch_sizes.items():
+            config_lib.check_number(size, f"TPUEstimator: batch size of mode {mode!r}")
+        names = argument_names(model_fn, "model_fn", offered=_OFFERED)
+
+        def as_an_estimators(features: Any, labels: Any, mode: str, params: Any, config: Any) -> EstimatorSpec:
+            offered = {"features": features, "labels": labels, "mode": mode, "params": params, "config": config}
+            spec = model_fn(**{name: offered[name] for name in names})
+            return spec.as_estimator_spec() if isinstance(spec, TPUEstimatorSpec) else spec
+
+        super().__init__(as_an_estimators, model_dir, config, params)
+
+    def _params_of(self, mode: str) -> dict[str, Any]:
+        size = self._batch_sizes[mode]
+        return {**super()._params_of(mode), **({} if size is None else {"batch_size": size})}
