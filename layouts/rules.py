@@ -7,6 +7,15 @@ from mtf_hetero import Layout, mtf
 from mtf_hetero.layout import MeshShapeLike
 
 
+def require_units(dim: mtf.Dimension, count: int, axis: str) -> None:
+    """Raises ValueError where a dimension that is to be split has fewer units than its mesh axis has processors."""
+    if dim.size < count:
+        raise ValueError(
+            f"dimension {dim.name!r} of size {dim.size} cannot be split over the {count} processors of mesh axis "
+            f"{axis!r}: each needs at least one; use fewer processors or do not split this dimension"
+        )
+
+
 class Rules:
     """The rules of one mesh axis for one graph.
 
@@ -69,10 +78,9 @@ class Rules:
         self.names |= set(names)
 
     def require(self, name: str) -> None:
-        """Raises the Layout's own ValueError where a dimension has fewer units than the axis has processors."""
-        layout = Layout(self._empty.mesh_shape, [(name, self.axis)], self._empty.shares)
+        """Raises ValueError where a dimension that is to be split has fewer units than the axis has processors."""
         for dim in self._dims_of[name]:
-            layout.split(dim.name, dim.size)
+            require_units(dim, self.count, self.axis)
 
     def layout(self) -> Layout:
         """The layout with these rules."""

@@ -20,7 +20,7 @@ from mtf_hetero import Layout, layers, mtf
 from mtf_hetero.layout import MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.filters import alternate
-from mtf_hetero.layouts.rules import Rules
+from mtf_hetero.layouts.rules import Rules, require_units
 
 BATCH_AXES = ("batch", "data")  # a mesh axis of such a name takes the batch
 LEAST_VALUES = 2048  # per channel, of all examples: below, an exchange takes longer than the part that it saves
@@ -165,8 +165,8 @@ class _Names:
 
     def require(self, origin: str, axis: str) -> None:
         """Raises ValueError unless a dimension of the images is split where it matters."""
-        sizes = dict(zip(self.images.dimension_names, self.images.to_integer_list, strict=True))
-        self._split_alone(origin, axis).split(origin, sizes[origin])  # raises where the images are too small
+        (dim,) = (dim for dim in self.images.dims if dim.name == origin)
+        require_units(dim, dict(self._mesh.mesh_shape)[axis], axis)
         needed = self._windowed_names(origin) or [origin]
         if any(self.rules.get(name) == axis for name in needed):
             return

@@ -78,7 +78,7 @@ def conv2d(
       mtf.Tensor [batch, height, width, NAME/filters], with a stride [batch, NAME/height, NAME/width, NAME/filters].
 
     Raises:
-      ValueError: the image is smaller than a kernel that must lie within it, or mtf cannot take it in such strides.
+      ValueError: the image is smaller than a kernel that must lie within it.
     """
     x = rename_last(x, f"{name}/channels")
     height, width, channels = x.shape.dims[-3:]
@@ -86,12 +86,6 @@ def conv2d(
         raise ValueError(
             f"layer {name!r} convolves {height.size} x {width.size} pixels with a {size} x {size} kernel; "
             "give larger images"
-        )
-    windows = [dim.size - (size - 1 if padding == "VALID" else 0) for dim in (height, width)]
-    if any(count % strides for count in windows):
-        raise ValueError(
-            f"layer {name!r} convolves {height.size} x {width.size} pixels with stride {strides}, which does not "
-            f"divide its {windows[0]} x {windows[1]} windows; give images of another height and width"
         )
     out = mtf.Dimension(f"{name}/filters", filters)
     stddev = (2.0 / (size * size * channels.size)) ** 0.5  # He et al. 2015, for relu
@@ -144,22 +138,14 @@ def conv2d_batch_norm(
     return y if activation is None else activation(y)
 
 
-def pool2d(x: mtf.Tensor, pool: Callable[..., Any], *, name: str) -> mtf.Tensor:
-    """Pools windows of 2 x 2 with mtf.layers.max_pool2d or avg_pool2d.
+def pool2d(x: mtf.Tensor, *, kind: str, name: str) -> mtf.Tensor:
+    """The maximum ("max") or the average ("avg") of windows of 2 x 2, of what is left of one at an edge (SAME).
 
     Returns:
       mtf.Tensor [batch, NAME/height, NAME/width, channels].
-
-    Raises:
-      ValueError: a spatial dimension is odd, for which mtf has no gradient.
     """
-    height, width = x.shape.dims[-3:-1]
-    if height.size % 2 or width.size % 2:
-        raise ValueError(
-            f"layer {name!r} pools 2 x 2 windows of {height.size} x {width.size} pixels, which do not divide evenly; "
-            "give images of another height and width, or choose another model"
-        )
-    return rescaled(pool(x, ksize=(2, 2), name=name), name)
+    y = mtf_hetero.layers.pool(x, kind=kind, size=(2, 2), padding="SAME", name=name)
+    return rescaled(y, name)
 
 
 def overlapping_max_pool(x: mtf.Tensor, *, name: str) -> mtf.Tensor:

@@ -46,5 +46,5 @@ def build(images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.T
     x = images
     for number, filters in enumerate(c.filters, 1):
         x = layers.conv2d(x, filters, size=5, name=f"conv{number}", use_bias=True)
-        x = layers.pool2d(x, mtf.layers.max_pool2d, name=f"pool{number}")
+        x = layers.pool2d(x, kind="max", name=f"pool{number}")
     return layers.classifier(x, (), c.classes, batch=images.shape.dims[:-3], rounds=c.dense_rounds)

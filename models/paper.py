@@ -1,7 +1,6 @@
 """The two networks of Moreno-Alvarez et al. (Neurocomputing 441, 2021): stages of convolutions, two dense layers."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from mtf_hetero import mtf
@@ -14,23 +13,23 @@ class Config:
 
     Args:
       stages: per stage, per convolution, (height and width of the kernel, number of filters).
-      pool: the pooling layer that ends each stage, over 2 x 2 windows.
+      pool: "max" or "avg", of 2 x 2 windows at the end of each stage.
       units: units of the hidden dense layer.
       classes: number of classes.
       dense_rounds: sizes of the parts of the batch that pass the dense layers in turn; None: all at once.
     """
 
     stages: tuple[tuple[tuple[int, int], ...], ...]
-    pool: Callable[..., Any]
+    pool: str
     units: int
     classes: int = 10
     dense_rounds: tuple[int, ...] | None = None
 
 
-MNIST = Config(stages=(((7, 60), (5, 120), (3, 240)),), pool=mtf.layers.avg_pool2d, units=128)
+MNIST = Config(stages=(((7, 60), (5, 120), (3, 240)),), pool="avg", units=128)
 CIFAR = Config(
     stages=tuple(((3, filters), (3, filters)) for filters in (60, 120, 240, 480)),
-    pool=mtf.layers.max_pool2d,
+    pool="max",
     units=256,
 )
 
@@ -46,7 +45,7 @@ def build(images: mtf.Tensor, config: Config) -> mtf.Tensor:
       Logits, an mtf.Tensor [batch, classes].
 
     Raises:
-      ValueError: images that the network cannot take.
+      ValueError: images that are none.
     """
     layers.check_images(images)
     x = images
@@ -55,7 +54,7 @@ def build(images: mtf.Tensor, config: Config) -> mtf.Tensor:
         for size, filters in stage:
             conv += 1
             x = layers.conv2d(x, filters, size=size, name=f"conv{conv}")
-        x = layers.pool2d(x, config.pool, name=f"pool{number}")
+        x = layers.pool2d(x, kind=config.pool, name=f"pool{number}")
     batch = images.shape.dims[:-3]
     return layers.classifier(x, (config.units,), config.classes, batch=batch, rounds=config.dense_rounds)
 

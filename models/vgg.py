@@ -67,7 +67,7 @@ def build(images: mtf.Tensor, config: Config, *, training: bool = False) -> mtf.
                 x = layers.conv2d_batch_norm(x, filters, size=3, name=name, training=training)
             else:
                 x = layers.conv2d(x, filters, size=3, name=name, use_bias=True)
-        x = layers.pool2d(x, mtf.layers.max_pool2d, name=f"pool{stage}")
+        x = layers.pool2d(x, kind="max", name=f"pool{stage}")
 
     def drop(y: mtf.Tensor, number: int) -> mtf.Tensor:
         return mtf.dropout(y, is_training=training, rate=config.dropout, name=f"dropout{number}")

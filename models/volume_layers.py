@@ -126,15 +126,7 @@ def conv3d(
 
     Returns:
       mtf.Tensor [batch, NAME/depth, NAME/height, NAME/width, NAME/filters].
-
-    Raises:
-      ValueError: the strides do not divide the volume, which mtf cannot take.
     """
-    if any(extent % strides for extent in extents(x)):
-        raise ValueError(
-            f"layer {name!r} convolves {_times(extents(x))} voxels with stride {strides}, which does not divide them; "
-            "give volumes of another size"
-        )
     x = entered(x, name)
     window = size**3
     y = mtf.layers.conv3d(
@@ -219,7 +211,3 @@ def dense(
     y = mtf.einsum([mtf.reshape(x, mtf.Shape(dims)), kernel], output_shape=mtf.Shape([*batch, out]))
     y = mtf.reshape(y, mtf.Shape([*batch, outputs])) + offset
     return y if activation is None else activation(y)
-
-
-def _times(sizes: Sequence[int]) -> str:
-    return " x ".join(map(str, sizes))

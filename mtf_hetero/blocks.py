@@ -120,7 +120,7 @@ def _pieces(
         list[tuple[int | None, int, int, int]]
     ] = []  # per dimension: (coordinate, begin in slice, size, axis)
     for dim, (begin, end) in zip(shape, need, strict=True):
-        axis = layout.axis_of(dim.name)
+        axis = layout.axis_of(dim)
         if axis is None:
             choices.append([(None, begin, end - begin, -1)])
             continue

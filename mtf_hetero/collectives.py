@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support.ops import concat, constant, cut, pad, reshape, zeros
 from mtf_hetero.blocks import Move, Piece, Window
 from mtf_hetero.cluster.devices import complete
 from mtf_hetero.partition import split_by_share
@@ -108,7 +109,7 @@ def _divide(
     parts = []  # of each processor, one for each other
     for x, device in zip(xs, devices, strict=True):
         with tf.device(device):
-            parts.append([_pack(part, wire_dtype) for part in tf.split(tf.reshape(x, [-1]), sizes)])
+            parts.append([_pack(part, wire_dtype) for part in tf.split(reshape(x, [-1]), constant(sizes), constant(0))])
     totals = []
     for number, device in enumerate(devices):
         with tf.device(device):
@@ -116,7 +117,7 @@ def _divide(
     results = []
     for device in devices:
         with tf.device(device):
-            results.append(tf.reshape(tf.concat([_unpack(total, dtype) for total in totals], 0), shape))
+            results.append(reshape(concat([_unpack(total, dtype) for total in totals], 0), shape))
     return results
 
 
@@ -150,23 +151,13 @@ def _wire_between(devices: Sequence[str], wire_dtype: tf.DType | None) -> tf.DTy
     return None if wire_dtype is None or share_memory(devices) else wire_dtype
 
 
-def cut(x: tf.Tensor, begin: Sequence[int], size: Sequence[int]) -> tf.Tensor:
-    """The box [begin, begin + size) of a tensor; the tensor itself where that is all of it."""
-    return x if x.shape.rank is not None and x.shape.as_list() == list(size) else tf.slice(x, begin, size)
-
-
-def reshape(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-    """tf.reshape; the tensor itself where it has that shape."""
-    return x if x.shape.as_list() == list(shape) else tf.reshape(x, shape)
-
-
 def join(pieces: Sequence[tf.Tensor], grid: Sequence[int]) -> tf.Tensor:
     """Concatenates pieces, in row-major order over `grid`, along every dimension."""
     pieces = list(pieces)
     for axis in reversed(range(len(grid))):
         count = grid[axis]
         if count > 1:
-            pieces = [tf.concat(pieces[i : i + count], axis) for i in range(0, len(pieces), count)]
+            pieces = [concat(pieces[i : i + count], axis) for i in range(0, len(pieces), count)]
     return pieces[0]
 
 
@@ -219,11 +210,11 @@ def fetch(
         if window is not None:
             with tf.device(device):
                 if not window.pieces:
-                    y = tf.zeros(window.size, x.dtype)
+                    y = zeros(window.size, x.dtype)
                 else:
                     pieces = [(local if piece.source == pnum else sent)(piece) for piece in window.pieces]
                     y = join([_unpack(piece, x.dtype) for piece in pieces], window.grid)
-                    y = tf.pad(y, window.padding) if any(map(any, window.padding)) else y
+                    y = pad(y, window.padding)
         results.append(y)
     return results
 

@@ -176,14 +176,25 @@ class Layout:
                 dim_to_axis[dim] = self._axis_names.index(axis)
         return dim_to_axis
 
-    def axis_of(self, dim_name: str) -> int | None:
-        """Index of the mesh axis over which the dimension is split, or None."""
-        return self._dim_to_axis.get(dim_name)
+    def axis_of(self, dim: str | Dim) -> int | None:
+        """Index of the mesh axis over which a dimension is split, or None. One too small for its axis is not split.
 
-    def axis_name_of(self, dim_name: str) -> str | None:
-        """Name of the mesh axis over which the dimension is split, or None."""
-        axis = self.axis_of(dim_name)
+        Args:
+          dim: a dimension, or the name of those that are large enough.
+        """
+        if isinstance(dim, str):
+            return self._dim_to_axis.get(dim)
+        axis = self._dim_to_axis.get(dim.name)
+        return None if axis is None or dim.size < self.mesh_shape[axis][1] else axis
+
+    def axis_name_of(self, dim: str | Dim) -> str | None:
+        """Name of the mesh axis over which a dimension is split, or None; as `axis_of`."""
+        axis = self.axis_of(dim)
         return None if axis is None else self._axis_names[axis]
+
+    def is_kept_whole(self, dim: Dim) -> bool:
+        """Whether a rule would split the dimension, but it has fewer units than its mesh axis has processors."""
+        return self.axis_of(dim) is None and self.axis_of(dim.name) is not None
 
     def weights(self, axis_name: str) -> tuple[float, ...]:
         """Relative part of each coordinate of a mesh axis: its shares, or else the mean of the exact sizes on it."""
@@ -210,8 +221,7 @@ class Layout:
     def split(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
         """Sizes of the slices of a dimension, one per coordinate of its mesh axis; (dim_size,) if it is not split.
 
-        Raises:
-          ValueError: the dimension has fewer units than its axis has processors.
+        A dimension with fewer units than its axis has processors is not: each of them has all of it.
         """
         return _split(self, dim_name, dim_size)
 
@@ -222,7 +232,7 @@ class Layout:
     def _slices(self, shape: Iterable, pnum: int) -> Iterator[tuple[int, int]]:
         coordinates = self.coordinates(pnum)
         for dim in shape:
-            axis = self.axis_of(dim.name)
+            axis = self.axis_of(dim)
             if axis is None:
                 yield 0, dim.size
             else:
@@ -232,15 +242,13 @@ class Layout:
     def check(self, shape: Iterable) -> None:
         """Raises ValueError unless a tensor of this shape can be laid out.
 
-        Two dimensions of one tensor cannot be split over the same mesh axis, nor one over more processors than it has
-        units.
+        Two dimensions of one tensor cannot be split over the same mesh axis.
         """
         used: dict[str, list[str]] = {}
         for dim in shape:
-            axis = self.axis_name_of(dim.name)
+            axis = self.axis_name_of(dim)
             if axis is not None:
                 used.setdefault(axis, []).append(repr(dim.name))
-                self.split(dim.name, dim.size)
         for axis, names in used.items():
             if len(names) > 1:
                 raise ValueError(
@@ -280,9 +288,6 @@ def _split(layout: Layout, dim_name: str, dim_size: int) -> tuple[int, ...]:
         return (dim_size,)
     axis_name, count = layout.mesh_shape[axis]
     if dim_size < count:
-        raise ValueError(
-            f"dimension {dim_name!r} of size {dim_size} cannot be split over the {count} processors of mesh axis "
-            f"{axis_name!r}: each needs at least one; use fewer processors or do not split this dimension"
-        )
+        return (dim_size,)
     weights = dict(layout.sizes).get(dim_name) or dict(layout.shares).get(axis_name) or (1,) * count
     return partition.split_by_share(dim_size, weights)

@@ -3,15 +3,26 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mtf_hetero import collectives, variables
+from mtf_hetero import collectives, random_numbers, variables
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import constant, cut, reshape
 from mtf_hetero.layout import Layout, MeshShapeLike, RulesLike, UnevenShapeError
 
-_STATELESS = {
-    tf.random.uniform: tf.random.stateless_uniform,
-    tf.random.normal: tf.random.stateless_normal,
-    tf.random.truncated_normal: tf.random.stateless_truncated_normal,
-}
+
+class _Rules(mtf.LayoutRules):
+    """The rules of a Layout, as mtf asks for them.
+
+    Args:
+      layout: the Layout.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout.rules)
+        self._layout = layout
+
+    def tensor_dimension_to_mesh_axis(self, tensor_dimension: mtf.Dimension, mesh_shape: mtf.Shape) -> int | None:
+        """That of the Layout, which keeps a dimension whole that is too small for its axis."""
+        return self._layout.axis_of(tensor_dimension)
 
 
 class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
@@ -56,7 +67,7 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
             raise ValueError(
                 f"wire_dtype is {wire_dtype!r}; it must be a floating-point type such as tf.bfloat16, or None"
             )
-        super().__init__(mtf.Shape(self.layout.mesh_shape), mtf.LayoutRules(self.layout.rules), list(devices))
+        super().__init__(mtf.Shape(self.layout.mesh_shape), _Rules(self.layout), list(devices))
 
     @classmethod
     def from_layout(
@@ -131,10 +142,10 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         def broadcast(x: tf.Tensor, pnum: int) -> tf.Tensor:
             kept = [d for d in new_shape.dims if d in old_shape.dims]
             if kept != old_shape.dims:
-                x = tf.transpose(x, [old_shape.dims.index(d) for d in kept])
+                x = tf.transpose(x, constant([old_shape.dims.index(d) for d in kept]))
             slice_shape = self.slice_shape(new_shape, pnum)
             expanded = [s if d in kept else 1 for d, s in zip(new_shape.dims, slice_shape, strict=True)]
-            return tf.broadcast_to(tf.reshape(x, expanded), slice_shape)
+            return tf.raw_ops.BroadcastTo(input=reshape(x, expanded), shape=constant(slice_shape))
 
         return self.slicewise(broadcast, old_slices, self.laid_out_pnum())
 
@@ -144,30 +155,28 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
             return [self._own_slice(tf_tensor, tensor_shape, pnum) for pnum in range(self.size)]
 
     def _own_slice(self, whole: tf.Tensor, shape: mtf.Shape, pnum: int) -> tf.Tensor:
-        return collectives.cut(whole, self.slice_begin(shape, pnum), self.slice_shape(shape, pnum))
+        return cut(whole, self.slice_begin(shape, pnum), self.slice_shape(shape, pnum))
 
     def random(self, shape: mtf.Shape, tf_fn: Any, kwargs: Mapping[str, Any], seed: int | None = None) -> Any:
-        """Random numbers that do not depend on the layout.
-
-        One small random operation draws a seed a step; every processor makes the tensor from it and keeps its slice.
+        """Random numbers that do not depend on the layout, of which each processor makes its own.
 
         Args:
           shape: mtf.Shape of the whole tensor.
-          tf_fn: tf.random.uniform, tf.random.normal or tf.random.truncated_normal; of any other function the whole
-            tensor is made in one place.
+          tf_fn: tf.random.uniform, tf.random.normal or tf.random.truncated_normal, of floating-point numbers, or of
+            int32 for the first; of anything else the whole tensor is made in one place.
           kwargs: keyword arguments of tf_fn.
           seed: operation-level seed, or None for one that differs from run to run.
         """
         kwargs = {key: value for key, value in kwargs.items() if key not in ("name", "seed")}
-        if tf_fn not in _STATELESS:
+        if not random_numbers.is_known(tf_fn, tf.as_dtype(kwargs.get("dtype", tf.float32))):
             with tf.device(self.devices[0]):
                 whole = tf_fn(shape.to_integer_list, seed=seed, **kwargs)
             return self.LaidOutTensor(self.make_slices(whole, shape))
         with tf.device(self.devices[0]):
-            step_seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32, seed=seed)
+            key = random_numbers.draw_key(seed)
 
         def draw(pnum: int) -> tf.Tensor:
-            whole = _STATELESS[tf_fn](shape.to_integer_list, seed=step_seed, **kwargs)
-            return self._own_slice(whole, shape, pnum)
+            begin, size = self.slice_begin(shape, pnum), self.slice_shape(shape, pnum)
+            return random_numbers.draw(tf_fn, kwargs, key, shape.to_integer_list, begin, size)
 
         return self.slicewise(draw, self.laid_out_pnum())

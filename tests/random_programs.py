@@ -30,7 +30,7 @@ class Program:
         self._names = (f"n{i}" for i in itertools.count())
         self.description = []
         rank = int(self._rng.integers(2, 6))
-        sizes = self._rng.integers(2, 8, rank).tolist()
+        sizes = self._rng.integers(1, 8, rank).tolist()  # some smaller than a mesh axis
         if self._rng.random() < 0.5:  # a large one, such as a height that strides do not divide
             sizes[int(self._rng.integers(rank))] = self._pick([9, 11, 12, 13])
         x = feed("x", mtf.Shape([self._dim(size) for size in sizes]))
@@ -67,7 +67,7 @@ class Program:
         if x.shape.ndims > 1:
             steps += [self._reduce, self._normalise, self._transpose, self._batch_norm]
         if x.shape.ndims >= 3:
-            steps += [self._conv, self._conv, self._conv, self._pool]
+            steps += [self._conv, self._conv, self._conv, self._pool, self._grouped, self._upsample]
         return self._pick(steps)(x)
 
     def _elementwise(self, x: Any) -> Any:
@@ -163,6 +163,30 @@ class Program:
         name = f"Conv{spatial}d{'Transpose' if transposed else ''}Operation"
         return getattr(mtf, name)(x, kernel, [1, *strides, 1], "VALID" if valid else "SAME").outputs[0]
 
+    def _grouped(self, x: Any) -> Any:
+        """A depthwise convolution, whose groups are the channels, or one in groups that have a name of their own."""
+        x = self._with_batch(x, 2)
+        *_, height, width, channels = x.shape.dims
+        size, strides = self._rng.integers(1, 5, 2).tolist(), self._rng.integers(1, 4, 2).tolist()
+        fits = size[0] <= height.size and size[1] <= width.size
+        options = {
+            "filter_size": size,
+            "strides": strides if self._rng.random() < 0.5 else strides[:1] * 2,
+            "padding": "VALID" if fits and self._rng.random() < 0.5 else "SAME",
+            "filter_initializer": tf.random_normal_initializer(stddev=0.5),
+            "variable_dtype": mtf.VariableDType(self._feed.dtype),
+            "name": f"grouped_{next(self._names)}",
+        }
+        groups = self._pick([n for n in range(1, channels.size + 1) if channels.size % n == 0])
+        filters = self._dim(groups * int(self._rng.integers(1, 3)))
+        if self._rng.random() < 0.5:
+            return layers.depthwise_conv2d(x, multiplier=int(self._rng.integers(1, 3)), **options)
+        return layers.grouped_conv2d(x, filters, groups=groups, **options)
+
+    def _upsample(self, x: Any) -> Any:
+        method = self._pick(["nearest", "bilinear"])
+        return layers.upsample(x, self._rng.integers(1, 4, 2).tolist(), method=method, name=next(self._names))
+
     def _pool(self, x: Any) -> Any:
         """A pool, mtf's own or one whose windows overlap, lie apart or reach beyond the image."""
         x = self._with_batch(x, 2)
@@ -207,6 +231,8 @@ def _window_names(op: Any) -> set[str]:
     """The dimensions of a convolution's kernel that no layout can split."""
     if isinstance(op, (mtf.Conv2dOperation, mtf.Conv2dTransposeOperation)):
         return set(op.inputs[1].shape.dimension_names[:2])
+    if isinstance(op, layers.GroupedConv2dOperation):
+        return {"fh", "fw"}
     if isinstance(op, (mtf.Conv3dOperation, mtf.Conv3dTransposeOperation)):
         return set(op.inputs[1].shape.dimension_names[:3])
     return set()
@@ -216,8 +242,6 @@ def _is_legal(layout: Layout, shapes: list[Any]) -> bool:
     try:
         for shape in shapes:
             layout.check(shape)
-            for dim in shape.dims:
-                layout.split(dim.name, dim.size)
     except ValueError:
         return False
     return True

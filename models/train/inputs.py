@@ -97,9 +97,10 @@ def _laid_out(
 ) -> Any:
     """Each processor's own slices, where what the layout splits of the input can be read in slices."""
     image = dict(zip(network.IMAGE[-len(dataset.image_shape) :], dataset.image_shape, strict=True))
-    split = {dim for dim in (*batch, *image, "targets") if layout.axis_of(dim) is not None}
+    dims = (mtf.Dimension(name, size) for name, size in {**batch, **image}.items())
+    split = {dim.name for dim in dims if layout.axis_of(dim) is not None}
     if isinstance(dataset, data.Volumes):
-        if not split or "targets" in split:
+        if not split or layout.axis_of("targets") is not None:
             return make()
         shape = mtf.Shape([mtf.Dimension(name, size) for name, size in (*batch.items(), *image.items())])
         return data.laid_out_volumes(make, layout, shape, devices)

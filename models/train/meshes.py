@@ -58,6 +58,14 @@ def make_layout(config: Config, graph: mtf.Graph, empty: Layout) -> Layout:
                 "give rules that split a dimension over it"
             )
     _check_tensors(graph, layout)
+    used = {layout.axis_name_of(mtf.Dimension(*dim)) for dim in split_dims(graph, layout)}
+    for axis, count in layout.mesh_shape:
+        if count > 1 and axis not in used:
+            small = ", ".join(repr(dim) for dim, other in layout.rules if other == axis)
+            raise ValueError(
+                f"--layout is {config.layout!r}, but {small} cannot be split over the {count} processors of mesh axis "
+                f"{axis!r}: each needs at least one unit; use fewer processors or split another dimension"
+            )
     return layout
 
 
@@ -65,8 +73,6 @@ def _check_tensors(graph: mtf.Graph, layout: Layout) -> None:
     """Raises ValueError where the layout cannot hold a tensor of the graph."""
     for shape in _shapes(graph):
         layout.check(shape)
-        for dim in shape:
-            layout.split(dim.name, dim.size)
 
 
 def _shapes(graph: mtf.Graph) -> list[mtf.Shape]:
@@ -86,5 +92,5 @@ def _sizes(graph: mtf.Graph) -> dict[str, list[int]]:
 
 def split_dims(graph: mtf.Graph, layout: Layout) -> tuple[tuple[str, int], ...]:
     """The dimensions of a graph that a layout splits, as (name, size)."""
-    sizes = _sizes(graph)
-    return tuple((name, size) for name in sizes if layout.axis_of(name) is not None for size in sizes[name])
+    dims = [mtf.Dimension(name, size) for name, sizes in _sizes(graph).items() for size in sizes]
+    return tuple((dim.name, dim.size) for dim in dims if layout.axis_of(dim) is not None)

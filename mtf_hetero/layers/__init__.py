@@ -1,25 +1,39 @@
-"""Layers that mtf lacks: pools whose windows overlap or reach beyond the image, batch normalisation, and rounds.
+"""Layers that mtf lacks: convolutions in groups, pools of any windows, batch norm, upsampling, and rounds.
 
-Each is an mtf.Operation with a gradient of its own. On an UnevenMeshImpl a layout may split any of their dimensions; on
-a mesh of mtf's own, those along which nothing needs to be sent.
+Most are an mtf.Operation with a gradient of its own. On an UnevenMeshImpl a layout may split any of their dimensions;
+on a mesh of mtf's own, those along which nothing needs to be sent.
 """
 
+from mtf_hetero.layers.convolutions import depthwise_conv2d, grouped_conv2d, separable_conv2d
+from mtf_hetero.layers.grouped_conv import (
+    GroupedConv2dOperation,
+    GroupedConvInputGradient,
+    GroupedConvKernelGradient,
+)
 from mtf_hetero.layers.layers import batch_norm, batch_norm_updates, dilate, pool
 from mtf_hetero.layers.normalization import BatchNormGradientOperation, BatchNormOperation
 from mtf_hetero.layers.pooling import PoolGradientOperation, PoolOperation
 from mtf_hetero.layers.rounds import AfterOperation, CutOperation, PlaceOperation, in_rounds
+from mtf_hetero.layers.upsampling import upsample
 
 __all__ = [
     "AfterOperation",
     "BatchNormGradientOperation",
     "BatchNormOperation",
     "CutOperation",
+    "GroupedConv2dOperation",
+    "GroupedConvInputGradient",
+    "GroupedConvKernelGradient",
     "PlaceOperation",
     "PoolGradientOperation",
     "PoolOperation",
     "batch_norm",
     "batch_norm_updates",
+    "depthwise_conv2d",
     "dilate",
+    "grouped_conv2d",
     "in_rounds",
     "pool",
+    "separable_conv2d",
+    "upsample",
 ]

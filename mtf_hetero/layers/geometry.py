@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support.ops import cut, pad, reshape
 
 Interval = tuple[int, int]
 
@@ -77,7 +78,7 @@ class Windows:
             y = (tf.nn.max_pool2d if len(self.sizes) == 2 else tf.nn.max_pool3d)(flat, **arguments)
         else:
             y = (tf.nn.avg_pool2d if len(self.sizes) == 2 else tf.nn.avg_pool3d)(flat, **arguments)
-        return _reshape(y, [*x.shape.as_list()[: -len(self.sizes) - 1], *y.shape.as_list()[1:]])
+        return reshape(y, [*x.shape.as_list()[: -len(self.sizes) - 1], *y.shape.as_list()[1:]])
 
     def nothing(self, dtype: tf.DType) -> Any:
         """What a pixel beyond the image is, for windows to pass it over."""
@@ -141,7 +142,7 @@ class Windows:
                 "grad": flat,
             }
         dx = native(ksize=[1, *self.sizes, 1], strides=[1, *self.strides, 1], padding=padding, **arguments)
-        return seen, _reshape(dx, [*dy.shape.as_list()[: -rank - 1], *dx.shape.as_list()[1:]])
+        return seen, reshape(dx, [*dy.shape.as_list()[: -rank - 1], *dx.shape.as_list()[1:]])
 
     def _reach(self, windows: Sequence[Interval]) -> list[Interval]:
         """By how many pixels some windows reach beyond the image, before and after it."""
@@ -159,18 +160,14 @@ class Windows:
         padding, reach = self._native_padding(windows), self._reach(windows)
         if padding == "VALID" and any(map(any, reach)):
             whole = [(0, 0)] * (x.shape.rank - len(reach) - 1)
-            x = tf.pad(x, [*whole, *reach, (0, 0)], constant_values=self.nothing(x.dtype))
+            x = pad(x, [*whole, *reach, (0, 0)], self.nothing(x.dtype))
         return x, padding
 
 
 def _flat(x: tf.Tensor, spatial: int) -> tf.Tensor:
     """[..., spatial dimensions, channels] to [batch, spatial dimensions, channels]."""
     shape = x.shape.as_list()
-    return _reshape(x, [math.prod(shape[: -spatial - 1]), *shape[-spatial - 1 :]])
-
-
-def _reshape(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-    return x if x.shape.as_list() == list(shape) else tf.reshape(x, shape)
+    return reshape(x, [math.prod(shape[: -spatial - 1]), *shape[-spatial - 1 :]])
 
 
 def same_padding(extent: int, size: int, stride: int) -> tuple[int, int]:
@@ -193,9 +190,9 @@ def crop_or_pad(x: tf.Tensor, held: Sequence[Interval], wanted: Sequence[Interva
     if any(w[0] > h[0] or w[1] < h[1] for h, w in both):
         begins = [0] * others + [max(w[0] - h[0], 0) for h, w in both] + [0]
         sizes = [min(h[1], w[1]) - max(h[0], w[0]) for h, w in both]
-        x = tf.slice(x, begins, [*x.shape.as_list()[:others], *sizes, x.shape.as_list()[-1]])
+        x = cut(x, begins, [*x.shape.as_list()[:others], *sizes, x.shape.as_list()[-1]])
     around = [(max(h[0] - w[0], 0), max(w[1] - h[1], 0)) for h, w in both]
-    return tf.pad(x, [*[(0, 0)] * others, *around, (0, 0)], constant_values=missing) if any(map(any, around)) else x
+    return pad(x, [*[(0, 0)] * others, *around, (0, 0)], missing)
 
 
 fitted = crop_or_pad  # its former name

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import constant, reshape
 from mtf_hetero.layers.sums import channel_sums
 from mtf_hetero.layers.whole import require_whole
 
@@ -30,7 +31,7 @@ def _are_all_but_last(x: tf.Tensor, axes: Sequence[int]) -> bool:
 
 
 def _sums(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    return channel_sums(x) if _are_all_but_last(x, axes) else tf.reduce_sum(x, axes)
+    return channel_sums(x) if _are_all_but_last(x, axes) else tf.reduce_sum(x, constant(axes))
 
 
 def _spread(value: Any, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
@@ -145,7 +146,7 @@ def native(
         x=_image(x), scale=scale, offset=offset, mean=[], variance=[], epsilon=epsilon, is_training=True
     )
     variance = fused.batch_variance * ((count - 1) / count)  # it is an estimate of the population's
-    return tf.reshape(fused.y, x.shape), fused.batch_mean, variance
+    return reshape(fused.y, x.shape.as_list()), fused.batch_mean, variance
 
 
 def native_gradient(
@@ -158,17 +159,17 @@ def native_gradient(
         scale=scale,
         reserve_space_1=mean,
         reserve_space_2=variance,
-        reserve_space_3=tf.zeros([0]),
+        reserve_space_3=constant([], tf.float32),
         epsilon=epsilon,
         is_training=True,
     )
-    return tf.reshape(fused.x_backprop, x.shape), fused.scale_backprop, fused.offset_backprop
+    return reshape(fused.x_backprop, x.shape.as_list()), fused.scale_backprop, fused.offset_backprop
 
 
 def _image(x: tf.Tensor) -> tf.Tensor:
     """[..., channels] to four dimensions."""
     shape = x.shape.as_list()
-    return x if len(shape) == 4 else tf.reshape(x, [math.prod(shape[:-1]), 1, 1, shape[-1]])
+    return x if len(shape) == 4 else reshape(x, [math.prod(shape[:-1]), 1, 1, shape[-1]])
 
 
 class BatchNormOperation(mtf.Operation):

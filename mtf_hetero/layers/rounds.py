@@ -8,6 +8,7 @@ where it belongs.
 from collections.abc import Callable, Sequence
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import pad
 from mtf_hetero.layers.whole import require_whole
 
 
@@ -69,7 +70,7 @@ class PlaceOperation(mtf.Operation):
         require_whole(self, lowering, [part, whole])
         paddings = [(0, 0)] * x.shape.ndims
         paddings[self.axis] = (self.begin, whole.size - self.begin - part.size)
-        value = lowering.mesh_impl(self).slicewise(lambda t: tf.pad(t, paddings), lowering.tensors[x])
+        value = lowering.mesh_impl(self).slicewise(lambda t: pad(t, paddings), lowering.tensors[x])
         lowering.set_tensor_lowering(y, value)
 
 

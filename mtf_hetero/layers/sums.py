@@ -3,6 +3,7 @@
 import math
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support.ops import constant, reshape
 
 _MOST_ADDENDS = 2**14  # that are added up one after another
 
@@ -22,5 +23,5 @@ def channel_sums(x: tf.Tensor) -> tf.Tensor:
     *rows, channels = x.shape.as_list()
     if len(rows) == 1 or math.prod(rows) <= _MOST_ADDENDS:
         return tf.raw_ops.BiasAddGrad(out_backprop=x)
-    sums = tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(x, [-1, rows[-1] * channels]))
-    return tf.reduce_sum(tf.reshape(sums, [rows[-1], channels]), 0)
+    sums = tf.raw_ops.BiasAddGrad(out_backprop=reshape(x, [-1, rows[-1] * channels]))
+    return tf.reduce_sum(reshape(sums, [rows[-1], channels]), constant(0))

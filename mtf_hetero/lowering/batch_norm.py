@@ -16,7 +16,7 @@ from mtf_hetero.lowering.registry import register
 def _split_axes(op: mtf.Operation, lowering: mtf.Lowering) -> list[int]:
     """The mesh axes over which the values of a group are split."""
     layout = lowering.mesh_impl(op).layout
-    axes = {layout.axis_of(op.inputs[0].shape.dims[axis].name) for axis in op.axes}
+    axes = {layout.axis_of(op.inputs[0].shape.dims[axis]) for axis in op.axes}
     return sorted(axis for axis in axes if axis is not None)
 
 

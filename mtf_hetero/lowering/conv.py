@@ -13,9 +13,10 @@ A convolution goes from large to small, its input gradient and the transposed co
 from collections.abc import Sequence
 from typing import Any
 
+from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf, windows
+from mtf_hetero._support.ops import cut, pad, reshape, zeros
 from mtf_hetero.blocks import Interval
-from mtf_hetero.collectives import cut, reshape
 from mtf_hetero.layers.geometry import crop_or_pad, overlap, same_padding
 from mtf_hetero.lowering import convolve
 from mtf_hetero.lowering.halo import Halo, anew, combine, filled, halos
@@ -39,8 +40,9 @@ class _Geometry:
     def __init__(
         self, op: mtf.Operation, lowering: mtf.Lowering, large: mtf.Tensor, small: mtf.Tensor, kernel: mtf.Tensor
     ) -> None:
-        self.rank = kernel.ndims - 1
-        spatial = self.rank - 1
+        self.rank = kernel.ndims - 1  # of an image, without the batch
+        spatial = len(op._strides) - 2
+        self.channel_dims = self.rank - spatial
         require_whole(op, lowering, kernel.dims[:spatial], "the window of a convolution")
         self.sizes = [dim.size for dim in kernel.dims[:spatial]]
         self.strides = list(op._strides)
@@ -49,12 +51,12 @@ class _Geometry:
         self._check_counts()
         self.before = [0] * spatial
         if op._padding == "SAME":
-            extents = [dim.size for dim in large.dims[-self.rank : -1]]
+            extents = [dim.size for dim in large.dims[-self.rank : -self.channel_dims]]
             self.before = [same_padding(n, k, s)[0] for n, k, s in zip(extents, self.sizes, self._steps, strict=True)]
 
     def _check_counts(self) -> None:
         """Raises unless each window that TensorFlow would see has a value: none is left out in silence."""
-        spatial = slice(-self.rank, -1)
+        spatial = slice(-self.rank, -self.channel_dims)
         large, small = self._large.dims[spatial], self._small.dims[spatial]
         for whole, values, size, stride in zip(large, small, self.sizes, self._steps, strict=True):
             count = windows(whole.size, size, stride, self._op._padding)
@@ -71,11 +73,11 @@ class _Geometry:
 
     def large(self, pnum: int) -> Box:
         """A processor's part of the large image."""
-        return slice_box(self._op, self._lowering, self._large, pnum)[-self.rank : -1]
+        return slice_box(self._op, self._lowering, self._large, pnum)[-self.rank : -self.channel_dims]
 
     def small(self, pnum: int) -> Box:
         """A processor's part of the small image."""
-        return slice_box(self._op, self._lowering, self._small, pnum)[-self.rank : -1]
+        return slice_box(self._op, self._lowering, self._small, pnum)[-self.rank : -self.channel_dims]
 
     def seen(self, small: Box, taps: Box | None = None) -> Box:
         """What a box of the small image sees of the large one, with some of the taps."""
@@ -122,10 +124,14 @@ def _length(interval: Interval) -> int:
     return interval[1] - interval[0]
 
 
-def flatten_batch(x: tf.Tensor, rank: int) -> tf.Tensor:
-    """[..., height, width, channels] to [batch, height, width, channels], the last `rank` dimensions kept."""
-    shape = x.shape.as_list()
-    return reshape(x, [mtf.list_product(shape[:-rank]), *shape[-rank:]])
+def _flat(shape: Sequence[int], geometry: _Geometry) -> list[int]:
+    """The shape [..., height, width, channels] of an image as [batch, height, width, channels]; of channels, all."""
+    space, channels = shape[-geometry.rank : -geometry.channel_dims], shape[-geometry.channel_dims :]
+    return [mtf.list_product(shape[: -geometry.rank]), *space, mtf.list_product(channels)]
+
+
+def _flatten(x: tf.Tensor, geometry: _Geometry) -> tf.Tensor:
+    return reshape(x, _flat(x.shape.as_list(), geometry))
 
 
 def _cut(x: tf.Tensor, held: Box, wanted: Box) -> tf.Tensor:
@@ -135,7 +141,8 @@ def _cut(x: tf.Tensor, held: Box, wanted: Box) -> tf.Tensor:
 
 
 def _cut_taps(w: tf.Tensor, taps: Box) -> tf.Tensor:
-    return cut(w, [*(begin for begin, _ in taps), 0, 0], [*map(_length, taps), *w.shape.as_list()[-2:]])
+    others = w.shape.as_list()[len(taps) :]
+    return cut(w, [*(begin for begin, _ in taps), *[0] * len(others)], [*map(_length, taps), *others])
 
 
 def _added(y: tf.Tensor, held: Box, parts: Sequence[tuple[Box, tf.Tensor]]) -> tf.Tensor:
@@ -146,7 +153,7 @@ def _added(y: tf.Tensor, held: Box, parts: Sequence[tuple[Box, tf.Tensor]]) -> t
 
 
 def _axis(op: mtf.Operation, lowering: mtf.Lowering, dim: mtf.Dimension) -> int | None:
-    return lowering.mesh_impl(op).layout.axis_of(dim.name)
+    return lowering.mesh_impl(op).layout.axis_of(dim)
 
 
 def _count(op: mtf.Operation, lowering: mtf.Lowering, name: str, kernel: Any, image: Any) -> None:
@@ -159,15 +166,15 @@ def _halos(
     op: mtf.Operation, lowering: mtf.Lowering, tensor: mtf.Tensor, geometry: _Geometry, *, large: bool
 ) -> list[Halo]:
     """What each processor lacks of the image that its slice of the other one takes part in; boxes are of space."""
-    rank = geometry.rank
+    rank, channel_dims = geometry.rank, geometry.channel_dims
 
     def box(pnum: int) -> Box:
         held = slice_box(op, lowering, tensor.shape, pnum)
         window = geometry.seen(geometry.small(pnum)) if large else geometry.seeing(geometry.large(pnum))
-        return [*held[:-rank], *window, held[-1]]
+        return [*held[:-rank], *window, *held[-channel_dims:]]
 
     received = halos(op, lowering, tensor, box)
-    return [[(box[-rank:-1], flatten_batch(x, rank)) for box, x in halo] for halo in received]
+    return [[(box[-rank:-channel_dims], _flatten(x, geometry)) for box, x in halo] for halo in received]
 
 
 def _to_small(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kernel: mtf.Tensor) -> None:
@@ -183,10 +190,10 @@ def _to_small(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
 
     def apply(x: tf.Tensor, w: tf.Tensor, pnum: int) -> tf.Tensor:
         shape, held, small = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum), geometry.small(pnum)
-        x = flatten_batch(x, geometry.rank)
+        x = _flatten(x, geometry)
         w = anew(w) if pieces[pnum] else w
         if overlap(geometry.seeing(held), small) is None:
-            y = filled([x.shape.as_list()[0], *shape[-geometry.rank :]], 0, x.dtype)
+            y = filled(_flat(shape, geometry), 0, x.dtype)
         else:
             y = part(x, held, small, w, pnum)
         reached = [(box, value, overlap(geometry.seeing(box), small)) for box, value in pieces[pnum]]
@@ -216,7 +223,11 @@ def _to_large(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
                 break
         else:
             target = geometry.seen(held, taps)
-        extents = [x.shape.as_list()[0], *map(_length, target), mesh_impl.slice_shape(output.shape, pnum)[-1]]
+        extents = [
+            x.shape.as_list()[0],
+            *map(_length, target),
+            _flat(mesh_impl.slice_shape(output.shape, pnum), geometry)[-1],
+        ]
         y = convolve.input_gradient(
             extents, _cut_taps(w, taps), x, geometry.strides, padding or "VALID", mesh_impl.devices[pnum]
         )
@@ -224,11 +235,11 @@ def _to_large(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
 
     def spread(x: tf.Tensor, w: tf.Tensor, pnum: int) -> tf.Tensor:
         shape, large = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum)
-        x = flatten_batch(x, geometry.rank)
+        x = _flatten(x, geometry)
         w = anew(w) if pieces[pnum] else w
         interior = part(x, geometry.small(pnum), large, w, pnum)
         if interior is None:
-            y = filled([x.shape.as_list()[0], *shape[-geometry.rank :]], 0, x.dtype)
+            y = filled(_flat(shape, geometry), 0, x.dtype)
         else:
             y = crop_or_pad(interior[1], interior[0], large)
         reached = [part(value, box, large, w, pnum) for box, value in pieces[pnum]]
@@ -238,12 +249,12 @@ def _to_large(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
     set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
 
 
-@register(mtf.Conv2dOperation, mtf.Conv3dOperation)
+@register(mtf.Conv2dOperation, mtf.Conv3dOperation, layers.GroupedConv2dOperation)
 def lower_conv(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """From the large image to the small one."""
     image, kernel = op.inputs
     _to_small(op, lowering, image, kernel)
-    _count(op, lowering, f"conv{kernel.shape.ndims - 2}d/forward", kernel.shape, op.outputs[0].shape)
+    _count(op, lowering, f"conv{len(op._strides) - 2}d/forward", kernel.shape, op.outputs[0].shape)
 
 
 @register(mtf.Conv2dTransposeOperation, mtf.Conv3dTransposeOperation)
@@ -262,10 +273,34 @@ def lower_backprop_input(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     _count(op, lowering, f"conv{op._conv_dimension}d{op._trans}/backprop_input", kernel.shape, dy.shape)
 
 
+@register(layers.GroupedConvInputGradient)
+def lower_grouped_input_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None:
+    """From the small image to the large one."""
+    dy, kernel = op.inputs
+    _to_large(op, lowering, dy, kernel)
+    _count(op, lowering, "conv2d/backprop_input", kernel.shape, dy.shape)
+
+
+@register(layers.GroupedConvKernelGradient)
+def lower_grouped_kernel_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None:
+    """As of any convolution."""
+    dy, x = op.inputs
+    _kernel_gradient(op, lowering, x, dy)
+    _count(op, lowering, "conv2d/backprop_filter", op.outputs[0].shape, dy.shape)
+
+
 @register(mtf.Conv2or3dBackpropFilterOperation)
 def lower_backprop_filter(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Sums over the batch, and over space where it is split."""
+    """Of a convolution, and of a transposed one."""
     large, small = reversed(op.inputs) if op._is_transpose else op.inputs
+    _kernel_gradient(op, lowering, large, small)
+    _count(
+        op, lowering, f"conv{op._conv_dimension}d{op._trans}/backprop_filter", op.outputs[0].shape, op.inputs[1].shape
+    )
+
+
+def _kernel_gradient(op: mtf.Operation, lowering: mtf.Lowering, large: mtf.Tensor, small: mtf.Tensor) -> None:
+    """Sums over the batch, and over space where it is split."""
     kernel, mesh_impl = op.outputs[0].shape, lowering.mesh_impl(op)
     geometry = _Geometry(op, lowering, large.shape, small.shape, kernel)
     pieces = _halos(op, lowering, large, geometry, large=True)
@@ -280,21 +315,20 @@ def lower_backprop_filter(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         shape = mesh_impl.slice_shape(kernel, pnum)
         dw = convolve.kernel_gradient(
             x,
-            [*map(_length, taps), *shape[-2:]],
+            [*map(_length, taps), *shape[len(taps) :]],
             _cut(dy, small, seeing),
             geometry.strides,
             padding,
             mesh_impl.devices[pnum],
         )
         missing = [(first, k - last) for (first, last), k in zip(taps, geometry.sizes, strict=True)]
-        return tf.pad(dw, [*missing, (0, 0), (0, 0)]) if any(map(any, missing)) else dw
+        return pad(dw, [*missing, *[(0, 0)] * (len(shape) - len(taps))])
 
     def differentiate(x: tf.Tensor, dy: tf.Tensor, pnum: int) -> tf.Tensor:
-        x, dy, small_box = flatten_batch(x, geometry.rank), flatten_batch(dy, geometry.rank), geometry.small(pnum)
+        x, dy, small_box = _flatten(x, geometry), _flatten(dy, geometry), geometry.small(pnum)
         parts = [part(value, box, dy, small_box, pnum) for box, value in [(geometry.large(pnum), x), *pieces[pnum]]]
         terms = [dw for dw in parts if dw is not None]
-        return tf.add_n(terms) if terms else tf.zeros(mesh_impl.slice_shape(kernel, pnum), x.dtype)
+        return tf.add_n(terms) if terms else zeros(mesh_impl.slice_shape(kernel, pnum), x.dtype)
 
     dw = mesh_impl.slicewise(differentiate, lowering.tensors[large], lowering.tensors[small], mesh_impl.laid_out_pnum())
-    set_output(op, lowering, dw, [_axis(op, lowering, dim) for dim in small.shape.dims[:-1]])
-    _count(op, lowering, f"conv{op._conv_dimension}d{op._trans}/backprop_filter", kernel, op.inputs[1].shape)
+    set_output(op, lowering, dw, [_axis(op, lowering, dim) for dim in small.shape.dims[: -geometry.channel_dims]])

@@ -3,12 +3,15 @@
 They are TensorFlow's own, but for images of a few pixels on a CPU: oneDNN vectorises over the width of an image and
 drops to a quarter of its speed on 2 x 2 pixels, where a matrix product over patches does not. Shapes are
 [batch, height, width, channels] or [batch, depth, height, width, channels] for images and [height, width, channels,
-filters] or [depth, ...] for kernels.
+filters] or [depth, ...] for kernels; [height, width, groups, channels, filters] for those in groups, of images whose
+channels are those of all groups.
 """
 
 from collections.abc import Sequence
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import constant, pad, reshape
+from mtf_hetero.layers import grouped_conv
 from mtf_hetero.lowering.halo import opaque
 
 SMALL_PIXELS = 9  # up to 3 x 3 the product is 1.4 to 2.8 times as fast, from 4 x 4 on no longer clearly so
@@ -31,10 +34,10 @@ def _patches(x: tf.Tensor, size: Sequence[int], before: Sequence[int], count: Se
     """
     batch, height, width, channels = x.shape.as_list()
     after = [n + k - 1 - b - m for n, k, b, m in zip(count, size, before, (height, width), strict=True)]
-    x = tf.pad(x, [[0, 0], [before[0], after[0]], [before[1], after[1]], [0, 0]])
+    x = pad(x, [[0, 0], [before[0], after[0]], [before[1], after[1]], [0, 0]])
     one = [1, 1, 1, 1]
     windows = tf.image.extract_patches(x, [1, *size, 1], one, one, "VALID")
-    return tf.reshape(windows, [batch * count[0] * count[1], size[0] * size[1] * channels])
+    return reshape(windows, [batch * count[0] * count[1], size[0] * size[1] * channels])
 
 
 def _before(size: Sequence[int], padding: str) -> list[int]:
@@ -43,12 +46,14 @@ def _before(size: Sequence[int], padding: str) -> list[int]:
 
 def forward(x: tf.Tensor, kernel: tf.Tensor, strides: Sequence[int], padding: str, device: str) -> tf.Tensor:
     """The convolution."""
+    if kernel.shape.rank > x.shape.rank:
+        return grouped_conv.forward(x, kernel, strides, padding)
     size = kernel.shape.as_list()
     count = [n if padding == "SAME" else n - k + 1 for n, k in zip(x.shape.as_list()[1:-1], size, strict=False)]
     out = [x.shape.as_list()[0], *count, size[-1]]
     if _is_small(out, size, strides, device):
         patches = _patches(x, size[:2], _before(size[:2], padding), count)
-        return tf.reshape(tf.matmul(patches, tf.reshape(kernel, [-1, size[-1]])), out)
+        return reshape(tf.matmul(patches, reshape(kernel, [-1, size[-1]])), out)
     if len(size) == 4:
         return tf.nn.conv2d(x, kernel, strides, padding)
     # TensorFlow 2.21's remapper merges a tf.pad, a 3D convolution and a leaky relu, and loses the relu
@@ -59,16 +64,18 @@ def input_gradient(
     shape: Sequence[int], kernel: tf.Tensor, small: tf.Tensor, strides: Sequence[int], padding: str, device: str
 ) -> tf.Tensor:
     """The gradient to an image of `shape`, which is also the transposed convolution."""
+    if kernel.shape.rank > len(shape):
+        return grouped_conv.input_gradient(shape, kernel, small, strides, padding)
     size = kernel.shape.as_list()
     if _is_small(small.shape.as_list(), size, strides, device) and mtf.list_product(shape[1:-1]) <= SMALL_PIXELS:
         before = [k - 1 - b for k, b in zip(size, _before(size[:2], padding), strict=False)]
         patches = _patches(small, size[:2], before, shape[1:-1])
-        flipped = tf.transpose(tf.reverse(kernel, [0, 1]), [0, 1, 3, 2])
-        return tf.reshape(tf.matmul(patches, tf.reshape(flipped, [-1, size[2]])), shape)
+        flipped = tf.transpose(tf.reverse(kernel, constant([0, 1])), constant([0, 1, 3, 2]))
+        return reshape(tf.matmul(patches, reshape(flipped, [-1, size[2]])), shape)
     if len(shape) == 4:
-        return tf.nn.conv2d_backprop_input(shape, kernel, small, strides, padding)
+        return tf.nn.conv2d_backprop_input(constant(shape), kernel, small, strides, padding)
     return tf.raw_ops.Conv3DBackpropInputV2(
-        input_sizes=shape, filter=kernel, out_backprop=small, strides=strides, padding=padding
+        input_sizes=constant(shape), filter=kernel, out_backprop=small, strides=strides, padding=padding
     )
 
 
@@ -76,11 +83,13 @@ def kernel_gradient(
     large: tf.Tensor, shape: Sequence[int], small: tf.Tensor, strides: Sequence[int], padding: str, device: str
 ) -> tf.Tensor:
     """The gradient to a kernel of `shape`."""
+    if len(shape) > large.shape.rank:
+        return grouped_conv.kernel_gradient(large, shape, small, strides, padding)
     if _is_small(small.shape.as_list(), shape, strides, device):
         patches = _patches(large, shape[:2], _before(shape[:2], padding), small.shape.as_list()[1:-1])
-        return tf.reshape(tf.matmul(patches, tf.reshape(small, [-1, shape[-1]]), transpose_a=True), shape)
+        return reshape(tf.matmul(patches, reshape(small, [-1, shape[-1]]), transpose_a=True), shape)
     if len(shape) == 4:
-        return tf.nn.conv2d_backprop_filter(large, shape, small, strides, padding)
+        return tf.nn.conv2d_backprop_filter(large, constant(shape), small, strides, padding)
     return tf.raw_ops.Conv3DBackpropFilterV2(
-        input=large, filter_sizes=shape, out_backprop=small, strides=strides, padding=padding
+        input=large, filter_sizes=constant(shape), out_backprop=small, strides=strides, padding=padding
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from mtf_hetero import blocks, collectives
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import constant, reshape
 from mtf_hetero.blocks import Interval, Piece
 from mtf_hetero.lowering.windows import slice_box
 
@@ -58,12 +59,12 @@ def anew(x: tf.Tensor) -> tf.Tensor:
     operations that it knows to be equal become one. Neither holds for what follows from a stateful operation, which
     Empty is.
     """
-    return x + tf.raw_ops.Empty(shape=tf.zeros([0], tf.int32), dtype=x.dtype, init=True)
+    return x + tf.raw_ops.Empty(shape=constant([]), dtype=x.dtype, init=True)
 
 
 def filled(shape: Sequence[int], value: Any, dtype: tf.DType) -> tf.Tensor:
     """A tensor of one value, made anew in every call of a session."""
-    return tf.fill(shape, anew(tf.constant(value, dtype)))
+    return tf.fill(constant(shape), anew(constant(value, dtype)))
 
 
 def combine(
@@ -88,10 +89,10 @@ def combine(
     rank = len(sizes) - len(held) + partial[-1]  # of the dimensions up to the last that the box does not fill
     begins = [0] * (len(sizes) - len(held) - 1) + [b[0] - h[0] for h, b in zip(held, box, strict=True)]
     ranges = [np.arange(begin, begin + n) for begin, n in zip(begins[:rank], sizes[:rank], strict=True)]
-    rows = np.ravel_multi_index(np.ix_(*ranges), shape[:rank]).ravel().astype(np.int32)
-    x, part = tf.reshape(x, [-1, *shape[rank:]]), tf.reshape(part, [-1, *sizes[rank:]])
+    rows = constant(np.ravel_multi_index(np.ix_(*ranges), shape[:rank]).ravel())
+    x, part = reshape(x, [-1, *shape[rank:]]), reshape(part, [-1, *sizes[rank:]])
     if reduction == "MAX":
         changed = tf.raw_ops.InplaceUpdate(x=x, i=rows, v=tf.maximum(tf.gather(x, rows), part))
     else:
         changed = tf.raw_ops.InplaceAdd(x=x, i=rows, v=part)
-    return tf.reshape(changed, shape)
+    return reshape(changed, shape)

@@ -3,6 +3,7 @@
 from zlib import crc32
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import constant
 from mtf_hetero.layers.sums import channel_sums
 from mtf_hetero.lowering.halo import opaque
 from mtf_hetero.lowering.registry import register, require_whole, set_output
@@ -30,6 +31,30 @@ def lower_read_variable(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     set_output(op, lowering, mesh_impl.slicewise(lambda x: tf.cast(x, op._var.activation_dtype), value))
 
 
+@register(mtf.Assign)
+def lower_assign(op: mtf.Operation, lowering: mtf.Lowering) -> None:
+    """One operation that waits for all slices of all variables."""
+    assignments = []
+    for variable, value in zip(op.variables, op.inputs, strict=True):
+        values = lowering.tensors[value].to_laid_out_tensor().all_slices
+        assignments.append(lowering.variables[variable].assign_to_slices(op.assign_fn, values))
+    lowering.operations[op] = assignments[0] if len(assignments) == 1 else tf.group(assignments)
+
+
+@register(mtf.ScalarMultiplyOperation)
+def lower_scalar_multiply(op: mtf.Operation, lowering: mtf.Lowering) -> None:
+    """A number becomes one constant on each device."""
+    scalar, dtype = op._scalar, op.outputs[0].dtype
+    if not isinstance(scalar, (int, float)):
+        type(op).lower(op, lowering)
+        return
+
+    def multiply(x: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.Mul(x=x, y=constant(scalar, dtype))
+
+    set_output(op, lowering, lowering.mesh_impl(op).slicewise(multiply, lowering.tensors[op.inputs[0]]))
+
+
 @register(mtf.Constant)
 def lower_constant(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Each processor makes its own slice of a constant."""
@@ -37,7 +62,7 @@ def lower_constant(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     output = op.outputs[0]
 
     def fill(pnum: int) -> tf.Tensor:
-        return tf.constant(op._value, output.dtype, mesh_impl.slice_shape(output.shape, pnum))
+        return tf.fill(constant(mesh_impl.slice_shape(output.shape, pnum)), constant(op._value, output.dtype))
 
     set_output(op, lowering, mesh_impl.slicewise(fill, mesh_impl.laid_out_pnum()))
 
@@ -125,7 +150,7 @@ def lower_reduce(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         type(op).lower(op, lowering)
         return
     total = mesh_impl.slicewise(channel_sums, lowering.tensors[x])
-    set_output(op, lowering, total, [mesh_impl.layout.axis_of(dim.name) for dim in x.shape.dims[:-1]])
+    set_output(op, lowering, total, [mesh_impl.layout.axis_of(dim) for dim in x.shape.dims[:-1]])
 
 
 @register(mtf.SlicewiseOperation)

@@ -67,8 +67,8 @@ class Lowering(mtf.Lowering):
 
     Raises:
       NotImplementedError: the layout splits a dimension that an operation needs whole.
-      ValueError: a layout that splits two dimensions of one tensor over one mesh axis, or a dimension over more
-        processors than it has units; or exact sizes of a dimension that fit none of the graph's tensors.
+      ValueError: a layout that splits two dimensions of one tensor over one mesh axis, or exact sizes of a dimension
+        that fit none of the graph's tensors.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Lowering(mtf.Lowering):
             super().autostack()
         operations = [op for op in _flat(self.graph.operations) if op.mesh in uneven]
         _check_shapes(operations, self.mesh_to_impl)
+        _say_what_is_kept_whole(operations, self.mesh_to_impl)
         _check_sizes_occur(operations, self.mesh_to_impl)
         rules, self._unneeded = native.plan(operations)
         for op in operations:
@@ -145,6 +146,27 @@ def _check_shapes(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf
                 layout.check(tensor.shape)
             except ValueError as error:
                 raise ValueError(f"{type(op).__name__} {op.name!r}: {error}") from error
+
+
+def _say_what_is_kept_whole(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl]) -> None:
+    kept = {
+        (dim, layout.axis_name_of(dim.name), layout)
+        for op in operations
+        for layout in [mesh_to_impl[op.mesh].layout]
+        for tensor in op.outputs
+        for dim in tensor.shape.dims
+        if layout.is_kept_whole(dim)
+    }
+    for dim, axis, layout in sorted(kept, key=lambda item: tuple(item[0])):
+        count = dict(layout.mesh_shape)[axis]
+        tf.logging.warning(
+            "dimension %r of size %d is kept whole on each of the %d processors of mesh axis %r: it has less than one "
+            "unit for each",
+            dim.name,
+            dim.size,
+            count,
+            axis,
+        )
 
 
 def _check_sizes_occur(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl]) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import zeros
 from mtf_hetero.blocks import Interval
 from mtf_hetero.layers.geometry import Windows, crop_or_pad, overlap
 from mtf_hetero.lowering.halo import anew, combine, filled, halos
@@ -135,7 +136,7 @@ def _lower_maximum_gradient(
     def differentiate(pnum: int, *parts: tf.Tensor) -> tf.Tensor:
         box = covering(pnum)
         if box is None:  # only pixels that no window sees
-            return tf.zeros(mesh_impl.slice_shape(output.shape, pnum), output.dtype)
+            return zeros(mesh_impl.slice_shape(output.shape, pnum), output.dtype)
         dy, x, y = parts
         held, dx = windows.gradient(dy, places.of_space(box), x, y)
         return crop_or_pad(dx, held, places.pixels(pnum))

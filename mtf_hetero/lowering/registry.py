@@ -43,7 +43,7 @@ def require_whole(op: mtf.Operation, lowering: mtf.Lowering, dims: Iterable[mtf.
     """
     layout = lowering.mesh_impl(op).layout
     for dim in dims:
-        axis = layout.axis_name_of(dim.name)
+        axis = layout.axis_name_of(dim)
         if axis is not None:
             raise NotImplementedError(
                 f"{type(op).__name__} {op.name!r}: {why} cannot be split along dimension {dim.name!r}, "
@@ -59,9 +59,22 @@ def set_output(op: mtf.Operation, lowering: mtf.Lowering, value: Any, reduced_ax
       lowering: the Lowering.
       value: a LaidOutTensor, partial sums over `reduced_axes`.
       reduced_axes: indices of mesh axes; None entries are passed over.
+
+    Raises:
+      NotImplementedError: the output is split over one of these axes too. No tensor need be: a convolution may sum over
+        filters on an axis that has a height of its output, but not the height of its input, which is too small for it.
     """
     axes = sorted({axis for axis in reduced_axes if axis is not None})
     output = op.outputs[0]
+    layout = lowering.mesh_impl(op).layout
+    for dim in output.shape.dims:
+        if layout.axis_of(dim) in axes:
+            axis = layout.axis_name_of(dim)
+            raise NotImplementedError(
+                f"{type(op).__name__} {op.name!r} cannot add up over mesh axis {axis!r}, over which its output's "
+                f"dimension {dim.name!r} is split; take the rule {dim.name}:{axis} or that of the dimension that is "
+                "summed over out of the layout"
+            )
     if axes:
         kind = type(op).__name__
 

@@ -47,7 +47,7 @@ def lower_reshape(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     moves = [blocks.plan_move(mesh_impl.layout, old.dims, new.dims, pnum) for pnum in range(mesh_impl.size)]
     local = all(move.is_local(pnum) for pnum, move in enumerate(moves))
     if isinstance(x, mtf.LazyAllreduceSum) and local:
-        new_axes = {mesh_impl.layout.axis_of(dim.name) for dim in new.dims}
+        new_axes = {mesh_impl.layout.axis_of(dim) for dim in new.dims}
         split_axes = [axis for axis in x.mesh_axes if axis in new_axes]
         if not split_axes:
             lowering.set_tensor_lowering(op.outputs[0], _MovedSum(x, moves))

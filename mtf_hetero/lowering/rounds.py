@@ -2,6 +2,7 @@
 
 from mtf_hetero import blocks, collectives, layers
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import pad, zeros
 from mtf_hetero.lowering.registry import register, set_output
 from mtf_hetero.lowering.windows import fetch, moved, slice_box
 
@@ -24,7 +25,7 @@ def lower_place(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Each processor keeps what lies in its slice. Where a sum over the mesh is outstanding, it gets no more of it."""
     mesh_impl, x = lowering.mesh_impl(op), lowering.tensors[op.inputs[0]]
     part, whole = op.inputs[0].shape, op.outputs[0].shape
-    axes = [mesh_impl.layout.axis_of(shape.dims[op.axis].name) for shape in (part, whole)]
+    axes = [mesh_impl.layout.axis_of(shape.dims[op.axis]) for shape in (part, whole)]
     if not isinstance(x, mtf.LazyAllreduceSum) or x._reduced or [None, *x.mesh_axes] != axes:
         _fetched(op, lowering, -op.begin)
         return
@@ -43,10 +44,6 @@ def lower_place(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         )
         for pnum, device, window, total in zip(group, devices, windows, sums, strict=True):
             with tf.device(device):
-                results[pnum] = tf.zeros(window.size, op.outputs[0].dtype) if total is None else _padded(total, window)
+                results[pnum] = zeros(window.size, op.outputs[0].dtype) if total is None else pad(total, window.padding)
     set_output(op, lowering, mesh_impl.LaidOutTensor(results))
     lowering.add_counter(f"reduce_scatter/{x.mesh_axes}/PlaceOperation", lowering.laid_out_size(op.inputs[0]))
-
-
-def _padded(x: tf.Tensor, window: blocks.Window) -> tf.Tensor:
-    return tf.pad(x, window.padding) if any(map(any, window.padding)) else x

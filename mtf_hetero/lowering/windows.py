@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mtf_hetero import blocks, collectives
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import concat
 from mtf_hetero.blocks import Interval
 from mtf_hetero.lowering.registry import register
 
@@ -127,8 +128,7 @@ def _joined(
     """Concatenates, on each processor, the parts that it has."""
 
     def join(*pieces: tf.Tensor) -> tf.Tensor:
-        present = [piece for piece in pieces if piece is not None]
-        return tf.concat(present, axis) if len(present) > 1 else present[0]
+        return concat([piece for piece in pieces if piece is not None], axis)
 
     return mtf.parallel(lowering.mesh_impl(op).devices, join, *parts)
 

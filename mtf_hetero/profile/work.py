@@ -123,7 +123,7 @@ def _families(operations: Iterable[mtf.Operation], layout: Layout) -> _Families:
         names = []
         for shape in _shapes(op):
             for dim in shape.dims:
-                axis = layout.axis_name_of(dim.name)
+                axis = layout.axis_name_of(dim)
                 if axis is not None:
                     axes.add(axis)
                     names.append(dim.name)

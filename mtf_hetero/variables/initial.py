@@ -13,11 +13,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from mtf_hetero._compat import tf
+from mtf_hetero._support.ops import constant, cut, reshape
 from mtf_hetero.cluster.devices import Device
-from mtf_hetero.collectives import cut
 
 _BLOCK = 2**20  # numbers that a device may draw at a time though its slice has fewer: fewer operations
 _MOST_BLOCKS = 32
@@ -71,7 +69,7 @@ class InitialValue:
         if op.name not in self._keys:
             seed = op.get_attr("seed")
             low, high = (seed, seed + 1) if _has_seed(op) else (tf.int64.min, tf.int64.max)
-            limits = {"minval": tf.constant(low, tf.int64), "maxval": tf.constant(high, tf.int64)}
+            limits = {"minval": constant(low, tf.int64), "maxval": constant(high, tf.int64)}
             self._keys[op.name] = tf.bitcast(tf.raw_ops.RandomUniformInt(shape=[1], **limits), tf.uint64)
         return self._keys[op.name]
 
@@ -120,7 +118,7 @@ def _cpu_of(device: str) -> str:
 
 
 def _unsigned(values: Sequence[int]) -> tf.Tensor:
-    return tf.constant(np.array([value % 2**64 for value in values], np.uint64))
+    return constant([value % 2**64 for value in values], tf.uint64)
 
 
 class _Part:
@@ -157,7 +155,7 @@ class _Part:
         if x.shape.rank == 0:
             return x
         if op.type == "Fill":
-            return tf.fill(self._size, self.build(op.inputs[1]))
+            return tf.fill(constant(self._size), self.build(op.inputs[1]))
         shape = x.shape.as_list()
         block = max(math.prod(self._size), math.prod(shape) // _MOST_BLOCKS, min(_BLOCK, math.prod(shape) // 2))
         return _Draw(op, self._key_of(op), block).box(0, shape, self._begin, self._size)
@@ -165,10 +163,10 @@ class _Part:
     def _constant(self, proto: Any, rank: int) -> tf.Tensor:
         numbers = [field for descriptor, field in proto.ListFields() if descriptor.name.endswith("_val")]
         if rank == 0:
-            return tf.constant(tf.make_ndarray(proto))
+            return constant(tf.make_ndarray(proto), tf.as_dtype(proto.dtype))
         if len(numbers) == 1 and len(numbers[0]) == 1:  # TensorFlow's short form of one number repeated
             proto.tensor_shape.Clear()
-            return tf.fill(self._size, tf.make_ndarray(proto))
+            return tf.fill(constant(self._size), constant(tf.make_ndarray(proto), tf.as_dtype(proto.dtype)))
         box = tuple(slice(b, b + s) for b, s in zip(self._begin, self._size, strict=True))
         return tf.constant(tf.make_ndarray(proto)[box])
 
@@ -187,7 +185,6 @@ class _Draw:
     key: tf.Tensor
     block: int
     last: list[tf.Operation] = dataclasses.field(default_factory=list)
-    constants: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
     def box(self, offset: int, shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> tf.Tensor:
         """The box [begin, begin + size) of a tensor of this shape that begins with number `offset` of the whole."""
@@ -201,7 +198,7 @@ class _Draw:
         for first in range(0, size[0], self.block // row):
             count = min(self.block // row, size[0] - first)
             rows = self._rows(offset + first * row, [count, *shape[1:]])
-            piece = tf.slice(rows, self._constant([0, *begin[1:]]), self._constant([count, *size[1:]]))
+            piece = cut(rows, [0, *begin[1:]], [count, *size[1:]])
             self.last = [piece.op]
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
@@ -215,21 +212,13 @@ class _Draw:
         drawn_shape = [excess + math.prod(shape)] if excess else shape
         with tf.control_dependencies(self.last):
             rows = _STATELESS[kind](
-                shape=self._constant(drawn_shape),
+                shape=constant(drawn_shape),
                 key=self.key,
                 counter=_unsigned(counter),
-                alg=self._constant(_PHILOX),
+                alg=constant(_PHILOX),
                 dtype=dtype,
             )
         if excess:
-            rows = tf.reshape(rows[excess:], self._constant(shape))
+            rows = reshape(cut(rows, [excess], [math.prod(shape)]), shape)
         self.last = [rows.op]
         return rows
-
-    def _constant(self, value: Any) -> tf.Tensor:
-        """An int32 constant, made once for the slice."""
-        key = str(value)
-        if key not in self.constants:
-            with tf.control_dependencies(None):
-                self.constants[key] = tf.constant(value, tf.int32)
-        return self.constants[key]

@@ -27,7 +27,13 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import cut
+from mtf_hetero.blocks import box_of, plan_window
+from mtf_hetero.collectives import join
+from mtf_hetero.layout import Layout
 from mtf_hetero.variables.initial import InitialValue
+
+_FIRST = "_mtf_hetero_slices"  # of a master: the slices that the first lowering made of it
 
 
 def initial_value_feed(values: Mapping[str, np.ndarray]) -> dict[tf.Tensor, np.ndarray]:
@@ -89,6 +95,9 @@ class _SaveSliceInfo(tf.Variable.SaveSliceInfo):
 class SlicedVariable:
     """One variable of the model: a primary or a replica on every processor.
 
+    Where the graph was lowered before, that lowering's primaries stay what is saved. A second one on the same devices
+    and by the same layout has the same slices; on others it has replicas, in slices of its own.
+
     Args:
       variable: the mtf.Variable.
       master: the tf.Variable that mtf made for it.
@@ -97,44 +106,90 @@ class SlicedVariable:
     """
 
     def __init__(self, variable: mtf.Variable, master: tf.Variable, mesh_impl: mtf.MeshImpl, shape: mtf.Shape) -> None:
-        full_name = master.name.split(":")[0]
-        self._copies = []
-        self.slices = []
+        self._devices, self._layout, self._dims = list(mesh_impl.devices), mesh_impl.layout, shape.dims
+        self._dtype = variable.slice_dtype
+        self._name = master.name.split(":")[0]
+        self._copies: list[tf.Operation] = []
+        self.slices: list[tf.Variable] = []
+        self._first: SlicedVariable | None = getattr(master, _FIRST, None)
+        if self._first is None:
+            self._make(master)
+            setattr(master, _FIRST, self)
+        elif (self._devices, self._layout) == (self._first._devices, self._first._layout):
+            self.slices, self._copies, self._first = self._first.slices, self._first._copies, None
+        else:
+            for pnum in range(len(self._devices)):
+                self._add(pnum, lambda box=self._first._box, pnum=pnum: box(self._layout, pnum))
+
+    def _make(self, master: tf.Variable) -> None:
         collections = _take_out_of_collections(master)
         saved = tf.GraphKeys.GLOBAL_VARIABLES in collections
         whole = master.read_value() if tf.executing_eagerly() else master.initial_value
-        initial = InitialValue(whole, variable.slice_dtype)
-        primaries: dict[tuple[int, ...], tf.Variable] = {}
-        for pnum, device in enumerate(mesh_impl.devices):
-            begin, size = mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum)
-            name = f"processor_{pnum}"
-            with tf.device(device), tf.name_scope(f"{full_name}/"):
-                if saved and tuple(begin) in primaries:
-                    slice_ = self._replica(primaries[tuple(begin)], name)
-                else:
-                    initial_value = initial.part(begin, size, device)
-                    slice_ = tf.Variable(
-                        initial_value, trainable=False, name=name, collections=collections, use_resource=True
-                    )
-                    slice_._set_save_slice_info(_SaveSliceInfo(full_name, master.shape.as_list(), begin, size))
-                    primaries[tuple(begin)] = slice_
-            self.slices.append(slice_)
+        initial = InitialValue(whole, self._dtype)
+        reads: dict[tuple[int, ...], tf.Tensor] = {}  # of the primaries, one for all replicas
+        for pnum, device in enumerate(self._devices):
+            begin, size = (of(self._dims, pnum) for of in (self._layout.slice_begin, self._layout.slice_shape))
+            read = reads.get(tuple(begin))
+            if read is not None:
+                self._add(pnum, lambda value=read: value)
+                continue
+            primary = self._add(pnum, lambda b=begin, s=size, d=device: initial.part(b, s, d), collections)
+            primary._set_save_slice_info(_SaveSliceInfo(self._name, master.shape.as_list(), begin, size))
+            if saved:
+                with tf.device(device):
+                    reads[tuple(begin)] = primary.value()
 
-    def _replica(self, primary: tf.Variable, name: str) -> tf.Variable:
-        replica = tf.Variable(
-            primary.read_value(),
-            trainable=False,
-            name=name,
-            collections=[tf.GraphKeys.LOCAL_VARIABLES],
-            use_resource=True,
-        )
-        self._copies.append(replica.initializer)
-        return replica
+    def _add(
+        self, pnum: int, initial_value: Callable[[], tf.Tensor], collections: Sequence[str] | None = None
+    ) -> tf.Variable:
+        """Makes a processor's slice: a replica, unless there are collections that it goes to."""
+        with tf.device(self._devices[pnum]), tf.name_scope(f"{self._name}/"):
+            slice_ = tf.Variable(
+                initial_value(),
+                trainable=False,
+                name=f"processor_{pnum}",
+                collections=[tf.GraphKeys.LOCAL_VARIABLES] if collections is None else collections,
+                use_resource=True,
+            )
+        if collections is None:
+            self._copies.append(slice_.initializer)
+        self.slices.append(slice_)
+        return slice_
+
+    def _box(self, layout: Layout, pnum: int) -> tf.Tensor:
+        """What a processor of another layout has of the variable, put together of the slices of this one."""
+        window = plan_window(self._layout, self._dims, box_of(layout, self._dims, pnum), 0)
+        pieces = []
+        for piece in window.pieces:
+            with tf.device(self._devices[piece.source]):
+                pieces.append(cut(self.slices[piece.source].value(), piece.begin, piece.size))
+        return join(pieces, window.grid)
 
     @property
     def copies(self) -> list[tf.Operation]:
         """Operations that set each replica to its primary."""
         return list(self._copies)
+
+    def copy_back(self) -> list[tf.Operation]:
+        """Operations that set the slices of the lowering before to these, where it has slices of its own."""
+        copies = []
+        if self._first is not None:
+            for pnum, (device, slice_) in enumerate(zip(self._first._devices, self._first.slices, strict=True)):
+                with tf.device(device):
+                    copies.append(slice_.assign(self._box(self._first._layout, pnum)).op)
+        return copies
+
+
+def _assign(assign_fn: Any, variable: mtf.Variable, slice_: tf.Variable, value: tf.Tensor) -> tf.Operation:
+    """Of mtf's own functions, which read the slice again before and after, the one operation that each comes to."""
+    own = {
+        mtf.ops.assign_slice: tf.raw_ops.AssignVariableOp,
+        mtf.ops.assign_add_slice: tf.raw_ops.AssignAddVariableOp,
+        mtf.ops.assign_sub_slice: tf.raw_ops.AssignSubVariableOp,
+    }
+    if assign_fn not in own or tf.executing_eagerly():
+        return assign_fn(variable, slice_, value)
+    return own[assign_fn](resource=slice_.handle, value=tf.cast(value, variable.slice_dtype))
 
 
 class LaidOutVariable:
@@ -155,6 +210,7 @@ class LaidOutVariable:
             shape = mtf.Shape(shape.dims[1:])
         self._members = [SlicedVariable(variable, master, mesh_impl, shape) for master in masters]
         self.value = self.laid_out_tensor
+        self._copy_back: tf.Operation | None = None
 
     @property
     def laid_out_tensor(self) -> Any:
@@ -162,7 +218,7 @@ class LaidOutVariable:
         mesh_impl = self._mesh_impl
         reads = mtf.parallel(
             mesh_impl.devices,
-            lambda *slices: tf.stack([s.read_value() for s in slices]) if self._stacked else slices[0].read_value(),
+            lambda *slices: tf.stack([s.value() for s in slices]) if self._stacked else slices[0].value(),
             *[member.slices for member in self._members],
         )
         return mesh_impl.LaidOutTensor(reads)
@@ -181,10 +237,11 @@ class LaidOutVariable:
             with tf.device(device), tf.control_dependencies([self.value.tensor_list[pnum]]):
                 parts = tf.unstack(value) if self._stacked else [value]
                 ops += [
-                    assign_fn(self._variable, member.slices[pnum], part)
+                    _assign(assign_fn, self._variable, member.slices[pnum], part)
                     for member, part in zip(self._members, parts, strict=True)
                 ]
-        return tf.group(ops)
+        with tf.control_dependencies(ops):
+            return tf.no_op()
 
     @property
     def copy_master_to_slices(self) -> tf.Operation:
@@ -193,5 +250,7 @@ class LaidOutVariable:
 
     @property
     def copy_slices_to_master(self) -> tf.Operation:
-        """Nothing to do: the slices are what is saved."""
-        return tf.group([])
+        """Brings what is saved up to date: slices of an earlier lowering, by another layout. Others are saved."""
+        if self._copy_back is None:
+            self._copy_back = tf.group([copy for member in self._members for copy in member.copy_back()])
+        return self._copy_back

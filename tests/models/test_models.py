@@ -131,9 +131,7 @@ def test_the_forward_pass_communicates_what_the_paper_s_scheme_needs(name, convo
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        ("paper_cifar", {"image_shape": (28, 28, 1)}, "pool3.*7 x 7 pixels"),
         ("lenet", {"image_shape": (8, 8, 1)}, "4 x 4 pixels with a 5 x 5 kernel"),
-        ("resnet18", {"image_shape": (28, 28, 3)}, "7 x 7 pixels with stride 2.*7 x 7 windows"),
         ("resnet18", {"stem": "mnist"}, "stem is 'mnist'; it must be 'imagenet' or 'cifar'"),
         ("resnet18", {"filters": (1, 2)}, "filters for the stem and for each stage"),
         ("lenet", {"dtype": tf.int32}, "int32.*floating-point"),
@@ -142,6 +140,18 @@ def test_the_forward_pass_communicates_what_the_paper_s_scheme_needs(name, convo
 def test_images_and_configurations_that_a_model_cannot_take(name, wrong, message):
     with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
         graph_of(name, **wrong)
+
+
+@pytest.mark.parametrize("name", ["lenet", "paper_cifar", "resnet18", "resnet50", "vgg11"])
+def test_images_of_a_size_that_strides_do_not_divide(name):
+    """28 -> 14 -> 7 -> 4 -> 2 -> 1."""
+    with tf.Graph().as_default():
+        graph, logits = graph_of(name, image_shape=(28, 28, 1))
+        assert logits.shape.to_integer_list[-1] == MODELS[name].classes
+        sizes = {
+            d.size for op in graph.operations for t in op.outputs for d in t.shape.dims if d.name.endswith("height")
+        }
+        assert name == "lenet" or {28, 14, 7, 4} <= sizes
 
 
 def test_images_of_another_rank():

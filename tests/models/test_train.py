@@ -59,7 +59,7 @@ MISTAKES = [
     ({"mesh_shape": "rows:3;cols:1", "layout": "conv1/filters:depth"}, "axis 'depth', which the mesh"),
     ({"mesh_shape": "rows:1;cols:3"}, "mesh axis 'cols' is used by no rule of layout 'filters'"),
     ({"layout": "conv1/filter:all"}, "'conv1/filter', which is no dimension of lenet"),
-    ({"layout": "conv1/filters:all;conv1/channels:all"}, "'conv1/channels' of size 1 cannot be split"),
+    ({"layout": "conv1/channels:all"}, "'conv1/channels' cannot be split over the 3 processors of mesh axis 'all'"),
     ({"layout": "conv2/filters:all;conv2/channels:all"}, "'conv2/channels', 'conv2/filters', which the layout splits"),
     ({"layout": "fh:all"}, "split along dimension 'fh'"),
     ({"layout": "conv1:filters:all"}, "is not a pair"),
@@ -75,7 +75,6 @@ MISTAKES = [
     ({"seed": -1}, "--seed is -1"),
     ({"trace_steps": "3,last"}, "--trace_steps is '3,last'; write steps"),
     ({"trace_steps": "-1"}, "--trace_steps is -1; steps count from 0"),
-    ({"model": "paper_cifar"}, "layer 'pool3' pools 2 x 2 windows of 7 x 7 pixels"),
     ({"model_dir": __file__}, "which is a file; name a directory"),
     ({"model_dir": "/proc/no/such"}, "--model_dir is '/proc/no/such', which cannot be made"),
 ]

@@ -175,7 +175,7 @@ MESHES = {
 @parametrize(
     ("mesh", "batch_norm"),
     [*((mesh, True) for mesh in MESHES), ("three", False)],
-    first=[("three", False), ("batch and depth", True), ("depth and height", True)],
+    first=[("three", False), ("depth and height", True)],
 )
 def test_cosmoflow_is_the_same_on_every_mesh(mesh, batch_norm):
     program = cosmoflow_program(16, batch_norm=batch_norm)
@@ -278,7 +278,7 @@ RECOMPUTED = {
 @parametrize(
     ("name", "mesh"),
     itertools.product(RECOMPUTED, ("three", "two", "one")),
-    first=[("cosmoflow", "three"), ("unet", "two")],
+    first=[("cosmoflow", "three")],
 )
 def test_stages_that_are_computed_again_change_no_step(name, mesh):
     """Losses, variables, and the averages of batch norm, which move once."""

@@ -1,0 +1,155 @@
+"""Random tensors in slices: each number follows from a key and its place in the tensor, so no device makes the whole.
+
+Number n of a tensor is what the finalizer of SplitMix64 makes of key + n * gamma. TensorFlow's own counter-based
+generator draws numbers that follow one another, and of a slice that is split along its last dimension would have to
+draw all that lies between; this one draws any of them at the same price, which is by elementwise operations that CPUs
+and GPUs have, and by so many bytes a number.
+
+Uniform numbers are the same to the bit on every layout; normal ones to the rounding of a logarithm and a cosine.
+
+Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero._support.ops import concat, constant, reshape
+
+_GAMMA = 0x9E3779B97F4A7C15
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+_BLOCK = 2**18  # numbers that are made at a time, each of which takes 16 bytes until it is done
+_MOST_BLOCKS = 16
+_DIGITS = {tf.float16: 11, tf.bfloat16: 8, tf.float32: 24, tf.float64: 53}
+_TRUNCATED_AT = 2.0  # standard deviations
+
+
+def draw_key(seed: int | None) -> tf.Tensor:
+    """A key, uint64 [], that is another one at every step.
+
+    Args:
+      seed: operation-level seed, or None for keys that differ from run to run.
+    """
+    key = tf.random.uniform([], tf.int64.min, tf.int64.max, dtype=tf.int64, seed=seed)
+    return tf.bitcast(key, tf.uint64)
+
+
+def is_known(tf_fn: Callable[..., tf.Tensor], dtype: tf.DType) -> bool:
+    """Whether `draw` knows the distribution that a function of tf.random draws from, in this type."""
+    return tf_fn in _DRAWN and (dtype in _DIGITS or (tf_fn is tf.random.uniform and dtype == tf.int32))
+
+
+def draw(
+    tf_fn: Callable[..., tf.Tensor],
+    kwargs: Mapping[str, Any],
+    key: tf.Tensor,
+    shape: Sequence[int],
+    begin: Sequence[int],
+    size: Sequence[int],
+) -> tf.Tensor:
+    """The box [begin, begin + size) of a tensor of random numbers, on the current device.
+
+    Args:
+      tf_fn: tf.random.uniform, tf.random.normal or tf.random.truncated_normal.
+      kwargs: keyword arguments of tf_fn: dtype and the limits, or the mean and the standard deviation.
+      key: uint64 []. The same one gives the same tensor.
+      shape: of the whole.
+      begin: of the box.
+      size: of the box.
+    """
+    kwargs = dict(kwargs)
+    dtype = tf.as_dtype(kwargs.pop("dtype", tf.float32))
+    pieces: list[tf.Tensor] = []
+    axis = max(range(len(size)), key=lambda i: size[i]) if size else 0
+    for first, length in _blocks(size, axis):
+        piece_begin, piece_size = list(begin), list(size)
+        if size:
+            piece_begin[axis], piece_size[axis] = begin[axis] + first, length
+        with tf.control_dependencies(pieces[-1:]):  # one after another: they take memory
+            bits = _bits(key, shape, piece_begin, piece_size)
+            pieces.append(_DRAWN[tf_fn](bits, dtype, **kwargs))
+    return concat(pieces, axis)
+
+
+def _blocks(size: Sequence[int], axis: int) -> list[tuple[int, int]]:
+    """The parts of a dimension, (begin, length), that are drawn one after another."""
+    if not size or math.prod(size) <= _BLOCK:
+        return [(0, size[axis] if size else 1)]
+    count = min(-(-math.prod(size) // _BLOCK), _MOST_BLOCKS, size[axis])
+    length = -(-size[axis] // count)
+    return [(first, min(length, size[axis] - first)) for first in range(0, size[axis], length)]
+
+
+def _merged(shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(stride, begin, size) of each dimension, those left out that are only the one before, repeated."""
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    merged: list[tuple[int, int, int]] = []
+    for stride, b, s, whole in zip(strides, begin, size, shape, strict=True):
+        if merged and s == whole:
+            _, before, count = merged.pop()
+            merged.append((stride, before * whole, count * whole))
+        else:
+            merged.append((stride, b, s))
+    return merged
+
+
+def _unsigned(value: int) -> tf.Tensor:
+    return constant(value % 2**64, tf.uint64)
+
+
+def _bits(key: tf.Tensor, shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> tf.Tensor:
+    """Random bits, uint64 of this size. The finalizer's last step, which leaves the upper half alone, is not done."""
+    x = key
+    for rank, (stride, b, s) in enumerate(reversed(_merged(shape, begin, size))):
+        counts = tf.bitcast(tf.range(b, b + s, dtype=tf.int64), tf.uint64) * _unsigned(stride * _GAMMA)
+        x = reshape(counts, [s, *[1] * rank]) + x
+    for shift, factor in _MIX:
+        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _unsigned(shift))) * _unsigned(factor)
+    return reshape(x, size)
+
+
+def _upper(bits: tf.Tensor, count: int, dtype: tf.DType) -> tf.Tensor:
+    """The upper bits as a number in [0, 1) that the type can hold."""
+    wide = tf.float64 if dtype == tf.float64 else tf.float32
+    whole = tf.cast(tf.bitcast(tf.bitwise.right_shift(bits, _unsigned(64 - count)), tf.int64), wide)
+    return whole * constant(2.0**-count, wide)
+
+
+def _uniform(bits: tf.Tensor, dtype: tf.DType, minval: Any = 0, maxval: Any = None) -> tf.Tensor:
+    if dtype == tf.int32:
+        if maxval is None:
+            raise ValueError("random_uniform of int32 needs maxval")
+        low, high = (tf.cast(value, tf.int64) for value in (minval, maxval))
+        scaled = tf.bitwise.right_shift(bits, _unsigned(32)) * tf.bitcast(high - low, tf.uint64)
+        return tf.cast(tf.bitcast(tf.bitwise.right_shift(scaled, _unsigned(32)), tf.int64) + low, tf.int32)
+    u = tf.cast(_upper(bits, _DIGITS[dtype], dtype), dtype)
+    low, high = (tf.cast(value, dtype) for value in (minval, 1 if maxval is None else maxval))
+    return u * (high - low) + low
+
+
+def _normal(bits: tf.Tensor, dtype: tf.DType, mean: Any = 0.0, stddev: Any = 1.0) -> tf.Tensor:
+    """Box and Muller's, of the upper half and the lower."""
+    bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _unsigned(_LAST_SHIFT)))
+    wide = tf.float64 if dtype == tf.float64 else tf.float32
+    one = constant(2.0**-32, wide)
+    radius = tf.sqrt(-2.0 * tf.math.log(_upper(bits, 32, dtype) + one))
+    turn = tf.cast(tf.bitcast(tf.bitwise.bitwise_and(bits, _unsigned(2**32 - 1)), tf.int64), wide) * one
+    x = radius * tf.cos(turn * (2 * math.pi))
+    return tf.cast(x, dtype) * tf.cast(stddev, dtype) + tf.cast(mean, dtype)
+
+
+def _truncated_normal(bits: tf.Tensor, dtype: tf.DType, mean: Any = 0.0, stddev: Any = 1.0) -> tf.Tensor:
+    """The inverse of the distribution, between the two ends."""
+    wide = tf.float64 if dtype == tf.float64 else tf.float32
+    low = 0.5 * math.erfc(_TRUNCATED_AT / math.sqrt(2))
+    x = tf.math.ndtri(_upper(bits, _DIGITS[wide], wide) * (1 - 2 * low) + low)
+    return tf.cast(x, dtype) * tf.cast(stddev, dtype) + tf.cast(mean, dtype)
+
+
+_DRAWN = {
+    tf.random.uniform: _uniform,
+    tf.random.normal: _normal,
+    tf.random.truncated_normal: _truncated_normal,
+}
