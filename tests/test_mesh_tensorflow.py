@@ -1,6 +1,8 @@
 """Mesh-TensorFlow's own tests, from the installed package: as they are, and with this package's two names in them."""
 
+import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -9,7 +11,7 @@ import pytest
 from mtf_hetero import mtf
 
 PACKAGE = pathlib.Path(mtf.__file__).parent
-LEFT_OUT = ["utils_test.py"]  # it tests the TPU drivers, which TensorFlow has no estimators for any more
+NEED_A_TPU = ["input_reader_test.py"]
 
 # The tests say mtf.placement_mesh_impl.PlacementMeshImpl and mtf.Lowering: the two names that a user changes.
 RUN = """
@@ -39,10 +41,11 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-c", sys.argv[2], *sys.ar
 def test_mesh_tensorflows_own_tests_pass(tmp_path, names):
     configuration = tmp_path / "pytest.ini"
     configuration.write_text("[pytest]\n")
-    files = [PACKAGE / "ops_test.py", PACKAGE / "layers_test.py", *sorted(PACKAGE.glob("transformer/*_test.py"))]
-    files = [str(path) for path in files if path.name not in LEFT_OUT]
+    files = [path for path in sorted(PACKAGE.rglob("*_test.py")) if path.name not in NEED_A_TPU]
+    if importlib.util.find_spec("ortools") is None:
+        files = [path for path in files if path.parent.name != "auto_mtf"]
     done = subprocess.run(
-        [sys.executable, "-c", RUN, names, str(configuration), *files],
+        [sys.executable, "-c", RUN, names, str(configuration), *map(str, files)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -50,4 +53,5 @@ def test_mesh_tensorflows_own_tests_pass(tmp_path, names):
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:]
-    assert "115 passed" in done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) >= 143, done.stdout[-500:]

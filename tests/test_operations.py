@@ -232,6 +232,8 @@ def _constants(feed):
     return {
         "ones": mtf.ones(feed.mesh, mtf.Shape([B, C]), dtype=feed.dtype) * feed("x", [C]),
         "zeros": mtf.zeros_like(feed("u", [B, F])),
+        "array": mtf.constant(feed.mesh, [[number + 0.5] * F.size for number in range(B.size)], [B, F], feed.dtype)
+        * feed("u", [B, F]),
     }
 
 

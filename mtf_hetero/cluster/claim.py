@@ -111,6 +111,7 @@ class _Holding:
         self.since = since or datetime.datetime.now().astimezone().isoformat(" ", timespec="seconds")
         self._name = f"{uuid.uuid4().hex} pid {os.getpid()} on {socket.gethostname()}, since {self.since}"
         self._session: Any = None
+        self._step: Any = None
 
     def take(self) -> str:
         """Takes the worker, unless another training has it; returns who."""
@@ -121,7 +122,8 @@ class _Holding:
         # Without a cluster in its configuration, the session shares its resources with all others of that kind
         config = tf.ConfigProto(operation_timeout_in_ms=round(_ANSWER_SECONDS * 1000))
         self._session = tf.Session(f"grpc://{self._address}", graph=graph, config=config)
-        threading.Thread(target=_hold, args=(self._session, hold), name="worker_claim", daemon=True).start()
+        self._step = threading.Thread(target=_hold, args=(self._session, hold), name="worker_claim", daemon=True)
+        self._step.start()
         try:
             names = [self._next()]
             if names[-1] != self._name:
@@ -145,7 +147,8 @@ class _Holding:
         """Gives the worker back; leaves that to itself where it waits for a worker that is gone."""
         closer = threading.Thread(target=_close, args=(self._session,), name="worker_claim_closer", daemon=True)
         closer.start()
-        closer.join(_CLOSE_SECONDS)
+        for thread in (closer, self._step):  # which must be back from TensorFlow before the interpreter ends
+            thread.join(_CLOSE_SECONDS)
 
     def _next(self) -> str:
         return self._session.run(self._look).decode()

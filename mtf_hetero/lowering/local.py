@@ -2,6 +2,8 @@
 
 from zlib import crc32
 
+import numpy as np
+
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant
 from mtf_hetero.layers.sums import channel_sums
@@ -59,12 +61,16 @@ def lower_scalar_multiply(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 def lower_constant(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Each processor makes its own slice of a constant."""
     mesh_impl = lowering.mesh_impl(op)
-    output = op.outputs[0]
+    shape, dtype = op.outputs[0].shape, op.outputs[0].dtype
 
-    def fill(pnum: int) -> tf.Tensor:
-        return tf.fill(constant(mesh_impl.slice_shape(output.shape, pnum)), constant(op._value, output.dtype))
+    def make(pnum: int) -> tf.Tensor:
+        size = mesh_impl.slice_shape(shape, pnum)
+        if np.ndim(op._value) == 0:
+            return tf.fill(constant(size), constant(op._value, dtype))
+        box = tuple(slice(b, b + n) for b, n in zip(mesh_impl.slice_begin(shape, pnum), size, strict=True))
+        return tf.constant(np.reshape(op._value, shape.to_integer_list)[box], dtype)
 
-    set_output(op, lowering, mesh_impl.slicewise(fill, mesh_impl.laid_out_pnum()))
+    set_output(op, lowering, mesh_impl.slicewise(make, mesh_impl.laid_out_pnum()))
 
 
 @register(mtf.OneHotOperation)
