@@ -152,10 +152,10 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
     def make_slices(self, tf_tensor: tf.Tensor, tensor_shape: mtf.Shape) -> list[tf.Tensor]:
         """Cuts a whole tensor into one slice per processor, on the device that holds it."""
         with tf.device(tf_tensor.device):
-            return [self._own_slice(tf_tensor, tensor_shape, pnum) for pnum in range(self.size)]
-
-    def _own_slice(self, whole: tf.Tensor, shape: mtf.Shape, pnum: int) -> tf.Tensor:
-        return cut(whole, self.slice_begin(shape, pnum), self.slice_shape(shape, pnum))
+            return [
+                cut(tf_tensor, self.slice_begin(tensor_shape, pnum), self.slice_shape(tensor_shape, pnum))
+                for pnum in range(self.size)
+            ]
 
     def random(self, shape: mtf.Shape, tf_fn: Any, kwargs: Mapping[str, Any], seed: int | None = None) -> Any:
         """Random numbers that do not depend on the layout, of which each processor makes its own.

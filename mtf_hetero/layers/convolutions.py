@@ -111,13 +111,13 @@ def grouped_conv2d(
             f"{name}: groups is {groups} for {channels.size} channels and {output_dim.size} filters; give a number "
             "that divides both"
         )
-    own = [
+    dims = [
         mtf.Dimension(f"{name}/groups", groups),
         mtf.Dimension(f"{name}/channels", channels.size // groups),
         mtf.Dimension(f"{name}/filters", output_dim.size // groups),
     ]
-    kernel = _variable(x, [*_windows(filter_size), *own], filter_initializer, variable_dtype, name)
-    image = mtf.reshape(x, [*outer, *own[:2]])
+    kernel = _variable(x, [*_windows(filter_size), *dims], filter_initializer, variable_dtype, name)
+    image = mtf.reshape(x, [*outer, *dims[:2]])
     y = GroupedConv2dOperation(image, kernel, strides, padding, name).outputs[0]
     return mtf.reshape(y, [*y.shape.dims[:-2], output_dim])
 
@@ -126,26 +126,20 @@ def separable_conv2d(
     x: mtf.Tensor,
     output_dim: mtf.Dimension,
     *,
-    multiplier: int = 1,
-    filter_size: Sequence[int] = (3, 3),
-    strides: Sequence[int] = (1, 1),
-    padding: str = "SAME",
     filter_initializer: Any = None,
     variable_dtype: Any = None,
     name: str = "separable_conv2d",
+    **options: Any,
 ) -> mtf.Tensor:
     """A depthwise convolution, NAME/depthwise, and one of single pixels, NAME/pointwise.
 
     Args:
       x: mtf.Tensor [..., height, width, channels].
       output_dim: the filters, an mtf.Dimension.
-      multiplier: as of `depthwise_conv2d`; so are the others.
-      filter_size: of the depthwise convolution.
-      strides: of the depthwise convolution.
-      padding: of the depthwise convolution.
       filter_initializer: of both kernels.
       variable_dtype: of both kernels.
       name: of the variable scope, and of the layer's dimensions.
+      **options: multiplier, filter_size, strides and padding of the depthwise convolution, as of `depthwise_conv2d`.
 
     Returns:
       mtf.Tensor [..., height, width, output_dim].
@@ -154,15 +148,7 @@ def separable_conv2d(
       ValueError: an argument that does not fit the image.
     """
     shared = {"filter_initializer": filter_initializer, "variable_dtype": variable_dtype}
-    y = depthwise_conv2d(
-        x,
-        multiplier=multiplier,
-        filter_size=filter_size,
-        strides=strides,
-        padding=padding,
-        name=f"{name}/depthwise",
-        **shared,
-    )
+    y = depthwise_conv2d(x, name=f"{name}/depthwise", **shared, **options)
     return mtf.layers.conv2d(y, output_dim, filter_size=(1, 1), name=f"{name}/pointwise", **shared)
 
 
