@@ -30,7 +30,7 @@ class Move:
     """How one target slice is made: pieces are joined, then reshaped and cut.
 
     Args:
-      pieces: the pieces in row-major order over `grid`.
+      pieces: the pieces in row-major order over `grid`; none of a slice without elements.
       grid: number of pieces along each old dimension.
       reshapes: steps after joining, each a (shape, begin, size): reshape to `shape`, then cut [begin, begin + size).
       cuts: whether the new slice has fewer elements than the slice that the processor holds.
@@ -41,6 +41,11 @@ class Move:
     reshapes: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...]
 
     cuts: bool
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Shape of the target slice."""
+        return self.reshapes[-1][2]
 
     def is_local(self, pnum: int) -> bool:
         """Whether processor `pnum` has all that it needs."""
@@ -102,6 +107,11 @@ def _sizes(box: Sequence[Interval]) -> tuple[int, ...]:
     return tuple(end - begin for begin, end in box)
 
 
+def is_empty(box: Sequence[Interval]) -> bool:
+    """Whether there is nothing in a box."""
+    return any(begin >= end for begin, end in box)
+
+
 def box_of(layout: Layout, shape: Sequence[Dim], pnum: int) -> list[Interval]:
     """The slice of processor `pnum`, as (begin, end) per dimension."""
     begin = layout.slice_begin(shape, pnum)
@@ -153,6 +163,9 @@ def plan_move(layout: Layout, old_shape: Sequence[Dim], new_shape: Sequence[Dim]
     """
     old_sizes, new_sizes = [d.size for d in old_shape], [d.size for d in new_shape]
     target = box_of(layout, new_shape, pnum)
+    cuts = math.prod(_sizes(target)) < math.prod(layout.slice_shape(old_shape, pnum))
+    if is_empty(target):
+        return Move((), (), (((), (), _sizes(target)),), cuts)
     need: list[Interval] = []  # box of old coordinates to bring together
     flat_shape, flat_begin, flat_size, new_cover = [], [], [], []
     for old, new in group_dims(old_sizes, new_sizes):
@@ -171,7 +184,6 @@ def plan_move(layout: Layout, old_shape: Sequence[Dim], new_shape: Sequence[Dim]
     steps = [(_sizes(new_cover), begin, _sizes(target))]
     if flat_size != flat_shape:
         steps.insert(0, (tuple(flat_shape), tuple(flat_begin), tuple(flat_size)))
-    cuts = math.prod(_sizes(target)) < math.prod(layout.slice_shape(old_shape, pnum))
     return Move(pieces, grid, tuple(steps), cuts)
 
 
@@ -202,7 +214,7 @@ def plan_window(layout: Layout, shape: Sequence[Dim], box: Sequence[Interval], p
       pnum: the processor.
     """
     inside = [(max(begin, 0), min(end, dim.size)) for (begin, end), dim in zip(box, shape, strict=True)]
-    if any(begin >= end for begin, end in inside):
+    if is_empty(inside):
         return Window((), (), (), _sizes(box))
     pieces, grid = _pieces(layout, shape, inside, pnum)
     padding = tuple((i[0] - b[0], b[1] - i[1]) for i, b in zip(inside, box, strict=True))

@@ -14,7 +14,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import concat, constant, cut, pad, reshape, zeros
 from mtf_hetero.blocks import Move, Piece, Window
 from mtf_hetero.cluster.devices import complete
-from mtf_hetero.partition import split_by_share
+from mtf_hetero.partition import split_among_positive
 
 # Of a tensor, up to which one processor sums for all of them: a message costs as much as some hundred kilobytes
 SMALL_BYTES = 2**18
@@ -59,10 +59,10 @@ def allreduce(
       xs: one tensor per processor, all of one shape.
       devices: one device per processor.
       reduction: "SUM", "MAX" or "MIN".
-      shares: one positive weight per processor: how much of the work each does; None: equal weights.
+      shares: one weight per processor, none negative: how much of the work each does; None: equal weights.
       wire_dtype: the type to which floating-point numbers are rounded before they are sent; None: they are not.
     """
-    if len(xs) == 1:
+    if len(xs) == 1 or xs[0].shape.num_elements() == 0:
         return list(xs)
     if share_memory(devices):
         return _collect(xs, devices, reduction, None)
@@ -105,7 +105,7 @@ def _divide(
     wire_dtype: tf.DType | None,
 ) -> list[tf.Tensor]:
     shape, dtype = xs[0].shape.as_list(), xs[0].dtype
-    sizes = split_by_share(math.prod(shape), shares, minimum=0)
+    sizes = split_among_positive(math.prod(shape), shares, minimum=0)
     parts = []  # of each processor, one for each other
     for x, device in zip(xs, devices, strict=True):
         with tf.device(device):
@@ -179,6 +179,9 @@ def move(
     results = []
     for x, device, plan in zip(xs, devices, moves, strict=True):
         with tf.device(device):
+            if not plan.pieces:
+                results.append(zeros(plan.size, x.dtype))
+                continue
             pieces = [_unpack(piece_of(piece), x.dtype) for piece in plan.pieces]
             results.append(_reshaped(join(pieces, plan.grid), plan))
     return results
@@ -283,8 +286,8 @@ def reduce_scatter(
     Args:
       xs: one tensor per processor, all of one shape.
       devices: one device per processor.
-      moves: one `blocks.Move` per processor, made of one piece, which is cut from every addend; or None for a processor
-        that needs nothing.
+      moves: one `blocks.Move` per processor, made of one piece, which is cut from every addend, or of none where the
+        slice is empty; or None for a processor that needs nothing.
       wire_dtype: as in `allreduce`.
 
     Returns:
@@ -295,6 +298,10 @@ def reduce_scatter(
     for device, plan in zip(devices, moves, strict=True):
         if plan is None:
             results.append(None)
+            continue
+        if not plan.pieces:
+            with tf.device(device):
+                results.append(zeros(plan.size, xs[0].dtype))
             continue
         (piece,) = plan.pieces
         addends = []

@@ -2,7 +2,7 @@
 
 A layout is what Mesh-TensorFlow calls a mesh shape and layout rules, and one thing more: how large each slice is.
 `shares` gives one weight per coordinate of a mesh axis, and every dimension on that axis is divided in proportion;
-`sizes` gives the exact sizes of one dimension and wins over the shares.
+`sizes` gives the exact sizes of one dimension and wins over the shares; a size of zero leaves a processor out of it.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ Pairs = tuple[tuple[str, Any], ...]
 MeshShapeLike: TypeAlias = Any  # "rows:2;cols:3", an mtf.Shape, or (mesh axis, processors) pairs
 RulesLike: TypeAlias = Any  # "batch:rows;filters:cols", an mtf.LayoutRules, or (tensor dimension, mesh axis) pairs
 WeightsLike: TypeAlias = Any  # {mesh axis or tensor dimension: numbers}, or pairs
+_NO_SHARE = "leave out a processor that is to do nothing, or give exact sizes, with a zero, of what it is to have none of"
 
 
 class Dim(Protocol):
@@ -94,15 +95,19 @@ class Layout:
       rules: which tensor dimension is split over which mesh axis, "batch:rows;filters:cols" or pairs.
       shares: {mesh axis: one positive weight per coordinate}. An absent axis is divided evenly.
       sizes: {tensor dimension: exact size of each slice}. Wins over the shares. Where the dimension occurs with
-        another extent (a pooled height, say), it is divided in proportion to these sizes.
+        another extent (a pooled height, say), it is divided in proportion to these sizes. A size may be zero: that
+        processor has an empty slice of every tensor with the dimension, and takes no part in what is computed of it.
 
     Raises:
-      ValueError: a rule, share or size that names something unknown, has the wrong count, or is not positive.
+      ValueError: a rule, share or size that names something unknown or has the wrong count, a share that is not
+        positive, or sizes that are negative or all zero.
 
     Example:
       >>> layout = Layout("all:3", "filters:all", shares={"all": [70, 25, 5]})
       >>> layout.split("filters", 60)
       (42, 15, 3)
+      >>> Layout("all:3", "filters:all", sizes={"filters": [45, 0, 15]}).split("filters", 20)
+      (15, 0, 5)
     """
 
     mesh_shape: MeshShapeLike
@@ -130,7 +135,7 @@ class Layout:
                     f"shares of mesh axis {axis!r} are {list(shares)}: {len(shares)} numbers for {count} processors; "
                     "give one per processor"
                 )
-            partition.check_shares(shares, name=f"shares of mesh axis {axis!r}")
+            partition.check_shares(shares, name=f"shares of mesh axis {axis!r}", remedy=_NO_SHARE)
 
     def _check_sizes(self) -> None:
         for dim, sizes in self.sizes:
@@ -146,8 +151,12 @@ class Layout:
                     f"sizes of dimension {dim!r} are {list(sizes)}: {len(sizes)} numbers for the {count} processors "
                     f"of mesh axis {name!r}; give one per processor"
                 )
-            if not all(isinstance(size, numbers.Integral) and int(size) > 0 for size in sizes):
-                raise ValueError(f"sizes of dimension {dim!r} are {list(sizes)}; each must be a positive whole number")
+            whole = all(isinstance(size, numbers.Integral) and not isinstance(size, bool) for size in sizes)
+            if not whole or min(sizes) < 0 or not any(sizes):
+                raise ValueError(
+                    f"sizes of dimension {dim!r} are {list(sizes)}, but each must be a whole number, not negative, and "
+                    "one at least positive; give zero to a processor that is to have nothing of the dimension"
+                )
 
     @functools.cached_property
     def _axis_names(self) -> tuple[str, ...]:
@@ -176,8 +185,17 @@ class Layout:
                 dim_to_axis[dim] = self._axis_names.index(axis)
         return dim_to_axis
 
+    @functools.cached_property
+    def _least(self) -> dict[str, int]:
+        """{dimension: how many units it needs to be split}, one for each processor that is not to have none."""
+        counts = {dim: self.mesh_shape[axis][1] for dim, axis in self._dim_to_axis.items()}
+        return counts | {dim: sum(size > 0 for size in sizes) for dim, sizes in self.sizes}
+
     def axis_of(self, dim: str | Dim) -> int | None:
         """Index of the mesh axis over which a dimension is split, or None. One too small for its axis is not split.
+
+        Too small is one with fewer units than its axis has processors; where exact sizes of the dimension leave some
+        processors out, than those that they do not.
 
         Args:
           dim: a dimension, or the name of those that are large enough.
@@ -185,7 +203,7 @@ class Layout:
         if isinstance(dim, str):
             return self._dim_to_axis.get(dim)
         axis = self._dim_to_axis.get(dim.name)
-        return None if axis is None or dim.size < self.mesh_shape[axis][1] else axis
+        return None if axis is None or dim.size < self._least[dim.name] else axis
 
     def axis_name_of(self, dim: str | Dim) -> str | None:
         """Name of the mesh axis over which a dimension is split, or None; as `axis_of`."""
@@ -193,11 +211,14 @@ class Layout:
         return None if axis is None else self._axis_names[axis]
 
     def is_kept_whole(self, dim: Dim) -> bool:
-        """Whether a rule would split the dimension, but it has fewer units than its mesh axis has processors."""
+        """Whether a rule would split the dimension, but it is too small, as of `axis_of`."""
         return self.axis_of(dim) is None and self.axis_of(dim.name) is not None
 
     def weights(self, axis_name: str) -> tuple[float, ...]:
-        """Relative part of each coordinate of a mesh axis: its shares, or else the mean of the exact sizes on it."""
+        """Relative part of each coordinate of a mesh axis: its shares, or else the mean of the exact sizes on it.
+
+        Of a coordinate to which all of these give nothing it is zero.
+        """
         count = dict(self.mesh_shape)[axis_name]
         sized = [sizes for dim, sizes in self.sizes if self.axis_name_of(dim) == axis_name]
         means = tuple(math.fsum(sizes[i] / sum(sizes) for sizes in sized) for i in range(count)) if sized else None
@@ -221,7 +242,7 @@ class Layout:
     def split(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
         """Sizes of the slices of a dimension, one per coordinate of its mesh axis; (dim_size,) if it is not split.
 
-        A dimension with fewer units than its axis has processors is not: each of them has all of it.
+        A dimension that is too small, as of `axis_of`, is not: each processor has all of it.
         """
         return _split(self, dim_name, dim_size)
 
@@ -287,7 +308,7 @@ def _split(layout: Layout, dim_name: str, dim_size: int) -> tuple[int, ...]:
     if axis is None:
         return (dim_size,)
     axis_name, count = layout.mesh_shape[axis]
-    if dim_size < count:
+    if dim_size < layout._least[dim_name]:
         return (dim_size,)
     weights = dict(layout.sizes).get(dim_name) or dict(layout.shares).get(axis_name) or (1,) * count
-    return partition.split_by_share(dim_size, weights)
+    return partition.split_among_positive(dim_size, weights)

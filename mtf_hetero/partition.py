@@ -27,12 +27,16 @@ class TooFewUnitsError(ValueError):
     """There is less to divide than the processors must have at least."""
 
 
-def check_shares(shares: Sequence[float], *, name: str = "shares") -> None:
+_LEAVE_OUT = "leave out a processor that is to do nothing"
+
+
+def check_shares(shares: Sequence[float], *, name: str = "shares", remedy: str = _LEAVE_OUT) -> None:
     """Checks that there is at least one share and that each is a positive finite number.
 
     Args:
       shares: one relative weight per processor.
       name: what the message calls them.
+      remedy: what the message advises where one is not positive.
 
     Raises:
       ValueError: no shares, or one that is not a positive finite number (True and False are not numbers here).
@@ -44,8 +48,7 @@ def check_shares(shares: Sequence[float], *, name: str = "shares") -> None:
         real = isinstance(share, numbers.Real) and not isinstance(share, bool)
         if not (real and math.isfinite(share) and share > 0):
             raise ValueError(
-                f"{name} are {shares}: number {i} is {share!r}, but each must be finite and greater than zero; "
-                "leave out a processor that is to do nothing"
+                f"{name} are {shares}: number {i} is {share!r}, but each must be finite and greater than zero; {remedy}"
             )
 
 
@@ -84,6 +87,28 @@ def split_by_share(
     for i in order[: granules - sum(sizes)]:
         sizes[i] += 1
     return tuple(size * multiple_of for size in sizes)
+
+
+def split_among_positive(total: int, weights: Sequence[float], *, minimum: int = 1) -> tuple[int, ...]:
+    """Divides `total` units as `split_by_share` does, among the processors with a positive weight; the others get none.
+
+    Args:
+      total: number of units.
+      weights: one per processor, none negative and at least one positive.
+      minimum: least number of units of a processor with a positive weight.
+
+    Returns:
+      One size per processor.
+
+    Raises:
+      ValueError: as of `split_by_share`.
+
+    Example:
+      >>> split_among_positive(60, [3, 0, 1])
+      (45, 0, 15)
+    """
+    parts = iter(split_by_share(total, [weight for weight in weights if weight != 0], minimum=minimum))
+    return tuple(next(parts) if weight != 0 else 0 for weight in weights)
 
 
 def split_by_time(

@@ -21,7 +21,7 @@ from mtf_hetero import collectives
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import graphs, tables
 from mtf_hetero.cluster.devices import Device, shorten
-from mtf_hetero.partition import split_by_share
+from mtf_hetero.partition import split_among_positive
 
 CHIEF = Device("chief", 0, "CPU", 0).name  # the training process, as mtf_hetero.cluster names it
 Link = tuple[str, str]
@@ -245,6 +245,6 @@ def allreduce_bytes(
     elif elements * item_bytes <= collectives.SMALL_BYTES:
         sent = {pair: elements for pair in pairs if 0 in pair}
     else:
-        parts = split_by_share(elements, shares or [1] * count, minimum=0)
+        parts = split_among_positive(elements, shares or [1] * count, minimum=0)
         sent = {(i, j): parts[i] + parts[j] for i, j in pairs}
     return {pair: number * sent_bytes for pair, number in sent.items() if number}

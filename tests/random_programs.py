@@ -1,5 +1,6 @@
 """Random mtf programs and random legal layouts for them."""
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -209,7 +210,10 @@ class Program:
 
 
 def random_layout(seed: int, graph: Any) -> Layout:
-    """A random layout that is legal for every tensor of a graph, over one to three mesh axes."""
+    """A random layout that is legal for every tensor of a graph, over one to three mesh axes.
+
+    Of half of them, some dimensions are given exact sizes, zeros among them.
+    """
     rng = np.random.default_rng([seed, 1])
     mesh: dict[str, int] = {}
     for axis in ("x", "y", "z")[: rng.integers(1, 4)]:
@@ -224,7 +228,28 @@ def random_layout(seed: int, graph: Any) -> Layout:
         layout = Layout(tuple(mesh.items()), [*rules, rule], shares)
         if rng.random() < 0.7 and _is_legal(layout, shapes):
             rules.append(rule)
-    return Layout(tuple(mesh.items()), rules, shares)
+    return _with_empty_slices(seed, Layout(tuple(mesh.items()), rules, shares), shapes)
+
+
+def _with_empty_slices(seed: int, layout: Layout, shapes: list[Any]) -> Layout:
+    """The layout, of every second seed with exact sizes of some dimensions where that is legal."""
+    rng = np.random.default_rng([seed, 2])
+    if rng.random() < 0.5:
+        return layout
+    extents: dict[str, list[int]] = {}
+    for dim in (dim for shape in shapes for dim in shape.dims):
+        extents.setdefault(dim.name, []).append(dim.size)
+    for name, axis in layout.rules:
+        count = dict(layout.mesh_shape)[axis]
+        extent = extents[name][int(rng.integers(len(extents[name])))]
+        present = rng.permutation(count)[: int(rng.integers(1, min(count, extent) + 1))]
+        cuts = np.sort(rng.permutation(np.arange(1, extent))[: len(present) - 1])
+        sizes = np.zeros(count, int)
+        sizes[present] = np.diff([0, *cuts, extent])
+        sized = dataclasses.replace(layout, sizes=[*layout.sizes, (name, sizes.tolist())])
+        if rng.random() < 0.6 and _is_legal(sized, shapes):
+            layout = sized
+    return layout
 
 
 def _window_names(op: Any) -> set[str]:

@@ -36,9 +36,9 @@ def layouts_and_shapes(draw):
     for dim, axis in rules:
         count = counts[axes.index(axis)]
         if draw(st.booleans()):
-            sizes[dim] = draw(st.lists(st.integers(1, 5), min_size=count, max_size=count))
-        exact = sum(sizes.get(dim, [count]))
-        dims.append(mtf.Dimension(dim, draw(st.just(exact) | st.integers(count, 13))))
+            sizes[dim] = draw(st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any))
+        exact, least = sum(sizes.get(dim, [count])), sum(size > 0 for size in sizes.get(dim, [1] * count))
+        dims.append(mtf.Dimension(dim, draw(st.just(exact) | st.integers(least, 13))))
     return Layout(zip(axes, counts, strict=True), rules, shares, sizes), mtf.Shape(draw(st.permutations(dims)))
 
 
@@ -157,6 +157,23 @@ class TestSplit:
         assert [PAPER.slice_shape([small, large], pnum) for pnum in range(3)] == [[2, 1]] * 3
         PAPER.check([small, large])  # one of them is split
 
+    def test_sizes_of_zero(self):
+        layout = Layout("all:4", "filters:all", {"all": [1, 2, 3, 4]}, {"filters": [4, 0, 2, 0]})
+        assert layout.split("filters", 6) == (4, 0, 2, 0)
+        assert layout.bounds("filters", 6) == (0, 4, 4, 6, 6)
+        assert layout.split("filters", 3) == (2, 0, 1, 0)
+        assert layout.split("filters", 2) == (1, 0, 1, 0)
+        assert layout.axis_of(mtf.Dimension("filters", 2)) == 0
+        assert layout.split("filters", 1) == (1,) and layout.is_kept_whole(mtf.Dimension("filters", 1))
+        shape = shape_of("batch:3;filters:6")
+        assert [layout.slice_shape(shape, pnum) for pnum in range(4)] == [[3, 4], [3, 0], [3, 2], [3, 0]]
+        assert layout.weights("all") == (1, 2, 3, 4)
+
+    def test_one_unit_for_one_of_many(self):
+        layout = Layout("all:3", "filters:all", sizes={"filters": [0, 1, 0]})
+        assert [layout.split("filters", size) for size in (1, 2, 7)] == [(0, 1, 0), (0, 2, 0), (0, 7, 0)]
+        assert layout.weights("all") == (0, 1, 0)
+
 
 class TestSlices:
     @settings(derandomize=True, deadline=None)
@@ -167,7 +184,10 @@ class TestSlices:
         times = np.zeros(shape.to_integer_list, int)
         for pnum in range(layout.size):
             begin, size = layout.slice_begin(shape, pnum), layout.slice_shape(shape, pnum)
-            assert all(size)
+            exact = dict(layout.sizes)
+            for dim, part in zip(shape, size, strict=True):
+                weights = exact.get(dim.name, [1])
+                assert part > 0 or 0 in weights
             times[tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True))] += 1
         split_axes = {layout.axis_of(dim.name) for dim in shape} - {None}
         replicas = math.prod(n for axis, (_, n) in enumerate(layout.mesh_shape) if axis not in split_axes)
@@ -183,7 +203,9 @@ class TestSlices:
             assert (bounds[0], bounds[-1]) == (0, dim.size)
             weights = dict(layout.sizes).get(dim.name) or dict(layout.shares).get(layout.axis_name_of(dim.name))
             if weights:
-                assert sizes == split_by_share(dim.size, weights)
+                assert [size > 0 for size in sizes] == [weight > 0 for weight in weights]
+                positive = [weight for weight in weights if weight]
+                assert tuple(size for size in sizes if size) == split_by_share(dim.size, positive)
             else:
                 assert max(sizes) - min(sizes) <= 1
 
@@ -250,13 +272,11 @@ class TestSlices:
             {"f": [1, 2]},
             r"sizes of dimension 'f' are \[1, 2\]: 2 numbers for the 3 processors of mesh axis",
         ),
-        (
-            "f:all",
-            {},
-            {"f": [1, 2, 0]},
-            r"sizes of dimension 'f' are \[1, 2, 0\]; each must be a positive whole number",
-        ),
-        ("f:all", {}, {"f": [1, 2, 1.5]}, r"sizes of dimension 'f' are \[1, 2, 1\.5\]; each must be a positive whole"),
+        ("f:all", {}, {"f": [1, 2, 1.5]}, r"sizes of dimension 'f' are \[1, 2, 1\.5\], but each must be a whole number, no"),
+        ("f:all", {}, {"f": [1, True, 1]}, r"sizes of dimension 'f' are \[1, True, 1\], but each must be a whole number"),
+        ("f:all", {}, {"f": [1, 3, -1]}, r"sizes of dimension 'f' are \[1, 3, -1\], but each .* one at least positive"),
+        ("f:all", {}, {"f": [0, 0, 0]}, r"sizes of dimension 'f' are \[0, 0, 0\], but .* positive; give zero to a proc"),
+        ("f:all", {"all": [2, 1, 0]}, {}, "number 2 is 0, .*; leave out a processor .*, or give exact sizes, with a zero"),
     ],
 )
 def test_errors(rules, shares, sizes, message):

@@ -34,9 +34,9 @@ class Windows:
     counts_padding: bool = True
 
     def pixels(self, windows: Sequence[Interval]) -> list[Interval]:
-        """What an interval of windows sees, beyond the image too."""
+        """What an interval of windows sees, beyond the image too; of no windows, nothing."""
         return [
-            (begin * s - before, (end - 1) * s - before + k)
+            (begin * s - before, (end - 1) * s - before + k) if begin < end else (0, 0)
             for (begin, end), s, before, k in zip(windows, self.strides, self.before, self.sizes, strict=True)
         ]
 
@@ -48,6 +48,8 @@ class Windows:
         """The windows that lie, in part at least, in an interval of pixels; there may be none."""
         return [
             (max(-(-(begin + before - k + 1) // s), 0), min((end - 1 + before) // s + 1, count))
+            if begin < end
+            else (0, 0)
             for (begin, end), s, before, k, count in zip(
                 pixels, self.strides, self.before, self.sizes, self.counts, strict=True
             )

@@ -43,7 +43,8 @@ def _spread(value: Any, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
 
 
 def _count(x: tf.Tensor, axes: Sequence[int]) -> int:
-    return math.prod(x.shape.as_list()[axis] for axis in axes)
+    """Number of values per group; 1 in a slice that has none, so that its moments are zero and no quotient of zeros."""
+    return max(math.prod(x.shape.as_list()[axis] for axis in axes), 1)
 
 
 def moments(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:

@@ -21,7 +21,7 @@ def channel_sums(x: tf.Tensor) -> tf.Tensor:
       [channels].
     """
     *rows, channels = x.shape.as_list()
-    if len(rows) == 1 or math.prod(rows) <= _MOST_ADDENDS:
+    if len(rows) == 1 or math.prod(rows) <= _MOST_ADDENDS or not channels:
         return tf.raw_ops.BiasAddGrad(out_backprop=x)
     sums = tf.raw_ops.BiasAddGrad(out_backprop=reshape(x, [-1, rows[-1] * channels]))
     return tf.reduce_sum(reshape(sums, [rows[-1], channels]), constant(0))

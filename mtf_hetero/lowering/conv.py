@@ -80,17 +80,17 @@ class _Geometry:
         return slice_box(self._op, self._lowering, self._small, pnum)[-self.rank : -self.channel_dims]
 
     def seen(self, small: Box, taps: Box | None = None) -> Box:
-        """What a box of the small image sees of the large one, with some of the taps."""
+        """What a box of the small image sees of the large one, with some of the taps; an empty box, nothing."""
         taps = [(0, k) for k in self.sizes] if taps is None else taps
         return [
-            (begin * s - before + first, (end - 1) * s - before + last)
+            (begin * s - before + first, (end - 1) * s - before + last) if begin < end else (0, 0)
             for (begin, end), s, before, (first, last) in zip(small, self._steps, self.before, taps, strict=True)
         ]
 
     def seeing(self, large: Box) -> Box:
         """Which values of the small image see a box of the large one; there may be none."""
         return [
-            (-(-(begin + before - k + 1) // s), (end - 1 + before) // s + 1)
+            (-(-(begin + before - k + 1) // s), (end - 1 + before) // s + 1) if begin < end else (0, 0)
             for (begin, end), s, before, k in zip(large, self._steps, self.before, self.sizes, strict=True)
         ]
 
@@ -163,12 +163,20 @@ def _count(op: mtf.Operation, lowering: mtf.Lowering, name: str, kernel: Any, im
 
 
 def _halos(
-    op: mtf.Operation, lowering: mtf.Lowering, tensor: mtf.Tensor, geometry: _Geometry, *, large: bool
+    op: mtf.Operation,
+    lowering: mtf.Lowering,
+    tensor: mtf.Tensor,
+    geometry: _Geometry,
+    kernel: mtf.Shape,
+    *,
+    large: bool,
 ) -> list[Halo]:
     """What each processor lacks of the image that its slice of the other one takes part in; boxes are of space."""
     rank, channel_dims = geometry.rank, geometry.channel_dims
 
     def box(pnum: int) -> Box:
+        if 0 in lowering.mesh_impl(op).slice_shape(kernel, pnum):
+            return [(0, 0)] * tensor.shape.ndims
         held = slice_box(op, lowering, tensor.shape, pnum)
         window = geometry.seen(geometry.small(pnum)) if large else geometry.seeing(geometry.large(pnum))
         return [*held[:-rank], *window, *held[-channel_dims:]]
@@ -181,7 +189,7 @@ def _to_small(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
     """Convolves; sums over the channels."""
     mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
     geometry = _Geometry(op, lowering, image.shape, output.shape, kernel.shape)
-    pieces = _halos(op, lowering, image, geometry, large=True)
+    pieces = _halos(op, lowering, image, geometry, kernel.shape, large=True)
 
     def part(x: tf.Tensor, held: Box, small: Box, w: tf.Tensor, pnum: int) -> tf.Tensor:
         taps = geometry.taps(held, small)
@@ -192,7 +200,7 @@ def _to_small(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
         shape, held, small = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum), geometry.small(pnum)
         x = _flatten(x, geometry)
         w = anew(w) if pieces[pnum] else w
-        if overlap(geometry.seeing(held), small) is None:
+        if overlap(geometry.seeing(held), small) is None or 0 in w.shape.as_list():
             y = filled(_flat(shape, geometry), 0, x.dtype)
         else:
             y = part(x, held, small, w, pnum)
@@ -209,12 +217,12 @@ def _to_large(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
     """Does the transposed of a convolution; sums over the filters."""
     mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
     geometry = _Geometry(op, lowering, output.shape, image.shape, kernel.shape)
-    pieces = _halos(op, lowering, image, geometry, large=False)
+    pieces = _halos(op, lowering, image, geometry, kernel.shape, large=False)
 
     def part(x: tf.Tensor, held: Box, large: Box, w: tf.Tensor, pnum: int) -> tuple[Box, tf.Tensor] | None:
         """What a box of the small image contributes to one of the large image, or to the part of it that it sees."""
         seen = overlap(geometry.seen(held), large)
-        if seen is None:
+        if seen is None or 0 in w.shape.as_list():
             return None
         for target in (large, seen):
             taps = geometry.taps(target, held)
@@ -303,16 +311,15 @@ def _kernel_gradient(op: mtf.Operation, lowering: mtf.Lowering, large: mtf.Tenso
     """Sums over the batch, and over space where it is split."""
     kernel, mesh_impl = op.outputs[0].shape, lowering.mesh_impl(op)
     geometry = _Geometry(op, lowering, large.shape, small.shape, kernel)
-    pieces = _halos(op, lowering, large, geometry, large=True)
+    pieces = _halos(op, lowering, large, geometry, kernel, large=True)
 
     def part(x: tf.Tensor, held: Box, dy: tf.Tensor, small: Box, pnum: int) -> tf.Tensor:
         """What the pixels of a box contribute through the values that see them."""
-        seeing = overlap(geometry.seeing(held), small)
-        if seeing is None:
+        seeing, shape = overlap(geometry.seeing(held), small), mesh_impl.slice_shape(kernel, pnum)
+        if seeing is None or 0 in shape:
             return None
         taps = geometry.taps(held, seeing)
         x, padding = geometry.prepared(x, held, seeing, taps)
-        shape = mesh_impl.slice_shape(kernel, pnum)
         dw = convolve.kernel_gradient(
             x,
             [*map(_length, taps), *shape[len(taps) :]],

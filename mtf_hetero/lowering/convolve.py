@@ -9,8 +9,8 @@ channels are those of all groups.
 
 from collections.abc import Sequence
 
-from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import constant, pad, reshape
+from mtf_hetero._compat import mtf, tf, windows
+from mtf_hetero._support.ops import constant, pad, reshape, zeros
 from mtf_hetero.layers import grouped_conv
 from mtf_hetero.lowering.halo import opaque
 
@@ -21,6 +21,11 @@ def _is_small(small: Sequence[int], kernel: Sequence[int], strides: Sequence[int
     """Whether to convolve by a matrix product: `small` is the shape of the image with a value per window."""
     pixels = mtf.list_product(small[1:-1])
     return "cpu" in device.lower() and len(kernel) == 4 and set(strides) == {1} and 0 < pixels <= SMALL_PIXELS
+
+
+def _is_empty(*shapes: Sequence[int]) -> bool:
+    """Whether an operand or the result has no elements: TensorFlow refuses some of these, and all are sums of nothing."""
+    return any(0 in shape for shape in shapes)
 
 
 def _patches(x: tf.Tensor, size: Sequence[int], before: Sequence[int], count: Sequence[int]) -> tf.Tensor:
@@ -36,16 +41,27 @@ def _patches(x: tf.Tensor, size: Sequence[int], before: Sequence[int], count: Se
     after = [n + k - 1 - b - m for n, k, b, m in zip(count, size, before, (height, width), strict=True)]
     x = pad(x, [[0, 0], [before[0], after[0]], [before[1], after[1]], [0, 0]])
     one = [1, 1, 1, 1]
-    windows = tf.image.extract_patches(x, [1, *size, 1], one, one, "VALID")
-    return reshape(windows, [batch * count[0] * count[1], size[0] * size[1] * channels])
+    patches = tf.image.extract_patches(x, [1, *size, 1], one, one, "VALID")
+    return reshape(patches, [batch * count[0] * count[1], size[0] * size[1] * channels])
 
 
 def _before(size: Sequence[int], padding: str) -> list[int]:
     return [(k - 1) // 2 if padding == "SAME" else 0 for k in size]
 
 
+def _small_shape(large: Sequence[int], kernel: Sequence[int], strides: Sequence[int], padding: str) -> list[int]:
+    """The shape of the image with a value per window."""
+    groups = kernel[-3] if len(kernel) > len(large) else 1
+    space = [
+        windows(n, k, s, padding) for n, k, s in zip(large[1:-1], kernel[: len(large) - 2], strides[1:-1], strict=True)
+    ]
+    return [large[0], *space, groups * kernel[-1]]
+
+
 def forward(x: tf.Tensor, kernel: tf.Tensor, strides: Sequence[int], padding: str, device: str) -> tf.Tensor:
     """The convolution."""
+    if _is_empty(x.shape.as_list(), kernel.shape.as_list()):
+        return zeros(_small_shape(x.shape.as_list(), kernel.shape.as_list(), strides, padding), x.dtype)
     if kernel.shape.rank > x.shape.rank:
         return grouped_conv.forward(x, kernel, strides, padding)
     size = kernel.shape.as_list()
@@ -64,6 +80,8 @@ def input_gradient(
     shape: Sequence[int], kernel: tf.Tensor, small: tf.Tensor, strides: Sequence[int], padding: str, device: str
 ) -> tf.Tensor:
     """The gradient to an image of `shape`, which is also the transposed convolution."""
+    if _is_empty(shape, kernel.shape.as_list(), small.shape.as_list()):
+        return zeros(shape, small.dtype)
     if kernel.shape.rank > len(shape):
         return grouped_conv.input_gradient(shape, kernel, small, strides, padding)
     size = kernel.shape.as_list()
@@ -83,6 +101,8 @@ def kernel_gradient(
     large: tf.Tensor, shape: Sequence[int], small: tf.Tensor, strides: Sequence[int], padding: str, device: str
 ) -> tf.Tensor:
     """The gradient to a kernel of `shape`."""
+    if _is_empty(shape, large.shape.as_list(), small.shape.as_list()):
+        return zeros(shape, large.dtype)
     if len(shape) > large.shape.rank:
         return grouped_conv.kernel_gradient(large, shape, small, strides, padding)
     if _is_small(small.shape.as_list(), shape, strides, device):

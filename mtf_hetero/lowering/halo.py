@@ -27,7 +27,7 @@ def halos(
       op: the operation that needs it.
       lowering: the Lowering.
       tensor: one of its inputs.
-      box_of: from a processor to (begin, end) per dimension, which may reach beyond the tensor.
+      box_of: from a processor to (begin, end) per dimension, which may reach beyond the tensor, or be empty.
 
     Returns:
       The pieces, per processor.

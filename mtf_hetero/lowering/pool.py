@@ -11,7 +11,7 @@ import dataclasses
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import zeros
-from mtf_hetero.blocks import Interval
+from mtf_hetero.blocks import Interval, is_empty
 from mtf_hetero.layers.geometry import Windows, crop_or_pad, overlap
 from mtf_hetero.lowering.halo import anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, set_output
@@ -73,17 +73,19 @@ class _Places:
 
 def _lower_pool(op: mtf.Operation, lowering: mtf.Lowering, windows: Windows) -> None:
     """Each processor pools its slice, and adds, or takes the maximum with, what its neighbours' pieces give."""
-    mesh_impl, (x,) = lowering.mesh_impl(op), op.inputs
-    places = _Places(op, lowering, windows, x.shape, op.outputs[0].shape)
+    mesh_impl, (x,), (output,) = lowering.mesh_impl(op), op.inputs, op.outputs
+    places = _Places(op, lowering, windows, x.shape, output.shape)
     pieces = halos(op, lowering, x, lambda pnum: places.seen(pnum, places.values(pnum)))
     reduction = "MAX" if windows.kind == "max" else "SUM"
 
     def pool(slice_: tf.Tensor, pnum: int) -> tf.Tensor:
-        output_box, held = places.values(pnum), places.pixels(pnum)
+        shape, output_box, held = mesh_impl.slice_shape(output.shape, pnum), places.values(pnum), places.pixels(pnum)
+        if 0 in shape:
+            return zeros(shape, output.dtype)
         if not pieces[pnum]:
             return windows.pool(crop_or_pad(slice_, held, places.of_space(places.seen(pnum, output_box))), output_box)
         if overlap(held, windows.pixels(output_box)) is None:
-            y = filled(mesh_impl.slice_shape(op.outputs[0].shape, pnum), windows.nothing(x.dtype), x.dtype)
+            y = filled(shape, windows.nothing(x.dtype), x.dtype)
         else:
             y = anew(windows.partial(slice_, held, output_box))
         for box, piece in pieces[pnum]:
@@ -102,11 +104,11 @@ def _lower_average_gradient(op: mtf.Operation, lowering: mtf.Lowering, windows: 
     pieces = halos(op, lowering, dy, places.covering)
 
     def differentiate(slice_: tf.Tensor, pnum: int) -> tf.Tensor:
-        output_box = places.pixels(pnum)
-        seen, dx = windows.gradient(anew(slice_) if pieces[pnum] else slice_, places.values(pnum))
-        if overlap(seen, output_box) is None:
-            dx = filled(mesh_impl.slice_shape(output.shape, pnum), 0, output.dtype)
+        shape, output_box, values = mesh_impl.slice_shape(output.shape, pnum), places.pixels(pnum), places.values(pnum)
+        if 0 in shape or overlap(windows.pixels(values), output_box) is None:
+            dx = filled(shape, 0, output.dtype)
         else:
+            seen, dx = windows.gradient(anew(slice_) if pieces[pnum] else slice_, values)
             dx = crop_or_pad(dx, seen, output_box)
         for box, piece in pieces[pnum]:
             seen, part = windows.gradient(piece, places.of_space(box))
@@ -127,7 +129,7 @@ def _lower_maximum_gradient(
 
     def covering(pnum: int) -> Box | None:
         box = places.covering(pnum)
-        return box if all(begin < end for begin, end in box) else None
+        return None if is_empty(box) else box
 
     def seen(pnum: int) -> Box | None:
         box = covering(pnum)

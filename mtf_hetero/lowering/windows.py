@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mtf_hetero import blocks, collectives
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import concat
+from mtf_hetero._support.ops import concat, zeros
 from mtf_hetero.blocks import Interval
 from mtf_hetero.lowering.registry import register
 
@@ -101,7 +101,7 @@ def lower_shift(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         return first, replaced(box, axis, (0, begin + count - size)) if begin + count > size else None
 
     parts = [fetch(op, lowering, op.inputs[0], lambda pnum, i=i: boxes(pnum)[i]) for i in range(2)]
-    _set(op, lowering, output, _joined(op, lowering, parts, axis))
+    _set(op, lowering, output, _put_together(op, lowering, parts, lambda pieces: concat(pieces, axis)))
 
 
 @register(mtf.ConcatOperation)
@@ -119,18 +119,23 @@ def lower_concat(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 
         parts.append(fetch(op, lowering, x, box))
         begin += size
-    _set(op, lowering, output, _joined(op, lowering, parts, axis))
+    _set(op, lowering, output, _put_together(op, lowering, parts, lambda pieces: concat(pieces, axis)))
 
 
-def _joined(
-    op: mtf.Operation, lowering: mtf.Lowering, parts: Sequence[Sequence[mtf.Operation]], axis: int
+def _put_together(
+    op: mtf.Operation,
+    lowering: mtf.Lowering,
+    parts: Sequence[Sequence[tf.Tensor | None]],
+    function: Callable[[list[tf.Tensor]], tf.Tensor],
 ) -> list[tf.Tensor]:
-    """Concatenates, on each processor, the parts that it has."""
+    """Makes each processor's slice of the output of the parts that it has: of none where the slice is empty."""
+    mesh_impl, (output,) = lowering.mesh_impl(op), op.outputs
 
-    def join(*pieces: tf.Tensor) -> tf.Tensor:
-        return concat([piece for piece in pieces if piece is not None], axis)
+    def put(pnum: int, *pieces: tf.Tensor | None) -> tf.Tensor:
+        present = [piece for piece in pieces if piece is not None]
+        return function(present) if present else zeros(mesh_impl.slice_shape(output.shape, pnum), output.dtype)
 
-    return mtf.parallel(lowering.mesh_impl(op).devices, join, *parts)
+    return mtf.parallel(mesh_impl.devices, put, list(range(mesh_impl.size)), *parts)
 
 
 @register(mtf.StackOperation)
@@ -147,10 +152,7 @@ def lower_stack(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 
         parts.append(fetch(op, lowering, x, box))
 
-    def stack(*pieces: tf.Tensor) -> tf.Tensor:
-        return tf.stack([piece for piece in pieces if piece is not None], axis)
-
-    _set(op, lowering, output, mtf.parallel(lowering.mesh_impl(op).devices, stack, *parts))
+    _set(op, lowering, output, _put_together(op, lowering, parts, lambda pieces: tf.stack(pieces, axis)))
 
 
 @register(mtf.UnstackOperation)

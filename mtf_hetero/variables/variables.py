@@ -12,6 +12,8 @@ and the others replicas.
   which a MonitoredTrainingSession runs after every initialisation and every restore, brings it up to date. So does
   `lowering.copy_masters_to_slices()`, which mtf programs call at the same point.
 
+* An empty slice has nothing to save or to restore: it is a local variable of its own.
+
 The variables that an optimizer makes have the dimensions of the weights, and are sliced like them.
 
 A variable that its program keeps out of the global variables is not saved and has no replicas: every slice starts from
@@ -27,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import cut
+from mtf_hetero._support.ops import cut, zeros
 from mtf_hetero.blocks import box_of, plan_window
 from mtf_hetero.collectives import join
 from mtf_hetero.layout import Layout
@@ -129,6 +131,9 @@ class SlicedVariable:
         reads: dict[tuple[int, ...], tf.Tensor] = {}  # of the primaries, one for all replicas
         for pnum, device in enumerate(self._devices):
             begin, size = (of(self._dims, pnum) for of in (self._layout.slice_begin, self._layout.slice_shape))
+            if 0 in size:
+                self._add(pnum, lambda s=size: zeros(s, self._dtype), None if saved else collections)
+                continue
             read = reads.get(tuple(begin))
             if read is not None:
                 self._add(pnum, lambda value=read: value)
@@ -142,7 +147,7 @@ class SlicedVariable:
     def _add(
         self, pnum: int, initial_value: Callable[[], tf.Tensor], collections: Sequence[str] | None = None
     ) -> tf.Variable:
-        """Makes a processor's slice: a replica, unless there are collections that it goes to."""
+        """Makes a processor's slice: a replica, or an empty one, unless there are collections that it goes to."""
         with tf.device(self._devices[pnum]), tf.name_scope(f"{self._name}/"):
             slice_ = tf.Variable(
                 initial_value(),
@@ -159,6 +164,8 @@ class SlicedVariable:
     def _box(self, layout: Layout, pnum: int) -> tf.Tensor:
         """What a processor of another layout has of the variable, put together of the slices of this one."""
         window = plan_window(self._layout, self._dims, box_of(layout, self._dims, pnum), 0)
+        if not window.pieces:
+            return zeros(window.size, self._dtype)
         pieces = []
         for piece in window.pieces:
             with tf.device(self._devices[piece.source]):
