@@ -35,7 +35,7 @@ def laid_out_batches(
       (features, labels): one tensor [*batch, ...] per processor, in place of each tensor.
 
     Raises:
-      ValueError: the number of devices is not that of the processors, or the batch has fewer images than slices.
+      ValueError: the number of devices is not that of the processors.
     """
 
     def make_slice(begin: Sequence[int], size: Sequence[int]) -> tf.data.Dataset:
@@ -54,6 +54,9 @@ def deal(
 ) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
     """Deals the slices of a batch to the processors: what `laid_out_batches` and `laid_out_volumes` have in common.
 
+    A processor whose slice is empty reads a smallest one, of which nothing is left: a volume's targets are whole even
+    where the volume is not there.
+
     Args:
       make: from where a slice begins and how large it is to a tf.data.Dataset of (features, labels), examples first.
       layout: how the dimensions are split.
@@ -70,11 +73,14 @@ def deal(
     parts = []
     for pnum, device in enumerate(devices):
         begin, size = layout.slice_begin(dims, pnum), layout.slice_shape(dims, pnum)
-        place = host_of(device), tuple(begin), tuple(size)
-        if place not in pipelines:
-            with tf.device(place[0]):
-                pipelines[place] = _next_of(make(begin, size), size[:batch_dims])
-        parts.append(pipelines[place])
+        read = [max(s, 1) for s in size]
+        begin = [min(b, dim.size - r) for b, dim, r in zip(begin, dims, read, strict=True)]
+        place = host_of(device), tuple(begin), tuple(read)
+        with tf.device(place[0]):
+            if place not in pipelines:
+                pipelines[place] = _next_of(make(begin, read), read[:batch_dims])
+            part = pipelines[place]
+            parts.append(part if read == size else _emptied(part, size, batch_dims))
     features = {name: tuple(part[0][name] for part in parts) for name in parts[0][0]}
     return features, tuple(part[1] for part in parts)
 
@@ -88,6 +94,16 @@ def places_in(extents: Sequence[int], begin: Sequence[int], size: Sequence[int])
     """
     box = tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True))
     return tuple(np.arange(math.prod(extents)).reshape(extents)[box].ravel().tolist())
+
+
+def _emptied(part: Any, size: Sequence[int], batch_dims: int) -> Any:
+    """Cuts a slice to one with no elements: what is as an example without channels along all dimensions, or the batch's."""
+
+    def cut_one(t: tf.Tensor) -> tf.Tensor:
+        dims = size if t.shape.rank >= len(size) - 1 else size[:batch_dims]
+        return t[tuple(slice(0, s) for s in dims[: t.shape.rank])]
+
+    return tf.nest.map_structure(cut_one, part)
 
 
 def _next_of(dataset: tf.data.Dataset, sizes: Sequence[int]) -> Any:
