@@ -20,7 +20,9 @@ Pairs = tuple[tuple[str, Any], ...]
 MeshShapeLike: TypeAlias = Any  # "rows:2;cols:3", an mtf.Shape, or (mesh axis, processors) pairs
 RulesLike: TypeAlias = Any  # "batch:rows;filters:cols", an mtf.LayoutRules, or (tensor dimension, mesh axis) pairs
 WeightsLike: TypeAlias = Any  # {mesh axis or tensor dimension: numbers}, or pairs
-_NO_SHARE = "leave out a processor that is to do nothing, or give a Layout sizes, with a zero where it is to have nothing"
+_NO_SHARE = (
+    "leave out a processor that is to do nothing, or give a Layout sizes, with a zero where it is to have nothing"
+)
 
 
 class Dim(Protocol):

@@ -1,5 +1,6 @@
 """The plan of a reshard, checked by doing it in NumPy."""
 
+import itertools
 import math
 
 import numpy as np
@@ -26,8 +27,8 @@ def simulate(layout, old, new):
         for axis in reversed(range(len(move.grid))):
             n = move.grid[axis]
             pieces = [np.concatenate(pieces[i : i + n], axis) for i in range(0, len(pieces), n)]
-        y = pieces[0]
-        for shape, begin, size in move.reshapes:
+        y = pieces[0] if pieces else np.zeros(move.size, int)
+        for shape, begin, size in move.reshapes if pieces else ():
             y = cut(y.reshape(shape), begin, size)
         np.testing.assert_array_equal(y, cut(expected, layout.slice_begin(new, pnum), layout.slice_shape(new, pnum)))
         sent.append(sum(math.prod(piece.size) for piece in move.pieces if piece.source != pnum))
@@ -91,17 +92,23 @@ def reshards(draw):
         total //= new_sizes[-1]
     new = [mtf.Dimension(f"b{i}", s) for i, s in enumerate([*new_sizes, total])]
     mesh = {axis: draw(st.integers(1, 3)) for axis in ("x", "y", "z")[: draw(st.integers(1, 3))]}
-    rules = []
+    rules, sizes_of = [], {}
     for dimensions in (old, new):
         free = list(mesh)
         for dim in draw(st.permutations(dimensions)):
-            fitting = [axis for axis in free if mesh[axis] <= dim.size]
-            if fitting and draw(st.booleans()):
-                axis = draw(st.sampled_from(fitting))
-                free.remove(axis)
-                rules.append((dim.name, axis))
+            if free and draw(st.booleans()):
+                axis = draw(st.sampled_from(free))
+                is_exact = draw(st.booleans())  # a division into sizes of which some may be zero
+                if is_exact or mesh[axis] <= dim.size:
+                    free.remove(axis)
+                    rules.append((dim.name, axis))
+                if is_exact:
+                    cuts = sorted(
+                        draw(st.lists(st.integers(0, dim.size), min_size=mesh[axis] - 1, max_size=mesh[axis] - 1))
+                    )
+                    sizes_of[dim.name] = [b - a for a, b in itertools.pairwise([0, *cuts, dim.size])]
     shares = {axis: draw(st.lists(st.integers(1, 9), min_size=n, max_size=n)) for axis, n in mesh.items()}
-    return Layout(tuple(mesh.items()), rules, shares), old, new
+    return Layout(tuple(mesh.items()), rules, shares, sizes_of), old, new
 
 
 @settings(derandomize=True, deadline=None, max_examples=400)

@@ -38,9 +38,9 @@ def reduced(count, *, dtype=np.float32, reduction="SUM", size=7, **kwargs):
 @pytest.mark.parametrize("small_bytes", [0, 2**20], ids=["divide", "collect"])
 def test_every_algorithm_reduces(small_bytes, apart, monkeypatch):
     monkeypatch.setattr(collectives, "SMALL_BYTES", small_bytes)
-    for reduction, count, dtype in itertools.product(NUMPY, (2, 3), (np.float64, np.int32)):
-        case = f"{reduction} of {count} of {dtype.__name__}"
-        results, addends = reduced(count, dtype=dtype, reduction=reduction, shares=[70, 25, 0.001][:count])
+    for reduction, count, dtype, last in itertools.product(NUMPY, (2, 3), (np.float64, np.int32), (0, 0.001)):
+        case = f"{reduction} of {count} of {dtype.__name__}, the last share {last}"
+        results, addends = reduced(count, dtype=dtype, reduction=reduction, shares=[70, 25, last][:count])
         for result in results:
             np.testing.assert_allclose(result, NUMPY[reduction](addends, axis=0), rtol=1e-12, err_msg=case)
             np.testing.assert_array_equal(result, results[0], err_msg=case)

@@ -8,15 +8,19 @@ import itertools
 
 import numpy as np
 import pytest
-from oracle import ONCE, TOLERANCE, Feed, check, mesh_impl_of
+import test_graph_operations
+import test_reshape
+import test_rounds
+import test_upsampling
+from oracle import ONCE, Feed, check, mesh_impl_of
 from test_models_oracle import toy_graph, toy_layout, toy_program
 from test_operations import FLOAT32_PROGRAMS, K3, PROGRAMS, B, C, F, H, W, variable
 from test_saver import SAVERS, assert_equal, read
 from test_transformer import random_tokens
 from test_variables import LAYOUTS, Program, session_of
-from tiers import FEW_OR_ALL, ONCE_OR_ALL_KINDS, few
+from tiers import FEW_OR_ALL, ONCE_OR_ALL_KINDS
 
-from mtf_hetero import Layout, Lowering, layers, memory, mtf, tf, traffic
+from mtf_hetero import Layout, Lowering, collectives, layers, memory, mtf, tf, traffic
 from mtf_hetero.layout import convert_to_rules
 
 COUNTS = {"x": 3, "y": 2}
@@ -71,6 +75,38 @@ def test_operations(name, chosen):
 def test_float32_operations(name, chosen):
     build, rules = FLOAT32_PROGRAMS[name]
     check(build, *chosen(layouts_with_zeros(build, rules, tf.float32)), dtype=tf.float32, **ONCE)
+
+
+OTHERS = {
+    **{
+        f"program {name}": (p, ("b:x", "c:x", "b:x;c:y", "f:x;b:y"))
+        for name, p in test_graph_operations.PROGRAMS.items()
+    },
+    "rename": (test_reshape.rename, ("f0:x;r0:x", "f0:x;r0:y", "r0:x;f0:x;n:y", "f0:y;k:x")),
+    "flatten": (test_reshape.flatten, ("c:x;k:x", "h2:x;c2:y", "c:x;c2:y;n:x", "b:y;n:x")),
+    "outstanding sum": (
+        test_reshape.outstanding_sum,
+        ("b:x;scattered:x", "b:x;cut:y", "b:y;scattered:y;cut:x", "b:x;a:y"),
+    ),
+    "rounds": (test_rounds.program((3, 2, 2)), ("b:x", "b:x;u:x", "rounds/b:x", "outer:x;b:y;u:y", "b:x;i:y")),
+    "upsampling": (test_upsampling.program, ("h:x", "w:x;b:y", "c:x;h:y")),
+}
+
+
+@pytest.mark.parametrize("chosen", FEW_OR_ALL)
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_programs(name, chosen):
+    build, rules = OTHERS[name]
+    check(build, *chosen(layouts_with_zeros(build, rules)), **ONCE)
+
+
+@pytest.mark.parametrize("chosen", FEW_OR_ALL)
+@pytest.mark.parametrize("name", ["dense", "conv2d_same", "along", "reductions", "softmax_loss"])
+def test_where_memory_is_not_shared(name, chosen, monkeypatch):
+    monkeypatch.setattr(collectives, "share_memory", lambda devices: len(devices) < 2)
+    monkeypatch.setattr(collectives, "SMALL_BYTES", 400)
+    build, rules = PROGRAMS[name]
+    check(build, *chosen(layouts_with_zeros(build, rules)), **ONCE)
 
 
 def windows(feed):

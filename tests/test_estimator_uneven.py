@@ -19,6 +19,7 @@ LAYOUTS = {
     "batch": Layout("all:3", "batch:all", {"all": [3, 2, 1]}),
     "four": Layout("rows:2;cols:2", "batch:rows;hidden:cols", {"rows": [2, 1], "cols": [1, 3]}),
     "one": Layout("all:1", ""),
+    "empty": Layout("rows:2;cols:2", "batch:rows;hidden:cols", sizes={"batch": [6, 0], "hidden": [0, 11]}),
 }
 
 
@@ -69,7 +70,7 @@ def expected(tmp_path_factory):
     return middle, values(trained), trained.evaluate(one_pass), list(trained.predict(one_pass))
 
 
-@parametrize("second", sorted(LAYOUTS), first=["batch", "four"])
+@parametrize("second", sorted(LAYOUTS), first=["batch", "empty", "four"])
 def test_train_on_three_and_go_on_on_any_other(tmp_path, expected, second):
     middle, last, metrics, predictions = expected
     first = estimator("three", tmp_path).train(input_fn, max_steps=3)

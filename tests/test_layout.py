@@ -272,11 +272,31 @@ class TestSlices:
             {"f": [1, 2]},
             r"sizes of dimension 'f' are \[1, 2\]: 2 numbers for the 3 processors of mesh axis",
         ),
-        ("f:all", {}, {"f": [1, 2, 1.5]}, r"sizes of dimension 'f' are \[1, 2, 1\.5\], but each must be a whole number, no"),
-        ("f:all", {}, {"f": [1, True, 1]}, r"sizes of dimension 'f' are \[1, True, 1\], but each must be a whole number"),
+        (
+            "f:all",
+            {},
+            {"f": [1, 2, 1.5]},
+            r"sizes of dimension 'f' are \[1, 2, 1\.5\], but each must be a whole number, no",
+        ),
+        (
+            "f:all",
+            {},
+            {"f": [1, True, 1]},
+            r"sizes of dimension 'f' are \[1, True, 1\], but each must be a whole number",
+        ),
         ("f:all", {}, {"f": [1, 3, -1]}, r"sizes of dimension 'f' are \[1, 3, -1\], but each .* one at least positive"),
-        ("f:all", {}, {"f": [0, 0, 0]}, r"sizes of dimension 'f' are \[0, 0, 0\], but .* positive; give zero to a proc"),
-        ("f:all", {"all": [2, 1, 0]}, {}, "number 2 is 0, .*; leave out a processor .*, or give a Layout sizes, with a z"),
+        (
+            "f:all",
+            {},
+            {"f": [0, 0, 0]},
+            r"sizes of dimension 'f' are \[0, 0, 0\], but .* positive; give zero to a proc",
+        ),
+        (
+            "f:all",
+            {"all": [2, 1, 0]},
+            {},
+            "number 2 is 0, .*; leave out a processor .*, or give a Layout sizes, with a z",
+        ),
     ],
 )
 def test_errors(rules, shares, sizes, message):

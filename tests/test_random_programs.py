@@ -13,6 +13,7 @@ CHUNKS, PER_CHUNK = 40, 5
 # Of the seeds that are tested, those whose layout is refused, and how what is said begins. Legal is what no tensor of
 # the program forbids; a tensor that its gradients or its lowering make may forbid it all the same.
 REFUSED = {
+    20: "OneHotOperation 'top_k_1/gradients/one_hot': a tensor has dimensions '_one', 'n5', which",
     51: "Conv2or3dBackpropInputOperation 'conv2d_1/gradients/conv2d_backprop' cannot add up over mesh axis 'y'",
     61: "Conv2or3dBackpropInputOperation 'conv2d/gradients/conv2d_backprop' cannot add up over mesh axis 'x'",
     70: "Conv2or3dBackpropInputOperation 'conv3d/gradients/conv3d_backprop' cannot add up over mesh axis 'x'",

@@ -97,7 +97,10 @@ def places_in(extents: Sequence[int], begin: Sequence[int], size: Sequence[int])
 
 
 def _emptied(part: Any, size: Sequence[int], batch_dims: int) -> Any:
-    """Cuts a slice to one with no elements: what is as an example without channels along all dimensions, or the batch's."""
+    """Cuts a slice to an empty one: along all dimensions what has those of an image, or of its labels without channels.
+
+    Of what has less than that, the weights and a volume's targets, the examples are cut alone.
+    """
 
     def cut_one(t: tf.Tensor) -> tf.Tensor:
         dims = size if t.shape.rank >= len(size) - 1 else size[:batch_dims]

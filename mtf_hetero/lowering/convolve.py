@@ -24,7 +24,7 @@ def _is_small(small: Sequence[int], kernel: Sequence[int], strides: Sequence[int
 
 
 def _is_empty(*shapes: Sequence[int]) -> bool:
-    """Whether an operand or the result has no elements: TensorFlow refuses some of these, and all are sums of nothing."""
+    """Whether an operand or the result has no elements: the sum is then of nothing, and TensorFlow refuses some."""
     return any(0 in shape for shape in shapes)
 
 

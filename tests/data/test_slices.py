@@ -8,7 +8,7 @@ import pytest
 from small_sets import CHANNELS, SIZE, batches_of, build, random_images
 from tiers import parametrize
 
-from mtf_hetero import data, tf
+from mtf_hetero import Layout, data, tf
 from mtf_hetero.data import dataset as dataset_lib
 from mtf_hetero.data import records
 
@@ -186,3 +186,17 @@ def test_all_crops_and_flips_are_equally_likely():
 def test_a_crop_that_is_no_number_of_pixels(crop):
     with pytest.raises(ValueError, match="crop is .*whole number of pixels"):
         data.Augmentation(crop=crop)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_processor_without_images(directory):
+    dataset = squares(directory)
+    make = functools.partial(dataset.train_input_fn, 5, 1)
+    layout = Layout("all:3", "batch:all", sizes={"batch": [3, 0, 2]})
+    whole = batches_of(make)
+    with tf.Graph().as_default():
+        features, labels = data.laid_out_batches(make, layout, {"batch": 5}, ["cpu:0"] * 3)
+        assert [image.shape.as_list()[0] for image in features["image"]] == [3, 0, 2]
+        together = [tf.concat(parts, 0) for parts in (features["image"], features["weight"], labels)]
+        with tf.train.MonitoredSession() as session:
+            assert_same([session.run(together) for _ in whole], whole)

@@ -363,18 +363,20 @@ def test_volumes_that_do_not_fit_the_set(tmp_path):
 
 
 SLABS = [
-    ("rows:2;cols:3", "batch:rows;depth:cols", {"rows": [2, 1], "cols": [5, 2, 4]}, 6),
-    ("rows:2;cols:2", "depth:cols", {"cols": [3, 1]}, 2),
-    ("rows:2;cols:2", "depth:rows;height:cols", {"cols": [1, 2]}, 4),
+    ("rows:2;cols:3", "batch:rows;depth:cols", {"shares": {"rows": [2, 1], "cols": [5, 2, 4]}}, 6),
+    ("rows:2;cols:2", "depth:cols", {"shares": {"cols": [3, 1]}}, 2),
+    ("rows:2;cols:2", "depth:rows;height:cols", {"shares": {"cols": [1, 2]}}, 4),
     ("all:3", "filters:all", {}, 1),
+    ("rows:2;cols:3", "batch:rows;depth:cols", {"sizes": {"batch": [0, 4], "depth": [5, 0, 6]}}, 6),
+    ("rows:2;cols:2", "height:rows;channels:cols", {"sizes": {"height": [6, 0], "channels": [0, 2]}}, 4),
 ]
 
 
-@parametrize(("mesh", "rules", "shares", "pipelines"), SLABS, first=[SLABS[0], SLABS[3]])
-def test_each_processor_gets_its_slab(made, mesh, rules, shares, pipelines):
+@parametrize(("mesh", "rules", "divided", "pipelines"), SLABS, first=[SLABS[0], SLABS[3], SLABS[4]])
+def test_each_processor_gets_its_slab(made, mesh, rules, divided, pipelines):
     volumes = data.load_volumes(made[0])
     make = functools.partial(volumes.train_input_fn, 4, 2, augment=True)
-    layout = Layout(mesh, rules, shares=shares)
+    layout = Layout(mesh, rules, **divided)
     devices = ["cpu:0"] * layout.size
     whole = batches_of(make)
     with tf.Graph().as_default() as tf_graph:
