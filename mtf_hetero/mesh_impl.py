@@ -33,7 +33,7 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
       layout: which tensor dimension is split over which mesh axis, "filters:all" or an mtf.LayoutRules.
       devices: one TensorFlow device per processor, the last mesh axis varying fastest.
       shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
-      sizes: {tensor dimension: exact size of each slice}; wins over the shares.
+      sizes: {tensor dimension: exact size of each slice, which may be zero}; wins over the shares.
       wire_dtype: a type, tf.bfloat16 for instance, to which floating-point numbers are rounded where they are sent from
         one device's memory to another's: half the bytes, and results that depend on the layout. None: nothing is.
 

@@ -12,16 +12,17 @@ import test_graph_operations
 import test_reshape
 import test_rounds
 import test_upsampling
-from oracle import ONCE, Feed, check, mesh_impl_of
+from oracle import ONCE, TOLERANCE, Feed, assert_same, check, mesh_impl_of, one_device, run
 from test_models_oracle import toy_graph, toy_layout, toy_program
 from test_operations import FLOAT32_PROGRAMS, K3, PROGRAMS, B, C, F, H, W, variable
 from test_saver import SAVERS, assert_equal, read
 from test_transformer import random_tokens
 from test_variables import LAYOUTS, Program, session_of
-from tiers import FEW_OR_ALL, ONCE_OR_ALL_KINDS
+from tiers import FEW_OR_ALL, ONCE_OR_ALL_KINDS, few, on_workers
 
-from mtf_hetero import Layout, Lowering, collectives, layers, memory, mtf, tf, traffic
+from mtf_hetero import Layout, Lowering, UnevenMeshImpl, collectives, layers, memory, mtf, tf, traffic
 from mtf_hetero.layout import convert_to_rules
+from mtf_hetero.profile import work
 
 COUNTS = {"x": 3, "y": 2}
 
@@ -291,3 +292,22 @@ def test_what_a_step_takes_and_sends():
         (2, 0): 2 * 10**6,
         (2, 1): 4 * 10**6,
     }
+
+
+def test_what_is_measured_does_not_depend_on_the_sizes():
+    layout, graph = toy_layout("vgg11", "filters", "two"), toy_graph("vgg11")
+    extents = extents_in(graph)
+    sized = dataclasses.replace(layout, sizes={dim: [extents[dim], 0] for dim, _ in layout.rules})
+    assert repr(work.read(graph, layout)[0]) == repr(work.read(graph, sized)[0])
+
+
+@on_workers
+@pytest.mark.parametrize("name", ["conv2d_same", "dense"])
+def test_on_workers(name, workers, monkeypatch):
+    monkeypatch.setattr(collectives, "SMALL_BYTES", 400)
+    build, rules = PROGRAMS[name]
+    reference, cluster = one_device(build), workers.cluster
+    for layout in few(layouts_with_zeros(build, rules), 2):
+        devices = [cluster.devices[pnum % len(cluster.devices)] for pnum in range(layout.size)]
+        found = run(build, lambda: UnevenMeshImpl.from_layout(layout, devices), tf.float64, cluster)  # noqa: B023
+        assert_same(reference, found, TOLERANCE[tf.float64])
