@@ -167,7 +167,7 @@ def test_a_users_operation_is_lowered_by_itself_or_refused():
         ({"shares": {"x": [1, 2, 3]}}, "3 numbers for 2 processors"),
         ({"shares": {"z": [1, 2]}}, "mesh axis 'z', which the mesh x:2 does not have"),
         ({"sizes": {"q": [1, 2]}}, "dimension 'q', which no rule splits"),
-        ({"sizes": {"b": [7, 0]}}, "each must be a positive whole number"),
+        ({"sizes": {"b": [7, -1]}}, "each must be a whole number, not negative"),
         ({"shape": "x:two"}, "must be a whole number"),
         ({"layout": "b-x"}, "is not a pair"),
     ],
