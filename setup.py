@@ -42,6 +42,7 @@ BENCHMARKS = [  # Keras comes with TensorFlow
     "matplotlib",
     "nibabel",  # reads the scan of the segmentation case
     "psutil",
+    "scikit-learn",  # ridge regression, beside the network of the cosmology case
     "torch==2.13.0",
 ]
 DOCS = ["mkdocs", "mkdocstrings[python]"]
@@ -57,7 +58,7 @@ TEST = [
     "pytest-timeout",
     "pytest-xdist",
     "ruff",
-    "scikit-learn",  # the 8x8 digits
+    "scikit-learn",  # the 8x8 digits; and the benchmarks
     "setuptools>=77",  # builds the wheel that test_packaging installs
     "tensorflow-probability",
     "tf-keras",

@@ -50,15 +50,7 @@ def title(row: Row) -> str:
 
 
 def make(rows: int, columns: int, *, width: float = 4.6, height: float = 3.2, **kwargs: Any) -> tuple[Any, Any]:
-    """A figure and its axes, a two-dimensional array.
-
-    Args:
-      rows: rows of axes.
-      columns: columns of axes.
-      width: inches of each.
-      height: inches of each.
-      **kwargs: as in matplotlib's subplots.
-    """
+    """A figure and its axes, a two-dimensional array, each so many inches large; kwargs are those of subplots."""
     mpl.rcParams.update(_STYLE)  # for what is added to the axes later too
     return plt.subplots(
         rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained", **kwargs
@@ -81,13 +73,7 @@ def legend(figure: Any, colours: Mapping[str, str] | None = None, *, ncols: int 
 
 
 def plain_log(ax: Any, *, x: Sequence[int] = (), y: bool = True) -> None:
-    """Logarithmic axes whose ticks are plain numbers.
-
-    Args:
-      ax: the axes.
-      x: ticks of the x axis, powers of two; none: it is left as it is.
-      y: whether the y axis is logarithmic.
-    """
+    """Logarithmic axes whose ticks are plain numbers: of x, if there are any, powers of two."""
     if x:
         ax.set_xscale("log", base=2)
         ax.set_xticks(x, [f"{tick:,}" for tick in x])
@@ -103,14 +89,7 @@ def plain_log(ax: Any, *, x: Sequence[int] = (), y: bool = True) -> None:
 
 
 def bars(ax: Any, lengths: Mapping[str, Any], colours: Sequence[str], label: str) -> None:
-    """Horizontal bars from top to bottom.
-
-    Args:
-      ax: the axes.
-      lengths: {name: length}, or a summary, whose minimum and maximum are drawn too.
-      colours: one per bar.
-      label: of the x axis.
-    """
+    """Horizontal bars from top to bottom: {name: length}, or a summary, whose minimum and maximum are drawn too."""
     for (name, length), colour in zip(lengths.items(), colours, strict=True):
         options = {}
         if isinstance(length, Mapping):
@@ -122,6 +101,19 @@ def bars(ax: Any, lengths: Mapping[str, Any], colours: Sequence[str], label: str
     ax.set_xlabel(label)
 
 
+def stacked_bars(
+    ax: Any, lengths: Mapping[str, Mapping[str, float]], colours: Mapping[str, str], *, height: float
+) -> None:
+    """Horizontal bars from top to bottom, {name: {kind: length}}, in the colours of the kinds."""
+    for name, kinds in lengths.items():
+        left = 0.0
+        for kind, length in kinds.items():
+            ax.barh(name, length, left=left, color=colours[kind], height=height)
+            left += length
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+
+
 def bar_panels(
     path: pathlib.Path,
     groups: Mapping[str, Sequence[Row]],
@@ -131,15 +123,9 @@ def bar_panels(
     colours: Mapping[str, str],
     width: float,
 ) -> None:
-    """A picture with a line of panels per group and a panel per value, in which each way has a bar.
+    """A picture with a line of panels per group, {title: rows}, and a panel per value, in which each way has a bar.
 
-    Args:
-      path: the picture.
-      groups: {title: rows}, each with a `way`.
-      values: {label of the x axis: a row's length there}.
-      kind: of a row, which decides its colour.
-      colours: {kind: colour}: the legend.
-      width: inches of a panel.
+    Values are {label of the x axis: a row's length there}; the kind of a row decides its colour. Width is a panel's.
     """
     longest = max(map(len, groups.values()))
     figure, axes = make(len(groups), len(values), width=width, height=0.7 + 0.24 * longest, sharey="row")

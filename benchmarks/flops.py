@@ -1,5 +1,6 @@
 """Floating-point operations of an mtf program: two for each multiply-add of its convolutions and contractions."""
 
+from collections.abc import Collection
 from typing import Any
 
 from mtf_hetero import mtf
@@ -12,26 +13,22 @@ def of_operation(op: Any) -> int:
     Multiply-adds are the product of all dimensions that take part. Of a convolution and of its gradients alike these
     are the kernel's and those of the result of the forward convolution (batch, its height and width).
     """
+    dims = [dim for x in op.inputs for dim in x.shape.dims]  # of a gradient of the inputs: of dy and the kernel
     if isinstance(op, mtf.EinsumOperation):
-        dims = [dim for x in op.inputs for dim in x.shape.dims]
         if len(op.inputs) < 2 or set(dims) <= set(op.outputs[0].shape.dims):
             return 0  # a sum, or a product of elements
-    elif isinstance(op, mtf.Conv2or3dBackpropInputOperation):
-        dims = [dim for x in op.inputs for dim in x.shape.dims]  # of dy and the kernel
-    elif isinstance(op, mtf.Conv2or3dBackpropFilterOperation):
-        dims = [*op.inputs[1].shape.dims, *op.outputs[0].shape.dims]  # of dy and the kernel's gradient
-    elif isinstance(op, (mtf.Conv2dOperation, mtf.Conv3dOperation)):
-        dims = [*op.inputs[1].shape.dims, *op.outputs[0].shape.dims]
-    else:
+    elif isinstance(op, (mtf.Conv2dOperation, mtf.Conv3dOperation, mtf.Conv2or3dBackpropFilterOperation)):
+        dims = [*op.inputs[1].shape.dims, *op.outputs[0].shape.dims]  # of kernel and result; of dy and the gradient
+    elif not isinstance(op, mtf.Conv2or3dBackpropInputOperation):
         return 0
     return 2 * mtf.Shape(list(dict.fromkeys(dims))).size
 
 
-def of_step(built: Any) -> int:
-    """Floating-point operations of a training step: what the loss and the updates need, forward and backward.
+def needed(built: Any) -> Collection[Any]:
+    """The operations that the loss and the updates of a models.network.Built need, forward and backward."""
+    return anatomy.ancestors([built.loss, *[x for op in built.updates for x in op.inputs]])
 
-    Args:
-      built: models.network.Built.
-    """
-    needed = anatomy.ancestors([built.loss, *[x for op in built.updates for x in op.inputs]])
-    return sum(of_operation(op) for op in needed)
+
+def of_step(built: Any) -> int:
+    """Floating-point operations of a training step."""
+    return sum(map(of_operation, needed(built)))

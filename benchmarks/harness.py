@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
@@ -9,9 +10,10 @@ from typing import Any, ClassVar, Self, TypeVar
 import tqdm
 
 from benchmarks.process import Child, ChildError
-from benchmarks.rows import Writer
+from benchmarks.rows import Writer, summarise
 
 LOSS_TOLERANCE = 1e-4  # relative, of losses before and after the first step: float32, summed in another order
+CHECKED_STEPS = 2  # that are taken when a way is built, and whose losses are compared
 _CLOSE_SECONDS = 30.0
 Way = TypeVar("Way")
 Result = TypeVar("Result")
@@ -23,18 +25,15 @@ class Case:
     """A measurement behind one table or figure. Its fields are its settings.
 
     A case declares `parts`; one that cannot be measured part by part overrides `variants` and `measure` instead.
-
-    Args:
-      seed: of initial values, data, and the order in which things are measured.
-      toy: whether to try it out on something small, which no report shows.
     """
 
-    seed: int = 1
-    toy: bool = False
+    seed: int = 1  # of initial values, data, and the order in which things are measured
+    toy: bool = False  # tried out on something small, which no report shows
 
     name: ClassVar[str]
     summary: ClassVar[str]
     unit: ClassVar[str] = "settings"  # of the progress bar
+    small: ClassVar[Mapping[str, Any]] = {}  # the settings of a trial of seconds
 
     @property
     def units(self) -> int:
@@ -59,8 +58,8 @@ class Case:
                 bar.update(number * self.units - bar.n)
 
     def make_toy(self) -> Self:
-        """The same in small, for a trial of seconds."""
-        return dataclasses.replace(self, toy=True)
+        """The same in small."""
+        return dataclasses.replace(self, toy=True, **self.small)
 
     def check(self) -> None:
         """Raises ValueError for a setting that is out of range."""
@@ -73,6 +72,19 @@ class Case:
         """The settings that every row has; values come in place of the case's own fields."""
         fields = {name: getattr(self, name, None) for name in ("seed", "warmup", "steps", "repeats")}
         return {**fields, "shares": None, **values}
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedCase(Case):
+    """A case whose ways train in turns on one cluster."""
+
+    repeats: int = 5  # how often each way is timed
+    steps: int = 1  # training steps per timing
+
+    def time_ways(self, ways: Mapping[Way, Callable[..., dict[str, Any]]]) -> dict[Way, list[float]]:
+        """Seconds per step of ways that are given as `runner`s, in turns."""
+        runs = {way: functools.partial(seconds_per_step, run, self.steps) for way, run in ways.items()}
+        return take_turns(runs, self.repeats, self.seed)
 
 
 def progress(total: int, unit: str) -> Any:
@@ -90,9 +102,14 @@ def take_turns(ways: Mapping[Way, Callable[[], Result]], repeats: int, seed: int
     return results
 
 
-def step_seconds(side: Any, name: str, steps: int, method: str = "run") -> float:
-    """Seconds per step of a way that a child, or what has its `call`, trains."""
-    return side.call(method, name=name, steps=steps)["wall_seconds"] / steps
+def runner(side: Any, name: str, method: str = "run") -> Callable[..., dict[str, Any]]:
+    """What takes steps of a way that a child, or what has its `call`, trains."""
+    return functools.partial(side.call, method, name=name)
+
+
+def seconds_per_step(run: Callable[..., dict[str, Any]], steps: int) -> float:
+    """Seconds per step of a `runner`."""
+    return run(steps=steps)["wall_seconds"] / steps
 
 
 def loss_error(losses: Sequence[float], reference: Sequence[float]) -> float:
@@ -103,9 +120,13 @@ def loss_error(losses: Sequence[float], reference: Sequence[float]) -> float:
 def compare_losses(losses: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
     """The columns that say whether a way trains as the first one does."""
     error = loss_error(losses, reference)
-    return {"loss_error": error} | (
-        {"failed": f"losses {losses} instead of {reference}"} if error > LOSS_TOLERANCE else {}
-    )
+    failed = {"failed": f"losses {losses} instead of {reference}"} if error > LOSS_TOLERANCE else {}
+    return {"loss_error": error, **failed}
+
+
+def timed(row: Mapping[str, Any], seconds: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
+    """A row with the columns of a way that was timed, whose losses are to be like those of reference."""
+    return {**row, "wall_seconds_per_step": summarise(seconds), **compare_losses(row["losses"], reference)}
 
 
 @contextlib.contextmanager

@@ -137,13 +137,13 @@ def usage(events: Sequence[Event], devices: Sequence[str] | None = None) -> dict
     result = {}
     for device in traced:
         on_device = [event for event in events if event.device == device]
-        computing = _covered(event for event in on_device if not TRANSFER.search(event.kind))
-        busy = _covered(event for event in on_device if not TRANSFER.search(event.kind) or event.kind == RECEIVED)
+        computing = covered(event for event in on_device if not TRANSFER.search(event.kind))
+        busy = covered(event for event in on_device if not TRANSFER.search(event.kind) or event.kind == RECEIVED)
         result[device] = Usage(computing, busy - computing, span - busy)
     return result
 
 
-def _covered(events: Iterable[Event]) -> float:
+def covered(events: Iterable[Event]) -> float:
     """Seconds in which at least one of the events went on."""
     seconds = end = 0.0
     for event in sorted(events, key=lambda event: event.begin_seconds):

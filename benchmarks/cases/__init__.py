@@ -3,31 +3,18 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from benchmarks.cases.accounting import Accounting
-from benchmarks.cases.cluster_curve import ClusterCurve
-from benchmarks.cases.cosmology import Cosmology
 from benchmarks.cases.faults import Faults
 from benchmarks.cases.heterogeneous import Heterogeneous
-from benchmarks.cases.learning_curve import LearningCurve
+from benchmarks.cases.learning import ClusterCurve, Cosmology, LearningCurve, Segmentation
 from benchmarks.cases.lowering import Lowering
-from benchmarks.cases.one_device import OneDevice
-from benchmarks.cases.segmentation import Segmentation
+from benchmarks.cases.one_device import Accounting, OneDevice
 from benchmarks.cases.spatial import Spatial
 from benchmarks.cases.splitbrain import SplitBrain
 from benchmarks.harness import Case
 
 _ALL = (
-    OneDevice(),
-    Accounting(),
-    Lowering(),
-    LearningCurve(),
-    ClusterCurve(),
-    Heterogeneous(),
-    SplitBrain(),
-    Spatial(),
-    Cosmology(),
-    Segmentation(),
-    Faults(),
+    *(OneDevice(), Accounting(), Lowering(), LearningCurve(), ClusterCurve(), Heterogeneous()),
+    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Faults()),
 )
 CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in _ALL})
 

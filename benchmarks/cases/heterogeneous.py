@@ -21,36 +21,27 @@ import functools
 import itertools
 import socket
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from benchmarks.harness import Case, Part, chief, compare_losses, step_seconds, take_turns
+from benchmarks.harness import CHECKED_STEPS, Part, TimedCase, chief, runner, seconds_per_step, timed
 from benchmarks.process import Child, ChildError, LimitedChildren
 from benchmarks.rows import Writer, summarise
 from mtf_hetero.models.train import console as command_line
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"
-_RANK = "benchmarks.frameworks.ddp:Rank"
-_WARMUP = 2  # steps when a way is built, whose losses are compared
+_RANK = "benchmarks.frameworks.torch_nets:Rank"
 EVEN, RATES, MEASURED, ROUNDED, GRID = "even", "by FLOP/s", "measured", "measured, bfloat16 sent", "best of a grid"
 DDP = "PyTorch DDP"
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A network on a cluster.
-
-    Args:
-      network: a name in benchmarks.networks.NETWORKS.
-      fractions: cores of each worker, the largest first.
-      batch_size: images per step.
-      recipes: names in layouts.LAYOUTS.
-    """
+    """A network of benchmarks.networks.NETWORKS on a cluster."""
 
     network: str
-    fractions: tuple[float, ...]
-    batch_size: int
-    recipes: tuple[str, ...] = ("batch", "filters")
+    fractions: tuple[float, ...]  # cores of each worker, the largest first
+    batch_size: int  # images per step
+    recipes: tuple[str, ...] = ("batch", "filters")  # names in layouts.LAYOUTS
 
     @property
     def name(self) -> str:
@@ -58,17 +49,12 @@ class Setting:
         return f"{self.network}/{','.join(map(str, self.fractions))}/{self.batch_size}"
 
 
-SETTINGS: Mapping[str, Setting] = MappingProxyType(
-    {
-        setting.name: setting
-        for setting in (
-            Setting("vgg11", (1.0, 0.33), 256),
-            Setting("vgg11", (1.0, 0.33), 1024, ("batch",)),
-            Setting("paper_cifar", (1.0, 0.36, 0.07), 64),  # 70, 25, 5
-            Setting("paper_mnist", (0.7, 0.7, 0.35), 100),  # 40, 40, 20
-            Setting("marques", (1.0, 0.5), 12),
-        )
-    }
+SETTINGS = (
+    Setting("vgg11", (1.0, 0.33), 256),
+    Setting("vgg11", (1.0, 0.33), 1024, ("batch",)),
+    Setting("paper_cifar", (1.0, 0.36, 0.07), 64),  # 70, 25, 5
+    Setting("paper_mnist", (0.7, 0.7, 0.35), 100),  # 40, 40, 20
+    Setting("marques", (1.0, 0.5), 12),
 )
 
 
@@ -84,27 +70,19 @@ def grid(count: int) -> list[tuple[int, ...]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Heterogeneous(Case):
-    """The case.
-
-    Args:
-      repeats: how often each way is timed.
-      steps: training steps per timing.
-      measuring_seconds: how long measuring may take, for each recipe.
-      settings: what to train on what.
-    """
+class Heterogeneous(TimedCase):
+    """The case."""
 
     name: ClassVar[str] = "heterogeneous"
     summary: ClassVar[str] = "seconds per training step on workers of unequal speed, beside what users do today"
+    small: ClassVar[Mapping[str, Any]] = {
+        "repeats": 2,
+        "measuring_seconds": 1.0,
+        "settings": (Setting("toy", (0.5, 0.25), 8, ("batch",)),),
+    }
 
-    repeats: int = 5
-    steps: int = 1
-    measuring_seconds: float = 120.0
-    settings: tuple[Setting, ...] = tuple(SETTINGS.values())
-
-    def make_toy(self) -> Self:
-        settings = (Setting("toy", (0.5, 0.25), 8, ("batch",)),)
-        return dataclasses.replace(self, toy=True, repeats=2, measuring_seconds=1.0, settings=settings)
+    measuring_seconds: float = 120.0  # how long measuring may take, for each recipe
+    settings: tuple[Setting, ...] = SETTINGS
 
     def parts(self) -> Mapping[str, Part]:
         return {setting.name: functools.partial(self._measure, setting) for setting in self.settings}
@@ -120,27 +98,22 @@ class Heterogeneous(Case):
                 ways.add_torch(stack.enter_context(_TorchRanks(setting.fractions, common)))
             except ChildError as error:
                 ways.rows[f"{DDP}, {EVEN}"] = {"failed": str(error)}
-            runs = {name: functools.partial(step_seconds, side, name, self.steps) for name, side in ways.sides.items()}
-            timings = take_turns(runs, self.repeats, self.seed)
+            timings = self.time_ways({name: runner(side, name) for name, side in ways.sides.items()})
             for name, side in ways.sides.items():
                 if side is cluster:
                     ways.rows[name]["usage"] = cluster.call("trace", name=name)
-            about = {**self.columns(warmup=_WARMUP), **dataclasses.asdict(setting), **cluster.call("describe")}
+            about = {**self.columns(warmup=CHECKED_STEPS), **dataclasses.asdict(setting), **cluster.call("describe")}
         for name, row in ways.rows.items():
             values = {**about, "way": name, "layout": name.partition(",")[0], **row}
             values |= ways.compare(name, timings) if name in timings else {}
             writer.write(f"{setting.name}/{name}", values)
 
 
-class _TorchRanks:
-    """The ranks of PyTorch, with the `call` of the mtf programs' chief. A context manager.
-
-    Args:
-      fractions: cores of each.
-      common: network, batch size and seed.
-    """
+class _TorchRanks(contextlib.ExitStack):
+    """The ranks of PyTorch, with the `call` of the mtf programs' chief. A context manager."""
 
     def __init__(self, fractions: Sequence[float], common: Mapping[str, Any]) -> None:
+        super().__init__()
         with command_line.stderr_held_back():
             from mtf_hetero.cluster import LimitedProcesses
             from mtf_hetero.partition import split_by_share
@@ -150,18 +123,11 @@ class _TorchRanks:
             port = free.getsockname()[1]
         count = len(fractions)
         options = {**common, "ranks": count, "port": port, "channels_last": True}
-        arguments = [{**options, "rank": rank} for rank in range(count)]
         with contextlib.ExitStack() as stack:
             processes = stack.enter_context(LimitedProcesses(fractions))
-            self._ranks = LimitedChildren(_RANK, arguments, processes)
+            self._ranks = LimitedChildren(_RANK, [{**options, "rank": rank} for rank in range(count)], processes)
             stack.callback(self._ranks.close)
-            self._stack = stack.pop_all()
-
-    def __enter__(self) -> "_TorchRanks":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
+            self.push(stack.pop_all())
 
     def call(self, method: str, name: str, *, shares: Sequence[float] = (), **arguments: Any) -> dict[str, Any]:
         """Of `add`, the losses before two steps and the division of the batch; of `run`, the slowest rank's seconds."""
@@ -175,12 +141,7 @@ class _TorchRanks:
 
 
 class _Ways:
-    """All ways of training one network on one cluster.
-
-    Attributes:
-      rows: {name: what is known of a way}.
-      sides: {name: who trains it}.
-    """
+    """All ways of training one network on one cluster: {name: what is known of it}, and {name: who trains it}."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -220,7 +181,7 @@ class _Ways:
         for shares in grid(self._count):
             with contextlib.suppress(ValueError):
                 side.call("add", name="trial", shares=shares, **arguments)
-                tried.append((shares, min(step_seconds(side, "trial", 1) for _ in range(2))))
+                tried.append((shares, min(seconds_per_step(runner(side, "trial"), 1) for _ in range(2))))
         best, _ = min(tried, key=lambda trial: trial[1])
         self._add(side, name, {"grid": tried}, shares=best, **arguments)
 
@@ -228,12 +189,11 @@ class _Ways:
         """The columns that say how fast a way is, beside the devices alone, and whether it trains as device 0 does."""
         seconds, first = timings[name], self._alone[0]
         together = [sum(1 / s for s in turn) for turn in zip(*(timings[one] for one in self._alone), strict=True)]
-        compared = compare_losses(self.rows[name]["losses"], self.rows[first]["losses"])
+        compared = timed(self.rows[name], seconds, self.rows[first]["losses"])
         if "bfloat16" in name:  # on the wire it is allowed to differ, and its row says by how much
             compared.pop("failed", None)
         return {
-            "wall_seconds_per_step": summarise(seconds),
+            **compared,
             "efficiency": summarise(1 / s / steps for s, steps in zip(seconds, together, strict=True)),
             "speedup": summarise(a / s for a, s in zip(timings[first], seconds, strict=True)),
-            **compared,
         }

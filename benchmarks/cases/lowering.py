@@ -15,8 +15,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from benchmarks.harness import Case, progress
 from benchmarks.process import Child, ChildError
@@ -25,41 +24,29 @@ from benchmarks.rows import Writer, summarise
 _TARGET = "benchmarks.frameworks.lowering:Probe"
 _SHARES = (70, 25, 5)  # over and over
 _MEASURED = ("build_seconds", "lower_seconds", "max_memory_bytes")
-LOWERINGS: Mapping[str, dict[str, bool]] = MappingProxyType(
-    {
-        "mtf_hetero, uneven": {"uneven": True, "stock": False},
-        "mtf_hetero, even": {"uneven": False, "stock": False},
-        "stock mtf, even": {"uneven": False, "stock": True},
-    }
-)
+LOWERINGS = {"mtf_hetero, uneven": (True, False), "mtf_hetero, even": (False, False), "stock mtf, even": (False, True)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Lowering(Case):
-    """The case.
-
-    Args:
-      repeats: how often each is measured.
-      network: a name in benchmarks.networks.NETWORKS.
-      batch_size: images per step.
-      recipes: names in layouts.LAYOUTS.
-      processors: numbers of processors.
-      limit_seconds: how long one measurement may take.
-    """
+    """The case."""
 
     name: ClassVar[str] = "lowering"
     summary: ClassVar[str] = "seconds to lower VGG-16 and size of the graph, on 1 to 128 processors"
+    small: ClassVar[Mapping[str, Any]] = {
+        "repeats": 1,
+        "network": "toy",
+        "batch_size": 8,
+        "recipes": ("filters",),
+        "processors": (1, 4),
+    }
 
-    repeats: int = 3
-    network: str = "vgg16"
-    batch_size: int = 256
-    recipes: tuple[str, ...] = ("filters", "batch")
+    repeats: int = 3  # how often each is measured
+    network: str = "vgg16"  # a name in benchmarks.networks.NETWORKS
+    batch_size: int = 256  # images per step
+    recipes: tuple[str, ...] = ("filters", "batch")  # names in layouts.LAYOUTS
     processors: tuple[int, ...] = (1, 2, 8, 32, 128)
-    limit_seconds: float = 1800.0
-
-    def make_toy(self) -> Self:
-        small = {"network": "toy", "batch_size": 8, "recipes": ("filters",), "processors": (1, 4)}
-        return dataclasses.replace(self, toy=True, repeats=1, **small)
+    limit_seconds: float = 1800.0  # how long one measurement may take
 
     def variants(self) -> tuple[str, ...]:
         parts = itertools.product(self.recipes, self.processors, LOWERINGS)
@@ -74,28 +61,29 @@ class Lowering(Case):
         with progress(len(order), "measurements") as bar:
             for variant in order:
                 bar.set_description(variant)
+                done = results[variant]
                 if variant not in failed:
-                    arguments = self._arguments(variant)
                     try:
-                        with Child(_TARGET, arguments) as child:
-                            results[variant].append(child.call("measure", timeout_seconds=self.limit_seconds))
+                        with Child(_TARGET, self._arguments(variant)) as child:
+                            done.append(child.call("measure", timeout_seconds=self.limit_seconds))
                     except (ChildError, ValueError) as error:
                         failed.add(variant)
                         writer.write(variant, {**self.settings(variant), "failed": str(error)})
-                    if len(results[variant]) == self.repeats:
-                        writer.write(variant, {**self.settings(variant), **_join(results[variant])})
+                    if len(done) == self.repeats:
+                        spread = {name: summarise(result[name] for result in done) for name in _MEASURED}
+                        writer.write(variant, {**self.settings(variant), **done[0], **spread})
                 bar.update()
 
     def _arguments(self, variant: str) -> dict[str, Any]:
         recipe, processors, lowering = variant.split("/")
-        shares = list(itertools.islice(itertools.cycle(_SHARES), int(processors)))
+        uneven, stock = LOWERINGS[lowering]
         return {
             "network": self.network,
             "batch_size": self.batch_size,
             "recipe": recipe,
             "processors": int(processors),
-            "shares": shares if LOWERINGS[lowering]["uneven"] else None,
-            "stock": LOWERINGS[lowering]["stock"],
+            "shares": list(itertools.islice(itertools.cycle(_SHARES), int(processors))) if uneven else None,
+            "stock": stock,
         }
 
     def settings(self, variant: str) -> dict[str, Any]:
@@ -104,9 +92,3 @@ class Lowering(Case):
         devices = [f"cpu:{pnum}" for pnum in range(arguments["processors"])]
         lowering = variant.split("/")[-1]
         return {**self.columns(warmup=0, steps=1), **arguments, "lowering": lowering, "devices": devices}
-
-
-def _join(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median and spread of what varies; the rest is the same in all of them."""
-    spread = {name: summarise(result[name] for result in results) for name in _MEASURED}
-    return {**results[0], **spread}

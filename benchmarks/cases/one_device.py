@@ -1,4 +1,4 @@
-"""One device: a training step of mtf_hetero beside stock Mesh-TensorFlow, Keras 3 and PyTorch.
+"""One device: a training step of mtf_hetero beside stock Mesh-TensorFlow, Keras 3 and PyTorch; and where its time goes.
 
     python -m benchmarks.run one_device
 
@@ -9,22 +9,30 @@ processes time a large product and a large convolution: what the machine can do.
 
 Time: about 50 minutes on two cores. Expected: mtf_hetero at most as slow as stock Mesh-TensorFlow, by its native
 gradients of relu and pooling, and near Keras, which runs the same kernels.
+
+    python -m benchmarks.run accounting
+
+TensorFlow's own trace of whole steps: the seconds of every operation, added up by kind. Operations that run side by
+side count both, so that the sum may exceed the step; tracing slows a step a little.
+
+Time: three minutes on two cores. Expected: nine tenths and more in convolutions, and in what they do not share with
+stock Mesh-TensorFlow, the gradients of relu and pooling.
 """
 
 import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from benchmarks.harness import LOSS_TOLERANCE, Case, Part, loss_error, take_turns
+from benchmarks.harness import CHECKED_STEPS, LOSS_TOLERANCE, Case, Part, loss_error, take_turns
 from benchmarks.process import Child, ChildError
 from benchmarks.rows import Writer, summarise
 
 OURS = "mtf_hetero"
-_CHECKED_STEPS = 2
+LOWERINGS = {OURS: False, "stock mtf": True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Contender:
 
 _MESH, _KERAS, _TORCH, _PEAK = (
     f"benchmarks.frameworks.{name}"
-    for name in ("mesh_nets:MeshTrainer", "keras_nets:KerasTrainer", "torch_nets:TorchTrainer", "peak:Peak")
+    for name in ("mesh_nets:MeshTrainer", "keras_nets:KerasTrainer", "torch_nets:TorchTrainer", "mesh_nets:Peak")
 )
 CONTENDERS: Mapping[str, Contender] = MappingProxyType(
     {
@@ -56,95 +64,81 @@ CONTENDERS: Mapping[str, Contender] = MappingProxyType(
 
 
 @dataclasses.dataclass(frozen=True)
-class OneDevice(Case):
-    """The case.
+class _OnOneDevice(Case):
+    """Measures each network, a name in benchmarks.networks.NETWORKS, at each batch size."""
 
-    Args:
-      repeats: how often each contender is timed.
-      steps: training steps per timing.
-      warmup: training steps before the first timing, after those whose losses are compared.
-      networks: names in benchmarks.networks.NETWORKS.
-      batch_sizes: images per step.
-      contenders: names in CONTENDERS.
-    """
+    networks: tuple[str, ...] = ("paper_cifar", "vgg16")
+    batch_sizes: tuple[int, ...] = (64, 256)  # images per step
+
+    def parts(self) -> Mapping[str, Part]:
+        parts = {}
+        for network, size in itertools.product(self.networks, self.batch_sizes):
+            common = {"network": network, "batch_size": size, "seed": self.seed}
+            parts[f"{network}/{size}"] = functools.partial(self.measure_network, f"{network}/{size}", common)
+        return parts
+
+    def measure_network(self, variant: str, common: Mapping[str, Any], writer: Writer, bar: Any) -> None:
+        """Writes the rows of a network, whose trainers have these arguments in common."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OneDevice(_OnOneDevice):
+    """The case that is timed."""
 
     name: ClassVar[str] = "one_device"
     summary: ClassVar[str] = "seconds per training step on one device, beside stock mtf, Keras and PyTorch"
     unit: ClassVar[str] = "timings"
+    small: ClassVar[Mapping[str, Any]] = {
+        "repeats": 2,
+        "steps": 1,
+        "networks": ("toy", "toy_vgg"),
+        "batch_sizes": (4,),
+        "contenders": (OURS, "stock mtf", "Keras", "PyTorch"),  # the others only take longer
+    }
 
-    repeats: int = 7
-    steps: int = 2
-    warmup: int = 1
-    networks: tuple[str, ...] = ("paper_cifar", "vgg16")
-    batch_sizes: tuple[int, ...] = (64, 256)
+    repeats: int = 7  # how often each contender is timed
+    steps: int = 2  # training steps per timing
+    warmup: int = 1  # training steps before the first timing, after those whose losses are compared
     contenders: tuple[str, ...] = tuple(CONTENDERS)
-
-    def make_toy(self) -> Self:
-        small = (OURS, "stock mtf", "Keras", "PyTorch")  # the others only take longer
-        return dataclasses.replace(
-            self, toy=True, repeats=2, steps=1, networks=("toy", "toy_vgg"), batch_sizes=(4,), contenders=small
-        )
 
     @property
     def units(self) -> int:
         return (self.repeats + 2) * len(self.contenders)
 
-    def parts(self) -> Mapping[str, Part]:
-        pairs = itertools.product(self.networks, self.batch_sizes)
-        return {f"{network}/{size}": functools.partial(self._measure, network, size) for network, size in pairs}
-
-    def _measure(self, network: str, batch_size: int, writer: Writer, bar: Any) -> None:
+    def measure_network(self, variant: str, common: Mapping[str, Any], writer: Writer, bar: Any) -> None:
         """Starts and checks all contenders, times them in turns, and writes one row for each."""
-
-        def report(name: str) -> None:
-            bar.set_description(f"{network}, batch {batch_size}, {name}")
-            bar.update()
-
         with contextlib.ExitStack() as stack:
-            common = {"network": network, "batch_size": batch_size, "seed": self.seed}
-            group = _Group(self.contenders, common, stack, report)
-            for name, child in group.children.items():
-                report(name)
+            group = _Group(self.contenders, common, stack, bar)
+            for child in group.children.values():
+                bar.update()
                 if self.warmup:
                     child.call("run", steps=self.warmup)
             ways = {name: functools.partial(group.time, name, self.steps) for name in group.children}
             timings = take_turns(ways, self.repeats, self.seed)
-        warmup = self.warmup + _CHECKED_STEPS
-        about = {**self.columns(warmup=warmup), **common, "devices": ["cpu:0"], "layout": None}
+        about = {**self.columns(warmup=self.warmup + CHECKED_STEPS), **common, "devices": ["cpu:0"], "layout": None}
         for name in self.contenders:
             values = {"failed": group.failures[name]} if name in group.failures else group.row(name, timings)
-            writer.write(f"{network}/{batch_size}/{name}", {**about, "contender": name, **values})
+            writer.write(f"{variant}/{name}", {**about, "contender": name, **values})
 
 
 class _Group:
-    """The contenders on one network and batch size, each in its process; those that train alike are kept.
-
-    Args:
-      contenders: names in CONTENDERS.
-      common: network, batch size and seed.
-      stack: ends the processes.
-      report: is told which contender starts.
-    """
+    """The contenders on one network and batch size, each in its process; those that train alike are kept."""
 
     def __init__(
-        self,
-        contenders: Sequence[str],
-        common: Mapping[str, Any],
-        stack: contextlib.ExitStack,
-        report: Callable[[str], None],
+        self, contenders: Sequence[str], common: Mapping[str, Any], stack: contextlib.ExitStack, bar: Any
     ) -> None:
         self.children: dict[str, Child] = {}
         self.failures: dict[str, str] = {}
         self._descriptions: dict[str, dict[str, Any]] = {}
-        self._report = report
+        self._bar = bar
         for name in contenders:
-            report(name)
+            bar.update()
             contender = CONTENDERS[name]
             try:
                 child = stack.enter_context(Child(contender.target, {**common, **contender.options}))
                 self._descriptions[name] = child.call("describe")
                 if not contender.is_peak:
-                    self._descriptions[name]["losses"] = child.call("run", steps=_CHECKED_STEPS)["losses"]
+                    self._descriptions[name]["losses"] = child.call("run", steps=CHECKED_STEPS)["losses"]
                 self.children[name] = child
             except ChildError as error:  # a framework that is not installed, or that cannot do this here
                 if name == OURS:
@@ -166,7 +160,8 @@ class _Group:
 
     def time(self, name: str, steps: int) -> dict[str, Any]:
         """Times a contender, and how much processor time the others, who should sleep, have used meanwhile."""
-        self._report(name)
+        self._bar.set_description(name)
+        self._bar.update()
         others = [child for other, child in self.children.items() if other != name]
         before = sum(child.cpu_seconds() for child in others)
         timing = self.children[name].call("run", steps=steps)
@@ -193,3 +188,40 @@ class _Group:
         for column in ("others_cpu_share", "max_memory_bytes"):
             row[column] = max(timing[column] for timing in timings[name])
         return row
+
+
+@dataclasses.dataclass(frozen=True)
+class Accounting(_OnOneDevice):
+    """The case that is traced."""
+
+    name: ClassVar[str] = "accounting"
+    summary: ClassVar[str] = "where the time of a step on one device goes"
+    unit: ClassVar[str] = "steps"
+    small: ClassVar[Mapping[str, Any]] = {"repeats": 2, "warmup": 1, "networks": ("toy_vgg",), "batch_sizes": (4,)}
+
+    repeats: int = 5  # traced steps
+    warmup: int = 3  # steps before them
+    batch_sizes: tuple[int, ...] = (64,)
+
+    @property
+    def units(self) -> int:
+        return len(LOWERINGS) * self.repeats
+
+    def measure_network(self, variant: str, common: Mapping[str, Any], writer: Writer, bar: Any) -> None:
+        for name, stock in LOWERINGS.items():
+            accounts = []
+            with Child(_MESH, {**common, "stock": stock}) as child:
+                child.call("run", steps=self.warmup)
+                for _ in range(self.repeats):
+                    accounts.append(child.call("account"))
+                    bar.update()
+            kinds = sorted({kind for account in accounts for kind in account["kinds"]})
+            values = {
+                "lowering": name,
+                "devices": ["cpu:0"],
+                "layout": "none: one device",
+                "step_seconds": summarise(account["step_seconds"] for account in accounts),
+                "operations": accounts[0]["operations"],
+                "kinds": {kind: summarise(account["kinds"].get(kind, 0.0) for account in accounts) for kind in kinds},
+            }
+            writer.write(f"{variant}/{name}", {**self.columns(steps=1), **common, **values})

@@ -31,19 +31,18 @@ import functools
 import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from benchmarks.harness import Case, Part, chief, compare_losses, step_seconds, take_turns
+from benchmarks.harness import CHECKED_STEPS, Part, TimedCase, chief, runner, seconds_per_step, timed
 from benchmarks.process import Child, ChildError
 from benchmarks.rows import Writer, summarise
 
 _CHIEF = "benchmarks.frameworks.volume_cluster:VolumeNets"
 _MODELLED_NETS = "benchmarks.frameworks.volume_nets:ModelledVolumes"
-_WARMUP = 2  # steps when a way is built, whose losses are compared
 _MEMORY_STEPS = 8  # until a worker takes little more from step to step
 _LIMIT_STEPS = 4
 _LINK_REPEATS = 9
+_EPOCHS = 3  # of the set that is read
 _CLOSE_SECONDS = 30.0
 _END_SECONDS = 5.0  # from a worker's last word to its exit code
 _TRIAL_SECONDS = 900.0  # for steps under a memory limit, when a lost worker is not noticed
@@ -52,25 +51,18 @@ _COUNTS = (1, 2, 4, 8)  # of workers
 CONV, STRONG, WEAK, MEMORY, LIMIT = "conv", "strong", "weak", "memory", "limit"
 INPUT, PROJECTED, MODELLED = "input", "projected", "modelled"
 ALONE, EVEN = "alone", "even"
+_Extents = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A division of a volume.
-
-    Args:
-      name: of the way.
-      extents: (depth, height, width).
-      devices: numbers of the workers that take part.
-      shares: of them; None: even.
-      batch_size: volumes per step.
-    """
+    """A division of a volume."""
 
     name: str
-    extents: tuple[int, int, int]
-    devices: tuple[int, ...]
-    shares: tuple[float, ...] | None = None
-    batch_size: int = 1
+    extents: _Extents  # (depth, height, width)
+    devices: tuple[int, ...]  # numbers of the workers that take part
+    shares: tuple[float, ...] | None = None  # of them; None: even
+    batch_size: int = 1  # volumes per step
 
     def arguments(self, network: str) -> dict[str, Any]:
         """Arguments of VolumeNets.add."""
@@ -79,26 +71,19 @@ class Way:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Ways that take turns on one cluster.
+    """Ways of a network of volume_nets.NETWORKS that take turns on one cluster."""
 
-    Args:
-      name: of the variant.
-      network: a name in volume_nets.NETWORKS.
-      fractions: cores of each worker.
-      ways: the first is what the others are compared with.
-    """
-
-    name: str
+    name: str  # of the variant
     network: str
-    fractions: tuple[float, ...]
-    ways: tuple[Way, ...]
+    fractions: tuple[float, ...]  # cores of each worker
+    ways: tuple[Way, ...]  # the first is what the others are compared with
 
 
-def _cube(edge: int) -> tuple[int, int, int]:
+def _cube(edge: int) -> _Extents:
     return (edge, edge, edge)
 
 
-def conv_settings(edge: int, batch_size: int = 1) -> tuple[Setting, ...]:
+def _conv(edge: int, batch_size: int = 1) -> tuple[Setting, ...]:
     """Strong scaling on two workers alike, and on a fast and a slow one."""
     uneven = ((2, 1), (3, 2), (5, 3), (7, 3), (3, 1))
     make = functools.partial(Way, extents=_cube(edge), batch_size=batch_size)
@@ -111,7 +96,7 @@ def conv_settings(edge: int, batch_size: int = 1) -> tuple[Setting, ...]:
     )
 
 
-def _growing(name: str, network: str, extents: Callable[[int], tuple[int, int, int]]) -> Setting:
+def _growing(name: str, network: str, extents: Callable[[int], _Extents]) -> Setting:
     ways = tuple(Way(str(count), extents(count), tuple(range(count))) for count in _COUNTS)
     return Setting(name, network, (_CORES / max(_COUNTS),) * max(_COUNTS), ways)
 
@@ -121,82 +106,52 @@ def _strong(network: str, edge: int) -> Setting:
     return _growing(f"{STRONG}/{network}/W={edge}", network, lambda _: _cube(edge))
 
 
-SETTINGS: Mapping[str, Setting] = MappingProxyType(
-    {
-        setting.name: setting
-        for setting in (
-            *conv_settings(128),
-            *conv_settings(128, batch_size=4),
-            *conv_settings(64),
-            *(_strong(network, edge) for network in ("cosmoflow", "unet3d") for edge in (128, 64)),
-            _growing(f"{WEAK}/conv", "conv", lambda count: (32 * count, 64, 64)),
-        )
-    }
+SETTINGS = (
+    *_conv(128),
+    *_conv(128, batch_size=4),
+    *_conv(64),
+    *(_strong(network, edge) for network in ("cosmoflow", "unet3d") for edge in (128, 64)),
+    _growing(f"{WEAK}/conv", "conv", lambda count: (32 * count, 64, 64)),
 )
 _INPUTS = (((1.0, 1.0), None), ((1.0, 0.5), (2.0, 1.0)), ((0.5,) * 4, None))
 
 
 @dataclasses.dataclass(frozen=True)
-class Spatial(Case):
-    """The case.
-
-    Args:
-      repeats: how often each way is timed.
-      steps: training steps per timing.
-      settings: what to time.
-      memory_edges: cubes whose memory is measured.
-      memory_limits: bytes that a worker may take.
-      limit_edges: cubes that are tried under them.
-      counts: numbers of workers of the memory measurements.
-      inputs: cores and shares of the workers that read a set.
-      input_edge: of its cubes.
-      input_count: how many.
-      profile: fields of mtf_hetero.profile.Effort, and their values.
-      network: of the memory measurements.
-      whole_network: of limit and input.
-      projected_edge: the cube of the projection.
-      projected_counts: workers per sample there.
-    """
+class Spatial(TimedCase):
+    """The case."""
 
     name: ClassVar[str] = "spatial"
     summary: ClassVar[str] = "large 3D CNNs: one sample's depth over several workers, in compute, memory and input"
+    small: ClassVar[Mapping[str, Any]] = {
+        "repeats": 2,
+        "settings": (Setting("conv/batch=2/W=8/1.0,1.0", "toy", (1.0, 1.0), _conv(8, batch_size=2)[1].ways[:3]),),
+        "memory_edges": (8,),
+        "memory_limits": (80e6,),
+        "limit_edges": (8, 128),
+        "counts": (1, 2),
+        "inputs": (((1.0, 1.0), (2.0, 1.0)),),
+        "input_edge": 16,
+        "input_count": 4,
+        "profile": (("sizes", 2), ("repeats", 1), ("budget_seconds", 0.1), ("sample_seconds", 0.01)),
+        "network": "toy",
+        "whole_network": "toy",
+        "projected_edge": 8,
+        "projected_counts": (2,),
+    }
 
-    repeats: int = 5
-    steps: int = 1
-    settings: tuple[Setting, ...] = tuple(SETTINGS.values())
-    memory_edges: tuple[int, ...] = (64, 128)
-    memory_limits: tuple[float, ...] = (0.5e9,)
-    limit_edges: tuple[int, ...] = (32, 64, 128, 256)
-    counts: tuple[int, ...] = _COUNTS
-    inputs: tuple[tuple[tuple[float, ...], tuple[float, ...] | None], ...] = _INPUTS
-    input_edge: int = 64
+    settings: tuple[Setting, ...] = SETTINGS
+    memory_edges: tuple[int, ...] = (64, 128)  # cubes whose memory is measured
+    memory_limits: tuple[float, ...] = (0.5e9,)  # bytes that a worker may take
+    limit_edges: tuple[int, ...] = (32, 64, 128, 256)  # cubes that are tried under them
+    counts: tuple[int, ...] = _COUNTS  # numbers of workers of the memory measurements
+    inputs: tuple[tuple[tuple[float, ...], tuple[float, ...] | None], ...] = _INPUTS  # cores and shares of readers
+    input_edge: int = 64  # of a set's cubes
     input_count: int = 16
-    profile: tuple[tuple[str, float], ...] = (("budget_seconds", 120.0), ("sample_seconds", 0.2))
-    network: str = "conv"
-    whole_network: str = "cosmoflow"
+    profile: tuple[tuple[str, float], ...] = (("budget_seconds", 120.0), ("sample_seconds", 0.2))  # profile.Effort
+    network: str = "conv"  # of the memory measurements
+    whole_network: str = "cosmoflow"  # of limit and input
     projected_edge: int = 512
-    projected_counts: tuple[int, ...] = (8, 16)
-
-    def make_toy(self) -> Self:
-        uneven = Setting("conv/batch=2/W=8/1.0,1.0", "toy", (1.0, 1.0), conv_settings(8, batch_size=2)[1].ways[:3])
-        return dataclasses.replace(
-            self,
-            toy=True,
-            repeats=2,
-            settings=(uneven,),
-            memory_edges=(8,),
-            memory_limits=(80e6,),
-            limit_edges=(8, 128),
-            counts=(1, 2),
-            inputs=(((1.0, 1.0), (2.0, 1.0)),),
-            input_edge=16,
-            input_count=4,
-            profile=(("sizes", 2), ("repeats", 1), ("budget_seconds", 0.1), ("sample_seconds", 0.01)),
-            network="toy",
-            whole_network="toy",
-            projected_edge=8,
-            projected_counts=(2,),
-        )
+    projected_counts: tuple[int, ...] = (8, 16)  # workers per sample
 
     def parts(self) -> Mapping[str, Part]:
         parts: dict[str, Part] = {setting.name: functools.partial(self._time, setting) for setting in self.settings}
@@ -213,7 +168,7 @@ class Spatial(Case):
     def _about(self, part: str, network: str, fractions: Sequence[float], **values: Any) -> dict[str, Any]:
         """The settings in a row."""
         about = {"part": part, "network": network, "fractions": list(fractions), "layout": "spatial"}
-        return {**about, **self.columns(warmup=_WARMUP), **values}
+        return {**about, **self.columns(warmup=CHECKED_STEPS), **values}
 
     def _chief(self, fractions: Sequence[float], **arguments: Any) -> contextlib.AbstractContextManager[Child]:
         return chief(_CHIEF, fractions=fractions, seed=self.seed, **arguments)
@@ -226,8 +181,7 @@ class Spatial(Case):
             if EVEN in rows:
                 cluster.call("add_apart", name=EVEN)
                 turns.append(("run_apart", EVEN))
-            ways = {turn: functools.partial(step_seconds, cluster, turn[1], self.steps, turn[0]) for turn in turns}
-            timings = take_turns(ways, self.repeats, self.seed)
+            timings = self.time_ways({turn: runner(cluster, turn[1], turn[0]) for turn in turns})
             about = cluster.call("describe")
             about["link"] = cluster.call("link", repeats=1 if self.toy else _LINK_REPEATS)
             for way in setting.ways:
@@ -235,7 +189,7 @@ class Spatial(Case):
                 row |= cluster.call("trace", name=way.name)
                 row["call_seconds"] = cluster.call("call_seconds", devices=way.devices)
                 row["layer_seconds"] = cluster.call("layer_seconds", name=way.name, effort=dict(self.profile))
-        references: dict[tuple[int, int, int], list[float]] = {}
+        references: dict[_Extents, list[float]] = {}
         for way in setting.ways:
             row = rows[way.name]
             values = {
@@ -246,9 +200,7 @@ class Spatial(Case):
                 "batch_size": way.batch_size,
                 "workers": way.devices,
                 **about,
-                **row,
-                "wall_seconds_per_step": summarise(timings["run", way.name]),
-                **compare_losses(row["losses"], references.setdefault(way.extents, row["losses"])),
+                **timed(row, timings["run", way.name], references.setdefault(way.extents, row["losses"])),
             }
             if ("run_apart", way.name) in timings:
                 values["apart_seconds_per_step"] = summarise(timings["run_apart", way.name])
@@ -311,7 +263,7 @@ class Spatial(Case):
         self, name: str, fractions: tuple[float, ...], shares: Sequence[float] | None, writer: Writer, bar: Any
     ) -> None:
         """Trains on a set on disk; what each worker reads per epoch, and how long a step waits for it."""
-        edge, count, epochs = self.input_edge, self.input_count, 3
+        edge, count = self.input_edge, self.input_count
         workers = list(range(len(fractions)))
         common = {"network": self.whole_network, "extents": _cube(edge), "devices": workers, "shares": shares}
         with tempfile.TemporaryDirectory() as parent, self._chief(fractions) as cluster:
@@ -319,12 +271,12 @@ class Spatial(Case):
             written = cluster.call("write_set", directory=directory, edge=edge, count=count)
             cluster.call("add", name="made", **common)
             before = cluster.call("read_bytes")
-            made = step_seconds(cluster, "made", count)
+            made = seconds_per_step(runner(cluster, "made"), count)
             without = _difference(before, cluster.call("read_bytes"))
-            row = cluster.call("add", name="read", directory=directory, epochs=epochs, steps=0, **common)
+            row = cluster.call("add", name="read", directory=directory, epochs=_EPOCHS, steps=0, **common)
             counted, waits, seconds = [cluster.call("read_bytes")], [], []
-            for _ in range(epochs):
-                seconds.append(step_seconds(cluster, "read", count - 1))
+            for _ in range(_EPOCHS):
+                seconds.append(seconds_per_step(runner(cluster, "read"), count - 1))
                 waits.append(cluster.call("wait_for_input", name="read"))
                 counted.append(cluster.call("read_bytes"))
             values = {

@@ -20,16 +20,14 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from benchmarks.harness import Case, Part, chief, compare_losses, step_seconds, take_turns
+from benchmarks.harness import CHECKED_STEPS, Part, TimedCase, chief, runner, timed
 from benchmarks.process import Child
 from benchmarks.rows import Writer, summarise
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"
 _MODELLED_NETS = "benchmarks.frameworks.cluster_nets:ModelledNets"
-_WARMUP = 2
 _MEMORY_STEPS = 10  # after which a worker hardly takes more
 DATA, MODEL, HYBRID, ROUNDS = "data parallel", "model parallel", "hybrid", "in rounds"
 MODELLED = "modelled"
@@ -41,21 +39,13 @@ def _hybrid(d: int, k: int) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A network on a cluster.
-
-    Args:
-      network: a name in benchmarks.networks.NETWORKS.
-      fractions: cores of each worker.
-      batch_size: images per step.
-      meshes: (d, k) of the hybrid ways; None: all that make up the workers.
-      shares: of the mesh's axes, where they are uneven: {"data": ..., "model": ...}.
-    """
+    """A network of benchmarks.networks.NETWORKS on a cluster."""
 
     network: str
-    fractions: tuple[float, ...]
-    batch_size: int = 64
-    meshes: tuple[tuple[int, int], ...] | None = None
-    shares: Mapping[str, tuple[float, ...]] | None = None
+    fractions: tuple[float, ...]  # cores of each worker
+    batch_size: int = 64  # images per step
+    meshes: tuple[tuple[int, int], ...] | None = None  # (d, k) of the hybrid ways; None: all that make up the workers
+    shares: Mapping[str, tuple[float, ...]] | None = None  # of the axes "data" and "model", where they are uneven
 
     @property
     def name(self) -> str:
@@ -69,8 +59,7 @@ class Setting:
         if count == 1:
             return {"alone": {"recipe": "batch"}}
         ways: dict[str, dict[str, Any]] = {DATA: {"recipe": "batch"}, MODEL: {"recipe": "filters"}}
-        meshes = self.meshes or tuple((count // k, k) for k in range(2, count + 1) if count % k == 0)
-        for d, k in meshes:
+        for d, k in self.meshes or ((count // k, k) for k in range(2, count + 1) if count % k == 0):
             mesh = _hybrid(d, k)
             ways[f"{HYBRID} {d} x {k}"] = mesh
             ways[f"{HYBRID} {d} x {k}, {ROUNDS}"] = {**mesh, "dense_rounds": True}
@@ -80,43 +69,29 @@ class Setting:
 
 
 _NETWORKS = ("vgg11_4096", "vgg16", "vgg19")
-SETTINGS: Mapping[str, Setting] = MappingProxyType(
-    {
-        setting.name: setting
-        for setting in (
-            *(Setting(network, (1.0,)) for network in _NETWORKS),
-            Setting("vgg11_4096", (0.8,) * 2),
-            Setting("vgg11_4096", (0.4,) * 4),
-            *(Setting(network, (0.2,) * 8) for network in _NETWORKS),
-            Setting(
-                "vgg11_4096", (0.6, 0.2, 0.6, 0.2), meshes=((2, 2),), shares={"data": (1.0, 1.0), "model": (3.0, 1.0)}
-            ),
-        )
-    }
+_BY_SPEED: Any = {"meshes": ((2, 2),), "shares": {"data": (1.0, 1.0), "model": (3.0, 1.0)}}
+SETTINGS = (
+    *(Setting(network, (1.0,)) for network in _NETWORKS),
+    Setting("vgg11_4096", (0.8,) * 2),
+    Setting("vgg11_4096", (0.4,) * 4),
+    *(Setting(network, (0.2,) * 8) for network in _NETWORKS),
+    Setting("vgg11_4096", (0.6, 0.2, 0.6, 0.2), **_BY_SPEED),
 )
 _MODELLED = (8, 16, 32, 64)  # workers, of a core each
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitBrain(Case):
-    """The case.
-
-    Args:
-      repeats: how often each way is timed.
-      steps: training steps per timing.
-      settings: what to train on what.
-    """
+class SplitBrain(TimedCase):
+    """The case."""
 
     name: ClassVar[str] = "splitbrain"
     summary: ClassVar[str] = "VGG with its convolutions data parallel and its dense layers sharded, on up to 8 workers"
+    small: ClassVar[Mapping[str, Any]] = {
+        "repeats": 2,
+        "settings": (Setting("toy_vgg", (1.0,), 8), Setting("toy_vgg", (1.0, 1.0), 8)),
+    }
 
-    repeats: int = 5
-    steps: int = 1
-    settings: tuple[Setting, ...] = tuple(SETTINGS.values())
-
-    def make_toy(self) -> Self:
-        settings = (Setting("toy_vgg", (1.0,), 8), Setting("toy_vgg", (1.0, 1.0), 8))
-        return dataclasses.replace(self, toy=True, repeats=2, settings=settings)
+    settings: tuple[Setting, ...] = SETTINGS
 
     def parts(self) -> Mapping[str, Part]:
         return {setting.name: functools.partial(self._measure, setting) for setting in self.settings}
@@ -125,8 +100,7 @@ class SplitBrain(Case):
         """Builds all ways on one cluster, times them in turns, and runs each alone where memory is read."""
         with self._chief(setting) as cluster:
             rows = {way: cluster.call("add", name=way, **arguments) for way, arguments in setting.ways().items()}
-            ways = {way: functools.partial(step_seconds, cluster, way, self.steps) for way in rows}
-            timings = take_turns(ways, self.repeats, self.seed)
+            timings = self.time_ways({way: runner(cluster, way) for way in rows})
             for way, row in rows.items():
                 row |= cluster.call("received", name=way)
             about = cluster.call("describe")
@@ -134,21 +108,14 @@ class SplitBrain(Case):
                 about["link"] = cluster.call("link")
         reference = next(iter(rows.values()))["losses"]
         for way, row in rows.items():
-            values = {
-                **self._settings(setting, way, setting.ways()[way]),
-                **about,
-                **row,
-                **self._memory(setting, way),
-                "wall_seconds_per_step": summarise(timings[way]),
-                **compare_losses(row["losses"], reference),
-            }
-            writer.write(f"{setting.name}/{way}", values)
+            values = {**self._settings(setting, way, setting.ways()[way]), **about, **self._memory(setting, way)}
+            writer.write(f"{setting.name}/{way}", {**values, **timed(row, timings[way], reference)})
         if len(setting.fractions) == 1:
             self._write_modelled(setting, summarise(timings["alone"])["median"], writer)
 
     def _settings(self, setting: Setting, way: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         layout = {"layout": arguments["recipe"], "mesh_shape": arguments.get("mesh_shape")}
-        return {**self.columns(warmup=_WARMUP), **dataclasses.asdict(setting), "way": way, **layout}
+        return {**self.columns(warmup=CHECKED_STEPS), **dataclasses.asdict(setting), "way": way, **layout}
 
     def _chief(self, setting: Setting, *, return_memory: bool = False) -> contextlib.AbstractContextManager[Child]:
         about = {name: getattr(setting, name) for name in ("fractions", "network", "batch_size")}
@@ -170,10 +137,6 @@ class SplitBrain(Case):
                 ways: dict[str, dict[str, Any]] = {DATA: {"recipe": "batch"}}
                 ways |= {f"{HYBRID} {count // k} x {k}": _hybrid(count // k, k) for k in (2, 4, 8) if k <= count}
                 for way, arguments in ways.items():
-                    values = {
-                        **self._settings(larger, way, arguments),
-                        MODELLED: True,
-                        "alone_seconds": alone_seconds,
-                        **child.call("sent", count=count, batch_size=batch_size, **arguments),
-                    }
-                    writer.write(f"{setting.network}/{count}/{way}, {MODELLED}", values)
+                    sent = child.call("sent", count=count, batch_size=batch_size, **arguments)
+                    values = {**self._settings(larger, way, arguments), MODELLED: True, "alone_seconds": alone_seconds}
+                    writer.write(f"{setting.network}/{count}/{way}, {MODELLED}", {**values, **sent})

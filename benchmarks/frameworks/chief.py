@@ -1,5 +1,6 @@
 """The chief of a local cluster: one set of workers, and a session for each way to train that takes turns on them."""
 
+import abc
 import contextlib
 import dataclasses
 import time
@@ -8,101 +9,62 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero import Layout, memory, profile, tf, trace, traffic
+from benchmarks.frameworks.memory_limit import MemoryLimit
+from benchmarks.frameworks.steps import Step, start_session
+from mtf_hetero import memory, profile, tf, trace
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
-from mtf_hetero.models.train import program
-from mtf_hetero.variables import initial_value_feed
 
 _POLL_SECONDS = 0.1
 _MESSAGE = 160  # characters of an error that are kept
 _CAUSES = ("OOM when", "From /job:")  # what the part of an error begins with that says its cause
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Step:
-    """A training step on the devices of a mesh, as a graph.
-
-    Args:
-      layout: how its tensors lie on the mesh.
-      devices: one per processor.
-      built: the mtf program.
-      masters: of each trainable variable the one that mtf made, whose initial value is fed.
-      lowering: of the program.
-      fetches: what a session runs: the loss, and the step.
-    """
-
-    layout: Layout
-    devices: tuple[str, ...]
-    built: program.Built
-    masters: tuple[Any, ...]
-    lowering: Any
-    fetches: tuple[Any, ...]
-
-    def sends(self) -> tuple[traffic.Send, ...]:
-        """What it sends from device to device."""
-        return traffic.sends(self.fetches, graph=self.built.graph)
-
-    def sent(self) -> dict[str, int]:
-        """The bytes that it sends over all links, and bytes and messages of the link that carries most."""
-        sends = self.sends()
-        links = traffic.links(sends)
-        busiest = next(iter(links), None)
-        devices = {device for link in links for device in link}
-        of_devices = [sum(size for link, size in links.items() if device in link) for device in devices]
-        return {
-            "sent_bytes": sum(links.values()),
-            "busiest_worker_bytes": max(of_devices, default=0),
-            "busiest_link_bytes": links[busiest] if busiest else 0,
-            "busiest_link_messages": sum((send.source, send.target) == busiest for send in sends),
-        }
-
-    def sizes(self) -> dict[str, list[int]]:
-        """How the dimensions are divided that are split at all."""
-        sizes: dict[str, int] = {}
-        for dim in (dim for op in self.built.graph.operations for x in op.outputs for dim in x.shape.dims):
-            if self.layout.axis_of(dim) is not None:
-                sizes.setdefault(dim.name, dim.size)
-        return {name: list(self.layout.split(name, size)) for name, size in sizes.items()}
-
-
-def lower_step(built: program.Built, layout: Layout, devices: Sequence[str], wire_dtype: str | None = None) -> Step:
-    """Lowers a program in TensorFlow's default graph."""
-    masters = tuple(variable.get_master() for variable in built.graph.trainable_variables)
-    lowering = program.lower(built, layout, devices, wire_dtype)
-    with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
-        fetches = lowering.export_to_tf_tensor(built.loss), tf.no_op()
-    return Step(layout, tuple(devices), built, masters, lowering, fetches)
-
-
-def worker_devices(count: int) -> list[str]:
-    """The names of so many workers that need not be there."""
-    return [f"/job:worker/task:{index}/device:CPU:0" for index in range(count)]
-
-
-class Chief:
+class Chief(abc.ABC):
     """Holds the workers and everything that is trained on them.
 
     Args:
       fractions: cores of each worker.
+      memory_bytes: what a worker may take once it is up, by the kernel; None: all there is.
       return_memory: as in mtf_hetero.cluster.LocalCluster.
     """
 
-    def __init__(self, fractions: Sequence[float], *, return_memory: bool = False) -> None:
+    def __init__(
+        self, fractions: Sequence[float], *, memory_bytes: int | None = None, return_memory: bool = False
+    ) -> None:
         self.local = LocalCluster(fractions, return_memory=return_memory)
         self.cluster: Cluster = self.local.__enter__()
         self._ways: dict[str, tuple[Any, Step]] = {}
         self._peaks: memory.ProcessPeaks | None = None
+        limited = [] if memory_bytes is None else zip(self.local.pids, self.local.groups, strict=True)
+        self._limits = [MemoryLimit(pid, memory_bytes or 0, group) for pid, group in limited]
+
+    @abc.abstractmethod
+    def build(self, devices: Sequence[str], **arguments: Any) -> tuple[Step, Mapping[str, np.ndarray]]:
+        """A step in TensorFlow's default graph, and the initial values of its variables."""
+
+    def counted(self, step: Step) -> dict[str, Any]:
+        """What is counted in the graph of a step."""
+        return dict(step.sent())
+
+    def held(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:
+        """More of the memory of a step, per worker."""
+        del step, estimates
+        return {}
 
     def close(self) -> None:
         """Ends the workers."""
         alive = not any(self.ended())
         for name in list(self._ways) if alive else ():  # a session waits for a worker that is lost
-            self.forget(name)
+            self._forget(name)
         self.local.close()
+        for limit in self._limits:
+            limit.close()
 
     def describe(self) -> dict[str, Any]:
         """The devices and what limits them."""
-        return {"devices": [shorten(device) for device in self.cluster.devices], "limits": self.local.limits}
+        limits = self.local.limits
+        both = [", ".join(pair) for pair in zip(limits, (limit.by for limit in self._limits), strict=False)]
+        return {"devices": [shorten(device) for device in self.cluster.devices], "limits": both or limits}
 
     def ended(self, within_seconds: float = 0.0) -> list[int | None]:
         """The exit code of each worker, as soon as one has ended or the time is over; None of one that runs."""
@@ -115,29 +77,50 @@ class Chief:
 
     def choose(self, devices: Sequence[int] | None) -> list[str]:
         """The devices with these numbers; None: all."""
-        return [
-            self.cluster.devices[index] for index in (range(len(self.cluster.devices)) if devices is None else devices)
-        ]
+        every = self.cluster.devices
+        return list(every) if devices is None else [every[index] for index in devices]
 
     def session(self) -> Any:
         """A session on the cluster, of TensorFlow's default graph."""
         return tf.Session(self.cluster.target, config=self.cluster.session_config())
 
-    def start(self, name: str, step: Step, values: Mapping[str, np.ndarray]) -> None:
-        """Opens a session for a step of TensorFlow's default graph, whose masters have these initial values."""
-        session = self.session()
-        self._ways[name] = session, step
-        with short_errors():
-            session.run(tf.global_variables_initializer(), initial_value_feed(values))
-            copies = step.lowering.copy_masters_to_slices()
-            session.run([tf.local_variables_initializer(), copies, tf.tables_initializer()])
+    def add(
+        self,
+        name: str,
+        devices: Sequence[int] | None = None,
+        steps: int = 2,
+        watch_memory: bool = False,
+        **arguments: Any,
+    ) -> dict[str, Any]:
+        """Builds a way to train, and takes steps.
+
+        Args:
+          name: how the other methods are to call it.
+          devices: numbers of those that take part; None: all.
+          steps: how many to take.
+          watch_memory: whether `memory` will be asked what it takes to train.
+          **arguments: of `build`.
+
+        Returns:
+          The losses before the steps, how the dimensions are divided, and what is counted.
+        """
+        self._forget(name)
+        with tf.Graph().as_default(), short_errors():
+            step, values = self.build(self.choose(devices), **arguments)
+            if watch_memory:
+                self.watch_memory()
+            session = self.session()
+            self._ways[name] = session, step
+            start_session(session, step, values)
+        if watch_memory and self._peaks is not None:
+            self._peaks.restart()
+        return {"losses": self.run(name, steps)["losses"], "sizes": step.sizes(), **self.counted(step)}
 
     def step(self, name: str) -> Step:
         """The step of a way."""
         return self._ways[name][1]
 
-    def forget(self, name: str) -> None:
-        """Frees a way, where it is known."""
+    def _forget(self, name: str) -> None:
         if name in self._ways:
             self._ways.pop(name)[0].close()
 
@@ -165,12 +148,17 @@ class Chief:
         """Counts, from now on, the most that each worker holds beyond what it holds now."""
         self._peaks = memory.ProcessPeaks(self.local.pids)
 
-    def peaks(self, name: str) -> tuple[list[int], list[memory.Estimate]]:
-        """Per worker of a way: the most that it took since `watch_memory`, and what is estimated."""
+    def memory(self, name: str) -> dict[str, list[int]]:
+        """Per worker of a way: the most that it took since it was watched, what is estimated, and what it holds."""
         assert self._peaks is not None
         step = self.step(name)
-        estimates = memory.estimate(step.lowering, step.fetches)
-        return list(self._peaks.read())[: len(step.devices)], [estimates[device] for device in step.devices]
+        of_devices = memory.estimate(step.lowering, step.fetches)
+        estimates = [of_devices[device] for device in step.devices]
+        return {
+            "peak_bytes": list(self._peaks.read())[: len(step.devices)],
+            "estimated_bytes": [estimate.peak for estimate in estimates],
+            **self.held(step, estimates),
+        }
 
 
 @contextlib.contextmanager

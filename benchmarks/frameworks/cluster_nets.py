@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.frameworks.chief import Chief, Step, lower_step, worker_devices
+from benchmarks.frameworks.chief import Chief
 from benchmarks.frameworks.mesh_nets import build_training
+from benchmarks.frameworks.steps import Step, lower_step, slices, worker_devices
 from benchmarks.networks import NETWORKS, Network, batch, initial_values
-from mtf_hetero import Layout, UnevenMeshImpl, mtf, profile, tf, trace, traffic
+from mtf_hetero import Layout, UnevenMeshImpl, memory, mtf, profile, tf, trace, traffic
 from mtf_hetero.cluster import shorten
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
@@ -61,15 +62,41 @@ def build_step(
     if sizes:
         layout = Layout(layout.mesh_shape, layout.rules, (), dict(sizes))
     mesh_impl = UnevenMeshImpl.from_layout(layout, devices, wire_dtype)
-    return lower_step(_build(network, images, labels, examples, rounds, mesh_impl), layout, devices, wire_dtype)
+    built = _build(network, images, labels, examples, rounds, mesh_impl)
+    return lower_step(built, layout, devices, wire_dtype=wire_dtype)
+
+
+def _build(
+    network: Network,
+    images: np.ndarray,
+    labels: np.ndarray,
+    examples: Sequence[int],
+    rounds: Sequence[int] | None = None,
+    mesh_impl: Any = None,
+) -> program.Built:
+    """The step's program; with a mesh, each processor's slices of images and labels lie where it is."""
+    tf.train.create_global_step()
+    data: list[Any] = [tf.constant(images), tf.constant(labels)]
+    if mesh_impl is not None:
+        data = [
+            _slices(array.reshape([*examples, *array.shape[1:]]), examples, mesh_impl) for array in (images, labels)
+        ]
+    return build_training(network, *data, batch=examples, config={"dense_rounds": rounds} if rounds else {})
+
+
+def _slices(array: np.ndarray, examples: Sequence[int], mesh_impl: Any) -> tuple[Any, ...]:
+    """Each processor's slice of an array, on its own device."""
+    names = (*program.batch_shape(examples), "height", "width", "channels")
+    shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(names, array.shape, strict=False)])
+
+    def make(begin: Sequence[int], size: Sequence[int]) -> Any:
+        return tf.constant(array[tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True))])
+
+    return tuple(slices(mesh_impl, shape, make))
 
 
 class ModelledNets:
-    """What a step on workers would send that are not there.
-
-    Args:
-      network: a name in benchmarks.networks.NETWORKS.
-    """
+    """What a step of a network of benchmarks.networks.NETWORKS would send on workers that are not there."""
 
     def __init__(self, network: str) -> None:
         self._network = NETWORKS[network]
@@ -88,23 +115,24 @@ def sent_by(network: str, batch_size: int, recipe: str, sizes: Mapping[str, Sequ
 
 
 class ClusterNets(Chief):
-    """The chief of these programs.
+    """The chief of these programs: of one network and batch; other options are those of Chief."""
 
-    Args:
-      fractions: cores of each worker.
-      network: a name in benchmarks.networks.NETWORKS.
-      batch_size: images per step.
-      seed: of the initial values, the images and the labels.
-      return_memory: as in Chief.
-    """
-
-    def __init__(
-        self, fractions: Sequence[float], network: str, batch_size: int, seed: int, return_memory: bool = False
-    ) -> None:
+    def __init__(self, fractions: Sequence[float], network: str, batch_size: int, seed: int, **options: Any) -> None:
         self._network = NETWORKS[network]
         self._values = initial_values(self._network, seed)
-        self._images, self._labels = batch(self._network, batch_size, seed)
-        super().__init__(fractions, return_memory=return_memory)
+        self._data = batch(self._network, batch_size, seed)
+        super().__init__(fractions, **options)
+
+    def build(self, devices: Sequence[str], **arguments: Any) -> tuple[Step, Mapping[str, np.ndarray]]:
+        step = build_step(self._network, *self._data, devices=devices, **arguments)
+        return step, step.initial_values(self._values)
+
+    def held(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:
+        """Bytes of a worker's weights."""
+        shapes = [variable.shape for variable in step.built.graph.trainable_variables]
+        processors = range(step.layout.size)
+        weights = [sum(math.prod(step.layout.slice_shape(shape, pnum)) for shape in shapes) for pnum in processors]
+        return {"weight_bytes": [4 * count for count in weights]}
 
     def peak_shares(self) -> list[float]:
         """Shares in proportion to the floating-point rate of each device on a large product, alone."""
@@ -127,7 +155,7 @@ class ClusterNets(Chief):
         begin = time.perf_counter()
 
         def build() -> Any:
-            return _build(self._network, self._images, self._labels).graph
+            return _build(self._network, *self._data, examples=[len(self._data[1])]).graph
 
         devices = self.cluster.devices
         with tf.Graph().as_default():
@@ -143,38 +171,6 @@ class ClusterNets(Chief):
             "reason": shorten("; ".join(choice.lines)),
         }
 
-    def add(
-        self,
-        name: str,
-        recipe: str,
-        devices: Sequence[int] | None = None,
-        watch_memory: bool = False,
-        **arguments: Any,
-    ) -> dict[str, Any]:
-        """Builds a way to split, and takes two steps.
-
-        Args:
-          name: how `run` is to call it.
-          recipe: a name in layouts.LAYOUTS.
-          devices: numbers of those that take part; None: all.
-          watch_memory: whether `memory` will be asked for.
-          **arguments: of `build_step`.
-
-        Returns:
-          The losses before the two steps, how the dimensions are divided, and what a step sends, as in `Step.sent`.
-        """
-        self.forget(name)
-        with tf.Graph().as_default():
-            options = {"recipe": recipe, "devices": self.choose(devices), **arguments}
-            step = build_step(self._network, self._images, self._labels, **options)
-            if watch_memory:
-                self.watch_memory()
-            masters = zip(step.masters, self._values, strict=True)
-            self.start(name, step, {m.op.name: value.reshape(m.shape.as_list()) for m, value in masters})
-        if self._peaks is not None:
-            self._peaks.restart()
-        return {"losses": self.run(name, 2)["losses"], "sizes": step.sizes(), **step.sent()}
-
     def trace(self, name: str) -> dict[str, Any]:
         """How each device spends a step: seconds of computing, receiving and waiting."""
         used = trace.usage(trace.read(self.traced(name)), self.cluster.devices)
@@ -183,47 +179,3 @@ class ClusterNets(Chief):
     def received(self, name: str) -> dict[str, int]:
         """The bytes that the workers receive in a step, by its trace."""
         return {"received_bytes": sum(traffic.received(self.traced(name)).values())}
-
-    def memory(self, name: str) -> dict[str, list[int]]:
-        """Per worker: bytes of its weights, the most that it took to train beyond what it held, and the estimate."""
-        step = self.step(name)
-        shapes = [variable.shape for variable in step.built.graph.trainable_variables]
-        peaks, estimates = self.peaks(name)
-        return {
-            "weight_bytes": [
-                4 * sum(math.prod(step.layout.slice_shape(shape, pnum)) for shape in shapes)
-                for pnum in range(step.layout.size)
-            ],
-            "peak_bytes": peaks,
-            "estimated_bytes": [estimate.peak for estimate in estimates],
-        }
-
-
-def _build(
-    network: Network,
-    images: np.ndarray,
-    labels: np.ndarray,
-    examples: Sequence[int] | None = None,
-    rounds: Sequence[int] | None = None,
-    mesh_impl: Any = None,
-) -> program.Built:
-    """The step's program; with a mesh, each processor's slices of images and labels lie where it is."""
-    tf.train.create_global_step()
-    examples = [len(labels)] if examples is None else list(examples)
-    data: list[Any] = [tf.constant(images), tf.constant(labels)]
-    if mesh_impl is not None:
-        whole = [array.reshape([*examples, *array.shape[1:]]) for array in (images, labels)]
-        data = [_slices(array, program.batch_shape(examples), mesh_impl) for array in whole]
-    return build_training(network, *data, batch=examples, config={"dense_rounds": rounds} if rounds else {})
-
-
-def _slices(array: np.ndarray, batch_dims: Mapping[str, int], mesh_impl: Any) -> tuple[Any, ...]:
-    """Each processor's slice of an array, on its own device."""
-    names = (*batch_dims, "height", "width", "channels")
-    shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(names, array.shape, strict=False)])
-    parts = []
-    for pnum, device in enumerate(mesh_impl.devices):
-        begin, size = mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum)
-        with tf.device(device):
-            parts.append(tf.constant(array[tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True))]))
-    return tuple(parts)

@@ -1,9 +1,15 @@
-"""A training run in pieces: the loss and the seconds of every step, and the test accuracy after each piece."""
+"""A training run in pieces: the loss and the seconds of every step, and a test after each piece."""
 
+import abc
 import contextlib
 import dataclasses
+import math
+import os
 import time
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from mtf_hetero import data, tf
 from mtf_hetero.cluster import shorten
@@ -48,10 +54,9 @@ def _in_float64(batches: Any) -> Any:
 
 
 class LearningRun:
-    """What `python -m models.train` does with these settings.
+    """What `python -m models.train` does with these settings, those of models.train.config.Config.
 
-    Args:
-      **config: as in models.train.config.Config; without train_epochs they are as many as max_steps take.
+    Without train_epochs they are as many as max_steps take.
 
     Raises:
       ValueError: settings that do not fit together, or data that is not there.
@@ -95,14 +100,7 @@ class LearningRun:
         return float(results["accuracy"])
 
     def losses_in_float64(self, model: str, dataset: str, steps: int, model_dir: str) -> list[float]:
-        """The losses of another model that is trained in float64, laid out alike on the same devices.
-
-        Args:
-          model: a name in models.MODELS.
-          dataset: a data set.
-          steps: training steps.
-          model_dir: directory of checkpoints.
-        """
+        """The losses of another model that is trained in float64, laid out alike on the same devices."""
         config = dataclasses.replace(
             self._config,
             model=model,
@@ -116,3 +114,53 @@ class LearningRun:
         run, hook = prepare(config, self._stack), _StepHook()
         run.estimator.train(lambda: _in_float64(run.train_input()), hooks=[hook], max_steps=steps)
         return hook.losses
+
+
+class VolumeRun(LearningRun, abc.ABC):
+    """A run on a set of volumes that it makes itself, where the data set is to be, by the arguments `made_by`."""
+
+    def __init__(self, made_by: Mapping[str, Any], **config: Any) -> None:
+        if not os.path.exists(config["dataset"]):
+            self.make(config["dataset"], **made_by)
+        super().__init__(**{**config, "devices": tuple(config["devices"])})
+
+    @abc.abstractmethod
+    def make(self, directory: str, **made_by: Any) -> None:
+        """Makes the set."""
+
+    @property
+    def volumes(self) -> data.Volumes:
+        """The set."""
+        assert isinstance(self._run.dataset, data.Volumes)
+        return self._run.dataset
+
+    def describe(self) -> dict[str, Any]:
+        """As LearningRun's, with the numbers of volumes."""
+        sizes = {"train_volumes": self.volumes.train_size, "test_volumes": self.volumes.test_size}
+        return {**super().describe(), **sizes, "unit": "volumes"}
+
+    def test(self, batches: int | None = None) -> dict[str, float | None]:
+        """Metrics of the whole test set; None for what is no number."""
+        metrics = {name: float(value) for name, value in self._run.test().items()}
+        return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+    def predictions(self, key: str) -> np.ndarray:
+        """What the network predicts for each test volume, in the order of the set."""
+        predicted = self._run.estimator.predict(self._run.test_input, predict_keys=[key])
+        return np.stack([volume[key] for volume in predicted][: self.volumes.test_size])
+
+
+def read(volumes: data.Volumes, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The volumes of a split, as they were before they were normalised, and their labels or targets."""
+    mean, deviation = (np.array(part) for part in (volumes.manifest.mean, volumes.manifest.deviation))
+    targets = [np.array(part) for part in (volumes.manifest.target_mean, volumes.manifest.target_deviation)]
+    with tf.Graph().as_default():
+        batches = volumes.test_input_fn(1) if split == "test" else volumes.train_input_fn(1, 1)
+        iterator = tf.data.make_initializable_iterator(batches)
+        features, label = iterator.get_next()
+        with tf.Session(config=tf.ConfigProto(device_count={"GPU": 0})) as session:
+            session.run([tf.tables_initializer(), iterator.initializer])
+            with contextlib.suppress(tf.errors.OutOfRangeError):
+                while True:
+                    image, target = session.run([features["image"][0], label[0]])
+                    yield image * deviation + mean, target * targets[1] + targets[0] if volumes.targets else target

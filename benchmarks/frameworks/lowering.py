@@ -16,16 +16,13 @@ _SMALLEST_MESH = "all:2"
 
 
 def choose_layout(graph: Any, recipe: str, processors: int, shares: Sequence[float] | None) -> tuple[Layout, list[str]]:
-    """A recipe's rules, but for those of dimensions that have fewer units than there are processors.
+    """A recipe's rules, but for those of dimensions that have fewer units than there are processors, and their names.
 
-    Returns:
-      The layout, and the names of the dimensions whose rules were left out.
+    `shares` has one per processor; None: even.
     """
     sizes: dict[str, int] = {}
-    for op in graph.operations:
-        for tensor in op.outputs:
-            for dim in tensor.shape.dims:
-                sizes[dim.name] = min(dim.size, sizes.get(dim.name, dim.size))
+    for dim in (dim for op in graph.operations for tensor in op.outputs for dim in tensor.shape.dims):
+        sizes[dim.name] = min(dim.size, sizes.get(dim.name, dim.size))
     rules = LAYOUTS[recipe](graph, mesh_shape=_SMALLEST_MESH).rules
     kept = [rule for rule in rules if sizes[rule[0]] >= processors]
     layout = Layout(f"all:{processors}", kept, {} if shares is None else {"all": shares})
@@ -34,16 +31,7 @@ def choose_layout(graph: Any, recipe: str, processors: int, shares: Sequence[flo
 
 @dataclasses.dataclass
 class Probe:
-    """A training graph that is built and lowered once.
-
-    Args:
-      network: a name in benchmarks.networks.NETWORKS.
-      batch_size: images per step.
-      recipe: a name in layouts.LAYOUTS.
-      processors: number of processors on the one mesh axis.
-      shares: one per processor; None: even.
-      stock: whether mesh-tensorflow alone lowers it.
-    """
+    """A training graph that is built and lowered once: by a recipe on so many processors, or by stock mtf alone."""
 
     network: str
     batch_size: int
@@ -53,11 +41,7 @@ class Probe:
     stock: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Seconds, numbers of operations and bytes.
-
-        Raises:
-          ValueError: the layout cannot be lowered.
-        """
+        """Seconds, numbers of operations and bytes; raises ValueError where the layout cannot be lowered."""
         net, lower = NETWORKS[self.network], lower_stock if self.stock else program.lower
         with tf.Graph().as_default() as tf_graph:
             image = tf.placeholder(tf.float32, [self.batch_size, *net.image_shape])

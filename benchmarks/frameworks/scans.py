@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.frameworks.volume_learning import VolumeRun
+from benchmarks.frameworks.learning import VolumeRun
 from benchmarks.pictures import pack
 from mtf_hetero.data import Planes, write_volumes
 from mtf_hetero.data.convert import open_arrays
@@ -55,12 +55,17 @@ def _phantom() -> Head:
     return np.clip(90 * bright + 40 + noise, 0, _BRIGHTEST).astype(np.uint8), brain.astype(np.uint8)
 
 
-def tiles(shape: tuple[int, ...], edge: int) -> list[tuple[int, ...]]:
-    """Where patches that lie side by side begin; what is left over at the ends belongs to none."""
+def _box(begin: Sequence[int], edge: int) -> tuple[slice, ...]:
+    return tuple(slice(b, b + edge) for b in begin)
+
+
+def _tiles(scan: np.ndarray, edge: int) -> list[tuple[int, ...]]:
+    """Where patches of the back half that lie side by side begin; what is left over at the ends belongs to none."""
+    shape = (scan.shape[0], scan.shape[1] // 2, scan.shape[2])
     return list(itertools.product(*(range(0, extent - edge + 1, edge) for extent in shape)))
 
 
-def best_thresholds(image: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
+def _best_thresholds(image: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
     """The first intensity of the brain, and the first beyond it, by which it is predicted with the best Dice."""
     counts = np.stack([np.bincount(values.ravel(), minlength=_BRIGHTEST + 1) for values in (image, image[labels > 0])])
     below = np.concatenate([np.zeros([2, 1], int), np.cumsum(counts, 1)], 1)  # [all or brain, level]
@@ -72,7 +77,7 @@ def best_thresholds(image: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
     return max(itertools.combinations(range(_BRIGHTEST + 2), 2), key=lambda pair: score(*pair))
 
 
-def dice(predicted: np.ndarray, true: np.ndarray) -> list[float | None]:
+def _dice(predicted: np.ndarray, true: np.ndarray) -> list[float | None]:
     """Dice of each class; None where it is neither predicted nor there."""
     sums = [np.count_nonzero(predicted == c) + np.count_nonzero(true == c) for c in range(len(CLASSES))]
     both = [np.count_nonzero((predicted == c) & (true == c)) for c in range(len(CLASSES))]
@@ -83,41 +88,34 @@ class Scan(VolumeRun):
     """A training run on patches of a scan: of its front half to learn from, of its back half to test on."""
 
     def make(self, directory: str, **made_by: Any) -> None:
-        """Cuts the patches.
-
-        Args:
-          directory: where the set is to be.
-          **made_by: scan, edge of a patch, number of patches to learn from, and the seed of their places.
-        """
+        """Cuts the patches: made by the scan, their edge, how many to learn from, and the seed of their places."""
         image, labels = load(made_by["scan"])
         edge, half = made_by["edge"], image.shape[1] // 2
         rng = np.random.default_rng(made_by["seed"])
-        planes = Planes((edge, edge, edge, 1), "uint8", labelled=True)
-
-        def box(begin: Sequence[int]) -> tuple[slice, ...]:
-            return tuple(slice(b, b + edge) for b in begin)
-
-        with write_volumes(directory, planes, provenance=made_by) as writer:
+        with write_volumes(
+            directory, Planes((edge, edge, edge, 1), "uint8", labelled=True), provenance=made_by
+        ) as writer:
             written = 0
             while written < made_by["patches"]:
-                begin = rng.integers([0, half, 0], np.array(image.shape) - edge + 1).tolist()
-                if labels[box(begin)].any():  # beyond the brain there is nothing to learn
-                    writer.add("train", [(image[box(begin)][..., None], labels[box(begin)])])
+                box = _box(rng.integers([0, half, 0], np.array(image.shape) - edge + 1).tolist(), edge)
+                if labels[box].any():  # beyond the brain there is nothing to learn
+                    writer.add("train", [(image[box][..., None], labels[box])])
                     written += 1
-            for begin in tiles((image.shape[0], half, image.shape[2]), edge):
-                writer.add("test", [(image[box(begin)][..., None], labels[box(begin)])])
+            for begin in _tiles(image, edge):
+                box = _box(begin, edge)
+                writer.add("test", [(image[box][..., None], labels[box])])
 
     def findings(self) -> dict[str, Any]:
         """Dice of network and thresholds on all test patches together, and a slice through them."""
         made_by = self.volumes.manifest.provenance
         image, labels = load(made_by["scan"])
         edge, half = made_by["edge"], image.shape[1] // 2
-        low, high = best_thresholds(image[:, half:], labels[:, half:])
+        low, high = _best_thresholds(image[:, half:], labels[:, half:])
         predicted = np.zeros(labels.shape, np.uint8)
-        begins = tiles((image.shape[0], half, image.shape[2]), edge)
+        begins = _tiles(image, edge)
         for begin, patch in zip(begins, self.predictions("class"), strict=True):
-            predicted[tuple(slice(b, b + edge) for b in begin)] = patch
-        tested = tuple(slice(0, max(b[axis] for b in begins) + edge) for axis in range(3))
+            predicted[_box(begin, edge)] = patch
+        tested = tuple(slice(0, last + edge) for last in np.max(begins, axis=0))
         image, labels, predicted = image[tested], labels[tested], predicted[tested]
         by_thresholds = ((image >= low) & (image < high)).astype(np.uint8)
         plane = image.shape[0] // 2
@@ -125,6 +123,6 @@ class Scan(VolumeRun):
         return {
             "classes": list(CLASSES),
             "thresholds": [low, high],
-            "dice": {"network": dice(predicted, labels), "thresholds": dice(by_thresholds, labels)},
+            "dice": {"network": _dice(predicted, labels), "thresholds": _dice(by_thresholds, labels)},
             "slice": {name: pack(picture[plane]) for name, picture in pictures.items()},
         }

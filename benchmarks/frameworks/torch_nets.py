@@ -1,9 +1,11 @@
-"""The same networks in PyTorch: eager, with the channels last in memory, or compiled."""
+"""The same networks in PyTorch: eager, with the channels last in memory, compiled, or by DistributedDataParallel."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports] - the test extra does not have it
+import torch.distributed  # pyright: ignore[reportMissingImports]
 
 from benchmarks.frameworks.trainer import LEARNING_RATE, Trainer
 from benchmarks.networks import AvgPool, Conv, MaxPool
@@ -62,10 +64,60 @@ class TorchTrainer(Trainer):
 
     def step(self) -> float:
         self._optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(self._model(self._images), self._labels)
+        loss = self.loss()
         loss.backward()
         self._optimizer.step()
         return loss.item()
 
+    def loss(self) -> Any:
+        """The mean over the batch."""
+        return torch.nn.functional.cross_entropy(self._model(self._images), self._labels)
+
     def threads(self) -> str:
         return f"{torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between operations"
+
+
+class _Slice(TorchTrainer):
+    """Trains on one rank's part of the batch, where each rank has so many images."""
+
+    def build(self, values: list[Any], *, batches: Sequence[int] = (), rank: int = 0, **options: Any) -> int:
+        """As in TorchTrainer, whose options are the others."""
+        parameters = super().build(values, **options)
+        torch.set_num_threads(1)
+        part = slice(sum(batches[:rank]), sum(batches[: rank + 1]))
+        self._weight = len(batches) / len(self._labels)  # the gradients are averaged over the ranks
+        self._images, self._labels = self._images[part], self._labels[part]
+        self._ranks = len(batches)
+        if self._ranks > 1:
+            self._model = torch.nn.parallel.DistributedDataParallel(self._model)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LEARNING_RATE)
+        return parameters
+
+    def loss(self) -> Any:
+        """The mean over the whole batch of this rank's images, times the ranks."""
+        outputs = self._model(self._images)
+        return torch.nn.functional.cross_entropy(outputs, self._labels, reduction="sum") * self._weight
+
+    def step(self) -> float:
+        return super().step() / self._ranks
+
+
+class Rank:
+    """One rank of DistributedDataParallel over gloo, and the ways to divide the batch that it knows.
+
+    Arguments beside its number, how many there are and the port of their rendezvous are those of TorchTrainer.
+    """
+
+    def __init__(self, rank: int, ranks: int, port: int, **arguments: Any) -> None:
+        torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+        self._arguments = {**arguments, "rank": rank}
+        self._trainers: dict[str, _Slice] = {}
+
+    def add(self, name: str, batches: list[int]) -> dict[str, Any]:
+        """Builds a way to divide the batch; takes two steps. Returns this rank's part of the losses before them."""
+        self._trainers[name] = _Slice(**self._arguments, batches=batches)
+        return self.run(name, 2)
+
+    def run(self, name: str, steps: int) -> dict[str, Any]:
+        """Takes steps; returns seconds and this rank's part of the losses before them."""
+        return self._trainers[name].run(steps)

@@ -11,14 +11,7 @@ LEARNING_RATE = 0.01  # of plain gradient descent
 
 
 class Trainer(abc.ABC):
-    """A network with its weights and its one batch, ready to be trained by plain gradient descent.
-
-    Args:
-      network: a name in benchmarks.networks.NETWORKS.
-      batch_size: images per step.
-      seed: of the initial values, the images and the labels.
-      **options: what the framework's variant needs.
-    """
+    """A network with its weights and its one batch, ready to be trained by plain gradient descent."""
 
     def __init__(self, network: str, batch_size: int, seed: int, **options: Any) -> None:
         self.network: Network = NETWORKS[network]
@@ -27,7 +20,7 @@ class Trainer(abc.ABC):
 
     @abc.abstractmethod
     def build(self, values: list[Any], **options: Any) -> int:
-        """Builds the network with these initial values; returns how many parameters it has."""
+        """Builds the framework's variant with these initial values; returns how many parameters it has."""
 
     @abc.abstractmethod
     def step(self) -> float:

@@ -3,8 +3,13 @@
 from typing import Any
 
 import numpy as np
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from benchmarks.frameworks.volume_learning import VolumeRun, read
+from benchmarks.frameworks.learning import VolumeRun, read
 from mtf_hetero import data
 from mtf_hetero.data.cosmology import power_spectrum, write_universes
 
@@ -32,58 +37,28 @@ def summarise(volumes: data.Volumes, split: str) -> tuple[np.ndarray, np.ndarray
     return np.array(numbers), np.array(targets)
 
 
-def ridge(x: np.ndarray, y: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-    """Ridge regression on standardised columns.
-
-    Args:
-      x: [volumes, numbers].
-      y: [volumes, targets].
-      penalty: of the squared weights.
-
-    Returns:
-      (weights [numbers, targets], constants [targets]).
-    """
-    mean, deviation = x.mean(0), x.std(0)
-    deviation = np.where(deviation > 0, deviation, 1.0)
-    z, centre = (x - mean) / deviation, y.mean(0)
-    weights = np.linalg.solve(z.T @ z + penalty * np.eye(z.shape[1]), z.T @ (y - centre)) / deviation[:, None]
-    return weights, centre - mean @ weights
-
-
-def best_ridge(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ridge regression whose penalty does best, for each target, on parts of the training set that it lacks."""
-    parts = np.arange(len(x)) % _PARTS
-    errors = np.zeros([len(_PENALTIES), y.shape[1]])
-    for part in range(_PARTS):
-        for number, penalty in enumerate(_PENALTIES):
-            weights, constants = ridge(x[parts != part], y[parts != part], penalty)
-            errors[number] += np.square(x[parts == part] @ weights + constants - y[parts == part]).sum(0)
-    chosen = [ridge(x, y, float(_PENALTIES[best])) for best in errors.argmin(0)]
-    weights = np.stack([w[:, i] for i, (w, _) in enumerate(chosen)], axis=1)
-    return weights, np.array([c[i] for i, (_, c) in enumerate(chosen)])
+def best_ridge(x: np.ndarray, y: np.ndarray) -> Any:
+    """Ridge regression whose penalty does best, for each target, on parts of the training set that it lacks."""
+    parts = PredefinedSplit(np.arange(len(x)) % _PARTS)
+    ridge = make_pipeline(StandardScaler(), Ridge())
+    search = GridSearchCV(ridge, {"ridge__alpha": _PENALTIES}, cv=parts, scoring="neg_mean_squared_error")
+    return MultiOutputRegressor(search).fit(x, y)
 
 
 class Universes(VolumeRun):
-    """A training run on simulated universes."""
+    """A training run on simulated universes, which are made by mtf_hetero.data.cosmology.write_universes."""
 
     def make(self, directory: str, **made_by: Any) -> None:
-        """Simulates them.
-
-        Args:
-          directory: where the set is to be.
-          **made_by: as in mtf_hetero.data.cosmology.write_universes.
-        """
         write_universes(directory, **made_by)
 
     def findings(self) -> dict[str, Any]:
         """Each test universe's parameters, those that the network predicts, and those by ridge regression."""
         x, y = summarise(self.volumes, "train")
         test_x, true = summarise(self.volumes, "test")
-        weights, constants = best_ridge(x, y)
         return {
             "targets": list(self.volumes.targets),
             "train_mean": y.mean(0).tolist(),
             "true": true.tolist(),
             "told": self.predictions("targets").tolist(),
-            "ridge": (test_x @ weights + constants).tolist(),
+            "ridge": best_ridge(x, y).predict(test_x).tolist(),
         }

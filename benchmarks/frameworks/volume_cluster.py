@@ -6,21 +6,21 @@ import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.frameworks import volume_nets
-from benchmarks.frameworks.chief import Chief, short_errors
-from benchmarks.frameworks.memory_limit import MemoryLimit
-from mtf_hetero import profile, tf, trace, traffic
+from benchmarks.frameworks.chief import Chief
+from benchmarks.frameworks.steps import Step
+from mtf_hetero import memory, profile, tf, trace, traffic
 from mtf_hetero.data import Planes, load_volumes, write_volumes
 from mtf_hetero.data.source import TRAIN
 from mtf_hetero.partition import split_by_share
 
 _CALLS = 30
-_Program = tuple[str, tuple[int, ...], int]  # network, extents of a volume, batch size
+_TARGETS = ("a", "b", "c", "d")
 
 
 def _apart(name: str, device: str) -> str:
@@ -28,82 +28,44 @@ def _apart(name: str, device: str) -> str:
 
 
 class VolumeNets(Chief):
-    """Holds the workers and everything that is trained on them.
+    """The chief of these programs; options are those of Chief."""
 
-    Args:
-      fractions: cores of each worker.
-      seed: of the initial values.
-      memory_bytes: what a worker may take once it is up, by the kernel; None: all there is.
-      return_memory: as in Chief.
-    """
-
-    def __init__(
-        self, fractions: Sequence[float], seed: int, memory_bytes: int | None = None, return_memory: bool = False
-    ) -> None:
-        super().__init__(fractions, return_memory=return_memory)
+    def __init__(self, fractions: Sequence[float], seed: int, **options: Any) -> None:
+        super().__init__(fractions, **options)
         self._seed = seed
-        self._programs: dict[str, _Program] = {}
+        self._programs: dict[str, tuple[Any, ...]] = {}  # network, extents of a volume, batch size
         self._measured = tempfile.TemporaryDirectory(prefix="mtf_hetero_profile_")
-        self._limits: list[MemoryLimit] = []
-        if memory_bytes is not None:
-            pairs = zip(self.local.pids, self.local.groups, strict=True)
-            self._limits = [MemoryLimit(pid, memory_bytes, group) for pid, group in pairs]
 
     def close(self) -> None:
-        """Ends the workers."""
         super().close()
-        for limit in self._limits:
-            limit.close()
         self._measured.cleanup()
 
-    def describe(self) -> dict[str, Any]:
-        """The devices and what limits them."""
-        about = super().describe()
-        by = [", ".join(pair) for pair in zip(about["limits"], (limit.by for limit in self._limits), strict=False)]
-        return {**about, "limits": by or about["limits"]}
+    def build(
+        self, devices: Sequence[str], *, network: str, extents: Sequence[int], **arguments: Any
+    ) -> tuple[Step, Mapping[str, np.ndarray]]:
+        """As in Chief; the arguments are those of volume_nets.build_step."""
+        step = volume_nets.build_step(network, extents, devices=devices, seed=self._seed, **arguments)
+        return step, volume_nets.initial_values(step, self._seed)
 
-    def add(
-        self,
-        name: str,
-        network: str,
-        extents: Sequence[int],
-        devices: Sequence[int],
-        batch_size: int = 1,
-        steps: int = 2,
-        **arguments: Any,
-    ) -> dict[str, Any]:
-        """Builds a way to partition, and takes steps.
+    def counted(self, step: Step) -> dict[str, Any]:
+        return {"exchanged": volume_nets.exchanged(step), **super().counted(step)}
 
-        Args:
-          name: how the other methods are to call it.
-          network: a name in volume_nets.NETWORKS.
-          extents: (depth, height, width).
-          devices: numbers of the workers that take part.
-          batch_size: volumes per step.
-          steps: how many to take.
-          **arguments: of volume_nets.build_step.
+    def held(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:
+        """What every worker holds whole: weights, gradients, and what TensorFlow itself takes in its first steps."""
+        return {"whole_bytes": [estimate.weights + estimate.gradients + estimate.runtime for estimate in estimates]}
 
-        Returns:
-          The losses before the steps, how the dimensions are divided, and what a step sends, in all and per processor.
-        """
-        self._programs[name] = network, tuple(extents), batch_size
-        with tf.Graph().as_default(), short_errors():
-            options = {"batch_size": batch_size, "devices": self.choose(devices), "seed": self._seed, **arguments}
-            step = volume_nets.build_step(network, extents, **options)
-            self.start(name, step, volume_nets.initial_values(step, self._seed))
-        return {
-            "losses": self.run(name, steps)["losses"],
-            "sizes": step.sizes(),
-            "exchanged": volume_nets.exchanged(step),
-            **step.sent(),
-        }
+    def add(self, name: str, *args: Any, **arguments: Any) -> dict[str, Any]:
+        """As in Chief; the arguments are kept, for `add_apart` and `layer_seconds`."""
+        program = {"batch_size": 1, **arguments}
+        self._programs[name] = tuple(program[part] for part in ("network", "extents", "batch_size"))
+        return super().add(name, *args, **arguments)
 
     def add_apart(self, name: str) -> None:
         """Builds a network of its own on each slab of a way, which exchanges nothing, for `run_apart`."""
         step, (network, extents, batch_size) = self.step(name), self._programs[name]
         for planes, device in zip(step.layout.split(volume_nets.AXIS, extents[0]), step.devices, strict=True):
-            index = self.cluster.devices.index(device)
-            self.add(_apart(name, device), network, (planes, *extents[1:]), (index,), batch_size)
+            program = {"network": network, "extents": (planes, *extents[1:]), "batch_size": batch_size}
+            self.add(_apart(name, device), [self.cluster.devices.index(device)], **program)
 
     def run_apart(self, name: str, steps: int) -> dict[str, Any]:
         """Takes steps of all slabs at once; returns the seconds until the last one is done."""
@@ -183,18 +145,6 @@ class VolumeNets(Chief):
             seconds[title] = [model(n) + other for model, n, other in zip(models, units, others, strict=True)]
         return seconds
 
-    def memory(self, name: str) -> dict[str, list[int]]:
-        """Per worker: the most that it took since `watch_memory`, what is estimated, and what every worker holds whole.
-
-        What is whole are weights, their gradients, and what TensorFlow itself takes in its first steps.
-        """
-        peaks, estimates = self.peaks(name)
-        return {
-            "peak_bytes": peaks,
-            "estimated_bytes": [estimate.peak for estimate in estimates],
-            "whole_bytes": [estimate.weights + estimate.gradients + estimate.runtime for estimate in estimates],
-        }
-
     def read_bytes(self) -> list[int]:
         """Bytes that each worker has read so far, from files or their cache in memory."""
         files = [pathlib.Path(f"/proc/{pid}/io").read_text(encoding="ascii") for pid in self.local.pids]
@@ -202,7 +152,7 @@ class VolumeNets(Chief):
 
     def write_set(self, directory: str, edge: int, count: int) -> dict[str, int]:
         """Writes a set of cubes of noise; returns the bytes of a plane, as it is stored."""
-        planes = Planes((edge, edge, edge, volume_nets.CHANNELS), "int16", targets=("a", "b", "c", "d"))
+        planes = Planes((edge, edge, edge, volume_nets.CHANNELS), "int16", targets=_TARGETS)
         rng = np.random.default_rng(self._seed)
         with write_volumes(directory, planes, provenance={"made": "noise, for a measurement"}) as writer:
             for _ in range(count):

@@ -10,10 +10,10 @@ import numpy as np
 
 import mtf_hetero.layers
 from benchmarks import flops
-from benchmarks.frameworks.chief import Step, lower_step, worker_devices
+from benchmarks.frameworks.steps import Step, lower_step, slices, worker_devices
 from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf, trace, traffic
 from mtf_hetero.data import laid_out_volumes, load_volumes
-from mtf_hetero.layouts import LAYOUTS, anatomy
+from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models import cosmoflow, unet3d, volume_layers
 from mtf_hetero.models.train import program
 
@@ -78,7 +78,7 @@ NETWORKS: Mapping[str, Loss] = MappingProxyType(
 _LABELLED = ("unet3d",)
 
 
-def volumes_shape(extents: Sequence[int], batch_size: int) -> Any:
+def _shape(extents: Sequence[int], batch_size: int) -> Any:
     """The mtf.Shape of a batch of volumes."""
     sizes = (batch_size, *extents, CHANNELS)
     return mtf.Shape([mtf.Dimension(name, size) for name, size in zip(NAMES, sizes, strict=True)])
@@ -93,17 +93,17 @@ def _import(mesh: Any, value: Any, shape: Any) -> Any:
 def build_training(
     network: str, extents: Sequence[int], batch_size: int = 1, volumes: Any = None, targets: Any = None
 ) -> Any:
-    """A training step by SGD, as a models.train.program.Built, in TensorFlow's default graph.
+    """A training step by SGD of a network of NETWORKS, in TensorFlow's default graph.
 
     Args:
-      network: a name in NETWORKS.
+      network: its name.
       extents: (depth, height, width) of a volume.
       batch_size: volumes per step.
       volumes: slices of them, one per processor; None: zeros, for a graph that is only looked at.
-      targets: slices of its targets [batch, outputs] or labels [batch, depth, height, width]; None: none, or zeros
-        where the network needs labels.
+      targets: slices of targets [batch, outputs] or labels [batch, depth, height, width]; None: none, or zeros where
+        the network needs labels.
     """
-    shape = volumes_shape(extents, batch_size)
+    shape = _shape(extents, batch_size)
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
     if volumes is None:
@@ -143,19 +143,12 @@ def build_step(
     epochs: int = 1,
     seed: int = 0,
 ) -> Step:
-    """Builds a step in TensorFlow's default graph. Each worker makes its slab itself, or reads it.
+    """Builds a step of a network of NETWORKS in TensorFlow's default graph, on devices that share the depth.
 
-    Args:
-      network: a name in NETWORKS.
-      extents: (depth, height, width) of a volume.
-      devices: one per processor.
-      batch_size: volumes per step.
-      shares: one per processor; None: even.
-      directory: of a set of volumes that is read; None: a pattern is generated once, and kept.
-      epochs: how often the set is read.
-      seed: of its order.
+    Each worker reads its slab of a set in a directory, so often and in the order of a seed; without a directory it
+    generates a pattern once, and keeps it.
     """
-    layout, shape = plan(network, extents, batch_size, len(devices), shares), volumes_shape(extents, batch_size)
+    layout, shape = plan(network, extents, batch_size, len(devices), shares), _shape(extents, batch_size)
     mesh_impl = UnevenMeshImpl.from_layout(layout, devices)
     if directory is None:
         volumes, targets = _generated(network, shape, mesh_impl)
@@ -168,21 +161,21 @@ def build_step(
 
 def _generated(network: str, shape: Any, mesh_impl: Any) -> tuple[tuple[Any, ...], Any]:
     """Slices of a pattern, and of labels where the network needs them: local variables of each worker."""
-    volumes, labels = [], []
-    for pnum, device in enumerate(mesh_impl.devices):
-        begin, size = mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum)
-        with tf.device(device):
-            volume = _local_variable(_pattern(begin, size))
-            volumes.append(volume.read_value())
-            if network in _LABELLED:
-                label = tf.cast(_pattern(begin, size)[..., 0] > 0, tf.int32)
-                labels.append(_local_variable(label).read_value())
-    return tuple(volumes), tuple(labels) or None
+
+    def volume(begin: Sequence[int], size: Sequence[int]) -> Any:
+        return _kept(_pattern(begin, size))
+
+    def label(begin: Sequence[int], size: Sequence[int]) -> Any:
+        return _kept(tf.cast(_pattern(begin, size)[..., 0] > 0, tf.int32))
+
+    labels = slices(mesh_impl, shape, label) if network in _LABELLED else ()
+    return tuple(slices(mesh_impl, shape, volume)), tuple(labels) or None
 
 
-def _local_variable(value: Any) -> Any:
+def _kept(value: Any) -> Any:
+    """What a local variable keeps."""
     collections = [tf.GraphKeys.LOCAL_VARIABLES]
-    return tf.Variable(value, trainable=False, collections=collections, use_resource=True)
+    return tf.Variable(value, trainable=False, collections=collections, use_resource=True).read_value()
 
 
 def _pattern(begin: Sequence[int], size: Sequence[int]) -> Any:
@@ -253,32 +246,14 @@ def overlap(step: Step, events: Sequence[trace.Event]) -> list[dict[str, float]]
         of_device = [event for event in events if event.device.replace("/replica:0", "") == device]
         arriving = [event for event in of_device if event.kind == trace.RECEIVED and event.name in names]
         convolving = [event for event in of_device if event.work == "convolution"]
-        halo, convolution = _covered(arriving), _covered(convolving)
-        seconds.append(
-            {
-                "halo_seconds": halo,
-                "convolution_seconds": convolution,
-                "both_seconds": halo + convolution - _covered([*arriving, *convolving]),
-            }
-        )
+        halo, convolution, either = map(trace.covered, (arriving, convolving, [*arriving, *convolving]))
+        both = halo + convolution - either
+        seconds.append({"halo_seconds": halo, "convolution_seconds": convolution, "both_seconds": both})
     return seconds
 
 
-def _covered(events: Sequence[trace.Event]) -> float:
-    """Seconds in which at least one of the events goes on."""
-    total, end = 0.0, -math.inf
-    for event in sorted(events, key=lambda event: event.begin_seconds):
-        total += max(event.end_seconds - max(event.begin_seconds, end), 0.0)
-        end = max(end, event.end_seconds)
-    return total
-
-
 class ModelledVolumes:
-    """What a step on workers would compute and send that are not there.
-
-    Args:
-      network: a name in NETWORKS.
-    """
+    """What a step of a network of NETWORKS would compute and send on workers that are not there."""
 
     def __init__(self, network: str) -> None:
         self._network = network
@@ -307,9 +282,8 @@ class ModelledVolumes:
 
 def _slab_flops(step: Step, pnum: int) -> float:
     """What a processor computes in a step: of each operation the part that it has of the dimension that is split."""
-    total, layout, built = 0.0, step.layout, step.built
-    needed = anatomy.ancestors([built.loss, *[x for op in built.updates for x in op.inputs]])
-    for op in needed:
+    total, layout = 0.0, step.layout
+    for op in flops.needed(step.built):
         dims = [dim for x in (*op.inputs, *op.outputs) for dim in x.shape.dims if layout.axis_of(dim) is not None]
         largest = max(dims, key=lambda dim: dim.size, default=None)
         part = 1.0 if largest is None else layout.split(largest.name, largest.size)[pnum] / largest.size

@@ -4,29 +4,24 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from benchmarks.renderers import (
-    accounting,
-    cluster_curve,
-    cosmology,
-    faults,
-    heterogeneous,
-    learning_curve,
-    lowering,
-    one_device,
-    segmentation,
-    spatial,
-    splitbrain,
-)
+from benchmarks.renderers import faults, heterogeneous, learning, lowering, one_device, spatial, splitbrain
 from benchmarks.renderers.tables import Row
 
 Renderer = Callable[[Sequence[Row], pathlib.Path], str]
-
-_MODULES = (
-    *(accounting, cluster_curve, cosmology, faults, heterogeneous, learning_curve, lowering, one_device),
-    *(segmentation, spatial, splitbrain),
-)
 RENDERERS: Mapping[str, Renderer] = MappingProxyType(
-    {module.__name__.rpartition(".")[2]: module.render for module in _MODULES}
+    {
+        "accounting": one_device.render_account,
+        "cluster_curve": learning.render_cluster_curve,
+        "cosmology": learning.render_cosmology,
+        "faults": faults.render,
+        "heterogeneous": heterogeneous.render,
+        "learning_curve": learning.render_curve,
+        "lowering": lowering.render,
+        "one_device": one_device.render,
+        "segmentation": learning.render_segmentation,
+        "spatial": spatial.render,
+        "splitbrain": splitbrain.render,
+    }
 )
 
 __all__ = ["RENDERERS", "Renderer"]

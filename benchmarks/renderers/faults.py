@@ -63,13 +63,9 @@ def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
         else:
             counts[hit][random] += count
     figure, ((ax,),) = drawing.make(1, 1, width=6.4, height=1.2 + 0.26 * max(len(counts), 2))
-    for name in sorted(counts, key=lambda name: -counts[name].total()):
-        left = 0
-        for kind, count in sorted(counts[name].items(), reverse=True):
-            ax.barh(name, count, left=left, color=_COLOURS[kind], height=0.65)
-            left += count
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
+    names = sorted(counts, key=lambda name: -counts[name].total())
+    lengths = {name: dict(sorted(counts[name].items(), reverse=True)) for name in names}
+    drawing.stacked_bars(ax, lengths, _COLOURS, height=0.65)
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("number of kills")
     drawing.legend(figure, _COLOURS)

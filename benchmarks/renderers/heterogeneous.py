@@ -5,7 +5,20 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
 from benchmarks.cases.heterogeneous import DDP, GRID, MEASURED, ROUNDED, SETTINGS, Setting
-from benchmarks.renderers.tables import MB, Row, bullets, group_by, losses_agree, median, number, table, table_of
+from benchmarks.renderers.tables import (
+    MB,
+    Row,
+    bullets,
+    could_not,
+    group_by,
+    in_turns,
+    limits,
+    losses_agree,
+    median,
+    number,
+    table,
+    table_of,
+)
 from mtf_hetero.models.train import console as command_line
 
 _SHOWN_DIMS = 4  # of a division
@@ -53,7 +66,7 @@ def _note(row: Row) -> str:
     """What is to be said of one way."""
     way = row["way"]
     if "failed" in row:
-        return f"{way} could not be measured: {row['failed']}"
+        return could_not("measured", [row])[0]
     if way.endswith(ROUNDED):
         return f"{way}: the losses of two steps are off by up to {row['loss_error']:.1e} of their value."
     if not way.endswith(f", {MEASURED}"):
@@ -67,17 +80,9 @@ def _note(row: Row) -> str:
 
 
 def _notes(rows: Sequence[Row]) -> str:
-    first = rows[0]
     losses = losses_agree((row for row in rows if not row["way"].endswith(ROUNDED)), than="those of device 0 alone")
-    return bullets(
-        [
-            f"Limited by {' and '.join(dict.fromkeys(first['limits']))}.",
-            *map(_note, rows),
-            _pays(rows),
-            _ratios_alone(rows),
-            f"{losses} {first['repeats']} repeats of {first['steps']} step, in turns; seed {first['seed']}.",
-        ]
-    )
+    last = f"{losses} {in_turns(rows[0])}"
+    return bullets([limits(rows[0]), *map(_note, rows), _pays(rows), _ratios_alone(rows), last])
 
 
 def _ratios_alone(rows: Sequence[Row]) -> str:
@@ -133,12 +138,9 @@ def _kind(row: Row) -> str:
 
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws heterogeneous.png; returns the body of the report."""
-    order = list(SETTINGS)
-
-    def place(row: Row) -> int:
-        return order.index(Setting(row["network"], tuple(row["fractions"]), row["batch_size"]).name)
-
-    rows = sorted(rows, key=place)
+    order = [setting.name for setting in SETTINGS]
+    names = {id(row): Setting(row["network"], tuple(row["fractions"]), row["batch_size"]).name for row in rows}
+    rows = sorted(rows, key=lambda row: order.index(names[id(row)]))
     drawing.bar_panels(
         directory / "heterogeneous.png",
         group_by((row for row in rows if "failed" not in row), lambda row: _title(row, drawing.title(row))),

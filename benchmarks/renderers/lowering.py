@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks import drawing
 from benchmarks.cases.lowering import LOWERINGS
-from benchmarks.renderers.tables import GIB, Row, group_by, median, table_of
+from benchmarks.renderers.tables import GIB, Row, could_not, group_by, median, table_of
 
 _PANELS = {
     "seconds to lower": lambda row: median(row, "lower_seconds"),
@@ -15,6 +15,16 @@ _PANELS = {
 
 
 def _table(rows: Sequence[Row]) -> str:
+    def growth(row: Row) -> str | None:
+        """How many times as long as with half or less of the processors it takes, and how many times the processors."""
+        alike = [other for other in rows if other["lowering"] == row["lowering"] and "failed" not in other]
+        smaller = [other for other in alike if other["processors"] < row["processors"]]
+        if not smaller:
+            return None
+        before = max(smaller, key=lambda other: other["processors"])
+        seconds = median(row, "lower_seconds") / median(before, "lower_seconds")
+        return f"{seconds:.2f} for {row['processors'] / before['processors']:.0f} x"
+
     columns = {
         "processors, lowering": lambda row: f"{row['processors']}, {row['lowering']}",
         "build s": lambda row: row["build_seconds"],
@@ -22,20 +32,9 @@ def _table(rows: Sequence[Row]) -> str:
         "tf operations": lambda row: f"{row['tf_operations']:,}",
         "GraphDef MB": lambda row: f"{row['graph_bytes'] / 1e6:.2f}",
         "memory GiB": lambda row: median(row, "max_memory_bytes") / GIB,
-        "growth": lambda row: _growth(row, rows),
+        "growth": growth,
     }
     return table_of(rows, columns)
-
-
-def _growth(row: Row, rows: Sequence[Row]) -> str | None:
-    """How many times as long as with half or less of the processors it takes, and how many times the processors."""
-    alike = [other for other in rows if other["lowering"] == row["lowering"] and "failed" not in other]
-    smaller = [other for other in alike if other["processors"] < row["processors"]]
-    if not smaller:
-        return None
-    before = max(smaller, key=lambda other: other["processors"])
-    seconds = median(row, "lower_seconds") / median(before, "lower_seconds")
-    return f"{seconds:.2f} for {row['processors'] / before['processors']:.0f} x"
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
@@ -46,8 +45,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         for dims, alike in left_out.items()
         if dims
     ]
-    notes += [f"{row['variant']} could not be lowered: {row['failed']}" for row in rows if "failed" in row]
-    return [f"* {note}" for note in notes]
+    return [f"* {note}" for note in [*notes, *could_not("lowered", rows, "variant")]]
 
 
 def _draw_panel(ax: Any, rows: Sequence[Row], value: Any) -> None:

@@ -1,14 +1,22 @@
-"""The report on one device: a table per network and batch size, and a picture of the ratios."""
+"""The reports on one device: how contenders compare, and where the time of a step goes."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import drawing
-from benchmarks.cases.one_device import CONTENDERS, OURS
-from benchmarks.renderers.tables import GIB, Row, group_by, table_of
+from benchmarks.cases.one_device import CONTENDERS, LOWERINGS, OURS
+from benchmarks.renderers.tables import GIB, Row, could_not, group_by, median, table, table_of
 
 _CLOCKS = {"wall": ("wall time", drawing.COLOURS[0], "o", 0.13), "cpu": ("CPU time", drawing.COLOURS[1], "s", -0.13)}
+_LEAST = 0.005  # of the sum: kinds below it are added up
+_CLASSES = {  # what the picture shows; a kind is of the first class one of whose words is in its name
+    "convolution": ("Conv",),
+    "matrix product": ("MatMul", "Einsum"),
+    "relu, pooling and their gradients": ("Relu", "Pool", "Greater", "Cast", "Select", "Equal"),
+    "updates of variables": ("Assign", "Sub", "ReadVariable"),
+    "the rest": ("",),
+}
 
 
 def _table(group: Sequence[Row]) -> str:
@@ -38,25 +46,18 @@ def _notes(group: Sequence[Row]) -> list[str]:
         f"* {ours['repeats']} repeats of {ours['steps']} steps after {ours['warmup']} steps; seed {ours['seed']}. "
         f"Those who waited used at most {idle:.1%} of a core together.",
         f"* Threads: {'; '.join(threads)}.",
-        *(f"* {row['contender']} could not be measured: {row['failed']}" for row in group if "failed" in row),
+        *(f"* {note}" for note in could_not("measured", group, "contender")),
     ]
 
 
-def _draw_group(ax: Any, group: Sequence[Row]) -> None:
+def _draw_ratios(ax: Any, group: Sequence[Row]) -> None:
     shown = [row for row in group if "wall_ratio" in row and row["contender"] != OURS][::-1]
     for clock, (label, colour, marker, shift) in _CLOCKS.items():
         ratios = [row[f"{clock}_ratio"] for row in shown]
+        medians, places = [ratio["median"] for ratio in ratios], [place + shift for place in range(len(shown))]
         errors = [[abs(ratio["median"] - ratio[end]) for ratio in ratios] for end in ("min", "max")]
-        ax.errorbar(
-            [ratio["median"] for ratio in ratios],
-            [place + shift for place in range(len(shown))],
-            xerr=errors,
-            fmt=marker,
-            color=colour,
-            markersize=5,
-            elinewidth=1.2,
-            label=label,
-        )
+        style = {"fmt": marker, "color": colour, "markersize": 5, "elinewidth": 1.2}
+        ax.errorbar(medians, places, xerr=errors, label=label, **style)
     ax.axvline(1, color=drawing.GREY, linewidth=1, label=f"{OURS} itself")
     ax.set_yticks(range(len(shown)), [row["contender"] for row in shown])
     ax.set_ylim(-0.6, len(shown) - 0.4)
@@ -64,22 +65,18 @@ def _draw_group(ax: Any, group: Sequence[Row]) -> None:
     ax.tick_params(labelbottom=True)
 
 
-def _draw(groups: Mapping[Any, Sequence[Row]], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(len(groups), 1, width=7.0, height=2.6, sharex=True)
-    for ax, group in zip(axes.flat, groups.values(), strict=True):
-        _draw_group(ax, group)
-    drawing.legend(figure)
-    axes[-1, 0].set_xlim(left=0)
-    axes[-1, 0].set_xlabel(f"time per step as a multiple of {OURS}'s: median, minimum and maximum")
-    drawing.save(figure, path)
-
-
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
-    """Draws one_device.png; returns the body of the report."""
+    """Draws one_device.png, of ratios; returns the body of the report, a table per network and batch size."""
     order = list(CONTENDERS)
     rows = sorted(rows, key=lambda row: (row["network"], row["batch_size"], order.index(row["contender"])))
     groups = group_by(rows, lambda row: (row["network"], row["batch_size"]))
-    _draw(groups, directory / "one_device.png")
+    figure, axes = drawing.make(len(groups), 1, width=7.0, height=2.6, sharex=True)
+    for ax, group in zip(axes.flat, groups.values(), strict=True):
+        _draw_ratios(ax, group)
+    drawing.legend(figure)
+    axes[-1, 0].set_xlim(left=0)
+    axes[-1, 0].set_xlabel(f"time per step as a multiple of {OURS}'s: median, minimum and maximum")
+    drawing.save(figure, directory / "one_device.png")
     parts = [
         "![Ratios of time per step](one_device.png)",
         f"Median (minimum to maximum) over the repeats. A ratio is a contender's time divided by {OURS}'s of the same "
@@ -89,4 +86,57 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     ]
     for (network, batch_size), group in groups.items():
         parts += [f"## {network}, batch {batch_size}", _table(group), *_notes(group)]
+    return "\n\n".join(parts)
+
+
+def _medians(row: Row) -> dict[str, float]:
+    return {kind: median(row["kinds"], kind) for kind in row["kinds"]}
+
+
+def _account(rows: Sequence[Row]) -> str:
+    seconds = {row["lowering"]: _medians(row) for row in rows}
+    sums = {name: sum(kinds.values()) for name, kinds in seconds.items()}
+    shown = {kind for name, kinds in seconds.items() for kind, s in kinds.items() if s >= _LEAST * sums[name]}
+    rest = {name: sum(s for kind, s in kinds.items() if kind not in shown) for name, kinds in seconds.items()}
+
+    def line(kind: str, of: Mapping[str, float]) -> list[str]:
+        return [kind, *(f"{of[name] * 1e3:.2f} ({of[name] / sums[name]:.1%})" for name in seconds)]
+
+    lines = [
+        line(kind, {name: kinds.get(kind, 0.0) for name, kinds in seconds.items()})
+        for kind in sorted(shown, key=lambda kind: -max(kinds.get(kind, 0.0) for kinds in seconds.values()))
+    ]
+    lines += [line("all others", rest), line("sum", sums)]
+    lines.append(["operations run", *(f"{row['operations']:,}" for row in rows)])
+    return table(["kind of operation, ms a step", *seconds], lines)
+
+
+def _classes(row: Row) -> dict[str, float]:
+    """{class: milliseconds a step}."""
+    milliseconds = dict.fromkeys(_CLASSES, 0.0)
+    for kind, seconds in _medians(row).items():
+        milliseconds[next(name for name, words in _CLASSES.items() if any(word in kind for word in words))] += seconds
+    return {name: 1e3 * seconds for name, seconds in milliseconds.items()}
+
+
+def render_account(rows: Sequence[Row], directory: pathlib.Path) -> str:
+    """Draws accounting.png, a bar per lowering; returns the body of the report, a table per network."""
+    order = list(LOWERINGS)
+    rows = sorted(rows, key=lambda row: order.index(row["lowering"]))
+    groups = group_by(rows, lambda row: f"{row['network']}, batch {row['batch_size']}")
+    figure, axes = drawing.make(len(groups), 1, width=7.0, height=1.5)
+    colours = dict(zip(_CLASSES, drawing.COLOURS, strict=False))
+    for (ax,), group in zip(axes, groups.values(), strict=True):
+        drawing.stacked_bars(ax, {row["lowering"]: _classes(row) for row in group}, colours, height=0.6)
+        ax.set_xlabel("milliseconds of all operations in a step")
+        ax.set_title(drawing.title(group[0]))
+    drawing.legend(figure, colours)
+    drawing.save(figure, directory / "accounting.png")
+    parts = [
+        "![Where the time of a step goes](accounting.png)",
+        f"Milliseconds of all operations of a kind in one step, and their part of the sum: the median of "
+        f"{rows[0]['repeats']} traced steps. Operations that run side by side count both.",
+    ]
+    for title, group in groups.items():
+        parts += [f"## {title}", _account(group)]
     return "\n\n".join(parts)

@@ -6,30 +6,39 @@ from collections.abc import Mapping, Sequence
 from benchmarks import scaling
 from benchmarks.cases.spatial import ALONE, CONV, EVEN, INPUT, LIMIT, MEMORY, MODELLED, PROJECTED, STRONG, WEAK
 from benchmarks.renderers import spatial_drawing
-from benchmarks.renderers.tables import MB, Row, bullets, cell, group_by, losses_agree, median, table, table_of
+from benchmarks.renderers.tables import (
+    MB,
+    Row,
+    bullets,
+    cell,
+    group_by,
+    in_turns,
+    limits,
+    losses_agree,
+    median,
+    per_link,
+    table,
+    table_of,
+)
 
 _DEMANDED = 0.15  # by how much predictions of steps, and memory, may be off
 
 
-def _cores(row: Row) -> str:
-    return ", ".join(f"{row['fractions'][index]:g}" for index in row["workers"])
-
-
-def _halo_part(row: Row) -> str | None:
-    halo = sum(worker["halo_bytes"] for worker in row["exchanged"])
-    return f"{halo / row['sent_bytes']:.0%}" if row["sent_bytes"] else None
-
-
 def _steps(rows: Sequence[Row]) -> str:
     first = rows[0]
+
+    def halo(row: Row) -> str | None:
+        received = sum(worker["halo_bytes"] for worker in row["exchanged"])
+        return f"{received / row['sent_bytes']:.0%}" if row["sent_bytes"] else None
+
     columns = {
         "way": lambda row: row["way"],
-        "cores": _cores,
+        "cores": lambda row: ", ".join(f"{row['fractions'][index]:g}" for index in row["workers"]),
         "planes": lambda row: ":".join(map(str, row["sizes"].get("depth", [row["extents"][0]]))),
         "s/step": lambda row: row["wall_seconds_per_step"],
         "speedup": lambda row: f"{scaling.speedup(row, first):.2f}",
         "MB sent": lambda row: row["received_bytes"] / MB,
-        "of it halo": _halo_part,
+        "of it halo": halo,
         "predicted s": lambda row: None if row is first else scaling.predict(row, first).seconds,
         "error": lambda row: None if row is first else f"{scaling.error(row, first):+.0%}",
     }
@@ -51,13 +60,10 @@ def _spent(rows: Sequence[Row]) -> str:
 
 def _notes(rows: Sequence[Row]) -> str:
     first = rows[0]
-    link = first["link"]
     ways = {row["way"]: row for row in rows if "failed" not in row}
     return bullets(
         [
-            f"Limited by {' and '.join(dict.fromkeys(first['limits']))}. Link: {link['bytes_per_second'] / 1e9:.2f} "
-            f"GB/s and {1e3 * link['latency_seconds']:.2g} ms a hop. {first['repeats']} repeats of {first['steps']} "
-            f"step, in turns; seed {first['seed']}.",
+            f"{limits(first)} Link: {per_link(first['link'])} hop. {in_turns(first)}",
             losses_agree(rows),
             *(f"{row['way']} failed: {row['failed']}" for row in rows if "failed" in row),
             _demands(ways, first) if first["part"] == CONV and {ALONE, EVEN} <= ways.keys() else "",
@@ -147,13 +153,13 @@ def _memory(rows: Sequence[Row]) -> str:
     def expected(row: Row) -> float | None:
         return max(scaling.expected_bytes(row, alone[row["edge"]])) / MB if row["edge"] in alone else None
 
-    def part(row: Row) -> float | None:
-        one = alone.get(row["edge"])
-        return max(one["peak_bytes"]) / len(row["fractions"]) / MB if one else None
-
     def error(row: Row) -> str | None:
         wanted = expected(row)
         return f"{max(row['peak_bytes']) / MB / wanted - 1:+.0%}" if wanted else None
+
+    def part(row: Row) -> float | None:
+        one = alone.get(row["edge"])
+        return max(one["peak_bytes"]) / len(row["fractions"]) / MB if one else None
 
     columns = {
         "cube": lambda row: row["edge"],
@@ -189,16 +195,6 @@ def _end(row: Row) -> str:
 
 
 def _inputs(rows: Sequence[Row]) -> str:
-    header = [
-        "cores",
-        "worker",
-        "its planes",
-        "its share MB",
-        "epoch 1 MB",
-        "error",
-        "epochs 2, 3 MB",
-        "wait ms a step",
-    ]
     lines = []
     for row in rows:
         for index, planes in enumerate(row["split"]):
@@ -208,12 +204,13 @@ def _inputs(rows: Sequence[Row]) -> str:
             cores = ", ".join(f"{cores:g}" for cores in row["fractions"])
             read = [f"{share / MB:.2f}", f"{first / MB:.2f}", f"{first / share - 1:+.1%}"]
             lines.append([cores, index, planes, *read, ", ".join(f"{size / MB:.2f}" for size in later), waits])
-    return table(header, lines)
+    about = ["cores", "worker", "its planes", "its share MB"]
+    return table([*about, "epoch 1 MB", "error", "epochs 2, 3 MB", "wait ms a step"], lines)
 
 
 def _about(part: str, rows: Sequence[Row]) -> str:
     """What a section shows."""
-    limits = " and ".join(dict.fromkeys(limit for row in rows for limit in row["limits"]))
+    every = limits({"limits": [limit for row in rows for limit in row["limits"]]}).removesuffix(".")
     texts = {
         MEMORY: f"The largest of the workers, after {rows[0]['steps']} steps; each number of them in a cluster of its "
         "own. Share and halo: weights, their gradients and what TensorFlow itself takes, whole; its planes' part of "
@@ -223,7 +220,7 @@ def _about(part: str, rows: Sequence[Row]) -> str:
         "of which it is kept. Demanded is within 5 % of the share, and nothing later. Wait: of the last step "
         "of each epoch, in its trace.",
     }
-    return f"{texts[part]} Limited by {limits}; seed {rows[0]['seed']}."
+    return f"{texts[part]} {every}; seed {rows[0]['seed']}."
 
 
 def _machine(convolutions: Sequence[Row], projected: Sequence[Row]) -> scaling.Machine | None:
@@ -239,33 +236,22 @@ def _machine(convolutions: Sequence[Row], projected: Sequence[Row]) -> scaling.M
 
 def _model(machine: scaling.Machine, edge: int, projected: Mapping[int, Sequence[scaling.Projection]]) -> list[str]:
     """The section on workers that are not there."""
-    link = machine.link
-    header = [
-        "workers per sample",
-        "workers",
-        "samples",
-        "s/step",
-        "compute",
-        "halo",
-        "sums",
-        "efficiency",
-        "sums today",
-    ]
     lines = []
     for count, steps in projected.items():
         for step in steps:
             seconds = (step.seconds, step.compute, step.halo, step.reduce)
             efficiency = f"{steps[0].seconds / step.seconds:.2f}"
             lines.append([count, step.devices, step.devices // count, *seconds, efficiency, step.direct])
+    about = ["workers per sample", "workers", "samples", "s/step"]
     return [
         f"## Modelled: CosmoFlow at W={edge}, data and spatial parallelism",
         "Not measured. Workers of one core compute as many FLOP/s as one did alone on the convolutional part, "
         f"{machine.flops_per_second / 1e9:.3g} G, and exchange over the link measured here, "
-        f"{link['bytes_per_second'] / 1e9:.2f} GB/s and {1e3 * link['latency_seconds']:.2g} ms a hop, with nothing "
+        f"{per_link(machine.link)} hop, with nothing "
         "overlapped. What a worker of a group computes and exchanges is counted in the lowered graph. Gradients are "
         "summed by recursive halving and doubling; today each worker sends to each other one: the last column is what "
         "their latencies would cost.",
-        table(header, lines),
+        table([*about, "compute", "halo", "sums", "efficiency", "sums today"], lines),
     ]
 
 

@@ -21,12 +21,8 @@ def draw(
 ) -> None:
     """Draws a panel for each of these that is there.
 
-    Args:
-      path: the picture.
-      scaled: rows of strong and weak scaling that did not fail.
-      convolutions: rows of the convolutional part that did not fail.
-      memory: rows.
-      projected: {workers per sample: what is projected}.
+    They are rows of strong and weak scaling and of the convolutional part that did not fail, rows of memory, and
+    {workers per sample: what is projected}.
     """
     panels: list[tuple[Any, Any]] = [
         (_draw_speedups, scaled),

@@ -6,7 +6,19 @@ from statistics import fmean
 
 from benchmarks import drawing
 from benchmarks.cases.splitbrain import DATA, HYBRID, MODEL, MODELLED, ROUNDS
-from benchmarks.renderers.tables import MB, Row, bullets, group_by, losses_agree, median, table_of
+from benchmarks.renderers.tables import (
+    MB,
+    Row,
+    bullets,
+    could_not,
+    group_by,
+    in_turns,
+    limits,
+    losses_agree,
+    median,
+    per_link,
+    table_of,
+)
 
 _COLOURS = {
     DATA: drawing.GREY,
@@ -48,9 +60,8 @@ def _saved(ways: Mapping[str, Row], column: str) -> str:
 
 
 def _notes(rows: Sequence[Row]) -> str:
-    first = rows[0]
     ways = {row["way"]: row for row in rows if "failed" not in row}
-    notes = [f"Limited by {' and '.join(dict.fromkeys(first['limits']))}."]
+    notes = [limits(rows[0])]
     if DATA in ways and any(way.startswith(HYBRID) for way in ways):
         notes.append(
             f"Against data parallelism, memory of weights saved: {_saved(ways, 'weight_bytes')}; of the whole measured "
@@ -66,10 +77,7 @@ def _notes(rows: Sequence[Row]) -> str:
         )
     if not all(row.get("return_memory") for row in ways.values()):
         notes.append("The peaks are those of workers that keep the memory that they have freed.")
-    repeats = f"{first['repeats']} repeats of {first['steps']} step, in turns; seed {first['seed']}."
-    notes.append(f"{losses_agree(rows)} {repeats}")
-    notes += [f"{row['way']} could not be measured: {row['failed']}" for row in rows if "failed" in row]
-    return bullets(notes)
+    return bullets([*notes, f"{losses_agree(rows)} {in_turns(rows[0])}", *could_not("measured", rows)])
 
 
 def _kind(row: Row) -> str:
@@ -77,13 +85,8 @@ def _kind(row: Row) -> str:
     return f"{HYBRID}, {ROUNDS}" if ROUNDS in way else next(kind for kind in _COLOURS if way.startswith(kind))
 
 
-def modelled_seconds(row: Row, link: Mapping[str, float]) -> float:
-    """A step of workers that compute as fast as one alone does: its seconds, and those of the busiest worker's link.
-
-    Args:
-      row: a modelled row.
-      link: latency_seconds and bytes_per_second.
-    """
+def _modelled_seconds(row: Row, link: Mapping[str, float]) -> float:
+    """A step of workers that compute as fast as one alone does: its seconds, and those of the busiest worker's link."""
     sending = row["busiest_worker_bytes"] / link["bytes_per_second"]
     return row["alone_seconds"] + sending + row["busiest_link_messages"] * link["latency_seconds"]
 
@@ -93,17 +96,17 @@ def _modelled(rows: Sequence[Row], link: Mapping[str, float]) -> list[str]:
     columns = {
         "workers": lambda row: len(row["fractions"]),
         "way": lambda row: row["way"],
-        "s/step, modelled": lambda row: modelled_seconds(row, link),
-        "images/s, modelled": lambda row: row["batch_size"] / modelled_seconds(row, link),
-        "efficiency, modelled": lambda row: f"{row['alone_seconds'] / modelled_seconds(row, link):.2f}",
+        "s/step, modelled": lambda row: _modelled_seconds(row, link),
+        "images/s, modelled": lambda row: row["batch_size"] / _modelled_seconds(row, link),
+        "efficiency, modelled": lambda row: f"{row['alone_seconds'] / _modelled_seconds(row, link):.2f}",
         "MB of the busiest worker": lambda row: row["busiest_worker_bytes"] / MB,
     }
     parts = [
         "## Modelled: more workers than this machine has cores for",
         "Not measured. A worker of a core of its own takes as long for its examples as it does alone (the dense "
         "layers' part, which is less in a group, is not taken off); then the busiest worker sends and receives "
-        f"over a link of {link['bytes_per_second'] / 1e9:.2f} GB/s and {1e3 * link['latency_seconds']:.2g} ms a "
-        "message, as measured between two workers here, with nothing computed meanwhile.",
+        f"over a link of {per_link(link)} message, as measured between two workers here, with nothing computed "
+        "meanwhile.",
     ]
     for network, group in group_by(rows, lambda row: row["network"]).items():
         per_worker = group[0]["batch_size"] // len(group[0]["fractions"])

@@ -43,19 +43,10 @@ def table(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
 
 
 def table_of(rows: Iterable[Row], columns: Columns, *, labels: int = 1) -> str:
-    """A line per row. Of a row that failed only the first columns, its labels, are shown.
-
-    Args:
-      rows: the lines.
-      columns: {header: what the cell shows of a row}.
-      labels: how many of the columns name the row.
-    """
+    """A line per row, of what columns show of it; of one that failed, only of the first columns, which name it."""
     values = list(columns.values())
     lines = [
-        [
-            *(value(row) for value in values[:labels]),
-            *("-" if "failed" in row else value(row) for value in values[labels:]),
-        ]
+        [value(row) if number < labels or "failed" not in row else "-" for number, value in enumerate(values)]
         for row in rows
     ]
     return table(list(columns), lines)
@@ -64,6 +55,26 @@ def table_of(rows: Iterable[Row], columns: Columns, *, labels: int = 1) -> str:
 def bullets(notes: Iterable[str]) -> str:
     """A list; empty notes are left out."""
     return "\n".join(f"* {note}" for note in notes if note)
+
+
+def could_not(be: str, rows: Iterable[Row], name: str = "way") -> list[str]:
+    """A sentence on each row that failed."""
+    return [f"{row[name]} could not be {be}: {row['failed']}" for row in rows if "failed" in row]
+
+
+def limits(row: Row) -> str:
+    """What limited the workers of a row."""
+    return f"Limited by {' and '.join(dict.fromkeys(row['limits']))}."
+
+
+def in_turns(row: Row) -> str:
+    """How often the ways of a setting were timed."""
+    return f"{row['repeats']} repeats of {row['steps']} step, in turns; seed {row['seed']}."
+
+
+def per_link(link: Mapping[str, float]) -> str:
+    """A measured link, in words."""
+    return f"{link['bytes_per_second'] / 1e9:.2f} GB/s and {1e3 * link['latency_seconds']:.2g} ms a"
 
 
 def losses_agree(rows: Iterable[Row], *, than: str = "the same") -> str:

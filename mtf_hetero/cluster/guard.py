@@ -48,21 +48,22 @@ def quota_us(cores: float) -> tuple[int, int]:
     return max(_LEAST_QUOTA_US, round(cores * period)), period
 
 
-def parent_groups(mountinfo: str, membership: str) -> Iterator[ParentGroup]:
-    """Groups with the CPU controller: the process's own first, then those above it.
+def parent_groups(mountinfo: str, membership: str, controller: str = "cpu") -> Iterator[ParentGroup]:
+    """Groups with a controller: the process's own first, then those above it.
 
     Args:
       mountinfo: the text of /proc/self/mountinfo.
       membership: the text of /proc/self/cgroup.
+      controller: such as "memory"; of version 2 a group may have any of them.
     """
     for line in mountinfo.splitlines():
         fields, _, rest = line.partition(" - ")
         kind, _, options = rest.split(" ", 2)
         root, mount = fields.split(" ")[3:5]
-        is_v1 = kind == "cgroup" and "cpu" in options.split(",")
+        is_v1 = kind == "cgroup" and controller in options.split(",")
         if not is_v1 and kind != "cgroup2":
             continue
-        pattern = r"^\d+:(?:[^:\n]*,)?cpu(?:,[^:\n]*)?:(.*)$" if is_v1 else r"^0::(.*)$"
+        pattern = rf"^\d+:(?:[^:\n]*,)?{controller}(?:,[^:\n]*)?:(.*)$" if is_v1 else r"^0::(.*)$"
         match = re.search(pattern, membership, re.MULTILINE)
         path = os.path.relpath(match[1], root) if match else "."
         parts = [] if path == "." or path.startswith("..") else path.split("/")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import report, rows
-from benchmarks.cases.cluster_curve import WAYS
+from benchmarks.cases.learning import WAYS
 from benchmarks.cases.lowering import Lowering
 from benchmarks.cases.one_device import CONTENDERS, OURS
 from benchmarks.frameworks import cluster_nets

@@ -1,0 +1,87 @@
+"""A training step as a graph: lowered, counted, and started in a session."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero import Layout, tf, traffic
+from mtf_hetero.models.train import meshes, program
+from mtf_hetero.variables import initial_value_feed
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """A training step on the devices of a mesh."""
+
+    layout: Layout
+    devices: tuple[str, ...]  # one per processor
+    built: program.Built
+    masters: tuple[Any, ...]  # of each trainable variable the one that mtf made, whose initial value is fed
+    lowering: Any
+    fetches: tuple[Any, ...]  # what a session runs: the loss, and the step
+
+    def sends(self) -> tuple[traffic.Send, ...]:
+        """What it sends from device to device."""
+        return traffic.sends(self.fetches, graph=self.built.graph)
+
+    def sent(self) -> dict[str, int]:
+        """The bytes that it sends over all links, and bytes and messages of the link that carries most."""
+        sends = self.sends()
+        links = traffic.links(sends)
+        busiest = next(iter(links), None)
+        devices = {device for link in links for device in link}
+        of_devices = [sum(size for link, size in links.items() if device in link) for device in devices]
+        return {
+            "sent_bytes": sum(links.values()),
+            "busiest_worker_bytes": max(of_devices, default=0),
+            "busiest_link_bytes": links[busiest] if busiest else 0,
+            "busiest_link_messages": sum((send.source, send.target) == busiest for send in sends),
+        }
+
+    def sizes(self) -> dict[str, list[int]]:
+        """How the dimensions are divided that are split at all."""
+        split_dims = reversed(meshes.split_dims(self.built.graph, self.layout))  # of one name, the first counts
+        sizes = {name: list(self.layout.split(name, size)) for name, size in split_dims}
+        return dict(reversed(sizes.items()))
+
+    def initial_values(self, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """{variable: array of its shape} of arrays in the order of the trainable variables."""
+        return {m.op.name: v.reshape(m.shape.as_list()) for m, v in zip(self.masters, values, strict=True)}
+
+
+def lower_step(
+    built: program.Built,
+    layout: Layout,
+    devices: Sequence[str],
+    lower: Callable[..., Any] = program.lower,
+    **options: Any,
+) -> Step:
+    """Lowers a program in TensorFlow's default graph; options are those of `lower`."""
+    masters = tuple(variable.get_master() for variable in built.graph.trainable_variables)
+    lowering = lower(built, layout, devices, **options)
+    loss = lowering.export_to_tf_tensor(built.loss)
+    with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
+        return Step(layout, tuple(devices), built, masters, lowering, (loss, tf.no_op()))
+
+
+def start_session(session: Any, step: Step, values: Mapping[str, np.ndarray]) -> None:
+    """Initialises what is in TensorFlow's default graph: these variables, by name, from arrays."""
+    session.run(tf.global_variables_initializer(), initial_value_feed(values))
+    copies = step.lowering.copy_masters_to_slices()
+    session.run([tf.local_variables_initializer(), copies, tf.tables_initializer()])
+
+
+def slices(mesh_impl: Any, shape: Any, make: Callable[[Sequence[int], Sequence[int]], Any]) -> list[Any]:
+    """make(begin, size) of the slice of a shape that each processor has, on its own device."""
+    made = []
+    for pnum, device in enumerate(mesh_impl.devices):
+        with tf.device(device):
+            made.append(make(mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum)))
+    return made
+
+
+def worker_devices(count: int) -> list[str]:
+    """The names of so many workers that need not be there."""
+    return [f"/job:worker/task:{index}/device:CPU:0" for index in range(count)]
