@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import tqdm
 
-from benchmarks.process import Child, ChildError
+from benchmarks.child import Child, ChildError
 from benchmarks.rows import Writer, summarise
 
 LOSS_TOLERANCE = 1e-4  # relative, of losses before and after the first step: float32, summed in another order

@@ -1,222 +1,189 @@
-"""A process that holds one object and does what it is told: each thing that is measured lives in one of its own.
-
-The parent sends one JSON line per call and waits for one JSON line; between calls the child sleeps in a read.
-"""
+"""Python processes: started, read line by line as they speak, and ended whatever happens."""
 
 import contextlib
-import importlib
-import json
 import os
-import select
+import pathlib
+import re
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-import psutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Self
 
 from benchmarks.rows import ROOT
 
-# Threads that wait for work must sleep, or they would take time from what is measured beside them.
-ENVIRONMENT = {
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "KMP_BLOCKTIME": "0",
-    "KERAS_BACKEND": "tensorflow",
-}
-_TAIL = 2000  # characters of a child's standard error that are shown when it dies
-_EXIT_SECONDS = 10
-_START_SECONDS = 60
+# What training logs while all is well, lines of Python's absl, which have a date, where native ones have 0000; and its
+# answers to signals
+_PROGRESS = re.compile(r"^I(?!0000)\d{4} |^W\d{4} .*\bSIG(INT|TERM|HUP)( again)?: ")
+_running: set["Process"] = set()
 
 
-class ChildError(RuntimeError):
-    """What a child raised, in one line; or how it died."""
+class TooLateError(RuntimeError):
+    """What a process was to say, or its end, did not come in time."""
 
 
-def _send(stream: Any, message: Mapping[str, Any]) -> None:
-    stream.write(json.dumps(message).encode() + b"\n")
-    stream.flush()
+class _Lines:
+    """The lines of a stream, as they come."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.lines: list[str] = []
+        self.news = threading.Condition()
+        self.thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self.thread.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                with self.news:
+                    self.lines.append(line.rstrip("\n"))
+                    self.news.notify_all()
 
 
-def _result(answer: Mapping[str, Any]) -> Any:
-    """What a call returned; raises what it raised."""
-    if "error" in answer:
-        raise (ValueError if answer["error"] == "ValueError" else ChildError)(answer["message"])
-    return answer["result"]
-
-
-class Child:
-    """The parent's end.
+class Process:
+    """A Python process, in a session of its own. Leaving the `with` block kills it and all that it started.
 
     Args:
-      target: "package.module:Class", which the child makes an object of.
-      arguments: keyword arguments of the class.
-
-    Raises:
-      ValueError: the class raised it: a mistake of the user's.
-      ChildError: the class raised anything else.
+      arguments: of the interpreter: `-m`, module, flags.
+      environment: variables to set beside this process's.
+      wrapper: what the interpreter is started by, such as `prlimit --fsize=1000`.
+      **options: of subprocess.Popen, in place of the defaults.
     """
 
-    def __init__(self, target: str, arguments: Mapping[str, Any] | None = None) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TF_CPP", "TF_CONFIG"))}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        defaults = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": ROOT}
+        self._begin = time.monotonic()
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.process", target],
-            cwd=ROOT,
-            env={**os.environ, **ENVIRONMENT},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
+            [*wrapper, sys.executable, *arguments],
+            env={**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(environment or {})},
+            text=True,
+            errors="replace",
             start_new_session=True,  # Ctrl-C is for the parent, which ends its children itself
+            **{**defaults, **options},
         )
-        self._usage = psutil.Process(self._popen.pid)
-        try:
-            self.call("__init__", **(arguments or {}))
-        except BaseException:
-            self.close()
-            raise
+        _running.add(self)
+        self.pid = self._popen.pid
+        streams = {"out": self._popen.stdout, "err": self._popen.stderr}
+        self._readers = {name: _Lines(stream) for name, stream in streams.items() if stream is not None}
+        self.seconds = 0.0
 
-    def call(self, method: str, *, timeout_seconds: float | None = None, **arguments: Any) -> Any:
-        """Calls a method of the child's object and returns its result, which is what JSON can hold.
+    def _lines(self, name: str) -> list[str]:
+        return list(self._readers[name].lines) if name in self._readers else []
 
-        Args:
-          method: its name.
-          timeout_seconds: how long to wait; None: for ever.
-          **arguments: its keyword arguments.
+    @property
+    def out(self) -> list[str]:
+        """Lines of the standard output so far."""
+        return self._lines("out")
+
+    @property
+    def err(self) -> list[str]:
+        """Lines of the standard error so far."""
+        return self._lines("err")
+
+    @property
+    def said(self) -> list[str]:
+        """Lines of the standard error that are no progress of training."""
+        return [line for line in self.err if line.strip() and not _PROGRESS.match(line)]
+
+    @property
+    def last_words(self) -> str:
+        """The last that it said."""
+        return " | ".join(self.said[-2:])
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._popen.poll() is None
+
+    def await_line(self, pattern: str, *, of: str = "err", after: int = 0, seconds: float = 120.0) -> int:
+        """The index of the first line, from the index `after` on, in which a pattern is.
 
         Raises:
-          ValueError: the method raised it.
-          ChildError: the method raised anything else, the child died, or the time is over.
+          TooLateError: there is none in time, or the process ended without it.
         """
-        assert self._popen.stdin is not None
-        assert self._popen.stdout is not None
-        try:
-            _send(self._popen.stdin, {"method": method, "arguments": arguments})
-        except BrokenPipeError:
-            raise self._death() from None
-        if timeout_seconds is not None and not select.select([self._popen.stdout], [], [], timeout_seconds)[0]:
-            self.close()
-            raise ChildError(f"no answer within {timeout_seconds:.0f} s")
-        line = self._popen.stdout.readline()
-        if not line:
-            raise self._death()
-        return _result(json.loads(line))
+        reader = self._readers[of]
+        end = time.monotonic() + seconds
+        ended = False
+        while True:
+            with reader.news:
+                for index, line in enumerate(reader.lines[after:], after):
+                    if re.search(pattern, line):
+                        return index
+                if ended or time.monotonic() > end:
+                    how = "ended without" if ended else f"has not within {seconds:.0f} s"
+                    raise TooLateError(f"the process {how} the line {pattern!r}; its last: {self.last_words}")
+                reader.news.wait(0.2)
+            if not self.runs:
+                reader.thread.join(5.0)
+                ended = True
 
-    def cpu_seconds(self) -> float:
-        """Processor time that all threads of the child have used so far."""
-        times = self._usage.cpu_times()
-        return times.user + times.system
+    def await_file(self, name: str, seconds: float = 60.0) -> None:
+        """Waits until the process has mapped a file, a library, whose path contains a name."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.wait_briefly():
+            if name in pathlib.Path(f"/proc/{self.pid}/maps").read_text(encoding="utf-8"):
+                return
+        raise TooLateError(f"the process has not loaded {name}; its last: {self.last_words}")
+
+    def wait_briefly(self) -> bool:
+        """Waits for a moment; returns whether the process still runs."""
+        time.sleep(0.05)
+        return self.runs
+
+    def send(self, number: int) -> None:
+        """Sends a signal, where the process still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit code, or None where the process does not end in time, and is killed."""
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._popen.wait(max(seconds, 0.1))
+        self.seconds = time.monotonic() - self._begin
+        if code is None:
+            self.close()
+        for reader in self._readers.values():
+            reader.thread.join(5.0)
+        return code
+
+    def succeed(self, seconds: float, what: str) -> None:
+        """Waits for its end; raises RuntimeError where that is not a good one."""
+        if self.wait(seconds) != 0:
+            raise RuntimeError(f"{what}: {self.last_words}")
 
     def close(self) -> None:
-        """Ends the child, and what it has started."""
-        if self._popen.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-            self._popen.wait(_EXIT_SECONDS)
-        for stream in (self._popen.stdin, self._popen.stdout, self._stderr):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+        """Kills the process and its session."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._popen.wait(30)
+        _running.discard(self)
 
-    def __enter__(self) -> "Child":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _death(self) -> ChildError:
-        code = self._popen.wait(_EXIT_SECONDS)
-        self._stderr.seek(0)
-        tail = " ".join(self._stderr.read().decode(errors="replace")[-_TAIL:].split())
-        return ChildError(f"the process ended with exit code {code}: {tail}")
+
+def close_all() -> None:
+    """Kills all processes that still run: other threads wait for them."""
+    for process in list(_running):
+        process.close()
 
 
-def _answer(held: dict[str, Any], make: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        if request["method"] == "__init__":
-            held["object"] = make(**request["arguments"])
-            return {"result": None}
-        return {"result": getattr(held["object"], request["method"])(**request["arguments"])}
-    except Exception as error:
-        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
-        message = " ".join(str(error).split())[:_TAIL]
-        return {"error": kind, "message": message if kind == "ValueError" else f"{kind}: {message}"}
-
-
-def serve(target: str, requests: Iterable[bytes], answers: Any) -> None:
-    """The child's end: answers until there are no more requests."""
-    module, name = target.split(":")
-    held: dict[str, Any] = {}
-    make = getattr(importlib.import_module(module), name)
-    for line in requests:
-        _send(answers, _answer(held, make, json.loads(line)))
-
-
-class LimitedChildren:
-    """Children of one class that are held by a LimitedProcesses, and spoken to over sockets of this machine.
-
-    Args:
-      target: "package.module:Class".
-      arguments: keyword arguments of the class, per child.
-      processes: entered; it has as many processes as there are children.
-
-    Raises:
-      ChildError: the class raised something, or a child died.
-    """
-
-    def __init__(self, target: str, arguments: Sequence[Mapping[str, Any]], processes: Any) -> None:
-        self._streams: list[Any] = []
-        self._processes = processes
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.settimeout(_START_SECONDS)
-            port = server.getsockname()[1]
-            for index in range(len(arguments)):
-                processes.start(index, [sys.executable, "-m", "benchmarks.process", target, str(port)])
-                connection, _ = server.accept()
-                connection.settimeout(None)
-                self._streams.append(connection.makefile("rwb"))
-                connection.close()
-        self._call("__init__", arguments)
-        for index in range(len(arguments)):
-            processes.limit(index)
-
-    def call(self, method: str, **arguments: Any) -> list[Any]:
-        """Calls a method of all of them at once; returns their results."""
-        return self._call(method, [arguments] * len(self._streams))
-
-    def _call(self, method: str, arguments: Sequence[Mapping[str, Any]]) -> list[Any]:
-        for stream, of_child in zip(self._streams, arguments, strict=True):
-            _send(stream, {"method": method, "arguments": of_child})
-        answers = []
-        for index, stream in enumerate(self._streams):
-            line = stream.readline()
-            if not line:
-                raise ChildError(f"the process ended: {self._processes.last_lines(index)}")
-            answers.append(json.loads(line))
-        return [_result(answer) for answer in answers]
-
-    def close(self) -> None:
-        """Closes the sockets, at which the children end."""
-        for stream in self._streams:
-            with contextlib.suppress(OSError):
-                stream.close()
-
-
-def main(argv: Sequence[str]) -> None:
-    """Serves on the socket whose port is the second argument, or else on the standard input and output.
-
-    What libraries print goes to the standard error.
-    """
-    if len(argv) > 1:
-        with socket.create_connection(("127.0.0.1", int(argv[1]))) as connection, connection.makefile("rwb") as stream:
-            serve(argv[0], stream, stream)
-        return
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)
-        serve(argv[0], sys.stdin.buffer, answers)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def heed_interrupts() -> None:
+    """Lets children heed SIGINT, which a shell's background processes ignore, and SIGHUP, which those of nohup do."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)

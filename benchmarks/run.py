@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from benchmarks.cases import CASES, Case
-from benchmarks.process import ChildError
+from benchmarks.child import ChildError
 from benchmarks.rows import ROOT, Writer
 from mtf_hetero.models.train import console as command_line
 

@@ -16,16 +16,17 @@ Time: 35 to 40 minutes on two cores, half of them for the kills. Expected: no fa
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import pathlib
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from benchmarks.faults import damage, data_sets, disk, flags, kills, processes, signals, workers
+from benchmarks import process
+from benchmarks.faults import damage, data_sets, disk, flags, kills, signals, workers
 from benchmarks.faults.fault import Fault, Shared
 from benchmarks.harness import Case, progress
 from benchmarks.rows import Writer
@@ -46,24 +47,17 @@ Task = Callable[[], Mapping[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Faults(Case):
-    """The case.
-
-    Args:
-      repeats: kills in all.
-      chain: kills of the runs in one model directory.
-      calls: calls of a save at which it is killed; None: as many as there are.
-      damages: how many of the damages are done; None: all.
-      parallel: how many things are done at a time.
-    """
+    """The case."""
 
     name: ClassVar[str] = "faults"
     summary: ClassVar[str] = "killed, damaged, cut off: what is said, and what is left"
+    small: ClassVar[Mapping[str, Any]] = {"repeats": 3, "calls": 4, "damages": 2}
 
-    repeats: int = 200
-    chain: int = 20
-    calls: int | None = None
-    damages: int | None = None
-    parallel: int = 2
+    repeats: int = 200  # kills in all
+    chain: int = 20  # kills of the runs in one model directory
+    calls: int | None = None  # of a save at which it is killed; None: as many as there are
+    damages: int | None = None  # how many are done; None: all
+    parallel: int = 2  # how many things are done at a time
 
     def variants(self) -> tuple[str, ...]:
         chains = tuple(f"{KILLS}/{number + 1}" for number in range(-(-self.repeats // self.chain)))
@@ -71,7 +65,7 @@ class Faults(Case):
         return (*chains, DAMAGE, *faults)
 
     def measure(self, writer: Writer, variants: tuple[str, ...]) -> None:
-        processes.heed_interrupts()
+        process.heed_interrupts()
         with tempfile.TemporaryDirectory(prefix="faults_") as made, self._pool() as pool:
             directory = pathlib.Path(made)
             shared = Shared(directory / "shared")
@@ -87,14 +81,14 @@ class Faults(Case):
             if chains:
                 self._kill(pool, directory, chains, writer)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _pool(self) -> Iterator[concurrent.futures.Executor]:
         with concurrent.futures.ThreadPoolExecutor(self.parallel) as pool:
             try:
                 yield pool
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                processes.close_all()
+                process.close_all()
                 raise
 
     def _write_each(self, pool: concurrent.futures.Executor, tasks: Mapping[str, Task], writer: Writer) -> None:
@@ -110,12 +104,11 @@ class Faults(Case):
 
     def _damage(self, pool: concurrent.futures.Executor, directory: pathlib.Path, writer: Writer) -> None:
         made = damage.Made.by_training(directory / "undamaged")
-        damages = [(damage.ALL, "truncated"), *made.cases()]
+        damages = [(damage.ALL, "truncated"), *made.cases()][: self.damages]
+        places = (directory / f"damaged_{number}" for number in range(len(damages)))
         tasks = {
-            f"{DAMAGE}/{file} {kind}": functools.partial(
-                damage.carry_out, made, file, kind, directory / f"damaged_{number}"
-            )
-            for number, (file, kind) in enumerate(damages[: self.damages])
+            f"{DAMAGE}/{file} {kind}": functools.partial(damage.carry_out, made, file, kind, place)
+            for (file, kind), place in zip(damages, places, strict=True)
         }
         self._write_each(pool, tasks, writer)
 
@@ -134,18 +127,9 @@ class Faults(Case):
             length: kills.final_values(directory / f"expected_{length}", kills.total_steps(length))
             for length in {len(lots[name]) for name in chains}
         }
-        tasks = {
-            name: functools.partial(
-                kills.run_chain,
-                directory / f"chain_{number}",
-                library,
-                lots[name],
-                expected[len(lots[name])],
-                number % len(kills.LAYOUTS),
-            )
-            for number, name in enumerate(chains)
-        }
+        tasks = {}
+        for number, name in enumerate(chains):
+            place, first = directory / f"chain_{number}", number % len(kills.LAYOUTS)
+            arguments = (place, library, lots[name], expected[len(lots[name])], first)
+            tasks[name] = functools.partial(kills.run_chain, *arguments)
         self._write_each(pool, tasks, writer)
-
-    def make_toy(self) -> Self:
-        return dataclasses.replace(self, toy=True, repeats=3, calls=4, damages=2)

@@ -23,8 +23,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from benchmarks.child import Child, ChildError, LimitedChild, result
 from benchmarks.harness import CHECKED_STEPS, Part, TimedCase, chief, runner, seconds_per_step, timed
-from benchmarks.process import Child, ChildError, LimitedChildren
 from benchmarks.rows import Writer, summarise
 from mtf_hetero.models.train import console as command_line
 
@@ -121,21 +121,30 @@ class _TorchRanks(contextlib.ExitStack):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        count = len(fractions)
-        options = {**common, "ranks": count, "port": port, "channels_last": True}
+        options = {**common, "ranks": len(fractions), "port": port, "channels_last": True}
         with contextlib.ExitStack() as stack:
             processes = stack.enter_context(LimitedProcesses(fractions))
-            self._ranks = LimitedChildren(_RANK, [{**options, "rank": rank} for rank in range(count)], processes)
-            stack.callback(self._ranks.close)
+            self._ranks = []
+            for rank in range(len(fractions)):
+                child = LimitedChild(_RANK, {**options, "rank": rank}, processes, rank)
+                self._ranks.append(stack.enter_context(child))
+            self._answers()
+            for rank in range(len(fractions)):
+                processes.limit(rank)
             self.push(stack.pop_all())
+
+    def _answers(self) -> list[Any]:
+        """What all have answered, before one is judged: each answers once all have been asked."""
+        return [result(answer) for answer in [child.answer() for child in self._ranks]]
 
     def call(self, method: str, name: str, *, shares: Sequence[float] = (), **arguments: Any) -> dict[str, Any]:
         """Of `add`, the losses before two steps and the division of the batch; of `run`, the slowest rank's seconds."""
+        division = list(self._split(shares)) if method == "add" else []
+        for child in self._ranks:
+            child.send(method, {"name": name, **({"batches": division} if division else {}), **arguments})
+        answers = self._answers()
         if method == "run":
-            answers = self._ranks.call(method, name=name, **arguments)
             return {"wall_seconds": max(answer["wall_seconds"] for answer in answers)}
-        division = list(self._split(shares))
-        answers = self._ranks.call(method, name=name, batches=division)
         losses = [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return {"losses": losses, "sizes": {"batch": division}}
 

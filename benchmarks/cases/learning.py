@@ -55,8 +55,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from benchmarks.child import Child
 from benchmarks.harness import Case, Part
-from benchmarks.process import Child
 from benchmarks.rows import Writer, summarise
 
 ONE, UNEVEN = "one device", "70,25,5"

@@ -17,8 +17,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from benchmarks.child import Child, ChildError
 from benchmarks.harness import Case, progress
-from benchmarks.process import Child, ChildError
 from benchmarks.rows import Writer, summarise
 
 _TARGET = "benchmarks.frameworks.lowering:Probe"

@@ -27,8 +27,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from benchmarks.child import Child, ChildError
 from benchmarks.harness import CHECKED_STEPS, LOSS_TOLERANCE, Case, Part, loss_error, take_turns
-from benchmarks.process import Child, ChildError
 from benchmarks.rows import Writer, summarise
 
 OURS = "mtf_hetero"

@@ -33,8 +33,8 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from benchmarks.child import Child, ChildError
 from benchmarks.harness import CHECKED_STEPS, Part, TimedCase, chief, runner, seconds_per_step, timed
-from benchmarks.process import Child, ChildError
 from benchmarks.rows import Writer, summarise
 
 _CHIEF = "benchmarks.frameworks.volume_cluster:VolumeNets"

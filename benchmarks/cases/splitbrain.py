@@ -22,8 +22,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from benchmarks.child import Child
 from benchmarks.harness import CHECKED_STEPS, Part, TimedCase, chief, runner, timed
-from benchmarks.process import Child
 from benchmarks.rows import Writer, summarise
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"

@@ -6,16 +6,8 @@ It knows nothing of what mtf_hetero makes of them, which it judges.
 import hashlib
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-_INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
-
-
-def steps(directory: pathlib.Path) -> list[int]:
-    """Steps of which there is an index file, the newest first."""
-    matches = (_INDEX.fullmatch(path.name) for path in directory.glob("*.index"))
-    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def values(directory: pathlib.Path, step: int) -> dict[str, Any]:
@@ -30,8 +22,7 @@ def values(directory: pathlib.Path, step: int) -> dict[str, Any]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def is_whole(directory: pathlib.Path, step: int) -> bool:
-    """Whether every tensor of a checkpoint can be read, and it is of that step."""
+def _is_whole(directory: pathlib.Path, step: int) -> bool:
     try:
         return int(values(directory, step)["global_step"]) == step
     except Exception:
@@ -39,8 +30,10 @@ def is_whole(directory: pathlib.Path, step: int) -> bool:
 
 
 def whole(directory: pathlib.Path) -> Iterator[int]:
-    """Steps of the whole checkpoints, the newest first."""
-    return (step for step in steps(directory) if is_whole(directory, step))
+    """Steps of the checkpoints of which every tensor can be read, and which are of that step, the newest first."""
+    indices = (path.name for path in directory.glob("*.index"))
+    steps = sorted((step_of(name) for name in indices if re.fullmatch(r"model\.ckpt-\d+\.index", name)), reverse=True)
+    return (step for step in steps if _is_whole(directory, step))
 
 
 def newest(directory: pathlib.Path) -> int | None:
@@ -52,6 +45,12 @@ def digests(directory: pathlib.Path) -> dict[str, str]:
     """{name: digest} of all files of checkpoints."""
     paths = (path for path in directory.glob("model.ckpt-*") if path.is_file())
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def changed(before: Mapping[str, str], directory: pathlib.Path) -> list[str]:
+    """The files that are no longer as these digests say."""
+    after = digests(directory)
+    return sorted(name for name, digest in before.items() if after.get(name) != digest)
 
 
 def step_of(name: str) -> int:

@@ -1,6 +1,7 @@
 """Checkpoints that are damaged: one file at a time, and all of them."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import re
@@ -11,7 +12,7 @@ from typing import Any
 
 from benchmarks.faults import checkpoints
 from benchmarks.faults.kills import SAVE_STEPS, begun, start
-from benchmarks.faults.processes import Process
+from benchmarks.process import Process
 
 _SECONDS = 90.0
 _MORE_STEPS = 2
@@ -19,11 +20,10 @@ _OTHERS = ("events.out", "graph.pbtxt")  # what no run resumes from
 
 
 def _truncate(path: pathlib.Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
+    os.truncate(path, path.stat().st_size // 2)
 
 
-def flip(path: pathlib.Path, place: float) -> None:
+def _flip(place: float, path: pathlib.Path) -> None:
     """Changes a byte of a file; its place is from 0.0, the first, to 1.0, the last."""
     content = bytearray(path.read_bytes())
     if content:
@@ -36,10 +36,10 @@ DAMAGES: Mapping[str, Callable[[pathlib.Path], None]] = MappingProxyType(
         "truncated": _truncate,
         "emptied": lambda path: os.truncate(path, 0),
         "deleted": os.unlink,
-        "first byte flipped": lambda path: flip(path, 0.0),
-        "byte in the middle flipped": lambda path: flip(path, 0.5),
-        "byte at three quarters flipped": lambda path: flip(path, 0.75),
-        "last byte flipped": lambda path: flip(path, 1.0),
+        "first byte flipped": functools.partial(_flip, 0.0),
+        "byte in the middle flipped": functools.partial(_flip, 0.5),
+        "byte at three quarters flipped": functools.partial(_flip, 0.75),
+        "last byte flipped": functools.partial(_flip, 1.0),
     }
 )
 ALL = "all checkpoints truncated"
@@ -55,31 +55,23 @@ class Made:
     def by_training(cls, directory: pathlib.Path) -> "Made":
         """Trains on three devices, so that there are several files of data."""
         with start(directory, "--layout=three", f"--steps={3 * SAVE_STEPS}", f"--save_steps={SAVE_STEPS}") as process:
-            if process.wait(_SECONDS) != 0:
-                raise RuntimeError(f"no checkpoints were made: {' | '.join(process.said[-2:])}")
+            process.succeed(_SECONDS, "no checkpoints were made")
         return cls(directory)
 
-    def files(self) -> list[str]:
-        """What a run resumes from: the files of the newest checkpoint, and those that are of no one checkpoint."""
+    def cases(self) -> list[tuple[str, str]]:
+        """(file, kind of damage) of all that is done, one after another, to what a run resumes from.
+
+        These are the files of the newest checkpoint, and those that are of no one checkpoint.
+        """
         newest = checkpoints.newest(self.directory)
         names = sorted(path.name for path in self.directory.iterdir() if path.is_file() and path.stat().st_size)
         of_newest = [name for name in names if re.match(rf"model\.ckpt-{newest}\b", name)]
-        return [*of_newest, *(name for name in names if not name.startswith(("model.ckpt-", *_OTHERS)))]
-
-    def cases(self) -> list[tuple[str, str]]:
-        """(file, kind of damage) of all that is done, one after another."""
-        return [(name, damage) for name in self.files() for damage in DAMAGES]
+        files = [*of_newest, *(name for name in names if not name.startswith(("model.ckpt-", *_OTHERS)))]
+        return [(name, damage) for name in files for damage in DAMAGES]
 
 
 def carry_out(made: Made, name: str, damage: str, directory: pathlib.Path) -> dict[str, Any]:
-    """Damages a file of a copy and trains on; returns what became of it.
-
-    Args:
-      made: what is copied.
-      name: the file, or ALL.
-      damage: a key of DAMAGES.
-      directory: where the copy is to be.
-    """
+    """Damages a file, or ALL, of a copy in a directory, by one of DAMAGES, and trains on; what became of it."""
     shutil.copytree(made.directory, directory)
     for path in directory.glob("model.ckpt-*") if name == ALL else [directory / name]:
         DAMAGES[damage](path)
@@ -89,19 +81,18 @@ def carry_out(made: Made, name: str, damage: str, directory: pathlib.Path) -> di
     flags = ("--layout=two", f"--steps={newest + _MORE_STEPS}", "--save_steps=100", "--keep=100")
     with start(directory, *flags) as process:
         code = process.wait(_SECONDS)
-    after = checkpoints.digests(directory)
     row = {"file": name, "damage": damage, "whole": whole, "begun": begun(process), "exit_code": code}
     passed_over = [line for line in process.said if f"model.ckpt-{newest}" in line]
     line = (passed_over or process.said or [""])[-1].strip()
     row |= {"line": line.replace(str(directory), "DIR"), "passed_over": len(passed_over)}
     failures = _judge_refusal(process, code) if whole is None else []
     if whole is not None:
-        failures += [f"exit code {code}, not 0: {' | '.join(process.said[-2:])}"] if code != 0 else []
+        failures += [f"exit code {code}, not 0: {process.last_words}"] if code != 0 else []
         failures += [f"begun at step {row['begun']}, not {whole}"] if row["begun"] != whole else []
         if whole < newest and len(passed_over) != 1:
             failures.append(f"{len(passed_over)} lines name the checkpoint that was passed over, not 1")
     kept = {file: digest for file, digest in before.items() if whole is None or checkpoints.step_of(file) <= whole}
-    changed = sorted(file for file, digest in kept.items() if after.get(file) != digest)
+    changed = checkpoints.changed(kept, directory)
     failures += [f"changed: {', '.join(changed)}"] if changed else []
     return {**row, "failures": failures}
 

@@ -1,7 +1,6 @@
 """Faults of the model directory, the disk below it, and what else a run is given: standard streams, a loss."""
 
 import contextlib
-import functools
 import os
 import pathlib
 import shutil
@@ -13,8 +12,7 @@ from typing import Any
 
 from benchmarks.faults import checkpoints, fault
 from benchmarks.faults.damage import DAMAGES
-from benchmarks.faults.fault import ENDLESS, LENET, TRAINED_STEPS, Fault, Outcome, Scene
-from benchmarks.faults.processes import TRAIN
+from benchmarks.faults.fault import ENDLESS, LENET, TRAIN, TRAINED_STEPS, Fault, Outcome, Scene
 
 _LAST = TRAINED_STEPS[-1]
 _MORE = _LAST + 6
@@ -30,8 +28,7 @@ def _two_in_one_directory(scene: Scene) -> Outcome:
         outcome = scene.train(_MORE)
         outcome.pid = first.pid
         first.send(signal.SIGTERM)
-        if first.wait(60) != 143:
-            outcome.failures.append("the first run did not end as SIGTERM demands")
+        outcome.fail("the first run did not end as SIGTERM demands", unless=first.wait(60) == 143)
     return scene.keep(outcome, 30)
 
 
@@ -57,7 +54,7 @@ def _small_disk(place: pathlib.Path) -> Iterator[bool]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def _disk_full(left_bytes: int, scene: Scene) -> Outcome:
+def _disk_full(scene: Scene, left_bytes: int) -> Outcome:
     disk = scene.directory / "disk"
     with _small_disk(disk) as mounted:
         if not mounted:
@@ -87,7 +84,7 @@ def _read_only(scene: Scene) -> Outcome:
     return scene.train(_MORE, wrapper=wrapper, at_least=_LAST)
 
 
-def _state_file(damage: str, scene: Scene) -> Outcome:
+def _state_file(scene: Scene, damage: str) -> Outcome:
     """Damages the file that says which checkpoint is the last, and asks for the step that has been reached."""
     scene.copy_model()
     if damage == "naming nothing":
@@ -103,7 +100,7 @@ def _newest_cut_off(scene: Scene) -> Outcome:
     scene.before = {name: digest for name, digest in scene.before.items() if f"-{_LAST}." not in name}
     outcome = scene.train(_MORE, at_least=_MORE)
     named = [line for line in outcome.lines if f"model.ckpt-{_LAST}" in line]
-    outcome.failures += [] if len(named) == 1 else [f"{len(named)} lines name model.ckpt-{_LAST}, not 1"]
+    outcome.fail(f"{len(named)} lines name model.ckpt-{_LAST}, not 1", unless=len(named) == 1)
     outcome.lines = [line for line in outcome.lines if line not in named]
     return outcome
 
@@ -116,61 +113,53 @@ def _all_cut_off(scene: Scene) -> Outcome:
     return scene.train(_MORE)
 
 
-def _trained_on(steps: int, flag: str, scene: Scene) -> Outcome:
+def _trained_on(scene: Scene, steps: int, flag: str) -> Outcome:
     """Goes on from checkpoints with another flag."""
     scene.copy_model()
     return scene.train(steps, flag, at_least=_LAST)
 
 
-def _from_scratch(options: dict[str, Any], scene: Scene) -> Outcome:
+def _from_scratch(scene: Scene, options: dict[str, Any]) -> Outcome:
     """Trains in an empty model directory, in a process that is started in another way."""
     return scene.train(3, at_least=3, **options)
 
 
-def _through(shell: str, script: str) -> functools.partial[Outcome]:
-    """Trains by way of a shell's script, in which "$@" is the command."""
-    return functools.partial(_from_scratch, {"wrapper": [shell, "-c", script, shell]})
+def _without(stream: str, script: str) -> Fault:
+    """Trains where a standard stream is closed: by way of a shell's script, in which "$@" is the command."""
+    wrapper = {"wrapper": ["sh", "-c", script, "sh"]}
+    return Fault(f"no standard {stream}", f"standard {stream} closed", _from_scratch, [wrapper], **_GOES_ON)
 
 
 _GOES_ON: Any = {"exit_code": 0, "lines": (0, 0)}
 _STATE_DAMAGES = ("truncated", "emptied", "deleted", "byte in the middle flipped", "naming nothing")
 _STATE_SAYS: Any = {"exit_code": 0, "lines": (0, 1), "out": f"trained to step {_LAST} before"}
 _SMALL_FILES = f"no file may have more than {_FILE_LIMIT_BYTES // 1000} KB; then resumed"
-_LEFT = {f"{left / 1e6:g} MB left": functools.partial(_disk_full, left) for left in _LEFT_BYTES}
-_OTHER_MODEL = functools.partial(_trained_on, _MORE, "--optimizer=adam")
-_DIVERGES = functools.partial(_trained_on, 60, "--learning_rate=1e30")
-_IN_PROC = functools.partial(_from_scratch, {"cwd": "/proc"})
+_LEFT = {left: f"{left / 1e6:g} MB left" for left in _LEFT_BYTES}
+_READ_ONLY = "a model directory that cannot be written to"
+_OTHER_MODEL = (_MORE, "--optimizer=adam")
+_DIVERGES = (60, "--learning_rate=1e30")
+_HEAD = {"wrapper": ["bash", "-c", 'set -o pipefail; "$@" | head -n 1', "bash"]}  # its reader takes one line and leaves
+_IN_PROC = "a working directory that cannot be written to"
 
 FAULTS = (
     Fault("two runs in one directory", "a second run in a model directory in use", _two_in_one_directory, says="{pid}"),
     Fault("a limit to a file's size", _SMALL_FILES, _file_limit, exit_code=1),
     *(
-        Fault(f"a full disk, {left}", f"a disk with {left}; then resumed", carry_out, exit_code=1)
-        for left, carry_out in _LEFT.items()
+        Fault(f"a full disk, {text}", f"a disk with {text}; then resumed", _disk_full, (left,), exit_code=1)
+        for left, text in _LEFT.items()
     ),
-    Fault("read only", "a model directory that cannot be written to", _read_only, says="cannot be written to"),
-    Fault("another model's", "a model directory of another optimizer", _OTHER_MODEL, says="cannot resume"),
+    Fault("read only", _READ_ONLY, _read_only, says="cannot be written to"),
+    Fault("another model's", "a model directory of another optimizer", _trained_on, _OTHER_MODEL, says="cannot resume"),
     *(
-        Fault(
-            f"state file {damage}",
-            f"the file `{_STATE}` {damage}",
-            functools.partial(_state_file, damage),
-            **_STATE_SAYS,
-        )
+        Fault(f"state file {damage}", f"the file `{_STATE}` {damage}", _state_file, (damage,), **_STATE_SAYS)
         for damage in _STATE_DAMAGES
     ),
     Fault("the newest checkpoint cut off", "its index cut off", _newest_cut_off, **_GOES_ON),
     Fault("all checkpoints cut off", "every file of every checkpoint cut off", _all_cut_off, says="model"),
-    Fault("a loss that is not a number", "--learning_rate=1e30", _DIVERGES, exit_code=1, says="not a number"),
-    Fault("working directory", "a working directory that cannot be written to", _IN_PROC, **_GOES_ON),
-    Fault("no standard input", "standard input closed", _through("sh", 'exec "$@" <&-'), **_GOES_ON),
-    Fault("no standard output", "standard output closed", _through("sh", 'exec "$@" >&-'), **_GOES_ON),
-    Fault("no standard error", "standard error closed", _through("sh", 'exec "$@" 2>&-'), **_GOES_ON),
-    Fault(  # a pipe whose reader takes one line and leaves
-        "head",
-        "`| head -n 1`",
-        _through("bash", 'set -o pipefail; "$@" | head -n 1'),
-        exit_code=(0, 1, 141),
-        lines=(0, 1),
-    ),
+    Fault("a loss that is not a number", _DIVERGES[1], _trained_on, _DIVERGES, exit_code=1, says="not a number"),
+    Fault("working directory", _IN_PROC, _from_scratch, [{"cwd": "/proc"}], **_GOES_ON),
+    _without("input", 'exec "$@" <&-'),
+    _without("output", 'exec "$@" >&-'),
+    _without("error", 'exec "$@" 2>&-'),
+    Fault("head", "`| head -n 1`", _from_scratch, [_HEAD], exit_code=(0, 1, 141), lines=(0, 1)),
 )

@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.faults import checkpoints
-from benchmarks.faults.processes import TRAIN, Process, TooLateError
+from benchmarks.process import Process, TooLateError
 
+TRAIN, WORKER, PROFILE, DATA = (
+    ("-m", module) for module in ("models.train", "mtf_hetero.worker", "mtf_hetero.profile", "mtf_hetero.data")
+)
 LENET = (
     "--model=lenet",
     "--batch_size=20",
@@ -29,11 +32,7 @@ _MAKING_SECONDS = 180.0
 
 @dataclasses.dataclass
 class Shared:
-    """What several faults need and none changes: made once, when it is first asked for.
-
-    Args:
-      directory: where it is to be.
-    """
+    """What several faults need and none changes: made once in its directory, when it is first asked for."""
 
     directory: pathlib.Path
     _lock: Any = dataclasses.field(default_factory=threading.RLock)
@@ -51,8 +50,7 @@ class Shared:
 
     def _make(self, arguments: Sequence[str]) -> None:
         with Process(arguments) as process:
-            if process.wait(_MAKING_SECONDS) != 0:
-                raise RuntimeError(f"{' '.join(arguments)} failed: {' | '.join(process.said[-2:])}")
+            process.succeed(_MAKING_SECONDS, f"{' '.join(arguments)} failed")
 
     def copy_model(self, to: pathlib.Path) -> pathlib.Path:
         """A copy of a model directory with a checkpoint of each of TRAINED_STEPS."""
@@ -67,42 +65,34 @@ class Shared:
 
 @dataclasses.dataclass
 class Outcome:
-    """What came of a fault.
+    """What came of a fault."""
 
-    Args:
-      exit_code: None where the process did not end in time.
-      out: lines of the standard output.
-      lines: lines of the standard error that are no progress of training.
-      seconds: how long it took.
-      kept: what is still there, in words.
-      failures: what else is not as it has to be.
-      pid: the process that the line has to name.
-      skipped: why it could not be done here.
-    """
-
-    exit_code: int | None = None
-    out: Sequence[str] = ()
-    lines: Sequence[str] = ()
+    exit_code: int | None = None  # None where the process did not end in time
+    out: Sequence[str] = ()  # lines of the standard output
+    lines: Sequence[str] = ()  # lines of the standard error that are no progress of training
     seconds: float = 0.0
-    kept: str = ""
-    failures: list[str] = dataclasses.field(default_factory=list)
-    pid: int = 0
-    skipped: str = ""
+    kept: str = ""  # what is still there, in words
+    failures: list[str] = dataclasses.field(default_factory=list)  # what else is not as it has to be
+    pid: int = 0  # the process that the line has to name
+    skipped: str = ""  # why it could not be done here
+
+    def fail(self, message: str, *, unless: Any = False) -> None:
+        """Adds a failure."""
+        self.failures += [] if unless else [message]
+
+    @property
+    def last_line(self) -> str:
+        """Of the standard error."""
+        return self.lines[-1] if self.lines else ""
 
 
 @dataclasses.dataclass
 class Scene:
-    """Where a fault is carried out.
-
-    Args:
-      directory: its own, empty at first.
-      shared: what other faults have too.
-      before: digests of the checkpoints that must stay as they are.
-    """
+    """Where a fault is carried out: in a directory of its own, empty at first."""
 
     directory: pathlib.Path
     shared: Shared
-    before: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    before: Mapping[str, str] = dataclasses.field(default_factory=dict)  # digests of what must stay as it is
 
     def __post_init__(self) -> None:
         self.model_dir = self.directory / "model"
@@ -125,14 +115,12 @@ class Scene:
 
     def keep(self, outcome: Outcome, at_least: int = 0) -> Outcome:
         """Adds to an outcome which checkpoints are whole, and what was lost."""
-        after = checkpoints.digests(self.model_dir)
-        changed = sorted(name for name, digest in self.before.items() if after.get(name) != digest)
+        changed = checkpoints.changed(self.before, self.model_dir)
         whole = sorted(checkpoints.whole(self.model_dir))
         newest = max(whole, default=0)
         outcome.kept = f"steps {', '.join(map(str, whole))}" if whole else "no checkpoint"
-        outcome.failures += [f"changed or lost: {', '.join(changed)}"] if changed else []
-        if newest < at_least:
-            outcome.failures.append(f"the newest whole checkpoint is of step {newest}, not of {at_least}")
+        outcome.fail(f"changed or lost: {', '.join(changed)}", unless=not changed)
+        outcome.fail(f"the newest whole checkpoint is of step {newest}, not of {at_least}", unless=newest >= at_least)
         return outcome
 
     def resume(self, outcome: Outcome) -> Outcome:
@@ -140,40 +128,31 @@ class Scene:
         goal = (checkpoints.newest(self.model_dir) or 0) + 6
         resumed = run(self._command(goal))
         newest = checkpoints.newest(self.model_dir)
-        if resumed.exit_code != 0 or newest != goal:
-            said = " | ".join(resumed.lines[-2:])
-            outcome.failures.append(f"not resumable: exit code {resumed.exit_code}, newest checkpoint {newest}: {said}")
+        said = " | ".join(resumed.lines[-2:])
+        how = f"exit code {resumed.exit_code}, newest checkpoint {newest}: {said}"
+        outcome.fail(f"not resumable: {how}", unless=resumed.exit_code == 0 and newest == goal)
         return outcome
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A fault.
+    """A fault."""
 
-    Args:
-      name: its own, within its part.
-      done: what is done, in words.
-      carry_out: does it.
-      exit_code: the one that is documented, or several.
-      says: what the last line of the standard error has to contain; "{pid}" stands for the outcome's.
-      out: what the standard output has to contain.
-      lines: how many lines the standard error may have, (fewest, most); it says nothing but these.
-    """
-
-    name: str
-    done: str
-    carry_out: Callable[[Scene], Outcome]
-    exit_code: int | tuple[int, ...] = 2
-    says: str = ""
-    out: str = ""
-    lines: tuple[int, int] = (1, 1)
+    name: str  # its own, within its part
+    done: str  # what is done, in words
+    carry_out: Callable[..., Outcome]  # does it, at a Scene
+    args: Sequence[Any] = ()  # of `carry_out`, after the Scene
+    exit_code: int | tuple[int, ...] = 2  # the one that is documented, or several
+    says: str = ""  # what the last line of the standard error has to contain; "{pid}" stands for the outcome's
+    out: str = ""  # what the standard output has to contain
+    lines: tuple[int, int] = (1, 1)  # of the standard error, (fewest, most); it says nothing but these
 
     def judge(self, directory: pathlib.Path, shared: Shared) -> dict[str, Any]:
         """Carries it out; returns what a row holds."""
         directory.mkdir(parents=True)
         begin = time.monotonic()
         try:
-            outcome = self.carry_out(Scene(directory, shared))
+            outcome = self.carry_out(Scene(directory, shared), *self.args)
             failures = [] if outcome.skipped else [*outcome.failures, *self._failures(outcome)]
         except (TooLateError, RuntimeError, OSError) as error:
             outcome = Outcome(seconds=time.monotonic() - begin)
@@ -181,7 +160,7 @@ class Fault:
         return {
             "done": self.done,
             "exit_code": outcome.exit_code,
-            "line": (list(outcome.lines) or [""])[-1].replace(str(directory), _HERE)[:_LINE_LENGTH],
+            "line": outcome.last_line.replace(str(directory), _HERE)[:_LINE_LENGTH],
             "lines": len(outcome.lines),
             "seconds": outcome.seconds,
             "kept": outcome.kept,
@@ -191,25 +170,22 @@ class Fault:
 
     def _failures(self, outcome: Outcome) -> list[str]:
         codes = self.exit_code if isinstance(self.exit_code, tuple) else (self.exit_code,)
-        wrong, last = [], (list(outcome.lines) or [""])[-1]
-        if outcome.exit_code is None:
-            wrong.append("it did not end")
-        elif outcome.exit_code not in codes:
-            wrong.append(f"exit code {outcome.exit_code}, not {' or '.join(map(str, codes))}")
-        if not self.lines[0] <= len(outcome.lines) <= self.lines[1]:
-            wanted = " to ".join(map(str, sorted(set(self.lines))))
-            others = " | ".join(outcome.lines[:-1])[:_LINE_LENGTH]
-            wrong.append(f"{len(outcome.lines)} lines on the standard error, not {wanted}: {others or last}")
+        last, count = outcome.last_line, len(outcome.lines)
         says = self.says.replace("{pid}", str(outcome.pid))
-        if says not in last:
-            wrong.append(f"the line does not say {says!r}")
-        if self.lines[0] and not last.startswith(("error: ", "stopped: ")):
-            wrong.append("the line begins with neither error: nor stopped:")
-        if self.out and not any(self.out in line for line in outcome.out):
-            wrong.append(f"the standard output does not say {self.out!r}")
-        if any("Traceback" in line for line in outcome.lines):
-            wrong.append("a traceback")
-        return wrong
+        code = f"exit code {outcome.exit_code}, not {' or '.join(map(str, codes))}"
+        others = " | ".join(outcome.lines[:-1])[:_LINE_LENGTH] or last
+        wanted = " to ".join(map(str, sorted(set(self.lines))))
+        wrong = {
+            code if outcome.exit_code is not None else "it did not end": outcome.exit_code not in codes,
+            f"{count} lines on the standard error, not {wanted}: {others}": not self.lines[0] <= count <= self.lines[1],
+            f"the line does not say {says!r}": says not in last,
+            "the line begins with neither error: nor stopped:": self.lines[0]
+            and not last.startswith(("error: ", "stopped: ")),
+            f"the standard output does not say {self.out!r}": self.out
+            and not any(self.out in line for line in outcome.out),
+            "a traceback": any("Traceback" in line for line in outcome.lines),
+        }
+        return [what for what, is_wrong in wrong.items() if is_wrong]
 
 
 def run(arguments: Sequence[str], *, seconds: float = _SECONDS, **options: Any) -> Outcome:
@@ -226,9 +202,9 @@ def end(process: Process, seconds: float = _SECONDS) -> Outcome:
 
 def command(name: str, arguments: Sequence[str], says: str, *, done: str = "", **expected: Any) -> Fault:
     """A fault that is a command line, whose "{here}" stands for its directory."""
+    shown = " ".join(argument for argument in arguments if argument not in (*LENET, "-m"))
 
     def carry_out(scene: Scene) -> Outcome:
         return run([argument.replace("{here}", str(scene.directory)) for argument in arguments])
 
-    shown = " ".join(argument for argument in arguments if argument not in (*LENET, "-m"))
     return Fault(name, done or f"`{shown}`", carry_out, says=says, **expected)

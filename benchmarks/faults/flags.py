@@ -1,7 +1,6 @@
 """Wrong flags and values: one line, exit code 2, and nothing is begun."""
 
-from benchmarks.faults.fault import LENET, Fault, command
-from benchmarks.faults.processes import DATA, PROFILE, TRAIN, WORKER
+from benchmarks.faults.fault import DATA, LENET, PROFILE, TRAIN, WORKER, Fault, command
 
 _THREE = ("--model=lenet", "--devices=cpu:0,cpu:1,cpu:2")
 _SEVEN = f"--devices={','.join(f'cpu:{i}' for i in range(7))}"

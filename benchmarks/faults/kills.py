@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.faults import checkpoints
-from benchmarks.faults.processes import Process, TooLateError
+from benchmarks.process import Process, TooLateError
 
 _TRAINING = ("-m", "benchmarks.faults.training")
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
@@ -36,12 +36,8 @@ MOMENT, START, CALL, START_CALL = "moment", "start", "call", "start call"
 class Kill:
     """One kill.
 
-    Args:
-      kind: MOMENT: so many seconds after the first save; START: after the imports; CALL: at a call below the model
-        directory, counted from the run's first save on; START_CALL: counted from the beginning on.
-      seconds: of the first two.
-      number: of the last two, from 1 on.
-      when: "before" or "after" the call.
+    MOMENT: so many seconds after the first save; START: after the imports; CALL: before or after a call below the
+    model directory, counted from 1 and from the run's first save on; START_CALL: from the beginning on.
     """
 
     kind: str
@@ -73,13 +69,7 @@ def compile_killer(directory: pathlib.Path) -> pathlib.Path | None:
 
 
 def choose_kills(count: int, calls: int, rng: random.Random) -> list[Kill]:
-    """Kills before and after each call of a save, and others at random moments, in random order.
-
-    Args:
-      count: of all kills.
-      calls: how many calls there are in a save.
-      rng: the source of randomness.
-    """
+    """Kills before and after each of the calls of a save, up to three quarters, and others at random moments."""
     kills = [Kill(CALL, number=number + 1, when=when) for number in range(calls) for when in ("before", "after")]
     kills = rng.sample(kills, min(len(kills), count * 3 // 4))
     while len(kills) < count:
@@ -108,17 +98,11 @@ def count_calls(directory: pathlib.Path, library: pathlib.Path) -> list[str]:
 
 @dataclasses.dataclass
 class Chain:
-    """Runs in one model directory, one after another.
+    """Runs in one model directory, one after another."""
 
-    Args:
-      directory: of the chain; the model directory is in it.
-      killer: what `compile_killer` made.
-      first: which of the layouts the first run has.
-    """
-
-    directory: pathlib.Path
-    killer: pathlib.Path | None
-    first: int = 0
+    directory: pathlib.Path  # of the chain; the model directory is in it
+    killer: pathlib.Path | None  # what `compile_killer` made
+    first: int = 0  # which of the layouts the first run has
 
     def __post_init__(self) -> None:
         self.model_dir = self.directory / "model"
@@ -134,7 +118,7 @@ class Chain:
     def calls(self) -> list[str]:
         """Calls of the last run, and the kind of file of each."""
         lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
-        return [f"{call} {_kind(path)}" for call, _, path in (line.partition(" ") for line in lines)]
+        return [f"{call} {kind_of(path)}" for call, _, path in (line.partition(" ") for line in lines)]
 
     def kill(self, kill: Kill, steps: int) -> None:
         """Starts a run that is to go to a step, kills it, and judges how it began."""
@@ -154,7 +138,7 @@ class Chain:
         self._judge_begin(process)
         if code != -signal.SIGKILL:
             how = "did not end" if code is None else f"ended with exit code {code}"
-            self.failures.append(f"a run that was to be killed {how}: {' | '.join(process.said[-2:])}")
+            self.failures.append(f"a run that was to be killed {how}: {process.last_words}")
             return
         self.counts["kills"] += 1
         self._pending += 1
@@ -170,7 +154,7 @@ class Chain:
             code = process.wait(4 * _WAIT_SECONDS)
         self._judge_begin(process)
         if code != 0:
-            self.failures.append(f"the last run ended with exit code {code}: {' | '.join(process.said[-2:])}")
+            self.failures.append(f"the last run ended with exit code {code}: {process.last_words}")
         self._newest = checkpoints.newest(self.model_dir)
 
     def _killer(self) -> dict[str, str]:
@@ -205,7 +189,7 @@ class Chain:
         return "while saving" if words[-1] == "saving" else "between two saves"
 
 
-def _kind(path: str) -> str:
+def kind_of(path: str) -> str:
     """The kind of a file below a model directory: its name without steps, numbers of parts and random letters."""
     name = re.sub(r"(_temp|tempstate|\.tmp)-?[0-9a-f]+", r"\1", path)
     return re.sub(r"(?<=-)\d+", "N", name)
@@ -214,8 +198,7 @@ def _kind(path: str) -> str:
 def final_values(directory: pathlib.Path, steps: int) -> dict[str, Any]:
     """The values after so many steps of a run on one device that nothing happened to."""
     with start(directory, "--layout=one", f"--steps={steps}", f"--save_steps={steps}") as process:
-        if process.wait(4 * _WAIT_SECONDS) != 0:
-            raise RuntimeError(f"the run on one device failed: {' | '.join(process.said[-2:])}")
+        process.succeed(4 * _WAIT_SECONDS, "the run on one device failed")
     return checkpoints.values(directory, steps)
 
 
@@ -227,14 +210,9 @@ def total_steps(kills: int) -> int:
 def run_chain(
     directory: pathlib.Path, library: pathlib.Path | None, kills: Sequence[Kill], expected: Any, first: int
 ) -> dict[str, Any]:
-    """Carries out a chain of kills; returns what a row holds.
+    """Carries out a Chain of kills, one run after another; returns what a row holds.
 
-    Args:
-      directory: an empty one.
-      library: what `compile_killer` made.
-      kills: what is done to one run after another.
-      expected: the values at the end, of a run that nothing happened to.
-      first: which of the layouts the first run has.
+    The values at the end are expected to be those of a run that nothing happened to.
     """
     chain = Chain(directory, library, first)
     steps = total_steps(len(kills))

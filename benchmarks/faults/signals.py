@@ -1,6 +1,5 @@
 """Signals at the training binary: it saves, says how to resume and ends with 128 and the signal's number."""
 
-import functools
 import signal
 import time
 from typing import Any
@@ -15,14 +14,14 @@ _END_SECONDS = 60.0
 _PAUSES_SECONDS = (0.05, 0.5)  # between two signals
 
 
-def _early(number: int, scene: Scene) -> Outcome:
+def _early(scene: Scene, number: int) -> Outcome:
     with scene.start() as process:
         process.await_file("libtensorflow")
         process.send(number)
         return fault.end(process, _END_SECONDS)
 
 
-def _before_the_first_step(number: int, scene: Scene) -> Outcome:
+def _before_the_first_step(scene: Scene, number: int) -> Outcome:
     scene.copy_model()
     with scene.start() as process:
         process.await_line("^mesh ", of="out")
@@ -30,7 +29,7 @@ def _before_the_first_step(number: int, scene: Scene) -> Outcome:
         return scene.keep(fault.end(process, _END_SECONDS))
 
 
-def _in_the_middle(number: int, scene: Scene, *, pauses: tuple[float, ...] = ()) -> Outcome:
+def _in_the_middle(scene: Scene, number: int, *pauses: float) -> Outcome:
     with scene.start() as process:
         process.await_line("step 30 of")
         process.send(number)
@@ -43,35 +42,42 @@ def _in_the_middle(number: int, scene: Scene, *, pauses: tuple[float, ...] = ())
         return outcome
     with scene.start(f"--max_steps={newest}") as process:
         resumed = fault.end(process)
-    if not any(f"trained to step {newest} before" in line for line in resumed.out):
-        outcome.failures.append(f"the run cannot be resumed from step {newest}: {' | '.join(resumed.lines[-2:])}")
+    said = any(f"trained to step {newest} before" in line for line in resumed.out)
+    outcome.fail(f"the run cannot be resumed from step {newest}: {' | '.join(resumed.lines[-2:])}", unless=said)
     return outcome
 
 
-def _faults() -> list[Fault]:
-    faults = []
-    for number, code in _SIGNALS.items():
-        name = signal.Signals(number).name
-        expected: Any = {"exit_code": code, "says": "stopped: "}
-        for when, done, carry_out in (
-            ("while it starts", f"{name} while TensorFlow is imported", _early),
-            ("before the first step", f"{name} once training has said what it is about to do", _before_the_first_step),
-            ("in the middle", f"{name} at step 30; then resumed", _in_the_middle),
-        ):
-            faults.append(Fault(f"{name} {when}", done, functools.partial(carry_out, number), **expected))
-        twice = functools.partial(_in_the_middle, number, pauses=_PAUSES_SECONDS[:1])
-        faults.append(
-            Fault(f"{name} twice", f"{name} at step 30, and again {_PAUSES_SECONDS[0]} s later", twice, **expected)
+_ONCE = (
+    ("while it starts", "{} while TensorFlow is imported", _early),
+    ("before the first step", "{} once training has said what it is about to do", _before_the_first_step),
+    ("in the middle", "{} at step 30; then resumed", _in_the_middle),
+)
+_FIRST_PAUSE = _PAUSES_SECONDS[0]
+_TERM: Any = {"exit_code": 143, "says": "stopped: "}
+_LOST = "kill -9 of a worker, which is started again; SIGTERM once training goes on"
+_LATER = "SIGTERM three times, while the checkpoint is saved"
+
+
+def _faults(number: signal.Signals, code: int) -> list[Fault]:
+    name, expected = number.name, {"exit_code": code, "says": "stopped: "}
+    twice = f"{name} at step 30, and again {_FIRST_PAUSE} s later"
+    return [
+        *(Fault(f"{name} {when}", done.format(name), act, (number,), **expected) for when, done, act in _ONCE),
+        Fault(f"{name} twice", twice, _in_the_middle, (number, _FIRST_PAUSE), **expected),
+    ]
+
+
+FAULTS = (
+    *(one for number, code in _SIGNALS.items() for one in _faults(number, code)),
+    Fault("SIGTERM three times", _LATER, _in_the_middle, (signal.SIGTERM, *_PAUSES_SECONDS), **_TERM),
+    *(
+        Fault(
+            f"SIGTERM after a worker was lost and came back, try {i}",
+            _LOST,
+            disturb,
+            (restart, signal.SIGTERM),
+            **_TERM,
         )
-    expected = {"exit_code": 143, "says": "stopped: "}
-    later = functools.partial(_in_the_middle, signal.SIGTERM, pauses=_PAUSES_SECONDS)
-    faults.append(Fault("SIGTERM three times", "SIGTERM three times, while the checkpoint is saved", later, **expected))
-    done = "kill -9 of a worker, which is started again; SIGTERM once training goes on"
-    for number in range(1, _TRIES + 1):
-        carry_out = functools.partial(disturb, restart, signal.SIGTERM)
-        name = f"SIGTERM after a worker was lost and came back, try {number}"
-        faults.append(Fault(name, done, carry_out, **expected))
-    return faults
-
-
-FAULTS = tuple(_faults())
+        for i in range(1, _TRIES + 1)
+    ),
+)

@@ -33,7 +33,7 @@ class VolumeNets(Chief):
     def __init__(self, fractions: Sequence[float], seed: int, **options: Any) -> None:
         super().__init__(fractions, **options)
         self._seed = seed
-        self._programs: dict[str, tuple[Any, ...]] = {}  # network, extents of a volume, batch size
+        self._programs: dict[str, tuple[str, tuple[int, ...], int]] = {}  # network, extents of a volume, batch size
         self._measured = tempfile.TemporaryDirectory(prefix="mtf_hetero_profile_")
 
     def close(self) -> None:
@@ -56,8 +56,7 @@ class VolumeNets(Chief):
 
     def add(self, name: str, *args: Any, **arguments: Any) -> dict[str, Any]:
         """As in Chief; the arguments are kept, for `add_apart` and `layer_seconds`."""
-        program = {"batch_size": 1, **arguments}
-        self._programs[name] = tuple(program[part] for part in ("network", "extents", "batch_size"))
+        self._programs[name] = arguments["network"], tuple(arguments["extents"]), arguments.get("batch_size", 1)
         return super().add(name, *args, **arguments)
 
     def add_apart(self, name: str) -> None:

@@ -13,8 +13,8 @@ import pytest
 from benchmarks.faults import checkpoints, kills
 from benchmarks.faults.damage import DAMAGES
 from benchmarks.faults.fault import Fault, Outcome, Shared
-from benchmarks.faults.processes import Process, TooLateError
 from benchmarks.faults.training import LAYOUTS
+from benchmarks.process import Process, TooLateError
 from mtf_hetero import tf
 
 RENAMES = "import os, sys; os.chdir(sys.argv[1]); os.mkdir('x'); os.rename('x', sys.argv[1] + '/y'); print('alive')"
@@ -82,7 +82,7 @@ def test_kills_hit_each_call_of_a_save():
     ],
 )
 def test_the_kind_of_a_file(path, kind):
-    assert kills._kind(path) == (kind or "model.ckpt-N_temp/model.ckpt-N_temp/part-N-of-N.index.tempstate")
+    assert kills.kind_of(path) == (kind or "model.ckpt-N_temp/model.ckpt-N_temp/part-N-of-N.index.tempstate")
 
 
 def test_the_lines_of_a_process():

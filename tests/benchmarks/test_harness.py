@@ -6,7 +6,7 @@ import functools
 import pytest
 
 from benchmarks import harness
-from benchmarks.process import ChildError
+from benchmarks.child import ChildError
 from benchmarks.rows import Writer
 
 

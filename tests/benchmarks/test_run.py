@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import rows, scaling
 from benchmarks.cases import CASES
-from benchmarks.process import Child, ChildError
+from benchmarks.child import Child, ChildError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -297,7 +297,7 @@ def test_a_child_tells_of_its_errors():
     with pytest.raises(ChildError, match="ModuleNotFoundError|exit code 1.*no_such"):
         Child("benchmarks.no_such:Thing")
     with Child("benchmarks.cases.one_device:Contender", {"target": "x"}) as child:
-        pid = child._popen.pid
+        pid = child.pid
         with pytest.raises(ChildError, match="AttributeError"):
             child.call("no_such_method")
     with pytest.raises(ProcessLookupError):

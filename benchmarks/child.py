@@ -1,0 +1,178 @@
+"""A process that holds one object and does what it is told: each thing that is measured lives in one of its own.
+
+The parent sends one JSON line per call over a socket of this machine, and waits for one JSON line; between calls the
+child sleeps in a read.
+"""
+
+import contextlib
+import importlib
+import json
+import select
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any, Self
+
+import psutil
+
+from benchmarks.process import Process
+
+# Threads that wait for work must sleep, or they would take time from what is measured beside them.
+ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "KMP_BLOCKTIME": "0",
+    "KERAS_BACKEND": "tensorflow",
+}
+_TAIL = 2000  # characters of a child's standard error that are shown when it dies
+_EXIT_SECONDS = 10
+_START_SECONDS = 60
+
+
+class ChildError(RuntimeError):
+    """What a child raised, in one line; or how it died."""
+
+
+class Child:
+    """A child: an object of the class "package.module:Class", made with these keyword arguments.
+
+    Raises:
+      ValueError: the class raised it: a mistake of the user's.
+      ChildError: the class raised anything else.
+    """
+
+    def __init__(self, target: str, arguments: Mapping[str, Any] | None = None) -> None:
+        self._stream: Any = None
+        try:
+            self._connect(target)
+            self.call("__init__", **(arguments or {}))
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, target: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(_START_SECONDS)
+            self._start(["-m", "benchmarks.child", target, str(server.getsockname()[1])])
+            try:
+                self._connection, _ = server.accept()
+            except TimeoutError:
+                raise ChildError(self._death()) from None
+        self._connection.settimeout(None)
+        self._stream = self._connection.makefile("rwb")
+
+    def _start(self, arguments: list[str]) -> None:
+        self._process = Process(arguments, environment=ENVIRONMENT)
+        self.pid = self._process.pid
+        self._usage = psutil.Process(self.pid)
+
+    def _end(self) -> None:
+        self._process.close()
+
+    def _death(self) -> str:
+        code = self._process.wait(_EXIT_SECONDS)
+        return f"the process ended with exit code {code}: {' '.join(' '.join(self._process.err).split())[-_TAIL:]}"
+
+    def send(self, method: str, arguments: Mapping[str, Any]) -> None:
+        """Asks for a call of a method."""
+        try:
+            _send(self._stream, {"method": method, "arguments": arguments})
+        except (OSError, ValueError):  # a stream that is closed
+            raise ChildError(self._death()) from None
+
+    def answer(self, timeout_seconds: float | None = None) -> Mapping[str, Any]:
+        """What came of the call, for `result`."""
+        if timeout_seconds is not None and not select.select([self._connection], [], [], timeout_seconds)[0]:
+            self.close()
+            raise ChildError(f"no answer within {timeout_seconds:.0f} s")
+        line = b""
+        with contextlib.suppress(ConnectionResetError):
+            line = self._stream.readline()
+        if not line:
+            raise ChildError(self._death())
+        return json.loads(line)
+
+    def call(self, method: str, *, timeout_seconds: float | None = None, **arguments: Any) -> Any:
+        """Calls a method of the child's object and returns its result, which is what JSON can hold.
+
+        Raises:
+          ValueError: the method raised it.
+          ChildError: the method raised anything else, the child died, or the time is over; without one it has for ever.
+        """
+        self.send(method, arguments)
+        return result(self.answer(timeout_seconds))
+
+    def cpu_seconds(self) -> float:
+        """Processor time that all threads of the child have used so far."""
+        times = self._usage.cpu_times()
+        return times.user + times.system
+
+    def close(self) -> None:
+        """Ends the child, and what it has started."""
+        self._end()
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+                self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class LimitedChild(Child):
+    """A child that is a process of a LimitedProcesses, which is entered. Whether it could be made, its answer says."""
+
+    def __init__(self, target: str, arguments: Mapping[str, Any], processes: Any, index: int) -> None:
+        self._processes, self._index = processes, index
+        self._connect(target)
+        self.send("__init__", arguments)
+
+    def _start(self, arguments: list[str]) -> None:
+        self._processes.start(self._index, [sys.executable, *arguments])
+
+    def _end(self) -> None:
+        """Nothing: it ends where the stream does, or its LimitedProcesses."""
+
+    def _death(self) -> str:
+        return f"the process ended: {self._processes.last_lines(self._index)}"
+
+
+def result(answer: Mapping[str, Any]) -> Any:
+    """What a call returned; raises what it raised, as `Child.call` does."""
+    if "error" in answer:
+        raise (ValueError if answer["error"] == "ValueError" else ChildError)(answer["message"])
+    return answer["result"]
+
+
+def _send(stream: Any, message: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(message).encode() + b"\n")
+    stream.flush()
+
+
+def _answer(held: dict[str, Any], make: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        if request["method"] == "__init__":
+            held["object"] = make(**request["arguments"])
+            return {"result": None}
+        return {"result": getattr(held["object"], request["method"])(**request["arguments"])}
+    except Exception as error:
+        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+        message = " ".join(str(error).split())[:_TAIL]
+        return {"error": kind, "message": message if kind == "ValueError" else f"{kind}: {message}"}
+
+
+def main(target: str, port: str) -> None:
+    """The child's end: answers at a port until there are no more requests."""
+    module, name = target.split(":")
+    held: dict[str, Any] = {}
+    with socket.create_connection(("127.0.0.1", int(port))) as connection, connection.makefile("rwb") as stream:
+        make = getattr(importlib.import_module(module), name)
+        for line in stream:
+            _send(stream, _answer(held, make, json.loads(line)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
