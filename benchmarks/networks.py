@@ -44,19 +44,12 @@ Layer = Conv | MaxPool | AvgPool | Dense
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A chain of layers.
+    """A chain of layers; what the first dense layer gets is flattened, rows first, channels last."""
 
-    Args:
-      model: its name in models.MODELS.
-      image_shape: (height, width, channels).
-      layers: the layers; what the first dense layer gets is flattened, rows first, channels last.
-      config: keyword arguments of the model's build.
-    """
-
-    model: str
-    image_shape: tuple[int, int, int]
+    model: str  # its name in models.MODELS
+    image_shape: tuple[int, int, int]  # (height, width, channels)
     layers: tuple[Layer, ...]
-    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # keyword arguments of the model's build
 
     @property
     def classes(self) -> int:
@@ -112,19 +105,18 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
 )
 
 
-def _truncated_normal(rng: np.random.Generator, shape: tuple[int, ...], stddev: float) -> np.ndarray:
-    """Normal numbers, those beyond two standard deviations drawn again."""
+def _kernel(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> np.ndarray:
+    """Normal numbers of variance gain / inputs, those beyond two standard deviations drawn again."""
     values = rng.standard_normal(shape, np.float32)
     while (beyond := np.abs(values) > 2).any():
         values[beyond] = rng.standard_normal(int(beyond.sum()), np.float32)
-    return values * np.float32(stddev)
+    return values * np.float32(math.sqrt(gain / math.prod(shape[:-1])))
 
 
 def initial_values(network: Network, seed: int) -> list[np.ndarray]:
-    """Kernel and bias of each layer in turn, as models.layers draws them (He et al. 2015, for relu).
+    """Kernel and bias of each layer in turn, as models.layers draws them (He et al. 2015, for relu): float32 arrays.
 
-    Returns:
-      float32 arrays: convolutions [height, width, channels, filters], dense layers [inputs, units], biases zero.
+    Those of convolutions are [height, width, channels, filters], of dense layers [inputs, units]; biases are zero.
     """
     rng = np.random.default_rng(seed)
     height, width, channels = network.image_shape
@@ -134,15 +126,12 @@ def initial_values(network: Network, seed: int) -> list[np.ndarray]:
         if isinstance(layer, (MaxPool, AvgPool)):
             height, width = height // 2, width // 2
         elif isinstance(layer, Conv):
-            stddev = math.sqrt(2 / (layer.size**2 * channels))
-            values.append(_truncated_normal(rng, (layer.size, layer.size, channels, layer.filters), stddev))
-            if layer.use_bias:
-                values.append(np.zeros(layer.filters, np.float32))
+            values.append(_kernel(rng, (layer.size, layer.size, channels, layer.filters), 2))
+            values += [np.zeros(layer.filters, np.float32)] if layer.use_bias else []
             channels = layer.filters
         else:
             inputs = height * width * channels if inputs is None else inputs
-            stddev = math.sqrt((2 if layer.relu else 1) / inputs)
-            values += [_truncated_normal(rng, (inputs, layer.units), stddev), np.zeros(layer.units, np.float32)]
+            values += [_kernel(rng, (inputs, layer.units), 2 if layer.relu else 1), np.zeros(layer.units, np.float32)]
             inputs = layer.units
     return values
 

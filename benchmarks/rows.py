@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -30,11 +31,11 @@ def summarise(values: Iterable[float]) -> dict[str, float]:
 
 
 def _git(*args: str) -> str | None:
-    command = ["git", "-C", str(ROOT), *args]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        done = subprocess.run(["git", "-C", str(ROOT), *args], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
+    return done.stdout.strip()
 
 
 def _version(package: str) -> str | None:
@@ -46,11 +47,10 @@ def _version(package: str) -> str | None:
 
 def _cpu_model() -> str:
     try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = re.findall(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
     except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+        names = []
+    return names[0].strip() if names else platform.processor() or platform.machine()
 
 
 def _without_place(argument: str) -> str:
@@ -79,21 +79,12 @@ def _fixed() -> Mapping[str, Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Writer:
-    """Appends the rows of one run of a case to its file.
-
-    Args:
-      case: the case's name.
-      directory: where `CASE.jsonl` is or will be.
-      toy: whether it is only tried out; reports leave such rows out.
-      run: the run's id.
-      command: the command line; None: that of this process.
-    """
+    """Appends the rows of one run of a case to its file in a directory."""
 
     case: str
     directory: pathlib.Path
-    toy: bool = False
+    toy: bool = False  # only tried out; reports leave such rows out
     run: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex[:8])
-    command: str | None = None
     load_before: tuple[float, ...] = dataclasses.field(default_factory=os.getloadavg)
 
     @property
@@ -102,12 +93,7 @@ class Writer:
         return self.directory / f"{self.case}.jsonl"
 
     def write(self, variant: str, values: Mapping[str, Any]) -> None:
-        """Appends a row, at once: what is measured later cannot lose it.
-
-        Args:
-          variant: what was measured, a name within the case.
-          values: settings and results.
-        """
+        """Appends a row on a variant of the case, at once: what is measured later cannot lose it."""
         row = {
             "case": self.case,
             "run": self.run,
@@ -118,8 +104,6 @@ class Writer:
             "load_before": list(self.load_before),
             **values,
         }
-        if self.command is not None:
-            row["command"] = self.command
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

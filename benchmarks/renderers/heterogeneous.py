@@ -4,12 +4,13 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
-from benchmarks.cases.heterogeneous import DDP, GRID, MEASURED, ROUNDED, SETTINGS, Setting
+from benchmarks.cases.heterogeneous import DDP, GRID, MEASURED, ROUNDED, SETTINGS
 from benchmarks.renderers.tables import (
     MB,
     Row,
     bullets,
     could_not,
+    division,
     group_by,
     in_turns,
     limits,
@@ -37,18 +38,13 @@ def _title(row: Row, network: str) -> str:
     return f"{network}, workers of {cores} core"
 
 
-def _division(row: Row) -> str:
-    distinct = list(dict.fromkeys(":".join(map(str, parts)) for parts in row["sizes"].values() if len(parts) > 1))
-    return "; ".join(distinct[:_SHOWN_DIMS]) + ("; ..." if len(distinct) > _SHOWN_DIMS else "") or "-"
-
-
 _COLUMNS = {
     "way": lambda row: row["way"],
     "s/step": lambda row: row["wall_seconds_per_step"],
     "images/s": lambda row: row["batch_size"] / median(row),
     "speedup over device 0": lambda row: row["speedup"],
     "efficiency": lambda row: row["efficiency"],
-    "sizes": _division,
+    "sizes": lambda row: division(row, _SHOWN_DIMS),
 }
 
 
@@ -118,7 +114,7 @@ def _pays(rows: Sequence[Row]) -> str:
     left = alone - ideal - messages * _MESSAGE_SECONDS
     pays = f"from {number(sent['busiest_link_bytes'] / left / MB)} MB/s on" if left > 0 else "at no bandwidth"
     return (
-        f"{split['way']}, {_division(split)}: a step sends {number(sent['sent_bytes'] / MB)} MB, "
+        f"{split['way']}, {division(split, _SHOWN_DIMS) or '-'}: a step sends {number(sent['sent_bytes'] / MB)} MB, "
         f"{number(sent['busiest_link_bytes'] / MB)} MB of it in {messages} messages over the busiest link. "
         "If a byte cost no processor time, as with RDMA or NVLink, a message 10 us, and nothing were sent while "
         f"anything is computed, the filter split would pay {pays}: computing, as fast as all measured speeds together, "
@@ -138,9 +134,8 @@ def _kind(row: Row) -> str:
 
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws heterogeneous.png; returns the body of the report."""
-    order = [setting.name for setting in SETTINGS]
-    names = {id(row): Setting(row["network"], tuple(row["fractions"]), row["batch_size"]).name for row in rows}
-    rows = sorted(rows, key=lambda row: order.index(names[id(row)]))
+    order = [(setting.network, setting.fractions, setting.batch_size) for setting in SETTINGS]
+    rows = sorted(rows, key=lambda row: order.index((row["network"], tuple(row["fractions"]), row["batch_size"])))
     drawing.bar_panels(
         directory / "heterogeneous.png",
         group_by((row for row in rows if "failed" not in row), lambda row: _title(row, drawing.title(row))),

@@ -10,7 +10,7 @@ from matplotlib import colors, patches
 from benchmarks import drawing
 from benchmarks.cases.learning import ONE, UNEVEN, WAYS
 from benchmarks.pictures import unpack
-from benchmarks.renderers.tables import Row, cell, number, table, table_of
+from benchmarks.renderers.tables import Row, cell, division, number, table, table_of
 
 _SMOOTHED_STEPS = 20
 _WIDTH, _WIDTH_BELOW = 1.4, 3.2
@@ -138,11 +138,6 @@ def _name_on_cluster(row: Row) -> str:
     return f"{way} ({_cores(row)} core)"
 
 
-def _division(row: Row) -> str | None:
-    sizes = [":".join(map(str, parts)) for parts in row["sizes"].values() if len(parts) > 1]
-    return "; ".join(dict.fromkeys(sizes)) or None
-
-
 def _off(rows: Sequence[Row], column: str) -> dict[str, dict[int, float]]:
     """{way: how far the losses in that column of its row are from those on one device}."""
     reference = next((row[column] for row in rows if row["variant"] == ONE), None)
@@ -159,7 +154,7 @@ def _cluster_table(rows: Sequence[Row], off: Mapping[str, Mapping[int, float]]) 
     columns = {
         "": lambda row: row["variant"],
         "cores": _cores,
-        "sizes": _division,
+        "sizes": division,
         "s/step": lambda row: row["wall_seconds_per_step"],
         "first loss": lambda row: f"{row['losses'][0]:.6f}",
         f"mean of the last {_SMOOTHED_STEPS}": _last_loss,

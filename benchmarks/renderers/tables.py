@@ -72,6 +72,13 @@ def in_turns(row: Row) -> str:
     return f"{row['repeats']} repeats of {row['steps']} step, in turns; seed {row['seed']}."
 
 
+def division(row: Row, most: int | None = None) -> str | None:
+    """The sizes into which dimensions are divided, each once, and no more than so many."""
+    sizes = [":".join(map(str, parts)) for parts in row["sizes"].values() if len(parts) > 1]
+    distinct = list(dict.fromkeys(sizes))
+    return "; ".join([*distinct[:most], *(["..."] if distinct[:most] != distinct else [])]) or None
+
+
 def per_link(link: Mapping[str, float]) -> str:
     """A measured link, in words."""
     return f"{link['bytes_per_second'] / 1e9:.2f} GB/s and {1e3 * link['latency_seconds']:.2g} ms a"
