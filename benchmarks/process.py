@@ -7,10 +7,10 @@ import re
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from benchmarks.rows import ROOT
 
@@ -22,23 +22,6 @@ _running: set["Process"] = set()
 
 class TooLateError(RuntimeError):
     """What a process was to say, or its end, did not come in time."""
-
-
-class _Lines:
-    """The lines of a stream, as they come."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self.lines: list[str] = []
-        self.news = threading.Condition()
-        self.thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
-        self.thread.start()
-
-    def _read(self, stream: IO[str]) -> None:
-        with stream:
-            for line in stream:
-                with self.news:
-                    self.lines.append(line.rstrip("\n"))
-                    self.news.notify_all()
 
 
 class Process:
@@ -61,34 +44,38 @@ class Process:
     ) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TF_CPP", "TF_CONFIG"))}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        defaults = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": ROOT}
+        self._files = {name: tempfile.TemporaryFile() for name in ("stdout", "stderr")}  # noqa: SIM115 - for `close`
+        self._kept: dict[str, list[str]] = {}  # what they had when they were closed
+        defaults = {"stdin": subprocess.DEVNULL, **self._files, "cwd": ROOT}
         self._begin = time.monotonic()
         self._popen = subprocess.Popen(
             [*wrapper, sys.executable, *arguments],
             env={**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(environment or {})},
-            text=True,
-            errors="replace",
             start_new_session=True,  # Ctrl-C is for the parent, which ends its children itself
             **{**defaults, **options},
         )
         _running.add(self)
         self.pid = self._popen.pid
-        streams = {"out": self._popen.stdout, "err": self._popen.stderr}
-        self._readers = {name: _Lines(stream) for name, stream in streams.items() if stream is not None}
         self.seconds = 0.0
 
     def _lines(self, name: str) -> list[str]:
-        return list(self._readers[name].lines) if name in self._readers else []
+        """Whole lines, and once it has ended the rest, of a file the place in which is the process's own."""
+        if name in self._kept:
+            return self._kept[name]
+        ended, number = not self.runs, self._files[name].fileno()
+        text = os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
+        lines = text.split("\n")
+        return lines if ended and lines[-1] else lines[:-1]
 
     @property
     def out(self) -> list[str]:
         """Lines of the standard output so far."""
-        return self._lines("out")
+        return self._lines("stdout")
 
     @property
     def err(self) -> list[str]:
         """Lines of the standard error so far."""
-        return self._lines("err")
+        return self._lines("stderr")
 
     @property
     def said(self) -> list[str]:
@@ -111,21 +98,16 @@ class Process:
         Raises:
           TooLateError: there is none in time, or the process ended without it.
         """
-        reader = self._readers[of]
         end = time.monotonic() + seconds
-        ended = False
         while True:
-            with reader.news:
-                for index, line in enumerate(reader.lines[after:], after):
-                    if re.search(pattern, line):
-                        return index
-                if ended or time.monotonic() > end:
-                    how = "ended without" if ended else f"has not within {seconds:.0f} s"
-                    raise TooLateError(f"the process {how} the line {pattern!r}; its last: {self.last_words}")
-                reader.news.wait(0.2)
-            if not self.runs:
-                reader.thread.join(5.0)
-                ended = True
+            ended = not self.runs
+            for index, line in enumerate((self.err if of == "err" else self.out)[after:], after):
+                if re.search(pattern, line):
+                    return index
+            if ended or time.monotonic() > end:
+                how = "ended without" if ended else f"has not within {seconds:.0f} s"
+                raise TooLateError(f"the process {how} the line {pattern!r}; its last: {self.last_words}")
+            self.wait_briefly()
 
     def await_file(self, name: str, seconds: float = 60.0) -> None:
         """Waits until the process has mapped a file, a library, whose path contains a name."""
@@ -153,8 +135,6 @@ class Process:
         self.seconds = time.monotonic() - self._begin
         if code is None:
             self.close()
-        for reader in self._readers.values():
-            reader.thread.join(5.0)
         return code
 
     def succeed(self, seconds: float, what: str) -> None:
@@ -167,6 +147,9 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._popen.wait(30)
+        self._kept = {name: self._lines(name) for name in self._files}
+        for file in self._files.values():
+            file.close()
         _running.discard(self)
 
     def __enter__(self) -> Self:
