@@ -245,3 +245,9 @@ def chrome_trace(step_stats: Any) -> str:
     """A step's statistics as a Chrome trace, by TensorFlow's own writer, which has no public name."""
     timeline: Any = importlib.import_module("tensorflow.python.client.timeline")
     return timeline.Timeline(step_stats).generate_chrome_trace_format()
+
+
+def variable_of(**definition: Any) -> Any:
+    """The tf.Variable of operations that are in the graph, by the fields of a VariableDef, which has no public name."""
+    protos: Any = importlib.import_module("tensorflow.core.framework.variable_pb2")
+    return tf.Variable(variable_def=protos.VariableDef(**definition), use_resource=True)

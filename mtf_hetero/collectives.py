@@ -65,7 +65,8 @@ def allreduce(
     if len(xs) == 1 or xs[0].shape.num_elements() == 0:
         return list(xs)
     if share_memory(devices):
-        return _collect(xs, devices, reduction, None)
+        with tf.device(devices[0]):
+            return [reduce(xs, reduction)] * len(xs)
     if len(xs) == 2:
         return _exchange(xs, devices, reduction, wire_dtype)
     if xs[0].shape.num_elements() * xs[0].dtype.size <= SMALL_BYTES:

@@ -228,11 +228,11 @@ class Layout:
 
     def coordinates(self, pnum: int) -> tuple[int, ...]:
         """Mesh coordinates of a processor: the last axis varies fastest, as in mtf."""
-        coordinates = []
-        for _, size in reversed(self.mesh_shape):
-            pnum, coordinate = divmod(pnum, size)
-            coordinates.append(coordinate)
-        return tuple(reversed(coordinates))
+        return self._coordinates[pnum]
+
+    @functools.cached_property
+    def _coordinates(self) -> list[tuple[int, ...]]:
+        return list(itertools.product(*(range(size) for _, size in self.mesh_shape)))
 
     def pnum(self, coordinates: Sequence[int]) -> int:
         """The processor at these mesh coordinates; inverse of `coordinates`."""
@@ -246,11 +246,33 @@ class Layout:
 
         A dimension that is too small, as of `axis_of`, is not: each processor has all of it.
         """
-        return _split(self, dim_name, dim_size)
+        key = dim_name, dim_size
+        if key not in self._splits:
+            self._splits[key] = self._split(dim_name, dim_size)
+        return self._splits[key]
+
+    @functools.cached_property
+    def _splits(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        return {}  # of those that were asked for, which a lowering does some thousand times
+
+    def _split(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
+        axis = self.axis_of(dim_name)
+        if axis is None or dim_size < self._least[dim_name]:
+            return (dim_size,)
+        axis_name, count = self.mesh_shape[axis]
+        weights = dict(self.sizes).get(dim_name) or dict(self.shares).get(axis_name) or (1,) * count
+        return partition.split_among_positive(dim_size, weights)
 
     def bounds(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
         """Where the slices of a dimension begin, and last its size: (0, 42, 57, 60) for sizes (42, 15, 3)."""
-        return (0, *itertools.accumulate(self.split(dim_name, dim_size)))
+        key = dim_name, dim_size
+        if key not in self._bounds:
+            self._bounds[key] = (0, *itertools.accumulate(self.split(dim_name, dim_size)))
+        return self._bounds[key]
+
+    @functools.cached_property
+    def _bounds(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        return {}
 
     def _slices(self, shape: Iterable, pnum: int) -> Iterator[tuple[int, int]]:
         coordinates = self.coordinates(pnum)
@@ -302,15 +324,3 @@ class Layout:
     def slice_begin(self, shape: Iterable, pnum: int) -> list[int]:
         """Where a processor's slice of a tensor begins, per dimension."""
         return [begin for begin, _ in self._slices(shape, pnum)]
-
-
-@functools.lru_cache(maxsize=65536)
-def _split(layout: Layout, dim_name: str, dim_size: int) -> tuple[int, ...]:
-    axis = layout.axis_of(dim_name)
-    if axis is None:
-        return (dim_size,)
-    axis_name, count = layout.mesh_shape[axis]
-    if dim_size < layout._least[dim_name]:
-        return (dim_size,)
-    weights = dict(layout.sizes).get(dim_name) or dict(layout.shares).get(axis_name) or (1,) * count
-    return partition.split_among_positive(dim_size, weights)

@@ -1,10 +1,11 @@
 """UnevenMeshImpl: mtf's PlacementMeshImpl, with slices in proportion to what each device can do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import collectives, random_numbers, variables
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.alike import Processor, parallel
 from mtf_hetero._support.ops import constant, cut, reshape
 from mtf_hetero.layout import Layout, MeshShapeLike, RulesLike, UnevenShapeError
 
@@ -101,6 +102,25 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         """Number of elements of all slices together."""
         return sum(mtf.list_product(self.slice_shape(tensor_shape, pnum)) for pnum in range(self.size))
 
+    def slicewise(self, fn: Any, *inputs: Any) -> Any:
+        """Applies a function to all slices; it is called once for processors whose slices are alike."""
+        tensors = [
+            x.tensor_list if isinstance(x, self.LaidOutTensor) else [x] * self.size
+            for x in mtf.convert_args_to_laid_out_tensors(inputs)
+        ]
+        results = parallel(self.devices, fn, *tensors)
+        if isinstance(results[0], tuple):
+            return tuple(self.LaidOutTensor(list(slices)) for slices in zip(*results, strict=True))
+        return self.LaidOutTensor(results)
+
+    def processors(self, kind_of: Callable[[int], Any]) -> Any:
+        """The processors' numbers, for a function that `slicewise` need not call again for a processor of one kind.
+
+        Args:
+          kind_of: from the number of a processor to all that decides what the function makes of it, to compare.
+        """
+        return self.LaidOutTensor([Processor(pnum, kind_of(pnum)) for pnum in range(self.size)])
+
     def allreduce(self, x: Any, mesh_axes: Sequence[int], reduction_fn_string: str) -> Any:
         shares = self._shares_within_group(mesh_axes)
 
@@ -147,7 +167,9 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
             expanded = [s if d in kept else 1 for d, s in zip(new_shape.dims, slice_shape, strict=True)]
             return tf.raw_ops.BroadcastTo(input=reshape(x, expanded), shape=constant(slice_shape))
 
-        return self.slicewise(broadcast, old_slices, self.laid_out_pnum())
+        return self.slicewise(
+            broadcast, old_slices, self.processors(lambda pnum: tuple(self.slice_shape(new_shape, pnum)))
+        )
 
     def make_slices(self, tf_tensor: tf.Tensor, tensor_shape: mtf.Shape) -> list[tf.Tensor]:
         """Cuts a whole tensor into one slice per processor, on the device that holds it."""

@@ -8,7 +8,7 @@ from estimator_oracle import X, line_data, line_model, make
 
 from mtf_hetero import estimator as estimator_lib
 from mtf_hetero._compat import tf
-from mtf_hetero.estimator import Estimator, EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
+from mtf_hetero.estimator import Estimator, EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec, training
 from mtf_hetero.estimator.hooks import ProgressHook
 
 
@@ -149,3 +149,23 @@ def test_run_config_intervals():
     assert by_steps.replace(save_checkpoints_secs=7, model_dir="a") == RunConfig("a", save_checkpoints_secs=7)
     with pytest.raises(ValueError, match="save_checkpoints_steps is 5 and save_checkpoints_secs is 600; give one"):
         RunConfig(save_checkpoints_steps=5, save_checkpoints_secs=600)
+
+
+def test_a_large_graph_is_left_as_it_is(monkeypatch):
+    """TensorFlow's optimizers are left out of a session, but where the program has options for them."""
+
+    def is_off(given):
+        config = training.session_config(RunConfig(session_config=given))
+        return config.graph_options.rewrite_options.disable_meta_optimizer
+
+    own = tf.ConfigProto(intra_op_parallelism_threads=3)
+    own.graph_options.rewrite_options.min_graph_nodes = 4
+    monkeypatch.setattr(training, "MANY_OPERATIONS", 10)
+    with tf.Graph().as_default():
+        assert not is_off(None) and training.session_config(RunConfig()).allow_soft_placement
+        for _ in range(10):
+            tf.no_op()
+        given = tf.ConfigProto(intra_op_parallelism_threads=3)
+        assert is_off(None) and is_off(given) and not is_off(own)
+        assert training.session_config(RunConfig(session_config=given)).intra_op_parallelism_threads == 3
+        assert not given.graph_options.HasField("rewrite_options")

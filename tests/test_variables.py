@@ -207,6 +207,7 @@ CUBE_LAYOUTS = [
     Layout("x:2;y:3", "f:x;g:y"),
     Layout("x:2;y:3", "c:y;g:x", {"y": [1, 5, 1]}),
 ]
+LARGE = [mtf.Dimension("h", 3), mtf.Dimension("w", 3), mtf.Dimension("in", 512), mtf.Dimension("out", 512)]
 INITIALIZERS = {
     "normal": lambda: tf.random_normal_initializer(1.0, 0.3),
     "normal_with_seed": lambda: tf.random_normal_initializer(seed=5),
@@ -223,13 +224,13 @@ INITIALIZERS = {
 }
 
 
-def variable_on(layout, initializer, dtype=tf.float32, shape=CUBE):
+def variable_on(layout, initializer, dtype=tf.float32, shape=CUBE, devices=None):
     """A variable's master, its lowered self, and where its slices begin."""
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
     mtf.get_variable(mesh, "v", mtf.Shape(shape), dtype=dtype, initializer=initializer)
     (variable,) = graph.all_variables
-    mesh_impl = mesh_impl_of(layout)
+    mesh_impl = mesh_impl_of(layout) if devices is None else mtf_hetero.UnevenMeshImpl.from_layout(layout, devices)
     lowered = mtf_hetero.Lowering(graph, {mesh: mesh_impl}).variables[variable]
     boxes = [
         tuple(slice(b, b + s) for b, s in zip(mesh_impl.slice_begin(variable.shape, p), size))
@@ -301,17 +302,27 @@ def test_slices_of_short_numbers_too(name, dtype):
 
 @pytest.mark.parametrize("dim", ["in", "out"])
 def test_a_large_weight_is_drawn_where_it_is_kept(dim):
-    """Every slice on its own device, and little more of the weight at a time than the slice has."""
-    shape = [mtf.Dimension("h", 3), mtf.Dimension("w", 3), mtf.Dimension("in", 512), mtf.Dimension("out", 512)]
+    """By every worker on its own, and little more of the weight at a time than its slice has."""
+    layout = Layout("x:8", f"{dim}:x")
+    workers = [f"/job:worker/task:{task}/device:CPU:0" for task in range(layout.size)]
+    with tf.Graph().as_default():
+        master, *_ = variable_on(layout, tf.truncated_normal_initializer(), shape=LARGE, devices=workers)
+        for worker, slice_ in zip(workers, tf.global_variables(), strict=True):
+            ops = ancestors(slice_.initializer)
+            large = [op for op in ops for x in op.outputs if (x.shape.num_elements() or 0) > 4]
+            assert {op.device for op in large} == {worker}
+            assert largest(ops)[0] < master.shape.num_elements() / 2
+
+
+@pytest.mark.parametrize("dim", ["in", "out"])
+def test_a_process_draws_the_numbers_of_its_slices_once(dim):
     layout = Layout("x:8", f"{dim}:x")
     with tf.Graph().as_default(), session_of(layout) as session:
         tf.set_random_seed(7)
-        master, lowered, boxes = variable_on(layout, tf.truncated_normal_initializer(), shape=shape)
-        for processor, slice_ in enumerate(tf.global_variables()):
-            ops = ancestors(slice_.initializer)
-            large = [op for op in ops for x in op.outputs if (x.shape.num_elements() or 0) > 4]
-            assert {op.device for op in large} == {f"/device:CPU:{processor}"}
-            assert largest(ops)[0] < master.shape.num_elements() / 2
+        master, lowered, boxes = variable_on(layout, tf.truncated_normal_initializer(), shape=LARGE)
+        draws = [op for op in ancestors(tf.global_variables_initializer()) if op.type == "StatelessTruncatedNormalV2"]
+        assert sum(op.outputs[0].shape.num_elements() for op in draws) == master.shape.num_elements()
+        assert largest(draws)[0] <= master.shape.num_elements() / 2
         whole = whole_of(master, layout)
         initialize(session)
         for value, box in zip(session.run(lowered.laid_out_tensor.tensor_list), boxes, strict=True):
@@ -353,7 +364,7 @@ def test_slices_on_other_kinds_of_devices_are_drawn_on_the_cpu_beside_them():
 )
 def test_without_a_seed_every_initialisation_draws_anew_and_its_slices_fit(draw, mean, deviation, bounds):
     with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
-        value = initial.InitialValue(draw([200, 303]), tf.float32)
+        value = initial.InitialValue(draw([200, 303]), tf.float32, [("cpu:0", 40_000)])
         left, middle, right = (
             value.part([0, begin], [200, size], f"cpu:{device}")
             for device, (begin, size) in enumerate([(0, 150), (100, 103), (150, 153)])

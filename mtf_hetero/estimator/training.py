@@ -10,6 +10,8 @@ from mtf_hetero.estimator.config import EstimatorSpec, RunConfig
 from mtf_hetero.estimator.hooks import NanLossHook, ProgressHook, StopOnSignalHook
 from mtf_hetero.estimator.resume import ResumingSessionCreator
 
+MANY_OPERATIONS = 20_000  # a training step of VGG-16 has as many on 50 processors
+
 
 def training_hooks(
     config: RunConfig,
@@ -84,5 +86,15 @@ def monitored_session(
 
 
 def session_config(config: RunConfig) -> tf.ConfigProto:
-    """The tf.ConfigProto of a run's sessions."""
-    return tf.ConfigProto(allow_soft_placement=True) if config.session_config is None else config.session_config
+    """The tf.ConfigProto of a run's sessions, for the default graph.
+
+    Of a graph of MANY_OPERATIONS TensorFlow's graph optimizers are left out, unless the run's config has options for
+    them. They take half a second per thousand operations before the first step, and save about 2 % of each.
+    """
+    proto = tf.ConfigProto(allow_soft_placement=True)
+    if config.session_config is not None:
+        proto.CopyFrom(config.session_config)
+    options = proto.graph_options
+    if not options.HasField("rewrite_options") and len(tf.get_default_graph().get_operations()) >= MANY_OPERATIONS:
+        options.rewrite_options.disable_meta_optimizer = True
+    return proto

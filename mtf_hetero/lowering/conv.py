@@ -119,6 +119,20 @@ class _Geometry:
             return x, padding
         return crop_or_pad(x, held, self.seen(small, taps)), "VALID"
 
+    def processors(self, output: mtf.Shape, pieces: Sequence[Halo]) -> Any:
+        """The processors, alike where their parts of both images and of an output are.
+
+        One that has pieces from others is like no other.
+        """
+        mesh_impl = self._lowering.mesh_impl(self._op)
+
+        def kind(pnum: int) -> Any:
+            if pieces[pnum]:
+                return None
+            return (*self.large(pnum), *self.small(pnum), *mesh_impl.slice_shape(output, pnum))
+
+        return mesh_impl.processors(kind)
+
 
 def _length(interval: Interval) -> int:
     return interval[1] - interval[0]
@@ -209,7 +223,8 @@ def _to_small(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
         y = _added(y, small, parts)
         return reshape(y, shape)
 
-    y = mesh_impl.slicewise(apply, lowering.tensors[image], lowering.tensors[kernel], mesh_impl.laid_out_pnum())
+    alike = geometry.processors(output.shape, pieces)
+    y = mesh_impl.slicewise(apply, lowering.tensors[image], lowering.tensors[kernel], alike)
     set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
 
 
@@ -253,7 +268,8 @@ def _to_large(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
         reached = [part(value, box, large, w, pnum) for box, value in pieces[pnum]]
         return reshape(_added(y, large, [piece for piece in reached if piece is not None]), shape)
 
-    y = mesh_impl.slicewise(spread, lowering.tensors[image], lowering.tensors[kernel], mesh_impl.laid_out_pnum())
+    alike = geometry.processors(output.shape, pieces)
+    y = mesh_impl.slicewise(spread, lowering.tensors[image], lowering.tensors[kernel], alike)
     set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
 
 
@@ -337,5 +353,6 @@ def _kernel_gradient(op: mtf.Operation, lowering: mtf.Lowering, large: mtf.Tenso
         terms = [dw for dw in parts if dw is not None]
         return tf.add_n(terms) if terms else zeros(mesh_impl.slice_shape(kernel, pnum), x.dtype)
 
-    dw = mesh_impl.slicewise(differentiate, lowering.tensors[large], lowering.tensors[small], mesh_impl.laid_out_pnum())
+    alike = geometry.processors(kernel, pieces)
+    dw = mesh_impl.slicewise(differentiate, lowering.tensors[large], lowering.tensors[small], alike)
     set_output(op, lowering, dw, [_axis(op, lowering, dim) for dim in small.shape.dims[: -geometry.channel_dims]])

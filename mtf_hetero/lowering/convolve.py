@@ -10,6 +10,7 @@ channels are those of all groups.
 from collections.abc import Sequence
 
 from mtf_hetero._compat import mtf, tf, windows
+from mtf_hetero._support.alike import is_cpu
 from mtf_hetero._support.ops import constant, pad, reshape, zeros
 from mtf_hetero.layers import grouped_conv
 from mtf_hetero.lowering.halo import opaque
@@ -20,7 +21,7 @@ SMALL_PIXELS = 9  # up to 3 x 3 the product is 1.4 to 2.8 times as fast, from 4 
 def _is_small(small: Sequence[int], kernel: Sequence[int], strides: Sequence[int], device: str) -> bool:
     """Whether to convolve by a matrix product: `small` is the shape of the image with a value per window."""
     pixels = mtf.list_product(small[1:-1])
-    return "cpu" in device.lower() and len(kernel) == 4 and set(strides) == {1} and 0 < pixels <= SMALL_PIXELS
+    return is_cpu(device) and len(kernel) == 4 and set(strides) == {1} and 0 < pixels <= SMALL_PIXELS
 
 
 def _is_empty(*shapes: Sequence[int]) -> bool:

@@ -1,5 +1,6 @@
 """Operations that each processor does on its own slice, once it knows where that slice begins and ends."""
 
+import itertools
 from zlib import crc32
 
 import numpy as np
@@ -65,12 +66,14 @@ def lower_constant(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 
     def make(pnum: int) -> tf.Tensor:
         size = mesh_impl.slice_shape(shape, pnum)
-        if np.ndim(op._value) == 0:
+        if is_one_number:
             return tf.fill(constant(size), constant(op._value, dtype))
         box = tuple(slice(b, b + n) for b, n in zip(mesh_impl.slice_begin(shape, pnum), size, strict=True))
         return tf.constant(np.reshape(op._value, shape.to_integer_list)[box], dtype)
 
-    set_output(op, lowering, mesh_impl.slicewise(make, mesh_impl.laid_out_pnum()))
+    is_one_number = np.ndim(op._value) == 0
+    alike = mesh_impl.processors(lambda pnum: tuple(mesh_impl.slice_shape(shape, pnum)) if is_one_number else pnum)
+    set_output(op, lowering, mesh_impl.slicewise(make, alike))
 
 
 @register(mtf.OneHotOperation)
@@ -89,7 +92,10 @@ def lower_one_hot(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         )
 
     indices = lowering.tensors[op.inputs[0]]
-    set_output(op, lowering, mesh_impl.slicewise(one_hot, indices, mesh_impl.laid_out_pnum()))
+    alike = mesh_impl.processors(
+        lambda pnum: (mesh_impl.slice_begin(shape, pnum)[-1], mesh_impl.slice_shape(shape, pnum)[-1])
+    )
+    set_output(op, lowering, mesh_impl.slicewise(one_hot, indices, alike))
 
 
 @register(mtf.RandomOperation)
@@ -110,19 +116,16 @@ def lower_generic_grad(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     mesh_impl = lowering.mesh_impl(op)
     forward = op._forward_op
 
-    def slices(tensors: mtf.Tensor) -> list[list[tf.Tensor]]:
-        return mtf.transpose_list_of_lists([lowering.tensors[t].to_laid_out_tensor().tensor_list for t in tensors])
+    lists = [forward.inputs, forward.outputs, op._grad_ys]
+    ends = list(itertools.accumulate(map(len, lists)))
 
-    gradients = []
-    for device, xs, ys, dys in zip(
-        mesh_impl.devices, slices(forward.inputs), slices(forward.outputs), slices(op._grad_ys), strict=True
-    ):
-        with tf.device(device):
-            gradients.append(
-                tf.gradients(ys, xs, dys, stop_gradients=xs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            )
-    for output, gradient in zip(op.outputs, mtf.transpose_list_of_lists(gradients), strict=True):
-        lowering.set_tensor_lowering(output, mesh_impl.LaidOutTensor(gradient))
+    def differentiate(*slices: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        xs, ys, dys = slices[: ends[0]], slices[ends[0] : ends[1]], slices[ends[1] :]
+        return tuple(tf.gradients(ys, xs, dys, stop_gradients=xs, unconnected_gradients=tf.UnconnectedGradients.ZERO))
+
+    gradients = mesh_impl.slicewise(differentiate, *[lowering.tensors[t] for tensors in lists for t in tensors])
+    for output, gradient in zip(op.outputs, gradients, strict=True):
+        lowering.set_tensor_lowering(output, gradient)
 
 
 def _add_at_once(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mtf_hetero import blocks, collectives
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.alike import parallel
 from mtf_hetero._support.ops import concat, zeros
 from mtf_hetero.blocks import Interval
 from mtf_hetero.lowering.registry import register
@@ -135,7 +136,8 @@ def _put_together(
         present = [piece for piece in pieces if piece is not None]
         return function(present) if present else zeros(mesh_impl.slice_shape(output.shape, pnum), output.dtype)
 
-    return mtf.parallel(mesh_impl.devices, put, list(range(mesh_impl.size)), *parts)
+    alike = mesh_impl.processors(lambda pnum: tuple(mesh_impl.slice_shape(output.shape, pnum)))
+    return parallel(mesh_impl.devices, put, alike.tensor_list, *parts)
 
 
 @register(mtf.StackOperation)
@@ -166,7 +168,7 @@ def lower_unstack(op: mtf.Operation, lowering: mtf.Lowering) -> None:
             return [*output_box[:axis], (i, i + 1), *output_box[axis:]]
 
         parts = fetch(op, lowering, op.inputs[0], box)
-        squeezed = mtf.parallel(lowering.mesh_impl(op).devices, lambda x: tf.squeeze(x, axis), parts)
+        squeezed = parallel(lowering.mesh_impl(op).devices, lambda x: tf.squeeze(x, axis), parts)
         _set(op, lowering, output, squeezed)
 
 

@@ -8,16 +8,18 @@ that their n-th numbers follow from the seeds and from n, and can be drawn witho
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox).
 """
 
+import collections
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support.ops import constant, cut, reshape
+from mtf_hetero._support.ops import concat, constant, create, cut, reshape
 from mtf_hetero.cluster.devices import Device
 
 _BLOCK = 2**20  # numbers that a device may draw at a time though its slice has fewer: fewer operations
+_SHARED_BLOCK = 2**24  # the same, of a process that has as many in all its slices
 _MOST_BLOCKS = 32
 _PHILOX = 1
 _RESERVED = 64  # counts that a truncated normal number may take, since what lies outside is drawn again
@@ -33,17 +35,24 @@ class InitialValue:
     """The initial value of one variable, in slices.
 
     An operation with seeds gives what it gives on its first run in a session, at every initialisation. Of one without,
-    all slices are drawn with one key, which is new at every initialisation.
+    all slices are drawn with one key, which is new at every initialisation. The slices of one process are cut out of
+    the same numbers, which it draws once.
 
     Args:
       whole: the tf.Tensor that mtf made. Where slices are built without it, it can no longer be fed.
       dtype: what the slices are cast to.
+      slices: the device and the number of elements of each slice.
     """
 
-    def __init__(self, whole: tf.Tensor, dtype: tf.DType) -> None:
+    def __init__(self, whole: tf.Tensor, dtype: tf.DType, slices: Iterable[tuple[str, int]]) -> None:
         self._whole = whole
         self._dtype = dtype
         self._keys: dict[str, tf.Tensor] = {}
+        self._draws: dict[tuple[str, str], _Draw] = {}
+        self._scalars: dict[str, tuple[Any, tf.DType]] = {}
+        self._elements = collections.defaultdict[str, list[int]](list)
+        for device, elements in slices:
+            self._elements[_process_of(device)].append(elements)
 
     def part(self, begin: Sequence[int], size: Sequence[int], device: str) -> tf.Tensor:
         """The box [begin, begin + size), made on a device.
@@ -58,7 +67,25 @@ class InitialValue:
         for x in _bypassed(whole):
             x.graph.prevent_feeding(x)
         with tf.device(_cpu_of(device)):
-            return tf.cast(_Part(begin, size, self._key_of).build(whole), self._dtype)
+            process = _process_of(device)
+            part = _Part(begin, size, lambda op: self._draw_of(op, process), self._value_of)
+            return tf.cast(part.build(whole), self._dtype)
+
+    def _value_of(self, op: tf.Operation) -> tuple[Any, tf.DType]:
+        """Value and type of a constant scalar, which every slice asks for."""
+        if op.name not in self._scalars:
+            self._scalars[op.name] = tf.make_ndarray(op.get_attr("value")), op.outputs[0].dtype
+        return self._scalars[op.name]
+
+    def _draw_of(self, op: tf.Operation, process: str) -> "_Draw":
+        """What draws a random operation's numbers in a process: as many at a time as its largest slice has, or more."""
+        if (op.name, process) not in self._draws:
+            whole = self._whole.shape.num_elements()
+            sizes = self._elements[process]
+            extra = max(_BLOCK, min(sum(sizes), _SHARED_BLOCK))
+            block = max(*sizes, whole // _MOST_BLOCKS, min(extra, whole // 2))
+            self._draws[op.name, process] = _Draw(op, self._key_of(op), block)
+        return self._draws[op.name, process]
 
     def _key_of(self, op: tf.Operation) -> tf.Tensor:
         """The generator's key, for all slices: the first seed, or any number where the operation has no seeds.
@@ -117,6 +144,11 @@ def _cpu_of(device: str) -> str:
     return device if parsed.is_cpu else parsed.host.name
 
 
+def _process_of(device: str) -> str:
+    """The TensorFlow process of a device, as its host's name says it."""
+    return Device.parse(device).host.name
+
+
 def _unsigned(values: Sequence[int]) -> tf.Tensor:
     return constant([value % 2**64 for value in values], tf.uint64)
 
@@ -127,13 +159,20 @@ class _Part:
     Args:
       begin: of the slice.
       size: of the slice.
-      key_of: from a random operation to its key.
+      draw_of: from a random operation to what draws its numbers.
+      value_of: from a constant scalar to its value and type.
     """
 
-    def __init__(self, begin: Sequence[int], size: Sequence[int], key_of: Callable[[tf.Operation], tf.Tensor]) -> None:
+    def __init__(
+        self,
+        begin: Sequence[int],
+        size: Sequence[int],
+        draw_of: Callable[[tf.Operation], "_Draw"],
+        value_of: Callable[[tf.Operation], tuple[Any, tf.DType]],
+    ) -> None:
         self._begin = list(begin)
         self._size = list(size)
-        self._key_of = key_of
+        self._draw_of, self._value_of = draw_of, value_of
         self._built: dict[str, tf.Tensor] = {}
 
     def build(self, x: tf.Tensor) -> tf.Tensor:
@@ -144,26 +183,20 @@ class _Part:
 
     def _build(self, x: tf.Tensor) -> tf.Tensor:
         op = x.op
-        if x.shape.rank == 0 and op.control_inputs:
-            return x
+        if x.shape.rank == 0:
+            return x if op.type != "Const" or op.control_inputs else constant(*self._value_of(op))
         if op.type == "Const":
-            return self._constant(op.get_attr("value"), x.shape.rank)
+            return self._constant(op.get_attr("value"))
         if op.type in _EXACT:
             attributes = {attribute.name: op.node_def.attr[attribute.name] for attribute in op.op_def.attr}
             inputs = [self.build(y) for y in op.inputs]
-            return op.graph.create_op(op.type, inputs, [x.dtype], attrs=attributes).outputs[0]
-        if x.shape.rank == 0:
-            return x
+            return create(op.type, inputs, [x.dtype], op.type, attributes).outputs[0]
         if op.type == "Fill":
             return tf.fill(constant(self._size), self.build(op.inputs[1]))
-        shape = x.shape.as_list()
-        block = max(math.prod(self._size), math.prod(shape) // _MOST_BLOCKS, min(_BLOCK, math.prod(shape) // 2))
-        return _Draw(op, self._key_of(op), block).box(0, shape, self._begin, self._size)
+        return self._draw_of(op).box(0, x.shape.as_list(), self._begin, self._size)
 
-    def _constant(self, proto: Any, rank: int) -> tf.Tensor:
+    def _constant(self, proto: Any) -> tf.Tensor:
         numbers = [field for descriptor, field in proto.ListFields() if descriptor.name.endswith("_val")]
-        if rank == 0:
-            return constant(tf.make_ndarray(proto), tf.as_dtype(proto.dtype))
         if len(numbers) == 1 and len(numbers[0]) == 1:  # TensorFlow's short form of one number repeated
             proto.tensor_shape.Clear()
             return tf.fill(constant(self._size), constant(tf.make_ndarray(proto), tf.as_dtype(proto.dtype)))
@@ -173,7 +206,7 @@ class _Part:
 
 @dataclasses.dataclass
 class _Draw:
-    """Draws what one random operation gives, box by box, each once the one before is done.
+    """Draws what one random operation gives, box by box, each once the one before is done. Nothing is drawn twice.
 
     Args:
       op: the operation.
@@ -185,6 +218,7 @@ class _Draw:
     key: tf.Tensor
     block: int
     last: list[tf.Operation] = dataclasses.field(default_factory=list)
+    drawn: dict[tuple[int, int], tf.Tensor] = dataclasses.field(default_factory=dict)
 
     def box(self, offset: int, shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> tf.Tensor:
         """The box [begin, begin + size) of a tensor of this shape that begins with number `offset` of the whole."""
@@ -201,10 +235,17 @@ class _Draw:
             piece = cut(rows, [0, *begin[1:]], [count, *size[1:]])
             self.last = [piece.op]
             pieces.append(piece)
-        return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
+        return concat(pieces, 0)
 
     def _rows(self, offset: int, shape: Sequence[int]) -> tf.Tensor:
-        """Numbers `offset` and following of the whole, in this shape. The generator makes a few at a time."""
+        """Numbers `offset` and following of the whole, in this shape."""
+        place = offset, math.prod(shape)
+        if place not in self.drawn:
+            self.drawn[place] = self._draw(offset, shape)
+        return reshape(self.drawn[place], shape)
+
+    def _draw(self, offset: int, shape: Sequence[int]) -> tf.Tensor:
+        """Draws them: the generator makes a few at a time."""
         dtype, kind = self.op.outputs[0].dtype, self.op.type
         group = 2 if dtype == tf.float64 else 4
         first, excess = divmod(offset, group)

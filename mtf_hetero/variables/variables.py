@@ -23,13 +23,14 @@ A program that feeds initial values feeds those of the slices, which `initial_va
 where no slice was made without it; elsewhere TensorFlow refuses it.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import cut, zeros
+from mtf_hetero._compat import mtf, tf, variable_of
+from mtf_hetero._support.ops import attribute, create, cut, zeros
 from mtf_hetero.blocks import box_of, plan_window
 from mtf_hetero.collectives import join
 from mtf_hetero.layout import Layout
@@ -94,6 +95,38 @@ class _SaveSliceInfo(tf.Variable.SaveSliceInfo):
         return "" if self.var_shape == self.full_shape else super().spec
 
 
+def _first_read(slice_: tf.Variable) -> tf.Tensor:
+    """The read that was made with a variable; eagerly, a new one."""
+    return slice_.value() if tf.executing_eagerly() else slice_.graph.as_graph_element(slice_)
+
+
+def _new_variable(initial_value: tf.Tensor, name: str, collections: Sequence[str]) -> tf.Variable:
+    """A variable that is not trainable, on the current device; outside functions and loops, as tf.Variable makes it.
+
+    tf.Variable takes five times as long.
+    """
+    if tf.executing_eagerly():
+        return tf.Variable(initial_value, trainable=False, name=name, use_resource=True)
+    graph, dtype, shape = tf.get_default_graph(), initial_value.dtype, initial_value.shape
+    with tf.init_scope():
+        name = graph.unique_name(name)
+        kind = {"dtype": attribute(dtype)}
+        form = {**kind, "shape": attribute(shape), "shared_name": attribute(name)}
+        (handle,) = create("VarHandleOp", [], [tf.resource], f"{name}/", form).outputs
+        assign = create("AssignVariableOp", [handle, initial_value], [], f"{name}/Assign/", kind)
+        (read,) = create("ReadVariableOp", [handle], [dtype], f"{name}/Read/ReadVariableOp/", kind).outputs
+    variable = variable_of(
+        variable_name=handle.name,
+        initial_value_name=initial_value.name,
+        initializer_name=assign.name,
+        snapshot_name=read.name,
+        is_resource=True,
+        trainable=False,
+    )
+    graph.add_to_collections(collections, variable)
+    return variable
+
+
 class SlicedVariable:
     """One variable of the model: a primary or a replica on every processor.
 
@@ -127,10 +160,12 @@ class SlicedVariable:
         collections = _take_out_of_collections(master)
         saved = tf.GraphKeys.GLOBAL_VARIABLES in collections
         whole = master.read_value() if tf.executing_eagerly() else master.initial_value
-        initial = InitialValue(whole, self._dtype)
+        sizes = [self._layout.slice_shape(self._dims, pnum) for pnum in range(len(self._devices))]
+        elements = zip(self._devices, map(math.prod, sizes), strict=True)
+        initial = InitialValue(whole, self._dtype, elements)
         reads: dict[tuple[int, ...], tf.Tensor] = {}  # of the primaries, one for all replicas
         for pnum, device in enumerate(self._devices):
-            begin, size = (of(self._dims, pnum) for of in (self._layout.slice_begin, self._layout.slice_shape))
+            begin, size = self._layout.slice_begin(self._dims, pnum), sizes[pnum]
             if 0 in size:
                 self._add(pnum, lambda s=size: zeros(s, self._dtype), None if saved else collections)
                 continue
@@ -141,21 +176,15 @@ class SlicedVariable:
             primary = self._add(pnum, lambda b=begin, s=size, d=device: initial.part(b, s, d), collections)
             primary._set_save_slice_info(_SaveSliceInfo(self._name, master.shape.as_list(), begin, size))
             if saved:
-                with tf.device(device):
-                    reads[tuple(begin)] = primary.value()
+                reads[tuple(begin)] = _first_read(primary)
 
     def _add(
         self, pnum: int, initial_value: Callable[[], tf.Tensor], collections: Sequence[str] | None = None
     ) -> tf.Variable:
         """Makes a processor's slice: a replica, or an empty one, unless there are collections that it goes to."""
         with tf.device(self._devices[pnum]), tf.name_scope(f"{self._name}/"):
-            slice_ = tf.Variable(
-                initial_value(),
-                trainable=False,
-                name=f"processor_{pnum}",
-                collections=[tf.GraphKeys.LOCAL_VARIABLES] if collections is None else collections,
-                use_resource=True,
-            )
+            keys = [tf.GraphKeys.LOCAL_VARIABLES] if collections is None else collections
+            slice_ = _new_variable(initial_value(), f"processor_{pnum}", keys)
         if collections is None:
             self._copies.append(slice_.initializer)
         self.slices.append(slice_)
@@ -190,13 +219,14 @@ class SlicedVariable:
 def _assign(assign_fn: Any, variable: mtf.Variable, slice_: tf.Variable, value: tf.Tensor) -> tf.Operation:
     """Of mtf's own functions, which read the slice again before and after, the one operation that each comes to."""
     own = {
-        mtf.ops.assign_slice: tf.raw_ops.AssignVariableOp,
-        mtf.ops.assign_add_slice: tf.raw_ops.AssignAddVariableOp,
-        mtf.ops.assign_sub_slice: tf.raw_ops.AssignSubVariableOp,
+        mtf.ops.assign_slice: "AssignVariableOp",
+        mtf.ops.assign_add_slice: "AssignAddVariableOp",
+        mtf.ops.assign_sub_slice: "AssignSubVariableOp",
     }
     if assign_fn not in own or tf.executing_eagerly():
         return assign_fn(variable, slice_, value)
-    return own[assign_fn](resource=slice_.handle, value=tf.cast(value, variable.slice_dtype))
+    kind, dtype = own[assign_fn], variable.slice_dtype
+    return create(kind, [slice_.handle, tf.cast(value, dtype)], [], kind, {"dtype": attribute(dtype)})
 
 
 class LaidOutVariable:
@@ -216,19 +246,24 @@ class LaidOutVariable:
             masters = variable._masters
             shape = mtf.Shape(shape.dims[1:])
         self._members = [SlicedVariable(variable, master, mesh_impl, shape) for master in masters]
-        self.value = self.laid_out_tensor
+        self.value = self._read(_first_read)
         self._copy_back: tf.Operation | None = None
 
     @property
     def laid_out_tensor(self) -> Any:
         """A fresh read of every slice; `value` is the read made when the variable was lowered."""
-        mesh_impl = self._mesh_impl
+        return self._read(lambda slice_: slice_.value())
+
+    def _read(self, read: Callable[[tf.Variable], tf.Tensor]) -> Any:
+        if not self._stacked:
+            (member,) = self._members
+            return self._mesh_impl.LaidOutTensor([read(slice_) for slice_ in member.slices])
         reads = mtf.parallel(
-            mesh_impl.devices,
-            lambda *slices: tf.stack([s.value() for s in slices]) if self._stacked else slices[0].value(),
+            self._mesh_impl.devices,
+            lambda *slices: tf.stack([read(slice_) for slice_ in slices]),
             *[member.slices for member in self._members],
         )
-        return mesh_impl.LaidOutTensor(reads)
+        return self._mesh_impl.LaidOutTensor(reads)
 
     def assign_to_slices(
         self, assign_fn: Callable[[mtf.Variable, tf.Variable, tf.Tensor], tf.Operation], values: Sequence[tf.Tensor]
