@@ -4,8 +4,9 @@
 
 The graph of a step of 256 images is lowered for 1, 2, 8, 32 and 128 processors: by mtf_hetero with uneven and with even
 shares, and by stock Mesh-TensorFlow, which can only be even; with the filters split, and with the batch split. Each
-measurement is made in a fresh process. A dimension with fewer units than there are processors is left whole, for all
-three alike; what one of them cannot lower is said in its row.
+measurement is made in a fresh process. The first steps of two images are taken with the filters split unevenly, as an
+Estimator's session takes them: their time beyond that of later ones is what the graph costs. A dimension with fewer
+units than there are processors is left whole, for all alike; what one of them cannot lower is said in its row.
 
 Time: about half an hour on two cores; `--only=filters/` measures one of the two splits alone. Expected: at most linear
 growth; mtf_hetero several times as fast as stock Mesh-TensorFlow on 128 processors, since its graph is smaller.
@@ -24,6 +25,8 @@ from benchmarks.rows import Writer, summarise
 _TARGET = "benchmarks.frameworks.lowering:Probe"
 _SHARES = (70, 25, 5)  # over and over
 _MEASURED = ("build_seconds", "lower_seconds", "max_memory_bytes")
+_STEPS = ("initial_seconds", "first_step_seconds", "step_seconds")
+FIRST_STEPS = "first steps"
 LOWERINGS = {"mtf_hetero, uneven": (True, False), "mtf_hetero, even": (False, False), "stock mtf, even": (False, True)}
 
 
@@ -39,6 +42,7 @@ class Lowering(Case):
         "batch_size": 8,
         "recipes": ("filters",),
         "processors": (1, 4),
+        "first_steps": (4,),
     }
 
     repeats: int = 3  # how often each is measured
@@ -46,11 +50,13 @@ class Lowering(Case):
     batch_size: int = 256  # images per step
     recipes: tuple[str, ...] = ("filters", "batch")  # names in layouts.LAYOUTS
     processors: tuple[int, ...] = (1, 2, 8, 32, 128)
+    first_steps: tuple[int, ...] = (8, 32, 128)  # processors
     limit_seconds: float = 1800.0  # how long one measurement may take
 
     def variants(self) -> tuple[str, ...]:
         parts = itertools.product(self.recipes, self.processors, LOWERINGS)
-        return tuple(f"{recipe}/{processors}/{lowering}" for recipe, processors, lowering in parts)
+        lowered = (f"{recipe}/{processors}/{lowering}" for recipe, processors, lowering in parts)
+        return (*lowered, *(f"filters/{processors}/{FIRST_STEPS}" for processors in self.first_steps))
 
     def measure(self, writer: Writer, variants: Sequence[str]) -> None:
         """Measures all variants and repeats in a random order."""
@@ -70,20 +76,23 @@ class Lowering(Case):
                         failed.add(variant)
                         writer.write(variant, {**self.settings(variant), "failed": str(error)})
                     if len(done) == self.repeats:
-                        spread = {name: summarise(result[name] for result in done) for name in _MEASURED}
+                        names = [name for name in (*_MEASURED, *_STEPS) if name in done[0]]
+                        spread = {name: summarise(result[name] for result in done) for name in names}
                         writer.write(variant, {**self.settings(variant), **done[0], **spread})
                 bar.update()
 
     def _arguments(self, variant: str) -> dict[str, Any]:
         recipe, processors, lowering = variant.split("/")
-        uneven, stock = LOWERINGS[lowering]
+        trains = lowering == FIRST_STEPS
+        uneven, stock = (True, False) if trains else LOWERINGS[lowering]
         return {
             "network": self.network,
-            "batch_size": self.batch_size,
+            "batch_size": 2 if trains else self.batch_size,
             "recipe": recipe,
             "processors": int(processors),
             "shares": list(itertools.islice(itertools.cycle(_SHARES), int(processors))) if uneven else None,
             "stock": stock,
+            "steps": 6 if trains else 0,
         }
 
     def settings(self, variant: str) -> dict[str, Any]:

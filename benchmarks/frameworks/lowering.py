@@ -2,13 +2,18 @@
 
 import dataclasses
 import resource
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from benchmarks.frameworks.mesh_nets import build_training, lower_stock
 from benchmarks.networks import NETWORKS
 from mtf_hetero import Layout, tf
+from mtf_hetero.estimator import RunConfig
+from mtf_hetero.estimator.training import session_config
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models.train import program
 
@@ -39,6 +44,7 @@ class Probe:
     processors: int
     shares: Sequence[float] | None = None
     stock: bool = False
+    steps: int = 0
 
     def measure(self) -> dict[str, Any]:
         """Seconds, numbers of operations and bytes; raises ValueError where the layout cannot be lowered."""
@@ -53,10 +59,12 @@ class Probe:
             before = len(tf_graph.get_operations())
             begin = time.perf_counter()
             lowering = lower(built, layout, [f"cpu:{pnum}" for pnum in range(layout.size)])
-            lowering.export_to_tf_tensor(built.loss)  # this and the updates are what a training loop runs
-            tf.group([lowering.lowered_operation(op) for op in built.updates])
+            loss = lowering.export_to_tf_tensor(built.loss)  # this and the updates are what a training loop runs
+            update = tf.group([lowering.lowered_operation(op) for op in built.updates])
             lower_seconds = time.perf_counter() - begin
+            taken = self._take_steps(lowering, [loss, update], {image: 0.5, label: 0}) if self.steps else {}
             return {
+                **taken,
                 "build_seconds": build_seconds,
                 "lower_seconds": lower_seconds,
                 "mtf_operations": len(built.graph.operations),
@@ -66,3 +74,22 @@ class Probe:
                 "layout": [list(rule) for rule in layout.rules],
                 "rules_left_out": left_out,
             }
+
+    def _take_steps(self, lowering: Any, fetches: Any, feed: dict[Any, float]) -> dict[str, float]:
+        """Seconds to initialise, of the first step, and the median of those after it."""
+        config = tf.ConfigProto(device_count={"CPU": self.processors})
+        values = {x: np.full(x.shape.as_list(), value, x.dtype.as_numpy_dtype) for x, value in feed.items()}
+        with tf.Session(config=session_config(RunConfig(session_config=config))) as session:
+            begin = time.perf_counter()
+            session.run(tf.global_variables_initializer())
+            session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
+            times = [time.perf_counter() - begin]
+            for _ in range(self.steps):
+                begin = time.perf_counter()
+                session.run(fetches, values)
+                times.append(time.perf_counter() - begin)
+        return {
+            "initial_seconds": times[0],
+            "first_step_seconds": times[1],
+            "step_seconds": statistics.median(times[2:]),
+        }

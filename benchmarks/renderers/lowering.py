@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import drawing
-from benchmarks.cases.lowering import LOWERINGS
+from benchmarks.cases.lowering import FIRST_STEPS, LOWERINGS
 from benchmarks.renderers.tables import GIB, Row, could_not, group_by, median, table_of
 
 _PANELS = {
@@ -33,6 +33,21 @@ def _table(rows: Sequence[Row]) -> str:
         "GraphDef MB": lambda row: f"{row['graph_bytes'] / 1e6:.2f}",
         "memory GiB": lambda row: median(row, "max_memory_bytes") / GIB,
         "growth": growth,
+    }
+    return table_of(rows, columns)
+
+
+def _table_of_first_steps(rows: Sequence[Row]) -> str:
+    def beyond(row: Row) -> float:
+        return median(row, "initial_seconds") + median(row, "first_step_seconds") - median(row, "step_seconds")
+
+    columns = {
+        "processors": lambda row: row["processors"],
+        "lower s": lambda row: row["lower_seconds"],
+        "initial values s": lambda row: row["initial_seconds"],
+        "first step s": lambda row: row["first_step_seconds"],
+        "later step s": lambda row: row["step_seconds"],
+        "before it trains, beside lowering s": beyond,
     }
     return table_of(rows, columns)
 
@@ -65,8 +80,10 @@ def _draw_panel(ax: Any, rows: Sequence[Row], value: Any) -> None:
 
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws lowering.png; returns the body of the report."""
-    order = list(LOWERINGS)
+    order = [*LOWERINGS, FIRST_STEPS]
     rows = sorted(rows, key=lambda row: (row["recipe"], row["processors"], order.index(row["lowering"])))
+    first_steps = [row for row in rows if row["lowering"] == FIRST_STEPS]
+    rows = [row for row in rows if row["lowering"] != FIRST_STEPS]
     recipes = group_by(rows, lambda row: row["recipe"])
     figure, axes = drawing.make(len(recipes), len(_PANELS), sharex=True)
     for line, (recipe, group) in zip(axes, recipes.items(), strict=True):
@@ -88,4 +105,12 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     ]
     for recipe, group in recipes.items():
         parts += [f"## {recipe} split", _table(group), *_notes(group)]
+    if first_steps:
+        parts += [
+            "## First steps",
+            f"{first_steps[0]['batch_size']} images a step, the filters split unevenly, a session like an Estimator's: "
+            "initialising, the first step, and the median of five later ones, all processors on this machine.",
+            _table_of_first_steps(first_steps),
+            *could_not("lowered", first_steps, "variant"),
+        ]
     return "\n\n".join(parts)
