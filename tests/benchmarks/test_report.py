@@ -42,7 +42,7 @@ def write_one_device(directory):
 
 def write_lowering(directory):
     writer = Writer("lowering", directory)
-    case = Lowering(processors=(1, 8))
+    case = Lowering(processors=(1, 8), first_steps=(8,))
     for variant in case.variants():
         row = case.settings(variant)
         if variant == "batch/8/stock mtf, even":
@@ -50,6 +50,8 @@ def write_lowering(directory):
             continue
         row |= {"build_seconds": SPREAD, "lower_seconds": SPREAD, "max_memory_bytes": SPREAD, "mtf_operations": 9}
         row |= {"tf_operations": 100 * row["processors"], "graph_bytes": 10**6, "layout": [], "rules_left_out": ["x"]}
+        if variant == "filters/8/first steps":
+            row |= dict.fromkeys(["initial_seconds", "first_step_seconds", "step_seconds"], SPREAD)
         writer.write(variant, row)
 
 

@@ -139,7 +139,8 @@ def check_one_device(found):
 
 
 def check_lowering(found):
-    assert len(found) == 3
+    assert len(found) == 4
+    assert found["filters/4/first steps"]["first_step_seconds"]["median"] > 0
     uneven = found["filters/4/mtf_hetero, uneven"]
     assert uneven["lower_seconds"]["median"] > 0
     assert uneven["graph_bytes"] > 10_000
