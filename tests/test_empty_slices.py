@@ -18,13 +18,17 @@ from test_operations import FLOAT32_PROGRAMS, K3, PROGRAMS, B, C, F, H, W, varia
 from test_saver import SAVERS, assert_equal, read
 from test_transformer import random_tokens
 from test_variables import LAYOUTS, Program, session_of
-from tiers import FEW_OR_ALL, ONCE_OR_ALL_KINDS, few, on_workers
+from tiers import ONCE_OR_ALL_KINDS, few, on_workers, parametrize
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, collectives, layers, memory, mtf, tf, traffic
 from mtf_hetero.layout import convert_to_rules
 from mtf_hetero.profile import work
 
 COUNTS = {"x": 3, "y": 2}
+ONE_OR_ALL = [
+    pytest.param(lambda layouts: few(layouts, 1), id="one"),
+    pytest.param(list, id="all", marks=pytest.mark.full),
+]
 
 
 def extents_of(build, dtype=tf.float64):
@@ -64,14 +68,14 @@ def layouts_with_zeros(build, rules, dtype=tf.float64):
             yield Layout(mesh, rule, (), {d: sizes_with_zeros(extents[d], COUNTS[a], variant) for d, a in pairs})
 
 
-@pytest.mark.parametrize("chosen", FEW_OR_ALL)
+@pytest.mark.parametrize("chosen", ONE_OR_ALL)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_operations(name, chosen):
     build, rules = PROGRAMS[name]
     check(build, *chosen(layouts_with_zeros(build, rules)), **ONCE)
 
 
-@pytest.mark.parametrize("chosen", FEW_OR_ALL)
+@pytest.mark.parametrize("chosen", ONE_OR_ALL)
 @pytest.mark.parametrize("name", FLOAT32_PROGRAMS)
 def test_float32_operations(name, chosen):
     build, rules = FLOAT32_PROGRAMS[name]
@@ -94,14 +98,14 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("chosen", FEW_OR_ALL)
+@pytest.mark.parametrize("chosen", ONE_OR_ALL)
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_programs(name, chosen):
     build, rules = OTHERS[name]
     check(build, *chosen(layouts_with_zeros(build, rules)), **ONCE)
 
 
-@pytest.mark.parametrize("chosen", FEW_OR_ALL)
+@pytest.mark.parametrize("chosen", ONE_OR_ALL)
 @pytest.mark.parametrize("name", ["dense", "conv2d_same", "along", "reductions", "softmax_loss"])
 def test_where_memory_is_not_shared(name, chosen, monkeypatch):
     monkeypatch.setattr(collectives, "share_memory", lambda devices: len(devices) < 2)
@@ -137,9 +141,10 @@ WINDOWS = [
 ]
 
 
+@parametrize("layout", WINDOWS, first=[WINDOWS[0]])
 @pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
-def test_windows(options):
-    check(windows, *WINDOWS, **options)
+def test_windows(layout, options):
+    check(windows, layout, **options)
 
 
 def grouped(feed):
@@ -181,7 +186,7 @@ NORMALISED = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [tf.float64, tf.float32])
+@parametrize("dtype", [tf.float64, tf.float32], first=[tf.float64])
 @pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
 def test_batch_norm(dtype, options):
     check(normalised, *NORMALISED, dtype=dtype, **options)
@@ -202,7 +207,11 @@ def test_processors_that_take_no_part_are_sent_nothing():
 
 
 @pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
-@pytest.mark.parametrize(("name", "recipe"), [("vgg11", "filters"), ("resnet18", "spatial"), ("vgg13", "batch")])
+@parametrize(
+    ("name", "recipe"),
+    [("vgg11", "filters"), ("resnet18", "spatial"), ("vgg13", "batch")],
+    first=[("vgg11", "filters")],
+)
 def test_models(name, recipe, options):
     """Each split dimension without units on a processor: filters, units of dense layers, pixels, examples."""
     rules = toy_layout(name, recipe, "three").rules
@@ -229,7 +238,7 @@ def test_a_transformer():
     check(random_tokens(), *layouts, dtype=tf.float32, **ONCE)
 
 
-@pytest.mark.parametrize("name", SAVERS)
+@parametrize("name", SAVERS, first=["plain", "slices once"])
 def test_checkpoints(tmp_path, name):
     """Written by slices of which some are empty, and read by others; the other way round is in test_saver."""
 
