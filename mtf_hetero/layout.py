@@ -246,33 +246,31 @@ class Layout:
 
         A dimension that is too small, as of `axis_of`, is not: each processor has all of it.
         """
+        return self._division(dim_name, dim_size)[0]
+
+    def bounds(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
+        """Where the slices of a dimension begin, and last its size: (0, 42, 57, 60) for sizes (42, 15, 3)."""
+        return self._division(dim_name, dim_size)[1]
+
+    def _division(self, dim_name: str, dim_size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Sizes and bounds of a dimension, kept: a lowering asks for the same some thousand times."""
         key = dim_name, dim_size
-        if key not in self._splits:
-            self._splits[key] = self._split(dim_name, dim_size)
-        return self._splits[key]
+        if key not in self._divisions:
+            sizes = self._divide(dim_name, dim_size)
+            self._divisions[key] = sizes, (0, *itertools.accumulate(sizes))
+        return self._divisions[key]
 
     @functools.cached_property
-    def _splits(self) -> dict[tuple[str, int], tuple[int, ...]]:
-        return {}  # of those that were asked for, which a lowering does some thousand times
+    def _divisions(self) -> dict[tuple[str, int], tuple[tuple[int, ...], tuple[int, ...]]]:
+        return {}
 
-    def _split(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
+    def _divide(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
         axis = self.axis_of(dim_name)
         if axis is None or dim_size < self._least[dim_name]:
             return (dim_size,)
         axis_name, count = self.mesh_shape[axis]
         weights = dict(self.sizes).get(dim_name) or dict(self.shares).get(axis_name) or (1,) * count
         return partition.split_among_positive(dim_size, weights)
-
-    def bounds(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
-        """Where the slices of a dimension begin, and last its size: (0, 42, 57, 60) for sizes (42, 15, 3)."""
-        key = dim_name, dim_size
-        if key not in self._bounds:
-            self._bounds[key] = (0, *itertools.accumulate(self.split(dim_name, dim_size)))
-        return self._bounds[key]
-
-    @functools.cached_property
-    def _bounds(self) -> dict[tuple[str, int], tuple[int, ...]]:
-        return {}
 
     def _slices(self, shape: Iterable, pnum: int) -> Iterator[tuple[int, int]]:
         coordinates = self.coordinates(pnum)

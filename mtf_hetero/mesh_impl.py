@@ -113,13 +113,15 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
             return tuple(self.LaidOutTensor(list(slices)) for slices in zip(*results, strict=True))
         return self.LaidOutTensor(results)
 
-    def processors(self, kind_of: Callable[[int], Any]) -> Any:
+    def processors(self, tensor_shape: mtf.Shape, kind_of: Callable[[int], Any] = lambda pnum: None) -> Any:
         """The processors' numbers, for a function that `slicewise` need not call again for a processor of one kind.
 
         Args:
-          kind_of: from the number of a processor to all that decides what the function makes of it, to compare.
+          tensor_shape: of the function's result; processors of one kind have slices of the same shape.
+          kind_of: from the number of a processor to all else that decides what the function makes of it, to compare.
         """
-        return self.LaidOutTensor([Processor(pnum, kind_of(pnum)) for pnum in range(self.size)])
+        kinds = [(*self.slice_shape(tensor_shape, pnum), kind_of(pnum)) for pnum in range(self.size)]
+        return self.LaidOutTensor([Processor(pnum, kind) for pnum, kind in enumerate(kinds)])
 
     def allreduce(self, x: Any, mesh_axes: Sequence[int], reduction_fn_string: str) -> Any:
         shares = self._shares_within_group(mesh_axes)
@@ -167,9 +169,7 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
             expanded = [s if d in kept else 1 for d, s in zip(new_shape.dims, slice_shape, strict=True)]
             return tf.raw_ops.BroadcastTo(input=reshape(x, expanded), shape=constant(slice_shape))
 
-        return self.slicewise(
-            broadcast, old_slices, self.processors(lambda pnum: tuple(self.slice_shape(new_shape, pnum)))
-        )
+        return self.slicewise(broadcast, old_slices, self.processors(new_shape))
 
     def make_slices(self, tf_tensor: tf.Tensor, tensor_shape: mtf.Shape) -> list[tf.Tensor]:
         """Cuts a whole tensor into one slice per processor, on the device that holds it."""

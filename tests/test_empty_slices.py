@@ -69,13 +69,6 @@ def layouts_with_zeros(build, rules, dtype=tf.float64):
 
 
 @pytest.mark.parametrize("chosen", ONE_OR_ALL)
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_operations(name, chosen):
-    build, rules = PROGRAMS[name]
-    check(build, *chosen(layouts_with_zeros(build, rules)), **ONCE)
-
-
-@pytest.mark.parametrize("chosen", ONE_OR_ALL)
 @pytest.mark.parametrize("name", FLOAT32_PROGRAMS)
 def test_float32_operations(name, chosen):
     build, rules = FLOAT32_PROGRAMS[name]
@@ -99,9 +92,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("chosen", ONE_OR_ALL)
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_programs(name, chosen):
-    build, rules = OTHERS[name]
+@pytest.mark.parametrize("name", [*PROGRAMS, *OTHERS])
+def test_operations(name, chosen):
+    build, rules = (PROGRAMS | OTHERS)[name]
     check(build, *chosen(layouts_with_zeros(build, rules)), **ONCE)
 
 

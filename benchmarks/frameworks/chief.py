@@ -111,7 +111,7 @@ class Chief(abc.ABC):
                 self.watch_memory()
             session = self.session()
             self._ways[name] = session, step
-            start_session(session, step, values)
+            start_session(session, step.lowering, values)
         if watch_memory and self._peaks is not None:
             self._peaks.restart()
         return {"losses": self.run(name, steps)["losses"], "sizes": step.sizes(), **self.counted(step)}

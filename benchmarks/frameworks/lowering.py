@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks.mesh_nets import build_training, lower_stock
+from benchmarks.frameworks.steps import start_session
 from benchmarks.networks import NETWORKS
 from mtf_hetero import Layout, tf
 from mtf_hetero.estimator import RunConfig
@@ -81,8 +82,7 @@ class Probe:
         values = {x: np.full(x.shape.as_list(), value, x.dtype.as_numpy_dtype) for x, value in feed.items()}
         with tf.Session(config=session_config(RunConfig(session_config=config))) as session:
             begin = time.perf_counter()
-            session.run(tf.global_variables_initializer())
-            session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
+            start_session(session, lowering, {})
             times = [time.perf_counter() - begin]
             for _ in range(self.steps):
                 begin = time.perf_counter()

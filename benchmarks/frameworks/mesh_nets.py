@@ -70,7 +70,7 @@ class MeshTrainer(_SessionTrainer):
             step = lower_step(built, Layout("all:1", ""), ["cpu:0"], lower_stock if stock else program.lower)
             self._fetches, self._feed = step.fetches, {image: self.images, label: self.labels}
             self._session = tf.Session(config=tf.ConfigProto(device_count={"GPU": 0}))
-            start_session(self._session, step, step.initial_values(values))
+            start_session(self._session, step.lowering, step.initial_values(values))
         return sum(variable.shape.size for variable in built.graph.trainable_variables)
 
     def account(self) -> dict[str, Any]:

@@ -66,11 +66,10 @@ def lower_step(
         return Step(layout, tuple(devices), built, masters, lowering, (loss, tf.no_op()))
 
 
-def start_session(session: Any, step: Step, values: Mapping[str, np.ndarray]) -> None:
+def start_session(session: Any, lowering: Any, values: Mapping[str, np.ndarray]) -> None:
     """Initialises what is in TensorFlow's default graph: these variables, by name, from arrays."""
     session.run(tf.global_variables_initializer(), initial_value_feed(values))
-    copies = step.lowering.copy_masters_to_slices()
-    session.run([tf.local_variables_initializer(), copies, tf.tables_initializer()])
+    session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices(), tf.tables_initializer()])
 
 
 def slices(mesh_impl: Any, shape: Any, make: Callable[[Sequence[int], Sequence[int]], Any]) -> list[Any]:

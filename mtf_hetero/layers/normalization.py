@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.alike import is_cpu
 from mtf_hetero._support.ops import constant, reshape
 from mtf_hetero.layers.sums import channel_sums
 from mtf_hetero.layers.whole import require_whole
@@ -135,7 +136,7 @@ def is_native(x: tf.Tensor, device: str) -> bool:
     On a GPU it takes cuDNN's reserve space, which no mtf.Tensor holds. It adds up one value after another: in a volume
     of 128 x 128 x 128 its variance is off by a thousandth.
     """
-    return x.dtype == tf.float32 and "cpu" in device.lower() and 1 < math.prod(x.shape.as_list()[:-1]) <= _MOST_NATIVE
+    return x.dtype == tf.float32 and is_cpu(device) and 1 < math.prod(x.shape.as_list()[:-1]) <= _MOST_NATIVE
 
 
 def native(

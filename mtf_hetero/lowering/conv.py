@@ -19,7 +19,7 @@ from mtf_hetero._support.ops import cut, pad, reshape, zeros
 from mtf_hetero.blocks import Interval
 from mtf_hetero.layers.geometry import crop_or_pad, overlap, same_padding
 from mtf_hetero.lowering import convolve
-from mtf_hetero.lowering.halo import Halo, anew, combine, filled, halos
+from mtf_hetero.lowering.halo import Halo, alike, anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 from mtf_hetero.lowering.windows import slice_box
 
@@ -119,19 +119,9 @@ class _Geometry:
             return x, padding
         return crop_or_pad(x, held, self.seen(small, taps)), "VALID"
 
-    def processors(self, output: mtf.Shape, pieces: Sequence[Halo]) -> Any:
-        """The processors, alike where their parts of both images and of an output are.
-
-        One that has pieces from others is like no other.
-        """
-        mesh_impl = self._lowering.mesh_impl(self._op)
-
-        def kind(pnum: int) -> Any:
-            if pieces[pnum]:
-                return None
-            return (*self.large(pnum), *self.small(pnum), *mesh_impl.slice_shape(output, pnum))
-
-        return mesh_impl.processors(kind)
+    def boxes(self, pnum: int) -> Box:
+        """A processor's parts of both images."""
+        return [*self.large(pnum), *self.small(pnum)]
 
 
 def _length(interval: Interval) -> int:
@@ -223,8 +213,8 @@ def _to_small(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
         y = _added(y, small, parts)
         return reshape(y, shape)
 
-    alike = geometry.processors(output.shape, pieces)
-    y = mesh_impl.slicewise(apply, lowering.tensors[image], lowering.tensors[kernel], alike)
+    processors = alike(op, lowering, pieces, geometry.boxes)
+    y = mesh_impl.slicewise(apply, lowering.tensors[image], lowering.tensors[kernel], processors)
     set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
 
 
@@ -268,8 +258,8 @@ def _to_large(op: mtf.Operation, lowering: mtf.Lowering, image: mtf.Tensor, kern
         reached = [part(value, box, large, w, pnum) for box, value in pieces[pnum]]
         return reshape(_added(y, large, [piece for piece in reached if piece is not None]), shape)
 
-    alike = geometry.processors(output.shape, pieces)
-    y = mesh_impl.slicewise(spread, lowering.tensors[image], lowering.tensors[kernel], alike)
+    processors = alike(op, lowering, pieces, geometry.boxes)
+    y = mesh_impl.slicewise(spread, lowering.tensors[image], lowering.tensors[kernel], processors)
     set_output(op, lowering, y, [_axis(op, lowering, image.shape.dims[-1])])
 
 
@@ -353,6 +343,6 @@ def _kernel_gradient(op: mtf.Operation, lowering: mtf.Lowering, large: mtf.Tenso
         terms = [dw for dw in parts if dw is not None]
         return tf.add_n(terms) if terms else zeros(mesh_impl.slice_shape(kernel, pnum), x.dtype)
 
-    alike = geometry.processors(kernel, pieces)
-    dw = mesh_impl.slicewise(differentiate, lowering.tensors[large], lowering.tensors[small], alike)
+    processors = alike(op, lowering, pieces, geometry.boxes)
+    dw = mesh_impl.slicewise(differentiate, lowering.tensors[large], lowering.tensors[small], processors)
     set_output(op, lowering, dw, [_axis(op, lowering, dim) for dim in small.shape.dims[: -geometry.channel_dims]])

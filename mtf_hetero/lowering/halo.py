@@ -47,6 +47,17 @@ def halos(
     return [[(box(piece), value) for piece, value in pieces] for pieces in received]
 
 
+def alike(
+    op: mtf.Operation, lowering: mtf.Lowering, pieces: Sequence[Halo], boxes_of: Callable[[int], Sequence[Interval]]
+) -> Any:
+    """The processors, alike where these boxes and the shape of their slice of the output are.
+
+    One that has pieces from others is like no other.
+    """
+    shape = op.outputs[0].shape
+    return lowering.mesh_impl(op).processors(shape, lambda pnum: pnum if pieces[pnum] else tuple(boxes_of(pnum)))
+
+
 def opaque(x: tf.Tensor) -> tf.Tensor:
     """The same tensor, which TensorFlow's graph optimizers neither merge with its neighbours nor see through."""
     return tf.placeholder_with_default(x, x.shape)

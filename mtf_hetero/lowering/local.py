@@ -72,8 +72,8 @@ def lower_constant(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         return tf.constant(np.reshape(op._value, shape.to_integer_list)[box], dtype)
 
     is_one_number = np.ndim(op._value) == 0
-    alike = mesh_impl.processors(lambda pnum: tuple(mesh_impl.slice_shape(shape, pnum)) if is_one_number else pnum)
-    set_output(op, lowering, mesh_impl.slicewise(make, alike))
+    processors = mesh_impl.processors(shape, lambda pnum: None if is_one_number else pnum)
+    set_output(op, lowering, mesh_impl.slicewise(make, processors))
 
 
 @register(mtf.OneHotOperation)
@@ -92,10 +92,8 @@ def lower_one_hot(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         )
 
     indices = lowering.tensors[op.inputs[0]]
-    alike = mesh_impl.processors(
-        lambda pnum: (mesh_impl.slice_begin(shape, pnum)[-1], mesh_impl.slice_shape(shape, pnum)[-1])
-    )
-    set_output(op, lowering, mesh_impl.slicewise(one_hot, indices, alike))
+    processors = mesh_impl.processors(shape, lambda pnum: mesh_impl.slice_begin(shape, pnum)[-1])
+    set_output(op, lowering, mesh_impl.slicewise(one_hot, indices, processors))
 
 
 @register(mtf.RandomOperation)

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.alike import parallel
 from mtf_hetero.lowering.registry import register
 
 
@@ -25,7 +24,7 @@ def _start(op: mtf.Operation, lowering: mtf.Lowering) -> list[list[tf.Tensor]]:
     start = [lowering.tensors[x].to_laid_out_tensor().tensor_list for x in op.inputs]
     for output in op.outputs[len(op.inputs) :]:
         shapes = [mesh_impl.slice_shape(output.shape, pnum) for pnum in range(mesh_impl.size)]
-        start.append(parallel(mesh_impl.devices, lambda shape, t=output.dtype: tf.zeros(shape, t), shapes))
+        start.append(mtf.parallel(mesh_impl.devices, lambda shape, t=output.dtype: tf.zeros(shape, t), shapes))
     return start
 
 
@@ -56,7 +55,7 @@ def lower_while_loop(op: mtf.Operation, lowering: mtf.Lowering) -> None:
                 result = result.laid_out_input
             slices = result.to_laid_out_tensor().tensor_list
             if i >= count:
-                slices = parallel(mesh_impl.devices, tf.add, list(values[i]), slices)
+                slices = mtf.parallel(mesh_impl.devices, tf.add, list(values[i]), slices)
             results.append(slices)
         return results
 

@@ -7,15 +7,13 @@ operations.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import zeros
 from mtf_hetero.blocks import Interval, is_empty
 from mtf_hetero.layers.geometry import Windows, crop_or_pad, overlap
-from mtf_hetero.lowering.halo import Halo, anew, combine, filled, halos
+from mtf_hetero.lowering.halo import alike, anew, combine, filled, halos
 from mtf_hetero.lowering.registry import register, set_output
 from mtf_hetero.lowering.windows import fetch, slice_box
 
@@ -72,20 +70,9 @@ class _Places:
         held = slice_box(self.op, self.lowering, self.pixels_shape, pnum)
         return [*held[: -len(space) - 1], *space, held[-1]]
 
-    def processors(self, pieces: Sequence[Halo | None]) -> Any:
-        """The processors, alike where they have the same pixels and windows, and slices of the same shapes.
-
-        One that has pieces from others is like no other.
-        """
-        mesh_impl = self.lowering.mesh_impl(self.op)
-
-        def kind(pnum: int) -> Any:
-            if pieces[pnum]:
-                return None
-            shapes = [mesh_impl.slice_shape(shape, pnum) for shape in (self.pixels_shape, self.values_shape)]
-            return (*self.pixels(pnum), *self.values(pnum), *map(tuple, shapes))
-
-        return mesh_impl.processors(kind)
+    def boxes(self, pnum: int) -> Box:
+        """A processor's pixels and windows; of space alone."""
+        return [*self.pixels(pnum), *self.values(pnum)]
 
 
 def _lower_pool(op: mtf.Operation, lowering: mtf.Lowering, windows: Windows) -> None:
@@ -111,7 +98,8 @@ def _lower_pool(op: mtf.Operation, lowering: mtf.Lowering, windows: Windows) -> 
                 y = combine(y, output_box, windows.partial(piece, places.of_space(box), reached), reached, reduction)
         return windows.weighted(y, output_box)
 
-    set_output(op, lowering, mesh_impl.slicewise(pool, lowering.tensors[x], places.processors(pieces)))
+    processors = alike(op, lowering, pieces, places.boxes)
+    set_output(op, lowering, mesh_impl.slicewise(pool, lowering.tensors[x], processors))
 
 
 def _lower_average_gradient(op: mtf.Operation, lowering: mtf.Lowering, windows: Windows, dy: mtf.Tensor) -> None:
@@ -134,7 +122,8 @@ def _lower_average_gradient(op: mtf.Operation, lowering: mtf.Lowering, windows: 
                 dx = combine(dx, output_box, crop_or_pad(part, seen, reached), reached)
         return dx
 
-    set_output(op, lowering, mesh_impl.slicewise(differentiate, lowering.tensors[dy], places.processors(pieces)))
+    processors = alike(op, lowering, pieces, places.boxes)
+    set_output(op, lowering, mesh_impl.slicewise(differentiate, lowering.tensors[dy], processors))
 
 
 def _lower_maximum_gradient(
@@ -162,7 +151,8 @@ def _lower_maximum_gradient(
 
     parts = [fetch(op, lowering, t, box) for t, box in ((dy, covering), (x, seen), (y, covering))]
     slices = [mesh_impl.LaidOutTensor(part) for part in parts]
-    set_output(op, lowering, mesh_impl.slicewise(differentiate, places.processors([None] * mesh_impl.size), *slices))
+    processors = mesh_impl.processors(output.shape, lambda pnum: tuple(places.boxes(pnum)))
+    set_output(op, lowering, mesh_impl.slicewise(differentiate, processors, *slices))
 
 
 def _lower_gradient(

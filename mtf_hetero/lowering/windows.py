@@ -136,8 +136,7 @@ def _put_together(
         present = [piece for piece in pieces if piece is not None]
         return function(present) if present else zeros(mesh_impl.slice_shape(output.shape, pnum), output.dtype)
 
-    alike = mesh_impl.processors(lambda pnum: tuple(mesh_impl.slice_shape(output.shape, pnum)))
-    return parallel(mesh_impl.devices, put, alike.tensor_list, *parts)
+    return parallel(mesh_impl.devices, put, mesh_impl.processors(output.shape).tensor_list, *parts)
 
 
 @register(mtf.StackOperation)
