@@ -179,10 +179,7 @@ NORMALISED = [
 ]
 
 
-SKIPPED = pytest.mark.skip(reason="TensorFlow 2.21's arithmetic optimizer divides by a size of zero: SIGFPE")
-
-
-@pytest.mark.parametrize("dtype", [tf.float64, pytest.param(tf.float32, marks=SKIPPED)])
+@pytest.mark.parametrize("dtype", [tf.float64, tf.float32])
 @pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
 def test_batch_norm(dtype, options):
     check(normalised, *NORMALISED, dtype=dtype, **options)

@@ -7,6 +7,7 @@ from typing import Any
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layout import UnevenShapeError
 from mtf_hetero.lowering import native, registry
+from mtf_hetero.lowering.halo import opaque
 from mtf_hetero.mesh_impl import UnevenMeshImpl
 
 
@@ -120,21 +121,40 @@ class Lowering(mtf.Lowering):
         with tf.name_scope(op.name):
             _rule_of(op)(op, self)
 
+    def set_tensor_lowering(self, tensor: mtf.Tensor, laid_out_tensor: Any) -> None:
+        """Takes the slices of a tensor, and hides those that are empty from TensorFlow's graph optimizers.
+
+        The arithmetic optimizer of TensorFlow 2.21 takes an empty constant for ones, and divides by its size when
+        something is multiplied by it.
+        """
+        super().set_tensor_lowering(tensor, laid_out_tensor)
+        mesh_impl = self.mesh_impl(tensor)
+        if isinstance(mesh_impl, UnevenMeshImpl) and any(0 in sizes for _, sizes in mesh_impl.layout.sizes):
+            slices = _slices(laid_out_tensor)
+            for pnum, slice_ in enumerate(slices):
+                if 0 in slice_.shape.as_list():
+                    with tf.device(mesh_impl.devices[pnum]):
+                        slices[pnum] = opaque(slice_)
+
     def verify_slice_shapes(self, tensor: mtf.Tensor, laid_out_tensor: Any) -> None:
         """Checks every processor's slice, not only the first."""
         mesh_impl = self.mesh_impl(tensor)
         if not isinstance(mesh_impl, UnevenMeshImpl):
             super().verify_slice_shapes(tensor, laid_out_tensor)
             return
-        lazy = isinstance(laid_out_tensor, mtf.LazyAllreduceSum)
-        slices = (laid_out_tensor.laid_out_input if lazy else laid_out_tensor.to_laid_out_tensor()).tensor_list
-        for pnum, slice_ in enumerate(slices):
+        for pnum, slice_ in enumerate(_slices(laid_out_tensor)):
             correct = mesh_impl.slice_shape(tensor.shape, pnum)
             if slice_.shape.as_list() != correct:
                 raise ValueError(
                     f"{tensor.operation.name}: the slice of {tensor.shape} on processor {pnum} should have shape "
                     f"{correct}, and has {slice_.shape.as_list()}"
                 )
+
+
+def _slices(laid_out_tensor: Any) -> list[tf.Tensor]:
+    """Each processor's slice of a tensor, or of what is summed to make it."""
+    lazy = isinstance(laid_out_tensor, mtf.LazyAllreduceSum)
+    return (laid_out_tensor.laid_out_input if lazy else laid_out_tensor.to_laid_out_tensor()).tensor_list
 
 
 def _check_shapes(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl]) -> None:
