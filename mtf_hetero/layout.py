@@ -88,6 +88,20 @@ def _convert_to_weights(x: Mapping[str, Sequence[float]] | Iterable | None) -> P
     return tuple(sorted((str(name), tuple(values)) for name, values in items))
 
 
+class _Division:
+    """How a dimension is divided.
+
+    Args:
+      axis: index of the mesh axis; None for a dimension that is whole on every processor.
+      sizes: of its slices.
+    """
+
+    def __init__(self, axis: int | None, sizes: tuple[int, ...]) -> None:
+        self.axis, self.sizes = axis, sizes
+        self.bounds = (0, *itertools.accumulate(sizes))
+        self.slices = tuple(zip(self.bounds, sizes))  # where each begins, and its size
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """How the tensors of a graph lie on a mesh of processors.
@@ -246,41 +260,36 @@ class Layout:
 
         A dimension that is too small, as of `axis_of`, is not: each processor has all of it.
         """
-        return self._division(dim_name, dim_size)[0]
+        return self._division(dim_name, dim_size).sizes
 
     def bounds(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
         """Where the slices of a dimension begin, and last its size: (0, 42, 57, 60) for sizes (42, 15, 3)."""
-        return self._division(dim_name, dim_size)[1]
+        return self._division(dim_name, dim_size).bounds
 
-    def _division(self, dim_name: str, dim_size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Sizes and bounds of a dimension, kept: a lowering asks for the same some thousand times."""
+    def _division(self, dim_name: str, dim_size: int) -> _Division:
+        """How a dimension is divided, kept: a lowering asks for the same a hundred thousand times."""
         key = dim_name, dim_size
         if key not in self._divisions:
-            sizes = self._divide(dim_name, dim_size)
-            self._divisions[key] = sizes, (0, *itertools.accumulate(sizes))
+            self._divisions[key] = self._divide(dim_name, dim_size)
         return self._divisions[key]
 
     @functools.cached_property
-    def _divisions(self) -> dict[tuple[str, int], tuple[tuple[int, ...], tuple[int, ...]]]:
+    def _divisions(self) -> dict[tuple[str, int], _Division]:
         return {}
 
-    def _divide(self, dim_name: str, dim_size: int) -> tuple[int, ...]:
+    def _divide(self, dim_name: str, dim_size: int) -> _Division:
         axis = self.axis_of(dim_name)
         if axis is None or dim_size < self._least[dim_name]:
-            return (dim_size,)
+            return _Division(None, (dim_size,))
         axis_name, count = self.mesh_shape[axis]
         weights = dict(self.sizes).get(dim_name) or dict(self.shares).get(axis_name) or (1,) * count
-        return partition.split_among_positive(dim_size, weights)
+        return _Division(axis, partition.split_among_positive(dim_size, weights))
 
     def _slices(self, shape: Iterable, pnum: int) -> Iterator[tuple[int, int]]:
-        coordinates = self.coordinates(pnum)
+        coordinates = self._coordinates[pnum]
         for dim in shape:
-            axis = self.axis_of(dim)
-            if axis is None:
-                yield 0, dim.size
-            else:
-                bounds = self.bounds(dim.name, dim.size)
-                yield bounds[coordinates[axis]], bounds[coordinates[axis] + 1] - bounds[coordinates[axis]]
+            division = self._division(dim.name, dim.size)
+            yield division.slices[0 if division.axis is None else coordinates[division.axis]]
 
     def check(self, shape: Iterable) -> None:
         """Raises ValueError unless a tensor of this shape can be laid out.

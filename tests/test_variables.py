@@ -273,8 +273,12 @@ def initialize(session):
 @parametrize(("dtype", "block"), [(tf.float32, 16), (tf.float64, 2**20)], first=[(tf.float32, 16)])
 @pytest.mark.parametrize("name", INITIALIZERS)
 def test_slices_start_with_the_numbers_that_stock_mtf_draws(name, dtype, block, layouts, monkeypatch):
-    """Bit for bit, on every layout; and but for matrices that must be made whole, nothing is as large as the whole."""
+    """Bit for bit, on every layout.
+
+    But for matrices that must be made whole, nothing is as large as the whole, unless a process may have such blocks.
+    """
     monkeypatch.setattr(initial, "_BLOCK", block)
+    monkeypatch.setattr(initial, "_SHARED_BLOCK", block)
     for layout in layouts:
         with tf.Graph().as_default(), session_of(layout) as session:
             tf.set_random_seed(7)
@@ -284,7 +288,7 @@ def test_slices_start_with_the_numbers_that_stock_mtf_draws(name, dtype, block, 
             initialize(session)
             for value, box in zip(session.run(lowered.laid_out_tensor.tensor_list), boxes, strict=True):
                 np.testing.assert_array_equal(value, whole[box], err_msg=str(layout))
-            assert (largest(ops)[0] >= whole.size) == (name == "orthogonal"), largest(ops)
+            assert (largest(ops)[0] >= whole.size) == (name == "orthogonal") or block > whole.size, largest(ops)
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
@@ -322,7 +326,6 @@ def test_a_process_draws_the_numbers_of_its_slices_once(dim):
         master, lowered, boxes = variable_on(layout, tf.truncated_normal_initializer(), shape=LARGE)
         draws = [op for op in ancestors(tf.global_variables_initializer()) if op.type == "StatelessTruncatedNormalV2"]
         assert sum(op.outputs[0].shape.num_elements() for op in draws) == master.shape.num_elements()
-        assert largest(draws)[0] <= master.shape.num_elements() / 2
         whole = whole_of(master, layout)
         initialize(session)
         for value, box in zip(session.run(lowered.laid_out_tensor.tensor_list), boxes, strict=True):
@@ -338,7 +341,7 @@ def test_nothing_is_drawn_when_the_graph_is_optimised():
         metadata, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
         session.run(tf.global_variables_initializer(), options=options, run_metadata=metadata)
         drawn = [n for graph in metadata.partition_graphs for n in graph.node if n.op == "StatelessRandomUniformV2"]
-        assert len(drawn) == 8
+        assert len(drawn) == 1
 
 
 def test_slices_on_other_kinds_of_devices_are_drawn_on_the_cpu_beside_them():
@@ -364,11 +367,10 @@ def test_slices_on_other_kinds_of_devices_are_drawn_on_the_cpu_beside_them():
 )
 def test_without_a_seed_every_initialisation_draws_anew_and_its_slices_fit(draw, mean, deviation, bounds):
     with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
-        value = initial.InitialValue(draw([200, 303]), tf.float32, [("cpu:0", 40_000)])
-        left, middle, right = (
-            value.part([0, begin], [200, size], f"cpu:{device}")
-            for device, (begin, size) in enumerate([(0, 150), (100, 103), (150, 153)])
-        )
+        columns = [(0, 150), (100, 103), (150, 153)]
+        slices = [(f"cpu:{i}", [0, begin], [200, size]) for i, (begin, size) in enumerate(columns)]
+        value = initial.InitialValue(draw([200, 303]), tf.float32, slices)
+        left, middle, right = (value.part(begin, size, device) for device, begin, size in slices)
         runs = [session.run([left, middle, right]) for _ in range(2)]
     for a, b, c in runs:
         whole = np.concatenate([a, c], 1)
@@ -476,8 +478,12 @@ OPTIMIZERS = {
         ("momentum", "c:x"),
     ],
 )
-def test_gradients_and_slots_live_with_their_slice(optimizer, rules):
-    """From initialisation through a step, no tensor anywhere has the shape of the weight, of its gradient or a slot."""
+def test_gradients_and_slots_live_with_their_slice(optimizer, rules, monkeypatch):
+    """From initialisation through a step, no tensor anywhere has the shape of the weight, of its gradient or a slot.
+
+    As long as the weight is larger than what a process with all slices draws at a time.
+    """
+    monkeypatch.setattr(initial, "_SHARED_BLOCK", 16)
     layout = Layout("x:3;y:2", rules, {"x": [5, 2, 1], "y": [2, 1]})
     b, c, f = mtf.Dimension("b", 5), mtf.Dimension("c", 23), mtf.Dimension("f", 29)
     with tf.Graph().as_default():

@@ -4,6 +4,7 @@ A shape, a box or an axis is a constant operation of its own each time that Tens
 mesh of many processors that is a third of the graph, and more of the time that it takes to build it.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,11 +71,18 @@ def constant(value: Any, dtype: tf.DType = tf.int32) -> tf.Tensor:
     made = getattr(graph, _MADE)
     key = (array.tobytes(), array.shape, dtype, _device_of(graph))
     if key not in made:
-        value = {"value": tf.AttrValue(tensor=tf.make_tensor_proto(array, dtype)), "dtype": attribute(dtype)}
         with tf.control_dependencies(None):
-            (made[key],) = create("Const", [], [dtype], "Const", value).outputs
+            attributes = _attributes_of(array.tobytes(), array.shape, dtype)
+            (made[key],) = create("Const", [], [dtype], "Const", attributes).outputs
         made[made[key].op.name] = array, dtype
     return made[key]
+
+
+@functools.lru_cache(maxsize=4096)
+def _attributes_of(content: bytes, shape: tuple[int, ...], dtype: tf.DType) -> Mapping[str, Any]:
+    """Those of a constant, which many devices have."""
+    array = np.frombuffer(content, dtype.as_numpy_dtype).reshape(shape)
+    return {"value": tf.AttrValue(tensor=tf.make_tensor_proto(array, dtype)), "dtype": attribute(dtype)}
 
 
 def shared_value(x: tf.Tensor) -> tuple[np.ndarray, tf.DType] | None:
@@ -112,6 +120,15 @@ def concat(pieces: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
         return pieces[0]
     inputs = {"values": list(pieces), "axis": constant(axis)}
     return _make("ConcatV2", inputs, pieces[0].dtype, N=len(pieces), Tidx=tf.int32)
+
+
+def split(x: tf.Tensor, sizes: Sequence[int], axis: int) -> list[tf.Tensor]:
+    """A tensor in pieces along a dimension, by one operation."""
+    if tf.executing_eagerly():
+        return tf.split(x, sizes, axis)
+    inputs = [x, constant(sizes), constant(axis)]
+    attributes = {"T": attribute(x.dtype), "Tlen": attribute(tf.int32), "num_split": attribute(len(sizes))}
+    return create("SplitV", inputs, [x.dtype] * len(sizes), "SplitV", attributes).outputs
 
 
 def zeros(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:

@@ -11,15 +11,17 @@ Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (P
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mtf_hetero._compat import tf
-from mtf_hetero._support.ops import concat, constant, create, cut, reshape
+from mtf_hetero._support.ops import concat, constant, create, cut, reshape, split
 from mtf_hetero.cluster.devices import Device
 
 _BLOCK = 2**20  # numbers that a device may draw at a time though its slice has fewer: fewer operations
-_SHARED_BLOCK = 2**24  # the same, of a process that has as many in all its slices
+_SHARED_BLOCK = 2**22  # the same, of a process that has as many in all its slices
 _MOST_BLOCKS = 32
 _PHILOX = 1
 _RESERVED = 64  # counts that a truncated normal number may take, since what lies outside is drawn again
@@ -29,6 +31,9 @@ _STATELESS = {
     "TruncatedNormal": tf.raw_ops.StatelessTruncatedNormalV2,
 }
 _EXACT = {"Add", "AddV2", "Cast", "Div", "Identity", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Sub"}
+
+
+_Box = tuple[tuple[int, ...], tuple[int, ...]]  # begin and size
 
 
 class InitialValue:
@@ -41,18 +46,21 @@ class InitialValue:
     Args:
       whole: the tf.Tensor that mtf made. Where slices are built without it, it can no longer be fed.
       dtype: what the slices are cast to.
-      slices: the device and the number of elements of each slice.
+      slices: device, begin and size of each slice that will be asked for.
     """
 
-    def __init__(self, whole: tf.Tensor, dtype: tf.DType, slices: Iterable[tuple[str, int]]) -> None:
+    def __init__(
+        self, whole: tf.Tensor, dtype: tf.DType, slices: Iterable[tuple[str, Sequence[int], Sequence[int]]]
+    ) -> None:
         self._whole = whole
         self._dtype = dtype
         self._keys: dict[str, tf.Tensor] = {}
         self._draws: dict[tuple[str, str], _Draw] = {}
         self._scalars: dict[str, tuple[Any, tf.DType]] = {}
-        self._elements = collections.defaultdict[str, list[int]](list)
-        for device, elements in slices:
-            self._elements[_process_of(device)].append(elements)
+        self._boxes = collections.defaultdict[str, list[_Box]](list)
+        self._blocks: dict[str, list[Mapping[_Box, tf.Tensor]]] = {}
+        for device, begin, size in slices:
+            self._boxes[_process_of(device)].append((tuple(begin), tuple(size)))
 
     def part(self, begin: Sequence[int], size: Sequence[int], device: str) -> tf.Tensor:
         """The box [begin, begin + size), made on a device.
@@ -68,8 +76,40 @@ class InitialValue:
             x.graph.prevent_feeding(x)
         with tf.device(_cpu_of(device)):
             process = _process_of(device)
-            part = _Part(begin, size, lambda op: self._draw_of(op, process), self._value_of)
-            return tf.cast(part.build(whole), self._dtype)
+            if process not in self._blocks:
+                self._blocks[process] = list(self._blocks_of(process))
+            if self._blocks[process]:
+                box = tuple(begin), tuple(size)
+                return concat([pieces[box] for pieces in self._blocks[process]], 0)
+            return self._build(begin, size, process)
+
+    def _build(self, begin: Sequence[int], size: Sequence[int], process: str) -> tf.Tensor:
+        part = _Part(begin, size, lambda op: self._draw_of(op, process), self._value_of)
+        return tf.cast(part.build(self._whole), self._dtype)
+
+    def _blocks_of(self, process: str) -> Iterator[Mapping["_Box", tf.Tensor]]:
+        """All slices of a process, some rows of random numbers at a time: {each slice's box: its part of these rows}.
+
+        One operation cuts all slices. There are no blocks where the slices do not follow upon each other along one
+        dimension, nor of many rows that each slice can make without the others.
+        """
+        boxes = sorted(self._boxes[process])
+        axis = _axis_of(boxes)
+        if axis is None:
+            return
+        sizes = [size[axis] for _, size in boxes]
+        begin, region = boxes[0][0], list(boxes[0][1])
+        region[axis] = sum(sizes)
+        draws = [self._draw_of(x.op, process) for x in _bypassed(self._whole) if x.op.type in _STATELESS]
+        rows = self._block(process) // math.prod(self._whole.shape.as_list()[1:])
+        if not rows or (rows < region[0] and (axis == 0 or not draws)):
+            return
+        for first in range(0, region[0], rows):
+            block = [min(rows, region[0] - first), *region[1:]]
+            pieces = split(self._build([begin[0] + first, *begin[1:]], block, process), sizes, axis)
+            for draw in draws:
+                draw.last = [pieces[0].op]
+            yield dict(zip(boxes, pieces, strict=True))
 
     def _value_of(self, op: tf.Operation) -> tuple[Any, tf.DType]:
         """Value and type of a constant scalar, which every slice asks for."""
@@ -78,14 +118,16 @@ class InitialValue:
         return self._scalars[op.name]
 
     def _draw_of(self, op: tf.Operation, process: str) -> "_Draw":
-        """What draws a random operation's numbers in a process: as many at a time as its largest slice has, or more."""
+        """What draws a random operation's numbers in a process."""
         if (op.name, process) not in self._draws:
-            whole = self._whole.shape.num_elements()
-            sizes = self._elements[process]
-            extra = max(_BLOCK, min(sum(sizes), _SHARED_BLOCK))
-            block = max(*sizes, whole // _MOST_BLOCKS, min(extra, whole // 2))
-            self._draws[op.name, process] = _Draw(op, self._key_of(op), block)
+            self._draws[op.name, process] = _Draw(op, self._key_of(op), self._block(process))
         return self._draws[op.name, process]
+
+    def _block(self, process: str) -> int:
+        """How many numbers a process draws at a time: as many as its largest slice has, or more."""
+        whole = self._whole.shape.num_elements()
+        sizes = [math.prod(size) for _, size in self._boxes[process]]
+        return max(*sizes, whole // _MOST_BLOCKS, min(_BLOCK, whole // 2), min(sum(sizes), _SHARED_BLOCK))
 
     def _key_of(self, op: tf.Operation) -> tf.Tensor:
         """The generator's key, for all slices: the first seed, or any number where the operation has no seeds.
@@ -99,6 +141,17 @@ class InitialValue:
             limits = {"minval": constant(low, tf.int64), "maxval": constant(high, tf.int64)}
             self._keys[op.name] = tf.bitcast(tf.raw_ops.RandomUniformInt(shape=[1], **limits), tf.uint64)
         return self._keys[op.name]
+
+
+def _axis_of(boxes: Sequence[_Box]) -> int | None:
+    """The dimension along which boxes follow upon each other without a gap, and in which alone they differ."""
+    begins, sizes = (np.array(column) for column in zip(*boxes, strict=True))
+    differ = np.flatnonzero((begins != begins[0]).any(0) | (sizes != sizes[0]).any(0))
+    if len(differ) != 1:
+        return None
+    (axis,) = differ
+    ends = begins[:, axis] + sizes[:, axis]
+    return int(axis) if (begins[1:, axis] == ends[:-1]).all() else None
 
 
 def _is_known(x: tf.Tensor) -> bool:

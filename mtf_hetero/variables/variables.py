@@ -23,7 +23,6 @@ A program that feeds initial values feeds those of the slices, which `initial_va
 where no slice was made without it; elsewhere TensorFlow refuses it.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -160,12 +159,17 @@ class SlicedVariable:
         collections = _take_out_of_collections(master)
         saved = tf.GraphKeys.GLOBAL_VARIABLES in collections
         whole = master.read_value() if tf.executing_eagerly() else master.initial_value
-        sizes = [self._layout.slice_shape(self._dims, pnum) for pnum in range(len(self._devices))]
-        elements = zip(self._devices, map(math.prod, sizes), strict=True)
-        initial = InitialValue(whole, self._dtype, elements)
+        boxes = [
+            (self._layout.slice_begin(self._dims, pnum), self._layout.slice_shape(self._dims, pnum))
+            for pnum in range(len(self._devices))
+        ]
+        primaries: dict[tuple[int, ...], Any] = {}
+        for device, (begin, size) in zip(self._devices, boxes, strict=True):
+            if 0 not in size:
+                primaries.setdefault(tuple(begin), (device, begin, size))
+        initial = InitialValue(whole, self._dtype, primaries.values())
         reads: dict[tuple[int, ...], tf.Tensor] = {}  # of the primaries, one for all replicas
-        for pnum, device in enumerate(self._devices):
-            begin, size = self._layout.slice_begin(self._dims, pnum), sizes[pnum]
+        for pnum, (device, (begin, size)) in enumerate(zip(self._devices, boxes, strict=True)):
             if 0 in size:
                 self._add(pnum, lambda s=size: zeros(s, self._dtype), None if saved else collections)
                 continue
