@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from benchmarks.cases.dropout import Dropout
 from benchmarks.cases.faults import Faults
 from benchmarks.cases.heterogeneous import Heterogeneous
 from benchmarks.cases.learning import ClusterCurve, Cosmology, LearningCurve, Segmentation
@@ -13,7 +14,7 @@ from benchmarks.cases.splitbrain import SplitBrain
 from benchmarks.harness import Case
 
 _ALL = (
-    *(OneDevice(), Accounting(), Lowering(), LearningCurve(), ClusterCurve(), Heterogeneous()),
+    *(OneDevice(), Accounting(), Lowering(), Dropout(), LearningCurve(), ClusterCurve(), Heterogeneous()),
     *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Faults()),
 )
 CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in _ALL})

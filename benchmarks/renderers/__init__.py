@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from benchmarks.renderers import faults, heterogeneous, learning, lowering, one_device, spatial, splitbrain
+from benchmarks.renderers import dropout, faults, heterogeneous, learning, lowering, one_device, spatial, splitbrain
 from benchmarks.renderers.tables import Row
 
 Renderer = Callable[[Sequence[Row], pathlib.Path], str]
@@ -13,6 +13,7 @@ RENDERERS: Mapping[str, Renderer] = MappingProxyType(
         "accounting": one_device.render_account,
         "cluster_curve": learning.render_cluster_curve,
         "cosmology": learning.render_cosmology,
+        "dropout": dropout.render,
         "faults": faults.render,
         "heterogeneous": heterogeneous.render,
         "learning_curve": learning.render_curve,

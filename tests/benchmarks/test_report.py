@@ -55,6 +55,13 @@ def write_lowering(directory):
         writer.write(variant, row)
 
 
+def write_dropout(directory):
+    row = {"shares": [97, 1, 1, 1], "steps": 7, "numbers": [970, 10, 10, 10], "limits": ["a quota"], "mean": 1.0}
+    row |= {"devices": ["a", "b", "c", "d"], "cpu_seconds": [SPREAD, *[summarise([0.015])] * 3]}
+    for dim in ("rows", "columns"):
+        Writer("dropout", directory).write(dim, {**row, "peak_bytes": [97 * 10**6, 10**6, 10**6, 10**6]})
+
+
 def learning_row(**values):
     row = {"model": "paper_cifar", "dataset": "cifar10", "batch_size": 200, "optimizer": "adafactor", "steps": 3}
     row |= {"learning_rate_schedule": "constant", "seed": 1, "parameters": 5, "test_images": 100, "tested_images": 10}
@@ -208,6 +215,7 @@ WRITE = {
     "one_device": write_one_device,
     "accounting": write_accounting,
     "lowering": write_lowering,
+    "dropout": write_dropout,
     "learning_curve": write_learning_curve,
     "cluster_curve": write_cluster_curve,
     "heterogeneous": write_heterogeneous,
@@ -270,6 +278,7 @@ EXPECTED = {
         "batch/8/stock mtf, even could not be lowered: ValueError",
         "1.00 for 8 x",
     ],
+    "dropout": ["| b | 10 | 0.015 (0.015 to 0.015) | 0.97 | 1 | 1.00 |"],
     "learning_curve": ["| 70,25,5 on 3 devices | 2.300000 | 2.2 | 25.00% | 4.33% |", "a of 6: 4, 1, 1", "of all 100."],
     "cluster_curve": [
         "| one device | 1.0 | - | 1.5 (1 to 2) | 2.300000 | 2.2 | 25.0% +- 6.1% | - | - |",

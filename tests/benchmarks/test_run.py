@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 ONLY = {  # the rest takes the same ways, or minutes
     "one_device": ["--only=toy_vgg"],
+    "dropout": ["--only=rows"],
     "lowering": ["--only=filters/4"],
     "spatial": ["--only=conv"],
     "faults": ["--only=faults/"],
@@ -86,6 +87,7 @@ def test_a_case_in_small(case, tmp_path):
         "one_device": check_one_device,
         "accounting": check_accounting,
         "lowering": check_lowering,
+        "dropout": check_dropout,
         "learning_curve": check_learning_curve,
         "cluster_curve": check_cluster_curve,
         "heterogeneous": check_heterogeneous,
@@ -136,6 +138,14 @@ def check_one_device(found):
         assert row["gflops_per_second"] > 0
         assert len(row["cpu_seconds_per_step"]["all"]) == row["repeats"]
         assert row["others_cpu_share"] >= 0
+
+
+def check_dropout(found):
+    for row in found.values():
+        assert sum(row["numbers"]) == 400 * 400
+        assert row["numbers"][1:] == [4 * 400] * 3
+        assert row["mean"] == pytest.approx(1.0, abs=0.02)
+        assert all(seconds["min"] > 0 for seconds in row["cpu_seconds"])
 
 
 def check_lowering(found):
