@@ -1,5 +1,6 @@
 """What tests share: which files are of the second tier, and one cluster of workers of a run."""
 
+import gc
 import pathlib
 import signal
 
@@ -17,6 +18,11 @@ def pytest_collection_modifyitems(items):
         if item.path in FULL:
             item.add_marker(pytest.mark.full)
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)  # one process has them all: they begin
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # what is imported stays: it is not looked through each time that a graph is thrown away
 
 
 @pytest.fixture(scope="session")

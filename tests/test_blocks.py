@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import given_in_tiers
 
 from mtf_hetero import Layout, blocks, mtf
 
@@ -111,7 +111,6 @@ def reshards(draw):
     return Layout(tuple(mesh.items()), rules, shares, sizes_of), old, new
 
 
-@settings(derandomize=True, deadline=None, max_examples=400)
-@given(reshards())
+@given_in_tiers(reshards(), first=100, every=400)
 def test_any_reshape_between_any_two_layouts(case):
     simulate(*case)

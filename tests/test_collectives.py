@@ -11,7 +11,7 @@ from tiers import FEW_OR_ALL, few, parametrize
 
 from mtf_hetero import Layout, UnevenMeshImpl, collectives, tf
 
-APART = ("along", "conv2d_same", "dense", "gather", "softmax_loss")
+APART = ("conv2d_same", "dense", "gather", "softmax_loss")
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 CONFIG = tf.ConfigProto(device_count={"CPU": 3})
 NUMPY = {"SUM": np.sum, "MAX": np.max, "MIN": np.min}
@@ -77,7 +77,7 @@ def test_operation_is_the_same_where_memory_is_not_shared(name, chosen, apart, m
     check(build, *chosen(layouts(*rules)))
 
 
-@parametrize("name", ["conv2d_same", "dense", "pool2d_across", "along", "softmax_loss"], first=["conv2d_same", "dense"])
+@parametrize("name", ["conv2d_same", "dense", "pool2d_across", "along", "softmax_loss"], first=["conv2d_same"])
 def test_operation_is_nearly_the_same_with_numbers_rounded_on_the_wire(name, apart, monkeypatch):
     def rounding(layout):
         return UnevenMeshImpl.from_layout(layout, [f"cpu:{i}" for i in range(layout.size)], "bfloat16")

@@ -18,17 +18,13 @@ from test_operations import FLOAT32_PROGRAMS, K3, PROGRAMS, B, C, F, H, W, varia
 from test_saver import SAVERS, assert_equal, read
 from test_transformer import random_tokens
 from test_variables import LAYOUTS, Program, session_of
-from tiers import ONCE_OR_ALL_KINDS, few, on_workers, parametrize
+from tiers import FEW_OR_ALL, ONCE_OR_ALL_KINDS, ONE_OR_ALL, SOME_ONCE_OR_ALL_KINDS, few, on_workers, parametrize
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, collectives, layers, memory, mtf, tf, traffic
 from mtf_hetero.layout import convert_to_rules
 from mtf_hetero.profile import work
 
 COUNTS = {"x": 3, "y": 2}
-ONE_OR_ALL = [
-    pytest.param(lambda layouts: few(layouts, 1), id="one"),
-    pytest.param(list, id="all", marks=pytest.mark.full),
-]
 
 
 def extents_of(build, dtype=tf.float64):
@@ -69,7 +65,7 @@ def layouts_with_zeros(build, rules, dtype=tf.float64):
 
 
 @pytest.mark.parametrize("chosen", ONE_OR_ALL)
-@pytest.mark.parametrize("name", FLOAT32_PROGRAMS)
+@parametrize("name", FLOAT32_PROGRAMS, first=["pool3d", "layer_norm"])
 def test_float32_operations(name, chosen):
     build, rules = FLOAT32_PROGRAMS[name]
     check(build, *chosen(layouts_with_zeros(build, rules, tf.float32)), dtype=tf.float32, **ONCE)
@@ -91,15 +87,23 @@ OTHERS = {
 }
 
 
+APART = ["dense", "conv2d_same", "along", "reductions", "softmax_loss"]  # in the first tier where no memory is shared
+LARGE = ["elementwise", "program repeated_roles", "upsampling"]  # in the first tier those of their parts
+
+
 @pytest.mark.parametrize("chosen", ONE_OR_ALL)
-@pytest.mark.parametrize("name", [*PROGRAMS, *OTHERS])
+@parametrize(
+    "name",
+    [*PROGRAMS, *OTHERS],
+    first=[name for name in (*PROGRAMS, *OTHERS) if name not in (*APART, *LARGE)],
+)
 def test_operations(name, chosen):
     build, rules = (PROGRAMS | OTHERS)[name]
     check(build, *chosen(layouts_with_zeros(build, rules)), **ONCE)
 
 
 @pytest.mark.parametrize("chosen", ONE_OR_ALL)
-@pytest.mark.parametrize("name", ["dense", "conv2d_same", "along", "reductions", "softmax_loss"])
+@pytest.mark.parametrize("name", APART)
 def test_where_memory_is_not_shared(name, chosen, monkeypatch):
     monkeypatch.setattr(collectives, "share_memory", lambda devices: len(devices) < 2)
     monkeypatch.setattr(collectives, "SMALL_BYTES", 400)
@@ -107,22 +111,31 @@ def test_where_memory_is_not_shared(name, chosen, monkeypatch):
     check(build, *chosen(layouts_with_zeros(build, rules)), **ONCE)
 
 
-def windows(feed):
+def windows(convolutions, pools):
     """Windows that are wider than a slice, and extents that become those of other slices or are kept whole."""
-    x = feed("x", [B, mtf.Dimension("h", 13), W, C])
-    outputs = {}
-    for size, stride, padding in itertools.product((1, 3, 5), (1, 2), ("SAME", "VALID")):
-        w = variable(feed, f"w_{size}_{stride}_{padding}", [mtf.Dimension("kh", size), K3[1], C, F])
-        outputs[f"conv {size} {stride} {padding}"] = mtf.Conv2dOperation(x, w, [1, stride, 1, 1], padding).outputs[0]
-    w = variable(feed, "w_transposed", [mtf.Dimension("kh", 4), K3[1], F, C])
-    outputs["transposed"] = mtf.Conv2dTransposeOperation(x, w, [1, 2, 1, 1], "SAME").outputs[0]
-    for kind, size, stride, padding in itertools.product(("max", "avg"), (2, 5), (1, 3), ("SAME", "VALID", 1)):
-        options = {"kind": kind, "size": (size, 2), "strides": (stride, 1), "padding": padding}
-        outputs[f"{kind} {size} {stride} {padding}"] = layers.pool(x, **options)
-    small = layers.pool(x, kind="avg", size=(13, 1), strides=(13, 1))  # a height of one, which is kept whole
-    outputs["wider"] = layers.pool(small, kind="max", size=(2, 2), strides=1, padding=1)
-    outputs["average"] = layers.pool(small, kind="avg", size=(2, 2), strides=1, padding=1)
-    return outputs
+
+    def build(feed):
+        x = feed("x", [B, mtf.Dimension("h", 13), W, C])
+        outputs = {}
+        for size, stride, padding in convolutions:
+            w = variable(feed, f"w_{size}_{stride}_{padding}", [mtf.Dimension("kh", size), K3[1], C, F])
+            y = mtf.Conv2dOperation(x, w, [1, stride, 1, 1], padding).outputs[0]
+            outputs[f"conv {size} {stride} {padding}"] = y
+        w = variable(feed, "w_transposed", [mtf.Dimension("kh", 4), K3[1], F, C])
+        outputs["transposed"] = mtf.Conv2dTransposeOperation(x, w, [1, 2, 1, 1], "SAME").outputs[0]
+        for kind, size, stride, padding in pools:
+            options = {"kind": kind, "size": (size, 2), "strides": (stride, 1), "padding": padding}
+            outputs[f"{kind} {size} {stride} {padding}"] = layers.pool(x, **options)
+        small = layers.pool(x, kind="avg", size=(13, 1), strides=(13, 1))  # a height of one, which is kept whole
+        outputs["wider"] = layers.pool(small, kind="max", size=(2, 2), strides=1, padding=1)
+        outputs["average"] = layers.pool(small, kind="avg", size=(2, 2), strides=1, padding=1)
+        return outputs
+
+    return build
+
+
+CONVOLUTIONS = [*itertools.product((1, 3, 5), (1, 2), ("SAME", "VALID"))]
+POOLS = [*itertools.product(("max", "avg"), (2, 5), (1, 3), ("SAME", "VALID", 1))]
 
 
 WINDOWS = [
@@ -135,9 +148,9 @@ WINDOWS = [
 
 
 @parametrize("layout", WINDOWS, first=[WINDOWS[0]])
-@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
-def test_windows(layout, options):
-    check(windows, layout, **options)
+@pytest.mark.parametrize(("some", "options"), SOME_ONCE_OR_ALL_KINDS)
+def test_windows(layout, some, options):
+    check(windows(some(CONVOLUTIONS), some(POOLS)), layout, **options)
 
 
 def grouped(feed):
@@ -154,12 +167,13 @@ F6 = mtf.Dimension("f", 6)
 
 
 @pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
-def test_convolutions_in_groups(options):
+@pytest.mark.parametrize("chosen", FEW_OR_ALL)
+def test_convolutions_in_groups(chosen, options):
     extents = extents_of(grouped)
     names = [name for name in extents if "groups" in name or name in "bhcf"]
     layouts = [over(3, f"{name}:x", **{name: sizes_with_zeros(extents[name], 3, i)}) for i, name in enumerate(names)]
     assert len(layouts) > 4
-    check(grouped, *layouts, **options)
+    check(grouped, *chosen(layouts), **options)
 
 
 def normalised(feed):
@@ -179,7 +193,7 @@ NORMALISED = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [tf.float64, tf.float32])
+@parametrize("dtype", [tf.float64, tf.float32], first=[tf.float32])
 @pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
 def test_batch_norm(dtype, options):
     check(normalised, *NORMALISED, dtype=dtype, **options)
@@ -214,24 +228,26 @@ def test_models(name, recipe, options):
         check(toy_program(name), Layout("x:3", rules, sizes=sizes), **options)
 
 
-def test_the_last_layers_on_one_device():
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_the_last_layers_on_one_device(options):
     """VGG's dense layers on the first device alone, and its convolutions on two."""
     layout = toy_layout("vgg11", "filters", "two")
     extents = extents_in(toy_graph("vgg11"))
     dense = {dim: [extents[dim], 0] for dim, _ in layout.rules if dim.startswith("dense")}
     assert dense
-    check(toy_program("vgg11"), dataclasses.replace(layout, sizes=dense))
+    check(toy_program("vgg11"), dataclasses.replace(layout, sizes=dense), **options)
 
 
-def test_a_transformer():
+@pytest.mark.parametrize("chosen", ONE_OR_ALL)
+def test_a_transformer(chosen):
     layouts = [
         Layout("m:3", "heads:m;d_ff:m;vocab:m", sizes={"heads": [3, 0, 2], "d_ff": [0, 23, 0], "vocab": [0, 30, 1]}),
         Layout("b:2;m:2", "batch:b;heads:m", sizes={"batch": [7, 0], "heads": [0, 5]}),
     ]
-    check(random_tokens(), *layouts, dtype=tf.float32, **ONCE)
+    check(random_tokens(), *chosen(layouts), dtype=tf.float32, **ONCE)
 
 
-@parametrize("name", SAVERS, first=["plain", "slices once"])
+@parametrize("name", SAVERS, first=["slices once"])
 def test_checkpoints(tmp_path, name):
     """Written by slices of which some are empty, and read by others; the other way round is in test_saver."""
 
@@ -304,7 +320,7 @@ def test_what_is_measured_does_not_depend_on_the_sizes():
 
 
 @on_workers
-@pytest.mark.parametrize("name", ["conv2d_same", "dense"])
+@parametrize("name", ["conv2d_same", "dense"], first=["dense"])
 def test_on_workers(name, workers, monkeypatch):
     monkeypatch.setattr(collectives, "SMALL_BYTES", 400)
     build, rules = PROGRAMS[name]

@@ -1,5 +1,7 @@
 """The Estimator with uneven meshes: trained on one layout, resumed, evaluated and applied on others."""
 
+import shutil
+
 import numpy as np
 import pytest
 from oracle import mesh_impl_of
@@ -70,12 +72,20 @@ def expected(tmp_path_factory):
     return middle, values(trained), trained.evaluate(one_pass), list(trained.predict(one_pass))
 
 
-@parametrize("second", sorted(LAYOUTS), first=["batch", "empty", "four"])
-def test_train_on_three_and_go_on_on_any_other(tmp_path, expected, second):
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """The directory of three steps on three processors."""
+    directory = tmp_path_factory.mktemp("three")
+    estimator("three", directory).train(input_fn, max_steps=3)
+    return directory
+
+
+@parametrize("second", sorted(LAYOUTS), first=["empty", "four"])
+def test_train_on_three_and_go_on_on_any_other(tmp_path, expected, three, second):
     middle, last, metrics, predictions = expected
-    first = estimator("three", tmp_path).train(input_fn, max_steps=3)
-    for name, value in values(first).items():
+    for name, value in values(estimator("three", three)).items():
         np.testing.assert_allclose(value, middle[name], rtol=0, atol=1e-9, err_msg=name)
+    shutil.copytree(three, tmp_path, dirs_exist_ok=True)
     resumed = estimator(second, tmp_path).train(input_fn, max_steps=6)
     assert set(values(resumed)) == set(last), "the logical variables and nothing else"
     for name, value in values(resumed).items():

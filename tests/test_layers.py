@@ -39,7 +39,7 @@ RULES = ("b:x", "c:y", "h:x", "w:y", "h:x;w:y", "h:x;c:y", "b:x;h:y")
 
 
 @pytest.mark.parametrize("chosen", FEW_OR_ALL)
-@parametrize("name", POOLS, first=["overlapping", "large"])
+@parametrize("name", POOLS, first=["large"])
 def test_pool_2d_is_the_same_on_every_layout(name, chosen):
     check(lambda feed: pools(feed("x", [B, H, W, C]), *POOLS[name]), *chosen(layouts(*RULES)))
 
@@ -223,14 +223,17 @@ def test_one_exchange_of_moments_does_not_cancel():
         np.testing.assert_allclose(y, expected, rtol=0, atol=5e-3)
 
 
-def test_moments_of_two_million_values_keep_their_digits():
+LARGE = [Layout("x:1", ""), *layouts("b:x", "h:x")]
+
+
+@parametrize("layout", LARGE, first=[LARGE[0], LARGE[2]])
+def test_moments_of_two_million_values_keep_their_digits(layout):
     """One value after another, as in TensorFlow's fused operation, the variance is off by a thousandth."""
     x = np.random.default_rng(0).uniform(0.5, 2.5, [4, 512, 1024, 2]).astype(np.float32)
     wide = x.astype(np.float64)
-    for layout in (Layout("x:1", ""), *layouts("b:x", "h:x")):
-        (means, variances), _ = moving_averages(layout, x, momentum=0.0, steps=1)
-        np.testing.assert_allclose(means[0], wide.mean((0, 1, 2)), rtol=2e-6)
-        np.testing.assert_allclose(variances[0], wide.var((0, 1, 2)), rtol=2e-6)
+    (means, variances), _ = moving_averages(layout, x, momentum=0.0, steps=1)
+    np.testing.assert_allclose(means[0], wide.mean((0, 1, 2)), rtol=2e-6)
+    np.testing.assert_allclose(variances[0], wide.var((0, 1, 2)), rtol=2e-6)
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (2**15, 3), (5, 11, 3), (3, 128, 129, 2), (1, 9, 60, 61, 5)])

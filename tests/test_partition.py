@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tiers import given_in_tiers
 
 from mtf_hetero import partition
 from mtf_hetero.partition import (
@@ -19,7 +20,6 @@ from mtf_hetero.partition import (
     split_by_time_with_rest,
 )
 
-derandomised = settings(derandomize=True, deadline=None, max_examples=200)
 SHARES = st.lists(st.integers(1, 100) | st.floats(1e-6, 1e6), min_size=1, max_size=6)
 
 
@@ -116,40 +116,34 @@ class TestSplitByShare:
     def test_sizes(self, total, shares, options, sizes):
         assert split_by_share(total, shares, **options) == sizes
 
-    @derandomised
-    @given(demands())
+    @given_in_tiers(demands())
     def test_demands_are_kept(self, demand):
         check_demand(split(demand), demand)
 
-    @derandomised
-    @given(demands())
+    @given_in_tiers(demands())
     def test_nearest_to_water_filling(self, demand):
         check_nearest(split(demand), demand)
 
-    @derandomised
-    @given(SHARES, st.integers(1, 10_000), st.sampled_from([1, 2, 8]))
+    @given_in_tiers(SHARES, st.integers(1, 10_000), st.sampled_from([1, 2, 8]))
     def test_quota(self, shares, granules, multiple_of):
         sizes = split_by_share(granules * multiple_of, shares, minimum=0, multiple_of=multiple_of)
         whole = sum(map(Fraction, shares))
         for size, share in zip(sizes, shares, strict=True):
             assert abs(size - granules * multiple_of * Fraction(share) / whole) < multiple_of
 
-    @derandomised
-    @given(demands(), st.integers(0, 5), st.floats(1, 100) | st.integers(1, 3))
+    @given_in_tiers(demands(), st.integers(0, 5), st.floats(1, 100) | st.integers(1, 3))
     def test_monotone_in_the_own_share(self, demand, i, factor):
         total, shares, *rest = demand
         i %= len(shares)
         more = [Fraction(share) * (Fraction(factor) if j == i else 1) for j, share in enumerate(shares)]
         assert split((total, more, *rest))[i] >= split(demand)[i]
 
-    @derandomised
-    @given(demands(), st.fractions(Fraction(1, 1000), 1000))
+    @given_in_tiers(demands(), st.fractions(Fraction(1, 1000), 1000))
     def test_scale_invariant(self, demand, factor):
         total, shares, *rest = demand
         assert split((total, [Fraction(share) * factor for share in shares], *rest)) == split(demand)
 
-    @derandomised
-    @given(demands(), st.randoms(use_true_random=False))
+    @given_in_tiers(demands(), st.randoms(use_true_random=False))
     def test_permutation_equivariant(self, demand, random):
         total, shares, minimum, multiple_of, caps = demand
         order = random.sample(range(len(shares)), len(shares))
@@ -161,16 +155,14 @@ class TestSplitByShare:
         elif not caps:
             assert sorted(sizes) == sorted(original)
 
-    @derandomised
-    @given(demands())
+    @given_in_tiers(demands())
     def test_larger_share_has_no_less(self, demand):
         total, shares, minimum, multiple_of, _ = demand
         sizes = split((total, shares, minimum, multiple_of, None))
         for (a, m), (b, n) in itertools.combinations(zip(shares, sizes, strict=True), 2):
             assert a == b or (a < b) == (m < n) or m == n
 
-    @derandomised
-    @given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
+    @given_in_tiers(st.lists(st.integers(1, 50), min_size=1, max_size=6))
     @example([42, 15, 3])
     def test_own_sizes_as_shares(self, sizes):
         assert split_by_share(sum(sizes), sizes) == tuple(sizes)
@@ -221,13 +213,11 @@ class TestSplitByTime:
         assert max(seconds) == least_max
         return sum(seconds), least_sum
 
-    @derandomised
-    @given(timed_demands(monotone=True))
+    @given_in_tiers(timed_demands(monotone=True), first=100)
     def test_monotone_times_against_brute_force(self, drawn):
         self.check(*drawn)
 
-    @derandomised
-    @given(timed_demands(monotone=False))
+    @given_in_tiers(timed_demands(monotone=False), first=100)
     def test_any_times_against_brute_force(self, drawn):
         def search(spare, tables):
             return partition._search(spare, [np.array(table) for table in tables])

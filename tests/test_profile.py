@@ -142,6 +142,11 @@ class TestLoop:
 
 
 class TestMeasure:
+    @pytest.fixture(autouse=True)
+    def few_hops(self, monkeypatch):
+        """Links are measured in no time; those of the binary, below, as ever."""
+        monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+
     def test_measures_keeps_and_uses_again(self, tmp_path):
         cluster = Cluster.local(["cpu:0", "cpu:1"])
         with tf.Graph().as_default():

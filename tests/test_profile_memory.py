@@ -1,6 +1,7 @@
 """The memory by which a split is chosen, before anything is lowered, is what mtf_hetero.memory reports of the split."""
 
 import pytest
+from tiers import parametrize
 
 from mtf_hetero import Layout, memory, tf
 from mtf_hetero.layouts import LAYOUTS
@@ -32,18 +33,18 @@ def needed(model, optimizer, batch_size, recipe, shares):
     ]
 
 
-@pytest.mark.parametrize(
-    ("model", "optimizer", "batch_size", "recipe", "shares"),
-    [
-        ("lenet", "adam", 64, "batch", [1]),
-        ("lenet", "sgd", 64, "batch", [3, 1]),
-        ("lenet", "sgd", 64, "filters", [3, 1]),
-        ("paper_cifar", "sgd", 128, "filters", [3, 1]),
-        ("alexnet", "sgd", 64, "filters", [2, 1]),
-        ("resnet18", "sgd", 32, "batch", [2, 1]),
-        ("vgg11", "adam", 64, "batch", [1]),
-    ],
-)
+CASES = [
+    ("lenet", "adam", 64, "batch", [1]),
+    ("lenet", "sgd", 64, "batch", [3, 1]),
+    ("lenet", "sgd", 64, "filters", [3, 1]),
+    ("paper_cifar", "sgd", 128, "filters", [3, 1]),
+    ("alexnet", "sgd", 64, "filters", [2, 1]),
+    ("vgg11", "adam", 64, "batch", [1]),
+    ("resnet18", "sgd", 32, "batch", [2, 1]),
+]
+
+
+@parametrize(("model", "optimizer", "batch_size", "recipe", "shares"), CASES, first=CASES[:5])
 def test_both_agree(model, optimizer, batch_size, recipe, shares):
     chosen_by, reported = needed(model, optimizer, batch_size, recipe, shares)
     assert chosen_by == pytest.approx(reported, rel=TOLERANCE)

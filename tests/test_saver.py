@@ -70,7 +70,7 @@ def test_a_checkpoint_is_what_a_plain_saver_writes(checkpoints, name):
 @parametrize(
     ("writer", "reader"),
     itertools.product(["plain", "slices", "slices once"], ["plain", "slices", "slices sharded"]),
-    first=[("plain", "slices"), ("slices once", "plain")],
+    first=[("slices once", "plain")],
 )
 def test_every_layout_restores_it(checkpoints, writer, reader):
     paths, values = checkpoints

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 from oracle import ONCE, Feed, check, mesh_impl_of, one_device
-from tiers import ONCE_OR_ALL_KINDS, parametrize
+from tiers import ONCE_OR_ALL_KINDS, ONE_OR_ALL, SOME_ONCE_OR_ALL_KINDS, parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
@@ -17,7 +17,7 @@ B, W, C, F = (mtf.Dimension(n, s) for n, s in [("b", 2), ("w", 4), ("c", 2), ("f
 SHARES = {2: [3, 1], 3: [5, 2, 1], 5: [5, 1, 2, 1, 3], 8: [1, 2, 1, 3, 1, 1, 2, 1]}
 CASES = [(7, 3), (7, 5), (12, 2), (13, 5), (13, 8)]
 CONVOLUTIONS = [*itertools.product((2, 4, 5), (1, 2, 3), ("SAME", "VALID")), (1, 2, "VALID"), (3, 2, "SAME")]
-TRANSPOSED = [*itertools.product((2, 3, 4, 5), (1, 2, 3), ["SAME"]), (2, 2, "VALID"), (3, 3, "VALID")]
+TRANSPOSED = [(2, 2, "VALID"), *itertools.product((2, 3, 4, 5), (1, 2, 3), ["SAME"]), (3, 3, "VALID")]
 
 
 def over(processors, rule):
@@ -54,11 +54,11 @@ def convolutions(extent, processors):
     return build
 
 
-def transposed(extent):
+def transposed(extent, cases):
     def build(feed):
         x = feed("x", [B, mtf.Dimension("h", extent), W, C])
         outputs = {}
-        for size, stride, padding in TRANSPOSED:
+        for size, stride, padding in cases:
             name = f"{size} {stride} {padding}"
             width = 1 if padding == "VALID" else 2
             w = kernel(feed, name, [size, width], [F, C])
@@ -75,40 +75,50 @@ def test_convolutions(extent, processors, options):
 
 
 @parametrize(("extent", "processors"), [(7, 3), (7, 5), (13, 8)], first=[(7, 3)])
-@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
-def test_transposed_convolutions(extent, processors, options):
-    check(transposed(extent), over(processors, "h:x"), **options)
+@pytest.mark.parametrize(("some", "options"), SOME_ONCE_OR_ALL_KINDS)
+def test_transposed_convolutions(extent, processors, some, options):
+    check(transposed(extent, some(TRANSPOSED)), over(processors, "h:x"), **options)
 
 
-def convolutions_3d(feed):
-    x = feed("x", [B, mtf.Dimension("d", 13), mtf.Dimension("h", 6), mtf.Dimension("w", 3), C])
-    outputs = {}
-    for sizes, strides, padding in [
-        ((2, 4, 1), (1, 1, 1), "SAME"),
-        ((4, 2, 3), (1, 2, 1), "SAME"),
-        ((5, 3, 2), (1, 1, 1), "VALID"),
-        ((2, 3, 3), (2, 1, 1), "VALID"),
-        ((4, 1, 1), (2, 3, 1), "VALID"),
-    ]:
-        name = f"{sizes[0]} {strides[0]} {padding}"
-        w = kernel(feed, name, sizes, [C, F])
-        outputs[name] = mtf.Conv3dOperation(x, w, [1, *strides, 1], padding).outputs[0]
-    for sizes, strides in [((2, 2, 2), (2, 2, 2)), ((3, 4, 2), (2, 1, 3))]:
-        w = kernel(feed, f"transposed {sizes[0]}", sizes, [F, C])
-        outputs[f"transposed {sizes[0]}"] = mtf.Conv3dTransposeOperation(x, w, [1, *strides, 1], "SAME").outputs[0]
-    return outputs
+def convolutions_3d(convolutions, transposed):
+    def build(feed):
+        x = feed("x", [B, mtf.Dimension("d", 13), mtf.Dimension("h", 6), mtf.Dimension("w", 3), C])
+        outputs = {}
+        for sizes, strides, padding in convolutions:
+            name = f"{sizes[0]} {strides[0]} {padding}"
+            w = kernel(feed, name, sizes, [C, F])
+            outputs[name] = mtf.Conv3dOperation(x, w, [1, *strides, 1], padding).outputs[0]
+        for sizes, strides in transposed:
+            w = kernel(feed, f"transposed {sizes[0]}", sizes, [F, C])
+            outputs[f"transposed {sizes[0]}"] = mtf.Conv3dTransposeOperation(x, w, [1, *strides, 1], "SAME").outputs[0]
+        return outputs
+
+    return build
 
 
-@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
-def test_convolutions_3d(options):
+CONVOLUTIONS_3D = [
+    ((4, 2, 3), (1, 2, 1), "SAME"),
+    ((2, 4, 1), (1, 1, 1), "SAME"),
+    ((5, 3, 2), (1, 1, 1), "VALID"),
+    ((2, 3, 3), (2, 1, 1), "VALID"),
+    ((4, 1, 1), (2, 3, 1), "VALID"),
+]
+TRANSPOSED_3D = [((3, 4, 2), (2, 1, 3)), ((2, 2, 2), (2, 2, 2))]
+
+
+@pytest.mark.parametrize(("some", "options"), SOME_ONCE_OR_ALL_KINDS)
+def test_convolutions_3d(some, options):
     two = Layout("x:3;y:2", "d:x;h:y", {"x": SHARES[3], "y": SHARES[2]})
     batch = Layout("x:5;y:2", "d:x;b:y", {"x": SHARES[5], "y": [1, 1]})
-    check(convolutions_3d, two, batch, **options)
+    check(convolutions_3d(some(CONVOLUTIONS_3D), some(TRANSPOSED_3D)), two, batch, **options)
 
 
-def pooled(x, extent, processors):
+POOLS = [*itertools.product(("max", "avg"), (2, 3, 4, 5), (1, 2, 3), ("SAME", "VALID", 1))]
+
+
+def pooled(x, extent, processors, cases):
     outputs = {}
-    for kind, size, stride, padding in itertools.product(("max", "avg"), (2, 3, 4, 5), (1, 2, 3), ("SAME", "VALID", 1)):
+    for kind, size, stride, padding in cases:
         around = 2 * padding if padding == 1 else 0
         count = -(-extent // stride) if padding == "SAME" else (extent + around - size) // stride + 1
         if count >= processors:
@@ -120,19 +130,20 @@ def pooled(x, extent, processors):
 
 
 @parametrize(("extent", "processors"), [(7, 3), (13, 5), (13, 8)], first=[(7, 3)])
-@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
-def test_overlapping_pools(extent, processors, options):
+@pytest.mark.parametrize(("some", "options"), SOME_ONCE_OR_ALL_KINDS)
+def test_overlapping_pools(extent, processors, some, options):
     def build(feed):
-        return pooled(feed("x", [B, mtf.Dimension("h", extent), W, C]), extent, processors)
+        return pooled(feed("x", [B, mtf.Dimension("h", extent), W, C]), extent, processors, some(POOLS))
 
     check(build, over(processors, "h:x"), **options)
 
 
 @parametrize(("extent", "processors"), [(7, 3), (13, 8)], first=[(7, 3)])
-@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
-def test_overlapping_pools_3d(extent, processors, options):
+@pytest.mark.parametrize(("some", "options"), SOME_ONCE_OR_ALL_KINDS)
+def test_overlapping_pools_3d(extent, processors, some, options):
     def build(feed):
-        return pooled(feed("x", [B, mtf.Dimension("d", extent), W, mtf.Dimension("v", 3), C]), extent, processors)
+        x = feed("x", [B, mtf.Dimension("d", extent), W, mtf.Dimension("v", 3), C])
+        return pooled(x, extent, processors, some(POOLS))
 
     check(build, over(processors, "d:x"), dtype=tf.float32, **options)
 
@@ -200,35 +211,39 @@ def ancestors(op):
     return found
 
 
-DILATED = [((3, 2), (2, 3)), ((2, 3), (5, 1)), ((4, 1), (3, 4)), ((1, 3), (4, 2))]
+KERNELS = [((3, 2), (2, 3)), ((2, 3), (5, 1)), ((4, 1), (3, 4)), ((1, 3), (4, 2))]
+DILATED = [*itertools.product(KERNELS, ("SAME", "VALID"))]
 
 
-def dilated(feed):
-    x = feed("x", [B, mtf.Dimension("h", 13), mtf.Dimension("w", 7), C])
-    outputs = {}
-    for (sizes, rates), padding in itertools.product(DILATED, ("SAME", "VALID")):
-        w = layers.dilate(feed(f"w {sizes}", mtf.Shape([*dims_of(sizes), C, F])), rates)
-        outputs[f"{sizes} {padding}"] = mtf.Conv2dOperation(x, w, [1, 1, 1, 1], padding).outputs[0]
-    return outputs
+def dilated(cases):
+    def build(feed):
+        x = feed("x", [B, mtf.Dimension("h", 13), mtf.Dimension("w", 7), C])
+        outputs = {}
+        for (sizes, rates), padding in cases:
+            w = layers.dilate(feed(f"w {sizes}", mtf.Shape([*dims_of(sizes), C, F])), rates)
+            outputs[f"{sizes} {padding}"] = mtf.Conv2dOperation(x, w, [1, 1, 1, 1], padding).outputs[0]
+        return outputs
+
+    return build
 
 
 def dims_of(sizes):
     return [mtf.Dimension(f"k{i}", size) for i, size in enumerate(sizes)]
 
 
-@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
-def test_dilated_convolutions(options):
+@pytest.mark.parametrize(("some", "options"), SOME_ONCE_OR_ALL_KINDS)
+def test_dilated_convolutions(some, options):
     two = Layout("x:3;y:2", "h:x;f:y", {"x": SHARES[3], "y": SHARES[2]})
-    check(dilated, two, over(2, "c:x"), over(2, "w:x"), **options)
+    check(dilated(some(DILATED)), two, over(2, "c:x"), over(2, "w:x"), **options)
 
 
 def test_dilated_convolutions_are_tensorflow_s():
-    slices = one_device(dilated).slices
+    slices = one_device(dilated(DILATED)).slices
     with tf.Graph().as_default(), tf.Session() as session:
         feed = Feed(mtf.Mesh(mtf.Graph(), "mesh"), tf.float64)
-        dilated(feed)
+        dilated(DILATED)(feed)
         arrays = {name: t.operation._tf_tensor for name, t in feed.inputs.items()}
-        for (sizes, rates), padding in itertools.product(DILATED, ("SAME", "VALID")):
+        for (sizes, rates), padding in DILATED:
             y = tf.nn.conv2d(arrays["x"], arrays[f"w {sizes}"], 1, padding, dilations=rates)
             np.testing.assert_allclose(slices[f"{sizes} {padding}"][0], session.run(y), rtol=0, atol=1e-12)
 
@@ -277,9 +292,10 @@ def grouped_layouts():
     return [Layout("x:3;y:2", rule, shares) for rule in ("g:x;h:y", "h:x;b:y", "h:x;c:y", "g:y;w:x")]
 
 
+@pytest.mark.parametrize("chosen", ONE_OR_ALL)
 @parametrize("per", PER, first=["g b", "w g"])
-def test_groups_of_batch_norm_are_the_same_on_every_layout(per):
-    check(grouped(per.split()), *grouped_layouts(), **ONCE)
+def test_groups_of_batch_norm_are_the_same_on_every_layout(per, chosen):
+    check(grouped(per.split()), *chosen(grouped_layouts()), **ONCE)
 
 
 @pytest.mark.full
@@ -320,14 +336,15 @@ def sent(build, layout):
         )
 
 
-def test_the_three_groups_of_the_paper():
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_the_three_groups_of_the_paper(options):
     """All, one sample's shards, one shard, where a batch and a height are split: nothing is sent beyond a group."""
     shares = {"x": [1, 1, 1], "y": [1, 1]}
     layout = Layout("x:3;y:2", "g:x;h:y;blocks:y", shares)
     assert sent(grouped([]), layout) == ["allreduce/[0, 1]/BatchNormOperation"]
     assert sent(grouped(["g"]), layout) == ["allreduce/[1]/BatchNormOperation"]
     assert sent(grouped(["g", "blocks"], blocks=2), layout) == []
-    check(grouped(["g", "blocks"], blocks=2), layout, Layout("x:4", "h:x", {"x": [3, 1, 1, 1]}))
+    check(grouped(["g", "blocks"], blocks=2), layout, Layout("x:4", "h:x", {"x": [3, 1, 1, 1]}), **options)
 
 
 @pytest.mark.parametrize("per", [["c"], ["v"], ["g", "b", "h", "w"]])

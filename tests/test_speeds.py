@@ -1,18 +1,19 @@
 """Time models and what follows from them: properties, brute force on small problems, JSON, and the error lines."""
 
+import functools
 import itertools
 import json
 import math
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import given_in_tiers
 
 from mtf_hetero import speeds
 from mtf_hetero.partition import DoesNotFitError, split_by_time
 from mtf_hetero.speeds import Layer, Link, Profile, TimeModel, Work
 
-derandomised = settings(derandomize=True, deadline=None, max_examples=150)
+tiered = functools.partial(given_in_tiers, first=30, every=150)
 SECONDS = st.floats(1e-6, 1e3)
 
 
@@ -37,8 +38,7 @@ def profile_of(units=60, links=None, **seconds):
 
 
 class TestTimeModel:
-    @derandomised
-    @given(time_models())
+    @tiered(time_models())
     def test_exact_at_the_points_and_between_them(self, model):
         assert model(0) == 0
         for n, seconds, _ in model.points:
@@ -47,8 +47,7 @@ class TestTimeModel:
             for n in range(a, b + 1):
                 assert min(ta, tb) * (1 - 1e-9) <= model(n) <= max(ta, tb) * (1 + 1e-9)
 
-    @derandomised
-    @given(time_models(), st.integers(1, 100))
+    @tiered(time_models(), st.integers(1, 100))
     def test_does_not_fall_outside_of_the_points(self, model, n):
         first, last = model.points[0], model.points[-1]
         if n < first[0]:
@@ -66,8 +65,7 @@ class TestTimeModel:
         model = TimeModel(((10, 2.0, 0.0),))
         assert (model(1), model(10), model(20)) == (2.0, 2.0, 4.0)
 
-    @derandomised
-    @given(time_models())
+    @tiered(time_models())
     def test_settled_falls_only_beyond_the_spreads(self, model):
         settled = model.settle()
         assert [p[0] for p in settled.points] == [p[0] for p in model.points]
@@ -111,8 +109,7 @@ class TestSizes:
         sizes = speeds.sizes_from(profile_of(a=1 / 70, b=1 / 25, c=1 / 5), work_of(), ["a", "b", "c"])
         assert sizes == {"filters": (42, 15, 3)}
 
-    @derandomised
-    @given(st.lists(time_models(12), min_size=2, max_size=3), st.lists(time_models(12), min_size=3, max_size=3))
+    @tiered(st.lists(time_models(12), min_size=2, max_size=3), st.lists(time_models(12), min_size=3, max_size=3))
     def test_no_split_is_better(self, models, others):
         devices = [str(i) for i in range(len(models))]
         pairs = zip(devices, models, others, strict=False)
@@ -256,8 +253,7 @@ class TestBestSplit:
         with pytest.raises(ValueError, match="name at least one, and each once"):
             speeds.best_split(profile_of(a=1.0), work_of(), "aa")
 
-    @derandomised
-    @given(st.lists(SECONDS, min_size=2, max_size=4), st.floats(0, 10), st.integers(4, 60))
+    @tiered(st.lists(SECONDS, min_size=2, max_size=4), st.floats(0, 10), st.integers(4, 60))
     def test_never_slower_than_the_fastest_alone(self, seconds, latency, units):
         names = [str(i) for i in range(len(seconds))]
         links = dict.fromkeys(itertools.combinations(names, 2), Link(latency, 1e9))
@@ -284,8 +280,7 @@ class TestFile:
         assert speeds.load(path) == PROFILE
         assert [p.name for p in path.parent.iterdir()] == ["profile.json"]
 
-    @derandomised
-    @given(time_models())
+    @tiered(time_models())
     def test_times_survive_exactly(self, model):
         assert speeds.loads(speeds.dumps(Profile({"d": {"k": model}}))).model("d", "k") == model
 

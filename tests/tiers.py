@@ -1,6 +1,7 @@
 """The tiers of the tests: the first has a test of every promise, within minutes; the second the rest of a product."""
 
-from collections.abc import Collection, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -31,11 +32,46 @@ def few(layouts: Iterable[Layout], count: int = 3) -> Sequence[Layout]:
     return chosen
 
 
-# For tests on many layouts, `chosen(layouts)`: the first tier on a few, the second on all
-FEW_OR_ALL = [pytest.param(few, id="few"), pytest.param(list, id="all", marks=pytest.mark.full)]
+# For tests on many layouts, `chosen(layouts)`: the first tier on a few, or on one, the second on all
+_ALL = pytest.param(list, id="all", marks=pytest.mark.full)
+FEW_OR_ALL = [pytest.param(few, id="few"), _ALL]
+ONE_OR_ALL = [pytest.param(lambda layouts: few(layouts, 1), id="one"), _ALL]
 
 # For tests of programs whose operations have tests of their own, `check(..., **options)`: how often each layout is run
 ONCE_OR_ALL_KINDS = [pytest.param(ONCE, id="once"), pytest.param({}, id="all kinds", marks=pytest.mark.full)]
+
+# The same for programs of many cases, `check(program(some(cases)), **options)`: the first tier with every fifth case,
+# which of a product of lists of two to four has every value
+SOME_ONCE_OR_ALL_KINDS = [
+    pytest.param(lambda cases: list(cases)[::5], ONCE, id="some once"),
+    pytest.param(list, ONCE, id="once", marks=pytest.mark.full),
+    pytest.param(list, {}, id="all kinds", marks=pytest.mark.full),
+]
+
+
+def given_in_tiers(*strategies: Any, first: int = 40, every: int = 200) -> Callable[[Any], Any]:
+    """`hypothesis.given`, derandomised, with so many examples in the first tier, and with all in the second."""
+    from hypothesis import given, settings  # most tests do without
+
+    counts = [pytest.param(first, id="some"), pytest.param(every, id="all", marks=pytest.mark.full)]
+
+    def decorate(test: Any) -> Any:
+        def run(examples: int, *fixed: Any) -> None:
+            options = settings(derandomize=True, deadline=None, max_examples=examples)
+            options(given(*strategies)(test))(*fixed)
+
+        def function(examples: int) -> None:
+            run(examples)
+
+        def method(self: Any, examples: int) -> None:
+            run(examples, self)
+
+        tiered = method if "self" in inspect.signature(test).parameters else function
+        tiered.__name__, tiered.__doc__ = test.__name__, test.__doc__
+        return pytest.mark.parametrize("examples", counts)(tiered)
+
+    return decorate
+
 
 # For tests that need some workers and leave them as they were: `workers`, of conftest.py, is one cluster of a run
 on_workers = pytest.mark.xdist_group("workers")

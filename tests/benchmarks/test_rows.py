@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from tiers import parametrize
 
 from benchmarks import flops, networks, rows
 from benchmarks.frameworks import lowering, mesh_nets
@@ -47,7 +48,10 @@ def test_rows_are_json_lines(tmp_path):
     assert [json.loads(line)["case"] for line in writer.path.read_text(encoding="utf-8").splitlines()] == ["case"]
 
 
-@pytest.mark.parametrize("name", networks.NETWORKS)
+LARGE = ("vgg11_4096", "vgg16", "vgg19")
+
+
+@parametrize("name", networks.NETWORKS, first=[name for name in networks.NETWORKS if name not in LARGE])
 def test_the_description_is_the_model(name):
     network = networks.NETWORKS[name]
     values = networks.initial_values(network, seed=1)

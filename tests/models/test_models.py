@@ -87,7 +87,7 @@ def test_the_head_of_vgg_and_its_batch_norm():
     assert "conv1_1/bias" not in shapes
 
 
-@parametrize("name", IMAGES, first=["lenet", "resnet18", "vgg11"])
+@parametrize("name", IMAGES, first=["lenet", "resnet18"])
 def test_initial_logits_are_of_order_one(name):
     with tf.Graph().as_default():
         tf.set_random_seed(1)

@@ -150,11 +150,16 @@ def test_two_steps(tmp_path, capfd):
 
 
 @pytest.fixture(scope="module")
-def one_device(tmp_path_factory):
-    """The variables after four steps on augmented images."""
+def of_one_device(tmp_path_factory):
+    """The directory of four steps on augmented images."""
     directory = tmp_path_factory.mktemp("one")
     assert run(**ONE | {"max_steps": 4}, augment=True, model_dir=directory) == 0
-    return variables(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def one_device(of_one_device):
+    return variables(of_one_device)
 
 
 def assert_same_variables(directory, expected):
@@ -228,10 +233,8 @@ def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(one_device
     assert "images per second: none, it was trained to step 4 before" in capfd.readouterr().out
 
 
-def test_the_checkpoint_of_something_else(tmp_path, capfd):
-    assert run(**ONE, model_dir=tmp_path) == 0
-    capfd.readouterr()
-    assert run(**ONE | {"optimizer": "momentum"}, model_dir=tmp_path) == 2
+def test_the_checkpoint_of_something_else(of_one_device, capfd):
+    assert run(**ONE | {"optimizer": "momentum"}, model_dir=of_one_device) == 2
     err = capfd.readouterr().err
     assert err.count("\n") == 1
     assert "cannot resume" in err

@@ -23,7 +23,7 @@ from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import measured, prepare
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
-QUICK = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-3, budget_seconds=1.0)
+QUICK = profile.Effort(sizes=2, repeats=1, sample_seconds=1e-4, budget_seconds=1e-3)
 ON_WORKERS = {name: value for name, value in FAST.items() if name != "devices"}
 
 
@@ -56,6 +56,7 @@ def test_layouts_on_workers_train_as_one_device(small, layout, workers, tmp_path
     assert "mesh all:3 on worker:0/cpu:0, worker:1/cpu:0, worker:2/cpu:0\n" in out
 
 
+@pytest.mark.full
 @on_workers
 def test_devices_of_workers_and_of_this_process(small, workers, tmp_path, capfd):
     workers, devices = ",".join(workers.addresses), "worker:1/cpu:0,cpu:0,worker:0/cpu:0"
@@ -174,6 +175,7 @@ def test_a_split_that_loses_its_trial_is_not_taken(times, monkeypatch):
 @on_workers
 def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("mtf_hetero.profile.measurement.Effort", lambda: QUICK)
+    monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
     monkeypatch.setattr(profile, "time_steps", functools.partial(profile.time_steps, seconds=0.1))
     workers = ",".join(workers.addresses[:2])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -68,6 +68,7 @@ def test_in_the_middle_of_training(root, tmp_path, capfd, layout):
             np.testing.assert_array_equal(kept[name], value)
 
 
+@pytest.mark.full
 def test_of_the_test_set(root, tmp_path, capfd):
     path = shard(root, "test")
     begin = flip(path, 4)

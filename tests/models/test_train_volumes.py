@@ -132,8 +132,8 @@ FOUR = {"mesh_shape": "batch:2;depth:2", "devices": f"{TWO},cpu:2,cpu:3", "list_
 
 @parametrize(
     ("model", "divided"),
-    [("cosmoflow_small", FOUR), ("unet3d_small", {"devices": TWO})],
-    first=[("cosmoflow_small", FOUR)],
+    [("cosmoflow_small", FOUR), ("cosmoflow_small", {"devices": TWO}), ("unet3d_small", {"devices": TWO})],
+    first=[("cosmoflow_small", {"devices": TWO})],
 )
 def test_a_divided_depth_trains_and_tests_as_one_device(options, model, divided, tmp_path, capfd):
     assert_as_one_device(options[model], divided, tmp_path, capfd)
@@ -270,6 +270,7 @@ def test_speeds_are_measured(options, tmp_path, capfd, monkeypatch):
     assert "mean absolute error of 3 volumes" in capfd.readouterr().out
 
 
+@pytest.mark.full
 @on_workers
 def test_workers_each_read_their_own_slab(options, workers, tmp_path, capfd):
     assert_as_one_device(options["unet3d_small"], {"workers": ",".join(workers.addresses[:2])}, tmp_path, capfd)

@@ -1,5 +1,6 @@
 """Runs of the training binary, in this process and in one of their own."""
 
+import functools
 import os
 import pathlib
 import re
@@ -8,11 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import pytest
 from absl.testing import flagsaver
 
-from mtf_hetero import tf
+from mtf_hetero import data, tf
 from mtf_hetero.models.train import __main__ as train
 from mtf_hetero.models.train import console as command_line
 
@@ -36,9 +38,12 @@ def restored_logging():
     tf.logging.set_verbosity(verbosity)
 
 
+DATASETS = {name: functools.cache(load) for name, load in data.DATASETS.items()}  # whose statistics are computed once
+
+
 def run(**values):
     """Runs the binary in this process; returns its exit code."""
-    with flagsaver.flagsaver():
+    with flagsaver.flagsaver(), mock.patch.object(data, "DATASETS", DATASETS):
         return train.main(command_line.parse_flags(["train", *[f"--{name}={value}" for name, value in values.items()]]))
 
 
