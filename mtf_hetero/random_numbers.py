@@ -10,18 +10,21 @@ Uniform numbers are the same to the bit on every layout; normal ones to the roun
 Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support.ops import concat, constant, reshape
+from mtf_hetero._support.ops import concat, constant, cut, reshape
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 _BLOCK = 2**18  # numbers that are made at a time, each of which takes 16 bytes until it is done
-_MOST_BLOCKS = 16
+_MOST_BLOCKS = 32
+_LONGEST = 2**14  # sequence of counts that is made in one piece: it is a constant, which takes as much as the numbers
+_SHORTEST = 2**6  # row of a table of counts
 _DIGITS = {tf.float16: 11, tf.bfloat16: 8, tf.float32: 24, tf.float64: 53}
 _TRUNCATED_AT = 2.0  # standard deviations
 
@@ -61,25 +64,34 @@ def draw(
     """
     kwargs = dict(kwargs)
     dtype = tf.as_dtype(kwargs.pop("dtype", tf.float32))
+    # TensorFlow does not know that this is zero: it would add up all sequences of counts beforehand, and keep the sum
+    zero = tf.bitwise.bitwise_and(key, _unsigned(0))
+    axis, blocks = _blocks(size)
+    boxes = [(_replaced(begin, axis, begin[axis] + first), _replaced(size, axis, n)) for first, n in blocks if size]
+    tables = [_Table(shape, *box) for box in boxes or [([], [])]]
+    rows = {table.row: _counts(*table.row) + key for table in tables}  # made once, though blocks wait for each other
     pieces: list[tf.Tensor] = []
-    axis = max(range(len(size)), key=lambda i: size[i]) if size else 0
-    for first, length in _blocks(size, axis):
-        piece_begin, piece_size = list(begin), list(size)
-        if size:
-            piece_begin[axis], piece_size[axis] = begin[axis] + first, length
+    for table in tables:
         with tf.control_dependencies(pieces[-1:]):  # one after another: they take memory
-            bits = _bits(key, shape, piece_begin, piece_size)
-            pieces.append(_DRAWN[tf_fn](bits, dtype, **kwargs))
+            pieces.append(_DRAWN[tf_fn](table.bits(rows[table.row], zero), dtype, **kwargs))
     return concat(pieces, axis)
 
 
-def _blocks(size: Sequence[int], axis: int) -> list[tuple[int, int]]:
-    """The parts of a dimension, (begin, length), that are drawn one after another."""
+def _replaced(values: Sequence[int], axis: int, value: int) -> list[int]:
+    return [value if i == axis else old for i, old in enumerate(values)]
+
+
+def _blocks(size: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
+    """A dimension, and its parts, (begin, length), that are drawn one after another.
+
+    It is the first that is long enough: of a block of whole rows the numbers follow each other.
+    """
     if not size or math.prod(size) <= _BLOCK:
-        return [(0, size[axis] if size else 1)]
-    count = min(-(-math.prod(size) // _BLOCK), _MOST_BLOCKS, size[axis])
+        return 0, [(0, size[0] if size else 1)]
+    count = min(-(-math.prod(size) // _BLOCK), _MOST_BLOCKS, max(size))
+    axis = next(axis for axis, length in enumerate(size) if length >= count)
     length = -(-size[axis] // count)
-    return [(first, min(length, size[axis] - first)) for first in range(0, size[axis], length)]
+    return axis, [(first, min(length, size[axis] - first)) for first in range(0, size[axis], length)]
 
 
 def _merged(shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -95,19 +107,64 @@ def _merged(shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> 
     return merged
 
 
+@functools.lru_cache
+def _width(length: int) -> int:
+    """The columns of a table that holds so many numbers: of those that leave no rest the most, if there are such."""
+    if length <= _LONGEST:
+        return max(length, 1)
+    return next((width for width in range(_LONGEST, _SHORTEST, -1) if length % width == 0), _LONGEST)
+
+
 def _unsigned(value: int) -> tf.Tensor:
     return constant(value % 2**64, tf.uint64)
 
 
-def _bits(key: tf.Tensor, shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> tf.Tensor:
-    """Random bits, uint64 of this size. The finalizer's last step, which leaves the upper half alone, is not done."""
-    x = key
-    for rank, (stride, b, s) in enumerate(reversed(_merged(shape, begin, size))):
-        counts = tf.bitcast(tf.range(b, b + s, dtype=tf.int64), tf.uint64) * _unsigned(stride * _GAMMA)
-        x = reshape(counts, [s, *[1] * rank]) + x
-    for shift, factor in _MIX:
-        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _unsigned(shift))) * _unsigned(factor)
-    return reshape(x, size)
+def _counts(stride: int, places: range) -> tf.Tensor:
+    """What the places of a dimension add to the key: uint64 [places]."""
+    counts = tf.range(places.start, places.stop, places.step, dtype=tf.int64)
+    return tf.bitcast(counts, tf.uint64) * _unsigned(stride * _GAMMA)
+
+
+class _Table:
+    """The places of the numbers of a box, as an outer sum of short sequences.
+
+    Args:
+      shape: of the whole.
+      begin: of the box.
+      size: of the box.
+    """
+
+    def __init__(self, shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> None:
+        self._size = size
+        self._sizes: list[int] = []
+        self._padded: list[int] = []
+        levels: list[tuple[int, range]] = []  # stride and places
+        for stride, b, s in _merged(shape, begin, size):
+            width = _width(s)
+            rows = -(-s // width)
+            if rows > 1:
+                levels += [(stride, range(b, b + s, width)), (stride, range(width))]  # the latter is every block's
+            else:
+                levels.append((stride, range(b, b + s)))
+            self._padded.append(rows * width)
+            self._sizes.append(s)
+        *self._levels, self.row = levels or [(1, range(1))]
+
+    def bits(self, row: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
+        """Random bits, uint64 of the box's size. The finalizer's last step leaves the upper half alone: it is not done.
+
+        Args:
+          row: uint64, the key and the counts of `row`.
+          zero: uint64 [].
+        """
+        x = row
+        for stride, places in reversed(self._levels):
+            x = reshape(_counts(stride, places) + zero, [len(places), *[1] * x.shape.rank]) + x
+        for shift, factor in _MIX:
+            x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _unsigned(shift))) * _unsigned(factor)
+        if self._padded != self._sizes:
+            x = cut(reshape(x, self._padded), [0] * len(self._sizes), self._sizes)
+        return reshape(x, self._size)
 
 
 def _upper(bits: tf.Tensor, count: int, dtype: tf.DType) -> tf.Tensor:

@@ -47,6 +47,18 @@ def test_slices_are_those_of_the_whole(tf_fn, kwargs, rounding):
         assert part.shape == expected.shape and difference.max(initial=0) <= rounding, (begin, size)
 
 
+@pytest.mark.parametrize("length", [16_384, 16_411, 20_000, 300_007, 1_000_003])
+def test_a_long_row_is_that_of_the_definition(length):
+    """As long as a sequence of counts may be, and longer; primes too."""
+    begin, size, key = 77, length - 100, 12345
+    row, (part,) = draw(tf.random.uniform, [length], [([begin], [size])], key=key)
+    x = np.uint64(key) + np.arange(length, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    np.testing.assert_array_equal(row, (x >> np.uint64(40)).astype(np.float32) * np.float32(2**-24))
+    np.testing.assert_array_equal(part, row[begin : begin + size])
+
+
 def test_blocks_one_after_another_are_the_whole():
     rows, columns = 700, 1000  # three blocks; each row alone is one
     whole, (row, column) = draw(tf.random.uniform, [rows, columns], [([611, 0], [1, columns]), ([0, 999], [rows, 1])])

@@ -1,8 +1,10 @@
 """What dropout takes on workers with unequal parts of a tensor: processor time and memory."""
 
+import dataclasses
 import math
 import pathlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mtf_hetero
@@ -10,6 +12,17 @@ from mtf_hetero import Layout, memory, mtf, tf
 from mtf_hetero.cluster import LocalCluster
 
 _NANO = 1e-9
+_IDLE_SECONDS = 5.0  # for which workers are watched at rest
+_SMALL = (400, 400)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Counted:
+    """Something that was done: how long it took, the processor time of each worker meanwhile, and the result."""
+
+    seconds: float
+    cpu_seconds: list[float]
+    result: Any
 
 
 class Dropout:
@@ -33,6 +46,8 @@ class Dropout:
     ) -> dict[str, Any]:
         """Applies dropout to ones, with one dimension divided by shares, and sums what is left.
 
+        Before, it does so with a small matrix: the code that a worker loads for its first step is not the numbers'.
+
         Args:
           dim: "rows" or "columns".
           extents: (rows, columns).
@@ -42,9 +57,31 @@ class Dropout:
           steps: how many to measure.
 
         Returns:
-          Per worker the numbers that it has, its processor seconds in each step, and the most memory that it took
-          beyond what it held before the first one; and what was left of the ones, a part of one.
+          Per worker the numbers that it has, the processor seconds that it took in each step beyond those of a worker
+          at rest for as long, the cores that it takes at rest, and the most memory that it took beyond what it held
+          before the first step; and what was left of the ones, a part of one.
         """
+        self._run(dim, _SMALL, shares, seed, 1)
+        rest = self._counted(lambda: time.sleep(_IDLE_SECONDS))
+        idle_cores = [busy / rest.seconds for busy in rest.cpu_seconds]
+        peaks = memory.ProcessPeaks(self._local.pids)
+        numbers, found = self._run(dim, extents, shares, seed, warmup + steps)
+        return {
+            "numbers": numbers,
+            "cpu_seconds": [
+                [busy - cores * step.seconds for busy, cores in zip(step.cpu_seconds, idle_cores, strict=True)]
+                for step in found[warmup:]
+            ],
+            "idle_cores": idle_cores,
+            "peak_bytes": list(peaks.read()),
+            "mean": found[-1].result,
+            "limits": self._local.limits,
+        }
+
+    def _run(
+        self, dim: str, extents: Sequence[int], shares: Sequence[float], seed: int, steps: int
+    ) -> tuple[list[int], list[_Counted]]:
+        """The numbers of each worker, and the steps, whose results are the means of what is left."""
         shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(("rows", "columns"), extents, strict=True)])
         layout = Layout(f"all:{len(shares)}", f"{dim}:all", {"all": shares})
         with tf.Graph().as_default():
@@ -54,23 +91,16 @@ class Dropout:
             left = mtf.reduce_mean(mtf.dropout(mtf.ones(mesh, shape), True, rate=0.5))
             mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(layout, self._cluster.devices)
             fetch = mtf_hetero.Lowering(graph, {mesh: mesh_impl}).export_to_tf_tensor(left)
-            peaks = memory.ProcessPeaks(self._local.pids)
-            seconds = []
             with tf.Session(self._cluster.target, config=self._cluster.session_config()) as session:
-                for _ in range(warmup):
-                    session.run(fetch)
-                for _ in range(steps):
-                    begin = self._processor_seconds()
-                    mean = float(session.run(fetch))
-                    ends = self._processor_seconds()
-                    seconds.append([end - start for start, end in zip(begin, ends, strict=True)])
-        return {
-            "numbers": [math.prod(mesh_impl.slice_shape(shape, pnum)) for pnum in range(layout.size)],
-            "cpu_seconds": seconds,
-            "peak_bytes": list(peaks.read()),
-            "mean": mean,
-            "limits": self._local.limits,
-        }
+                found = [self._counted(lambda: float(session.run(fetch))) for _ in range(steps)]
+        return [math.prod(mesh_impl.slice_shape(shape, pnum)) for pnum in range(layout.size)], found
+
+    def _counted(self, action: Callable[[], Any]) -> _Counted:
+        """Does something."""
+        before, begin = self._processor_seconds(), time.perf_counter()
+        result = action()
+        seconds, after = time.perf_counter() - begin, self._processor_seconds()
+        return _Counted(seconds, [end - start for start, end in zip(before, after, strict=True)], result)
 
     def _processor_seconds(self) -> list[float]:
         """Processor time of all threads of each worker so far."""
