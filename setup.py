@@ -45,10 +45,12 @@ BENCHMARKS = [  # Keras comes with TensorFlow
     "scikit-learn",  # ridge regression, beside the network of the cosmology case
     "torch==2.13.0",
 ]
+PLAN = ["pyyaml", "rich", "scipy"]  # mtf-hetero plan: the file of devices, the table, integer programmes
 DOCS = ["mkdocs", "mkdocstrings[python]"]
 TEST = [
     *TRAIN,
     *VOLUMES,
+    *PLAN,
     "hypothesis",
     "matplotlib",  # it and psutil: the benchmarks
     "mock",  # it, tensorflow-probability and tf-keras: mesh-tensorflow's own layers_test
@@ -111,5 +113,12 @@ setup(
         "numpy",
         "tensorflow>=2.15,<2.22",  # it requires grpcio, which mtf_hetero.cluster imports too
     ],
-    extras_require={"benchmarks": BENCHMARKS, "docs": DOCS, "test": TEST, "train": TRAIN, "volumes": VOLUMES},
+    extras_require={
+        "benchmarks": BENCHMARKS,
+        "docs": DOCS,
+        "plan": PLAN,
+        "test": TEST,
+        "train": TRAIN,
+        "volumes": VOLUMES,
+    },
 )

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from mtf_hetero import blocks, mtf
 from mtf_hetero._support import graphs
@@ -84,22 +84,12 @@ def ancestors(tensors: Iterable[mtf.Tensor]) -> set[mtf.Operation]:
     return graphs.mtf_ancestors(tensor.operation for tensor in tensors)
 
 
-def _aligned(old: mtf.Shape, new: mtf.Shape) -> Iterator[tuple[str, str]]:
-    """Pairs of dimensions of a reshape's two sides that are one and the same."""
-    groups = blocks.group_dims(old.to_integer_list, new.to_integer_list)
-    for old_range, new_range in groups:
-        old_dims = [old.dims[i] for i in old_range if old.dims[i].size > 1]
-        new_dims = [new.dims[i] for i in new_range if new.dims[i].size > 1]
-        if len(old_dims) == len(new_dims) == 1 and old_dims[0].name != new_dims[0].name:
-            yield old_dims[0].name, new_dims[0].name
-
-
 def renames(operations: Iterable[mtf.Operation]) -> Mapping[str, set[str]]:
     """{new name: old names} of the dimensions that reshapes among the operations rename."""
     old_names: dict[str, set[str]] = collections.defaultdict(set)
     for op in operations:
         if isinstance(op, mtf.ReshapeOperation):
-            for old, new in _aligned(op.inputs[0].shape, op.outputs[0].shape):
+            for old, new in blocks.aligned(op.inputs[0].shape.dims, op.outputs[0].shape.dims):
                 old_names[new].add(old)
     return old_names
 

@@ -150,9 +150,10 @@ def _batch(graph: mtf.Graph, count: int) -> list[str]:
         for dim in op.inputs[0].shape.dims[-op.inputs[1].shape.ndims + 1 :]
     }
     in_variables = {name for variable in graph.all_variables for name in variable.shape.dimension_names}
+    sources = anatomy.renames(graph.operations)
     names: list[str] = []
     for name in shape.dimension_names:
-        if name in windowed | in_variables:
+        if not (windowed | in_variables).isdisjoint(_names_of(name, sources)):
             break
         names.append(name)
     if len(names) < count:

@@ -7,10 +7,9 @@ it is whole: from where the feature map is too small, and where a dense layer ta
 of their own for it (`conv1/depth`) is split up to there; under one name throughout, it is split throughout or not at
 all.
 
-Layers that give the batch a name of their own, and in which nothing else is split, are data-parallel: each processor
-takes its share of the examples that are left to it. What is then still whole, a convolution of a small map or a dense
-layer for a single example, costs what its weights cost: where there are many, its filters and channels are split, as in
-layouts/filters.py.
+Dense layers that give the batch a name of their own are data-parallel: each processor takes its share of the examples
+that are left to it. What is then still whole, a convolution of a small map or a dense layer for a single example, costs
+what its weights cost: where there are many, its filters and channels are split, as in layouts/filters.py.
 """
 
 import collections
@@ -68,8 +67,7 @@ def spatial(
         names.require(dim, mesh_axis)
     for mesh_axis, dim in assigned.items():
         if dim in names.spatial:
-            for batch_dim in names.batch:
-                names.add(batch_dim, mesh_axis)
+            names.add_examples(mesh_axis)
             names.add_filters(graph, mesh_axis)
     return Layout(mesh.mesh_shape, names.rules, mesh.shares)
 
@@ -113,7 +111,8 @@ class _Names:
                 whole |= op.unsplittable_dims
         self._windowed = dict.fromkeys(name for name, _ in self._halos)
         in_variables = {name for variable in graph.all_variables for name in variable.shape.dimension_names}
-        self._whole = whole | (in_variables - set(self._windowed))
+        self._in_kernels = in_variables - set(self._windowed)
+        self._whole = whole | self._in_kernels
         self.images, self.spatial = self._find_images(graph)
         self.batch = self.images.dimension_names[: self.images.dimension_names.index(self.spatial[0])]
 
@@ -140,15 +139,23 @@ class _Names:
         """Splits a dimension of the images over a mesh axis, under each of its names that can be and is worth it."""
         for least_values in (self._least_values, 1):
             for name in self._names_of(origin):
-                if (
-                    name not in self.rules
-                    and self._is_free(name, axis)
-                    and self._is_large_enough(name, axis)
-                    and (name not in self._windowed or self._values[name] >= least_values)
-                ):
-                    self.rules[name] = axis
+                if name not in self._windowed or self._values[name] >= least_values:
+                    self._split(name, axis)
             if any(self.rules.get(name) == axis for name in self._windowed_names(origin)):
                 return  # otherwise all maps are small, and still to be split
+
+    def add_examples(self, axis: str) -> None:
+        """Splits the batch over a mesh axis of space, under those of its names that only dense layers have."""
+        in_maps = {name for origin in self.spatial for name in self._names_of(origin)} - self._in_kernels
+        for origin in self.batch:
+            for name in self._names_of(origin):
+                if not self._neighbours[name] & in_maps:
+                    self._split(name, axis)
+
+    def _split(self, name: str, axis: str) -> None:
+        """Splits a dimension where nothing forbids it."""
+        if name not in self.rules and self._is_free(name, axis) and self._is_large_enough(name, axis):
+            self.rules[name] = axis
 
     def add_filters(self, graph: mtf.Graph, axis: str) -> None:
         """Splits the filters and channels of large layers in which nothing is split over a mesh axis."""

@@ -13,7 +13,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import mtf_hetero.layers
 from mtf_hetero import mtf
 from mtf_hetero.models import volume_layers
 
@@ -65,7 +64,7 @@ class Config:
 
     def normaliser(self, *, training: bool) -> Callable[..., Any]:
         """Batch norm, of an mtf.Tensor and under a name."""
-        return functools.partial(mtf_hetero.layers.batch_norm, training=training, momentum=self.momentum, per=self.per)
+        return volume_layers.normaliser(training=training, momentum=self.momentum, per=self.per)
 
 
 COSMOFLOW = Config()
@@ -112,7 +111,7 @@ def _build(volumes: mtf.Tensor, network: Config, *, training: bool) -> mtf.Tenso
         x = volume_layers.recomputed(stage, x) if name in again else stage(x)
     batch = volumes.shape.dims[:-4]
     if network.averaged:
-        x = mtf.reduce_mean(x, output_shape=mtf.Shape([*batch, x.shape.dims[-1]]))
+        x = mtf.reduce_mean(x, output_shape=mtf.Shape([*x.shape.dims[: len(batch)], x.shape.dims[-1]]))
         x = network.normaliser(training=training)(x, name="averaged/batch_norm")
     y = _head(x, network, len(batch), training=training)
     return mtf.reshape(y, mtf.Shape([*batch, mtf.Dimension("outputs", network.outputs)]))

@@ -1,12 +1,12 @@
 """The layers that the models share. Each owns its dimensions, so that a layout can choose for each of them.
 
-A layer renames the last dimension of what comes in to `LAYER/channels` (a convolution) or `LAYER/inputs` (a dense
-layer), and gives out `LAYER/filters` or `LAYER/outputs`; the rename costs nothing where a layout treats both sides
-alike. A pool or a convolution with a stride gives out `LAYER/height` and `LAYER/width`, so that a layout can split
-large maps and not small ones; else the spatial dimensions keep their names. A dense layer's examples are its own too,
-`LAYER/batch`; up to there the batch keeps its name. Variables have the dtype of the images.
+A layer renames what comes in to `LAYER/batch`, `LAYER/height`, `LAYER/width` and `LAYER/channels` (a convolution or a
+pool) or `LAYER/inputs` (a dense layer), and gives out `LAYER/filters` or `LAYER/outputs` in place of the last; the
+rename costs nothing where a layout treats both sides alike. So a layout can split one layer by its batch, the next by
+its filters, and large maps and not small ones. Batch norm, bias and activation lie as their layer does. What a network
+gives out has the images' own batch. Variables have the dtype of the images.
 
-Images may have any number of batch dimensions, for a dimension is split over one mesh axis at most.
+Images may have any number of batch dimensions, for a dimension is split over one mesh axis at most; each is renamed.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,18 +37,19 @@ def rename_last(x: mtf.Tensor, *names: str) -> mtf.Tensor:
     return mtf.reshape(x, [*kept, *(mtf.Dimension(name, dim.size) for name, dim in zip(names, changed, strict=True))])
 
 
-def rescaled(x: mtf.Tensor, name: str) -> mtf.Tensor:
-    """The output of a layer that changes height and width, with names of its own for them.
+def entered(x: mtf.Tensor, name: str, *last: str) -> mtf.Tensor:
+    """What comes into a layer, with the layer's names.
 
     Args:
-      x: mtf.Tensor [batch, height, width, channels].
+      x: mtf.Tensor [batch, height, width, channels], or of other dimensions.
       name: the layer's name.
+      *last: what the layer calls the last dimensions; the others are called what they were before.
 
     Returns:
-      mtf.Tensor [batch, NAME/height, NAME/width, channels].
+      mtf.Tensor [NAME/batch, NAME/height, NAME/width, NAME/LAST].
     """
-    *spatial, channels = x.shape.dimension_names[-3:]
-    return rename_last(x, *(f"{name}/{dim.rpartition('/')[2]}" for dim in spatial), channels)
+    kept = (dim.rpartition("/")[2] for dim in x.shape.dimension_names[: -len(last)])
+    return rename_last(x, *(f"{name}/{dim}" for dim in (*kept, *last)))
 
 
 def conv2d(
@@ -75,12 +76,12 @@ def conv2d(
       activation: function of an mtf.Tensor, or None.
 
     Returns:
-      mtf.Tensor [batch, height, width, NAME/filters], with a stride [batch, NAME/height, NAME/width, NAME/filters].
+      mtf.Tensor [NAME/batch, NAME/height, NAME/width, NAME/filters].
 
     Raises:
       ValueError: the image is smaller than a kernel that must lie within it.
     """
-    x = rename_last(x, f"{name}/channels")
+    x = entered(x, name, "channels")
     height, width, channels = x.shape.dims[-3:]
     if padding == "VALID" and min(height.size, width.size) < size:
         raise ValueError(
@@ -102,8 +103,7 @@ def conv2d(
     if use_bias:
         with tf.variable_scope(name):
             y += mtf.get_variable(x.mesh, "bias", [out], dtype=_variable_dtype(x), initializer=tf.zeros_initializer())
-    y = y if activation is None else activation(y)
-    return rescaled(y, name) if strides > 1 else y
+    return y if activation is None else activation(y)
 
 
 def conv2d_batch_norm(
@@ -142,19 +142,20 @@ def pool2d(x: mtf.Tensor, *, kind: str, name: str) -> mtf.Tensor:
     """The maximum ("max") or the average ("avg") of windows of 2 x 2, of what is left of one at an edge (SAME).
 
     Returns:
-      mtf.Tensor [batch, NAME/height, NAME/width, channels].
+      mtf.Tensor [NAME/batch, NAME/height, NAME/width, NAME/channels].
     """
-    y = mtf_hetero.layers.pool(x, kind=kind, size=(2, 2), padding="SAME", name=name)
-    return rescaled(y, name)
+    x = entered(x, name, "channels")
+    return mtf_hetero.layers.pool(x, kind=kind, size=(2, 2), padding="SAME", name=name)
 
 
 def overlapping_max_pool(x: mtf.Tensor, *, name: str) -> mtf.Tensor:
     """The maxima of windows of 3 x 3, two pixels from one to the next (SAME).
 
     Returns:
-      mtf.Tensor [batch, NAME/height, NAME/width, channels].
+      mtf.Tensor [NAME/batch, NAME/height, NAME/width, NAME/channels].
     """
-    return rescaled(mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name=name), name)
+    x = entered(x, name, "channels")
+    return mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name=name)
 
 
 def dense(
@@ -182,13 +183,11 @@ def dense(
 
 def _product(x: mtf.Tensor, units: int, *, name: str, batch_dims: int, scale: float) -> mtf.Tensor:
     """Inputs times kernel: mtf.Tensor [NAME/batch, NAME/units]."""
-    batch = [mtf.Dimension(f"{name}/{dim.name.rpartition('/')[2]}", dim.size) for dim in x.shape.dims[:batch_dims]]
-    spatial, channels = x.shape.dims[batch_dims:-1], x.shape.dims[-1]
-    reduced = [*spatial, mtf.Dimension(f"{name}/inputs", channels.size)]
+    x = entered(x, name, "inputs")
     return mtf.layers.dense(
-        mtf.reshape(x, [*batch, *reduced]),
+        x,
         mtf.Dimension(f"{name}/units", units),
-        reduced_dims=reduced,
+        reduced_dims=x.shape.dims[batch_dims:],
         use_bias=False,
         kernel_initializer=mtf.layers.VarianceScalingInitializer(scale=scale),
         variable_dtype=_variable_dtype(x),
@@ -239,5 +238,9 @@ def classifier(
             x = x if drop is None else drop(x, number)
         return _product(x, classes, name=last, batch_dims=len(batch), scale=1.0)
 
-    y = products(x) if rounds is None else mtf_hetero.layers.in_rounds(x, products, dim=batch[-1], sizes=rounds)
+    if rounds is None:
+        y = products(x)
+    else:
+        x = mtf.reshape(x, [*batch, *x.shape.dims[len(batch) :]])
+        y = mtf_hetero.layers.in_rounds(x, products, dim=batch[-1], sizes=rounds)
     return _add_bias(mtf.reshape(y, [*batch, mtf.Dimension("classes", classes)]), last)

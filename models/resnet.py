@@ -56,7 +56,7 @@ RESNET50 = Config((3, 4, 6, 3), bottleneck=True)
 
 
 def _block(x: mtf.Tensor, filters: int, stride: int, *, bottleneck: bool, name: str, training: bool) -> mtf.Tensor:
-    """A block; x and the result are [batch, height, width, channels]."""
+    """A block; x is [batch, height, width, channels], and the result has the names of the last convolution."""
     plan = [(3, stride, filters), (3, 1, filters)]
     if bottleneck:
         plan = [(1, 1, filters), (3, stride, filters), (1, 1, _EXPANSION * filters)]
@@ -99,8 +99,9 @@ def build(images: mtf.Tensor, config: Config, *, training: bool = False) -> mtf.
             stride = 2 if stage > 1 and number == 1 else 1
             name = f"stage{stage}/block{number}"
             x = _block(x, filters, stride, bottleneck=config.bottleneck, name=name, training=training)
-    *batch, _, _, channels = x.shape.dims
-    x = mtf.reduce_mean(x, output_shape=[*batch, channels])
+    *examples, _, _, channels = x.shape.dims
+    x = mtf.reduce_mean(x, output_shape=[*examples, channels])
+    batch = images.shape.dims[:-3]
     return layers.classifier(x, (), config.classes, batch=batch, rounds=config.dense_rounds, last="dense")
 
 

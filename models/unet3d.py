@@ -13,7 +13,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import mtf_hetero.layers
 from mtf_hetero import mtf
 from mtf_hetero.models import volume_layers
 from mtf_hetero.models.layers import rename_last
@@ -96,9 +95,7 @@ def _build(volumes: mtf.Tensor, network: Config, *, training: bool) -> mtf.Tenso
     again = volume_layers.stages_to_recompute(network.recompute, network.stages)
     normalise = None
     if network.batch_norm:
-        normalise = functools.partial(
-            mtf_hetero.layers.batch_norm, training=training, momentum=network.momentum, per=network.per
-        )
+        normalise = volume_layers.normaliser(training=training, momentum=network.momentum, per=network.per)
 
     def stage(function: Any, name: str, filters: Sequence[int], *inputs: mtf.Tensor) -> mtf.Tensor:
         bound = functools.partial(function, name=name, filters=filters, normalise=normalise)
@@ -113,7 +110,7 @@ def _build(volumes: mtf.Tensor, network: Config, *, training: bool) -> mtf.Tenso
     for level, filters in reversed(list(enumerate(network.up, 1))):
         x = stage(functools.partial(_up, level=level), f"up{level}", filters, x, skips.pop())
     x = volume_layers.conv3d(x, network.classes, size=1, name="head")
-    return rename_last(x, *volumes.shape.dimension_names[-4:-1], "classes")
+    return rename_last(x, *volumes.shape.dimension_names[:-1], "classes")
 
 
 def _twice(x: mtf.Tensor, *, filters: Sequence[int], name: str, normalise: Any) -> mtf.Tensor:
@@ -134,5 +131,5 @@ def _up(
 
 
 def _beside(x: mtf.Tensor, skip: mtf.Tensor, *, name: str) -> mtf.Tensor:
-    """The channels of two volumes of one size: [batch, NAME/depth, NAME/height, NAME/width, NAME/both]."""
+    """The channels of two volumes of one size: [NAME/batch, NAME/depth, NAME/height, NAME/width, NAME/both]."""
     return mtf.concat([volume_layers.entered(part, name, "both") for part in (x, skip)], f"{name}/both")

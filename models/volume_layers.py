@@ -1,9 +1,9 @@
 """The layers of the networks for volumes. Each owns its dimensions, the spatial ones among them.
 
-A layer renames what comes in to `LAYER/depth`, `LAYER/height`, `LAYER/width` and `LAYER/channels` and gives out
-`LAYER/filters`, so that a layout can split the volume in one layer and not in the next; the rename costs nothing where
-a layout treats both sides alike. The dimensions of the batch, of which there may be any number, keep their names up to
-the dense layers. Variables have the dtype of the volumes.
+A layer renames what comes in to `LAYER/batch`, `LAYER/depth`, `LAYER/height`, `LAYER/width` and `LAYER/channels` and
+gives out `LAYER/filters`, so that a layout can split the volume in one layer and not in the next; the rename costs
+nothing where a layout treats both sides alike. There may be any number of dimensions of the batch; each is renamed.
+Variables have the dtype of the volumes.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 
 import mtf_hetero.layers
 from mtf_hetero import mtf, tf
-from mtf_hetero.models.layers import rename_last
+from mtf_hetero.models import layers
 
 Initializer = Callable[[int, int], Any]  # from the numbers of inputs and outputs of a unit
 SPATIAL = ("depth", "height", "width")
@@ -50,8 +50,19 @@ def leaky_relu(x: mtf.Tensor) -> mtf.Tensor:
 
 
 def entered(x: mtf.Tensor, name: str, last: str = "channels") -> mtf.Tensor:
-    """What comes into a layer, with the layer's names."""
-    return rename_last(x, *(f"{name}/{dim}" for dim in SPATIAL), f"{name}/{last}")
+    """What comes into a layer, with the layer's names: [NAME/batch, NAME/depth, NAME/height, NAME/width, NAME/LAST]."""
+    return layers.entered(x, name, *SPATIAL, last)
+
+
+def normaliser(*, training: bool, momentum: float, per: Sequence[str]) -> Callable[..., mtf.Tensor]:
+    """Batch norm, of an mtf.Tensor and under a name; its dimensions `per` are those that the volumes call so."""
+
+    def normalise(x: mtf.Tensor, *, name: str) -> mtf.Tensor:
+        own = {dim.rpartition("/")[2]: dim for dim in x.shape.dimension_names}
+        apart = [own.get(dim.rpartition("/")[2], dim) for dim in per]
+        return mtf_hetero.layers.batch_norm(x, training=training, momentum=momentum, per=apart, name=name)
+
+    return normalise
 
 
 def stages_to_recompute(named: Sequence[str], stages: Sequence[str]) -> frozenset[str]:
@@ -121,11 +132,11 @@ def conv3d(
       strides: voxels from one window to the next, in each direction.
       name: the layer's name, which begins the names of its dimensions and variables.
       initializer: of the kernel.
-      normalise: mtf_hetero.layers.batch_norm with all but x and the name given, or None.
+      normalise: as `normaliser` makes it, or None.
       activation: function of an mtf.Tensor, or None.
 
     Returns:
-      mtf.Tensor [batch, NAME/depth, NAME/height, NAME/width, NAME/filters].
+      mtf.Tensor [NAME/batch, NAME/depth, NAME/height, NAME/width, NAME/filters].
     """
     x = entered(x, name)
     window = size**3
@@ -152,7 +163,7 @@ def conv3d_transpose(x: mtf.Tensor, filters: int, *, name: str, initializer: Ini
       initializer: of the kernel.
 
     Returns:
-      mtf.Tensor [batch, NAME/depth, NAME/height, NAME/width, NAME/filters].
+      mtf.Tensor [NAME/batch, NAME/depth, NAME/height, NAME/width, NAME/filters].
     """
     x = entered(x, name)
     return mtf.layers.conv3d_transpose(
@@ -165,7 +176,7 @@ def conv3d_transpose(x: mtf.Tensor, filters: int, *, name: str, initializer: Ini
 
 
 def pool3d(x: mtf.Tensor, *, kind: str, size: int, strides: int, padding: str | int = "VALID", name: str) -> mtf.Tensor:
-    """Pools as mtf_hetero.layers.pool does: [batch, NAME/depth, NAME/height, NAME/width, NAME/channels]."""
+    """Pools as mtf_hetero.layers.pool does: [NAME/batch, NAME/depth, NAME/height, NAME/width, NAME/channels]."""
     x = entered(x, name)
     return mtf_hetero.layers.pool(x, kind=kind, size=(size,) * 3, strides=strides, padding=padding, name=name)
 
@@ -194,9 +205,8 @@ def dense(
     Returns:
       mtf.Tensor [NAME/batch, NAME/outputs].
     """
-    suffixes = [*(dim.name.rpartition("/")[2] for dim in x.shape.dims[:-1]), "inputs"]
-    dims = [mtf.Dimension(f"{name}/{suffix}", dim.size) for suffix, dim in zip(suffixes, x.shape.dims, strict=True)]
-    batch, reduced = dims[:batch_dims], dims[batch_dims:]
+    x = layers.entered(x, name, "inputs")
+    batch, reduced = x.shape.dims[:batch_dims], x.shape.dims[batch_dims:]
     out, outputs = (mtf.Dimension(f"{name}/{suffix}", units) for suffix in ("units", "outputs"))
     inputs = mtf.Shape(reduced).size
     with tf.variable_scope(name):
@@ -208,6 +218,6 @@ def dense(
 
         kernel = variable("kernel", [*reduced, out], initializer(inputs, units))
         offset = variable("bias", [outputs], tf.constant_initializer(bias))
-    y = mtf.einsum([mtf.reshape(x, mtf.Shape(dims)), kernel], output_shape=mtf.Shape([*batch, out]))
+    y = mtf.einsum([x, kernel], output_shape=mtf.Shape([*batch, out]))
     y = mtf.reshape(y, mtf.Shape([*batch, outputs])) + offset
     return y if activation is None else activation(y)

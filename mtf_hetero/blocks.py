@@ -9,7 +9,7 @@ an all-gather, an all-to-all, a local slice and a flattening are all cases of it
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mtf_hetero.layout import Dim, Layout
 
@@ -75,6 +75,15 @@ def group_dims(old: Sequence[int], new: Sequence[int]) -> list[tuple[range, rang
                 new_count, j = new_count * new[j], j + 1
         groups.append((range(i_begin, i), range(j_begin, j)))
     return groups
+
+
+def aligned(old: Sequence[Dim], new: Sequence[Dim]) -> Iterator[tuple[str, str]]:
+    """Pairs of names, old and new, that a reshape gives to one and the same dimension."""
+    for old_range, new_range in group_dims([dim.size for dim in old], [dim.size for dim in new]):
+        old_dims = [old[i] for i in old_range if old[i].size > 1]
+        new_dims = [new[i] for i in new_range if new[i].size > 1]
+        if len(old_dims) == len(new_dims) == 1 and old_dims[0].name != new_dims[0].name:
+            yield old_dims[0].name, new_dims[0].name
 
 
 def _flat_range(box: Sequence[Interval], sizes: Sequence[int]) -> Interval:
@@ -219,3 +228,16 @@ def plan_window(layout: Layout, shape: Sequence[Dim], box: Sequence[Interval], p
     pieces, grid = _pieces(layout, shape, inside, pnum)
     padding = tuple((i[0] - b[0], b[1] - i[1]) for i, b in zip(inside, box, strict=True))
     return Window(pieces, grid, padding, _sizes(box))
+
+
+def plan_windows(
+    layout: Layout, shape: Sequence[Dim], boxes: Sequence[Sequence[Interval] | None]
+) -> list[Window | None]:
+    """As `plan_window`, of one box per processor, or None of one that needs nothing."""
+    return [None if box is None else plan_window(layout, shape, box, pnum) for pnum, box in enumerate(boxes)]
+
+
+def place(layout: Layout, shape: Sequence[Dim], piece: Piece) -> list[Interval]:
+    """The box of a tensor that a piece of one of its slices is."""
+    begins = layout.slice_begin(shape, piece.source)
+    return [(s + b, s + b + n) for s, b, n in zip(begins, piece.begin, piece.size, strict=True)]

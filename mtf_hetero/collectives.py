@@ -5,6 +5,7 @@ one device reads an operation on another, so where an operation is placed decide
 the device that holds them.
 """
 
+import enum
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -37,6 +38,39 @@ def reduce(xs: Sequence[tf.Tensor], reduction: str = "SUM") -> tf.Tensor:
     return _REDUCTIONS[reduction](list(xs)) if len(xs) > 1 else xs[0]
 
 
+class Way(enum.Enum):
+    """How processors get the reduction of what they have."""
+
+    KEEP = enum.auto()  # there is nothing to do
+    SHARE = enum.auto()  # the first computes it, and the others read it
+    EXCHANGE = enum.auto()  # both send theirs, and both compute it
+    COLLECT = enum.auto()  # the first collects all, and sends the result
+    DIVIDE = enum.auto()  # each computes a part, and sends that to the others
+
+
+def way_to_reduce(elements: int, item_bytes: int, count: int, *, in_memory: bool = False) -> Way:
+    """How `allreduce` goes about it.
+
+    Args:
+      elements: of the tensor.
+      item_bytes: of one element.
+      count: processors.
+      in_memory: whether they share one memory.
+    """
+    if count == 1 or elements == 0:
+        return Way.KEEP
+    if in_memory:
+        return Way.SHARE
+    if count == 2:
+        return Way.EXCHANGE
+    return Way.COLLECT if elements * item_bytes <= SMALL_BYTES else Way.DIVIDE
+
+
+def parts_to_reduce(elements: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """How many elements of a tensor each processor sums up, where they divide it."""
+    return split_among_positive(elements, shares, minimum=0)
+
+
 def allreduce(
     xs: Sequence[tf.Tensor],
     devices: Sequence[str],
@@ -62,14 +96,15 @@ def allreduce(
       shares: one weight per processor, none negative: how much of the work each does; None: equal weights.
       wire_dtype: the type to which floating-point numbers are rounded before they are sent; None: they are not.
     """
-    if len(xs) == 1 or xs[0].shape.num_elements() == 0:
+    way = way_to_reduce(xs[0].shape.num_elements(), xs[0].dtype.size, len(xs), in_memory=share_memory(devices))
+    if way is Way.KEEP:
         return list(xs)
-    if share_memory(devices):
+    if way is Way.SHARE:
         with tf.device(devices[0]):
             return [reduce(xs, reduction)] * len(xs)
-    if len(xs) == 2:
+    if way is Way.EXCHANGE:
         return _exchange(xs, devices, reduction, wire_dtype)
-    if xs[0].shape.num_elements() * xs[0].dtype.size <= SMALL_BYTES:
+    if way is Way.COLLECT:
         return _collect(xs, devices, reduction, wire_dtype)
     return _divide(xs, devices, reduction, shares or [1] * len(xs), wire_dtype)
 
@@ -106,7 +141,7 @@ def _divide(
     wire_dtype: tf.DType | None,
 ) -> list[tf.Tensor]:
     shape, dtype = xs[0].shape.as_list(), xs[0].dtype
-    sizes = split_among_positive(math.prod(shape), shares, minimum=0)
+    sizes = parts_to_reduce(math.prod(shape), shares)
     parts = []  # of each processor, one for each other
     for x, device in zip(xs, devices, strict=True):
         with tf.device(device):

@@ -88,6 +88,12 @@ def _convert_to_weights(x: Mapping[str, Sequence[float]] | Iterable | None) -> P
     return tuple(sorted((str(name), tuple(values)) for name, values in items))
 
 
+@functools.lru_cache(maxsize=2**14)
+def _split(total: int, weights: tuple[float, ...]) -> tuple[int, ...]:
+    """`partition.split_among_positive`, kept: a planner makes thousands of layouts that divide alike."""
+    return partition.split_among_positive(total, weights)
+
+
 class _Division:
     """How a dimension is divided.
 
@@ -240,6 +246,14 @@ class Layout:
         means = tuple(math.fsum(sizes[i] / sum(sizes) for sizes in sized) for i in range(count)) if sized else None
         return dict(self.shares).get(axis_name) or means or (1.0,) * count
 
+    def weights_within(self, axes: Iterable[int]) -> list[float]:
+        """The relative weight of each processor among those that differ in these mesh axes alone, in their order."""
+        weights: list[float] = [1.0]
+        for index in sorted(axes):
+            shares = self.weights(self.mesh_shape[index][0])
+            weights = [weight * share for weight in weights for share in shares]
+        return weights
+
     def coordinates(self, pnum: int) -> tuple[int, ...]:
         """Mesh coordinates of a processor: the last axis varies fastest, as in mtf."""
         return self._coordinates[pnum]
@@ -283,7 +297,7 @@ class Layout:
             return _Division(None, (dim_size,))
         axis_name, count = self.mesh_shape[axis]
         weights = dict(self.sizes).get(dim_name) or dict(self.shares).get(axis_name) or (1,) * count
-        return _Division(axis, partition.split_among_positive(dim_size, weights))
+        return _Division(axis, _split(dim_size, tuple(weights)))
 
     def _slices(self, shape: Iterable, pnum: int) -> Iterator[tuple[int, int]]:
         coordinates = self._coordinates[pnum]

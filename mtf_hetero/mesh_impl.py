@@ -124,20 +124,12 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         return self.LaidOutTensor([Processor(pnum, kind) for pnum, kind in enumerate(kinds)])
 
     def allreduce(self, x: Any, mesh_axes: Sequence[int], reduction_fn_string: str) -> Any:
-        shares = self._shares_within_group(mesh_axes)
+        shares = self.layout.weights_within(mesh_axes)
 
         def allreduce(xs: Sequence[tf.Tensor], devices: Sequence[str]) -> list[tf.Tensor]:
             return collectives.allreduce(xs, devices, reduction_fn_string, shares=shares, wire_dtype=self.wire_dtype)
 
         return self._collective_with_groups(x, mesh_axes, allreduce)
-
-    def _shares_within_group(self, mesh_axes: Sequence[int]) -> list[float]:
-        """The relative weight of each processor among those that differ in these axes alone, in their order."""
-        weights: list[float] = [1.0]
-        for index in sorted(mesh_axes):
-            shares = self.layout.weights(self.layout.mesh_shape[index][0])
-            weights = [weight * share for weight in weights for share in shares]
-        return weights
 
     def _check_even(self, mesh_axis: int, operation: str) -> None:
         axis, count = self.layout.mesh_shape[mesh_axis]

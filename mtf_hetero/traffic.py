@@ -21,7 +21,6 @@ from mtf_hetero import collectives
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import graphs, tables
 from mtf_hetero.cluster.devices import Device, shorten
-from mtf_hetero.partition import split_among_positive
 
 CHIEF = Device("chief", 0, "CPU", 0).name  # the training process, as mtf_hetero.cluster names it
 Link = tuple[str, str]
@@ -240,11 +239,10 @@ def allreduce_bytes(
     """
     sent_bytes = item_bytes if wire_item_bytes is None else min(item_bytes, wire_item_bytes)
     pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
-    if count == 2:
-        sent = dict.fromkeys(pairs, elements)
-    elif elements * item_bytes <= collectives.SMALL_BYTES:
-        sent = {pair: elements for pair in pairs if 0 in pair}
-    else:
-        parts = split_among_positive(elements, shares or [1] * count, minimum=0)
+    way = collectives.way_to_reduce(elements, item_bytes, count)
+    if way is collectives.Way.DIVIDE:
+        parts = collectives.parts_to_reduce(elements, shares or [1] * count)
         sent = {(i, j): parts[i] + parts[j] for i, j in pairs}
+    else:
+        sent = {pair: elements for pair in pairs if way is collectives.Way.EXCHANGE or 0 in pair}
     return {pair: number * sent_bytes for pair, number in sent.items() if number}

@@ -11,9 +11,17 @@ import pytest
 from documents import BLOCKS, PAGES, ROOT, commands, prose, run
 
 PROGRAMS = [block for block in BLOCKS if block.page.parent == ROOT / "docs" and block.language == "python"]
-MODULES = {"models.train", "mtf_hetero.worker", "mtf_hetero.profile", "mtf_hetero.data", "benchmarks.run"}
+MODULES = {
+    "models.plan",
+    "models.train",
+    "mtf_hetero.worker",
+    "mtf_hetero.profile",
+    "mtf_hetero.data",
+    "benchmarks.run",
+}
 CONSOLE = {  # what the installed command runs
     "train": "models.train",
+    "plan": "models.plan",
     "profile": "mtf_hetero.profile",
     "worker": "mtf_hetero.worker",
     "data": "mtf_hetero.data",

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -133,9 +134,37 @@ def test_models_on_a_split_height(name, config):
     """Windows that overlap, of convolutions and pools, and the moments of a batch that are spread over the mesh."""
     operations = toy_graph(name, **config).operations
     names = {dim.name for op in operations for x in op.outputs for dim in x.shape.dims}
-    heights = [(dim, "h") for dim in names if dim.endswith("height")]
-    layout = Layout("b:2;h:2", [("batch", "b"), *heights], {"b": [3, 2], "h": [2, 1]})
+    axes = {"batch": "b", "height": "h"}
+    rules = [(dim, axes[dim.rpartition("/")[2]]) for dim in names if dim.rpartition("/")[2] in axes]
+    layout = Layout("b:2;h:2", rules, {"b": [3, 2], "h": [2, 1]})
     check(toy_program(name, **config), layout, **ONCE)
+
+
+def dims_of_layers(name):
+    """Per layer of a toy model {batch, height, ...: (name, size)}; its units, or a pool's channels, are filters too."""
+    layers = collections.defaultdict(dict)
+    for dim in (dim for op in toy_graph(name).operations for x in op.outputs for dim in x.shape.dims):
+        owner, _, own = dim.name.rpartition("/")
+        layers[owner].setdefault(own, tuple(dim))
+    layers = [dims for owner, dims in layers.items() if owner and "batch" in dims]
+    return [{"filters": dims.get("units") or dims.get("channels"), **dims} for dims in layers]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11"])
+def test_each_layer_its_own_way(name):
+    """Batch, filters and height in turn; and the first layers by their batch, the others on the first processor."""
+    layers = dims_of_layers(name)
+    in_turn = [
+        dims.get(own, dims["batch"]) for dims, own in zip(layers, itertools.cycle(("batch", "filters", "height")))
+    ]
+    assert {dim.rpartition("/")[2] for dim, _ in in_turn} >= {"batch", "height"}
+    early = [dims["batch"] for dims in layers[:4]]
+    late = {dim: (size, 0) for dim, size in (dims["filters"] for dims in layers[4:])}
+    layouts = [
+        Layout("x:3", [(dim, "x") for dim, _ in in_turn], {"x": [3, 1, 2]}),
+        Layout("x:2", [(dim, "x") for dim in (*late, *(dim for dim, _ in early))], {"x": [3, 2]}, late),
+    ]
+    check(toy_program(name), *layouts, **ONCE)
 
 
 @pytest.mark.parametrize("name", ["vgg19"])

@@ -4,11 +4,11 @@ import math
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from oracle import check
+from oracle import check, mesh_impl_of
 from test_blocks import reshards
 from tiers import FEW_OR_ALL
 
-from mtf_hetero import Layout, mtf
+from mtf_hetero import Layout, Lowering, mtf, tf
 
 SHARES = {"x": [5, 2, 1], "y": [3, 1]}
 
@@ -65,6 +65,26 @@ def outstanding_sum(feed):
 def test_a_sum_that_is_outstanding(chosen):
     rules = ["b:x", "b:x;scattered:x", "b:x;cut:y", "b:y;scattered:y;cut:x", "b:x;a:y"]
     check(outstanding_sum, *chosen(over(rules)))
+
+
+@pytest.mark.parametrize("rules", ["a:x;b:x", "a:x;b:x;c:y;d:y", "", "a:x"])
+def test_a_rename_between_like_splits_is_no_operation(rules):
+    """Of a tensor, and of a sum that is outstanding."""
+    a, b, c, d = (mtf.Dimension(name, size) for name, size in (("a", 8), ("b", 8), ("c", 7), ("d", 7)))
+    with tf.Graph().as_default() as tf_graph:
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        x = mtf.import_tf_tensor(mesh, tf.zeros([8, 7]), mtf.Shape([a, c]))
+        renamed = mtf.reshape(x, [b, d], name="renamed")
+        total = mtf.reshape(mtf.reduce_sum(x, output_shape=[c]), [d], name="total")
+        layout = Layout("x:3;y:2", rules, SHARES)
+        lowering = Lowering(graph, {mesh: mesh_impl_of(layout)})
+        made = [op.name for op in tf_graph.get_operations() if op.name.startswith(("renamed", "total"))]
+        assert not made or rules == "a:x"
+        assert [t.shape.as_list() for t in lowering.tensors[renamed].tensor_list] == [
+            layout.slice_shape(renamed.shape, pnum) for pnum in range(6)
+        ]
+        assert isinstance(lowering.tensors[total], mtf.LazyAllreduceSum) == (rules != "")
 
 
 @pytest.mark.full

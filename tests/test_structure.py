@@ -35,6 +35,19 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "traffic": {"cluster", "collectives", "partition"},
     "estimator": {"mesh_impl", "cluster", "saver"},
     "data": {"cluster", "layout"},
+    "planner": {
+        "blocks",
+        "collectives",
+        "layers",
+        "layout",
+        "lowering",
+        "memory",
+        "partition",
+        "profile",
+        "random_numbers",
+        "speeds",
+        "traffic",
+    },
     "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds"},
 }
 PURE = {"partition", "speeds", "layout", "blocks"}

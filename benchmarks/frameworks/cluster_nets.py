@@ -14,7 +14,7 @@ from benchmarks.frameworks.steps import Step, lower_step, slices, worker_devices
 from benchmarks.networks import NETWORKS, Network, batch, initial_values
 from mtf_hetero import Layout, UnevenMeshImpl, memory, mtf, profile, tf, trace, traffic
 from mtf_hetero.cluster import shorten
-from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.layouts import LAYOUTS, anatomy
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
 from mtf_hetero.models.train import measured, program
 
@@ -45,7 +45,7 @@ def build_step(
       recipe: a name in layouts.LAYOUTS.
       devices: of the mesh.
       shares: one per device, or {mesh axis: shares}; None: even.
-      sizes: exact sizes, in place of shares.
+      sizes: exact sizes, in place of shares; of a dimension under one of its names, at least.
       wire_dtype: as in mtf_hetero.UnevenMeshImpl.
       mesh_shape: of the recipe "hybrid"; None: one axis.
       dense_rounds: as in models.train.config.Config.
@@ -59,11 +59,22 @@ def build_step(
     with tf.Graph().as_default():
         graph = _build(network, images, labels, examples, rounds).graph
         layout = LAYOUTS[recipe](graph, mesh_shape=mesh_shape, shares=by_axis)
-    if sizes:
-        layout = Layout(layout.mesh_shape, layout.rules, (), dict(sizes))
+        if sizes:
+            layout = Layout(layout.mesh_shape, layout.rules, (), _completed(sizes, layout, graph))
     mesh_impl = UnevenMeshImpl.from_layout(layout, devices, wire_dtype)
     built = _build(network, images, labels, examples, rounds, mesh_impl)
     return lower_step(built, layout, devices, wire_dtype=wire_dtype)
+
+
+def _completed(sizes: Mapping[str, Sequence[int]], layout: Layout, graph: Any) -> dict[str, Sequence[int]]:
+    """The sizes under each name of a dimension that a layout splits: rows of before have fewer names."""
+    sources = anatomy.renames(graph.operations)
+    completed = dict(sizes)
+    for dim, _ in layout.rules:
+        path = anatomy.path_from(dim, set(sizes), sources)
+        if path is not None:
+            completed[dim] = sizes[path[-1]]
+    return completed
 
 
 def _build(

@@ -73,7 +73,8 @@ class Config:
         "filters",
         "A recipe (batch, even, filters), which divides over the first mesh axis, or hybrid, over one or two axes, or "
         "spatial, which divides depth, height and width over mesh axes in turn, and the batch over one called batch, "
-        "or rules such as conv1/filters:all;conv2/channels:all, for dimensions of the model.",
+        "or rules such as conv1/filters:all;conv2/channels:all, for dimensions of the model; or a plan of mtf-hetero "
+        "plan, a file such as plan.json.",
     )
     list_speed: str | None = _flag(
         None,
@@ -157,6 +158,11 @@ class Config:
         if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
             raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether the layout is a file of `mtf-hetero plan`."""
+        return self.layout.endswith(".json")
+
     def _check_positive(self) -> None:
         """Raises ValueError where a number is not positive."""
         for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs"):
@@ -186,6 +192,12 @@ class Config:
                 raise ValueError(
                     f"--{name} is {getattr(self, name)!r}, which only --layout={HYBRID} heeds; leave it out, or give "
                     "that layout"
+                )
+        for name in ("list_speed", "mesh_shape"):
+            if getattr(self, name) is not None and self.is_planned:
+                raise ValueError(
+                    f"--{name} is {getattr(self, name)!r} and --layout {self.layout!r}, a plan, which says how "
+                    f"everything is divided; leave --{name} out"
                 )
         if self.list_speed == AUTO and self.layout == "even":
             raise ValueError(f"--list_speed is {AUTO} and --layout even, which heeds no speed; give another layout")

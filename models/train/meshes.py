@@ -1,10 +1,13 @@
 """The mesh of a run, the dimensions of its batch, and the layout that a recipe or the user's rules make."""
 
+from collections.abc import Sequence
+
 from mtf_hetero import Layout, mtf
 from mtf_hetero.layout import convert_to_mesh_shape
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
 from mtf_hetero.models.train.config import AUTO, HYBRID, Config, parse_list_speed, parse_shares
+from mtf_hetero.planner.plan import Plan
 
 
 def make_mesh(config: Config, devices: tuple[str, ...]) -> Layout:
@@ -69,6 +72,13 @@ def make_layout(config: Config, graph: mtf.Graph, empty: Layout) -> Layout:
     return layout
 
 
+def planned_layout(plan: Plan, graph: mtf.Graph, devices: tuple[str, ...]) -> Layout:
+    """The layout of a plan, which has to be for this graph and these devices."""
+    plan.check((dim for shape in _shapes(graph) for dim in shape), devices)
+    _check_tensors(graph, plan.layout)
+    return plan.layout
+
+
 def _check_tensors(graph: mtf.Graph, layout: Layout) -> None:
     """Raises ValueError where the layout cannot hold a tensor of the graph."""
     for shape in _shapes(graph):
@@ -94,3 +104,22 @@ def split_dims(graph: mtf.Graph, layout: Layout) -> tuple[tuple[str, int], ...]:
     """The dimensions of a graph that a layout splits, as (name, size)."""
     dims = [mtf.Dimension(name, size) for name, sizes in _sizes(graph).items() for size in sizes]
     return tuple((dim.name, dim.size) for dim in dims if layout.axis_of(dim) is not None)
+
+
+def described(dims: Sequence[tuple[str, int]], layout: Layout) -> list[tuple[str, str]]:
+    """How dimensions are divided, as (name, description).
+
+    Each layer has a name of its own for a dimension of the images, "conv1/batch": where it is divided as the images'
+    own of its size would be, it is described once, as "batch".
+
+    Args:
+      dims: those that the layout splits, as (name, size).
+      layout: the layout.
+    """
+    rows = []
+    for name, size in dims:
+        own = name.rpartition("/")[2]
+        alike = layout.axis_of(own) == layout.axis_of(name) and layout.split(own, size) == layout.split(name, size)
+        parts = ", ".join(str(part) for part in layout.split(name, size))
+        rows.append((own if alike else name, f"{size:6} over {layout.axis_name_of(name)}: {parts}"))
+    return list(dict.fromkeys(rows))

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mtf_hetero import profile, tf
+from mtf_hetero import Layout, profile, tf
 from mtf_hetero import saver as saver_lib
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.layouts import LAYOUTS
@@ -18,6 +18,7 @@ from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config, parse_memory_limit
 from mtf_hetero.models.train.run import Run, optimizer_of, total_steps
 from mtf_hetero.models.train.tasks import Task
+from mtf_hetero.planner import plan as plan_lib
 
 
 def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
@@ -37,10 +38,14 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
     tf.logging.set_verbosity(tf.logging.ERROR)
     if config.model not in MODELS:
         raise ValueError(f"--model is {config.model!r}; it must be one of {', '.join(MODELS)}")
-    if ":" not in config.layout and config.layout not in LAYOUTS:
+    if ":" not in config.layout and config.layout not in LAYOUTS and not config.is_planned:
         raise ValueError(
-            f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, or rules such as conv1/filters:all"
+            f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, rules such as conv1/filters:all, "
+            "or a plan's file, plan.json"
         )
+    planned = plan_lib.load(config.layout) if config.is_planned else None
+    if planned is not None and config.devices is None:
+        config = dataclasses.replace(config, devices=planned.devices)
     model = MODELS[config.model]
     for name, wanted, known in (
         ("recompute", config.recompute, model.recomputes),
@@ -53,12 +58,15 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
     cluster, notes = _cluster(config, stack)
     if config.memory_limit is not None:
         parse_memory_limit(config.memory_limit, len(cluster.devices))
-    empty = meshes.make_mesh(config, cluster.devices)
+    empty = meshes.make_mesh(config, cluster.devices) if planned is None else Layout(planned.layout.mesh_shape, ())
     batch, rounds = meshes.divide_batch(config, empty)
     build = _builder(config, task, rounds)
     with tf.Graph().as_default():
         built = _build(config, dataset, task, batch, build)
-        layout = meshes.make_layout(config, built.graph, empty)
+        if planned is None:
+            layout = meshes.make_layout(config, built.graph, empty)
+        else:
+            layout = meshes.planned_layout(planned, built.graph, cluster.devices)
         network.lower(built, layout, cluster.devices)
     model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
     if model_dir:

@@ -16,7 +16,7 @@ from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.estimator.hooks import ProgressHook
 from mtf_hetero.models.registry import Model
 from mtf_hetero.models.train import console as command_line
-from mtf_hetero.models.train import inputs
+from mtf_hetero.models.train import inputs, meshes
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config
 from mtf_hetero.models.train.tasks import Task
@@ -130,10 +130,7 @@ class Run:
             *map(shorten, self.notes),
             shorten(f"mesh {self.layout.mesh_text} on {', '.join(self.devices)}"),
         ]
-        rows = []
-        for name, size in self.split_dims:
-            sizes = ", ".join(str(part) for part in self.layout.split(name, size))
-            rows.append((name, f"{size:6} over {self.layout.axis_name_of(name)}: {sizes}"))
+        rows = meshes.described(self.split_dims, self.layout)
         return "\n".join([*lines, *tables.lines(rows, "<<", indent="  ")])
 
     def describe_memory(self) -> str:

@@ -19,6 +19,8 @@ EXAMPLES, LOSS = "examples", "loss"  # the sums that each task has
 class Task(abc.ABC):
     """What a network is trained to predict."""
 
+    label_dtype = tf.int32
+
     @classmethod
     @abc.abstractmethod
     def of(cls, dataset: Any) -> Self:
@@ -27,6 +29,11 @@ class Task(abc.ABC):
         Raises:
           ValueError: it poses none of this kind.
         """
+
+    @classmethod
+    @abc.abstractmethod
+    def of_count(cls, count: int) -> Self:
+        """The task of so many classes, or targets, without data."""
 
     @property
     @abc.abstractmethod
@@ -105,6 +112,10 @@ class _Classes(Task):
     """
 
     classes: int
+
+    @classmethod
+    def of_count(cls, count: int) -> Self:
+        return cls(count)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -203,6 +214,7 @@ class Regression(Task):
       deviation: the standard deviation of each.
     """
 
+    label_dtype = tf.float32
     targets: tuple[str, ...]
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
@@ -215,6 +227,10 @@ class Regression(Task):
                 "model for segmentation, such as unet3d"
             )
         return cls(dataset.targets, dataset.manifest.target_mean, dataset.manifest.target_deviation)
+
+    @classmethod
+    def of_count(cls, count: int) -> Self:
+        return cls(tuple(f"target_{number}" for number in range(count)), (0.0,) * count, (1.0,) * count)
 
     @property
     def config(self) -> dict[str, Any]:

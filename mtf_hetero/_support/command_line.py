@@ -2,6 +2,8 @@
 
 import argparse
 import contextlib
+import importlib
+import importlib.util
 import os
 import pathlib
 import sys
@@ -44,6 +46,49 @@ def run(main: Callable[[Sequence[str] | None, str], int], argv: Sequence[str] | 
     """The whole process of a program: ends it with the exit code of its `main`."""
     open_standard_streams()
     sys.exit(main(argv, program))
+
+
+def print_result(work: Callable[[], str]) -> int:
+    """Prints what a function returns, or the one line of its error; returns the exit code.
+
+    The working directory is searched for modules too, as by `python -m`: mtf-hetero is a script, whose own directory
+    Python searches instead.
+    """
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    try:
+        result = work()
+    except (ValueError, NotImplementedError) as error:
+        say(error)
+        return WRONG_USAGE
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped: nothing was kept\n")
+        return 130
+    sys.stdout.write(result)
+    return 0
+
+
+def check_function(flag: str, text: str) -> None:
+    """Raises ValueError unless "module:function" is well written and its top-level module is there to be imported."""
+    module, colon, name = text.partition(":")
+    if not (module and colon and name):
+        raise ValueError(f"--{flag} is {text!r}; write module:function")
+    top = module.partition(".")[0]
+    if top not in sys.modules and (not top or importlib.util.find_spec(top) is None):
+        raise ValueError(f"--{flag} is {text!r}, which cannot be imported: No module named {top!r}")
+
+
+def function_of(flag: str, text: str) -> Callable[..., Any]:
+    """The function that "module:function" names.
+
+    Raises:
+      ValueError: it cannot be imported.
+    """
+    module, _, name = text.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"--{flag} is {text!r}, which cannot be imported: {error}") from error
 
 
 @contextlib.contextmanager

@@ -136,7 +136,12 @@ def is_native(x: tf.Tensor, device: str) -> bool:
     On a GPU it takes cuDNN's reserve space, which no mtf.Tensor holds. It adds up one value after another: in a volume
     of 128 x 128 x 128 its variance is off by a thousandth.
     """
-    return x.dtype == tf.float32 and is_cpu(device) and 1 < math.prod(x.shape.as_list()[:-1]) <= _MOST_NATIVE
+    return is_cpu(device) and is_native_shape(x.shape.as_list(), x.dtype)
+
+
+def is_native_shape(shape: Sequence[int], dtype: tf.DType) -> bool:
+    """Whether `is_native` holds on a CPU for a slice of this shape and type."""
+    return dtype == tf.float32 and 1 < math.prod(shape[:-1]) <= _MOST_NATIVE
 
 
 def native(

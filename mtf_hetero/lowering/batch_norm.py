@@ -10,12 +10,12 @@ from typing import Any
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layers.normalization import is_native, joint_moments, native, native_gradient
+from mtf_hetero.layout import Layout
 from mtf_hetero.lowering.registry import register
 
 
-def _split_axes(op: mtf.Operation, lowering: mtf.Lowering) -> list[int]:
+def split_axes(op: mtf.Operation, layout: Layout) -> list[int]:
     """The mesh axes over which the values of a group are split."""
-    layout = lowering.mesh_impl(op).layout
     axes = {layout.axis_of(op.inputs[0].shape.dims[axis]) for axis in op.axes}
     return sorted(axis for axis in axes if axis is not None)
 
@@ -25,9 +25,14 @@ def _count_allreduce(op: mtf.Operation, lowering: mtf.Lowering, axes: list[int])
     lowering.add_counter(f"allreduce/{axes}/{type(op).__name__}", size)
 
 
+def has_whole_channels(op: mtf.Operation, layout: Layout) -> bool:
+    """Whether each slice is of whole channels, each a group."""
+    return op.outputs[1].shape.ndims <= 1 and not split_axes(op, layout)
+
+
 def _is_native(op: mtf.Operation, lowering: mtf.Lowering) -> bool:
     """Whether TensorFlow's fused operation can do all slices: of whole channels, each a group."""
-    if op.outputs[1].shape.ndims > 1 or _split_axes(op, lowering):
+    if not has_whole_channels(op, lowering.mesh_impl(op).layout):
         return False
     slices, devices = lowering.tensors[op.inputs[0]].to_laid_out_tensor().tensor_list, lowering.mesh_impl(op).devices
     return all(map(is_native, slices, devices))
@@ -47,7 +52,7 @@ def lower_batch_norm(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         return
     mesh_impl, x = lowering.mesh_impl(op), op.inputs[0]
     moments = op.own_moments(lowering)
-    axes = _split_axes(op, lowering)
+    axes = split_axes(op, mesh_impl.layout)
     if axes:
         parts, joint = moments.tensor_list, [None] * mesh_impl.size
         for group in mtf.processor_groups(mesh_impl.shape, axes):
@@ -69,7 +74,8 @@ def lower_batch_norm_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None
     if _is_native(op, lowering):
         _set_outputs(op, lowering, functools.partial(native_gradient, epsilon=op.forward.epsilon))
         return
-    mesh_impl, axes = lowering.mesh_impl(op), _split_axes(op, lowering)
+    mesh_impl = lowering.mesh_impl(op)
+    axes = split_axes(op, mesh_impl.layout)
     sums = op.sums(lowering)
     if axes:
         sums = mesh_impl.allreduce(sums, axes, "SUM")

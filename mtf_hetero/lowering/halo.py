@@ -12,8 +12,7 @@ import numpy as np
 from mtf_hetero import blocks, collectives
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.blocks import Interval, Piece
-from mtf_hetero.lowering.windows import slice_box
+from mtf_hetero.blocks import Interval
 
 Halo = list[tuple[list[Interval], Any]]  # where each piece lies in its tensor, by (begin, end) per dimension, and it
 
@@ -33,18 +32,11 @@ def halos(
       The pieces, per processor.
     """
     mesh_impl = lowering.mesh_impl(op)
+    layout, dims = mesh_impl.layout, tensor.shape.dims
     slices = lowering.tensors[tensor].to_laid_out_tensor().tensor_list
-    boxes = [slice_box(op, lowering, tensor.shape, pnum) for pnum in range(mesh_impl.size)]
-    windows = [
-        blocks.plan_window(mesh_impl.layout, tensor.shape.dims, box_of(pnum), pnum) for pnum in range(mesh_impl.size)
-    ]
+    windows = [blocks.plan_window(layout, dims, box_of(pnum), pnum) for pnum in range(mesh_impl.size)]
     received = collectives.receive(slices, mesh_impl.devices, windows, mesh_impl.wire_dtype, lowering.sent)
-
-    def box(piece: Piece) -> list[Interval]:
-        starts = [begin for begin, _ in boxes[piece.source]]
-        return [(s + b, s + b + n) for s, b, n in zip(starts, piece.begin, piece.size, strict=True)]
-
-    return [[(box(piece), value) for piece, value in pieces] for pieces in received]
+    return [[(blocks.place(layout, dims, piece), value) for piece, value in pieces] for pieces in received]
 
 
 def alike(

@@ -131,6 +131,24 @@ def _add_at_once(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return opaque(x) + opaque(y)
 
 
+def is_bias(op: mtf.Operation) -> bool:
+    """Whether an AddOperation adds numbers to the last dimension."""
+    x, y = op.inputs
+    return (
+        x.shape == op.outputs[0].shape
+        and x.shape.ndims >= 2
+        and y.shape.dims == x.shape.dims[-1:]
+        and x.dtype.is_floating
+    )
+
+
+def is_bias_gradient(op: mtf.Operation) -> bool:
+    """Whether a ReduceOperation sums over all dimensions but the last."""
+    (x,), (y,) = op.inputs, op.outputs
+    is_last = x.shape.ndims > 1 and y.shape.dims == x.shape.dims[-1:]
+    return is_last and x.dtype.is_floating and op._reduction_fn_string == "SUM"
+
+
 @register(mtf.AddOperation)
 def lower_add(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """A bias is added to the last dimension as TensorFlow's operation for it, which is fused with a convolution.
@@ -139,8 +157,7 @@ def lower_add(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """
     (x, y), output, mesh_impl = op.inputs, op.outputs[0], lowering.mesh_impl(op)
     laid_out = [lowering.tensors[tensor] for tensor in op.inputs]
-    is_bias = x.shape == output.shape and x.shape.ndims >= 2 and y.shape.dims == x.shape.dims[-1:]
-    if is_bias and x.dtype.is_floating:
+    if is_bias(op):
         set_output(op, lowering, mesh_impl.slicewise(tf.nn.bias_add, *laid_out))
     elif x.shape == y.shape and any(isinstance(t.operation, mtf.AddOperation) for t in op.inputs):
         lowering.set_tensor_lowering(output, mesh_impl.slicewise_delay_allreduce(_add_at_once, *laid_out))
@@ -151,9 +168,8 @@ def lower_add(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 @register(mtf.ReduceOperation)
 def lower_reduce(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """A sum over all dimensions but the last, as TensorFlow's operation for a bias's gradient: twice as fast."""
-    (x,), output, mesh_impl = op.inputs, op.outputs[0], lowering.mesh_impl(op)
-    is_bias = x.shape.ndims > 1 and output.shape.dims == x.shape.dims[-1:] and x.dtype.is_floating
-    if not is_bias or op._reduction_fn_string != "SUM":
+    (x,), mesh_impl = op.inputs, lowering.mesh_impl(op)
+    if not is_bias_gradient(op):
         type(op).lower(op, lowering)
         return
     total = mesh_impl.slicewise(channel_sums, lowering.tensors[x])

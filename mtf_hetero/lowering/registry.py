@@ -4,10 +4,11 @@ A rule is a function (operation, lowering) -> None that sets the lowering of the
 lowerings are right for unequal slices as they are and have no rule.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout
 
 Rule = Callable[[Any, Any], None]
 _RULES: dict[type, Rule] = {}
@@ -24,11 +25,11 @@ def register(*op_classes: type) -> Callable[[Rule], Rule]:
     return add
 
 
-def rule_of(op: mtf.Operation) -> Rule | None:
-    """The rule for an operation, or None. A subclass that has a `lower` of its own keeps it."""
+def rule_of(op: mtf.Operation, rules: Mapping[type, Any] = _RULES) -> Any:
+    """The rule for an operation, of a table, or None. A subclass that has a `lower` of its own keeps it."""
     for op_class in type(op).__mro__:
-        if op_class in _RULES or "lower" in vars(op_class):
-            return _RULES.get(op_class)
+        if op_class in rules or "lower" in vars(op_class):
+            return rules.get(op_class)
     return None
 
 
@@ -41,7 +42,11 @@ def require_whole(op: mtf.Operation, lowering: mtf.Lowering, dims: Iterable[mtf.
       dims: dimensions that its lowering needs whole.
       why: what needs them, "convolution" for instance.
     """
-    layout = lowering.mesh_impl(op).layout
+    check_whole(op, lowering.mesh_impl(op).layout, dims, why)
+
+
+def check_whole(op: mtf.Operation, layout: Layout, dims: Iterable[mtf.Dimension], why: str) -> None:
+    """As `require_whole`, of a Layout."""
     for dim in dims:
         axis = layout.axis_name_of(dim)
         if axis is not None:
@@ -61,20 +66,10 @@ def set_output(op: mtf.Operation, lowering: mtf.Lowering, value: Any, reduced_ax
       reduced_axes: indices of mesh axes; None entries are passed over.
 
     Raises:
-      NotImplementedError: the output is split over one of these axes too. No tensor need be: a convolution may sum over
-        filters on an axis that has a height of its output, but not the height of its input, which is too small for it.
+      NotImplementedError: as of `summed_axes`.
     """
-    axes = sorted({axis for axis in reduced_axes if axis is not None})
     output = op.outputs[0]
-    layout = lowering.mesh_impl(op).layout
-    for dim in output.shape.dims:
-        if layout.axis_of(dim) in axes:
-            axis = layout.axis_name_of(dim)
-            raise NotImplementedError(
-                f"{type(op).__name__} {op.name!r} cannot add up over mesh axis {axis!r}, over which its output's "
-                f"dimension {dim.name!r} is split; take the rule {dim.name}:{axis} or that of the dimension that is "
-                "summed over out of the layout"
-            )
+    axes = summed_axes(op, lowering.mesh_impl(op).layout, reduced_axes)
     if axes:
         kind = type(op).__name__
 
@@ -83,3 +78,27 @@ def set_output(op: mtf.Operation, lowering: mtf.Lowering, value: Any, reduced_ax
 
         value = mtf.LazyAllreduceSum(lowering.mesh_impl(op), value, axes, add_counter_fn=count)
     lowering.set_tensor_lowering(output, value)
+
+
+def summed_axes(op: mtf.Operation, layout: Layout, axes: Iterable[int | None]) -> list[int]:
+    """The mesh axes over which an operation's only output is a sum, in their order.
+
+    Args:
+      op: the mtf.Operation.
+      layout: the Layout.
+      axes: indices of mesh axes; None entries are passed over.
+
+    Raises:
+      NotImplementedError: the output is split over one of these axes too. No tensor need be: a convolution may sum over
+        filters on an axis that has a height of its output, but not the height of its input, which is too small for it.
+    """
+    summed = sorted({axis for axis in axes if axis is not None})
+    for dim in op.outputs[0].shape.dims if summed else ():
+        if layout.axis_of(dim) in summed:
+            axis = layout.axis_name_of(dim)
+            raise NotImplementedError(
+                f"{type(op).__name__} {op.name!r} cannot add up over mesh axis {axis!r}, over which its output's "
+                f"dimension {dim.name!r} is split; take the rule {dim.name}:{axis} or that of the dimension that is "
+                "summed over out of the layout"
+            )
+    return summed

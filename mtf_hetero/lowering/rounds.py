@@ -1,43 +1,63 @@
 """Parts of a batch that are brought together one after another, and what comes of them put back where it belongs."""
 
+from collections.abc import Sequence
+
 from mtf_hetero import blocks, collectives, layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import pad, zeros
+from mtf_hetero.blocks import Interval
+from mtf_hetero.layout import Layout
+from mtf_hetero.lowering.boxes import moved_slices
 from mtf_hetero.lowering.registry import register, set_output
-from mtf_hetero.lowering.windows import fetch, moved, slice_box
+from mtf_hetero.lowering.windows import fetch
 
 
-def _fetched(op: mtf.Operation, lowering: mtf.Lowering, offset: int) -> None:
-    """The output is the input, read `offset` further on, and zero beyond it."""
-    shape = op.outputs[0].shape
-    slices = fetch(op, lowering, op.inputs[0], lambda p: moved(slice_box(op, lowering, shape, p), op.axis, offset))
-    set_output(op, lowering, lowering.mesh_impl(op).LaidOutTensor(slices))
+def boxes_of(op: mtf.Operation, layout: Layout) -> list[list[Interval] | None]:
+    """What each processor's slice of the output is of the input, and of zeros around it."""
+    return moved_slices(layout, op.outputs[0], op.axis, op.begin if isinstance(op, layers.CutOperation) else -op.begin)
+
+
+def is_scattered(op: mtf.Operation, layout: Layout, axes: Sequence[int], *, is_made: bool) -> bool:
+    """Whether each processor gets only its own part of an outstanding sum over mesh axes: of a PlaceOperation."""
+    part, whole = (layout.axis_of(tensor.shape.dims[op.axis]) for tensor in (op.inputs[0], op.outputs[0]))
+    return not is_made and [None, *axes] == [part, whole]
+
+
+def plan_parts(op: mtf.Operation, layout: Layout) -> tuple[list[blocks.Window | None], list[blocks.Move | None]]:
+    """What each processor gets of a sum: the window of it, and how it is cut out of an addend, or None."""
+    windows = blocks.plan_windows(layout, op.inputs[0].shape.dims, boxes_of(op, layout))
+    moves = [
+        blocks.Move(window.pieces, window.grid, (), cuts=True) if window is not None and window.pieces else None
+        for window in windows
+    ]
+    return windows, moves
+
+
+def _fetched(op: mtf.Operation, lowering: mtf.Lowering) -> None:
+    mesh_impl = lowering.mesh_impl(op)
+    slices = fetch(op, lowering, op.inputs[0], boxes_of(op, mesh_impl.layout))
+    set_output(op, lowering, mesh_impl.LaidOutTensor(slices))
 
 
 @register(layers.CutOperation)
 def lower_cut(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Those that hold the part send it to all that need it."""
-    _fetched(op, lowering, op.begin)
+    _fetched(op, lowering)
 
 
 @register(layers.PlaceOperation)
 def lower_place(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Each processor keeps what lies in its slice. Where a sum over the mesh is outstanding, it gets no more of it."""
     mesh_impl, x = lowering.mesh_impl(op), lowering.tensors[op.inputs[0]]
-    part, whole = op.inputs[0].shape, op.outputs[0].shape
-    axes = [mesh_impl.layout.axis_of(shape.dims[op.axis]) for shape in (part, whole)]
-    if not isinstance(x, mtf.LazyAllreduceSum) or x._reduced or [None, *x.mesh_axes] != axes:
-        _fetched(op, lowering, -op.begin)
+    if not isinstance(x, mtf.LazyAllreduceSum) or not is_scattered(
+        op, mesh_impl.layout, x.mesh_axes, is_made=bool(x._reduced)
+    ):
+        _fetched(op, lowering)
         return
+    all_windows, all_moves = plan_parts(op, mesh_impl.layout)
     partial, results = x.laid_out_input.tensor_list, [None] * mesh_impl.size
     for group in mtf.processor_groups(mesh_impl.shape, x.mesh_axes):
-        boxes = [moved(slice_box(op, lowering, whole, pnum), op.axis, -op.begin) for pnum in group]
-        windows = [
-            blocks.plan_window(mesh_impl.layout, part.dims, box, pnum) for box, pnum in zip(boxes, group, strict=True)
-        ]
-        moves = [
-            blocks.Move(window.pieces, window.grid, (), cuts=True) if window.pieces else None for window in windows
-        ]
+        windows, moves = ([plans[pnum] for pnum in group] for plans in (all_windows, all_moves))
         devices = [mesh_impl.devices[pnum] for pnum in group]
         sums = collectives.reduce_scatter(
             [partial[pnum] for pnum in group], devices, moves, wire_dtype=mesh_impl.wire_dtype

@@ -15,12 +15,10 @@ Exit codes: 0, 2 for a wrong flag or value (one line says which), 130 after Ctrl
 
 import argparse
 import dataclasses
-import importlib
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mtf_hetero._support import command_line
 from mtf_hetero.layout import Layout
@@ -58,7 +56,7 @@ def _check(arguments: argparse.Namespace) -> None:
     _effort(arguments)
     for flag in ("graph", "recipe"):
         if (text := getattr(arguments, flag)) is not None:
-            _check_function(flag, text)
+            command_line.check_function(flag, text)
     if arguments.layout is not None:
         Layout(_mesh_shape(len(_devices(arguments) or ())), arguments.layout)
 
@@ -75,24 +73,6 @@ def _mesh_shape(devices: int) -> str:
     return f"all:{max(devices, 2)}"
 
 
-def _check_function(flag: str, text: str) -> None:
-    module, colon, name = text.partition(":")
-    if not (module and colon and name):
-        raise ValueError(f"--{flag} is {text!r}; write module:function")
-    top = module.partition(".")[0]
-    if top not in sys.modules and (not top or importlib.util.find_spec(top) is None):
-        raise ValueError(f"--{flag} is {text!r}, which cannot be imported: No module named {top!r}")
-
-
-def _function(flag: str, text: str) -> Callable[..., Any]:
-    """The function that "module:function" names; the working directory is searched too, as by `python -m`."""
-    module, _, name = text.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"--{flag} is {text!r}, which cannot be imported: {error}") from error
-
-
 def _run(arguments: argparse.Namespace) -> "Measured":
     _check(arguments)
     with command_line.stderr_held_back():
@@ -104,8 +84,8 @@ def _run(arguments: argparse.Namespace) -> "Measured":
 
         devices = _devices(arguments)
         cluster = Cluster.from_workers(arguments.workers, devices) if arguments.workers else Cluster.local(devices)
-    build = _function("graph", arguments.graph)
-    recipe = None if arguments.recipe is None else _function("recipe", arguments.recipe)
+    build = command_line.function_of("graph", arguments.graph)
+    recipe = None if arguments.recipe is None else command_line.function_of("recipe", arguments.recipe)
     cache_dir = cache_directory(os.environ) if arguments.cache_dir is None else arguments.cache_dir
     with WorkerClaim(cluster.workers_in_use), tf.Graph().as_default():
         graph = build()
@@ -127,26 +107,20 @@ def _run(arguments: argparse.Namespace) -> "Measured":
     return measured
 
 
+def _report(arguments: argparse.Namespace) -> str:
+    """The times and what follows from them, as text; what went wrong with what is kept goes to the standard error."""
+    measured = _run(arguments)
+    from mtf_hetero.profile.measurement import conclusion, table
+
+    for note in measured.notes:
+        sys.stderr.write(f"warning: {note}\n")
+    return f"{table(measured)}\n\n{conclusion(measured)}\n"
+
+
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Measures as the command line says; returns the exit code."""
     arguments = _parse(argv, program)
-    if not {"", os.getcwd()} & set(sys.path):  # mtf-hetero is a script, whose own directory Python searches instead
-        sys.path.insert(0, os.getcwd())
-    try:
-        measured = _run(arguments)
-        from mtf_hetero.profile.measurement import conclusion, table
-
-        report = f"{table(measured)}\n\n{conclusion(measured)}\n"
-    except (ValueError, NotImplementedError) as error:
-        command_line.say(error)
-        return command_line.WRONG_USAGE
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped: nothing was kept\n")
-        return 130
-    for note in measured.notes:
-        sys.stderr.write(f"warning: {note}\n")
-    sys.stdout.write(report)
-    return 0
+    return command_line.print_result(lambda: _report(arguments))
 
 
 def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:

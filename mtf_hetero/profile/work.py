@@ -17,7 +17,7 @@ from mtf_hetero.profile.footprint import bytes_by_dim
 from mtf_hetero.profile.identity import text_of
 from mtf_hetero.speeds import Layer, Work
 
-_CONTRACTIONS = (
+CONTRACTIONS = (
     mtf.Conv2dOperation,
     mtf.Conv3dOperation,
     mtf.Conv2dTransposeOperation,
@@ -61,14 +61,14 @@ def read(graph: mtf.Graph, layout: Layout) -> tuple[Work, tuple[Group, ...]]:
       ValueError: the layout splits no dimension of the graph, or over more than one axis; or the graph has no
         operation, or more than one mesh.
     """
-    operations = _live(graph)
+    operations = live(graph)
     meshes = {op.mesh for op in operations}
     if len(meshes) != 1:
         raise ValueError(f"the graph has operations on {len(meshes)} meshes; give one with operations on a single mesh")
     families = _families([op for op in operations if not isinstance(op, _RESIDENT)], layout)
     if not families.dims:
         raise ValueError("the layout splits no dimension of the graph, so there is nothing to measure; add a rule")
-    owners = _owners(operations, graph.trainable_variables)
+    owners = layer_of(operations, graph.trainable_variables)
     operations_of: dict[tuple[str, str | None], list[mtf.Operation]] = collections.defaultdict(list)
     for op in operations:
         if not isinstance(op, (*_RESIDENT, *_SILENT)):
@@ -81,7 +81,7 @@ def read(graph: mtf.Graph, layout: Layout) -> tuple[Work, tuple[Group, ...]]:
     return work, groups
 
 
-def _live(graph: mtf.Graph) -> list[mtf.Operation]:
+def live(graph: mtf.Graph) -> list[mtf.Operation]:
     """The operations that are lowered and run, in the graph's order."""
     _, unneeded = native.plan(graph.operations)
     updates = [op for op in graph.operations if isinstance(op, mtf.Assign)]
@@ -144,7 +144,7 @@ def _families(operations: Iterable[mtf.Operation], layout: Layout) -> _Families:
     return _Families(dict(dims), {name: first[value] for name, value in leader.items()})
 
 
-def _owners(operations: Sequence[mtf.Operation], trainable: Sequence[mtf.Variable]) -> dict[mtf.Operation, str]:
+def layer_of(operations: Sequence[mtf.Operation], trainable: Sequence[mtf.Variable]) -> dict[mtf.Operation, str]:
     """{operation: the layer it belongs to}: that of its kernel, or of what it comes from."""
     trainable_set = set(trainable)
     contracted: dict[mtf.Tensor, list[mtf.Variable]] = collections.defaultdict(list)  # {activation: kernels}
@@ -152,7 +152,7 @@ def _owners(operations: Sequence[mtf.Operation], trainable: Sequence[mtf.Variabl
     order = {op: i for i, op in enumerate(operations)}
     last = "input"
     for op in operations:
-        kernel = _kernel(op, trainable_set, contracted) if isinstance(op, _CONTRACTIONS) else None
+        kernel = _kernel(op, trainable_set, contracted) if isinstance(op, CONTRACTIONS) else None
         if isinstance(op, _RESIDENT):
             continue
         if kernel is not None:
@@ -210,11 +210,11 @@ def _group(
     ]
     names = frozenset(families.dims[dim]) if dim is not None else frozenset()
     units = max(families.dims[dim].values()) if dim is not None else 1
-    layer = Layer(name, _key(operations, needed, names, units), dim, units, tuple(reduced))
+    layer = Layer(name, key_of(operations, needed, names, units), dim, units, tuple(reduced))
     return Group(layer, names, tuple(operations), needed)
 
 
-def _key(operations: Sequence[mtf.Operation], needed: Sequence[mtf.Tensor], names: frozenset[str], units: int) -> str:
+def key_of(operations: Sequence[mtf.Operation], needed: Sequence[mtf.Tensor], names: frozenset[str], units: int) -> str:
     """A name for all groups that do the same work: a summary of the largest operation, and a digest of all."""
     numbers_of: dict[mtf.Tensor, int] = {}
     lines = [f"units={units}"]
@@ -235,9 +235,7 @@ def _key(operations: Sequence[mtf.Operation], needed: Sequence[mtf.Tensor], name
         lines.append(f"{type(op).__name__} {inputs} {outputs} {layout} {attributes}")
     lines.append(str([numbers_of[tensor] for tensor in needed]))
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
-    main = max(
-        operations, key=lambda op: (isinstance(op, _CONTRACTIONS), max((s.size for s in _shapes(op)), default=0))
-    )
+    main = max(operations, key=lambda op: (isinstance(op, CONTRACTIONS), max((s.size for s in _shapes(op)), default=0)))
     kind = type(main).__name__.removesuffix("Operation")
     shapes = ",".join(_extents(x.shape, names) for x in main.inputs)
     return f"{kind}({shapes})-{digest}"

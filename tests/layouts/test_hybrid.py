@@ -110,9 +110,12 @@ def test_the_rules_for_vgg():
 
     layout = layout_of(build, "data:2;model:4", {"model": [2, 1, 1, 1]}, dense_shares=[1, 1, 1, 1])
     over = {axis: {dim for dim, a in layout.rules if a == axis} for axis in ("data", "model")}
-    assert over["data"] == {"outer_batch", "dense1/outer_batch", "dense2/outer_batch", "dense3/outer_batch"}
+    maps = [f"conv{stage}_{number}" for stage in (3, 4, 5) for number in (1, 2)] + ["conv1_1", "conv2_1"]
+    maps += [f"pool{stage}" for stage in range(1, 6)]
+    owners = [*maps, "dense1", "dense2", "dense3"]
+    assert over["data"] == {"outer_batch", *(f"{owner}/outer_batch" for owner in owners)}
     dense = {"dense1/units", "dense1/outputs", "dense2/inputs", "dense2/outputs", "dense3/inputs"}
-    assert over["model"] == {"batch", *dense}
+    assert over["model"] == {"batch", *(f"{owner}/batch" for owner in maps), *dense}
     assert layout.split("dense1/units", 4096) == (1024,) * 4
     assert layout.split("batch", 5) == (2, 1, 1, 1)
 

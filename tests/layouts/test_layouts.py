@@ -15,8 +15,8 @@ CIFAR_RULES = [
     *("conv5/filters", "conv6/channels", "conv7/filters", "conv8/channels"),
     *("dense1/units", "dense1/outputs", "dense2/inputs"),
 ]
-MNIST_RULES = ["conv1/filters", "conv2/channels", "conv3/filters", "dense1/inputs"]
-LENET_RULES = ["conv1/filters", "conv2/channels", "dense1/units", "dense1/outputs", "dense2/inputs"]
+MNIST_RULES = ["conv1/filters", "conv2/channels", "conv3/filters", "pool1/channels", "dense1/inputs"]
+LENET_RULES = ["conv1/filters", "pool1/channels", "conv2/channels", "dense1/units", "dense1/outputs", "dense2/inputs"]
 
 
 def dims(text):

@@ -99,7 +99,8 @@ def test_cosmoflow_over_a_batch_and_a_depth():
         {"batch": [2, 2, 1, 3], "depth": [2, 1, 1, 1, 1, 1, 1, 1]},
         least_values=512,
     )
-    assert names(layout, "batch") == ["batch", "dense1/batch", "dense2/batch", "dense3/batch"]
+    owners = [*numbered("conv", 7), *numbered("pool", 7), *numbered("dense", 3)]
+    assert names(layout, "batch") == sorted(["batch", *(f"{owner}/batch" for owner in owners)])
     gathered = ["conv7/filters", "pool7/channels", "dense1/inputs"]
     assert names(layout, "depth") == sorted([*depths(*numbered("conv", 6), *numbered("pool", 5)), *gathered])
     assert layout.split("batch", 8) == (2, 2, 1, 3)

@@ -169,7 +169,8 @@ def assert_same_variables(directory, expected):
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=name)
 
 
-@parametrize("rounds", [True, False], first=[True])
+@pytest.mark.full
+@pytest.mark.parametrize("rounds", [True, False])
 def test_hybrid_parallelism_is_as_one_device(rounds, one_device, tmp_path, capfd):
     """Uneven, its dense layers by other shares than the images, in rounds and at once."""
     options = FAST | {"layout": "hybrid", "mesh_shape": "data:2;model:2", "devices": f"{CPUS},cpu:3", "max_steps": 4}
@@ -184,6 +185,8 @@ def test_hybrid_parallelism_is_as_one_device(rounds, one_device, tmp_path, capfd
 def test_a_dry_run_says_what_it_takes_and_trains_nothing(tmp_path, capfd):
     assert run(**FAST, layout="hybrid", mesh_shape="model:3", dry_run=True, model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out
+    rows = re.findall(r"^  (\S+) +\d+ over model: ", out, re.MULTILINE)
+    assert rows[0] == "batch" and not any(row.startswith(("conv", "pool")) for row in rows)  # the same for each of them
     assert re.search(r"MB +weights +optimizer +gradients +activations +messages +runtime +peak", out)
     assert [line.split()[0] for line in out.splitlines()[-3:]] == CPUS.split(",")
     assert "test accuracy" not in out and not (tmp_path / "model").exists()

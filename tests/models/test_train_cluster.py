@@ -13,7 +13,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from tiers import on_workers, parametrize
+from tiers import on_workers
 from training_runs import FAST, ONE, Reader, restored_logging, run, start, variables  # noqa: F401 - one is a fixture
 
 from mtf_hetero import Layout, mtf, profile, tf
@@ -43,7 +43,8 @@ def local():
 
 
 @on_workers
-@parametrize("layout", ["batch", "filters", "even", "conv2/filters:all"], first=["filters"])
+@pytest.mark.full
+@pytest.mark.parametrize("layout", ["batch", "filters", "even", "conv2/filters:all"])
 def test_layouts_on_workers_train_as_one_device(small, layout, workers, tmp_path, capfd):
     assert run(**ONE, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")

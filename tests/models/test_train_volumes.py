@@ -118,7 +118,7 @@ def assert_as_one_device(given, divided, tmp_path, capfd):
     assert_same_variables(tmp_path / "divided", expected)
     out = capfd.readouterr().out
     np.testing.assert_allclose(results_of(out), scores, atol=2e-3)
-    assert re.search(r"conv1/depth +\d+ over depth: \d+, \d+\n", out)
+    assert re.search(r"\n  depth +\d+ over depth: \d+, \d+\n", out)
     model = given["model"]
     said = SAID[model]
     assert out.startswith(f"{model}: ")

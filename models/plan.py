@@ -1,0 +1,127 @@
+"""Finds the best layout of a network for devices that need not be here, and shows it.
+
+    mtf-hetero plan --model=vgg16 --batch_size=256 --simulate=devices.yaml --save=plan.json
+
+(or python -m models.plan) prints a table of layers and devices: what is split, into which sizes, how long each device
+computes and what it sends, and the step that is predicted. Nothing is lowered or run. In place of a model,
+--graph=my_program:build names a function that takes no argument, builds the mtf program of a training step in
+TensorFlow's default graph, and returns its mtf.Graph.
+
+The file of devices is YAML or JSON, a list of kinds that are known by name or of figures:
+
+    devices:
+      - {kind: RTX-3090, count: 2}
+      - {name: "cpu:0", flops_per_second: 8e11, bytes_per_second: 5e10, memory_bytes: 64e9}
+    link: {latency_seconds: 5e-5, bytes_per_second: 1.2e9}
+
+Exit codes: 0, 2 for a wrong flag or value (one line says which), 130 after Ctrl-C.
+"""
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mtf_hetero._support import command_line
+from mtf_hetero.planner import machines as machines_lib
+from mtf_hetero.planner import plan as plan_lib
+
+if TYPE_CHECKING:
+    from mtf_hetero.models.registry import Model
+
+PROGRAM = "python -m mtf_hetero.models.plan"
+
+
+def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
+    parser = command_line.Parser(
+        prog=program, description="Finds the best layout of a network for some devices.", allow_abbrev=False
+    )
+    network = parser.add_mutually_exclusive_group(required=True)
+    network.add_argument("--model", help="a CNN that `train` knows, such as vgg16")
+    network.add_argument("--graph", help="module:function that builds and returns an mtf.Graph")
+    parser.add_argument("--batch_size", type=int, default=128, help="images or volumes per step (%(default)s)")
+    parser.add_argument("--optimizer", default="momentum", help="of the model (%(default)s)")
+    parser.add_argument("--simulate", required=True, help="a YAML or JSON file of devices and links")
+    parser.add_argument("--save", help="a file to write the plan to, as JSON; train --layout=FILE runs it")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="for a search that is short of memory (%(default)s)"
+    )
+    return parser.parse_args(argv)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Finds the mistakes that can be seen before TensorFlow is loaded, which takes seconds."""
+    if arguments.graph is not None:
+        command_line.check_function("graph", arguments.graph)
+    for flag in ("seconds", "batch_size"):
+        if not getattr(arguments, flag) > 0:
+            raise ValueError(f"--{flag} is {getattr(arguments, flag)!r}; it must be greater than zero")
+
+
+def _builder(arguments: argparse.Namespace) -> Callable[[], Any]:
+    """What builds the graph of a training step."""
+    if arguments.graph is not None:
+        return command_line.function_of("graph", arguments.graph)
+    from mtf_hetero.models.registry import MODELS
+    from mtf_hetero.models.train.config import OPTIMIZERS
+
+    if arguments.model not in MODELS:
+        raise ValueError(f"--model is {arguments.model!r}; it must be one of {', '.join(MODELS)}")
+    if arguments.optimizer not in OPTIMIZERS:
+        raise ValueError(f"--optimizer is {arguments.optimizer!r}; it must be one of {', '.join(OPTIMIZERS)}")
+    return functools.partial(_step, MODELS[arguments.model], arguments.batch_size, arguments.optimizer)
+
+
+def _step(model: "Model", batch_size: int, optimizer: str) -> Any:
+    """A training step on blank images, in the default graph."""
+    from mtf_hetero import tf
+    from mtf_hetero.models.train import program
+
+    task = model.task.of_count(model.classes)
+    names = program.IMAGE[-len(model.image_shape) :]
+    extents = {**dict(zip(names, model.image_shape, strict=True)), "targets": model.classes}
+    label_shape = [extents[name] for name in task.label_names(names[:-1])]
+    tf.train.create_global_step()
+    built = program.build_training(
+        tf.zeros([batch_size, *model.image_shape]),
+        tf.zeros([batch_size, *label_shape], task.label_dtype),
+        build=functools.partial(model.build, **task.config),
+        optimizer=program.Optimizer(optimizer),
+        task=task,
+    )
+    return built.graph
+
+
+def _plan(arguments: argparse.Namespace) -> str:
+    """The table and the summary of the plan, which is saved."""
+    _check(arguments)
+    machines = machines_lib.load(arguments.simulate)
+    with command_line.stderr_held_back():
+        from mtf_hetero import mtf, tf
+        from mtf_hetero.planner import show
+        from mtf_hetero.planner.find import find
+
+        build = _builder(arguments)
+    with tf.Graph().as_default():
+        graph = build()
+        if not isinstance(graph, mtf.Graph):
+            raise ValueError(f"--graph is {arguments.graph!r}, which returned {graph!r}; return an mtf.Graph")
+        plan = find(graph, machines, seconds=arguments.seconds)
+    if arguments.save is not None:
+        plan_lib.save(plan, arguments.save)
+    return f"{show.table(plan)}\n\n{show.summary(plan)}\n"
+
+
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
+    """Plans as the command line says; returns the exit code."""
+    arguments = _parse(argv, program)
+    return command_line.print_result(lambda: _plan(arguments))
+
+
+def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
+    """The whole process: ends it with the exit code of `main`."""
+    command_line.run(main, argv, program)
+
+
+if __name__ == "__main__":
+    run()

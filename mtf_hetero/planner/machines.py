@@ -1,0 +1,239 @@
+"""Devices that need not be here: what each can do, and the links between them, from numbers or a file.
+
+    devices:
+      - {kind: RTX-3090, count: 2}
+      - {kind: GTX-1080}
+      - {name: cpu, flops_per_second: 8e11, bytes_per_second: 5e10, memory_bytes: 64e9}
+    link: {latency_seconds: 5e-5, bytes_per_second: 1.2e9}
+
+The kinds are those of `KINDS`, whose figures are the makers': peaks in float32, of which a network reaches a part.
+"""
+
+import dataclasses
+import itertools
+import math
+import numbers
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from mtf_hetero._support import extras
+from mtf_hetero.speeds import Link
+
+EFFICIENCY = 0.4  # the part of the peak that convolutions reach, about
+_LAUNCH_SECONDS = 1e-5
+_LINK = Link(5e-5, 1e9)  # ten gigabits a second
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What one device can do.
+
+    Args:
+      name: of the device, as a layout's user gives it.
+      flops_per_second: floating-point operations of convolutions and matrix products, as they are reached.
+      bytes_per_second: of its memory, as elementwise operations reach it.
+      memory_bytes: that tensors may take; None: no limit.
+      operation_seconds: what any operation costs, however small.
+      seconds_per_byte: of its processor, for a byte that it sends or receives.
+
+    Raises:
+      ValueError: a number that is out of range.
+
+    Example:
+      >>> Machine("gpu:0", 4e12, 3e11).seconds(8e9, 1e6)
+      0.00201
+    """
+
+    name: str
+    flops_per_second: float
+    bytes_per_second: float
+    memory_bytes: float | None = None
+    operation_seconds: float = _LAUNCH_SECONDS
+    seconds_per_byte: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in ("flops_per_second", "bytes_per_second", "memory_bytes"):
+            value = getattr(self, field)
+            if value is not None and not (_is_number(value) and value > 0):
+                raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be greater than zero")
+        for field in ("operation_seconds", "seconds_per_byte"):
+            value = getattr(self, field)
+            if not (_is_number(value) and value >= 0):
+                raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be zero or more")
+
+    def seconds(self, flops: float, moved_bytes: float) -> float:
+        """Seconds for an operation: its arithmetic or its memory, whichever takes longer."""
+        if not flops and not moved_bytes:
+            return 0.0
+        return self.operation_seconds + max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machines:
+    """The devices of a plan and the links between them.
+
+    Args:
+      devices: each with a name of its own.
+      link: between two devices that no other entry names.
+      links: {(name, name): Link}, either way.
+
+    Raises:
+      ValueError: no device, two of one name, or a link of a device that is not there.
+    """
+
+    devices: tuple[Machine, ...]
+    link: Link = _LINK
+    links: Mapping[tuple[str, str], Link] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = self.names
+        if not names:
+            raise ValueError("there is no device; give one or more")
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"device {twice!r} is given twice; give each device a name of its own")
+        for pair in self.links:
+            if not set(pair) <= set(names):
+                raise ValueError(f"a link joins {pair[0]!r} and {pair[1]!r}; the devices are {', '.join(names)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The devices' names, in their order."""
+        return tuple(machine.name for machine in self.devices)
+
+    def link_between(self, source: int, target: int) -> Link:
+        """The link from one device to another, by their numbers."""
+        a, b = self.devices[source].name, self.devices[target].name
+        return self.links.get((a, b)) or self.links.get((b, a)) or self.link
+
+    def only(self, numbers: Sequence[int]) -> "Machines":
+        """Some of the devices."""
+        names = {self.devices[number].name for number in numbers}
+        links = {pair: link for pair, link in self.links.items() if set(pair) <= names}
+        return Machines(tuple(self.devices[number] for number in numbers), self.link, links)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, numbers.Real) and not isinstance(x, bool) and math.isfinite(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of device, by its maker's figures.
+
+    Args:
+      flops_per_second: peak in float32.
+      bytes_per_second: of its memory.
+      memory_bytes: that it has.
+      source: whose figures they are.
+    """
+
+    flops_per_second: float
+    bytes_per_second: float
+    memory_bytes: float
+    source: str
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "GTX-1080": Kind(8.9e12, 320e9, 8e9, "NVIDIA GeForce GTX 1080 whitepaper, 2016"),
+        "GTX-1080-Ti": Kind(11.3e12, 484e9, 11e9, "NVIDIA GeForce GTX 1080 Ti product page, 2017"),
+        "P100": Kind(10.6e12, 732e9, 16e9, "NVIDIA Tesla P100 (SXM2) datasheet, 2016"),
+        "V100": Kind(15.7e12, 900e9, 16e9, "NVIDIA V100 (SXM2) datasheet, 2018"),
+        "T4": Kind(8.1e12, 320e9, 16e9, "NVIDIA T4 datasheet, 2018"),
+        "RTX-2080-Ti": Kind(13.4e12, 616e9, 11e9, "NVIDIA Turing architecture whitepaper, 2018"),
+        "RTX-3090": Kind(35.6e12, 936e9, 24e9, "NVIDIA Ampere GA102 architecture whitepaper, 2020"),
+        "RTX-4090": Kind(82.6e12, 1008e9, 24e9, "NVIDIA Ada architecture whitepaper, 2022"),
+        "A100": Kind(19.5e12, 1555e9, 40e9, "NVIDIA A100 (SXM4, 40 GB) datasheet, 2020"),
+        "H100": Kind(67e12, 3350e9, 80e9, "NVIDIA H100 (SXM5) datasheet, 2023"),
+        # cores x clock x 32 (two fused multiply-adds of 8 numbers), and memory channels
+        "EPYC-7742": Kind(4.6e12, 204.8e9, 256e9, "AMD EPYC 7742: 64 cores, 2.25 GHz, AVX2, 8 x DDR4-3200"),
+        # 20 cores x 1.6 GHz (AVX-512 base) x 64
+        "Xeon-6148": Kind(2.0e12, 128e9, 192e9, "Intel Xeon Gold 6148: 20 cores, AVX-512, 6 x DDR4-2666"),
+    }
+)
+_FIELDS = ("name", "kind", "count", *(f.name for f in dataclasses.fields(Machine) if f.name != "name"))
+
+
+def load(path: str | os.PathLike) -> Machines:
+    """Reads devices from a YAML or JSON file, in the form that the module's docstring shows.
+
+    Raises:
+      ValueError: in one line, what is wrong with it.
+    """
+    path = pathlib.Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ValueError(f"devices file {str(path)!r} cannot be read: {reason}; name another file") from error
+    yaml = extras.import_package("yaml", extra="plan", user=f"devices file {str(path)!r}")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}; write YAML or JSON") from error
+    try:
+        return convert_to_machines(value)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def convert_to_machines(value: Any) -> Machines:
+    """Devices from {"devices": [...], "link": {...}, "links": [...]}, as a file holds them.
+
+    Raises:
+      ValueError: an entry that is missing, unknown or out of range.
+    """
+    if not isinstance(value, Mapping) or not isinstance(value.get("devices"), Sequence) or not value["devices"]:
+        raise ValueError("there is no list of devices; write devices: [{kind: V100, count: 2}, ...]")
+    if unknown := sorted(set(value) - {"devices", "link", "links"}):
+        raise ValueError(f"entry {unknown[0]!r} is not known; the entries are devices, link and links")
+    devices = list(itertools.chain.from_iterable(map(_devices, value["devices"])))
+    named, taken = [], {}
+    for name, fields in devices:
+        number = taken[name] = taken.get(name, -1) + 1
+        alone = sum(other == name for other, _ in devices) == 1
+        named.append(Machine(name if alone else f"{name}:{number}", **fields))
+    links = {(str(e["from"]), str(e["to"])): _link(e) for e in value.get("links", ())}
+    link = {"link": _link(value["link"])} if "link" in value else {}
+    return Machines(tuple(named), links=links, **link)
+
+
+def _devices(entry: Any) -> list[tuple[str, dict[str, float]]]:
+    if not isinstance(entry, Mapping) or set(entry) - set(_FIELDS):
+        raise ValueError(f"a device is {entry!r}; its entries may be {', '.join(_FIELDS)}")
+    fields: dict[str, float] = {}
+    if "kind" in entry:
+        if entry["kind"] not in KINDS:
+            raise ValueError(f"kind {entry['kind']!r} is not known; it must be one of {', '.join(KINDS)}")
+        kind = KINDS[entry["kind"]]
+        fields = {
+            "flops_per_second": EFFICIENCY * kind.flops_per_second,
+            "bytes_per_second": kind.bytes_per_second,
+            "memory_bytes": kind.memory_bytes,
+        }
+    fields |= {name: _number(name, entry[name]) for name in _FIELDS[3:] if name in entry}
+    if missing := [name for name in ("flops_per_second", "bytes_per_second") if name not in fields]:
+        raise ValueError(f"device {dict(entry)!r} has no {missing[0]}; give it, or a kind")
+    count = entry.get("count", 1)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ValueError(f"count of a device is {count!r}; it must be a whole number, 1 or more")
+    name = str(entry.get("name", entry.get("kind", "device")))
+    return [(name, fields)] * count
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)  # YAML 1.1 reads 8e11 as text
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}; give a number") from None
+
+
+def _link(entry: Any) -> Link:
+    try:
+        return Link(*(_number(name, entry[name]) for name in ("latency_seconds", "bytes_per_second")))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a link is {entry!r}; give latency_seconds and bytes_per_second") from error

@@ -1,0 +1,187 @@
+"""A plan: a layout for a graph on some devices, with what it is expected to take, as a value and as a file.
+
+The file is JSON that people can read and change; `Plan.layout` is what runs, the rest is why.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mtf_hetero._support import files
+from mtf_hetero.layout import Dim, Layout
+
+SCHEMA = 1
+
+
+class PlanError(ValueError):
+    """A file that is not a plan, or one that does not fit the graph or the devices."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerPlan:
+    """What is planned for a layer.
+
+    Args:
+      name: what users know it by, "conv1".
+      split: {dimension: sizes} of those of its dimensions that are split.
+      seconds: that each device computes for it in a step.
+      sent_bytes: that each device sends for it in a step.
+    """
+
+    name: str
+    split: Mapping[str, tuple[int, ...]]
+    seconds: tuple[float, ...]
+    sent_bytes: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A layout and what is expected of it.
+
+    Args:
+      devices: one per processor.
+      layout: how the tensors lie on them.
+      seconds: of a step, predicted.
+      alone: (the fastest device, seconds of a step on it alone, predicted).
+      gap: by how much a better plan may cost less, of the costs that the search added up, as a fraction.
+      layers: in the graph's order.
+      memory_bytes: that each device needs, predicted.
+      extents: {split dimension: its largest extent}.
+      provenance: {what: text}.
+    """
+
+    devices: tuple[str, ...]
+    layout: Layout
+    seconds: float
+    alone: tuple[str, float]
+    gap: float
+    layers: tuple[LayerPlan, ...]
+    memory_bytes: tuple[int, ...]
+    extents: Mapping[str, int]
+    provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def check(self, dims: Iterable[Dim], devices: Iterable[str]) -> None:
+        """Raises unless the plan is for a graph with these dimensions, and for these devices.
+
+        Raises:
+          PlanError: in one line, what differs.
+        """
+        devices = tuple(devices)
+        if devices != self.devices:
+            raise PlanError(
+                f"the plan is for the devices {', '.join(self.devices)}, but there are {', '.join(devices)}; give the "
+                "same with --devices, or plan anew"
+            )
+        largest: dict[str, int] = {}
+        for dim in dims:
+            largest[dim.name] = max(largest.get(dim.name, 0), dim.size)
+        for name, extent in self.extents.items():
+            if name not in largest:
+                raise PlanError(f"the plan splits dimension {name!r}, which the graph does not have; plan anew")
+            if largest[name] != extent:
+                raise PlanError(
+                    f"the plan splits dimension {name!r} of {extent}, but in the graph it has {largest[name]}; build "
+                    "the graph as it was planned, or plan anew"
+                )
+
+
+def dumps(plan: Plan) -> str:
+    """A plan as JSON."""
+    value = {
+        "schema": SCHEMA,
+        "provenance": dict(plan.provenance),
+        "devices": list(plan.devices),
+        "mesh_shape": plan.layout.mesh_text,
+        "rules": dict(plan.layout.rules),
+        "shares": {axis: list(shares) for axis, shares in plan.layout.shares},
+        "sizes": {name: list(sizes) for name, sizes in plan.layout.sizes},
+        "extents": dict(plan.extents),
+        "predicted": {
+            "seconds": plan.seconds,
+            "alone": {"device": plan.alone[0], "seconds": plan.alone[1]},
+            "gap": plan.gap,
+            "memory_bytes": list(plan.memory_bytes),
+            "layers": [dataclasses.asdict(layer) for layer in plan.layers],
+        },
+    }
+    return json.dumps(value, indent=1) + "\n"
+
+
+def loads(text: str, *, source: str = "the text") -> Plan:
+    """A plan from JSON.
+
+    Args:
+      text: what `dumps` made.
+      source: what a message calls it.
+
+    Raises:
+      PlanError: in one line, what is wrong with it.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise PlanError(f"{source} is not a plan: {error}; plan anew") from error
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        schema = value.get("schema") if isinstance(value, dict) else None
+        raise PlanError(f"{source} has schema {schema!r}, not {SCHEMA}; plan anew")
+    try:
+        return _convert(value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise PlanError(f"{source} is not a plan: {problem}; plan anew") from error
+
+
+def _convert(value: Mapping[str, Any]) -> Plan:
+    predicted = value["predicted"]
+    layers = tuple(
+        LayerPlan(
+            str(layer["name"]),
+            {name: tuple(sizes) for name, sizes in layer["split"].items()},
+            tuple(layer["seconds"]),
+            tuple(layer["sent_bytes"]),
+        )
+        for layer in predicted["layers"]
+    )
+    plan = Plan(
+        devices=tuple(map(str, value["devices"])),
+        layout=Layout(value["mesh_shape"], value["rules"], value["shares"], value["sizes"]),
+        seconds=float(predicted["seconds"]),
+        alone=(str(predicted["alone"]["device"]), float(predicted["alone"]["seconds"])),
+        gap=float(predicted["gap"]),
+        layers=layers,
+        memory_bytes=tuple(predicted["memory_bytes"]),
+        extents={str(name): int(extent) for name, extent in value["extents"].items()},
+        provenance={str(name): str(entry) for name, entry in value["provenance"].items()},
+    )
+    if len(plan.devices) != plan.layout.size:
+        raise ValueError(f"{len(plan.devices)} devices for the mesh {plan.layout.mesh_text}")
+    return plan
+
+
+def save(plan: Plan, path: str | os.PathLike) -> None:
+    """Writes a plan to a file, which is either complete or not there.
+
+    Raises:
+      PlanError: the file cannot be written.
+    """
+    try:
+        files.write_text(pathlib.Path(path), dumps(plan))
+    except OSError as error:
+        raise PlanError(f"plan {str(path)!r} cannot be written: {error.strerror}; name another file") from error
+
+
+def load(path: str | os.PathLike) -> Plan:
+    """Reads a plan from a file.
+
+    Raises:
+      PlanError: it cannot be read, or is not a plan.
+    """
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise PlanError(f"plan {str(path)!r} cannot be read: {reason}; name another file") from error
+    return loads(text, source=str(path))

@@ -1,0 +1,73 @@
+"""A plan for people: a table of layers and devices, and lines that say what it is compared with."""
+
+import io
+from collections.abc import Sequence
+
+from mtf_hetero._support import extras
+from mtf_hetero._support.units import bytes_text, seconds_text
+from mtf_hetero.planner.plan import LayerPlan, Plan
+
+_WIDTH = 160
+_WHOLE = "whole on each"
+_MOST_DEVICES = 4  # that have columns of their own
+
+
+def table(plan: Plan, *, width: int = _WIDTH) -> str:
+    """Layers by devices: what is split, into which sizes, how long each computes, and what it sends.
+
+    Of more than a few devices, the least and the most that one computes, and what all send.
+    """
+    console, rich_table = (
+        extras.import_package(f"rich.{module}", extra="plan", user="the table of a plan")
+        for module in ("console", "table")
+    )
+    rows = rich_table.Table(box=None, pad_edge=False, header_style="")
+    rows.add_column("layer")
+    rows.add_column("split", overflow="fold")
+    few = len(plan.devices) <= _MOST_DEVICES
+    for device in plan.devices if few else ["each"]:
+        rows.add_column(f"{device}: ms", justify="right")
+        rows.add_column("MB sent" if few else "all: MB sent", justify="right")
+    cells = _cells if few else _cells_of_all
+    for layer in plan.layers:
+        if any(layer.seconds) or any(layer.sent_bytes):
+            rows.add_row(layer.name, _split(layer), *cells(layer.seconds, layer.sent_bytes))
+    seconds = [sum(of_device) for of_device in zip(*(layer.seconds for layer in plan.layers), strict=True)]
+    sent = [sum(of_device) for of_device in zip(*(layer.sent_bytes for layer in plan.layers), strict=True)]
+    rows.add_row("all", "", *cells(seconds, sent))
+    text = io.StringIO()
+    console.Console(file=text, width=width, color_system=None).print(rows)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def _cells(seconds: Sequence[float], sent_bytes: Sequence[int]) -> list[str]:
+    pairs = zip(seconds, sent_bytes, strict=True)
+    return [cell for s, b in pairs for cell in (f"{s * 1e3:.3g}", f"{b / 1e6:.3g}" if b else "")]
+
+
+def _cells_of_all(seconds: Sequence[float], sent_bytes: Sequence[int]) -> list[str]:
+    return [f"{min(seconds) * 1e3:.3g} to {max(seconds) * 1e3:.3g}", _cells([0.0], [sum(sent_bytes)])[1]]
+
+
+def _split(layer: LayerPlan) -> str:
+    """What is split of a layer, without its own prefix; names with the same sizes together."""
+    names: dict[tuple[int, ...], list[str]] = {}
+    for name, sizes in layer.split.items():
+        names.setdefault(sizes, []).append(name.removeprefix(f"{layer.name}/"))
+    return "; ".join(f"{', '.join(alike)} {'+'.join(map(str, sizes))}" for sizes, alike in names.items()) or _WHOLE
+
+
+def summary(plan: Plan) -> str:
+    """What is predicted, and what it is compared with."""
+    device, alone = plan.alone
+    lines = []
+    if len(plan.devices) == 1:
+        lines.append(f"{device} alone: {seconds_text(alone)} a step are predicted, and no split over more devices less")
+    else:
+        lines.append(
+            f"{', '.join(plan.devices)}: {seconds_text(plan.seconds)} a step are predicted, and {seconds_text(alone)} "
+            f"on {device} alone"
+        )
+    needed = ", ".join(f"{bytes_text(n)} on {d}" for d, n in zip(plan.devices, plan.memory_bytes, strict=True))
+    lines.append(f"memory: {needed}")
+    return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""What a step of a layout would look like on devices: who computes what from when to when, and who waits.
+
+Each device does its operations one after another, in the graph's order, as soon as their inputs are there; a message
+leaves when what it carries is ready and its sender has sent those before. Where a sum over the devices is read only at
+the end, as the gradient of a weight is, sending it goes on beside the computing, as it does when the graph runs.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout
+from mtf_hetero.planner import transfers, work
+from mtf_hetero.planner.machines import Machines
+from mtf_hetero.planner.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """What a device does for a while.
+
+    Args:
+      device: its number.
+      layer: the layer whose operation it is.
+      begin: seconds since the step began.
+      end: likewise.
+    """
+
+    device: int
+    layer: str
+    begin: float
+    end: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """A step.
+
+    Args:
+      spans: what each device does, in the order of its beginning per device.
+      seconds: until the last device is done and the last message has arrived.
+      sent: what goes from device to device.
+    """
+
+    spans: tuple[Span, ...]
+    seconds: float
+    sent: tuple[transfers.Transfer, ...]
+
+    def busy_seconds(self, device: int) -> float:
+        """How long a device computes."""
+        return sum(span.end - span.begin for span in self.spans if span.device == device)
+
+
+class _Clocks:
+    """When each device is free to compute, and to send; and when each slice of a tensor is ready."""
+
+    def __init__(self, machines: Machines) -> None:
+        count = len(machines.devices)
+        self.machines = machines
+        self.free = [0.0] * count
+        self.free_to_send = [0.0] * count
+        self.ready: dict[mtf.Tensor, list[float]] = {}
+        self.last = 0.0
+
+    def inputs_ready(self, op: mtf.Operation, device: int) -> float:
+        """When all inputs of an operation are on a device."""
+        return max((self.ready[x][device] for x in op.inputs if x in self.ready), default=0.0)
+
+    def send(self, transfer: transfers.Transfer, ready: float) -> float:
+        """When a message arrives that is ready at its sender then."""
+        source = self.machines.devices[transfer.source]
+        link = self.machines.link_between(transfer.source, transfer.target)
+        begin = max(ready, self.free_to_send[transfer.source])
+        self.free_to_send[transfer.source] = begin + transfer.bytes / link.bytes_per_second
+        self.free[transfer.source] += transfer.bytes * source.seconds_per_byte
+        self.free[transfer.target] += transfer.bytes * self.machines.devices[transfer.target].seconds_per_byte
+        arrival = begin + link.seconds(transfer.bytes)
+        self.last = max(self.last, arrival)
+        return arrival
+
+
+def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str]) -> Timeline:
+    """What a step looks like.
+
+    Args:
+      problem: the step and the devices.
+      layout: for as many processors as there are devices.
+      owners: {operation: the layer that it belongs to}; those without an entry have none.
+
+    Raises:
+      NotImplementedError: the layout splits what an operation needs whole.
+    """
+    operations, machines = problem.operations, problem.machines
+    sent = transfers.of_step(operations, layout)
+    by_operation: dict[str, list[transfers.Transfer]] = collections.defaultdict(list)
+    for transfer in sent:
+        by_operation[transfer.operation].append(transfer)
+    clocks, spans = _Clocks(machines), []
+    for op in operations:
+        begins = [clocks.inputs_ready(op, device) for device in range(layout.size)]
+        ends = list(begins)
+        for device, seconds in enumerate(problem.seconds_of(op, layout)):
+            if seconds:
+                begin = max(begins[device], clocks.free[device])
+                clocks.free[device] = ends[device] = begin + seconds
+                spans.append(Span(device, owners.get(op, ""), begin, begin + seconds))
+        arrivals = list(ends)
+        for transfer in by_operation[op.name]:
+            ready = ends if work.is_contraction(op) or isinstance(op, mtf.ReduceOperation) else begins
+            arrival = clocks.send(transfer, ready[transfer.source])
+            arrivals[transfer.target] = max(arrivals[transfer.target], arrival)
+        clocks.ready |= dict.fromkeys(op.outputs, arrivals)
+    spans.sort(key=lambda span: (span.device, span.begin))
+    return Timeline(tuple(spans), max([clocks.last, *clocks.free]), sent)

@@ -1,0 +1,215 @@
+"""The table of rules: which function sketches which class of mtf operation; and those of what is done slice by slice.
+
+A rule is a function (operation, sketch) -> None that sets the values of the operation's outputs, as the rules of
+`mtf_hetero.lowering` and the `lower` methods of mtf's own operations do.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mtf_hetero import layers, random_numbers
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.lowering import local, registry
+from mtf_hetero.planner.transfers.sending import allreduce
+from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Values, made
+
+Rule = Callable[[Any, Sketch], None]
+_RULES: dict[type, Rule] = {}
+
+
+def register(*op_classes: type) -> Callable[[Rule], Rule]:
+    """Decorator: the function sketches these classes of operation."""
+
+    def add(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(op_classes, rule))
+        return rule
+
+    return add
+
+
+def rule_of(op: mtf.Operation, sketch: Sketch) -> Rule:
+    """The rule for an operation.
+
+    Raises:
+      NotImplementedError: there is none, and the layout does not split all its tensors alike.
+    """
+    rule = registry.rule_of(op, _RULES)
+    if rule is not None:
+        return rule
+    tensors = [*op.inputs, *op.outputs]
+    split = {frozenset(dim for dim in t.shape.dims if sketch.layout.axis_of(dim) is not None) for t in tensors}
+    if len(split) > 1:
+        raise NotImplementedError(
+            f"{type(op).__name__} {op.name!r}: what it sends is not known, for there is no rule for its class; leave "
+            "its dimensions whole, or split all its tensors along the same ones"
+        )
+    return slice_by_slice
+
+
+def set_output(op: mtf.Operation, sketch: Sketch, values: Values, axes: Sequence[int | None] = ()) -> None:
+    """Sets an operation's only output, a sum over mesh axes that is made when it is first needed."""
+    set_sum(op, sketch, values, registry.summed_axes(op, sketch.layout, axes))
+
+
+def set_sum(op: mtf.Operation, sketch: Sketch, values: Values, axes: Sequence[int]) -> None:
+    """As `set_output`, for axes in the order in which mtf names them."""
+    sketch.set(op.outputs[0], outstanding(sketch, values, axes) if axes else values)
+
+
+def outstanding(sketch: Sketch, partial: Values, axes: Sequence[int]) -> Sum:
+    """A sum of addends that the operation leaves outstanding."""
+    return Sum(partial, axes, sketch.operation, lambda *arguments: allreduce(sketch, *arguments))
+
+
+@register(
+    mtf.SlicewiseOperation,
+    mtf.ScalarMultiplyOperation,
+    mtf.ScalarAddOperation,
+    mtf.BroadcastOperation,
+    mtf.OneHotOperation,
+    mtf.Variable,
+    mtf.ReadVariable,
+    mtf.Constant,
+    mtf.ImportLaidOutTensorOperation,
+)
+def slice_by_slice(op: mtf.Operation, sketch: Sketch) -> None:
+    """Each processor makes its own slices, of its own."""
+    inputs = [sketch.slices(x) for x in op.inputs]
+    for output in op.outputs:
+        sketch.set(output, sketch.local(output, *inputs))
+
+
+@register(mtf.GenericGradOperation)
+def _generic_grad(op: mtf.Operation, sketch: Sketch) -> None:
+    forward = op._forward_op
+    inputs = [sketch.slices(x) for x in (*forward.inputs, *forward.outputs, *op._grad_ys)]
+    for output in op.outputs:
+        sketch.set(output, sketch.local(output, *inputs))
+
+
+@register(mtf.ImportOperation, mtf.RangeOperation)
+def _import(op: mtf.Operation, sketch: Sketch) -> None:
+    """The training process cuts the slices."""
+    (output,) = op.outputs
+    _cut_up(output, sketch, CHIEF)
+
+
+def _cut_up(output: mtf.Tensor, sketch: Sketch, processor: int) -> None:
+    whole = sketch.value(processor, output.shape.to_integer_list, output.dtype)
+    sizes = [tuple(sketch.layout.slice_shape(output.shape, pnum)) for pnum in sketch.processors]
+    values = [whole if size == whole.shape else sketch.value(processor, size, whole.dtype, [whole]) for size in sizes]
+    sketch.set(output, values)
+
+
+@register(mtf.RandomOperation)
+def _random(op: mtf.Operation, sketch: Sketch) -> None:
+    """The first processor draws a key, or all numbers of what only TensorFlow can draw."""
+    (output,) = op.outputs
+    if not random_numbers.is_known(op._tf_fn, tf.as_dtype(op._kwargs.get("dtype", tf.float32))):
+        _cut_up(output, sketch, 0)
+        return
+    key = sketch.value(0, (), tf.uint64)
+    sketch.set(output, sketch.local(output, [key] * sketch.layout.size))
+
+
+@register(mtf.StopGradient)
+def _pass_on(op: mtf.Operation, sketch: Sketch) -> None:
+    sketch.set(op.outputs[0], sketch.laid_out(op.inputs[0]))
+
+
+@register(mtf.CustomGradientOperation)
+def _custom_gradient(op: mtf.Operation, sketch: Sketch) -> None:
+    for inner, output in zip(op._fn_outputs, op.outputs, strict=True):
+        sketch.set(output, sketch.laid_out(inner))
+
+
+@register(mtf.ScalarSummaryOperation)
+def _summary(op: mtf.Operation, sketch: Sketch) -> None:
+    sketch.set(op.outputs[0], sketch.slices(op.inputs[0]))
+
+
+@register(mtf.PrintOperation)
+def _print(op: mtf.Operation, sketch: Sketch) -> None:
+    """The first processor prints the slices of all."""
+    data = [value for tensor in op._data for value in sketch.slices(tensor)]
+    slices = list(sketch.slices(op.inputs[0]))
+    slices[0] = sketch.value(0, slices[0].shape, slices[0].dtype, [slices[0], *data])
+    sketch.set(op.outputs[0], slices)
+
+
+@register(mtf.Assign)
+def _assign(op: mtf.Operation, sketch: Sketch) -> None:
+    values = [sketch.slices(x) for x in op.inputs]
+    sketch.operations[op] = [
+        sketch.value(pnum, (), tf.bool, [value[pnum] for value in values]) for pnum in sketch.processors
+    ]
+
+
+@register(mtf.Depend)
+def _depend(op: mtf.Operation, sketch: Sketch) -> None:
+    waits = [
+        value
+        for d in op._dependencies
+        for value in (sketch.operations.get(d, []) if isinstance(d, mtf.Operation) else sketch.slices(d))
+    ]
+    _wait(op, sketch, sketch.slices(op.inputs[0]), [waits] * sketch.layout.size)
+
+
+@register(layers.AfterOperation)
+def _after(op: mtf.Operation, sketch: Sketch) -> None:
+    x, y = (sketch.laid_out(t) for t in op.inputs)
+    waited_for = y.partial if isinstance(y, Sum) else y
+    _wait(op, sketch, made(x), [[value] for value in waited_for])
+    sketch.set(op.outputs[1], y)
+
+
+def _wait(op: mtf.Operation, sketch: Sketch, xs: Values, waits: Sequence[Values]) -> None:
+    both = zip(sketch.processors, xs, waits, strict=True)
+    sketch.set(op.outputs[0], [sketch.value(pnum, x.shape, x.dtype, [x], wait) for pnum, x, wait in both])
+
+
+@register(mtf.BinaryOpWithBroadcasting)
+def _binary(op: mtf.Operation, sketch: Sketch) -> None:
+    """Two outstanding sums over the same axes are added up before they are made."""
+    (output,) = op.outputs
+    delays = op._tf_fn == tf.add and not (isinstance(op, mtf.AddOperation) and local.is_bias(op))
+    laid_out = [sketch.laid_out(x) if delays and x.shape == output.shape else sketch.slices(x) for x in op.inputs]
+    x, y = laid_out
+    if isinstance(x, Sum) and isinstance(y, Sum) and x.axes == y.axes:
+        sketch.set(output, outstanding(sketch, sketch.local(output, x.partial, y.partial), x.axes))
+    else:
+        sketch.set(output, sketch.local(output, *map(made, laid_out)))
+
+
+@register(mtf.ReduceOperation)
+def _reduce(op: mtf.Operation, sketch: Sketch) -> None:
+    (x,), (y,) = op.inputs, op.outputs
+    layout, kind = sketch.tensor_layout(x.shape), op._reduction_fn_string
+    partial = sketch.local(y, sketch.slices(x))
+    if local.is_bias_gradient(op):
+        set_output(op, sketch, partial, layout.tensor_axis_to_mesh_axis[:-1])
+        return
+    _, axes = mtf.ops._reduce_helper(x.shape, y.shape, layout, kind)
+    if kind == "SUM":
+        set_sum(op, sketch, partial, axes)
+    else:
+        sketch.set(y, allreduce(sketch, partial, axes, op.name))
+
+
+@register(mtf.EinsumOperation)
+def _einsum(op: mtf.Operation, sketch: Sketch) -> None:
+    shapes, (output,) = [x.shape for x in op.inputs], op.outputs
+    shape = mtf.Shape([dim for dim in output.shape.dims if any(dim in other.dims for other in shapes)])
+    _, axes = mtf.ops._einsum_helper(shapes, shape, sketch)
+    values = sketch.local_of(shape, output.dtype, *[sketch.slices(x) for x in op.inputs])
+    if shape == output.shape:
+        set_sum(op, sketch, values, axes)
+    else:  # it has dimensions that no input has
+        sketch.set(output, sketch.local(output, allreduce(sketch, values, axes, op.name)))
+
+
+@register(mtf.WhileLoopOperation)
+def _loop(op: mtf.Operation, sketch: Sketch) -> None:
+    raise NotImplementedError(
+        f"{type(op).__name__} {op.name!r}: what a loop sends depends on its number of turns, and is not counted"
+    )

@@ -1,0 +1,180 @@
+"""What `mtf_hetero.collectives` would make, as values of a sketch."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+from mtf_hetero import blocks, collectives
+from mtf_hetero._compat import tf
+from mtf_hetero.blocks import Interval, Move, Piece, Window
+from mtf_hetero.layout import Dim
+from mtf_hetero.planner.transfers.sketch import Sketch, Value, Values, is_rounded
+
+Halo = list[tuple[list[Interval], Value]]  # as mtf_hetero.lowering.halo.Halo
+
+
+def _pack(sketch: Sketch, x: Value, processor: int, wire_dtype: tf.DType | None) -> Value:
+    if wire_dtype is None or not is_rounded(x.dtype, wire_dtype):
+        return x
+    return sketch.value(processor, x.shape, wire_dtype, [x])
+
+
+def _unpack(sketch: Sketch, x: Value, processor: int, dtype: tf.DType) -> Value:
+    return x if x.dtype == dtype else sketch.value(processor, x.shape, dtype, [x])
+
+
+def _cut(sketch: Sketch, x: Value, processor: int, size: tuple[int, ...]) -> Value:
+    return x if x.shape == size else sketch.value(processor, size, x.dtype, [x])
+
+
+def _wire_between(sketch: Sketch, processors: Sequence[int]) -> tf.DType | None:
+    return None if sketch.share_memory(processors) else sketch.wire_dtype
+
+
+def _cutter(sketch: Sketch, xs: Values, wire_dtype: tf.DType | None) -> Callable[[Piece], Value]:
+    @functools.cache
+    def piece_of(piece: Piece) -> Value:
+        part = _cut(sketch, xs[piece.source], piece.source, piece.size)
+        return _pack(sketch, part, piece.source, wire_dtype)
+
+    return piece_of
+
+
+def allreduce(sketch: Sketch, xs: Values, axes: Sequence[int], operation: str) -> Values:
+    """The reduction of what processors have that differ in some mesh axes alone.
+
+    Args:
+      sketch: the Sketch.
+      xs: one value per processor.
+      axes: indices of mesh axes.
+      operation: name of the mtf operation that causes it.
+    """
+    if not axes:
+        return xs
+    before, sketch.operation = sketch.operation, operation
+    results = list(xs)
+    for group in sketch.groups(axes):
+        reduced = _allreduce(sketch, [xs[pnum] for pnum in group], group, sketch.layout.weights_within(axes))
+        for pnum, y in zip(group, reduced, strict=True):
+            results[pnum] = y
+    sketch.operation = before
+    return results
+
+
+def _allreduce(sketch: Sketch, xs: Values, group: Sequence[int], shares: Sequence[float]) -> Values:
+    (shape, dtype), first, wire = (xs[0].shape, xs[0].dtype), group[0], sketch.wire_dtype
+    elements = math.prod(shape)
+    way = collectives.way_to_reduce(elements, dtype.size, len(group), in_memory=sketch.share_memory(group))
+    if way is collectives.Way.KEEP:
+        return xs
+    if way is collectives.Way.SHARE:
+        return [sketch.value(first, shape, dtype, xs)] * len(xs)
+    if way is collectives.Way.DIVIDE:
+        return _divide(sketch, xs, group, collectives.parts_to_reduce(elements, shares))
+    packed = [_pack(sketch, x, pnum, wire) for pnum, x in zip(group, xs, strict=True)]
+    if way is collectives.Way.EXCHANGE:
+        return [sketch.value(pnum, shape, dtype, packed) for pnum in group]
+    total = _pack(sketch, sketch.value(first, shape, dtype, [xs[0], *packed[1:]]), first, wire)
+    others = [sketch.value(pnum, shape, dtype, [total]) for pnum in group[1:]]
+    return [_unpack(sketch, total, first, dtype), *others]
+
+
+def _divide(sketch: Sketch, xs: Values, group: Sequence[int], sizes: Sequence[int]) -> Values:
+    shape, dtype = xs[0].shape, xs[0].dtype
+    sent_dtype = sketch.wire_dtype if is_rounded(dtype, sketch.wire_dtype) else dtype
+    parts = [
+        [sketch.value(pnum, (size,), sent_dtype, [x]) for size in sizes] for pnum, x in zip(group, xs, strict=True)
+    ]
+    totals = [
+        sketch.value(pnum, (sizes[i],), sent_dtype, [split[i] for split in parts]) for i, pnum in enumerate(group)
+    ]
+    return [sketch.value(pnum, shape, dtype, totals) for pnum in group]
+
+
+def _joined(
+    sketch: Sketch, pieces: Values, processor: int, size: tuple[int, ...], dtype: tf.DType, *, changed: bool
+) -> Value:
+    """What is put together of pieces: a single one itself, unless it is changed."""
+    return pieces[0] if len(pieces) == 1 and not changed else sketch.value(processor, size, dtype, pieces)
+
+
+def _is_changed(size: tuple[int, ...], plan: Move) -> bool:
+    """Whether the last steps of a Move do anything to what was joined."""
+    return any(tuple(shape) != size or tuple(part) != size for shape, _, part in plan.reshapes)
+
+
+def move(sketch: Sketch, xs: Values, moves: Sequence[Move]) -> Values:
+    """Rearranges slices."""
+    wire = _wire_between(sketch, sketch.processors)
+    if all(plan.is_local(pnum) for pnum, plan in enumerate(moves)):
+        wire = None
+    piece_of = _cutter(sketch, xs, wire)
+    results = []
+    for pnum, plan in enumerate(moves):
+        dtype, size = xs[pnum].dtype, tuple(plan.size)
+        pieces = [_unpack(sketch, piece_of(piece), pnum, dtype) for piece in plan.pieces]
+        changed = bool(pieces) and _is_changed(plan.pieces[0].size, plan)
+        results.append(_joined(sketch, pieces, pnum, size, dtype, changed=changed))
+    return results
+
+
+def fetch(sketch: Sketch, xs: Values, windows: Sequence[Window | None]) -> list[Value | None]:
+    """Gives each processor a box of a tensor, or None where it needs nothing."""
+    wire = _wire_between(sketch, sketch.processors)
+    local = _cutter(sketch, xs, None)
+    sent = local if wire is None else _cutter(sketch, xs, wire)
+    results: list[Value | None] = []
+    for pnum, window in enumerate(windows):
+        if window is None:
+            results.append(None)
+            continue
+        dtype = xs[pnum].dtype
+        pieces = [(local if piece.source == pnum else sent)(piece) for piece in window.pieces]
+        pieces = [_unpack(sketch, piece, pnum, dtype) for piece in pieces]
+        changed = any(map(any, window.padding))
+        results.append(_joined(sketch, pieces, pnum, tuple(window.size), dtype, changed=changed))
+    return results
+
+
+def fetch_boxes(
+    sketch: Sketch, xs: Values, shape: Sequence[Dim], boxes: Sequence[Sequence[Interval] | None]
+) -> list[Value | None]:
+    """As `fetch`, of boxes of a tensor of this shape."""
+    return fetch(sketch, xs, blocks.plan_windows(sketch.layout, shape, boxes))
+
+
+def halos(sketch: Sketch, xs: Values, shape: Sequence[Dim], box_of: Callable[[int], Sequence[Interval]]) -> list[Halo]:
+    """What each processor lacks of a box of a tensor. A piece that several operations need is sent once."""
+    cut_out = _cutter(sketch, xs, _wire_between(sketch, sketch.processors))
+    results = []
+    for pnum in sketch.processors:
+        lacking: Halo = []
+        for piece in blocks.plan_window(sketch.layout, shape, box_of(pnum), pnum).pieces:
+            if piece.source != pnum:
+                key = (xs[piece.source], piece.begin, piece.size)
+                if key not in sketch.sent:
+                    sketch.sent[key] = cut_out(piece)
+                received = _unpack(sketch, sketch.sent[key], pnum, xs[pnum].dtype)
+                lacking.append((blocks.place(sketch.layout, shape, piece), received))
+        results.append(lacking)
+    return results
+
+
+def reduce_scatter(sketch: Sketch, xs: Values, axes: Sequence[int], moves: Sequence[Move | None]) -> list[Value | None]:
+    """Every processor gets its part of the sum of all that differ from it in these mesh axes alone."""
+    results: list[Value | None] = [None] * len(xs)
+    for group in sketch.groups(axes):
+        wire = _wire_between(sketch, group)
+        for pnum in group:
+            plan, dtype = moves[pnum], xs[pnum].dtype
+            if plan is None:
+                continue
+            addends = [
+                _pack(sketch, _cut(sketch, xs[source], source, plan.pieces[0].size), source, wire)
+                for source in (group if plan.pieces else ())
+            ]
+            addends = [_unpack(sketch, addend, pnum, dtype) for addend in addends]
+            size = plan.size if plan.reshapes else plan.pieces[0].size
+            changed = bool(addends) and _is_changed(plan.pieces[0].size, plan)
+            results[pnum] = _joined(sketch, addends, pnum, tuple(size), dtype, changed=changed)
+    return results

@@ -1,0 +1,74 @@
+"""What an operation of mtf computes on one processor's slices: floating-point operations, and bytes of memory.
+
+A contraction multiplies and adds once for each element of the box of all its dimensions; anything else reads its inputs
+and writes its outputs. What only hands a tensor on - a variable, an assignment, a reshape - does neither.
+"""
+
+import math
+from collections.abc import Iterable
+
+from mtf_hetero import layers
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout
+from mtf_hetero.profile.work import CONTRACTIONS
+
+_CONTRACTIONS = (
+    *CONTRACTIONS,
+    layers.GroupedConv2dOperation,
+    layers.GroupedConvInputGradient,
+    layers.GroupedConvKernelGradient,
+)
+_IDLE = (
+    mtf.Variable,
+    mtf.ReadVariable,
+    mtf.ImportOperation,
+    mtf.ImportLaidOutTensorOperation,
+    mtf.Assign,
+    mtf.ReshapeOperation,
+    mtf.PrintOperation,
+    mtf.ScalarSummaryOperation,
+    mtf.StopGradient,
+)
+
+
+def is_contraction(op: mtf.Operation) -> bool:
+    """Whether an operation is a convolution or a product, or a gradient of one."""
+    return isinstance(op, _CONTRACTIONS)
+
+
+def of_operation(op: mtf.Operation, layout: Layout, pnum: int) -> tuple[int, int]:
+    """(floating-point operations, bytes read and written) of a processor; (0, 0) where its slices are empty."""
+    if isinstance(op, _IDLE):
+        return 0, 0
+    tensors = [*op.inputs, *op.outputs]
+    sizes = [math.prod(layout.slice_shape(tensor.shape.dims, pnum)) for tensor in tensors]
+    if 0 in sizes:
+        return 0, 0
+    moved = sum(size * tensor.dtype.size for size, tensor in zip(sizes, tensors, strict=True))
+    return (2 * math.prod(layout.slice_shape(_box(op), pnum)) if is_contraction(op) else 0), moved
+
+
+def _box(op: mtf.Operation) -> list[mtf.Dimension]:
+    """The dimensions over which a contraction multiplies and adds, each once."""
+    if isinstance(op, mtf.EinsumOperation):
+        return _union([*op.inputs, *op.outputs])
+    kernel, small = _kernel_and_small(op)
+    return list(dict.fromkeys([*kernel.shape.dims, *small.shape.dims]))
+
+
+def _union(tensors: Iterable[mtf.Tensor]) -> list[mtf.Dimension]:
+    return list(dict.fromkeys(dim for tensor in tensors for dim in tensor.shape.dims))
+
+
+def _kernel_and_small(op: mtf.Operation) -> tuple[mtf.Tensor, mtf.Tensor]:
+    """The kernel of a convolution, and that of its two images which has a value for each window."""
+    if isinstance(op, mtf.Conv2or3dBackpropFilterOperation):
+        return op.outputs[0], op.inputs[0] if op._is_transpose else op.inputs[1]
+    if isinstance(op, layers.GroupedConvKernelGradient):
+        return op.outputs[0], op.inputs[0]
+    if isinstance(op, mtf.Conv2or3dBackpropInputOperation):
+        return op.inputs[1], op.outputs[0] if op._is_transpose else op.inputs[0]
+    if isinstance(op, layers.GroupedConvInputGradient):
+        return op.inputs[1], op.inputs[0]
+    is_transpose = isinstance(op, (mtf.Conv2dTransposeOperation, mtf.Conv3dTransposeOperation))
+    return op.inputs[1], op.inputs[0] if is_transpose else op.outputs[0]

@@ -1,0 +1,86 @@
+"""mtf-hetero plan, and training by its plan."""
+
+import contextlib
+import json
+
+import pytest
+
+from mtf_hetero.models import plan as program
+from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.prepare import prepare
+from mtf_hetero.planner import plan as plan_lib
+
+DEVICES = """
+devices:
+  - {name: "cpu:0", flops_per_second: 6e10, bytes_per_second: 1e10}
+  - {name: "cpu:1", flops_per_second: 2e10, bytes_per_second: 3e9}
+link: {latency_seconds: 1e-6, bytes_per_second: 1e11}
+"""
+
+
+@pytest.fixture
+def devices(tmp_path):
+    path = tmp_path / "devices.yaml"
+    path.write_text(DEVICES)
+    return path
+
+
+def test_a_model_is_planned_shown_and_laid_out(devices, tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    flags = ["--model=lenet", "--batch_size=64", f"--simulate={devices}", f"--save={path}"]
+    assert program.main(flags) == 0
+    output = capsys.readouterr().out
+    assert "conv1" in output and "cpu:1: ms" in output and "a step are predicted, and" in output
+    plan = plan_lib.load(path)
+    assert plan.devices == ("cpu:0", "cpu:1") and plan.seconds < plan.alone[1]
+    with contextlib.ExitStack() as stack:
+        run = prepare(Config(model="lenet", batch_size=64, layout=str(path), dry_run=True), stack)
+    assert run.layout == plan.layout and run.devices == plan.devices
+
+
+def test_a_plan_for_another_network_is_refused(devices, tmp_path):
+    path = tmp_path / "plan.json"
+    assert program.main(["--model=lenet", f"--simulate={devices}", f"--save={path}"]) == 0
+    with pytest.raises(plan_lib.PlanError, match="the plan splits dimension"):
+        prepare(Config(model="paper_mnist", layout=str(path), dry_run=True), contextlib.ExitStack())
+    with pytest.raises(plan_lib.PlanError, match="the plan is for the devices cpu:0, cpu:1, but there are cpu:0"):
+        prepare(
+            Config(model="lenet", layout=str(path), devices=("cpu:0",), dry_run=True),
+            contextlib.ExitStack(),
+        )
+
+
+@pytest.mark.parametrize("graph", ["tests.models.test_plan_program:dense_graph"])
+def test_a_graph_of_ones_own(graph, devices, capsys):
+    assert program.main([f"--graph={graph}", f"--simulate={devices}"]) == 0
+    assert "alone" in capsys.readouterr().out
+
+
+def dense_graph():
+    """A training step of a dense layer."""
+    from tests.planner.test_find import step
+
+    return step()[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--model=vgg"], "--model is 'vgg'; it must be one of alexnet"),
+        (["--model=lenet", "--batch_size=0"], "--batch_size is 0; it must be greater than zero"),
+        (["--model=lenet", "--optimizer=sdg"], "--optimizer is 'sdg'; it must be one of adafactor"),
+        (["--graph=nowhere"], "--graph is 'nowhere'; write module:function"),
+        (["--graph=json:dumps_"], "cannot be imported"),
+        (["--model=lenet", "--simulate=none.yaml"], "'none.yaml' cannot be read"),
+    ],
+)
+def test_mistakes_are_one_line(flags, message, devices, capsys):
+    assert program.main([f"--simulate={devices}", *flags]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and message in lines[0]
+
+
+def test_a_plan_and_speeds_do_not_go_together(tmp_path):
+    (tmp_path / "plan.json").write_text(json.dumps({}))
+    with pytest.raises(ValueError, match="leave --list_speed out"):
+        Config(layout=str(tmp_path / "plan.json"), list_speed="2,1")

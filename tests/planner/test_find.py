@@ -1,0 +1,118 @@
+"""Plans: as good as the best of all layouts of small networks, no worse than one device, right where they run."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mtf_hetero
+from mtf_hetero import mtf, tf
+from mtf_hetero.planner import find as find_lib
+from mtf_hetero.planner import timeline
+from mtf_hetero.planner.find import find
+from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner.problem import Problem, prefixes
+from mtf_hetero.planner.search import NoAssignmentError
+from mtf_hetero.speeds import Link
+
+FAST, SLOW = Machine("fast", 6e10, 1e10), Machine("slow", 2e10, 3e9)
+LINKS = {"slow link": Link(1e-3, 1e7), "fast link": Link(1e-6, 1e11), "usual link": Link(1e-4, 1e9)}
+
+
+def dense(x, units, name):
+    """A dense layer with dimensions of its own."""
+    batch, inputs = (mtf.Dimension(f"{name}/{kind}", dim.size) for kind, dim in zip(("batch", "inputs"), x.shape))
+    outputs = mtf.Dimension(f"{name}/outputs", units)
+    kernel = mtf.get_variable(x.mesh, f"{name}/kernel", [inputs, outputs], initializer=tf.random_normal_initializer())
+    return mtf.einsum([mtf.reshape(x, [batch, inputs]), kernel], [batch, outputs])
+
+
+def step(batch=64, inputs=48, units=(96, 10)):
+    """The graph of a training step of dense layers, its loss and its updates, in the default graph."""
+    graph = mtf.Graph()
+    mesh = mtf.Mesh(graph, "mesh")
+    shape = mtf.Shape([mtf.Dimension("batch", batch), mtf.Dimension("inputs", inputs)])
+    values = np.random.default_rng(1).normal(size=shape.to_integer_list).astype(np.float32)
+    x = mtf.import_tf_tensor(mesh, tf.constant(values), shape)
+    for number, count in enumerate(units, 1):
+        x = dense(mtf.relu(x), count, f"dense{number}")
+    loss = mtf.reduce_mean(mtf.square(x))
+    variables = graph.trainable_variables
+    gradients = mtf.gradients([loss], [variable.outputs[0] for variable in variables])
+    return graph, mesh, loss, mtf.optimize.SgdOptimizer(0.01).apply_grads(gradients, variables)
+
+
+def best_of_all(graph, machines):
+    """The least predicted seconds of all layouts with the sizes that the planner would begin with."""
+    operations = find_lib.live(graph)
+    owners = find_lib.layer_of(operations, graph.trainable_variables)
+    problem = Problem(operations, machines)
+    menus = problem.menus([sorted(range(count)) for count in prefixes(len(machines.devices))])
+    best = np.inf
+    for choices in itertools.product(*([None, *menu] for menu in menus.values())):
+        sizes = {name: choice for name, choice in zip(menus, choices, strict=True) if choice is not None}
+        try:
+            layout = problem.layout(sizes)
+            for op in operations:
+                for tensor in op.outputs:
+                    layout.check(tensor.shape.dims)
+            best = min(best, timeline.predict(problem, layout, owners).seconds)
+        except (NotImplementedError, ValueError):
+            continue
+    return best
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_as_good_as_the_best_of_all(link):
+    machines = Machines((FAST, SLOW), LINKS[link])
+    with tf.Graph().as_default():
+        graph, *_ = step()
+        plan = find(graph, machines)
+        assert plan.seconds <= 1.05 * best_of_all(graph, machines)
+        assert plan.seconds <= plan.alone[1]
+
+
+def test_a_slow_link_is_not_used():
+    with tf.Graph().as_default():
+        plan = find(step()[0], Machines((FAST, SLOW), LINKS["slow link"]))
+    assert plan.devices == ("fast",) and plan.seconds == plan.alone[1]
+
+
+def test_a_fast_link_is():
+    with tf.Graph().as_default():
+        plan = find(step(batch=4096)[0], Machines((SLOW, FAST), LINKS["fast link"]))
+    assert plan.devices == ("slow", "fast")
+    for sizes in dict(plan.layout.sizes).values():
+        assert sizes[0] < sizes[1]
+    assert plan.seconds < 0.9 * plan.alone[1]
+
+
+def test_what_fits_no_device_alone_is_divided():
+    with tf.Graph().as_default():
+        graph, *_ = step()
+        whole = find(graph, Machines((FAST,))).memory_bytes[0]
+        limited = [Machine(m.name, m.flops_per_second, m.bytes_per_second, 0.8 * whole) for m in (FAST, SLOW)]
+        plan = find(graph, Machines(tuple(limited), LINKS["slow link"]))
+        assert plan.devices == ("fast", "slow") and max(plan.memory_bytes) <= 0.8 * whole
+        small = Machines(tuple(Machine(m.name, 1e10, 1e10, 0.1 * whole) for m in (FAST, SLOW)))
+        with pytest.raises(NoAssignmentError, match="no layout"):
+            find(graph, small)
+
+
+def test_a_plan_changes_no_result():
+    """Three steps on the plan's layout, and on one device."""
+    results = []
+    for machines in (Machines((FAST,)), Machines((FAST, SLOW), LINKS["fast link"])):
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            graph, mesh, loss, updates = step(batch=4096)
+            plan = find(graph, machines)
+            mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(plan.layout, ["cpu:0"] * len(plan.devices))
+            lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl})
+            fetches = [lowering.export_to_tf_tensor(loss), *(lowering.lowered_operation(op) for op in updates)]
+            with tf.Session() as session:
+                session.run(tf.global_variables_initializer())
+                session.run(lowering.copy_masters_to_slices())
+                results.append([session.run(fetches)[0] for _ in range(3)])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
+    assert len(plan.devices) == 2

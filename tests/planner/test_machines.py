@@ -1,0 +1,75 @@
+"""Devices as they are written in a file."""
+
+import pytest
+
+from mtf_hetero.planner import machines
+from mtf_hetero.planner.machines import EFFICIENCY, KINDS, Machine, Machines, convert_to_machines
+from mtf_hetero.speeds import Link
+
+CPU = {"name": "cpu", "flops_per_second": 8e11, "bytes_per_second": 5e10}
+
+
+def test_a_file_of_kinds_and_figures(tmp_path):
+    path = tmp_path / "devices.yaml"
+    path.write_text(
+        """
+        devices:
+          - {kind: RTX-3090, count: 2}
+          - {name: cpu, flops_per_second: 8e11, bytes_per_second: 5e10, memory_bytes: 64e9}
+        link: {latency_seconds: 1e-4, bytes_per_second: 1.2e9}
+        links:
+          - {from: "RTX-3090:0", to: "RTX-3090:1", latency_seconds: 1e-5, bytes_per_second: 2e10}
+        """
+    )
+    found = machines.load(path)
+    assert found.names == ("RTX-3090:0", "RTX-3090:1", "cpu")
+    assert found.devices[0].flops_per_second == EFFICIENCY * KINDS["RTX-3090"].flops_per_second
+    assert found.devices[2] == Machine("cpu", 8e11, 5e10, 64e9)
+    assert found.link_between(0, 1) == found.link_between(1, 0) == Link(1e-5, 2e10)
+    assert found.link_between(0, 2) == Link(1e-4, 1.2e9)
+    assert found.only([0, 2]).links == {}
+
+
+def test_an_operation_takes_its_arithmetic_or_its_memory():
+    machine = Machine("gpu:0", 1e12, 1e11, operation_seconds=1e-6)
+    assert machine.seconds(0, 0) == 0.0
+    assert machine.seconds(1e9, 1) == pytest.approx(1.001e-3)
+    assert machine.seconds(1, 1e9) == pytest.approx(1.0001e-2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ([], "no list of devices"),
+        ({"devices": []}, "no list of devices"),
+        ({"devices": [{"kind": "K9"}]}, "kind 'K9' is not known; it must be one of GTX-1080"),
+        ({"devices": [{"name": "cpu"}]}, "has no flops_per_second; give it, or a kind"),
+        ({"devices": [{**CPU, "speed": 3}]}, "its entries may be name, kind, count"),
+        ({"devices": [{**CPU, "count": 0}]}, "count of a device is 0"),
+        ({"devices": [{**CPU, "flops_per_second": "fast"}]}, "flops_per_second is 'fast'; give a number"),
+        ({"devices": [{**CPU, "flops_per_second": -1}]}, "greater than zero"),
+        ({"devices": [{**CPU, "memory_bytes": 0}]}, "greater than zero"),
+        ({"devices": [CPU], "link": {"latency_seconds": 1}}, "give latency_seconds and bytes_per_second"),
+        ({"devices": [CPU], "speeds": 1}, "entry 'speeds' is not known"),
+        (
+            {"devices": [CPU], "links": [{"from": "cpu", "to": "gpu", "latency_seconds": 0, "bytes_per_second": 1}]},
+            "a link joins 'cpu' and 'gpu'; the devices are cpu",
+        ),
+    ],
+)
+def test_mistakes(value, problem):
+    with pytest.raises(ValueError, match=problem):
+        convert_to_machines(value)
+
+
+def test_a_file_that_is_none(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read: No such file or directory; name another file"):
+        machines.load(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("devices: [")
+    with pytest.raises(ValueError, match="write YAML or JSON"):
+        machines.load(tmp_path / "bad.yaml")
+
+
+def test_two_devices_of_one_name():
+    with pytest.raises(ValueError, match="device 'cpu' is given twice"):
+        Machines((Machine("cpu", 1, 1), Machine("cpu", 2, 2)))

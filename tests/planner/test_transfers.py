@@ -1,0 +1,363 @@
+"""What a step sends, worked out before anything is lowered, is what is counted in the lowered graph: each message."""
+
+import collections
+import dataclasses
+
+import oracle
+import pytest
+from random_programs import Program, random_layout
+from test_models_oracle import MESHES, toy_layout, toy_program
+from test_random_programs import REFUSED
+from test_reshape import flatten, outstanding_sum, rename
+from test_rounds import LAYOUTS as ROUNDS
+from test_rounds import program as rounds
+from test_transformer import LAYOUTS as TRANSFORMERS
+from test_transformer import random_tokens
+from tiers import parametrize
+
+from mtf_hetero import Layout, Lowering, UnevenMeshImpl, layers, mtf, tf, traffic
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models import cosmoflow, unet3d
+from mtf_hetero.planner.transfers import Transfer, of_operation, of_step
+
+OPTIMIZERS = {
+    "sgd": lambda: mtf.optimize.SgdOptimizer(0.1),
+    "momentum": lambda: mtf.optimize.MomentumOptimizer(0.1, 0.9),
+    "adam": lambda: mtf.optimize.AdamWeightDecayOptimizer(0.001),
+}
+SHARES = {"x": [5, 2, 1], "y": [3, 1]}
+FIVE = ("x:5", {"x": [5, 1, 2, 1, 3]})
+
+
+def devices_of(count):
+    return [f"/job:worker/task:{i}/device:CPU:0" for i in range(count)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """A training step: its mtf graph, its updates, and what it is to export."""
+
+    graph: mtf.Graph
+    mesh: mtf.Mesh
+    updates: list
+    fetched: list
+
+
+def training(program, *, optimizer="momentum", dtype=tf.float32, kind=oracle.FED, fetches="loss"):
+    """Builds a training step of a program of the oracle; it exports the loss, nothing, or all outputs."""
+    graph = mtf.Graph()
+    mesh = mtf.Mesh(graph, "mesh")
+    feed = oracle.Feed(mesh, dtype, kind)
+    outputs = program(feed)
+    loss = outputs.get("loss")
+    if loss is None:
+        floating = [(name, y) for name, y in outputs.items() if y.dtype.is_floating]
+        loss = mtf.add_n([mtf.reduce_sum(y * feed(f"weights of {name}", y.shape)) for name, y in floating])
+    variables = [v for v in graph.trainable_variables if v.outputs[0].dtype.is_floating]
+    gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
+    pairs = [pair for pair in zip(gradients, variables) if pair[0] is not None]
+    updates = OPTIMIZERS[optimizer]().apply_grads(*map(list, zip(*pairs))) if pairs else []
+    updates += layers.batch_norm_updates(graph)
+    exported = {"loss": [loss], "": [], "all": [loss, *outputs.values()]}[fetches]
+    if not updates:  # a program without variables
+        xs = [x for x in feed.inputs.values() if x.dtype.is_floating]
+        exported = [loss, *(g for g in mtf.gradients([loss], xs) if g is not None)]
+    return Step(graph, mesh, updates, list(dict.fromkeys(exported)))
+
+
+def by_link(transfers, number_of=lambda processor: processor):
+    """{(source, target): the sizes of all messages, in order}."""
+    links = collections.defaultdict(list)
+    for transfer in transfers:
+        links[number_of(transfer.source), number_of(transfer.target)].append(transfer.bytes)
+    return {link: sorted(sizes) for link, sizes in links.items()}
+
+
+def check(program, layout, *, wire_dtype=None, devices=None, memories=None, **options):
+    """Asserts that each message is one of the lowered graph's, and the other way round; returns the messages."""
+    devices = devices or devices_of(layout.size)
+    number = {device: pnum for pnum, device in enumerate(devices)}
+    with tf.Graph().as_default() as tf_graph:
+        step = training(program, **options)
+        made = len(tf_graph.get_operations())
+        found = of_step(step.graph, layout, fetched=step.fetched, memories=memories, wire_dtype=wire_dtype)
+        assert len(tf_graph.get_operations()) == made, "it creates no operation of TensorFlow"
+        mesh_impl = UnevenMeshImpl.from_layout(layout, devices, wire_dtype)
+        lowering = Lowering(step.graph, {step.mesh: mesh_impl})
+        exports = [lowering.export_to_tf_tensor(x) for x in step.fetched]
+        all_sends = traffic.sends([*map(lowering.lowered_operation, step.updates), *exports], graph=step.graph)
+    sends = [send for send in all_sends if {send.source, send.target} <= number.keys() and not send.in_memory]
+    assert by_link(found) == by_link(sends, number.get), layout
+    totals = {tuple(map(number.get, link)): size for link, size in traffic.links(sends).items()}
+    bytes_of = collections.Counter()
+    for transfer in found:
+        bytes_of[transfer.source, transfer.target] += transfer.bytes
+    assert +bytes_of == totals
+    assert {transfer.operation for transfer in found} <= {op.name for op in step.graph.operations}
+    return found
+
+
+def layout_of(program, recipe, mesh, **options):
+    """The layout that a recipe makes for a program."""
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        program(oracle.Feed(mtf.Mesh(graph, "mesh"), tf.float32))
+        mesh_shape, shares = mesh
+        return LAYOUTS[recipe](graph, mesh_shape=mesh_shape, shares=shares, **options)
+
+
+def with_zeros(program, layout, variant):
+    """The layout with an exact size of zero in each dimension, of one processor or another."""
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        program(oracle.Feed(mtf.Mesh(graph, "mesh"), tf.float32))
+    dims = [dim for op in graph.operations for x in op.outputs for dim in x.shape.dims]
+    sizes = {}
+    for number, (name, axis) in enumerate(layout.rules):
+        extent, count = max(dim.size for dim in dims if dim.name == name), dict(layout.mesh_shape)[axis]
+        if extent >= count > 1:
+            empty = (variant + number) % count
+            parts = [0 if i == empty else 1 for i in range(count)]
+            parts[empty - 1] += extent - sum(parts)
+            sizes[name] = parts
+    return dataclasses.replace(layout, sizes=sizes)
+
+
+CASES = [
+    *((name, recipe, mesh) for name in ("paper_cifar", "vgg11", "resnet18") for recipe in LAYOUTS for mesh in MESHES),
+    *((name, recipe, "five") for name in ("paper_cifar", "vgg11") for recipe in ("batch", "filters", "even")),
+    ("alexnet", "spatial", "two"),
+    ("vgg13", "batch", "three"),
+    ("resnet50", "filters", "two"),
+]
+FIRST = [("paper_cifar", "filters", "three"), ("vgg11", "batch", "three"), ("resnet18", "spatial", "two")]
+RECIPES_ON_THREE = {
+    ("paper_cifar", "spatial", "three"),
+    ("vgg11", "spatial", "three"),
+    ("resnet18", "spatial", "three"),
+}
+
+
+@parametrize("optimizer", OPTIMIZERS, first=["momentum"])
+@parametrize(("name", "recipe", "mesh"), [case for case in CASES if case not in RECIPES_ON_THREE], first=FIRST)
+def test_models(name, recipe, mesh, optimizer):
+    program = toy_program(name)
+    layout = layout_of(program, recipe, FIVE) if mesh == "five" else toy_layout(name, recipe, mesh)
+    found = check(program, layout, optimizer=optimizer)
+    assert found or not layout.rules
+
+
+@parametrize("variant", range(3), first=[1])
+@parametrize(
+    ("name", "recipe"),
+    [(name, recipe) for name in ("paper_cifar", "vgg11", "resnet18") for recipe in ("batch", "filters", "even")],
+    first=[("vgg11", "filters")],
+)
+def test_models_of_which_some_processors_have_nothing(name, recipe, variant):
+    program = toy_program(name)
+    check(program, with_zeros(program, toy_layout(name, recipe, "three"), variant), optimizer="adam")
+    check(program, with_zeros(program, toy_layout(name, recipe, "two"), variant), fetches="all")
+
+
+@parametrize("name", ["paper_cifar", "resnet18", "vgg11"], first=["paper_cifar"])
+def test_models_on_two_mesh_axes(name):
+    program = toy_program(name)
+    rules = [(dim, "f") for dim, _ in toy_layout(name, "filters", "two").rules]
+    rules += [(dim, "b") for dim, _ in toy_layout(name, "batch", "two").rules]
+    layout = Layout("b:3;f:2", rules, {"b": [3, 1, 1], "f": [5, 2]})
+    check(program, layout)
+    check(program, with_zeros(program, layout, 1))
+
+
+@pytest.mark.parametrize("wire_dtype", [tf.bfloat16, tf.float16])
+def test_what_is_rounded(wire_dtype):
+    for recipe, mesh in (("filters", "three"), ("batch", "two")):
+        check(toy_program("paper_cifar"), toy_layout("paper_cifar", recipe, mesh), wire_dtype=wire_dtype)
+
+
+def test_processors_that_share_memory():
+    devices = ["/job:worker/task:0/device:CPU:0", "/job:worker/task:0/device:CPU:1", "/job:worker/task:1/device:CPU:0"]
+    layout = toy_layout("paper_cifar", "filters", "three")
+    found = check(toy_program("paper_cifar"), layout, devices=devices, memories=[0, 0, 1])
+    assert found
+    assert not {(0, 1), (1, 0)} & {(transfer.source, transfer.target) for transfer in found}
+    assert not check(toy_program("vgg11"), toy_layout("vgg11", "batch", "two"), devices=devices[:2], memories="aa")
+    with pytest.raises(ValueError, match=r"memories are \[0\]: 1 names for the 3 processors of the mesh x:3; give"):
+        of_step([], layout, memories=[0])
+
+
+NAMES = ("batch", "depth", "height", "width", "channels")
+
+
+def volumes_of(feed, batch, edge):
+    dims = [mtf.Dimension(name, size) for name, size in zip(NAMES, (batch, edge, edge, edge, 2))]
+    return feed("volumes", dims)
+
+
+def thin_cosmoflow(edge, **config):
+    def build(feed):
+        config_ = {"filters": (2, 3, 2, 3), "strided": 3, "head": (5, 4), "dropout": 0.3, "batch_norm": True, **config}
+        y = cosmoflow.build(volumes_of(feed, 3, edge), training=True, **config_)
+        return {"loss": mtf.reduce_mean(mtf.square(y - feed("targets", y.shape)))}
+
+    return build
+
+
+def thin_unet(edge):
+    def build(feed):
+        config = {"down": ((2, 3), (3, 2)), "bottom": (3, 4), "up": ((2, 3), (3, 2))}
+        logits = unet3d.build(volumes_of(feed, 2, edge), training=True, **config)
+        classes = logits.shape.dims[-1]
+        labels = mtf.one_hot(feed("labels", logits.shape.dims[:-1], below=3), classes, dtype=feed.dtype)
+        return {"loss": mtf.reduce_mean(mtf.layers.softmax_cross_entropy_with_logits(logits, labels, classes))}
+
+    return build
+
+
+VOLUMES = {"cosmoflow": thin_cosmoflow(32), "unet": thin_unet(32)}
+VOLUME_MESHES = {
+    "two": ("depth:2", {"depth": [1, 1.7]}),
+    "three": ("depth:3", {"depth": [5, 2, 3]}),
+    "five": ("depth:5", {"depth": [5, 1, 2, 1, 3]}),
+    "depth and height": ("d:2;h:3", {"d": [3, 2], "h": [2, 1, 1]}),
+    "batch and depth": ("batch:2;depth:3", {"batch": [2, 1], "depth": [2, 1, 1]}),
+}
+
+
+@parametrize("mesh", VOLUME_MESHES, first=["three"])
+@parametrize("name", VOLUMES, first=["cosmoflow"])
+def test_volumes_on_a_split_depth(name, mesh):
+    layout = layout_of(VOLUMES[name], "spatial", VOLUME_MESHES[mesh], least_values=1)
+    assert check(VOLUMES[name], layout)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("recipe", ["batch", "filters", "even"])
+@pytest.mark.parametrize("name", VOLUMES)
+def test_volumes_on_other_layouts(name, recipe):
+    layout = layout_of(VOLUMES[name], recipe, MESHES["two"])
+    assert check(VOLUMES[name], layout, optimizer="adam")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers(name):
+    for optimizer, fetches in (("adam", "loss"), ("momentum", "all")):
+        check(random_tokens(), TRANSFORMERS[name], optimizer=optimizer, fetches=fetches)
+    check(random_tokens(dropout=0.3), TRANSFORMERS[name], fetches="")
+
+
+@parametrize("kind", oracle.KINDS, first=[oracle.FED])
+def test_reshapes_and_sums_that_are_outstanding(kind):
+    for program, rules in (
+        (rename, ["f0:x", "r0:x", "f0:x;r0:y", "f0:x;n:y", "r0:x;f0:x;n:y"]),
+        (flatten, ["c:x", "c:x;k:x", "h:y;k:x", "k:y;c2:x", "b:y;n:x"]),
+        (outstanding_sum, ["b:x", "b:x;scattered:x", "b:x;cut:y", "b:y;scattered:y;cut:x", "b:x;a:y"]),
+    ):
+        for rule in rules:
+            layout = Layout("x:3;y:2", rule, SHARES)
+            check(program, layout, kind=kind, fetches="all")
+            check(program, with_zeros(program, layout, 1), kind=kind, fetches="all")
+
+
+@pytest.mark.parametrize("sizes", [(3, 1, 3), (2, 5)])
+def test_rounds(sizes):
+    for layout in ROUNDS:
+        if "rounds/b" not in dict(layout.rules) or min(sizes) > 1:
+            check(rounds(sizes), layout, fetches="all")
+
+
+def random_step(seed):
+    """Checks one random program."""
+    program = Program(seed)
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        program(oracle.Feed(mtf.Mesh(graph, "mesh"), tf.float64))
+        layout = random_layout(seed, graph)
+    options = {"dtype": (tf.float64, tf.float32)[seed % 2], "kind": (*oracle.KINDS, oracle.MIXED)[seed // 2 % 4]}
+    fetches = ("loss", "", "all")[seed % 3]
+    try:
+        return check(program, layout, fetches=fetches, optimizer=("momentum", "adam", "sgd")[seed // 3 % 3], **options)
+    except (NotImplementedError, ValueError) as error:
+        return str(error)
+
+
+@parametrize("chunk", range(40), first=[3, 27])
+def test_random_programs(chunk):
+    for seed in range(5 * chunk, 5 * chunk + 5):
+        result = random_step(seed)
+        assert isinstance(result, str) == (seed in REFUSED), f"seed {seed}: {result}"
+
+
+def product(feed):
+    rows, units, others = (mtf.Dimension(name, size) for name, size in [("rows", 3), ("units", 8), ("others", 5)])
+    return mtf.einsum([feed("x", [rows, units]), feed("w", [units, others])], [rows, others], name="product")
+
+
+def operation_of(make):
+    with tf.Graph().as_default():
+        return make(oracle.Feed(mtf.Mesh(mtf.Graph(), "mesh"), tf.float32)).operation
+
+
+def test_one_operation():
+    op = operation_of(product)
+    layout = Layout("x:2", "units:x", sizes={"units": [6, 2]})
+    assert of_operation(op, layout) == (Transfer(1, 0, 60, op.name), Transfer(0, 1, 60, op.name))
+    assert of_operation(op, layout, sums=False) == ()
+    assert of_operation(op, layout, wire_dtype=tf.bfloat16)[0].bytes == 30
+    assert of_operation(op, layout, memories=["a", "a"]) == ()
+    assert of_operation(op, Layout("x:2", "rows:x")) == ()
+    relu = operation_of(lambda feed: mtf.relu(product(feed)))
+    assert of_operation(relu, layout) == ()
+    renamed = operation_of(lambda feed: mtf.rename_dimension(product(feed), "rows", "lines"))
+    assert of_operation(renamed, Layout("x:2", "lines:x;rows:x")) == ()
+    assert of_operation(renamed, Layout("x:2", "lines:x")) == ()
+    assert {t.bytes for t in of_operation(renamed, Layout("x:2", "rows:x"))} == {40, 20}
+
+
+def test_a_step_is_its_operations():
+    """As far as no sum is left outstanding from one to the next, and all of them are needed."""
+    program, layout = toy_program("paper_cifar"), toy_layout("paper_cifar", "filters", "three")
+    with tf.Graph().as_default():
+        step = training(program)
+        whole = of_step(step.graph, layout, fetched=step.fetched)
+        convolutions = [op for op in step.graph.operations if isinstance(op, mtf.Conv2dOperation)]
+        for op in convolutions:
+            own = [transfer for transfer in whole if transfer.operation == op.name]
+            assert by_link(own) == by_link(of_operation(op, layout))
+        assert by_link(of_step(convolutions[:1], layout)) == by_link(of_operation(convolutions[0], layout))
+
+
+class Unknown(mtf.Operation):
+    """An operation of somebody else."""
+
+    def __init__(self, x, shape):
+        super().__init__([x], name="unknown")
+        self._outputs = [mtf.Tensor(self, shape, x.dtype)]
+
+    def lower(self, lowering):
+        raise AssertionError
+
+
+def test_operations_that_are_not_known():
+    rows, units = mtf.Dimension("rows", 4), mtf.Dimension("units", 6)
+    op = operation_of(lambda feed: Unknown(feed("x", [rows, units]), mtf.Shape([units])).outputs[0])
+    assert of_operation(op, Layout("x:2", "units:x")) == ()
+    with pytest.raises(
+        NotImplementedError, match="Unknown 'unknown': what it sends is not known, for there is no rule"
+    ):
+        of_operation(op, Layout("x:2", "rows:x"))
+    turns = operation_of(
+        lambda feed: mtf.while_loop(
+            lambda x: mtf.less(mtf.reduce_sum(x), 3.0), lambda x: [mtf.relu(x)], [feed("x", [rows])]
+        )[0]
+    )
+    with pytest.raises(NotImplementedError, match="WhileLoopOperation .* depends on its number of turns"):
+        of_operation(turns, Layout("x:2", "rows:x"))
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        meshes = [mtf.Mesh(graph, name) for name in "ab"]
+        for mesh in meshes:
+            mtf.zeros(mesh, mtf.Shape([rows]))
+        with pytest.raises(ValueError, match="operations on 2 meshes; give those of one"):
+            of_step(graph, Layout("x:2", "rows:x"))
