@@ -7,8 +7,7 @@ the device that holds them.
 
 import enum
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
@@ -44,31 +43,48 @@ class Way(enum.Enum):
     KEEP = enum.auto()  # there is nothing to do
     SHARE = enum.auto()  # the first computes it, and the others read it
     EXCHANGE = enum.auto()  # both send theirs, and both compute it
-    COLLECT = enum.auto()  # the first collects all, and sends the result
+    COLLECT = enum.auto()  # the first collects all, and sends the result; one that has the only addend sends that
     DIVIDE = enum.auto()  # each computes a part, and sends that to the others
 
 
-def way_to_reduce(elements: int, item_bytes: int, count: int, *, in_memory: bool = False) -> Way:
+def present_of(group: Sequence[int], absent: Collection[int]) -> list[int]:
+    """Those of a group of processors whose addends are added up: all but the absent ones; all, if all are absent."""
+    return [pnum for pnum in group if pnum not in absent] or list(group)
+
+
+def absent_within(absent: Collection[int], group: Sequence[int]) -> list[int]:
+    """Those of a group of processors that are absent, by their places in the group."""
+    return [number for number, pnum in enumerate(group) if pnum in absent]
+
+
+def way_to_reduce(
+    elements: int, item_bytes: int, count: int, *, absent: Collection[int] = (), in_memory: bool = False
+) -> Way:
     """How `allreduce` goes about it.
 
     Args:
       elements: of the tensor.
       item_bytes: of one element.
       count: processors.
+      absent: as in `allreduce`.
       in_memory: whether they share one memory.
     """
     if count == 1 or elements == 0:
         return Way.KEEP
     if in_memory:
         return Way.SHARE
+    if len(present_of(range(count), absent)) == 1:
+        return Way.COLLECT
     if count == 2:
         return Way.EXCHANGE
     return Way.COLLECT if elements * item_bytes <= SMALL_BYTES else Way.DIVIDE
 
 
-def parts_to_reduce(elements: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """How many elements of a tensor each processor sums up, where they divide it."""
-    return split_among_positive(elements, shares, minimum=0)
+def parts_to_reduce(elements: int, shares: Sequence[float], absent: Collection[int] = ()) -> tuple[int, ...]:
+    """How many elements of a tensor each processor sums up, where they divide it; the absent ones none."""
+    present = present_of(range(len(shares)), absent)
+    weights = [share if number in present else 0 for number, share in enumerate(shares)]
+    return split_among_positive(elements, weights, minimum=0)
 
 
 def allreduce(
@@ -78,6 +94,7 @@ def allreduce(
     *,
     shares: Sequence[float] | None = None,
     wire_dtype: tf.DType | None = None,
+    absent: Collection[int] = (),
 ) -> list[tf.Tensor]:
     """Every processor gets the reduction of all, and all get the same bits.
 
@@ -89,24 +106,31 @@ def allreduce(
     * More devices, more bytes: each computes a part, as large as its share, and sends that to the others, so that no
       device has to carry it all, and a slow one carries little.
 
+    An absent processor sends nothing and adds nothing up: it reads the result. Where one alone is present, what that
+    has is the result.
+
     Args:
       xs: one tensor per processor, all of one shape.
       devices: one device per processor.
       reduction: "SUM", "MAX" or "MIN".
       shares: one weight per processor, none negative: how much of the work each does; None: equal weights.
       wire_dtype: the type to which floating-point numbers are rounded before they are sent; None: they are not.
+      absent: the processors, by their places, whose addends to a sum are known to be zeros.
     """
-    way = way_to_reduce(xs[0].shape.num_elements(), xs[0].dtype.size, len(xs), in_memory=share_memory(devices))
+    elements, count, in_memory = xs[0].shape.num_elements(), len(xs), share_memory(devices)
+    way = way_to_reduce(elements, xs[0].dtype.size, count, absent=absent, in_memory=in_memory)
+    present = present_of(range(count), absent)
     if way is Way.KEEP:
         return list(xs)
     if way is Way.SHARE:
-        with tf.device(devices[0]):
-            return [reduce(xs, reduction)] * len(xs)
+        with tf.device(devices[present[0]]):
+            return [reduce([xs[number] for number in present], reduction)] * count
     if way is Way.EXCHANGE:
         return _exchange(xs, devices, reduction, wire_dtype)
     if way is Way.COLLECT:
-        return _collect(xs, devices, reduction, wire_dtype)
-    return _divide(xs, devices, reduction, shares or [1] * len(xs), wire_dtype)
+        return _collect(xs, devices, reduction, wire_dtype, present)
+    parts = parts_to_reduce(elements, shares or [1] * count, absent)
+    return _divide(xs, devices, reduction, {number: parts[number] for number in present}, wire_dtype)
 
 
 def _exchange(
@@ -121,15 +145,21 @@ def _exchange(
 
 
 def _collect(
-    xs: Sequence[tf.Tensor], devices: Sequence[str], reduction: str, wire_dtype: tf.DType | None
+    xs: Sequence[tf.Tensor],
+    devices: Sequence[str],
+    reduction: str,
+    wire_dtype: tf.DType | None,
+    present: Sequence[int],
 ) -> list[tf.Tensor]:
-    packed = _pack_all(xs[1:], devices[1:], wire_dtype)
-    with tf.device(devices[0]):
-        total = _pack(reduce([xs[0], *(_unpack(part, xs[0].dtype) for part in packed)], reduction), wire_dtype)
-        results = [_unpack(total, xs[0].dtype)]
-    for device in devices[1:]:
+    (first, *others), dtype = present, xs[0].dtype
+    packed = _pack_all([xs[number] for number in others], [devices[number] for number in others], wire_dtype)
+    with tf.device(devices[first]):
+        total = _pack(reduce([xs[first], *(_unpack(part, dtype) for part in packed)], reduction), wire_dtype)
+        own = _unpack(total, dtype)
+    results = []
+    for number, device in enumerate(devices):
         with tf.device(device):
-            results.append(_unpack(tf.identity(total), xs[0].dtype))
+            results.append(own if number == first else _unpack(tf.identity(total), dtype))
     return results
 
 
@@ -137,19 +167,20 @@ def _divide(
     xs: Sequence[tf.Tensor],
     devices: Sequence[str],
     reduction: str,
-    shares: Sequence[float],
+    parts_of: Mapping[int, int],
     wire_dtype: tf.DType | None,
 ) -> list[tf.Tensor]:
-    shape, dtype = xs[0].shape.as_list(), xs[0].dtype
-    sizes = parts_to_reduce(math.prod(shape), shares)
+    """Those who are in `parts_of` sum up so many elements each."""
+    shape, dtype, sizes = xs[0].shape.as_list(), xs[0].dtype, list(parts_of.values())
     parts = []  # of each processor, one for each other
-    for x, device in zip(xs, devices, strict=True):
-        with tf.device(device):
-            parts.append([_pack(part, wire_dtype) for part in tf.split(reshape(x, [-1]), constant(sizes), constant(0))])
+    for number in parts_of:
+        with tf.device(devices[number]):
+            split = tf.split(reshape(xs[number], [-1]), constant(sizes), constant(0))
+            parts.append([_pack(part, wire_dtype) for part in split])
     totals = []
-    for number, device in enumerate(devices):
-        with tf.device(device):
-            totals.append(_pack(reduce([_unpack(split[number], dtype) for split in parts], reduction), wire_dtype))
+    for i, number in enumerate(parts_of):
+        with tf.device(devices[number]):
+            totals.append(_pack(reduce([_unpack(split[i], dtype) for split in parts], reduction), wire_dtype))
     results = []
     for device in devices:
         with tf.device(device):
@@ -315,7 +346,11 @@ def _cutter(
 
 
 def reduce_scatter(
-    xs: Sequence[tf.Tensor], devices: Sequence[str], moves: Sequence[Move | None], wire_dtype: tf.DType | None = None
+    xs: Sequence[tf.Tensor],
+    devices: Sequence[str],
+    moves: Sequence[Move | None],
+    wire_dtype: tf.DType | None = None,
+    absent: Collection[int] = (),
 ) -> list[tf.Tensor | None]:
     """Every processor gets its part of the sum of all: each cuts its addend to that part before it is sent.
 
@@ -325,11 +360,12 @@ def reduce_scatter(
       moves: one `blocks.Move` per processor, made of one piece, which is cut from every addend, or of none where the
         slice is empty; or None for a processor that needs nothing.
       wire_dtype: as in `allreduce`.
+      absent: as in `allreduce`.
 
     Returns:
       One tensor per processor, or None.
     """
-    wire_dtype = _wire_between(devices, wire_dtype)
+    wire_dtype, present = _wire_between(devices, wire_dtype), present_of(range(len(xs)), absent)
     results = []
     for device, plan in zip(devices, moves, strict=True):
         if plan is None:
@@ -341,9 +377,9 @@ def reduce_scatter(
             continue
         (piece,) = plan.pieces
         addends = []
-        for x, source in zip(xs, devices, strict=True):
-            with tf.device(source):
-                addends.append(_pack(cut(x, piece.begin, piece.size), wire_dtype))
+        for number in present:
+            with tf.device(devices[number]):
+                addends.append(_pack(cut(xs[number], piece.begin, piece.size), wire_dtype))
         with tf.device(device):
             results.append(_reshaped(reduce([_unpack(addend, xs[0].dtype) for addend in addends]), plan))
     return results

@@ -1,6 +1,6 @@
 """UnevenMeshImpl: mtf's PlacementMeshImpl, with slices in proportion to what each device can do."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import collectives, random_numbers, variables
@@ -26,6 +26,19 @@ class _Rules(mtf.LayoutRules):
         return self._layout.axis_of(tensor_dimension)
 
 
+class LaidOutTensor(mtf.placement_mesh_impl.PlacementMeshImpl.LaidOutTensor):
+    """One slice per processor.
+
+    Args:
+      tensor_list: the slices.
+      absent: of the addends to a sum, the processors whose addend is zero: they have nothing of what is summed over.
+    """
+
+    def __init__(self, tensor_list: list[Any], absent: Collection[int] = ()) -> None:
+        super().__init__(tensor_list)
+        self.absent = frozenset(absent)
+
+
 class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
     """A mesh of explicitly placed processors whose slices need not be equal.
 
@@ -46,6 +59,7 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
       lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl})
     """
 
+    LaidOutTensor = LaidOutTensor
     LaidOutVariable = variables.LaidOutVariable
 
     def __init__(
@@ -104,8 +118,9 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
 
     def slicewise(self, fn: Any, *inputs: Any) -> Any:
         """Applies a function to all slices; it is called once for processors whose slices are alike."""
+        laid_out = super().LaidOutTensor
         tensors = [
-            x.tensor_list if isinstance(x, self.LaidOutTensor) else [x] * self.size
+            x.tensor_list if isinstance(x, laid_out) else [x] * self.size
             for x in mtf.convert_args_to_laid_out_tensors(inputs)
         ]
         results = parallel(self.devices, fn, *tensors)
@@ -123,13 +138,55 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         kinds = [(*self.slice_shape(tensor_shape, pnum), kind_of(pnum)) for pnum in range(self.size)]
         return self.LaidOutTensor([Processor(pnum, kind) for pnum, kind in enumerate(kinds)])
 
+    def slicewise_delay_allreduce(self, fn: Any, *inputs: Any) -> Any:
+        """As mtf's; a processor that is absent from all of some sums is absent from what is made of their addends."""
+        result = super().slicewise_delay_allreduce(fn, *inputs)
+        if isinstance(result, mtf.LazyAllreduceSum):
+            absent = frozenset.intersection(*(x.laid_out_input.absent for x in inputs))
+            result.laid_out_input = self.LaidOutTensor(result.laid_out_input.tensor_list, absent)
+        return result
+
     def allreduce(self, x: Any, mesh_axes: Sequence[int], reduction_fn_string: str) -> Any:
-        shares = self.layout.weights_within(mesh_axes)
+        """Every processor gets the reduction over some mesh axes; one that is absent from a sum sends nothing to it."""
+        if not mesh_axes:
+            return x
+        x, shares = x.to_laid_out_tensor(), self.layout.weights_within(mesh_axes)
+        absent, results = x.absent if reduction_fn_string == "SUM" else frozenset(), list(x.tensor_list)
+        for group in mtf.processor_groups(self.shape, mesh_axes):
+            reduced = collectives.allreduce(
+                [x.tensor_list[pnum] for pnum in group],
+                [self.devices[pnum] for pnum in group],
+                reduction_fn_string,
+                shares=shares,
+                wire_dtype=self.wire_dtype,
+                absent=collectives.absent_within(absent, group),
+            )
+            for pnum, y in zip(group, reduced, strict=True):
+                results[pnum] = y
+        return self.LaidOutTensor(results)
 
-        def allreduce(xs: Sequence[tf.Tensor], devices: Sequence[str]) -> list[tf.Tensor]:
-            return collectives.allreduce(xs, devices, reduction_fn_string, shares=shares, wire_dtype=self.wire_dtype)
+    def reduce_scatter(
+        self, x: Any, mesh_axes: Sequence[int], moves: Sequence[Any]
+    ) -> Iterator[tuple[int, tf.Tensor | None]]:
+        """Every processor gets its part of a sum over some mesh axes.
 
-        return self._collective_with_groups(x, mesh_axes, allreduce)
+        Args:
+          x: a LaidOutTensor, the addends.
+          mesh_axes: indices of mesh axes.
+          moves: of each processor, as in `collectives.reduce_scatter`.
+
+        Yields:
+          The number of each processor, and its tensor or None.
+        """
+        for group in mtf.processor_groups(self.shape, mesh_axes):
+            parts = collectives.reduce_scatter(
+                [x.tensor_list[pnum] for pnum in group],
+                [self.devices[pnum] for pnum in group],
+                [moves[pnum] for pnum in group],
+                wire_dtype=self.wire_dtype,
+                absent=collectives.absent_within(x.absent, group),
+            )
+            yield from zip(group, parts, strict=True)
 
     def _check_even(self, mesh_axis: int, operation: str) -> None:
         axis, count = self.layout.mesh_shape[mesh_axis]

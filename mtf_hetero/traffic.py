@@ -217,11 +217,13 @@ def allreduce_bytes(
     item_bytes: int = 4,
     wire_item_bytes: int | None = None,
     shares: Sequence[float] | None = None,
+    absent: Collection[int] = (),
 ) -> dict[tuple[int, int], int]:
     """What `collectives.allreduce` sends over each link, by arithmetic alone.
 
     Two processors exchange their addends. Of more, the first collects a small tensor's addends and sends the sum to
     all; of a large one, each processor collects its share of all other addends and sends its part of the sum to all.
+    Absent processors send nothing.
 
     Args:
       elements: of the tensor.
@@ -229,6 +231,7 @@ def allreduce_bytes(
       item_bytes: of one element.
       wire_item_bytes: of one element as it is sent; None: the same.
       shares: as in `collectives.allreduce`.
+      absent: as in `collectives.allreduce`.
 
     Returns:
       {(source, target): bytes} for processors that send any.
@@ -238,11 +241,12 @@ def allreduce_bytes(
       {(0, 1): 4000, (1, 0): 4000}
     """
     sent_bytes = item_bytes if wire_item_bytes is None else min(item_bytes, wire_item_bytes)
-    pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
-    way = collectives.way_to_reduce(elements, item_bytes, count)
+    present = collectives.present_of(range(count), absent)
+    pairs = [(i, j) for i in present for j in range(count) if i != j]
+    way = collectives.way_to_reduce(elements, item_bytes, count, absent=absent)
     if way is collectives.Way.DIVIDE:
-        parts = collectives.parts_to_reduce(elements, shares or [1] * count)
+        parts = collectives.parts_to_reduce(elements, shares or [1] * count, absent)
         sent = {(i, j): parts[i] + parts[j] for i, j in pairs}
     else:
-        sent = {pair: elements for pair in pairs if way is collectives.Way.EXCHANGE or 0 in pair}
+        sent = {pair: elements for pair in pairs if way is collectives.Way.EXCHANGE or present[0] in pair}
     return {pair: number * sent_bytes for pair, number in sent.items() if number}

@@ -7,17 +7,22 @@ import functools
 import math
 from typing import Any
 
-from mtf_hetero import layers
+from mtf_hetero import collectives, layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layers.normalization import is_native, joint_moments, native, native_gradient
 from mtf_hetero.layout import Layout
-from mtf_hetero.lowering.registry import register
+from mtf_hetero.lowering.registry import absent_from, register
 
 
 def split_axes(op: mtf.Operation, layout: Layout) -> list[int]:
     """The mesh axes over which the values of a group are split."""
     axes = {layout.axis_of(op.inputs[0].shape.dims[axis]) for axis in op.axes}
     return sorted(axis for axis in axes if axis is not None)
+
+
+def absent(op: mtf.Operation, layout: Layout) -> frozenset[int]:
+    """The processors that have no value of a group."""
+    return absent_from(layout, [op.inputs[0].shape.dims[axis] for axis in op.axes])
 
 
 def _count_allreduce(op: mtf.Operation, lowering: mtf.Lowering, axes: list[int]) -> None:
@@ -54,12 +59,14 @@ def lower_batch_norm(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     moments = op.own_moments(lowering)
     axes = split_axes(op, mesh_impl.layout)
     if axes:
-        parts, joint = moments.tensor_list, [None] * mesh_impl.size
+        parts, joint, left_out = moments.tensor_list, [None] * mesh_impl.size, absent(op, mesh_impl.layout)
         for group in mtf.processor_groups(mesh_impl.shape, axes):
-            slices = [mesh_impl.slice_shape(x.shape, pnum) for pnum in group]
+            present = collectives.present_of(group, left_out)
+            slices = [mesh_impl.slice_shape(x.shape, pnum) for pnum in present]
             counts = [math.prod(size[axis] for axis in op.axes) for size in slices]
-            with tf.device(mesh_impl.devices[group[0]]):
-                total = joint_moments([parts[pnum] for pnum in group], counts)
+            with tf.device(mesh_impl.devices[present[0]]):
+                own = [parts[pnum] for pnum in present]
+                total = own[0] if len(own) == 1 < len(group) else joint_moments(own, counts)
             for pnum in group:
                 with tf.device(mesh_impl.devices[pnum]):
                     joint[pnum] = tf.identity(total)
@@ -78,6 +85,7 @@ def lower_batch_norm_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None
     axes = split_axes(op, mesh_impl.layout)
     sums = op.sums(lowering)
     if axes:
-        sums = mesh_impl.allreduce(sums, axes, "SUM")
+        addends = mesh_impl.LaidOutTensor(sums.tensor_list, absent(op, mesh_impl.layout))
+        sums = mesh_impl.allreduce(addends, axes, "SUM")
         _count_allreduce(op, lowering, axes)
     op.lower_with(lowering, sums)

@@ -56,11 +56,6 @@ def _prepared(geometry: Geometry, x: tf.Tensor, held: Box, small: Box, taps: Box
     return crop_or_pad(x, held, geometry.seen(small, taps)), "VALID"
 
 
-def _set(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geometry, value: Any) -> None:
-    layout = lowering.mesh_impl(op).layout
-    set_output(op, lowering, value, [layout.axis_of(dim) for dim in geometry.summed_dims])
-
-
 def _count(op: mtf.Operation, lowering: mtf.Lowering, name: str, kernel: Any, image: Any) -> None:
     computation = mtf.Shape(list(dict.fromkeys([*kernel.dims, *image.dims])))
     lowering.add_counter(name, lowering.mesh_impl(op).laid_out_size(computation))
@@ -98,7 +93,7 @@ def _to_small(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geometry, ker
 
     processors = alike(op, lowering, pieces, geometry.boxes)
     y = mesh_impl.slicewise(apply, lowering.tensors[geometry.image], lowering.tensors[kernel], processors)
-    _set(op, lowering, geometry, y)
+    set_output(op, lowering, y, geometry.summed_dims)
 
 
 def _to_large(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geometry, kernel: mtf.Tensor) -> None:
@@ -142,7 +137,7 @@ def _to_large(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geometry, ker
 
     processors = alike(op, lowering, pieces, geometry.boxes)
     y = mesh_impl.slicewise(spread, lowering.tensors[geometry.image], lowering.tensors[kernel], processors)
-    _set(op, lowering, geometry, y)
+    set_output(op, lowering, y, geometry.summed_dims)
 
 
 def _lower(op: mtf.Operation, lowering: mtf.Lowering) -> None:
@@ -229,4 +224,4 @@ def _kernel_gradient(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geomet
 
     processors = alike(op, lowering, pieces, geometry.boxes)
     dw = mesh_impl.slicewise(differentiate, lowering.tensors[geometry.image], lowering.tensors[small], processors)
-    _set(op, lowering, geometry, dw)
+    set_output(op, lowering, dw, geometry.summed_dims)

@@ -7,7 +7,6 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant
-from mtf_hetero.layers.sums import channel_sums
 from mtf_hetero.lowering.halo import opaque
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 
@@ -142,13 +141,6 @@ def is_bias(op: mtf.Operation) -> bool:
     )
 
 
-def is_bias_gradient(op: mtf.Operation) -> bool:
-    """Whether a ReduceOperation sums over all dimensions but the last."""
-    (x,), (y,) = op.inputs, op.outputs
-    is_last = x.shape.ndims > 1 and y.shape.dims == x.shape.dims[-1:]
-    return is_last and x.dtype.is_floating and op._reduction_fn_string == "SUM"
-
-
 @register(mtf.AddOperation)
 def lower_add(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """A bias is added to the last dimension as TensorFlow's operation for it, which is fused with a convolution.
@@ -163,17 +155,6 @@ def lower_add(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         lowering.set_tensor_lowering(output, mesh_impl.slicewise_delay_allreduce(_add_at_once, *laid_out))
     else:
         type(op).lower(op, lowering)
-
-
-@register(mtf.ReduceOperation)
-def lower_reduce(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """A sum over all dimensions but the last, as TensorFlow's operation for a bias's gradient: twice as fast."""
-    (x,), mesh_impl = op.inputs, lowering.mesh_impl(op)
-    if not is_bias_gradient(op):
-        type(op).lower(op, lowering)
-        return
-    total = mesh_impl.slicewise(channel_sums, lowering.tensors[x])
-    set_output(op, lowering, total, [mesh_impl.layout.axis_of(dim) for dim in x.shape.dims[:-1]])
 
 
 @register(mtf.SlicewiseOperation)

@@ -64,5 +64,6 @@ def lower_while_loop(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         result = mesh_impl.LaidOutTensor(slices)
         if i in outstanding:
             lazy = outstanding[i]
-            result = mtf.LazyAllreduceSum(mesh_impl, result, lazy.mesh_axes, lazy.add_counter_fn)
+            addends = mesh_impl.LaidOutTensor(slices, lazy.laid_out_input.absent)
+            result = mtf.LazyAllreduceSum(mesh_impl, addends, lazy.mesh_axes, lazy.add_counter_fn)
         lowering.set_tensor_lowering(output, result)

@@ -56,43 +56,67 @@ def check_whole(op: mtf.Operation, layout: Layout, dims: Iterable[mtf.Dimension]
             )
 
 
-def set_output(op: mtf.Operation, lowering: mtf.Lowering, value: Any, reduced_axes: Sequence[int | None] = ()) -> None:
+def set_output(op: mtf.Operation, lowering: mtf.Lowering, value: Any, dims: Sequence[mtf.Dimension] = ()) -> None:
     """Sets the lowering of an operation's only output, a sum over mesh axes that is made when it is first needed.
 
     Args:
       op: the mtf.Operation.
       lowering: the Lowering.
-      value: a LaidOutTensor, partial sums over `reduced_axes`.
-      reduced_axes: indices of mesh axes; None entries are passed over.
+      value: a LaidOutTensor, partial sums over the mesh axes of `dims`.
+      dims: the dimensions that the operation sums over.
 
     Raises:
       NotImplementedError: as of `summed_axes`.
     """
-    output = op.outputs[0]
-    axes = summed_axes(op, lowering.mesh_impl(op).layout, reduced_axes)
+    output, mesh_impl = op.outputs[0], lowering.mesh_impl(op)
+    axes = summed_axes(op, mesh_impl.layout, dims)
     if axes:
         kind = type(op).__name__
 
         def count() -> None:
             lowering.add_counter(f"allreduce/{axes}/{kind}", lowering.laid_out_size(output))
 
-        value = mtf.LazyAllreduceSum(lowering.mesh_impl(op), value, axes, add_counter_fn=count)
+        value = outstanding(mesh_impl, value, axes, dims, count)
     lowering.set_tensor_lowering(output, value)
 
 
-def summed_axes(op: mtf.Operation, layout: Layout, axes: Iterable[int | None]) -> list[int]:
+def outstanding(
+    mesh_impl: mtf.MeshImpl, value: Any, axes: Sequence[int], dims: Iterable[mtf.Dimension], count: Callable[[], None]
+) -> mtf.LazyAllreduceSum:
+    """A sum that is made when it is first needed.
+
+    Args:
+      mesh_impl: the implementation of the mesh.
+      value: a LaidOutTensor, the addends.
+      axes: indices of mesh axes.
+      dims: the dimensions that are summed over.
+      count: called once it is made.
+    """
+    addends = mesh_impl.LaidOutTensor(value.tensor_list, absent_from(mesh_impl.layout, dims))
+    return mtf.LazyAllreduceSum(mesh_impl, addends, axes, add_counter_fn=count)
+
+
+def absent_from(layout: Layout, dims: Iterable[mtf.Dimension]) -> frozenset[int]:
+    """The processors whose addend to a sum over these dimensions is zero: those that have nothing of one of them."""
+    emptied = {name for name, sizes in layout.sizes if 0 in sizes}
+    dims = [dim for dim in dims if dim.name in emptied]
+    processors = range(layout.size if dims else 0)
+    return frozenset(pnum for pnum in processors if 0 in layout.slice_shape(dims, pnum))
+
+
+def summed_axes(op: mtf.Operation, layout: Layout, dims: Iterable[mtf.Dimension]) -> list[int]:
     """The mesh axes over which an operation's only output is a sum, in their order.
 
     Args:
       op: the mtf.Operation.
       layout: the Layout.
-      axes: indices of mesh axes; None entries are passed over.
+      dims: the dimensions that it sums over.
 
     Raises:
       NotImplementedError: the output is split over one of these axes too. No tensor need be: a convolution may sum over
         filters on an axis that has a height of its output, but not the height of its input, which is too small for it.
     """
-    summed = sorted({axis for axis in axes if axis is not None})
+    summed = sorted({axis for axis in map(layout.axis_of, dims) if axis is not None})
     for dim in op.outputs[0].shape.dims if summed else ():
         if layout.axis_of(dim) in summed:
             axis = layout.axis_name_of(dim)

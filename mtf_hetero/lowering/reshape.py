@@ -68,7 +68,8 @@ class _MovedSum(mtf.LazyAllreduceSum):
         super().__init__(source.mesh_impl, source.laid_out_input, source.mesh_axes, source.add_counter_fn)
         self._source = source
         self._moves = moves
-        self.laid_out_input = self._move(source.laid_out_input)
+        moved = self._move(source.laid_out_input).tensor_list
+        self.laid_out_input = self.mesh_impl.LaidOutTensor(moved, source.laid_out_input.absent)
 
     def _move(self, x: Any) -> Any:
         return _move(self.mesh_impl, x, self._moves)
@@ -112,7 +113,9 @@ def lower_reshape(op: mtf.Operation, lowering: mtf.Lowering) -> None:
             lowering.set_tensor_lowering(op.outputs[0], _MovedSum(x, moves))
             return
         if way is Way.SCATTER:
-            _reduce_scatter(op, lowering, x, moves)
+            parts = dict(mesh_impl.reduce_scatter(x.laid_out_input, x.mesh_axes, moves))
+            set_output(op, lowering, mesh_impl.LaidOutTensor([parts[pnum] for pnum in range(mesh_impl.size)]))
+            lowering.add_counter(f"reduce_scatter/{x.mesh_axes}/reshape_op", lowering.laid_out_size(op.outputs[0]))
             return
     set_output(op, lowering, _move(mesh_impl, x.to_laid_out_tensor(), moves))
     if not is_local(moves):
@@ -123,20 +126,3 @@ def lower_reshape(op: mtf.Operation, lowering: mtf.Lowering) -> None:
             if piece.source != pnum
         )
         lowering.add_counter("reshard/reshape_op", sent)
-
-
-def _reduce_scatter(op: mtf.Operation, lowering: mtf.Lowering, x: Any, moves: list[blocks.Move]) -> None:
-    mesh_impl = lowering.mesh_impl(op)
-    partial = x.laid_out_input.tensor_list
-    results: list[Any] = [None] * mesh_impl.size
-    for group in mtf.processor_groups(mesh_impl.shape, x.mesh_axes):
-        parts = collectives.reduce_scatter(
-            [partial[p] for p in group],
-            [mesh_impl.devices[p] for p in group],
-            [moves[p] for p in group],
-            wire_dtype=mesh_impl.wire_dtype,
-        )
-        for pnum, part in zip(group, parts, strict=True):
-            results[pnum] = part
-    set_output(op, lowering, mesh_impl.LaidOutTensor(results))
-    lowering.add_counter(f"reduce_scatter/{x.mesh_axes}/reshape_op", lowering.laid_out_size(op.outputs[0]))

@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 
-from mtf_hetero import blocks, collectives, layers
+from mtf_hetero import blocks, layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import pad, zeros
 from mtf_hetero.blocks import Interval
 from mtf_hetero.layout import Layout
-from mtf_hetero.lowering.boxes import moved_slices
+from mtf_hetero.lowering.boxes import moved, slices
 from mtf_hetero.lowering.registry import register, set_output
 from mtf_hetero.lowering.windows import fetch
 
 
-def boxes_of(op: mtf.Operation, layout: Layout) -> list[list[Interval] | None]:
+def boxes_of(op: mtf.Operation, layout: Layout) -> list[list[Interval]]:
     """What each processor's slice of the output is of the input, and of zeros around it."""
-    return moved_slices(layout, op.outputs[0], op.axis, op.begin if isinstance(op, layers.CutOperation) else -op.begin)
+    begin = op.begin if isinstance(op, layers.CutOperation) else -op.begin
+    return [moved(box, op.axis, begin) for box in slices(layout, op.outputs[0])]
 
 
 def is_scattered(op: mtf.Operation, layout: Layout, axes: Sequence[int], *, is_made: bool) -> bool:
@@ -23,13 +24,11 @@ def is_scattered(op: mtf.Operation, layout: Layout, axes: Sequence[int], *, is_m
     return not is_made and [None, *axes] == [part, whole]
 
 
-def plan_parts(op: mtf.Operation, layout: Layout) -> tuple[list[blocks.Window | None], list[blocks.Move | None]]:
+def plan_parts(op: mtf.Operation, layout: Layout) -> tuple[list[blocks.Window], list[blocks.Move | None]]:
     """What each processor gets of a sum: the window of it, and how it is cut out of an addend, or None."""
-    windows = blocks.plan_windows(layout, op.inputs[0].shape.dims, boxes_of(op, layout))
-    moves = [
-        blocks.Move(window.pieces, window.grid, (), cuts=True) if window is not None and window.pieces else None
-        for window in windows
-    ]
+    dims, boxes = op.inputs[0].shape.dims, boxes_of(op, layout)
+    windows = [blocks.plan_window(layout, dims, box, pnum) for pnum, box in enumerate(boxes)]
+    moves = [blocks.Move(window.pieces, window.grid, (), cuts=True) if window.pieces else None for window in windows]
     return windows, moves
 
 
@@ -54,16 +53,11 @@ def lower_place(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     ):
         _fetched(op, lowering)
         return
-    all_windows, all_moves = plan_parts(op, mesh_impl.layout)
-    partial, results = x.laid_out_input.tensor_list, [None] * mesh_impl.size
-    for group in mtf.processor_groups(mesh_impl.shape, x.mesh_axes):
-        windows, moves = ([plans[pnum] for pnum in group] for plans in (all_windows, all_moves))
-        devices = [mesh_impl.devices[pnum] for pnum in group]
-        sums = collectives.reduce_scatter(
-            [partial[pnum] for pnum in group], devices, moves, wire_dtype=mesh_impl.wire_dtype
-        )
-        for pnum, device, window, total in zip(group, devices, windows, sums, strict=True):
-            with tf.device(device):
-                results[pnum] = zeros(window.size, op.outputs[0].dtype) if total is None else pad(total, window.padding)
+    windows, moves = plan_parts(op, mesh_impl.layout)
+    results = [None] * mesh_impl.size
+    for pnum, total in mesh_impl.reduce_scatter(x.laid_out_input, x.mesh_axes, moves):
+        window = windows[pnum]
+        with tf.device(mesh_impl.devices[pnum]):
+            results[pnum] = zeros(window.size, op.outputs[0].dtype) if total is None else pad(total, window.padding)
     set_output(op, lowering, mesh_impl.LaidOutTensor(results))
     lowering.add_counter(f"reduce_scatter/{x.mesh_axes}/PlaceOperation", lowering.laid_out_size(op.inputs[0]))

@@ -4,12 +4,12 @@ A rule is a function (operation, sketch) -> None that sets the values of the ope
 `mtf_hetero.lowering` and the `lower` methods of mtf's own operations do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from mtf_hetero import layers, random_numbers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.lowering import local, registry
+from mtf_hetero.lowering import local, registry, sums
 from mtf_hetero.planner.transfers.sending import allreduce
 from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Values, made
 
@@ -46,19 +46,22 @@ def rule_of(op: mtf.Operation, sketch: Sketch) -> Rule:
     return slice_by_slice
 
 
-def set_output(op: mtf.Operation, sketch: Sketch, values: Values, axes: Sequence[int | None] = ()) -> None:
-    """Sets an operation's only output, a sum over mesh axes that is made when it is first needed."""
-    set_sum(op, sketch, values, registry.summed_axes(op, sketch.layout, axes))
+def set_output(op: mtf.Operation, sketch: Sketch, values: Values, dims: Sequence[mtf.Dimension] = ()) -> None:
+    """Sets an operation's only output, a sum over the mesh axes of `dims` that is made when it is first needed."""
+    _set_sum(op, sketch, values, registry.summed_axes(op, sketch.layout, dims), dims)
 
 
-def set_sum(op: mtf.Operation, sketch: Sketch, values: Values, axes: Sequence[int]) -> None:
+def _set_sum(
+    op: mtf.Operation, sketch: Sketch, values: Values, axes: Sequence[int], dims: Sequence[mtf.Dimension]
+) -> None:
     """As `set_output`, for axes in the order in which mtf names them."""
-    sketch.set(op.outputs[0], outstanding(sketch, values, axes) if axes else values)
+    absent = registry.absent_from(sketch.layout, dims)
+    sketch.set(op.outputs[0], outstanding(sketch, values, axes, absent) if axes else values)
 
 
-def outstanding(sketch: Sketch, partial: Values, axes: Sequence[int]) -> Sum:
+def outstanding(sketch: Sketch, partial: Values, axes: Sequence[int], absent: Collection[int]) -> Sum:
     """A sum of addends that the operation leaves outstanding."""
-    return Sum(partial, axes, sketch.operation, lambda *arguments: allreduce(sketch, *arguments))
+    return Sum(partial, axes, sketch.operation, lambda *arguments: allreduce(sketch, *arguments), absent)
 
 
 @register(
@@ -176,7 +179,8 @@ def _binary(op: mtf.Operation, sketch: Sketch) -> None:
     laid_out = [sketch.laid_out(x) if delays and x.shape == output.shape else sketch.slices(x) for x in op.inputs]
     x, y = laid_out
     if isinstance(x, Sum) and isinstance(y, Sum) and x.axes == y.axes:
-        sketch.set(output, outstanding(sketch, sketch.local(output, x.partial, y.partial), x.axes))
+        partial = sketch.local(output, x.partial, y.partial)
+        sketch.set(output, outstanding(sketch, partial, x.axes, x.absent & y.absent))
     else:
         sketch.set(output, sketch.local(output, *map(made, laid_out)))
 
@@ -186,12 +190,12 @@ def _reduce(op: mtf.Operation, sketch: Sketch) -> None:
     (x,), (y,) = op.inputs, op.outputs
     layout, kind = sketch.tensor_layout(x.shape), op._reduction_fn_string
     partial = sketch.local(y, sketch.slices(x))
-    if local.is_bias_gradient(op):
-        set_output(op, sketch, partial, layout.tensor_axis_to_mesh_axis[:-1])
+    if sums.is_bias_gradient(op):
+        set_output(op, sketch, partial, sums.summed_dims(op))
         return
     _, axes = mtf.ops._reduce_helper(x.shape, y.shape, layout, kind)
     if kind == "SUM":
-        set_sum(op, sketch, partial, axes)
+        _set_sum(op, sketch, partial, axes, sums.summed_dims(op))
     else:
         sketch.set(y, allreduce(sketch, partial, axes, op.name))
 
@@ -203,9 +207,10 @@ def _einsum(op: mtf.Operation, sketch: Sketch) -> None:
     _, axes = mtf.ops._einsum_helper(shapes, shape, sketch)
     values = sketch.local_of(shape, output.dtype, *[sketch.slices(x) for x in op.inputs])
     if shape == output.shape:
-        set_sum(op, sketch, values, axes)
+        _set_sum(op, sketch, values, axes, sums.summed_dims(op))
     else:  # it has dimensions that no input has
-        sketch.set(output, sketch.local(output, allreduce(sketch, values, axes, op.name)))
+        absent = registry.absent_from(sketch.layout, sums.summed_dims(op))
+        sketch.set(output, sketch.local(output, allreduce(sketch, values, axes, op.name, absent)))
 
 
 @register(mtf.WhileLoopOperation)

@@ -2,13 +2,13 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mtf_hetero import blocks, collectives
 from mtf_hetero._compat import tf
 from mtf_hetero.blocks import Interval, Move, Piece, Window
 from mtf_hetero.layout import Dim
-from mtf_hetero.planner.transfers.sketch import Sketch, Value, Values, is_rounded
+from mtf_hetero.planner.transfers.sketch import Sketch, Sum, Value, Values, is_rounded
 
 Halo = list[tuple[list[Interval], Value]]  # as mtf_hetero.lowering.halo.Halo
 
@@ -40,7 +40,7 @@ def _cutter(sketch: Sketch, xs: Values, wire_dtype: tf.DType | None) -> Callable
     return piece_of
 
 
-def allreduce(sketch: Sketch, xs: Values, axes: Sequence[int], operation: str) -> Values:
+def allreduce(sketch: Sketch, xs: Values, axes: Sequence[int], operation: str, absent: Collection[int] = ()) -> Values:
     """The reduction of what processors have that differ in some mesh axes alone.
 
     Args:
@@ -48,45 +48,57 @@ def allreduce(sketch: Sketch, xs: Values, axes: Sequence[int], operation: str) -
       xs: one value per processor.
       axes: indices of mesh axes.
       operation: name of the mtf operation that causes it.
+      absent: the processors whose addends to a sum are known to be zeros.
     """
     if not axes:
         return xs
     before, sketch.operation = sketch.operation, operation
     results = list(xs)
     for group in sketch.groups(axes):
-        reduced = _allreduce(sketch, [xs[pnum] for pnum in group], group, sketch.layout.weights_within(axes))
+        places, shares = collectives.absent_within(absent, group), sketch.layout.weights_within(axes)
+        reduced = _allreduce(sketch, [xs[pnum] for pnum in group], group, shares, places)
         for pnum, y in zip(group, reduced, strict=True):
             results[pnum] = y
     sketch.operation = before
     return results
 
 
-def _allreduce(sketch: Sketch, xs: Values, group: Sequence[int], shares: Sequence[float]) -> Values:
-    (shape, dtype), first, wire = (xs[0].shape, xs[0].dtype), group[0], sketch.wire_dtype
-    elements = math.prod(shape)
-    way = collectives.way_to_reduce(elements, dtype.size, len(group), in_memory=sketch.share_memory(group))
+def _allreduce(
+    sketch: Sketch, xs: Values, group: Sequence[int], shares: Sequence[float], absent: Collection[int]
+) -> Values:
+    (shape, dtype), wire, in_memory = (xs[0].shape, xs[0].dtype), sketch.wire_dtype, sketch.share_memory(group)
+    elements, count = math.prod(shape), len(group)
+    way = collectives.way_to_reduce(elements, dtype.size, count, absent=absent, in_memory=in_memory)
+    present = collectives.present_of(range(count), absent)
+    first, addends = group[present[0]], [xs[number] for number in present]
     if way is collectives.Way.KEEP:
         return xs
     if way is collectives.Way.SHARE:
-        return [sketch.value(first, shape, dtype, xs)] * len(xs)
+        return [added(sketch, addends, first)] * count
     if way is collectives.Way.DIVIDE:
-        return _divide(sketch, xs, group, collectives.parts_to_reduce(elements, shares))
-    packed = [_pack(sketch, x, pnum, wire) for pnum, x in zip(group, xs, strict=True)]
+        parts = collectives.parts_to_reduce(elements, shares, absent)
+        return _divide(sketch, xs, group, {number: parts[number] for number in present})
+    packed = [_pack(sketch, xs[number], group[number], wire) for number in present]
     if way is collectives.Way.EXCHANGE:
         return [sketch.value(pnum, shape, dtype, packed) for pnum in group]
-    total = _pack(sketch, sketch.value(first, shape, dtype, [xs[0], *packed[1:]]), first, wire)
-    others = [sketch.value(pnum, shape, dtype, [total]) for pnum in group[1:]]
-    return [_unpack(sketch, total, first, dtype), *others]
+    total = _pack(sketch, added(sketch, [addends[0], *packed[1:]], first), first, wire)
+    own = _unpack(sketch, total, first, dtype)
+    return [own if pnum == first else sketch.value(pnum, shape, dtype, [total]) for pnum in group]
 
 
-def _divide(sketch: Sketch, xs: Values, group: Sequence[int], sizes: Sequence[int]) -> Values:
-    shape, dtype = xs[0].shape, xs[0].dtype
+def added(sketch: Sketch, addends: Values, processor: int) -> Value:
+    """What a processor makes of addends: of one alone, nothing else."""
+    first = addends[0]
+    return first if len(addends) == 1 else sketch.value(processor, first.shape, first.dtype, addends)
+
+
+def _divide(sketch: Sketch, xs: Values, group: Sequence[int], parts_of: Mapping[int, int]) -> Values:
+    shape, dtype, sizes = xs[0].shape, xs[0].dtype, parts_of.values()
     sent_dtype = sketch.wire_dtype if is_rounded(dtype, sketch.wire_dtype) else dtype
-    parts = [
-        [sketch.value(pnum, (size,), sent_dtype, [x]) for size in sizes] for pnum, x in zip(group, xs, strict=True)
-    ]
+    parts = [[sketch.value(group[number], (size,), sent_dtype, [xs[number]]) for size in sizes] for number in parts_of]
     totals = [
-        sketch.value(pnum, (sizes[i],), sent_dtype, [split[i] for split in parts]) for i, pnum in enumerate(group)
+        sketch.value(group[number], (size,), sent_dtype, [split[i] for split in parts])
+        for i, (number, size) in enumerate(parts_of.items())
     ]
     return [sketch.value(pnum, shape, dtype, totals) for pnum in group]
 
@@ -160,18 +172,19 @@ def halos(sketch: Sketch, xs: Values, shape: Sequence[Dim], box_of: Callable[[in
     return results
 
 
-def reduce_scatter(sketch: Sketch, xs: Values, axes: Sequence[int], moves: Sequence[Move | None]) -> list[Value | None]:
-    """Every processor gets its part of the sum of all that differ from it in these mesh axes alone."""
+def reduce_scatter(sketch: Sketch, total: Sum, moves: Sequence[Move | None]) -> list[Value | None]:
+    """Every processor gets its part of an outstanding sum."""
+    xs = total.partial
     results: list[Value | None] = [None] * len(xs)
-    for group in sketch.groups(axes):
-        wire = _wire_between(sketch, group)
+    for group in sketch.groups(total.axes):
+        wire, present = _wire_between(sketch, group), collectives.present_of(group, total.absent)
         for pnum in group:
             plan, dtype = moves[pnum], xs[pnum].dtype
             if plan is None:
                 continue
             addends = [
                 _pack(sketch, _cut(sketch, xs[source], source, plan.pieces[0].size), source, wire)
-                for source in (group if plan.pieces else ())
+                for source in (present if plan.pieces else ())
             ]
             addends = [_unpack(sketch, addend, pnum, dtype) for addend in addends]
             size = plan.size if plan.reshapes else plan.pieces[0].size

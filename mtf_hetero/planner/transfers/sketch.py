@@ -6,7 +6,7 @@ processor, coarser than TensorFlow's operations: what is made of the same values
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
@@ -58,6 +58,7 @@ class Sum:
       axes: indices of mesh axes.
       operation: name of the mtf operation that it is a result of.
       reduce: makes the sum of addends over mesh axes.
+      absent: the processors whose addend is zero, as of an mtf_hetero.mesh_impl.LaidOutTensor.
     """
 
     def __init__(
@@ -65,15 +66,17 @@ class Sum:
         partial: Values,
         axes: Sequence[int],
         operation: str,
-        reduce: Callable[[Values, Sequence[int], str], Values],
+        reduce: Callable[[Values, Sequence[int], str, Collection[int]], Values],
+        absent: Collection[int] = (),
     ) -> None:
         self.partial, self.axes, self.operation, self.reduce = partial, list(axes), operation, reduce
+        self.absent = frozenset(absent)
         self.made: Values | None = None
 
     def make(self) -> Values:
         """The sum, on every processor."""
         if self.made is None:
-            self.made = self.reduce(self.partial, self.axes, self.operation)
+            self.made = self.reduce(self.partial, self.axes, self.operation, self.absent)
         return self.made
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mtf_hetero import layers
+from mtf_hetero import collectives, layers
 from mtf_hetero._compat import mtf
 from mtf_hetero.layers.normalization import accumulator_of, is_native_shape
 from mtf_hetero.lowering import batch_norm, reshape, rounds
@@ -10,7 +10,7 @@ from mtf_hetero.lowering.boxes import parts_of
 from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, Geometry, roles_of
 from mtf_hetero.lowering.pool import Places, gradient_inputs, windows_of
 from mtf_hetero.planner.transfers.rules import register, set_output, slice_by_slice
-from mtf_hetero.planner.transfers.sending import allreduce, fetch_boxes, halos, move, reduce_scatter
+from mtf_hetero.planner.transfers.sending import added, allreduce, fetch_boxes, halos, move, reduce_scatter
 from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Value, Values, made
 
 
@@ -18,7 +18,8 @@ class _MovedSum(Sum):
     """A reshaped sum that is still outstanding, as `mtf_hetero.lowering.reshape` has it."""
 
     def __init__(self, source: Sum, moves: Sequence, sketch: Sketch) -> None:
-        super().__init__(move(sketch, source.partial, moves), source.axes, source.operation, source.reduce)
+        partial = move(sketch, source.partial, moves)
+        super().__init__(partial, source.axes, source.operation, source.reduce, source.absent)
         self._source, self._moves, self._sketch = source, moves, sketch
 
     def make(self) -> Values:
@@ -40,7 +41,7 @@ def _reshape(op: mtf.Operation, sketch: Sketch) -> None:
             sketch.set(op.outputs[0], _MovedSum(x, moves, sketch))
             return
         if way is reshape.Way.SCATTER:
-            set_output(op, sketch, _present(reduce_scatter(sketch, x.partial, x.axes, moves), op, sketch))
+            set_output(op, sketch, _present(reduce_scatter(sketch, x, moves), op, sketch))
             return
     set_output(op, sketch, move(sketch, made(x), moves))
 
@@ -68,7 +69,7 @@ def _place(op: mtf.Operation, sketch: Sketch) -> None:
         _cut(op, sketch)
         return
     _, moves = rounds.plan_parts(op, sketch.layout)
-    parts = _present(reduce_scatter(sketch, x.partial, x.axes, moves), op, sketch)
+    parts = _present(reduce_scatter(sketch, x, moves), op, sketch)
     set_output(op, sketch, [_grown(part, op.outputs[0], pnum, sketch) for pnum, part in enumerate(parts)])
 
 
@@ -135,7 +136,7 @@ def _convolution(op: mtf.Operation, sketch: Sketch) -> None:
         if reads:
             reads.append(others[pnum])
         values.append(sketch.value(pnum, layout.slice_shape(output.shape, pnum), output.dtype, reads))
-    set_output(op, sketch, values, [layout.axis_of(dim) for dim in geometry.summed_dims])
+    set_output(op, sketch, values, geometry.summed_dims)
 
 
 @register(layers.PoolOperation, mtf.PoolOperation)
@@ -200,17 +201,17 @@ def _pairs(sketch: Sketch, groups: mtf.Shape, *inputs: Values) -> Values:
 
 @register(layers.BatchNormOperation)
 def _batch_norm(op: mtf.Operation, sketch: Sketch) -> None:
-    """The first processor of those that have parts of a group joins their moments."""
+    """The first processor of those that have parts of a group joins their moments; of one, it sends them."""
     if _is_native(op, sketch):
         slice_by_slice(op, sketch)
         return
     x, scale, offset = (sketch.slices(t) for t in op.inputs)
     y, *outputs = op.outputs
     moments = _pairs(sketch, outputs[0].shape, x)
-    axes = batch_norm.split_axes(op, sketch.layout)
+    axes, absent = batch_norm.split_axes(op, sketch.layout), batch_norm.absent(op, sketch.layout)
     for group in sketch.groups(axes) if axes else ():
-        parts = [moments[pnum] for pnum in group]
-        total = sketch.value(group[0], parts[0].shape, parts[0].dtype, parts)
+        present = collectives.present_of(group, absent)
+        total = added(sketch, [moments[pnum] for pnum in present], present[0])
         for pnum in group:
             moments[pnum] = sketch.value(pnum, total.shape, total.dtype, [total])
     sketch.set(y, sketch.local(y, x, moments, scale, offset))
@@ -227,7 +228,8 @@ def _batch_norm_gradient(op: mtf.Operation, sketch: Sketch) -> None:
     inputs = [sketch.slices(t) for t in op.inputs]
     dx, *outputs = op.outputs
     sums = _pairs(sketch, outputs[0].shape, *inputs[:-1])
-    sums = allreduce(sketch, sums, batch_norm.split_axes(op, sketch.layout), op.name)
+    axes, absent = batch_norm.split_axes(op, sketch.layout), batch_norm.absent(op, sketch.layout)
+    sums = allreduce(sketch, sums, axes, op.name, absent)
     sketch.set(dx, sketch.local(dx, *inputs, sums))
     for output in outputs:
         sketch.set(output, sketch.local_of(output.shape, sums[0].dtype, sums))
