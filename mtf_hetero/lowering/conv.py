@@ -65,7 +65,11 @@ def _count(op: mtf.Operation, lowering: mtf.Lowering, name: str, kernel: Any, im
 def _halos(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geometry) -> list[Halo]:
     """What each processor lacks of the image that its slice of the other one takes part in; boxes are of space."""
     received = halos(op, lowering, geometry.image, geometry.needed)
-    return [[(geometry.of_space(box), _flatten(x, geometry)) for box, x in halo] for halo in received]
+    flat = []
+    for device, halo in zip(lowering.mesh_impl(op).devices, received, strict=True):
+        with tf.device(device):
+            flat.append([(geometry.of_space(box), _flatten(x, geometry)) for box, x in halo])
+    return flat
 
 
 def _to_small(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geometry, kernel: mtf.Tensor) -> None:

@@ -15,7 +15,7 @@ from test_transformer import LAYOUTS as TRANSFORMERS
 from test_transformer import random_tokens
 from tiers import parametrize
 
-from mtf_hetero import Layout, Lowering, UnevenMeshImpl, layers, mtf, tf, traffic
+from mtf_hetero import Layout, Lowering, UnevenMeshImpl, collectives, layers, mtf, tf, traffic
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models import cosmoflow, unet3d
 from mtf_hetero.planner.transfers import Transfer, of_operation, of_step
@@ -86,6 +86,8 @@ def check(program, layout, *, wire_dtype=None, devices=None, memories=None, **op
         lowering = Lowering(step.graph, {step.mesh: mesh_impl})
         exports = [lowering.export_to_tf_tensor(x) for x in step.fetched]
         all_sends = traffic.sends([*map(lowering.lowered_operation, step.updates), *exports], graph=step.graph)
+    to_chief = [send for send in all_sends if send.source in number and send.target not in number]
+    assert len(to_chief) <= len(step.fetched), "nothing else goes to the training process"
     sends = [send for send in all_sends if {send.source, send.target} <= number.keys() and not send.in_memory]
     assert by_link(found) == by_link(sends, number.get), layout
     totals = {tuple(map(number.get, link)): size for link, size in traffic.links(sends).items()}
@@ -157,6 +159,19 @@ def test_models_of_which_some_processors_have_nothing(name, recipe, variant):
     program = toy_program(name)
     check(program, with_zeros(program, toy_layout(name, recipe, "three"), variant), optimizer="adam")
     check(program, with_zeros(program, toy_layout(name, recipe, "two"), variant), fetches="all")
+
+
+@pytest.mark.parametrize("small_bytes", [0, 2**20], ids=["divide", "collect"])
+def test_sums_to_which_some_processors_have_nothing_to_add(small_bytes, monkeypatch):
+    """Of one or several who have, with numbers rounded, and where some share memory."""
+    monkeypatch.setattr(collectives, "SMALL_BYTES", small_bytes)
+    options = {"wire_dtype": tf.bfloat16}
+    devices = [f"/job:worker/task:{task}/device:CPU:{cpu}" for task, cpu in ((0, 0), (0, 1), (1, 0), (2, 0), (2, 1))]
+    for sizes in ([5, 0, 0, 2, 1], [0, 8, 0, 0, 0], [0, 3, 5, 0, 0]):
+        layout = Layout("x:5", "b:x", sizes={"b": sizes})
+        check(outstanding_sum, layout, fetches="all")
+        check(outstanding_sum, layout, fetches="all", devices=devices, memories=[0, 0, 1, 2, 2], **options)
+        check(outstanding_sum, dataclasses.replace(layout, rules="b:x;scattered:x"), fetches="all", **options)
 
 
 @parametrize("name", ["paper_cifar", "resnet18", "vgg11"], first=["paper_cifar"])
@@ -237,6 +252,17 @@ def test_volumes_on_a_split_depth(name, mesh):
 def test_volumes_on_other_layouts(name, recipe):
     layout = layout_of(VOLUMES[name], recipe, MESHES["two"])
     assert check(VOLUMES[name], layout, optimizer="adam")
+    check(VOLUMES[name], with_zeros(VOLUMES[name], layout, 0))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mesh", ["two", "three", "batch and depth"])
+@pytest.mark.parametrize("name", VOLUMES)
+def test_volumes_of_which_some_processors_have_nothing(name, mesh):
+    program = VOLUMES[name]
+    layout = layout_of(program, "spatial", VOLUME_MESHES[mesh], least_values=1)
+    for variant in range(2):
+        check(program, with_zeros(program, layout, variant), wire_dtype=(None, tf.bfloat16)[variant])
 
 
 @pytest.mark.full
@@ -245,6 +271,7 @@ def test_transformers(name):
     for optimizer, fetches in (("adam", "loss"), ("momentum", "all")):
         check(random_tokens(), TRANSFORMERS[name], optimizer=optimizer, fetches=fetches)
     check(random_tokens(dropout=0.3), TRANSFORMERS[name], fetches="")
+    check(random_tokens(), with_zeros(random_tokens(), TRANSFORMERS[name], 0))
 
 
 @parametrize("kind", oracle.KINDS, first=[oracle.FED])
@@ -265,16 +292,58 @@ def test_rounds(sizes):
     for layout in ROUNDS:
         if "rounds/b" not in dict(layout.rules) or min(sizes) > 1:
             check(rounds(sizes), layout, fetches="all")
+            check(rounds(sizes), with_zeros(rounds(sizes), layout, 1), fetches="all")
 
 
-def random_step(seed):
+def dims_of(text):
+    return [mtf.Dimension(name, int(size)) for name, size in (pair.split(":") for pair in text.split())]
+
+
+def in_groups(feed):
+    """A depthwise convolution and one in groups."""
+    options = {"variable_dtype": mtf.VariableDType(feed.dtype)}
+    x = feed("x", dims_of("b:3 h:9 w:7 c:6"))
+    (filters,) = dims_of("f:6")
+    return {
+        "depthwise": layers.depthwise_conv2d(x, multiplier=2, filter_size=(3, 3), name="depthwise", **options),
+        "grouped": layers.grouped_conv2d(x, filters, groups=3, filter_size=(3, 2), name="grouped", **options),
+    }
+
+
+def of_two_batch_dims(feed):
+    """A convolution and a transposed one, of images that two dimensions count."""
+    x, (filters,), window = feed("x", dims_of("a:2 b:3 h:9 w:7 c:4")), dims_of("f:5"), dims_of("kh:3 kw:3")
+    channels = x.shape.dims[-1]
+    w, v = (
+        mtf.get_variable(feed.mesh, name, mtf.Shape([*window, *dims]))
+        for name, dims in (("w", [channels, filters]), ("v", [filters, channels]))
+    )
+    return {
+        "convolved": mtf.Conv2dOperation(x, w, [1, 1, 1, 1], "SAME").outputs[0],
+        "transposed": mtf.Conv2dTransposeOperation(x, v, [1, 2, 2, 1], "SAME").outputs[0],
+    }
+
+
+@pytest.mark.parametrize("program", [in_groups, of_two_batch_dims])
+def test_convolutions_whose_images_are_flattened(program):
+    """On split space, each piece of a halo is flattened where it is received."""
+    for rule in ("h:x", "h:x;w:y", "h:x;b:y"):
+        layout = Layout("x:3;y:2", rule, SHARES)
+        assert check(program, layout, wire_dtype=None if rule == "h:x" else tf.bfloat16)
+        check(program, with_zeros(program, layout, 0))
+
+
+def random_step(seed, *, zeros=False):
     """Checks one random program."""
     program = Program(seed)
     with tf.Graph().as_default():
         graph = mtf.Graph()
         program(oracle.Feed(mtf.Mesh(graph, "mesh"), tf.float64))
         layout = random_layout(seed, graph)
-    options = {"dtype": (tf.float64, tf.float32)[seed % 2], "kind": (*oracle.KINDS, oracle.MIXED)[seed // 2 % 4]}
+    options = {}
+    if zeros:
+        layout, options = with_zeros(program, layout, seed), {"wire_dtype": (None, tf.bfloat16)[seed % 3 == 0]}
+    options |= {"dtype": (tf.float64, tf.float32)[seed % 2], "kind": (*oracle.KINDS, oracle.MIXED)[seed // 2 % 4]}
     fetches = ("loss", "", "all")[seed % 3]
     try:
         return check(program, layout, fetches=fetches, optimizer=("momentum", "adam", "sgd")[seed // 3 % 3], **options)
@@ -287,6 +356,12 @@ def test_random_programs(chunk):
     for seed in range(5 * chunk, 5 * chunk + 5):
         result = random_step(seed)
         assert isinstance(result, str) == (seed in REFUSED), f"seed {seed}: {result}"
+
+
+@parametrize("chunk", range(20), first=[1])
+def test_random_programs_of_which_some_processors_have_nothing(chunk):
+    results = [random_step(seed, zeros=True) for seed in range(5 * chunk, 5 * chunk + 5)]
+    assert any(not isinstance(result, str) for result in results), results
 
 
 def product(feed):

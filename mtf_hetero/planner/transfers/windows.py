@@ -11,7 +11,7 @@ from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, Geometry, roles_of
 from mtf_hetero.lowering.pool import Places, gradient_inputs, windows_of
 from mtf_hetero.planner.transfers.rules import register, set_output, slice_by_slice
 from mtf_hetero.planner.transfers.sending import added, allreduce, fetch_boxes, halos, move, reduce_scatter
-from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Value, Values, made
+from mtf_hetero.planner.transfers.sketch import Sketch, Sum, Value, Values, made
 
 
 class _MovedSum(Sum):
@@ -113,12 +113,6 @@ def _parts(op: mtf.Operation, sketch: Sketch) -> list[tuple[mtf.Tensor, list[Val
     return results
 
 
-def _flattened(piece: Value, geometry: Geometry, sketch: Sketch) -> Value:
-    """A piece with one dimension for the batch and one for the channels, which the lowering makes on no processor."""
-    shape = tuple(geometry.flat(piece.shape))
-    return piece if piece.shape == shape else sketch.value(CHIEF, shape, piece.dtype, [piece])
-
-
 @register(*CONVOLUTIONS)
 def _convolution(op: mtf.Operation, sketch: Sketch) -> None:
     layout, (output,) = sketch.layout, op.outputs
@@ -128,8 +122,7 @@ def _convolution(op: mtf.Operation, sketch: Sketch) -> None:
     xs, others = sketch.slices(image), sketch.slices(other)
     values = []
     for pnum in sketch.processors:
-        reached = [piece for box, piece in pieces[pnum] if geometry.reached(geometry.of_space(box), pnum) is not None]
-        reads = [_flattened(piece, geometry, sketch) for piece in reached]
+        reads = [piece for box, piece in pieces[pnum] if geometry.reached(geometry.of_space(box), pnum) is not None]
         is_empty = 0 in xs[pnum].shape or 0 in others[pnum].shape or 0 in layout.slice_shape(output.shape, pnum)
         if geometry.reached(geometry.held(pnum), pnum) is not None and not is_empty:
             reads.append(xs[pnum])
