@@ -3,7 +3,6 @@
 import numpy as np
 import oracle
 import pytest
-from test_empty_slices import over
 from test_operations import K3, B, C, F, H, W, variable
 from test_reshape import outstanding_sum
 from test_rounds import program as rounds
@@ -15,6 +14,10 @@ from mtf_hetero.models import vgg
 
 WORKERS = [f"/job:worker/task:{task}/device:CPU:0" for task in range(6)]
 NUMBER = {device: pnum for pnum, device in enumerate(WORKERS)}
+
+
+def over(processors, rule, **sizes):
+    return Layout(f"x:{processors}", rule, sizes=sizes)
 
 
 def on_workers(sends):
