@@ -45,16 +45,15 @@ BENCHMARKS = [  # Keras comes with TensorFlow
     "scikit-learn",  # ridge regression, beside the network of the cosmology case
     "torch==2.13.0",
 ]
-PLAN = ["pyyaml", "rich", "scipy"]  # mtf-hetero plan: the file of devices, the table, integer programmes
+PLAN = ["matplotlib", "pyyaml", "rich", "scipy"]  # mtf-hetero plan: picture, devices, tables, integer programmes
 DOCS = ["mkdocs", "mkdocstrings[python]"]
 TEST = [
     *TRAIN,
     *VOLUMES,
     *PLAN,
     "hypothesis",
-    "matplotlib",  # it and psutil: the benchmarks
     "mock",  # it, tensorflow-probability and tf-keras: mesh-tensorflow's own layers_test
-    "psutil",
+    "psutil",  # the benchmarks
     "pyright",
     "pytest<9.2",  # of which pytest-xdist 3.8 loses the groups of tests
     "pytest-timeout",

@@ -3,9 +3,9 @@
     mtf-hetero plan --model=vgg16 --batch_size=256 --simulate=devices.yaml --save=plan.json
 
 (or python -m models.plan) prints a table of layers and devices: what is split, into which sizes, how long each device
-computes and what it sends, and the step that is predicted. Nothing is lowered or run. In place of a model,
---graph=my_program:build names a function that takes no argument, builds the mtf program of a training step in
-TensorFlow's default graph, and returns its mtf.Graph.
+computes and what it sends, and the step that is predicted. Nothing is lowered or run. --picture=plan.png draws it.
+In place of a model, --graph=my_program:build names a function that takes no argument, builds the mtf program of a
+training step in TensorFlow's default graph, and returns its mtf.Graph.
 
 The file of devices is YAML or JSON, a list of kinds that are known by name or of figures:
 
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support import command_line
 from mtf_hetero.planner import machines as machines_lib
+from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser.add_argument("--optimizer", default="momentum", help="of the model (%(default)s)")
     parser.add_argument("--simulate", required=True, help="a YAML or JSON file of devices and links")
     parser.add_argument("--save", help="a file to write the plan to, as JSON; train --layout=FILE runs it")
+    parser.add_argument("--picture", help="a PNG to draw the plan in: who computes what, and when")
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="for a search that is short of memory (%(default)s)"
     )
@@ -56,6 +58,11 @@ def _check(arguments: argparse.Namespace) -> None:
     for flag in ("seconds", "batch_size"):
         if not getattr(arguments, flag) > 0:
             raise ValueError(f"--{flag} is {getattr(arguments, flag)!r}; it must be greater than zero")
+    if arguments.picture is not None:
+        try:
+            picture.check(arguments.picture)
+        except ValueError as error:
+            raise ValueError(f"--picture: {error}") from error
 
 
 def _builder(arguments: argparse.Namespace) -> Callable[[], Any]:
@@ -109,6 +116,9 @@ def _plan(arguments: argparse.Namespace) -> str:
         plan = find(graph, machines, seconds=arguments.seconds)
     if arguments.save is not None:
         plan_lib.save(plan, arguments.save)
+    if arguments.picture is not None:
+        network = arguments.graph or f"{arguments.model}, batches of {arguments.batch_size}"
+        picture.draw(plan, arguments.picture, title=network, offered=machines.names)
     return f"{show.table(plan)}\n\n{show.summary(plan)}\n"
 
 

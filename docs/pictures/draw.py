@@ -1,6 +1,12 @@
-"""Draws the documentation's pictures: `python docs/pictures/draw.py` writes split.svg and flow.svg beside this file."""
+"""Draws the documentation's pictures: `python docs/pictures/draw.py` writes them beside this file.
 
+split.svg and flow.svg are drawn here, plan.png by `mtf-hetero plan`, which takes some seconds.
+"""
+
+import contextlib
+import io
 import pathlib
+import tempfile
 
 HERE = pathlib.Path(__file__).parent
 COLOURS = {"gpu:0": "#0072B2", "gpu:1": "#009E73", "cpu:0": "#D55E00"}  # Okabe and Ito's
@@ -127,6 +133,28 @@ def draw_flow():
     save("flow.svg", 5 * WIDTH + 4 * GAP + 28, 2 * HEIGHT + 44 + 28, parts)
 
 
+DEVICES = """
+devices:
+  - {kind: RTX-3090}
+  - {kind: GTX-1080}
+  - {kind: EPYC-7742, name: CPU}
+link: {latency_seconds: 5e-6, bytes_per_second: 2.5e10}
+"""
+
+
+def draw_plan():
+    """VGG-16 on a fast and a slow GPU and a CPU that a fast link joins, as it is planned."""
+    from mtf_hetero.models import plan
+
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
+        devices = pathlib.Path(directory, "devices.yaml")
+        devices.write_text(DEVICES, encoding="utf-8")
+        flags = ["--model=vgg16", "--batch_size=128", f"--simulate={devices}", f"--picture={HERE / 'plan.png'}"]
+        if plan.main(flags):
+            raise SystemExit("the plan could not be drawn")
+
+
 if __name__ == "__main__":
     draw_split()
     draw_flow()
+    draw_plan()

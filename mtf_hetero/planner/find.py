@@ -15,7 +15,7 @@ import numpy as np
 from mtf_hetero._compat import mtf
 from mtf_hetero._support.graphs import mtf_size_bytes
 from mtf_hetero.layout import Layout
-from mtf_hetero.planner import search, work
+from mtf_hetero.planner import roles, search, work
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import LayerPlan, Plan
 from mtf_hetero.planner.problem import AXIS, WHOLE, Problem, prefixes
@@ -185,6 +185,7 @@ class _Finder:
         for span in best.timeline.spans:
             if span.layer in layers:
                 layers[span.layer][1][span.device] += span.end - span.begin
+        products = roles.products(self._operations, self._owners)
         owners = {op.name: layer for op, layer in self._owners.items()}
         for transfer in best.timeline.sent:
             if (layer := owners.get(transfer.operation)) in layers:
@@ -202,7 +203,10 @@ class _Finder:
             seconds=best.timeline.seconds,
             alone=(alone.machines.names[0], alone.timeline.seconds),
             gap=best.gap,
-            layers=tuple(LayerPlan(n, s, tuple(t), tuple(b)) for n, (s, t, b) in layers.items()),
+            layers=tuple(
+                LayerPlan(n, s, tuple(t), tuple(b), *roles.along(products.get(n), split, s))
+                for n, (s, t, b) in layers.items()
+            ),
             memory_bytes=self._memory(layout),
             extents=extents,
             provenance={
@@ -210,4 +214,5 @@ class _Finder:
                     sum(mtf_size_bytes(op.outputs[0]) for op in self._operations if isinstance(op, mtf.Variable))
                 )
             },
+            timeline=best.timeline.merged(),
         )

@@ -8,10 +8,13 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support import files
 from mtf_hetero.layout import Dim, Layout
+
+if TYPE_CHECKING:
+    from mtf_hetero.planner.timeline import Span
 
 SCHEMA = 1
 
@@ -29,12 +32,16 @@ class LayerPlan:
       split: {dimension: sizes} of those of its dimensions that are split.
       seconds: that each device computes for it in a step.
       sent_bytes: that each device sends for it in a step.
+      along: the dimension of `split` over which its product, most of its work, is divided; "" if each does all of it.
+      kind: what that is to the product, one of roles.KINDS or "other"; "" if each device does all of it.
     """
 
     name: str
     split: Mapping[str, tuple[int, ...]]
     seconds: tuple[float, ...]
     sent_bytes: tuple[int, ...]
+    along: str = ""
+    kind: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +58,7 @@ class Plan:
       memory_bytes: that each device needs, predicted.
       extents: {split dimension: its largest extent}.
       provenance: {what: text}.
+      timeline: what each device does when, for a picture; a file does not hold it, and it makes no plans unequal.
     """
 
     devices: tuple[str, ...]
@@ -62,6 +70,7 @@ class Plan:
     memory_bytes: tuple[int, ...]
     extents: Mapping[str, int]
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    timeline: tuple["Span", ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     def check(self, dims: Iterable[Dim], devices: Iterable[str]) -> None:
         """Raises unless the plan is for a graph with these dimensions, and for these devices.
@@ -142,6 +151,8 @@ def _convert(value: Mapping[str, Any]) -> Plan:
             {name: tuple(sizes) for name, sizes in layer["split"].items()},
             tuple(layer["seconds"]),
             tuple(layer["sent_bytes"]),
+            str(layer.get("along", "")),
+            str(layer.get("kind", "")),
         )
         for layer in predicted["layers"]
     )

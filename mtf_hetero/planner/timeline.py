@@ -7,13 +7,15 @@ the end, as the gradient of a weight is, sending it goes on beside the computing
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import transfers, work
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.problem import Problem
+
+_SHORT = 1e-3  # of a step: waiting that a picture does not show
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +27,14 @@ class Span:
       layer: the layer whose operation it is.
       begin: seconds since the step began.
       end: likewise.
+      backward: whether it is after the last layer's product: of the loss, the gradients or the updates.
     """
 
     device: int
     layer: str
     begin: float
     end: float
+    backward: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +50,19 @@ class Timeline:
     spans: tuple[Span, ...]
     seconds: float
     sent: tuple[transfers.Transfer, ...]
+
+    def merged(self) -> tuple[Span, ...]:
+        """The spans, those of a layer that follow one another as one; waiting too short to be seen is left out."""
+        short = self.seconds * _SHORT
+        merged: list[Span] = []
+        for span in self.spans:
+            last = merged[-1] if merged else None
+            same = last is not None and dataclasses.replace(span, begin=last.begin, end=last.end) == last
+            if last is not None and same and span.begin - last.end <= short:
+                merged[-1] = dataclasses.replace(last, end=span.end)
+            else:
+                merged.append(span)
+        return tuple(merged)
 
     def busy_seconds(self, device: int) -> float:
         """How long a device computes."""
@@ -97,14 +114,15 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
     for transfer in sent:
         by_operation[transfer.operation].append(transfer)
     clocks, spans = _Clocks(machines), []
-    for op in operations:
+    last_product = _last_product(operations, owners)
+    for number, op in enumerate(operations):
         begins = [clocks.inputs_ready(op, device) for device in range(layout.size)]
         ends = list(begins)
         for device, seconds in enumerate(problem.seconds_of(op, layout)):
             if seconds:
                 begin = max(begins[device], clocks.free[device])
                 clocks.free[device] = ends[device] = begin + seconds
-                spans.append(Span(device, owners.get(op, ""), begin, begin + seconds))
+                spans.append(Span(device, owners.get(op, ""), begin, begin + seconds, number > last_product))
         arrivals = list(ends)
         for transfer in by_operation[op.name]:
             ready = ends if work.is_contraction(op) or isinstance(op, mtf.ReduceOperation) else begins
@@ -113,3 +131,12 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
         clocks.ready |= dict.fromkeys(op.outputs, arrivals)
     spans.sort(key=lambda span: (span.device, span.begin))
     return Timeline(tuple(spans), max([clocks.last, *clocks.free]), sent)
+
+
+def _last_product(operations: Sequence[mtf.Operation], owners: Mapping[mtf.Operation, str]) -> int:
+    """The number of the operation that is the last layer's product, its first contraction; -1 if there is none."""
+    first: dict[str, int] = {}
+    for number, op in enumerate(operations):
+        if work.is_contraction(op):
+            first.setdefault(owners.get(op, ""), number)
+    return max(first.values(), default=-1)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 
 import pytest
 
@@ -28,7 +29,8 @@ def devices(tmp_path):
 def test_a_model_is_planned_shown_and_laid_out(devices, tmp_path, capsys):
     path = tmp_path / "plan.json"
     flags = ["--model=lenet", "--batch_size=64", f"--simulate={devices}", f"--save={path}"]
-    assert program.main(flags) == 0
+    assert program.main([*flags, f"--picture={tmp_path / 'plan.png'}"]) == 0
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     output = capsys.readouterr().out
     assert "conv1" in output and "cpu:1: ms" in output and "a step are predicted, and" in output
     plan = plan_lib.load(path)
@@ -72,12 +74,21 @@ def dense_graph():
         (["--graph=nowhere"], "--graph is 'nowhere'; write module:function"),
         (["--graph=json:dumps_"], "cannot be imported"),
         (["--model=lenet", "--simulate=none.yaml"], "'none.yaml' cannot be read"),
+        (["--model=lenet", "--picture=nowhere/plan.png"], "--picture: picture 'nowhere/plan.png' cannot be written"),
+        (["--model=lenet", "--picture=plan.jpeg"], "give a name that ends in .png"),
     ],
 )
 def test_mistakes_are_one_line(flags, message, devices, capsys):
     assert program.main([f"--simulate={devices}", *flags]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and message in lines[0]
+
+
+def test_without_matplotlib_the_extra_is_named(devices, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert program.main(["--model=lenet", f"--simulate={devices}", f"--picture={tmp_path / 'plan.png'}"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "needs the package matplotlib; pip install 'mtf_hetero[plan]'" in lines[0]
 
 
 def test_a_plan_and_speeds_do_not_go_together(tmp_path):

@@ -116,3 +116,18 @@ def test_a_plan_changes_no_result():
                 results.append([session.run(fetches)[0] for _ in range(3)])
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
     assert len(plan.devices) == 2
+
+
+def test_a_plan_says_along_what_a_layer_is_divided_and_when_it_is_computed():
+    with tf.Graph().as_default():
+        plan = find(step(batch=4096)[0], Machines((SLOW, FAST), LINKS["fast link"]))
+    divided = {layer.name: layer for layer in plan.layers if layer.kind}
+    assert divided and all(layer.along in layer.split for layer in divided.values())
+    assert {layer.along.rpartition("/")[2] for layer in divided.values() if layer.kind == "batch"} <= {"batch"}
+    assert max(span.end for span in plan.timeline) <= plan.seconds
+    for number in range(2):
+        spans = [span for span in plan.timeline if span.device == number]
+        assert all(one.end <= other.begin + 1e-12 for one, other in itertools.pairwise(spans))
+        assert [span.layer for span in spans if not span.backward][-1] == "dense2"
+        computed = sum(layer.seconds[number] for layer in plan.layers)
+        assert sum(span.end - span.begin for span in spans) == pytest.approx(computed, rel=0.05)

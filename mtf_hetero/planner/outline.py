@@ -1,0 +1,223 @@
+"""What the picture of a plan shows, worked out before anything is drawn: columns of devices, rows of layers, lanes.
+
+A network of many layers has one row for consecutive ones that are divided alike, and many devices share a few columns,
+those of one kind together.
+"""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+
+from mtf_hetero.planner.plan import LayerPlan, Plan
+
+MOST_ROWS = 28  # of a row for each layer
+MOST_COLUMNS = 8
+WHOLE = ""  # the kind of what each device does for itself
+_NEAR = 0.01  # how far fractions of layers in one row may differ
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Devices that share a column, and a lane.
+
+    Args:
+      name: of the device, or of their kind and number.
+      devices: their numbers.
+    """
+
+    name: str
+    devices: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """What the devices of a column compute of a row.
+
+    Args:
+      fractions: of the layer, one per device that takes part; 1 for each of those that do the whole.
+      text: the sizes, or percentages where the layers of a row differ in size.
+    """
+
+    fractions: tuple[float, ...]
+    text: str
+
+    @property
+    def length(self) -> float:
+        """The fraction of all of them together; of those that do the whole, 1."""
+        return min(1.0, sum(self.fractions))
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Consecutive layers that are divided alike; in a small network, one layer.
+
+    Args:
+      layers: their names.
+      kind: what is divided, as `LayerPlan.kind`.
+      what: the dimension's name, and its extent if it is that of all.
+      bars: one per column; None where no device takes part.
+      sent_bytes: that all devices send for them in a step.
+    """
+
+    layers: tuple[str, ...]
+    kind: str
+    what: str
+    bars: tuple[Bar | None, ...]
+    sent_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The layer, or the first and the last."""
+        first, last = self.layers[0], self.layers[-1]
+        return first if first == last else f"{first} to {last}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """What a lane shows between two moments.
+
+    Args:
+      row: the number of the row whose layers are computed; None: of what no row has.
+      backward: as `timeline.Span.backward`.
+      begin: seconds since the step began.
+      end: likewise.
+    """
+
+    row: int | None
+    backward: bool
+    begin: float
+    end: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Outline:
+    """A picture.
+
+    Args:
+      columns: of devices.
+      rows: in the network's order.
+      lanes: of each column, what its device does, or the busiest of its devices.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    lanes: tuple[tuple[Block, ...], ...]
+
+    @property
+    def widest(self) -> float:
+        """The largest length of a bar of something that is divided; 1 if nothing is."""
+        lengths = [bar.length for row in self.rows if row.kind != WHOLE for bar in row.bars if bar is not None]
+        return max(lengths, default=1.0)
+
+
+def outline(plan: Plan) -> Outline:
+    """What the picture of a plan shows."""
+    columns = _columns(plan.devices)
+    layers = [layer for layer in plan.layers if any(layer.seconds) or any(layer.sent_bytes)]
+    groups = _grouped(layers) if len(layers) > MOST_ROWS else [[layer] for layer in layers]
+    rows = tuple(_row(group, columns) for group in groups)
+    row_of = {name: number for number, row in enumerate(rows) for name in row.layers}
+    return Outline(columns, rows, tuple(_lane(plan, column, row_of) for column in columns))
+
+
+def names_of(devices: Sequence[str]) -> list[str]:
+    """The devices' names, those of one kind that follow one another together.
+
+    Example:
+      >>> names_of(["V100:0", "V100:1", "cpu"])
+      ['V100 x 2', 'cpu']
+    """
+    return [column.name for column in _by_kind(devices)]
+
+
+def _columns(devices: Sequence[str]) -> tuple[Column, ...]:
+    if len(devices) <= MOST_COLUMNS:
+        return tuple(Column(name, (number,)) for number, name in enumerate(devices))
+    columns = _by_kind(devices)
+    if len(columns) <= MOST_COLUMNS:
+        return columns
+    size = -(-len(devices) // MOST_COLUMNS)
+    groups = [tuple(range(first, min(first + size, len(devices)))) for first in range(0, len(devices), size)]
+    return tuple(Column(f"{devices[group[0]]} to {devices[group[-1]]}", group) for group in groups)
+
+
+def _by_kind(devices: Sequence[str]) -> tuple[Column, ...]:
+    kinds = [re.sub(r":\d+$", "", name) for name in devices]
+    groups = [tuple(group) for _, group in itertools.groupby(range(len(devices)), key=kinds.__getitem__)]
+    names = (devices[g[0]] if len(g) == 1 else f"{kinds[g[0]]} x {len(g)}" for g in groups)
+    return tuple(Column(name, group) for name, group in zip(names, groups, strict=True))
+
+
+def _fractions(layer: LayerPlan) -> tuple[float, ...]:
+    """How much of a layer each device does."""
+    if layer.kind == WHOLE:
+        return tuple(1.0 if seconds else 0.0 for seconds in layer.seconds)
+    sizes = layer.split[layer.along]
+    return tuple(size / sum(sizes) for size in sizes)
+
+
+def _grouped(layers: Iterable[LayerPlan]) -> list[list[LayerPlan]]:
+    """Consecutive layers of one kind whose fractions are near those of the first of them, together."""
+    groups: list[list[LayerPlan]] = []
+    for layer in layers:
+        if groups and _alike(groups[-1][0], layer):
+            groups[-1].append(layer)
+        else:
+            groups.append([layer])
+    return groups
+
+
+def _alike(one: LayerPlan, other: LayerPlan) -> bool:
+    pairs = zip(_fractions(one), _fractions(other), strict=True)
+    return one.kind == other.kind and all(abs(a - b) <= _NEAR and bool(a) == bool(b) for a, b in pairs)
+
+
+def _row(layers: Sequence[LayerPlan], columns: Sequence[Column]) -> Row:
+    first = layers[0]
+    sizes = {layer.split[layer.along] for layer in layers if layer.kind != WHOLE}
+    names = {layer.along.rpartition("/")[2] for layer in layers}
+    same = len(sizes) == 1
+    bars = [_bar(column, _fractions(first), next(iter(sizes)) if same else None, first.kind) for column in columns]
+    extent = f" {sum(next(iter(sizes)))}" if same else ""
+    return Row(
+        layers=tuple(layer.name for layer in layers),
+        kind=first.kind,
+        what="whole" if first.kind == WHOLE else f"{', '.join(sorted(names))}{extent}",
+        bars=tuple(bars),
+        sent_bytes=sum(sum(layer.sent_bytes) for layer in layers),
+    )
+
+
+def _bar(column: Column, fractions: Sequence[float], sizes: Sequence[int] | None, kind: str) -> Bar | None:
+    parts = [number for number in column.devices if fractions[number]]
+    if not parts:
+        return None
+    mine = tuple(fractions[number] for number in parts)
+    if kind == WHOLE:
+        return Bar(mine, "all")
+    numbers = [round(100 * fraction) for fraction in mine] if sizes is None else [sizes[number] for number in parts]
+    low, high = min(numbers), max(numbers)
+    unit = " %" if sizes is None else ""
+    text = f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
+    return Bar(mine, text if len(column.devices) == 1 else f"{len(parts)} x {text}")
+
+
+def _lane(plan: Plan, column: Column, row_of: dict[str, int]) -> tuple[Block, ...]:
+    """The blocks of the device of a column that computes for longest."""
+    spans = {number: [span for span in plan.timeline if span.device == number] for number in column.devices}
+    busiest = max(spans, key=lambda number: sum(span.end - span.begin for span in spans[number]))
+    near = plan.seconds / 1000
+    blocks: list[Block] = []
+    for span in spans[busiest]:
+        block = Block(row_of.get(span.layer), span.backward, span.begin, span.end)
+        last = blocks[-1] if blocks else None
+        if (
+            last is not None
+            and (last.row, last.backward) == (block.row, block.backward)
+            and block.begin - last.end <= near
+        ):
+            blocks[-1] = dataclasses.replace(last, end=block.end)
+        else:
+            blocks.append(block)
+    return tuple(blocks)
