@@ -3,9 +3,10 @@
     mtf-hetero plan --model=vgg16 --batch_size=256 --simulate=devices.yaml --save=plan.json
 
 (or python -m models.plan) prints a table of layers and devices: what is split, into which sizes, how long each device
-computes and what it sends, and the step that is predicted. Nothing is lowered or run. --picture=plan.png draws it.
-In place of a model, --graph=my_program:build names a function that takes no argument, builds the mtf program of a
-training step in TensorFlow's default graph, and returns its mtf.Graph.
+computes and what it sends, and the step that is predicted. Nothing is lowered or run. --picture=plan.png draws it,
+and --explain compares each layer's division with the others that it could have. In place of a model,
+--graph=my_program:build names a function that takes no argument, builds the mtf program of a training step in
+TensorFlow's default graph, and returns its mtf.Graph.
 
 The file of devices is YAML or JSON, a list of kinds that are known by name or of figures:
 
@@ -19,6 +20,7 @@ Exit codes: 0, 2 for a wrong flag or value (one line says which), 130 after Ctrl
 
 import argparse
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,7 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser.add_argument("--simulate", required=True, help="a YAML or JSON file of devices and links")
     parser.add_argument("--save", help="a file to write the plan to, as JSON; train --layout=FILE runs it")
     parser.add_argument("--picture", help="a PNG to draw the plan in: who computes what, and when")
+    parser.add_argument("--explain", action="store_true", help="what each other way to divide each layer would take")
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="for a search that is short of memory (%(default)s)"
     )
@@ -106,6 +109,7 @@ def _plan(arguments: argparse.Namespace) -> str:
     with command_line.stderr_held_back():
         from mtf_hetero import mtf, tf
         from mtf_hetero.planner import show
+        from mtf_hetero.planner.explain import explain
         from mtf_hetero.planner.find import find
 
         build = _builder(arguments)
@@ -114,12 +118,15 @@ def _plan(arguments: argparse.Namespace) -> str:
         if not isinstance(graph, mtf.Graph):
             raise ValueError(f"--graph is {arguments.graph!r}, which returned {graph!r}; return an mtf.Graph")
         plan = find(graph, machines, seconds=arguments.seconds)
+        parts = [show.table(plan), show.summary(plan)]
+        if arguments.explain:
+            parts.append(show.alternatives(explain(graph, machines, plan, progress=sys.stderr.isatty())))
     if arguments.save is not None:
         plan_lib.save(plan, arguments.save)
     if arguments.picture is not None:
         network = arguments.graph or f"{arguments.model}, batches of {arguments.batch_size}"
         picture.draw(plan, arguments.picture, title=network, offered=machines.names)
-    return f"{show.table(plan)}\n\n{show.summary(plan)}\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:

@@ -189,7 +189,7 @@ class Layout:
         """The mesh shape as a string, "rows:2;cols:3"."""
         return ";".join(f"{name}:{size}" for name, size in self.mesh_shape)
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """Number of processors."""
         return math.prod(size for _, size in self.mesh_shape)

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -171,6 +171,10 @@ class Problem:
             if menus.get(name) and not self._conflicts[name] & sizes.keys():
                 sizes[name] = menus[name][0]
         return sizes
+
+    def is_allowed(self, names: Collection[str]) -> bool:
+        """Whether no two of these names are of one tensor."""
+        return not any(self._conflicts[name] & set(names) for name in names)
 
     def work_of(self, family: Sequence[str]) -> float:
         """How much arithmetic operations do that have one of these names."""

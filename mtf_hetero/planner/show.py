@@ -2,14 +2,21 @@
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 from mtf_hetero._support import extras
 from mtf_hetero._support.units import bytes_text, seconds_text
+from mtf_hetero.planner.explain import ALTERNATIVES, LayerAlternatives
 from mtf_hetero.planner.plan import LayerPlan, Plan
 
 _WIDTH = 160
 _WHOLE = "whole on each"
 _MOST_DEVICES = 4  # that have columns of their own
+_WAYS = {"batch": "by batch", "outputs": "by filters, units", "inputs": "by channels, inputs", "space": "by space"}
+_HOW_TO_READ = (
+    "alternatives: by how many ms the predicted step would be longer (+) or shorter (-) if this layer alone were "
+    "divided so;\n* is what the plan does, - is not possible; computes: the slowest device; sends: if nothing else did"
+)
 
 
 def table(plan: Plan, *, width: int = _WIDTH) -> str:
@@ -17,12 +24,7 @@ def table(plan: Plan, *, width: int = _WIDTH) -> str:
 
     Of more than a few devices, the least and the most that one computes, and what all send.
     """
-    console, rich_table = (
-        extras.import_package(f"rich.{module}", extra="plan", user="the table of a plan")
-        for module in ("console", "table")
-    )
-    rows = rich_table.Table(box=None, pad_edge=False, header_style="")
-    rows.add_column("layer")
+    rows = _rows(["layer"])
     rows.add_column("split", overflow="fold")
     few = len(plan.devices) <= _MOST_DEVICES
     for device in plan.devices if few else ["each"]:
@@ -35,6 +37,38 @@ def table(plan: Plan, *, width: int = _WIDTH) -> str:
     seconds = [sum(of_device) for of_device in zip(*(layer.seconds for layer in plan.layers), strict=True)]
     sent = [sum(of_device) for of_device in zip(*(layer.sent_bytes for layer in plan.layers), strict=True)]
     rows.add_row("all", "", *cells(seconds, sent))
+    return _printed(rows, width)
+
+
+def alternatives(layers: Sequence[LayerAlternatives], *, width: int = _WIDTH) -> str:
+    """Layers by ways to divide them: by how many ms a step would be longer; and how to read it."""
+    if not layers:
+        return "alternatives: none, the plan has one device"
+    shown = [way for way in ALTERNATIVES if any(layer.seconds[way] is not None for layer in layers)]
+    rows = _rows(["layer", "computes: ms", "sends: ms", *(_WAYS.get(way, way) for way in shown)])
+    for layer in layers:
+        planned = (layer.compute_seconds, layer.sending_seconds)
+        rows.add_row(layer.name, *(f"{s * 1e3:.3g}" for s in planned), *(_difference(layer, way) for way in shown))
+    return f"{_printed(rows, width)}\n\n{_HOW_TO_READ}"
+
+
+def _difference(layer: LayerAlternatives, way: str) -> str:
+    seconds = layer.seconds[way]
+    if way == layer.chosen:
+        return "0 *"
+    return "-" if seconds is None else f"{seconds * 1e3:+.3g}"
+
+
+def _rows(columns: Sequence[str]) -> Any:
+    rich_table = extras.import_package("rich.table", extra="plan", user="the table of a plan")
+    rows = rich_table.Table(box=None, pad_edge=False, header_style="")
+    for number, column in enumerate(columns):
+        rows.add_column(column, justify="right" if number else "left")
+    return rows
+
+
+def _printed(rows: Any, width: int) -> str:
+    console = extras.import_package("rich.console", extra="plan", user="the table of a plan")
     text = io.StringIO()
     console.Console(file=text, width=width, color_system=None).print(rows)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

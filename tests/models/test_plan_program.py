@@ -29,10 +29,11 @@ def devices(tmp_path):
 def test_a_model_is_planned_shown_and_laid_out(devices, tmp_path, capsys):
     path = tmp_path / "plan.json"
     flags = ["--model=lenet", "--batch_size=64", f"--simulate={devices}", f"--save={path}"]
-    assert program.main([*flags, f"--picture={tmp_path / 'plan.png'}"]) == 0
+    assert program.main([*flags, f"--picture={tmp_path / 'plan.png'}", "--explain"]) == 0
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     output = capsys.readouterr().out
     assert "conv1" in output and "cpu:1: ms" in output and "a step are predicted, and" in output
+    assert "alternatives: by how many ms" in output and "0 *" in output
     plan = plan_lib.load(path)
     assert plan.devices == ("cpu:0", "cpu:1") and plan.seconds < plan.alone[1]
     with contextlib.ExitStack() as stack:

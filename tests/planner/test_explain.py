@@ -1,0 +1,84 @@
+"""The alternatives to a plan's layers: what each is said to take is what the timeline of its layout takes."""
+
+import pytest
+
+from mtf_hetero import tf
+from mtf_hetero.models.plan import _step
+from mtf_hetero.models.registry import MODELS
+from mtf_hetero.planner import find as find_lib
+from mtf_hetero.planner import show, timeline
+from mtf_hetero.planner.explain import ALTERNATIVES, ONE, WHOLE, explain
+from mtf_hetero.planner.find import find
+from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner.problem import Problem
+from mtf_hetero.speeds import Link
+
+FAST, SLOW, SLOWEST = (Machine(name, rate * 1e10, rate * 2e9) for name, rate in (("a", 6), ("b", 3), ("c", 0.001)))
+MACHINES = Machines((SLOWEST, SLOW, FAST), Link(1e-6, 1e11))
+
+
+@pytest.fixture(scope="module")
+def explained():
+    """(graph, plan, its alternatives) of a small CNN, of whose three devices the plan leaves the slowest out."""
+    with tf.Graph().as_default():
+        graph = _step(MODELS["lenet"], 64, "momentum")
+        plan = find(graph, MACHINES)
+        yield graph, plan, explain(graph, MACHINES, plan)
+
+
+def seconds_of(graph, plan, sizes):
+    """What the timeline of a layout takes, worked out anew."""
+    operations = find_lib.live(graph)
+    problem = Problem(operations, MACHINES.only([MACHINES.names.index(name) for name in plan.devices]))
+    owners = find_lib.layer_of(operations, graph.trainable_variables)
+    return timeline.predict(problem, problem.layout(sizes), owners).seconds
+
+
+def test_the_plans_own_way_makes_no_difference(explained):
+    _, plan, layers = explained
+    assert plan.devices == ("b", "a") and [layer.name for layer in layers] == [
+        layer.name for layer in plan.layers if layer.name != "input"
+    ]
+    planned = {layer.name: layer for layer in plan.layers}
+    for layer in layers:
+        assert layer.chosen in ALTERNATIVES and layer.seconds[layer.chosen] == 0.0
+        assert layer.compute_seconds == max(planned[layer.name].seconds)
+        assert layer.chosen in (planned[layer.name].kind or WHOLE, ONE)
+        assert (layer.sending_seconds > 0) == any(planned[layer.name].sent_bytes)
+
+
+def test_alternatives_take_what_the_timeline_says(explained):
+    graph, plan, layers = explained
+    split, checked = dict(plan.layout.sizes), set()
+    for layer in layers:
+        rest = {name: sizes for name, sizes in split.items() if name.rpartition("/")[0] != layer.name}
+        for way, sizes in layer.sizes.items():
+            assert layer.seconds[way] == pytest.approx(seconds_of(graph, plan, rest | dict(sizes)) - plan.seconds)
+            checked.add(way)
+        if ONE in layer.sizes and layer.chosen != ONE:
+            assert all(sizes[0] == 0 for sizes in layer.sizes[ONE].values())  # the second is the fastest
+    assert checked == set(ALTERNATIVES)
+
+
+def test_what_is_not_possible_is_none(explained):
+    _, _, layers = explained
+    first = layers[0]
+    assert first.name == "conv1" and first.seconds["inputs"] is None  # one channel
+    assert all(layer.seconds["space"] is None for layer in layers if layer.name.startswith("dense"))
+
+
+def test_the_table(explained):
+    _, _, layers = explained
+    lines = show.alternatives(layers).splitlines()
+    assert lines[0].split()[:2] == ["layer", "computes:"] and "by filters, units" in lines[0]
+    assert lines[1].startswith("conv1") and " 0 *" in lines[1] and lines[1].split().count("-") == 1
+    assert lines[-1].startswith("* is what the plan does, - is not possible")
+    assert max(map(len, lines)) <= 160
+
+
+def test_a_plan_of_one_device_has_none():
+    with tf.Graph().as_default():
+        graph = _step(MODELS["lenet"], 4, "sgd")
+        plan = find(graph, Machines((FAST,)))
+        assert explain(graph, Machines((FAST,)), plan) == ()
+    assert show.alternatives(()) == "alternatives: none, the plan has one device"
