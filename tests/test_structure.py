@@ -37,6 +37,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "data": {"cluster", "layout"},
     "planner": {
         "blocks",
+        "cluster",
         "collectives",
         "layers",
         "layout",
@@ -46,9 +47,10 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "profile",
         "random_numbers",
         "speeds",
+        "trace",
         "traffic",
     },
-    "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds"},
+    "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace"},
 }
 PURE = {"partition", "speeds", "layout", "blocks"}
 TENSORFLOW = {"tensorflow", "mesh_tensorflow"}

@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
 
                     training = prepare(config, stack)
                 stop.check()
-                if config.list_speed == config_lib.AUTO:
+                if config.is_measured:
                     training = measure(training)
                 stop.check()
                 if config.dry_run:

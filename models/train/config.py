@@ -74,7 +74,8 @@ class Config:
         "A recipe (batch, even, filters), which divides over the first mesh axis, or hybrid, over one or two axes, or "
         "spatial, which divides depth, height and width over mesh axes in turn, and the batch over one called batch, "
         "or rules such as conv1/filters:all;conv2/channels:all, for dimensions of the model; or a plan of mtf-hetero "
-        "plan, a file such as plan.json.",
+        "plan, a file such as plan.json; or auto: the devices are measured, a layout is planned for each layer, and "
+        "it, the best recipe and the fastest device alone are tried.",
     )
     list_speed: str | None = _flag(
         None,
@@ -84,13 +85,14 @@ class Config:
     )
     memory_limit: str | None = _flag(
         None,
-        "Gigabytes that each device may take, such as 16,8,8, with --list_speed=auto; by default what TensorFlow "
-        "reports.",
+        "Gigabytes that each device may take, such as 16,8,8, with --layout=auto or --list_speed=auto; by default what "
+        "TensorFlow reports.",
     )
     measure_seconds: float | None = _flag(
         None,
         "Seconds after which --list_speed=auto stops repeating what it measures, by default 120; it measures "
-        "everything once, whatever that takes.",
+        "everything once, whatever that takes. With --layout=auto, after which no more trials begin, by default 30; "
+        "there are at least three of each.",
     )
     dense_shares: str | None = _flag(
         None,
@@ -163,6 +165,11 @@ class Config:
         """Whether the layout is a file of `mtf-hetero plan`."""
         return self.layout.endswith(".json")
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the devices are to be measured before the network is laid out."""
+        return AUTO in (self.layout, self.list_speed)
+
     def _check_positive(self) -> None:
         """Raises ValueError where a number is not positive."""
         for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs"):
@@ -182,10 +189,10 @@ class Config:
             )
         for name in ("memory_limit", "measure_seconds"):
             value = getattr(self, name)
-            if value is not None and self.list_speed != AUTO:
+            if value is not None and not self.is_measured:
                 raise ValueError(
-                    f"--{name} is {value!r}, which only --list_speed={AUTO} heeds; leave it out, or let the speeds be "
-                    "measured"
+                    f"--{name} is {value!r}, which only --layout={AUTO} and --list_speed={AUTO} heed; leave it out, or "
+                    "let the devices be measured"
                 )
         for name in ("dense_shares", "dense_rounds"):
             if getattr(self, name) and self.layout != HYBRID:
@@ -194,10 +201,11 @@ class Config:
                     "that layout"
                 )
         for name in ("list_speed", "mesh_shape"):
-            if getattr(self, name) is not None and self.is_planned:
+            if getattr(self, name) is not None and (self.is_planned or self.layout == AUTO):
+                why = "a plan, which says" if self.is_planned else "which finds out"
                 raise ValueError(
-                    f"--{name} is {getattr(self, name)!r} and --layout {self.layout!r}, a plan, which says how "
-                    f"everything is divided; leave --{name} out"
+                    f"--{name} is {getattr(self, name)!r} and --layout {self.layout!r}, {why} how everything is "
+                    f"divided; leave --{name} out"
                 )
         if self.list_speed == AUTO and self.layout == "even":
             raise ValueError(f"--list_speed is {AUTO} and --layout even, which heeds no speed; give another layout")

@@ -5,20 +5,24 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mtf_hetero import Layout, profile, tf
+from mtf_hetero import Layout, mtf, profile, tf
 from mtf_hetero import saver as saver_lib
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import inputs, measured, meshes
 from mtf_hetero.models.train import program as network
-from mtf_hetero.models.train.config import Config, parse_memory_limit
+from mtf_hetero.models.train.config import AUTO, Config, parse_memory_limit
 from mtf_hetero.models.train.run import Run, optimizer_of, total_steps
 from mtf_hetero.models.train.tasks import Task
+from mtf_hetero.planner import auto
 from mtf_hetero.planner import plan as plan_lib
+
+_COMPARED = ("batch", "filters", "spatial")  # recipes that a plan has to beat
+_PLAN = "plan.json"
 
 
 def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
@@ -38,10 +42,10 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
     tf.logging.set_verbosity(tf.logging.ERROR)
     if config.model not in MODELS:
         raise ValueError(f"--model is {config.model!r}; it must be one of {', '.join(MODELS)}")
-    if ":" not in config.layout and config.layout not in LAYOUTS and not config.is_planned:
+    if ":" not in config.layout and config.layout not in (AUTO, *LAYOUTS) and not config.is_planned:
         raise ValueError(
-            f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, rules such as conv1/filters:all, "
-            "or a plan's file, plan.json"
+            f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, {AUTO}, rules such as "
+            "conv1/filters:all, or a plan's file, plan.json"
         )
     planned = plan_lib.load(config.layout) if config.is_planned else None
     if planned is not None and config.devices is None:
@@ -63,11 +67,8 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
     build = _builder(config, task, rounds)
     with tf.Graph().as_default():
         built = _build(config, dataset, task, batch, build)
-        if planned is None:
-            layout = meshes.make_layout(config, built.graph, empty)
-        else:
-            layout = meshes.planned_layout(planned, built.graph, cluster.devices)
-        network.lower(built, layout, cluster.devices)
+        layout, devices = _first_layout(config, built.graph, planned, empty, cluster.devices)
+        network.lower(built, layout, devices)
     model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
     if model_dir:
         stack.enter_context(saver_lib.run_lock(model_dir))
@@ -80,7 +81,7 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         task=task,
         layout=layout,
         cluster=cluster,
-        devices=cluster.devices,
+        devices=devices,
         model_dir=model_dir,
         batch=batch,
         build=build,
@@ -90,8 +91,19 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
     )
 
 
+def _first_layout(
+    config: Config, graph: mtf.Graph, planned: plan_lib.Plan | None, empty: Layout, devices: tuple[str, ...]
+) -> tuple[Layout, tuple[str, ...]]:
+    """The layout and its devices; where the devices are to be measured first, all that is known before."""
+    if planned is not None:
+        return meshes.planned_layout(planned, graph, devices), devices
+    if config.layout == AUTO:
+        return Layout([("all", 1)], ()), devices[:1]
+    return meshes.make_layout(config, graph, empty), devices
+
+
 def measure(run: Run) -> Run:
-    """The same run, laid out by the speeds that its devices are measured to have. It shows how it gets on.
+    """The same run, laid out as its devices are measured to be fast. It shows how it gets on.
 
     Raises:
       ValueError: the step fits on no set of the devices.
@@ -99,26 +111,65 @@ def measure(run: Run) -> Run:
     """
     config, limits = run.config, None
     if config.memory_limit is not None:
-        parsed = parse_memory_limit(config.memory_limit, len(run.devices))
-        limits = dict(zip(run.devices, parsed, strict=True))
-    seconds = config.measure_seconds
+        parsed = parse_memory_limit(config.memory_limit, len(run.cluster.devices))
+        limits = dict(zip(run.cluster.devices, parsed, strict=True))
+    build = functools.partial(_build_graph, run)
+    choose = _planned if config.layout == AUTO else _divided
+    layout, devices, lines = choose(run, build, limits)
+    return dataclasses.replace(
+        run,
+        layout=layout,
+        cluster=dataclasses.replace(run.cluster, devices=devices),
+        devices=devices,
+        split_dims=_split_dims(build, layout),
+        notes=(*run.notes, *lines),
+    )
+
+
+_Chosen = tuple[Layout, tuple[str, ...], tuple[str, ...]]  # and the devices that take part, and why
+
+
+def _divided(run: Run, build: Callable[[], mtf.Graph], limits: Mapping[str, int] | None) -> _Chosen:
+    """What the layout splits, divided by the speeds that are measured."""
+    seconds = run.config.measure_seconds
     choice = measured.choose(
-        lambda: _build(config, run.dataset, run.task, run.batch, run.build).graph,
+        build,
         run.layout,
         run.cluster,
         memory_limits=limits,
         effort=None if seconds is None else profile.Effort(budget_seconds=seconds),
-        keep=config.local_cluster is None,  # the next one's workers have other addresses, or other speeds
+        keep=run.config.local_cluster is None,  # the next one's workers have other addresses, or other speeds
         progress=True,
     )
-    return dataclasses.replace(
-        run,
-        layout=choice.layout,
-        cluster=dataclasses.replace(run.cluster, devices=choice.devices),
-        devices=choice.devices,
-        split_dims=run.split_dims if choice.layout.size > 1 else (),
-        notes=(*run.notes, *choice.lines),
-    )
+    return choice.layout, choice.devices, choice.lines
+
+
+def _planned(run: Run, build: Callable[[], mtf.Graph], limits: Mapping[str, int] | None) -> _Chosen:
+    """The best layout that is found; where the run has a directory, it is kept there."""
+    recipes = {name: functools.partial(_of_recipe, LAYOUTS[name]) for name in _COMPARED}
+    seconds = {} if run.config.measure_seconds is None else {"seconds": run.config.measure_seconds}
+    choice = auto.choose(build, run.cluster, recipes, memory_bytes=limits, progress=True, **seconds)
+    lines = list(choice.lines)
+    if run.model_dir:
+        path = os.path.join(run.model_dir, _PLAN)
+        plan_lib.save(choice.plan, path)
+        lines.append(f"the plan is {path}, for --layout")
+    return choice.plan.layout, choice.plan.devices, tuple(lines)
+
+
+def _of_recipe(recipe: Callable[..., Layout], graph: mtf.Graph, speeds: Sequence[float]) -> Layout:
+    return recipe(graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
+
+
+def _build_graph(run: Run) -> mtf.Graph:
+    return _build(run.config, run.dataset, run.task, run.batch, run.build).graph
+
+
+def _split_dims(build: Callable[[], mtf.Graph], layout: Layout) -> tuple[tuple[str, int], ...]:
+    if layout.size == 1:
+        return ()
+    with tf.Graph().as_default():
+        return meshes.split_dims(build(), layout)
 
 
 def _builder(config: Config, task: Task, rounds: tuple[int, ...] | None) -> Callable[..., Any]:

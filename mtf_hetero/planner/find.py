@@ -56,6 +56,21 @@ def find(graph: mtf.Graph, machines: Machines, *, seconds: float = 60.0) -> Plan
     return finder.plan()
 
 
+def describe(graph: mtf.Graph, machines: Machines, layout: Layout) -> Plan:
+    """The plan that splits as a layout does, whether or not it is the best.
+
+    Args:
+      graph: as of `find`.
+      machines: one device per processor of the layout.
+      layout: over one mesh axis.
+
+    Raises:
+      NotImplementedError: the layout splits what an operation needs whole.
+    """
+    finder = _Finder(graph, live(graph), machines, 0.0)
+    return finder.plan_of(layout)
+
+
 class _Finder:
     """The search for one graph and some devices."""
 
@@ -79,10 +94,23 @@ class _Finder:
             raise search.NoAssignmentError(self._too_large(alone))
         return self._described(best, alone)
 
+    def plan_of(self, layout: Layout) -> Plan:
+        """The plan that splits as a layout does."""
+        problem = Problem(self._operations, self._machines)
+        sizes = {
+            name: layout.split(name, max(extents))
+            for name, extents in problem.extents.items()
+            if layout.axis_of(mtf.Dimension(name, max(extents))) is not None
+        }
+        timeline = predict(problem, problem.layout(sizes), self._owners)
+        alone, *_ = self._candidates(self._by_speed()[:1])
+        return self._described(_Candidate(self._machines, problem.layout(sizes), timeline, 0.0), alone)
+
     def _by_speed(self) -> list[int]:
         """The devices' numbers, the fastest first."""
         whole = Layout([(AXIS, 1)], ())
-        amounts = [work.of_operation(op, whole, 0) for op in self._operations]
+        measured = any(machine.factors for machine in self._machines.devices)
+        amounts = [(*work.of_operation(op, whole, 0), work.kind_of(op) if measured else "") for op in self._operations]
         seconds = [math.fsum(machine.seconds(*amount) for amount in amounts) for machine in self._machines.devices]
         return sorted(range(len(seconds)), key=seconds.__getitem__)
 

@@ -38,6 +38,7 @@ class Machine:
       memory_bytes: that tensors may take; None: no limit.
       operation_seconds: what any operation costs, however small.
       seconds_per_byte: of its processor, for a byte that it sends or receives.
+      factors: {kind of operation: its seconds over what the rates say}, as measured; absent: 1.
 
     Raises:
       ValueError: a number that is out of range.
@@ -53,6 +54,7 @@ class Machine:
     memory_bytes: float | None = None
     operation_seconds: float = _LAUNCH_SECONDS
     seconds_per_byte: float = 0.0
+    factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for field in ("flops_per_second", "bytes_per_second", "memory_bytes"):
@@ -64,11 +66,13 @@ class Machine:
             if not (_is_number(value) and value >= 0):
                 raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be zero or more")
 
-    def seconds(self, flops: float, moved_bytes: float) -> float:
-        """Seconds for an operation: its arithmetic or its memory, whichever takes longer."""
-        if not flops and not moved_bytes:
+    def seconds(self, flops: float, moved_bytes: float, kind: str = "") -> float:
+        """Seconds for an operation: its arithmetic or its memory, whichever takes longer, as measured of its kind."""
+        factor = self.factors.get(kind, 1.0)
+        if not factor or not (flops or moved_bytes):
             return 0.0
-        return self.operation_seconds + max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
+        rated = max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
+        return self.operation_seconds + factor * rated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Machines:
       devices: each with a name of its own.
       link: between two devices that no other entry names.
       links: {(name, name): Link}, either way.
+      step_seconds: that a step takes beside what the devices do.
 
     Raises:
       ValueError: no device, two of one name, or a link of a device that is not there.
@@ -87,6 +92,7 @@ class Machines:
     devices: tuple[Machine, ...]
     link: Link = _LINK
     links: Mapping[tuple[str, str], Link] = dataclasses.field(default_factory=dict)
+    step_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         names = self.names
@@ -113,7 +119,7 @@ class Machines:
         """Some of the devices."""
         names = {self.devices[number].name for number in numbers}
         links = {pair: link for pair, link in self.links.items() if set(pair) <= names}
-        return Machines(tuple(self.devices[number] for number in numbers), self.link, links)
+        return dataclasses.replace(self, devices=tuple(self.devices[number] for number in numbers), links=links)
 
 
 def _is_number(x: Any) -> bool:
@@ -155,7 +161,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "Xeon-6148": Kind(2.0e12, 128e9, 192e9, "Intel Xeon Gold 6148: 20 cores, AVX-512, 6 x DDR4-2666"),
     }
 )
-_FIELDS = ("name", "kind", "count", *(f.name for f in dataclasses.fields(Machine) if f.name != "name"))
+_FIELDS = ("name", "kind", "count", *(f.name for f in dataclasses.fields(Machine) if f.name not in ("name", "factors")))
 
 
 def load(path: str | os.PathLike) -> Machines:
@@ -198,14 +204,13 @@ def convert_to_machines(value: Any) -> Machines:
         alone = sum(other == name for other, _ in devices) == 1
         named.append(Machine(name if alone else f"{name}:{number}", **fields))
     links = {(str(e["from"]), str(e["to"])): _link(e) for e in value.get("links", ())}
-    link = {"link": _link(value["link"])} if "link" in value else {}
-    return Machines(tuple(named), links=links, **link)
+    return Machines(tuple(named), _link(value["link"]) if "link" in value else _LINK, links)
 
 
-def _devices(entry: Any) -> list[tuple[str, dict[str, float]]]:
+def _devices(entry: Any) -> list[tuple[str, dict[str, Any]]]:
     if not isinstance(entry, Mapping) or set(entry) - set(_FIELDS):
         raise ValueError(f"a device is {entry!r}; its entries may be {', '.join(_FIELDS)}")
-    fields: dict[str, float] = {}
+    fields: dict[str, Any] = {}
     if "kind" in entry:
         if entry["kind"] not in KINDS:
             raise ValueError(f"kind {entry['kind']!r} is not known; it must be one of {', '.join(KINDS)}")

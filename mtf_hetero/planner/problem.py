@@ -54,6 +54,8 @@ class Problem:
         self.units = _units(operations, self.extents)
         self._conflicts = _conflicts(operations)
         self._names_of = {op: frozenset(_names(op)) for op in operations}
+        measured = any(machine.factors for machine in machines.devices)
+        self._kind_of = {op: work.kind_of(op) if measured else "" for op in operations}
         self._seconds: dict[tuple[mtf.Operation, tuple], tuple[float, ...]] = {}
         self._costs: dict[tuple[str, tuple], float] = {}
         self._layouts: dict[frozenset[tuple[str, tuple[int, ...]]], Layout] = {}
@@ -123,7 +125,7 @@ class Problem:
         key = op, split
         if key not in self._seconds:
             self._seconds[key] = tuple(
-                machine.seconds(*work.of_operation(op, layout, pnum))
+                machine.seconds(*work.of_operation(op, layout, pnum), self._kind_of[op])
                 for pnum, machine in enumerate(self.machines.devices)
             )
         return self._seconds[key]
@@ -189,7 +191,7 @@ class Problem:
         """One over the seconds that each device takes for all of some operations."""
         whole = self.layout({})
         seconds = [
-            math.fsum(machine.seconds(*work.of_operation(op, whole, pnum)) for op in operations)
+            math.fsum(machine.seconds(*work.of_operation(op, whole, pnum), self._kind_of[op]) for op in operations)
             for pnum, machine in enumerate(self.machines.devices)
         ]
         return [1.0 / s if s else 1.0 for s in seconds]

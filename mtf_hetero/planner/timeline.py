@@ -130,7 +130,7 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
             arrivals[transfer.target] = max(arrivals[transfer.target], arrival)
         clocks.ready |= dict.fromkeys(op.outputs, arrivals)
     spans.sort(key=lambda span: (span.device, span.begin))
-    return Timeline(tuple(spans), max([clocks.last, *clocks.free]), sent)
+    return Timeline(tuple(spans), machines.step_seconds + max([clocks.last, *clocks.free]), sent)
 
 
 def _last_product(operations: Sequence[mtf.Operation], owners: Mapping[mtf.Operation, str]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf
 from mtf_hetero.layout import Layout
-from mtf_hetero.profile.work import CONTRACTIONS
+from mtf_hetero.profile.work import CONTRACTIONS, key_of
 
 _CONTRACTIONS = (
     *CONTRACTIONS,
@@ -34,6 +34,11 @@ _IDLE = (
 def is_contraction(op: mtf.Operation) -> bool:
     """Whether an operation is a convolution or a product, or a gradient of one."""
     return isinstance(op, _CONTRACTIONS)
+
+
+def kind_of(op: mtf.Operation) -> str:
+    """A name for all operations that do the same: of its class, its attributes and the shapes of its tensors."""
+    return key_of([op], [], frozenset(), 0)
 
 
 def of_operation(op: mtf.Operation, layout: Layout, pnum: int) -> tuple[int, int]:

@@ -1,15 +1,21 @@
-"""Times the way between two devices: latency and bandwidth of a message, as it costs within a step."""
+"""Times the way between two devices: latency and bandwidth of a message, and what a byte costs each end's processor."""
 
+import functools
 import itertools
+import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.speeds import Link
 
 HOPS = {1 << 10: 400, 1 << 16: 200, 1 << 20: 50, 1 << 23: 10}  # {bytes of a message: how often it is sent}
 _FEW_HOPS = 2
+_LOAD_BYTES, _LOAD_HOPS = 1 << 22, 12  # of what goes to and fro while a device computes
+_LOAD_EXTENT = 512  # of the square matrices that it multiplies meanwhile
+_LOAD_TIMES = 2.5  # as long as the messages take by themselves
 MOST_BYTES_PER_SECOND = 1e13  # what is faster, between logical devices of one CPU, costs nothing that can be measured
 
 
@@ -26,9 +32,7 @@ def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats
       config: tf.ConfigProto of the session.
       repeats: how often each size is sent.
     """
-    quiet = type(config)()
-    quiet.CopyFrom(config)
-    quiet.graph_options.rewrite_options.disable_meta_optimizer = True  # it would see that nothing is computed
+    quiet = _without_optimizers(config)
     with tf.Graph().as_default() as graph:
         ends = {(size, hops): _chain(a, b, size, hops) for size, many in HOPS.items() for hops in (_FEW_HOPS, many)}
         with tf.Session(target, graph=graph, config=quiet) as session:
@@ -46,6 +50,55 @@ def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats
         return statistics.median((long - short) / (many - _FEW_HOPS) for short, long in pairs)
 
     return fit([(size, hop_seconds(size, many)) for size, many in HOPS.items()])
+
+
+def measure_processor(device: str, other: str, *, target: str, config: tf.ConfigProto, repeats: int = 5) -> float:
+    """By how many seconds a byte that a device sends or receives puts off what it computes at the same time.
+
+    The device multiplies matrices while tensors go to and fro between it and another one: what that takes longer, by
+    the bytes. A worker under a CPU quota pays for the transfer out of it.
+
+    Args:
+      device: the one that computes.
+      other: to and from which it sends.
+      target: of the session.
+      config: tf.ConfigProto of the session.
+      repeats: how often each is timed; the median counts.
+    """
+    quiet = _without_optimizers(config)
+    with tf.Graph().as_default() as graph:
+        end = _chain(device, other, _LOAD_BYTES, _LOAD_HOPS)
+        with tf.device(device):
+            count = tf.placeholder(tf.int32, [])
+            x = tf.fill([_LOAD_EXTENT, _LOAD_EXTENT], 1.0 / _LOAD_EXTENT)
+            loop = tf.while_loop(lambda i, _: i < count, lambda i, y: (i + 1, tf.matmul(y, x)), [tf.constant(0), x])
+        with tf.Session(target, graph=graph, config=quiet) as session:
+            send = session.make_callable(end)
+            compute = session.make_callable(loop[1].op, [count])
+            both = session.make_callable(tf.group(end, loop[1].op), [count])
+            for call in (send, functools.partial(compute, 1)):
+                call()  # to warm up
+            wanted = _LOAD_TIMES * _seconds_of(send)
+            turns = 8
+            while (seconds := _seconds_of(compute, turns)) < wanted / 2:
+                turns = math.ceil(turns * min(8.0, max(2.0, wanted / seconds)))
+            turns = math.ceil(turns * wanted / seconds)
+            delays = [_seconds_of(both, turns) - _seconds_of(compute, turns) for _ in range(repeats)]
+    return max(statistics.median(delays), 0.0) / (_LOAD_BYTES * _LOAD_HOPS)
+
+
+def _seconds_of(call: Callable[..., Any], *arguments: Any) -> float:
+    begin = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - begin
+
+
+def _without_optimizers(config: tf.ConfigProto) -> tf.ConfigProto:
+    """A copy of a configuration for a session whose graphs are run as they are: they compute nothing of use."""
+    quiet = type(config)()
+    quiet.CopyFrom(config)
+    quiet.graph_options.rewrite_options.disable_meta_optimizer = True
+    return quiet
 
 
 def _chain(a: str, b: str, size: int, hops: int) -> tf.Operation:

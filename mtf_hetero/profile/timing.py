@@ -19,18 +19,11 @@ from mtf_hetero.cluster import Cluster
 from mtf_hetero.cluster.devices import Device
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import Lowering
-from mtf_hetero.mesh_impl import UnevenMeshImpl
+from mtf_hetero.profile.trial import AloneMesh, Trial
 from mtf_hetero.profile.work import Group
 
 MAX_ITERATIONS = 5000
 LEAST_SECONDS = 1e-7
-
-
-class _AloneMesh(UnevenMeshImpl):
-    """A mesh whose processors exchange nothing."""
-
-    def allreduce(self, x: Any, mesh_axes: Sequence[int], reduction_fn_string: str) -> Any:
-        return x.to_laid_out_tensor()
 
 
 class _AloneLowering(Lowering):
@@ -139,7 +132,7 @@ def build_loop(group: Group, units: int, device: str, iterations: tf.Tensor) -> 
 
     def body(i: tf.Tensor) -> tf.Tensor:
         _keep_captures_on(device)
-        mesh_impl = _AloneMesh([("all", 1 if alone else 2)], rules, [device] * (1 if alone else 2), shares)
+        mesh_impl = AloneMesh([("all", 1 if alone else 2)], rules, [device] * (1 if alone else 2), shares)
         lowering = _AloneLowering(group.operations, mesh_impl, resident)
         ends = [lowering.tensors[y].to_laid_out_tensor().tensor_list[0] for y in group.needed]
         with tf.control_dependencies([*lowering.last, *ends]):
@@ -234,20 +227,8 @@ def time_steps(
     Raises:
       ValueError: the graph assigns no variable, or the layout does not fit it or the devices.
     """
-    cluster = dataclasses.replace(cluster, devices=tuple(devices))  # a worker that was left out may be lost
-    with tf.Graph().as_default():
-        graph = build()
-        updates = [op for op in graph.operations if isinstance(op, mtf.Assign)]
-        if not updates:
-            raise ValueError("the graph assigns no variable, so it has no training step; apply an optimizer")
-        lowering = Lowering(graph, {updates[0].mesh: UnevenMeshImpl.from_layout(layout, devices)})
-        step = tf.group([lowering.lowered_operation(op) for op in updates])
-        with tf.Session(cluster.target, config=cluster.session_config()) as session:
-            session.run(tf.global_variables_initializer())
-            session.run(tf.local_variables_initializer())  # replicas, from what is initialised above
-            times: list[float] = []
-            while len(times) < 5 or sum(times[2:]) < seconds:
-                begin = time.perf_counter()
-                session.run(step)
-                times.append(time.perf_counter() - begin)
+    with Trial(build, layout, devices, cluster) as trial:
+        times: list[float] = []
+        while len(times) < 5 or sum(times[2:]) < seconds:
+            times.append(trial.run())
     return statistics.median(times[2:])

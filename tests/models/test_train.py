@@ -44,7 +44,7 @@ MISTAKES = [
     ({"list_speed": ""}, "'' is not a number"),
     ({"list_speed": "rows:1,2,3"}, "mesh axis 'rows', which the mesh all:3 does not have"),
     ({"list_speed": "all:1,2,3;all:1,2,3"}, "names axis 'all' twice"),
-    ({"measure_seconds": 60}, "--measure_seconds is 60.0, which only --list_speed=auto heeds"),
+    ({"measure_seconds": 60}, "--measure_seconds is 60.0, which only --layout=auto and --list_speed=auto heed"),
     ({"measure_seconds": 0, "list_speed": "auto"}, "--measure_seconds is 0.0; it must be a positive number"),
     ({"measure_seconds": "nan", "list_speed": "auto"}, "--measure_seconds is nan; it must be a positive number"),
     ({"dense_rounds": True}, "--dense_rounds is True, which only --layout=hybrid heeds"),

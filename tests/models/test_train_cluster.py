@@ -17,10 +17,11 @@ from tiers import on_workers
 from training_runs import FAST, ONE, Reader, restored_logging, run, start, variables  # noqa: F401 - one is a fixture
 
 from mtf_hetero import Layout, mtf, profile, tf
-from mtf_hetero.cluster import Cluster, LocalCluster, claim, isolation
+from mtf_hetero.cluster import Cluster, LocalCluster, claim, isolation, shorten
 from mtf_hetero.data.cosmology import write_universes
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import measured, prepare
+from mtf_hetero.planner import plan as plan_lib
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 QUICK = profile.Effort(sizes=2, repeats=1, sample_seconds=1e-4, budget_seconds=1e-3)
@@ -185,6 +186,19 @@ def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
     out = capfd.readouterr().out
     assert re.search(r"^(split over worker:|not split: worker:)", out, re.MULTILINE)
     assert "test accuracy" in out
+
+
+@on_workers
+def test_a_layout_that_is_found(small, workers, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr("mtf_hetero.profile.link._LOAD_BYTES", 1 << 16)
+    options = {**ON_WORKERS, "workers": ",".join(workers.addresses[:2]), "layout": "auto", "measure_seconds": 0.1}
+    assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
+    out = capfd.readouterr().out
+    assert re.search(r"^(tried: .*, which is taken|not split: .*)$", out, re.MULTILINE)
+    assert "test accuracy" in out
+    planned = plan_lib.load(tmp_path / "model" / "plan.json")
+    assert f"mesh {planned.layout.mesh_text} on {', '.join(map(shorten, planned.devices))}" in out
 
 
 # Workers that die

@@ -1,0 +1,223 @@
+"""Machines as they are: their rates, measured on the program that is to be planned.
+
+A step of it is run on all devices at once, each with an equal part and nothing added up, and traced: how long each
+operation took, over what the rates of its device say of its arithmetic and its memory, is the factor of its kind there.
+Then the links are timed, and what a byte costs the processor at either end.
+"""
+
+import collections
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from mtf_hetero import trace
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.cluster import Cluster
+from mtf_hetero.cluster.devices import complete
+from mtf_hetero.layout import Layout
+from mtf_hetero.planner import work
+from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner.problem import AXIS, Problem
+from mtf_hetero.profile.hardware import memory_limits
+from mtf_hetero.profile.link import measure_link, measure_processor
+from mtf_hetero.profile.trial import Trial
+from mtf_hetero.profile.work import live
+from mtf_hetero.speeds import Link
+
+WARM_UP = 2
+LEAST_STEPS, MOST_STEPS = 2, 20
+_ALL_PAIRS = 3  # devices, up to which each pair's link is timed; of more, those of neighbours
+_OPERATION_SECONDS = 5e-6  # of a kernel that does nothing, and what it takes to start it
+_EMPTY_STEPS = 20
+_DEFAULT_RATE = 1e10  # where no operation of a kind was seen
+_IN_MEMORY = Link(0.0, 1e13)
+
+
+def calibrate(
+    build: Callable[[], mtf.Graph],
+    cluster: Cluster,
+    *,
+    seconds: float = 2.0,
+    memory_bytes: Mapping[str, float] | None = None,
+    done: Callable[[str], None] = lambda what: None,
+) -> Machines:
+    """Measures the devices of a cluster on a program.
+
+    Args:
+      build: builds a training step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
+      cluster: the devices, each hardware of its own.
+      seconds: for how long to trace steps, of which there are at least two.
+      memory_bytes: {device: bytes}, in place of what TensorFlow reports.
+      done: called with each part that is done.
+
+    Raises:
+      ValueError: the graph assigns no variable.
+    """
+    rated = _rated(build, cluster, seconds, done)
+    config, devices = cluster.session_config(), cluster.devices
+    with tf.Graph().as_default(), tf.Session(cluster.target, config=config) as session:
+        limits = {**memory_limits(cluster, session), **(memory_bytes or {})}
+        step_seconds = _empty_step(session, devices)
+    links = {}
+    for a, b in pairs(len(devices)):
+        links[devices[a], devices[b]] = measure_link(
+            devices[a], devices[b], target=cluster.target, config=config, repeats=5
+        )
+        done("link")
+    machines = []
+    for number, device in enumerate(devices):
+        others = [pair for pair in pairs(len(devices)) if number in pair]
+        per_byte = 0.0
+        if others:
+            (other,) = {devices[end] for end in others[0]} - {device}
+            per_byte = measure_processor(device, other, target=cluster.target, config=config)
+            done("processor")
+        flops, moved, factors = rated[device]
+        machines.append(Machine(device, flops, moved, limits[device], _OPERATION_SECONDS, per_byte, factors))
+    slowest = max(links.values(), key=lambda link: link.seconds(2**20), default=_IN_MEMORY)
+    return Machines(tuple(machines), slowest, links, step_seconds)
+
+
+def parts(count: int) -> int:
+    """How often `calibrate` says that a part is done, of so many devices."""
+    return 1 + len(pairs(count)) + (count if count > 1 else 0)
+
+
+def pairs(count: int) -> list[tuple[int, int]]:
+    """The pairs of devices whose links are timed."""
+    if count <= _ALL_PAIRS:
+        return list(itertools.combinations(range(count), 2))
+    return [(number, (number + 1) % count) for number in range(count)]
+
+
+def _empty_step(session: tf.Session, devices: Sequence[str]) -> float:
+    """Seconds of a step in which each device does nothing."""
+    nothing = []
+    for device in devices:
+        with tf.device(device):
+            nothing.append(tf.no_op())
+    call = session.make_callable(tf.group(nothing))
+    times = []
+    for _ in range(_EMPTY_STEPS):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+_Rated = tuple[float, float, Mapping[str, float]]
+
+
+def _rated(
+    build: Callable[[], mtf.Graph], cluster: Cluster, seconds: float, done: Callable[[str], None]
+) -> dict[str, _Rated]:
+    """{device: (flops per second, bytes per second, factors)}."""
+    devices = cluster.devices
+    for layout in _equal_parts(build, len(devices)):
+        try:
+            with Trial(build, layout, devices, cluster, alone=True) as trial:
+                events = _traced(trial, seconds)
+                rated = {device: _rates(trial, events, pnum) for pnum, device in enumerate(devices)}
+        except NotImplementedError:
+            continue
+        done("step")
+        return rated
+    rated = {}
+    for device in devices:
+        with Trial(build, Layout([(AXIS, 1)], ()), [device], cluster) as trial:
+            rated[device] = _rates(trial, _traced(trial, seconds), 0)
+    done("step")
+    return rated
+
+
+def _equal_parts(build: Callable[[], mtf.Graph], count: int) -> Iterator[Layout]:
+    """Layouts that give each device as much of a dimension, of those with most work first."""
+    if count == 1:
+        return
+    with tf.Graph().as_default():
+        alike = Machines(tuple(Machine(str(number), 1.0, 1.0) for number in range(count)))
+        problem = Problem(live(build()), alike)
+        menus = problem.menus([range(count)])
+        for family in sorted(problem.families, key=problem.work_of, reverse=True):
+            if sizes := problem.allowed_of(family, menus):
+                yield problem.layout(sizes)
+
+
+def _traced(trial: Trial, seconds: float) -> list[tuple[trace.Event, ...]]:
+    """The events of steps."""
+    for _ in range(WARM_UP):
+        trial.run()
+    steps: list[tuple[trace.Event, ...]] = []
+    end = time.monotonic() + seconds
+    while len(steps) < LEAST_STEPS or (len(steps) < MOST_STEPS and time.monotonic() < end):
+        steps.append(trial.run_traced())
+    return steps
+
+
+def _rates(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) -> _Rated:
+    """What a device reaches: of contractions, of all else, and of each kind of operation over these."""
+    seconds = operation_seconds(trial, steps, pnum)
+    amounts = {op: work.of_operation(op, trial.layout, pnum) for op in live(trial.graph)}
+    spent = {True: [0.0, 0.0], False: [0.0, 0.0]}  # {is it a contraction: [amount, seconds]}
+    for op, (flops, moved) in amounts.items():
+        of_class = spent[work.is_contraction(op)]
+        of_class[0] += flops or moved
+        of_class[1] += seconds.get(op, 0.0)
+    flops_per_second, bytes_per_second = (
+        amount / taken if amount and taken else _DEFAULT_RATE for amount, taken in spent.values()
+    )
+    plain = Machine("rates", flops_per_second, bytes_per_second, operation_seconds=0.0)
+    of_kind: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
+    for op, amount in amounts.items():
+        if any(amount):
+            of_kind[work.kind_of(op)][0] += max(seconds.get(op, 0.0) - _OPERATION_SECONDS, 0.0)
+            of_kind[work.kind_of(op)][1] += plain.seconds(*amount)
+    return flops_per_second, bytes_per_second, {kind: taken / rated for kind, (taken, rated) in of_kind.items()}
+
+
+def operation_seconds(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) -> dict[mtf.Operation, float]:
+    """{operation: seconds of a step} of a processor, which add up to the time in which it computes.
+
+    What TensorFlow fuses with a convolution or a product counts as a part of that; what belongs to no operation, and
+    what went on side by side, is spread.
+    """
+    seconds: dict[mtf.Operation, float] = collections.defaultdict(float)
+    computing = 0.0
+    for events in steps:
+        places = complete([*{event.device for event in events}, trial.devices[pnum]])
+        mine = places[trial.devices[pnum]]
+        own = [e for e in events if places[e.device] == mine and not trace.TRANSFER.search(e.kind)]
+        computing += trace.covered(own)
+        for event in own:
+            op = trial.operation_of(event.name)
+            if op is not None and event.work in ("convolution", "matrix product"):
+                op = _contraction_before(op)
+            if op is not None:
+                seconds[op] += event.seconds
+    total = math.fsum(seconds.values())
+    scale = computing / total / len(steps) if total else 0.0
+    return {op: taken * scale for op, taken in seconds.items()}
+
+
+def _contraction_before(op: mtf.Operation) -> mtf.Operation:
+    """The contraction that an operation follows; itself where there is none."""
+    before = op
+    while not work.is_contraction(before):
+        if not before.inputs:
+            return op
+        before = before.inputs[0].operation
+    return before
+
+
+def speeds(graph: mtf.Graph, machines: Machines) -> tuple[float, ...]:
+    """Steps of a graph a second that each device would do alone."""
+    whole, operations = Layout([(AXIS, 1)], ()), live(graph)
+    amounts = [(*work.of_operation(op, whole, 0), work.kind_of(op)) for op in operations]
+    return tuple(1.0 / math.fsum(machine.seconds(*amount) for amount in amounts) for machine in machines.devices)
+
+
+def unmeasured(device: str) -> Machines:
+    """A device of which nothing is known."""
+    return Machines((Machine(device, _DEFAULT_RATE, _DEFAULT_RATE),))

@@ -1,0 +1,136 @@
+"""Whole training steps under a layout, run as a trial: timed, or traced to the operations of mtf that they come from.
+
+The input of a trial is zeros that each processor has: reading and sending data are not what a layout is chosen by.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from mtf_hetero import trace
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.cluster import Cluster
+from mtf_hetero.layout import Layout
+from mtf_hetero.lowering import Lowering
+from mtf_hetero.mesh_impl import UnevenMeshImpl
+
+
+class AloneMesh(UnevenMeshImpl):
+    """A mesh whose processors add nothing up."""
+
+    def allreduce(self, x: Any, mesh_axes: Sequence[int], reduction_fn_string: str) -> Any:
+        return x.to_laid_out_tensor()
+
+
+class _TrialLowering(Lowering):
+    """Lowers with inputs of zeros, and keeps the name scope of each operation of mtf.
+
+    Args:
+      graph: mtf.Graph.
+      mesh: its mtf.Mesh.
+      mesh_impl: an implementation of it.
+    """
+
+    def __init__(self, graph: mtf.Graph, mesh: mtf.Mesh, mesh_impl: UnevenMeshImpl) -> None:
+        self.scopes: dict[str, mtf.Operation] = {}
+        super().__init__(graph, {mesh: mesh_impl}, autostack=False)
+
+    def autostack(self) -> None:
+        super().autostack()
+        for op in self.graph.operations:
+            lower = functools.partial(_own_zeros, op) if isinstance(op, mtf.ImportOperation) else op.lower
+            op.lower = functools.partial(self._lower_recorded, op, lower)
+
+    def _lower_recorded(self, op: mtf.Operation, lower: Callable[[mtf.Lowering], None], _: mtf.Lowering) -> None:
+        self.scopes[tf.get_default_graph().get_name_scope()] = op
+        lower(self)
+
+
+def _own_zeros(op: mtf.Operation, lowering: mtf.Lowering) -> None:
+    """Each processor has its slice of an input, of zeros, in a variable."""
+    mesh_impl, (output,) = lowering.mesh_impl(op), op.outputs
+
+    def zeros(pnum: int) -> tf.Tensor:
+        shape = mesh_impl.slice_shape(output.shape, pnum)
+        make = functools.partial(tf.zeros, shape, output.dtype)
+        return tf.Variable(
+            make, trainable=False, collections=[tf.GraphKeys.LOCAL_VARIABLES], use_resource=True, dtype=output.dtype
+        ).read_value()
+
+    slices = []
+    for pnum, device in enumerate(mesh_impl.devices):
+        with tf.device(device):
+            slices.append(zeros(pnum))
+    lowering.set_tensor_lowering(output, mesh_impl.LaidOutTensor(slices))
+
+
+class Trial:
+    """A training step under a layout, in a session of its own that is open until `close`.
+
+    Args:
+      build: builds the program in TensorFlow's default graph, a new one, and returns its mtf.Graph.
+      layout: how its tensors lie on the mesh.
+      devices: one per processor.
+      cluster: where they are.
+      alone: whether the processors add nothing up: each does its own part of the work, and what comes of it is wrong.
+
+    Raises:
+      ValueError: the graph assigns no variable, or the layout does not fit it or the devices.
+      NotImplementedError: the layout splits what an operation needs whole.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], mtf.Graph],
+        layout: Layout,
+        devices: Sequence[str],
+        cluster: Cluster,
+        *,
+        alone: bool = False,
+    ) -> None:
+        cluster = dataclasses.replace(cluster, devices=tuple(devices))  # a worker that was left out may be lost
+        self.layout, self.devices = layout, tuple(devices)
+        graph = tf.Graph()
+        with graph.as_default():
+            self.graph = build()
+            updates = [op for op in self.graph.operations if isinstance(op, mtf.Assign)]
+            if not updates:
+                raise ValueError("the graph assigns no variable, so it has no training step; apply an optimizer")
+            mesh_class = AloneMesh if alone else UnevenMeshImpl
+            lowering = _TrialLowering(self.graph, updates[0].mesh, mesh_class.from_layout(layout, devices))
+            self._scopes: Mapping[str, mtf.Operation] = lowering.scopes
+            self._step = tf.group([lowering.lowered_operation(op) for op in updates])
+            initializers = [tf.global_variables_initializer(), tf.local_variables_initializer()]
+        self._session = tf.Session(cluster.target, graph=graph, config=cluster.session_config())
+        for initializer in initializers:  # replicas are local, and come from what is initialised above
+            self._session.run(initializer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._session.close()
+
+    def run(self) -> float:
+        """Runs a step; returns its seconds."""
+        begin = time.perf_counter()
+        self._session.run(self._step)
+        return time.perf_counter() - begin
+
+    def run_traced(self) -> tuple[trace.Event, ...]:
+        """Runs a step; returns its events."""
+        metadata = tf.RunMetadata()
+        self._session.run(self._step, options=trace.run_options(), run_metadata=metadata)
+        return trace.read(metadata)
+
+    def operation_of(self, name: str) -> mtf.Operation | None:
+        """The operation of mtf of which one of TensorFlow is a part, by its name; None: of no single one."""
+        while name and name not in self._scopes:
+            name = name.rpartition("/")[0]
+        return self._scopes.get(name)

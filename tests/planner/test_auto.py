@@ -1,0 +1,141 @@
+"""Layouts for the devices that are here: measured, planned, tried, and taken only where they win."""
+
+import dataclasses
+import math
+import statistics
+
+import numpy as np
+import pytest
+from tiers import on_workers
+
+from mtf_hetero import Layout, mtf, tf, trace
+from mtf_hetero.cluster import Cluster
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.planner import auto, calibration, work
+from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner.plan import Plan
+from mtf_hetero.profile import link
+from mtf_hetero.profile.trial import Trial
+from mtf_hetero.profile.work import live
+from tests.planner.test_find import step
+
+
+def build():
+    """A step of two dense layers."""
+    return step(batch=32, inputs=64, units=(256, 128))[0]
+
+
+def batch(graph, speeds):
+    return LAYOUTS["batch"](graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Short messages, and short turns."""
+    monkeypatch.setattr(link, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr(link, "_LOAD_BYTES", 1 << 16)
+    monkeypatch.setattr(auto, "_TURN_SECONDS", 0.01)
+
+
+def test_a_trial_runs_the_step_and_knows_whose_each_operation_is():
+    layout = Layout("all:2", "dense1/outputs:all;dense2/inputs:all", {"all": (3, 1)})
+    with Trial(build, layout, ("cpu:0", "cpu:1"), Cluster.local(["cpu:0", "cpu:1"])) as trial:
+        assert trial.run() > 0
+        events = trial.run_traced()
+        seconds = [calibration.operation_seconds(trial, [events], pnum) for pnum in range(2)]
+    einsums = {op for op in live(trial.graph) if isinstance(op, mtf.EinsumOperation)}
+    products = {op for op in einsums if op.inputs[0].shape != op.outputs[0].shape}  # the others are elementwise
+    owners = {trial.operation_of(event.name) for event in events if event.kind in ("MatMul", "BatchMatMulV2", "Einsum")}
+    assert products <= owners <= einsums and all(seconds[0][op] > 0 for op in products)
+    for pnum, of_operation in enumerate(seconds):
+        own = [e for e in events if e.device.endswith(f"CPU:{pnum}") and not trace.TRANSFER.search(e.kind)]
+        assert math.fsum(of_operation.values()) == pytest.approx(trace.covered(own))
+
+
+def test_a_trial_leaves_the_input_where_it_is_used():
+    with Trial(build, Layout("all:2", "batch:all"), ("cpu:0", "cpu:1"), Cluster.local(["cpu:0", "cpu:1"])) as trial:
+        imported = [op for op in trial.graph.operations if isinstance(op, mtf.ImportOperation)]
+        read = {e.device[-5:] for e in trial.run_traced() if trial.operation_of(e.name) in imported}
+    assert read == {"CPU:0", "CPU:1"}
+
+
+def test_rates_say_of_each_operation_what_was_measured():
+    """Over the part that a device has had; the rates of the whole add up to the time that all took."""
+    cluster = Cluster.local(["cpu:0"])
+    with Trial(build, Layout([("all", 1)], ()), ["cpu:0"], cluster) as trial:
+        trial.run()
+        steps = [trial.run_traced() for _ in range(3)]
+    flops, moved, factors = calibration._rates(trial, steps, 0)
+    machine = Machine("cpu:0", flops, moved, factors=factors)
+    measured = calibration.operation_seconds(trial, steps, 0)
+    predicted = {
+        op: machine.seconds(*work.of_operation(op, trial.layout, 0), work.kind_of(op)) for op in trial.graph.operations
+    }
+    of_products = [sum(s for op, s in each.items() if work.is_contraction(op)) for each in (predicted, measured)]
+    assert of_products[0] == pytest.approx(of_products[1], rel=0.2)
+
+
+def plan_of(devices, seconds, layout=None):
+    layout = layout or Layout([("all", len(devices))], ())
+    return Plan(devices, layout, seconds, (devices[0], 1.0), 0.0, (), (0,) * len(devices), {})
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ({"alone": (1.0, 1.0, 1.0), "plan": (0.9, 0.9, 0.9)}, "plan"),
+        ({"alone": (1.0, 1.0, 1.0), "plan": (0.9, 1.1, 1.1)}, "alone"),
+        ({"alone": (1.0, 1.2, 0.8), "plan": (0.95, 1.1, 0.75)}, "plan"),  # in each round
+        ({"alone": (1.0, 1.2, 0.8), "plan": (0.9, 0.9, 0.9)}, "alone"),  # no more than the spread
+        ({"alone": (1.0, 1.0, 1.0), "batch": (0.8, 0.8, 0.8), "plan": (0.9, 0.9, 0.9)}, "batch"),
+        ({"batch": (0.8, 0.8, 0.8)}, "batch"),
+    ],
+)
+def test_only_what_wins_by_more_than_the_spread_is_taken(times, expected):
+    assert auto.winner(times) == expected
+
+
+def test_logical_devices_of_one_cpu_are_one(monkeypatch):
+    monkeypatch.setattr(calibration, "calibrate", lambda *args, **kwargs: pytest.fail("nothing is to be measured"))
+    choice = auto.choose(build, Cluster.local(["cpu:0", "cpu:1"]), {"batch": batch})
+    assert (choice.name, choice.plan.devices, choice.trials) == ("alone", ("cpu:0",), {})
+    assert choice.lines[0] == "not split over 2 devices: cpu:1 shares the cores of cpu:0"
+
+
+MACHINES = Machines((Machine("a", 6e10, 1e10), Machine("b", 5e10, 1e10)), step_seconds=1e-4)
+
+
+def test_what_is_tried_is_the_fastest_alone_the_best_recipe_and_the_plan():
+    candidates = auto._candidates(build, MACHINES, {"batch": batch, "filters": _refused})
+    assert list(candidates)[:2] == ["alone", "batch"]
+    assert candidates["alone"].devices == ("a",)
+    for plan in candidates.values():
+        assert plan.seconds >= candidates.get("plan", plan).seconds - 1e-12
+
+
+def _refused(graph, speeds):
+    raise NotImplementedError("nothing to split")
+
+
+def test_what_does_not_fit_is_not_tried():
+    little = Machines(tuple(dataclasses.replace(m, memory_bytes=3.0e5) for m in MACHINES.devices))
+    candidates = auto._candidates(build, little, {"batch": batch})
+    assert list(candidates) == ["plan"]
+    assert max(candidates["plan"].memory_bytes) <= 3.0e5
+
+
+@on_workers
+def test_measured_planned_and_tried(workers, quick):
+    cluster = dataclasses.replace(workers.cluster, devices=workers.cluster.devices[:2])
+    choice = auto.choose(build, cluster, {"batch": batch}, seconds=0.1)
+    assert choice.name in ("alone", "batch", "plan")
+    assert set(choice.trials) == set(choice.predicted) or not choice.trials
+    assert all(len(times) >= 3 and min(times) > 0 for times in choice.trials.values())
+    machines = choice.machines
+    assert machines.names == cluster.devices and machines.step_seconds > 0
+    assert all(machine.factors and machine.flops_per_second > 1e8 for machine in machines.devices)
+    assert machines.link_between(0, 1).bytes_per_second > 1e6
+    assert any("is taken" in line or "not split" in line for line in choice.lines)
+    with tf.Graph().as_default():
+        speeds = calibration.speeds(build(), machines)
+    assert len(speeds) == 2 and statistics.fmean(speeds) > 0 and np.isfinite(speeds).all()
