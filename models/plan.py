@@ -79,11 +79,18 @@ def _builder(arguments: argparse.Namespace) -> Callable[[], Any]:
         raise ValueError(f"--model is {arguments.model!r}; it must be one of {', '.join(MODELS)}")
     if arguments.optimizer not in OPTIMIZERS:
         raise ValueError(f"--optimizer is {arguments.optimizer!r}; it must be one of {', '.join(OPTIMIZERS)}")
-    return functools.partial(_step, MODELS[arguments.model], arguments.batch_size, arguments.optimizer)
+    return functools.partial(build_step, MODELS[arguments.model], arguments.batch_size, arguments.optimizer)
 
 
-def _step(model: "Model", batch_size: int, optimizer: str) -> Any:
-    """A training step on blank images, in the default graph."""
+def build_step(model: "Model", batch_size: int, optimizer: str, **config: Any) -> Any:
+    """The mtf.Graph of a training step on blank images or volumes, in the default graph.
+
+    Args:
+      model: of models.MODELS.
+      batch_size: images or volumes.
+      optimizer: a name in models.train.config.OPTIMIZERS.
+      **config: of the model's build.
+    """
     from mtf_hetero import tf
     from mtf_hetero.models.train import program
 
@@ -95,7 +102,7 @@ def _step(model: "Model", batch_size: int, optimizer: str) -> Any:
     built = program.build_training(
         tf.zeros([batch_size, *model.image_shape]),
         tf.zeros([batch_size, *label_shape], task.label_dtype),
-        build=functools.partial(model.build, **task.config),
+        build=functools.partial(model.build, **{**task.config, **config}),
         optimizer=program.Optimizer(optimizer),
         task=task,
     )

@@ -59,7 +59,6 @@ def calibrate(
     config, devices = cluster.session_config(), cluster.devices
     with tf.Graph().as_default(), tf.Session(cluster.target, config=config) as session:
         limits = {**memory_limits(cluster, session), **(memory_bytes or {})}
-        step_seconds = _empty_step(session, devices)
     links = {}
     for a, b in pairs(len(devices)):
         links[devices[a], devices[b]] = measure_link(
@@ -69,15 +68,17 @@ def calibrate(
     machines = []
     for number, device in enumerate(devices):
         others = [pair for pair in pairs(len(devices)) if number in pair]
-        per_byte = 0.0
+        per_message = per_byte = 0.0
         if others:
             (other,) = {devices[end] for end in others[0]} - {device}
-            per_byte = measure_processor(device, other, target=cluster.target, config=config)
+            per_message, per_byte = measure_processor(device, other, target=cluster.target, config=config)
             done("processor")
         flops, moved, factors = rated[device]
-        machines.append(Machine(device, flops, moved, limits[device], _OPERATION_SECONDS, per_byte, factors))
+        machines.append(
+            Machine(device, flops, moved, limits[device], _OPERATION_SECONDS, per_byte, per_message, factors)
+        )
     slowest = max(links.values(), key=lambda link: link.seconds(2**20), default=_IN_MEMORY)
-    return Machines(tuple(machines), slowest, links, step_seconds)
+    return Machines(tuple(machines), slowest, links, _empty_step(cluster))
 
 
 def parts(count: int) -> int:
@@ -92,18 +93,20 @@ def pairs(count: int) -> list[tuple[int, int]]:
     return [(number, (number + 1) % count) for number in range(count)]
 
 
-def _empty_step(session: tf.Session, devices: Sequence[str]) -> float:
-    """Seconds of a step in which each device does nothing."""
-    nothing = []
-    for device in devices:
-        with tf.device(device):
-            nothing.append(tf.no_op())
-    call = session.make_callable(tf.group(nothing))
-    times = []
-    for _ in range(_EMPTY_STEPS):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
+def _empty_step(cluster: Cluster) -> float:
+    """Seconds of a step in which each device does next to nothing."""
+    with tf.Graph().as_default():
+        numbers = []
+        for device in cluster.devices:
+            with tf.device(device):
+                numbers.append(tf.random.uniform([]).op)
+        with tf.Session(cluster.target, config=cluster.session_config()) as session:
+            call = session.make_callable(tf.group(numbers))
+            times = []
+            for _ in range(_EMPTY_STEPS):
+                begin = time.perf_counter()
+                call()
+                times.append(time.perf_counter() - begin)
     return statistics.median(times)
 
 

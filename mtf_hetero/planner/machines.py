@@ -38,6 +38,7 @@ class Machine:
       memory_bytes: that tensors may take; None: no limit.
       operation_seconds: what any operation costs, however small.
       seconds_per_byte: of its processor, for a byte that it sends or receives.
+      seconds_per_message: likewise, for a message of any size.
       factors: {kind of operation: its seconds over what the rates say}, as measured; absent: 1.
 
     Raises:
@@ -54,6 +55,7 @@ class Machine:
     memory_bytes: float | None = None
     operation_seconds: float = _LAUNCH_SECONDS
     seconds_per_byte: float = 0.0
+    seconds_per_message: float = 0.0
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,7 +63,7 @@ class Machine:
             value = getattr(self, field)
             if value is not None and not (_is_number(value) and value > 0):
                 raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be greater than zero")
-        for field in ("operation_seconds", "seconds_per_byte"):
+        for field in ("operation_seconds", "seconds_per_byte", "seconds_per_message"):
             value = getattr(self, field)
             if not (_is_number(value) and value >= 0):
                 raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be zero or more")
@@ -73,6 +75,10 @@ class Machine:
             return 0.0
         rated = max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
         return self.operation_seconds + factor * rated
+
+    def sending_seconds(self, message_bytes: float) -> float:
+        """Seconds of its processor for a message that it sends or receives."""
+        return self.seconds_per_message + message_bytes * self.seconds_per_byte
 
 
 @dataclasses.dataclass(frozen=True)

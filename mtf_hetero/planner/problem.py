@@ -116,7 +116,7 @@ class Problem:
         total = math.fsum(max(self.seconds_of(op, layout)) for op in operations)
         for transfer in sent:
             for end in (transfer.source, transfer.target):
-                busy[end] += transfer.bytes * self.machines.devices[end].seconds_per_byte
+                busy[end] += self.machines.devices[end].sending_seconds(transfer.bytes)
         return total + max(busy) + self.sending_seconds(sent)
 
     def seconds_of(self, op: mtf.Operation, layout: Layout) -> tuple[float, ...]:

@@ -86,12 +86,11 @@ class _Clocks:
 
     def send(self, transfer: transfers.Transfer, ready: float) -> float:
         """When a message arrives that is ready at its sender then."""
-        source = self.machines.devices[transfer.source]
         link = self.machines.link_between(transfer.source, transfer.target)
         begin = max(ready, self.free_to_send[transfer.source])
         self.free_to_send[transfer.source] = begin + transfer.bytes / link.bytes_per_second
-        self.free[transfer.source] += transfer.bytes * source.seconds_per_byte
-        self.free[transfer.target] += transfer.bytes * self.machines.devices[transfer.target].seconds_per_byte
+        for end in (transfer.source, transfer.target):
+            self.free[end] += self.machines.devices[end].sending_seconds(transfer.bytes)
         arrival = begin + link.seconds(transfer.bytes)
         self.last = max(self.last, arrival)
         return arrival

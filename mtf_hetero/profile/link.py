@@ -1,6 +1,5 @@
 """Times the way between two devices: latency and bandwidth of a message, and what a byte costs each end's processor."""
 
-import functools
 import itertools
 import math
 import statistics
@@ -13,7 +12,7 @@ from mtf_hetero.speeds import Link
 
 HOPS = {1 << 10: 400, 1 << 16: 200, 1 << 20: 50, 1 << 23: 10}  # {bytes of a message: how often it is sent}
 _FEW_HOPS = 2
-_LOAD_BYTES, _LOAD_HOPS = 1 << 22, 12  # of what goes to and fro while a device computes
+LOADS = {1 << 10: 200, 1 << 22: 12}  # {bytes of a message: how often it goes to and fro while a device computes}
 _LOAD_EXTENT = 512  # of the square matrices that it multiplies meanwhile
 _LOAD_TIMES = 2.5  # as long as the messages take by themselves
 MOST_BYTES_PER_SECOND = 1e13  # what is faster, between logical devices of one CPU, costs nothing that can be measured
@@ -52,11 +51,13 @@ def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats
     return fit([(size, hop_seconds(size, many)) for size, many in HOPS.items()])
 
 
-def measure_processor(device: str, other: str, *, target: str, config: tf.ConfigProto, repeats: int = 5) -> float:
-    """By how many seconds a byte that a device sends or receives puts off what it computes at the same time.
+def measure_processor(
+    device: str, other: str, *, target: str, config: tf.ConfigProto, repeats: int = 5
+) -> tuple[float, float]:
+    """By how many seconds a message, and each byte, puts off what a device computes that sends or receives it.
 
-    The device multiplies matrices while tensors go to and fro between it and another one: what that takes longer, by
-    the bytes. A worker under a CPU quota pays for the transfer out of it.
+    The device multiplies matrices while tensors go to and fro between it and another one: what that takes longer. A
+    worker under a CPU quota pays for transfers out of it.
 
     Args:
       device: the one that computes.
@@ -64,27 +65,37 @@ def measure_processor(device: str, other: str, *, target: str, config: tf.Config
       target: of the session.
       config: tf.ConfigProto of the session.
       repeats: how often each is timed; the median counts.
+
+    Returns:
+      (seconds a message, seconds a byte).
     """
-    quiet = _without_optimizers(config)
     with tf.Graph().as_default() as graph:
-        end = _chain(device, other, _LOAD_BYTES, _LOAD_HOPS)
         with tf.device(device):
             count = tf.placeholder(tf.int32, [])
             x = tf.fill([_LOAD_EXTENT, _LOAD_EXTENT], 1.0 / _LOAD_EXTENT)
             loop = tf.while_loop(lambda i, _: i < count, lambda i, y: (i + 1, tf.matmul(y, x)), [tf.constant(0), x])
-        with tf.Session(target, graph=graph, config=quiet) as session:
-            send = session.make_callable(end)
+        ends = {size: _chain(device, other, size, hops) for size, hops in LOADS.items()}
+        with tf.Session(target, graph=graph, config=_without_optimizers(config)) as session:
             compute = session.make_callable(loop[1].op, [count])
-            both = session.make_callable(tf.group(end, loop[1].op), [count])
-            for call in (send, functools.partial(compute, 1)):
-                call()  # to warm up
-            wanted = _LOAD_TIMES * _seconds_of(send)
-            turns = 8
-            while (seconds := _seconds_of(compute, turns)) < wanted / 2:
-                turns = math.ceil(turns * min(8.0, max(2.0, wanted / seconds)))
-            turns = math.ceil(turns * wanted / seconds)
-            delays = [_seconds_of(both, turns) - _seconds_of(compute, turns) for _ in range(repeats)]
-    return max(statistics.median(delays), 0.0) / (_LOAD_BYTES * _LOAD_HOPS)
+            compute(1)  # to warm up
+            delays = {}
+            for size, end in ends.items():
+                both = session.make_callable(tf.group(end, loop[1].op), [count])
+                delays[size] = _delay(session.make_callable(end), compute, both, repeats) / LOADS[size]
+    small, large = sorted(delays)
+    per_byte = max(delays[large] - delays[small], 0.0) / (large - small)
+    return max(delays[small] - small * per_byte, 0.0), per_byte
+
+
+def _delay(send: Callable[[], Any], compute: Callable[[int], Any], both: Callable[[int], Any], repeats: int) -> float:
+    """How many seconds longer a loop takes beside messages; it goes on for longer than they do."""
+    send()
+    wanted = _LOAD_TIMES * _seconds_of(send)
+    turns = 8
+    while (seconds := _seconds_of(compute, turns)) < wanted / 2:
+        turns = math.ceil(turns * min(8.0, max(2.0, wanted / seconds)))
+    turns = math.ceil(turns * wanted / seconds)
+    return max(statistics.median(_seconds_of(both, turns) - _seconds_of(compute, turns) for _ in range(repeats)), 0.0)
 
 
 def _seconds_of(call: Callable[..., Any], *arguments: Any) -> float:

@@ -191,7 +191,7 @@ def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
 @on_workers
 def test_a_layout_that_is_found(small, workers, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
-    monkeypatch.setattr("mtf_hetero.profile.link._LOAD_BYTES", 1 << 16)
+    monkeypatch.setattr("mtf_hetero.profile.link.LOADS", {1 << 10: 4, 1 << 16: 4})
     options = {**ON_WORKERS, "workers": ",".join(workers.addresses[:2]), "layout": "auto", "measure_seconds": 0.1}
     assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out

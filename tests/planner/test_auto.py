@@ -33,7 +33,7 @@ def batch(graph, speeds):
 def quick(monkeypatch):
     """Short messages, and short turns."""
     monkeypatch.setattr(link, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
-    monkeypatch.setattr(link, "_LOAD_BYTES", 1 << 16)
+    monkeypatch.setattr(link, "LOADS", {1 << 10: 4, 1 << 16: 4})
     monkeypatch.setattr(auto, "_TURN_SECONDS", 0.01)
 
 
