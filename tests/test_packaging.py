@@ -164,7 +164,7 @@ def test_the_metadata(built):
     files = files_of(built[1])
     metadata = message_from_string(files[f"{info}/METADATA"].decode())
     assert (metadata["Name"], metadata["Version"]) == ("mtf_hetero", mtf_hetero.__version__)
-    assert set(metadata.get_all("Provides-Extra", [])) == {"benchmarks", "docs", "test", "train", "volumes"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"benchmarks", "docs", "plan", "test", "train", "volumes"}
     links = re.findall(r"\]\(([^)\s]*)\)", re.sub(r"```.*?```|`[^`]+`", "", metadata.get_payload(), flags=re.DOTALL))
     assert links and all(link.startswith("https://") for link in links)
     core = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]

@@ -3,7 +3,7 @@
 import pytest
 
 from mtf_hetero import tf
-from mtf_hetero.models.plan import _step
+from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import find as find_lib
 from mtf_hetero.planner import show, timeline
@@ -21,7 +21,7 @@ MACHINES = Machines((SLOWEST, SLOW, FAST), Link(1e-6, 1e11))
 def explained():
     """(graph, plan, its alternatives) of a small CNN, of whose three devices the plan leaves the slowest out."""
     with tf.Graph().as_default():
-        graph = _step(MODELS["lenet"], 64, "momentum")
+        graph = build_step(MODELS["lenet"], 64, "momentum")
         plan = find(graph, MACHINES)
         yield graph, plan, explain(graph, MACHINES, plan)
 
@@ -78,7 +78,7 @@ def test_the_table(explained):
 
 def test_a_plan_of_one_device_has_none():
     with tf.Graph().as_default():
-        graph = _step(MODELS["lenet"], 4, "sgd")
+        graph = build_step(MODELS["lenet"], 4, "sgd")
         plan = find(graph, Machines((FAST,)))
         assert explain(graph, Machines((FAST,)), plan) == ()
     assert show.alternatives(()) == "alternatives: none, the plan has one device"
