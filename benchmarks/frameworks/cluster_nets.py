@@ -14,7 +14,6 @@ from benchmarks.frameworks.steps import Step, lower_step, slices, worker_devices
 from benchmarks.networks import NETWORKS, Network, batch, initial_values
 from mtf_hetero import Layout, UnevenMeshImpl, memory, mtf, profile, tf, trace, traffic
 from mtf_hetero.cluster import shorten
-from mtf_hetero.layers import PoolOperation
 from mtf_hetero.layouts import LAYOUTS, anatomy
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
 from mtf_hetero.models.train import measured, program
@@ -46,7 +45,7 @@ def build_step(
       recipe: a name in layouts.LAYOUTS.
       devices: of the mesh.
       shares: one per device, or {mesh axis: shares}; None: even.
-      sizes: exact sizes, in place of shares; of the names of a dimension of images, one is enough.
+      sizes: exact sizes, in place of shares; of a dimension under one of its names, at least.
       wire_dtype: as in mtf_hetero.UnevenMeshImpl.
       mesh_shape: of the recipe "hybrid"; None: one axis.
       dense_rounds: as in models.train.config.Config.
@@ -68,16 +67,14 @@ def build_step(
 
 
 def _completed(sizes: Mapping[str, Sequence[int]], layout: Layout, graph: Any) -> dict[str, Sequence[int]]:
-    """The sizes under each name of a dimension of images that a layout splits.
+    """The sizes under each name of a dimension that a layout splits.
 
-    In rows of before, convolutions and pools shared names that each now has of its own; dense layers keep to theirs.
+    Rows of before have fewer names: what is renamed today was one dimension, and nothing was sent between its names.
     """
     sources = anatomy.renames(graph.operations)
-    images = [op for op in graph.operations if isinstance(op, (*anatomy.CONVOLUTIONS, PoolOperation))]
-    names = {name for op in images for x in (*op.inputs, *op.outputs) for name in x.shape.dimension_names}
     completed = dict(sizes)
     for dim, _ in layout.rules:
-        path = anatomy.path_from(dim, set(sizes), sources) if dim in names else None
+        path = anatomy.path_from(dim, set(sizes), sources)
         if path is not None:
             completed[dim] = sizes[path[-1]]
     return completed

@@ -8,7 +8,6 @@ wins. Sizes are chosen anew for what turned out to be split, until that gains no
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from mtf_hetero.planner import roles, search, work
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import LayerPlan, Plan
 from mtf_hetero.planner.problem import AXIS, WHOLE, Problem, prefixes
+from mtf_hetero.planner.refine import Sizes, refine
 from mtf_hetero.planner.timeline import Timeline, predict
 from mtf_hetero.profile.footprint import bytes_by_dim
 from mtf_hetero.profile.work import layer_of, live
@@ -26,7 +26,6 @@ from mtf_hetero.profile.work import layer_of, live
 _ROUNDS = 3
 _FAMILIES = 6  # that are tried alone
 _SEPARATOR = "\n"
-Sizes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,7 +91,18 @@ class _Finder:
                     best = candidate
         if best is None:
             raise search.NoAssignmentError(self._too_large(alone))
-        return self._described(best, alone)
+        return self._described(self._refined(best), alone)
+
+    def _refined(self, candidate: _Candidate) -> _Candidate:
+        """The candidate with sizes by which the step as a whole is shorter, and which fit."""
+        problem = Problem(self._operations, candidate.machines)
+
+        def seconds_of(sizes: Sizes) -> float:
+            changed = self._candidate(problem, sizes, candidate.gap)
+            return changed.timeline.seconds if self._fits(changed) else math.inf
+
+        sizes = refine(dict(candidate.layout.sizes), seconds_of)
+        return self._candidate(problem, sizes, candidate.gap)
 
     def plan_of(self, layout: Layout) -> Plan:
         """The plan that splits as a layout does."""

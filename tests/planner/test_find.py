@@ -1,5 +1,6 @@
 """Plans: as good as the best of all layouts of small networks, no worse than one device, right where they run."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -12,6 +13,7 @@ from mtf_hetero.planner import timeline
 from mtf_hetero.planner.find import find
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import Problem, prefixes
+from mtf_hetero.planner.refine import refine
 from mtf_hetero.planner.search import NoAssignmentError
 from mtf_hetero.speeds import Link
 
@@ -131,3 +133,26 @@ def test_a_plan_says_along_what_a_layer_is_divided_and_when_it_is_computed():
         assert [span.layer for span in spans if not span.backward][-1] == "dense2"
         computed = sum(layer.seconds[number] for layer in plan.layers)
         assert sum(span.end - span.begin for span in spans) == pytest.approx(computed, rel=0.05)
+
+
+def test_sizes_heed_what_a_device_loses_to_messages():
+    """A slow device whose processor is busy with messages for a while gets less than its speed would say."""
+    graph = step(batch=512, inputs=512, units=(512, 512))[0]
+    losing = dataclasses.replace(SLOW, seconds_per_byte=1e-9)
+    sizes = [
+        find(graph, Machines((FAST, device), LINKS["fast link"])).layout.split("dense1/outputs", 512)
+        for device in (SLOW, losing)
+    ]
+    assert 0 < sizes[1][1] < sizes[0][1] < 256
+
+
+@pytest.mark.parametrize("overhead", [0, 40, 200])
+def test_refined_sizes_are_no_worse_and_keep_zeros(overhead):
+    def seconds_of(sizes):
+        return max(sizes["a"][0], 2 * sizes["a"][2] + overhead) + 0.1 * sizes["b"][0]
+
+    first = {"a": (128, 0, 128), "b": (10, 10, 10)}
+    refined = refine(first, seconds_of)
+    assert refined["a"][1] == 0 and sum(refined["a"]) == 256 and sum(refined["b"]) == 30
+    assert seconds_of(refined) < seconds_of(first)
+    assert all(size > 0 for size in (*refined["b"], refined["a"][0], refined["a"][2]))
