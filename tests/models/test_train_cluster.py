@@ -88,7 +88,7 @@ def test_a_cluster_of_its_own(small, tmp_path, capfd, monkeypatch):
         ({"local_cluster": "99"}, "asks for 99 cores for worker 0"),
         ({"list_speed": "auto", "mesh_shape": "rows:1"}, "leave --mesh_shape out"),
         ({"list_speed": "auto", "layout": "even"}, "which heeds no speed; give another layout"),
-        ({"memory_limit": "16,8"}, "which only --list_speed=auto heeds"),
+        ({"memory_limit": "16,8"}, "which only --layout=auto and --list_speed=auto heed"),
         ({"list_speed": "auto", "memory_limit": "16,8", "devices": "cpu:0"}, "gigabytes of each of the 1 devices"),
         ({"wire_dtype": "int8"}, "--wire_dtype is 'int8'; it must be one of bfloat16, float16"),
         ({"devices": "worker:0/cpu:0"}, "device 'worker:0/cpu:0'"),
