@@ -17,7 +17,8 @@ from zlib import crc32
 import numpy as np
 
 import mtf_hetero
-from mtf_hetero import mtf, tf
+from mtf_hetero import collectives, mtf, tf
+from mtf_hetero.traffic.fusing import fuse_between
 
 TOLERANCE = {tf.float64: 1e-9, tf.float32: 1e-5}
 MODEL_TOLERANCE_FLOAT32 = 1e-4
@@ -145,6 +146,7 @@ def run(
     momentum: float = 0.0,
     gradients: bool = True,
     exports: bool = True,
+    fused: bool = False,
 ) -> Result:
     """Runs a program on a mesh, of a Cluster's devices if one is given: three steps, with outputs and gradients.
 
@@ -158,6 +160,7 @@ def run(
       momentum: of the descent.
       gradients: whether there are any, and a descent.
       exports: whether all that is compared is exported too.
+      fused: whether devices of one process send messages, and fuse them, as workers always do.
     """
     rate = LEARNING_RATE[dtype] if rate is None else rate
     with tf.Graph().as_default() as tf_graph:
@@ -182,12 +185,14 @@ def run(
         held = {name: lowering.variables[v].laid_out_tensor.tensor_list for name, v in variables.items()}
         descent = None if is_uneven else _Descent(lowering, list(moved), rate, momentum)
         assert_nothing_is_kept(tf_graph)
+        step = [lowering.lowered_operation(op) for op in updates]
+        if fused or cluster is not None:
+            fuse_between([slices, exported, step], lambda *ends: fused or not collectives.share_memory(ends))
         with tf.Session("" if cluster is None else cluster.target, config=_config(mesh_impl, cluster)) as session:
             session.run([tf.global_variables_initializer()])
             session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
             steps = []
             for _ in range(STEPS):
-                step = [lowering.lowered_operation(op) for op in updates]
                 values, whole, _ = session.run([slices, exported, step], feed.fed)
                 if descent is not None:
                     before = session.run(held)

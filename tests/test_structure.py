@@ -33,7 +33,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "lowering": {"mesh_impl", "layout", "blocks", "collectives", "layers"},
     "trace": {"cluster"},
     "traffic": {"cluster", "collectives", "partition"},
-    "estimator": {"mesh_impl", "cluster", "saver"},
+    "estimator": {"mesh_impl", "cluster", "saver", "traffic"},
     "data": {"cluster", "layout"},
     "planner": {
         "blocks",
@@ -50,7 +50,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "trace",
         "traffic",
     },
-    "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace"},
+    "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace", "traffic"},
 }
 PURE = {"partition", "speeds", "layout", "blocks"}
 TENSORFLOW = {"tensorflow", "mesh_tensorflow"}

@@ -63,7 +63,9 @@ def lower_step(
     lowering = lower(built, layout, devices, **options)
     loss = lowering.export_to_tf_tensor(built.loss)
     with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
-        return Step(layout, tuple(devices), built, masters, lowering, (loss, tf.no_op()))
+        fetches = loss, tf.no_op()
+    traffic.fuse(fetches)
+    return Step(layout, tuple(devices), built, masters, lowering, fetches)
 
 
 def start_session(session: Any, lowering: Any, values: Mapping[str, np.ndarray]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero import saver as saver_lib
+from mtf_hetero import traffic
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import WorkerClaim, WorkerWatch, check_reachable
 from mtf_hetero.estimator import inputs, predictions
@@ -160,6 +161,7 @@ class Estimator:
             step = order_global_step(spec.loss)
             add_mtf_scalar_summaries()
             add_scalar_summary("loss", spec.loss)
+            traffic.fuse([spec.train_op, spec.loss])
             hooks = training_hooks(self._config, spec, step, hooks, listeners)
             try:
                 self._run_steps(spec, hooks)

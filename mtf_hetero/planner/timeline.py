@@ -14,6 +14,7 @@ from mtf_hetero.layout import Layout
 from mtf_hetero.planner import transfers, work
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.problem import Problem
+from mtf_hetero.traffic import BUCKET_BYTES
 
 _SHORT = 1e-3  # of a step: waiting that a picture does not show
 
@@ -79,6 +80,7 @@ class _Clocks:
         self.free_to_send = [0.0] * count
         self.ready: dict[mtf.Tensor, list[float]] = {}
         self.last = 0.0
+        self._together: dict[tuple[int, int], tuple[int, float]] = {}  # {link: bytes, and when they are ready}
 
     def inputs_ready(self, op: mtf.Operation, device: int) -> float:
         """When all inputs of an operation are on a device."""
@@ -94,6 +96,24 @@ class _Clocks:
         arrival = begin + link.seconds(transfer.bytes)
         self.last = max(self.last, arrival)
         return arrival
+
+    def send_together(self, transfer: transfers.Transfer, ready: float) -> None:
+        """Puts what nothing waits for to what goes the same way, which is sent once it is enough: as `traffic.fuse`."""
+        link = transfer.source, transfer.target
+        size, other = self._together.get(link, (0, 0.0))
+        self._together[link] = size + transfer.bytes, max(ready, other)
+        if self._together[link][0] >= BUCKET_BYTES:
+            self._send_what_is_left(link)
+
+    def finish(self) -> float:
+        """Sends all that is left; returns when the last device is done and the last message has arrived."""
+        for link in list(self._together):
+            self._send_what_is_left(link)
+        return max([self.last, *self.free])
+
+    def _send_what_is_left(self, link: tuple[int, int]) -> None:
+        size, ready = self._together.pop(link)
+        self.send(transfers.Transfer(*link, size, ""), ready)
 
 
 def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str]) -> Timeline:
@@ -112,7 +132,7 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
     by_operation: dict[str, list[transfers.Transfer]] = collections.defaultdict(list)
     for transfer in sent:
         by_operation[transfer.operation].append(transfer)
-    clocks, spans = _Clocks(machines), []
+    clocks, spans, awaited = _Clocks(machines), [], _awaited(operations)
     last_product = _last_product(operations, owners)
     for number, op in enumerate(operations):
         begins = [clocks.inputs_ready(op, device) for device in range(layout.size)]
@@ -124,12 +144,25 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
                 spans.append(Span(device, owners.get(op, ""), begin, begin + seconds, number > last_product))
         arrivals = list(ends)
         for transfer in by_operation[op.name]:
-            ready = ends if work.is_contraction(op) or isinstance(op, mtf.ReduceOperation) else begins
-            arrival = clocks.send(transfer, ready[transfer.source])
-            arrivals[transfer.target] = max(arrivals[transfer.target], arrival)
+            ready = (ends if work.is_contraction(op) or isinstance(op, mtf.ReduceOperation) else begins)[
+                transfer.source
+            ]
+            if op not in awaited and transfer.bytes <= BUCKET_BYTES:
+                clocks.send_together(transfer, ready)
+            else:
+                arrivals[transfer.target] = max(arrivals[transfer.target], clocks.send(transfer, ready))
         clocks.ready |= dict.fromkeys(op.outputs, arrivals)
     spans.sort(key=lambda span: (span.device, span.begin))
-    return Timeline(tuple(spans), machines.step_seconds + max([clocks.last, *clocks.free]), sent)
+    return Timeline(tuple(spans), machines.step_seconds + clocks.finish(), sent)
+
+
+def _awaited(operations: Sequence[mtf.Operation]) -> set[mtf.Operation]:
+    """The operations for whose outputs a product waits, directly or not."""
+    awaited: set[mtf.Operation] = set()
+    for op in reversed(operations):
+        if op in awaited or work.is_contraction(op):
+            awaited |= {x.operation for x in op.inputs}
+    return awaited
 
 
 def _last_product(operations: Sequence[mtf.Operation], owners: Mapping[mtf.Operation, str]) -> int:

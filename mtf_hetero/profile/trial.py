@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from mtf_hetero import trace
+from mtf_hetero import trace, traffic
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.layout import Layout
@@ -102,6 +102,7 @@ class Trial:
             lowering = _TrialLowering(self.graph, updates[0].mesh, mesh_class.from_layout(layout, devices))
             self._scopes: Mapping[str, mtf.Operation] = lowering.scopes
             self._step = tf.group([lowering.lowered_operation(op) for op in updates])
+            traffic.fuse(self._step)
             initializers = [tf.global_variables_initializer(), tf.local_variables_initializer()]
         self._session = tf.Session(cluster.target, graph=graph, config=cluster.session_config())
         for initializer in initializers:  # replicas are local, and come from what is initialised above

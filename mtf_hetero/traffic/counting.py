@@ -1,14 +1,4 @@
-r"""What a step sends from device to device: counted in the lowered graph, and read from the trace of a step.
-
-TensorFlow sends a tensor where an operation on one device reads an operation on another, once to each device that
-reads it. `sends` finds these tensors in a graph, and runs nothing. `received` reads from the trace of a step what was
-sent in fact.
-
-Example:
-  >>> expected = traffic.links(traffic.sends([loss, train_op], graph=lowering.graph))
-  >>> session.run([loss, train_op], options=trace.run_options(), run_metadata=metadata)
-  >>> print(traffic.table(expected), traffic.table(traffic.received(metadata)), sep="\n")
-"""
+"""What a step sends, counted in the lowered graph and read from the trace of a step."""
 
 import dataclasses
 import functools
@@ -25,7 +15,7 @@ from mtf_hetero.cluster.devices import Device, shorten
 CHIEF = Device("chief", 0, "CPU", 0).name  # the training process, as mtf_hetero.cluster names it
 Link = tuple[str, str]
 
-_HANDLES = (tf.resource, tf.variant)
+HANDLES = (tf.resource, tf.variant)
 _LOOPS = ("Enter", "StatelessWhile", "While")
 _METADATA = ("Rank", "Shape", "ShapeN", "Size")
 _SENDERS = ("_HostSend", "_Send")
@@ -78,9 +68,9 @@ def sends(
       NotImplementedError: the step has a loop, whose turns the graph does not show.
       ValueError: the size of a tensor that is sent is not known.
     """
-    chief = _full_name(chief)
+    chief = full_name(chief)
     fetched, fed = tf.nest.flatten(fetches), {x.name for x in feeds}
-    device_of = _placement(chief)
+    device_of = find_device(chief)
     operations = graphs.needed(fetched, feeds)
     if loop := next((op for op in operations if op.type in _LOOPS), None):
         raise NotImplementedError(f"{loop.type} {loop.name!r} is a loop; what it sends is not counted")
@@ -90,7 +80,7 @@ def sends(
     sent: dict[tuple[str, str], Send] = {}
     for x, target, consumer in reads:
         source = chief if x.name in fed or x.op.type == "Placeholder" else device_of(x.op)
-        if source == target or (x.name, target) in sent or x.dtype.base_dtype in _HANDLES:
+        if source == target or (x.name, target) in sent or x.dtype.base_dtype in HANDLES:
             continue
         scopes = _operation(x.op.name, known), _operation(consumer, known)
         sent[x.name, target] = Send(source, target, _size_bytes(x), *scopes, x.name, tuple(x.shape.as_list()))
@@ -98,25 +88,25 @@ def sends(
 
 
 @functools.cache
-def _full_name(device: str, rest: str = CHIEF) -> str:
+def full_name(device: str, rest: str = CHIEF) -> str:
     """A device's name with all its parts, those that it leaves out from another name."""
     return Device.parse(device).within(Device.parse(rest)).name
 
 
-def _placement(chief: str) -> Callable[[tf.Operation], str]:
+def find_device(chief: str) -> Callable[[tf.Operation], str]:
     """A function from an operation to its device."""
 
     @functools.cache
     def device_of(op: tf.Operation) -> str:
         if op.device:
-            return _full_name(op.device, chief)
+            return full_name(op.device, chief)
         handles = [x for x in op.inputs if x.dtype.base_dtype == tf.resource]
         if handles or (op.type in _METADATA and op.inputs):
             return device_of((handles or op.inputs)[0].op)
         if not op.inputs and len(op.outputs) == 1:
             readers = [*op.outputs[0].consumers(), *op._control_outputs]
             if op.outputs[0].dtype.base_dtype == tf.resource:  # its readers follow it, unless they have a device
-                devices = {_full_name(reader.device, chief) for reader in readers if reader.device}
+                devices = {full_name(reader.device, chief) for reader in readers if reader.device}
             else:
                 devices = {device_of(reader) for reader in readers}
             if len(devices) == 1:
@@ -192,7 +182,7 @@ def received(metadata: tf.RunMetadata) -> dict[Link, int]:
     moves = []
     for node in (node for graph in metadata.partition_graphs for node in graph.node):
         if node.op in _SENDERS and not node.attr["client_terminated"].b:
-            source, target = (_full_name(node.attr[end].s.decode()) for end in ("send_device", "recv_device"))
+            source, target = (full_name(node.attr[end].s.decode()) for end in ("send_device", "recv_device"))
             name, _, slot = node.input[0].partition(":")
             moves.append((source, target, sizes.get((name, int(slot or 0)), 0)))
     return _add_up(moves)

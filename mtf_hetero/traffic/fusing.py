@@ -1,0 +1,231 @@
+"""Fewer messages: small tensors that go the same way, and are needed at the same time, travel as one.
+
+A message costs its sender and its receiver as much time as some hundred kilobytes, however little it carries; a
+training step sends a gradient for each bias and each scale. DDP's buckets and Horovod's fusion do the same for
+gradients alone.
+"""
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mtf_hetero import collectives
+from mtf_hetero._compat import tf
+from mtf_hetero._support import graphs
+from mtf_hetero._support.ops import concat, constant, reshape
+from mtf_hetero.traffic.counting import CHIEF, HANDLES, find_device, full_name
+
+BUCKET_BYTES = 2**22  # of tensors that nothing waits for: sent once there is so much; one of more travels alone
+SMALL_BYTES = collectives.SMALL_BYTES  # of tensors that something waits for: copying more costs more than a message
+
+_HEAVY = ("Conv", "DepthwiseConv", "MatMul", "BatchMatMul", "Einsum", "_Fused")
+_FED = ("Placeholder", "PlaceholderWithDefault")
+
+
+@dataclasses.dataclass(eq=False)
+class _Message:
+    """A tensor that operations of another process read."""
+
+    tensor: tf.Tensor
+    target: str
+    readers: list[tuple[tf.Operation, int]]  # and which of their inputs it is
+
+    def is_awaited(self, around: "Mapping[tf.Operation, _Around]") -> bool:
+        """Whether a product or a convolution waits for it."""
+        return any(around[reader].is_heavy for reader, _ in self.readers)
+
+
+@dataclasses.dataclass
+class _Around:
+    """What lies before and after an operation.
+
+    Args:
+      fed: one bit per placeholder that it is computed from.
+      before: messages, one after another, until it can be computed.
+      after: messages, one after another, that wait for it.
+      is_heavy: whether a product or a convolution, or what waits for it is.
+    """
+
+    fed: int = 0
+    before: int = 0
+    after: int = 0
+    is_heavy: bool = False
+
+
+def fuse(fetches: Any, *, chief: str = CHIEF) -> int:
+    """Sends small tensors together in TensorFlow's default graph, which no session has run yet; results stay the same.
+
+    Two tensors travel as one where source, target and type are the same, where they are needed at the same time (as
+    many messages, one after another, wait for either), and where they are ready after as many messages; the
+    latter does not count for what no product or convolution waits for, as the gradients of weights and the loss.
+    Of these, what is ready is sent as soon as there are 4 MiB of it. A tensor of more travels alone, as does one of
+    more than 256 KiB that a product or a convolution waits for.
+
+    Whoever fetches a part of a step afterwards computes all that travels with it. Devices of one process need no
+    messages, and steps with loops keep theirs.
+
+    Args:
+      fetches: what a session runs at once, each time: tensors and operations of a training step, in any nest.
+      chief: the device of the session, as in `sends`.
+
+    Returns:
+      By how many messages a step has fewer.
+
+    Example:
+      >>> traffic.fuse([loss, train_op])
+      16
+    """
+    return fuse_between(fetches, lambda source, target: not collectives.share_memory([source, target]), chief=chief)
+
+
+def fuse_between(fetches: Any, is_message: Callable[[str, str], bool], *, chief: str = CHIEF) -> int:
+    """As `fuse`, where `is_message` says of two devices whether a tensor has to be sent from one to the other."""
+    chief = full_name(chief)
+    operations = _in_order(graphs.needed(tf.nest.flatten(fetches)))
+    device_of = find_device(chief)
+    messages = _messages(operations, device_of, is_message)
+    if not messages:
+        return 0
+    around = _look_around(operations, messages)
+    groups: dict[Any, list[_Message]] = collections.defaultdict(list)
+    for message in messages.values():
+        if _can_travel(message, around):
+            groups[_key(message, device_of, around)].append(message)
+    packed: dict[tuple[str, ...], tf.Tensor] = {}  # once for all targets
+    return sum(_send_together(bucket, packed) for group in groups.values() for bucket in _buckets(group))
+
+
+def _in_order(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Each after those that it waits for; none, where a loop leads back."""
+    wanted = set(operations)
+    waits = {op: {x for x in _before(op) if x in wanted} for op in operations}
+    readers = collections.defaultdict(list)
+    for op, inputs in waits.items():
+        for x in inputs:
+            readers[x].append(op)
+    left = {op: len(inputs) for op, inputs in waits.items()}
+    order = [op for op in operations if not left[op]]
+    for op in order:  # grows
+        for reader in readers[op]:
+            left[reader] -= 1
+            if not left[reader]:
+                order.append(reader)
+    return order if len(order) == len(operations) else []
+
+
+def _before(op: tf.Operation) -> Iterable[tf.Operation]:
+    return [*(x.op for x in op.inputs), *op.control_inputs]
+
+
+def _messages(
+    operations: Sequence[tf.Operation],
+    device_of: Callable[[tf.Operation], str],
+    is_message: Callable[[str, str], bool],
+) -> dict[tuple[str, str], _Message]:
+    """{(tensor's name, target): what is sent}, in the order in which it is ready."""
+    sent: dict[tuple[str, str], _Message] = {}
+    for op in operations:
+        for number, x in enumerate(op.inputs):
+            source, target = device_of(x.op), device_of(op)
+            if source != target and x.dtype.base_dtype not in HANDLES and is_message(source, target):
+                sent.setdefault((x.name, target), _Message(x, target, [])).readers.append((op, number))
+    place = {op: number for number, op in enumerate(operations)}
+    return dict(sorted(sent.items(), key=lambda item: place[item[1].tensor.op]))
+
+
+def _look_around(
+    operations: Sequence[tf.Operation], messages: Mapping[tuple[str, str], _Message]
+) -> dict[tf.Operation, _Around]:
+    around = {op: _Around(is_heavy=op.type.startswith(_HEAVY)) for op in operations}
+    crossing = {(message.tensor.name, reader) for message in messages.values() for reader, _ in message.readers}
+    placeholders = 0
+    for op in operations:
+        at = around[op]
+        if op.type in _FED:
+            at.fed, placeholders = 1 << placeholders, placeholders + 1
+        for x in op.inputs:
+            at.fed |= around[x.op].fed
+            at.before = max(at.before, around[x.op].before + ((x.name, op) in crossing))
+        for waited in op.control_inputs:
+            at.fed |= around[waited].fed
+            at.before = max(at.before, around[waited].before)
+    for op in reversed(operations):
+        at = around[op]
+        for x in op.inputs:
+            before = around[x.op]
+            before.after = max(before.after, at.after + ((x.name, op) in crossing))
+            before.is_heavy |= at.is_heavy
+        for waited in op.control_inputs:
+            around[waited].after = max(around[waited].after, at.after)
+    return around
+
+
+def _can_travel(message: _Message, around: Mapping[tf.Operation, _Around]) -> bool:
+    """Whether a tensor can be put together with others, and is small enough for that."""
+    x = message.tensor
+    operations = [x.op, *(reader for reader, _ in message.readers)]
+    is_array = x.shape.is_fully_defined() and x.dtype == x.dtype.base_dtype != tf.string
+    if not is_array or x.op.type == "Const":  # which TensorFlow may have where it is read
+        return False
+    if any(not op.device or op._get_control_flow_context() is not None for op in operations):
+        return False
+    return _bytes(x) <= (SMALL_BYTES if message.is_awaited(around) else BUCKET_BYTES)
+
+
+def _bytes(x: tf.Tensor) -> int:
+    return x.shape.num_elements() * x.dtype.size
+
+
+def _key(message: _Message, device_of: Callable[[tf.Operation], str], around: Mapping[tf.Operation, _Around]) -> Any:
+    """What messages have in common that may be one.
+
+    None of those that are needed at the same time waits for another: all that waits for one of them has fewer messages
+    after it than they have. So the graph with one message in place of several has no circle either.
+    """
+    x, source = message.tensor, around[message.tensor.op]
+    after = max(around[reader].after for reader, _ in message.readers)
+    ready = source.before if message.is_awaited(around) else None
+    return device_of(x.op), message.target, x.dtype, source.fed, after, ready
+
+
+def _buckets(messages: Sequence[_Message]) -> list[list[_Message]]:
+    """Messages that go the same way, by those that go together: in the order in which they are ready."""
+    buckets: list[list[_Message]] = []
+    size = BUCKET_BYTES
+    for message in messages:
+        if size >= BUCKET_BYTES:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(message)
+        size += _bytes(message.tensor)
+    return buckets
+
+
+def _send_together(messages: Sequence[_Message], packed: dict[tuple[str, ...], tf.Tensor]) -> int:
+    """Makes one message of several; returns by how many there are fewer."""
+    if len(messages) < 2:
+        return 0
+    tensors = [message.tensor for message in messages]
+    names = tuple(x.name for x in tensors)
+    with tf.control_dependencies(None):
+        if names not in packed:
+            with _beside(tensors[0].op):
+                packed[names] = concat([reshape(x, [-1]) for x in tensors], 0)
+        with _beside(messages[0].readers[0][0]):
+            sizes = [x.shape.num_elements() for x in tensors]
+            parts = tf.split(packed[names], constant(sizes), constant(0))
+            arrived = [reshape(part, x.shape.as_list()) for part, x in zip(parts, tensors, strict=True)]
+    for message, x in zip(messages, arrived, strict=True):
+        for reader, number in message.readers:
+            reader._update_input(number, x)
+    return len(messages) - 1
+
+
+@contextlib.contextmanager
+def _beside(op: tf.Operation) -> Iterator[None]:
+    """On the device of an operation, and in its name scope, by which it is known what sends and what reads."""
+    scope = op.name.rpartition("/")[0]
+    with tf.device(op.device), tf.name_scope(f"{scope}/" if scope else "fused"):
+        yield

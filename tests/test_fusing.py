@@ -1,0 +1,125 @@
+"""Messages that travel as one: the fewest, none that waits for another, and the same results."""
+
+import numpy as np
+import pytest
+from tiers import on_workers
+
+from benchmarks.frameworks.cluster_nets import build_step
+from benchmarks.frameworks.steps import worker_devices
+from benchmarks.networks import NETWORKS, batch
+from mtf_hetero import tf, traffic
+
+A, B = (f"/job:worker/task:{task}/device:CPU:0" for task in range(2))
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as entered:
+        yield entered
+
+
+def on(device, function, *args, **kwargs):
+    with tf.device(device):
+        return function(*args, **kwargs)
+
+
+def made(*shape, dtype=tf.float32):
+    """A tensor that A makes anew in each step."""
+    return on(A, tf.random.stateless_uniform, shape, [1, 2], dtype=dtype)
+
+
+def count(fetches):
+    return sum((send.source, send.target) == (A, B) for send in traffic.sends(fetches))
+
+
+def test_small_tensors_travel_as_one():
+    xs = [made(3, 5), made(), made(7), made(0, 2)]
+    step = [on(B, tf.exp, x).op for x in xs] + [on(A, tf.exp, xs[0]).op]
+    links = traffic.links(traffic.sends(step))
+    assert traffic.fuse(step) == 3
+    assert count(step) == 1 and traffic.links(traffic.sends(step)) == links == {(A, B): 4 * 23}
+    assert traffic.fuse(step) == 0
+
+
+def test_a_tensor_is_sent_once_however_often_it_is_read():
+    x, y = made(3), made(5)
+    step = [on(B, tf.add, x, x).op, on(B, tf.exp, x).op, on(B, tf.exp, y).op]
+    assert traffic.fuse(step) == 1
+    assert step[0].inputs[0] is step[0].inputs[1]
+    assert count(step) == 1
+
+
+def test_large_tensors_and_other_types_travel_alone():
+    large = [made(2**20 + 1), made(2**20 + 2)]
+    half = [made(3, dtype=tf.float16), made(2, dtype=tf.float16)]
+    step = [on(B, tf.exp, x).op for x in [*large, *half, made(4), made(5)]]
+    assert traffic.fuse(step) == 2
+    assert count(step) == 4
+
+
+def test_what_is_ready_is_sent_as_soon_as_there_is_enough():
+    step = [on(B, tf.exp, made(2**18)).op for _ in range(10)]  # a mebibyte each
+    assert traffic.fuse(step) == 7
+    sizes = [send.bytes for send in traffic.sends(step) if (send.source, send.target) == (A, B)]
+    assert sorted(sizes) == [2**21, 2**22, 2**22]
+
+
+def test_what_waits_for_another_message_does_not_travel_with_it():
+    x, y = made(3), made(3)
+    there = on(B, tf.exp, x)
+    back = on(A, tf.multiply, on(A, tf.exp, there), y)
+    step = [on(B, tf.exp, back).op, on(B, tf.exp, y).op]  # y is needed late, back is made late, and x is needed early
+    assert traffic.fuse(step) == 1
+    assert count(step) == 2
+
+
+def test_a_product_does_not_wait_for_what_is_ready_later():
+    x, y = made(3, 3), made(3, 3)
+    late = on(A, tf.exp, on(B, tf.exp, made(3, 3)))
+    step = [on(B, tf.matmul, x, y).op, on(B, tf.matmul, late, late).op]
+    assert traffic.fuse(step) == 1
+    assert count(step) == 3  # x with y; what comes back late; and what goes there first
+
+
+def test_who_runs_a_part_feeds_no_more_than_before():
+    fed = [tf.placeholder(tf.float32, [3]) for _ in range(2)]
+    xs = [on(A, tf.exp, x) for x in (fed[0], fed[1], fed[0])]
+    step = [on(B, tf.exp, x).op for x in xs]
+    assert traffic.fuse(step) == 1
+    assert count(step) == 2
+
+
+def test_loops_strings_unknown_sizes_and_one_process_are_left_alone():
+    unknown = tf.placeholder(tf.float32, [None])
+    xs = [on(A, tf.strings.as_string, made(3)), on(A, tf.strings.as_string, made(2)), on(A, tf.exp, unknown)]
+    assert traffic.fuse([on(B, tf.identity, x).op for x in xs]) == 0
+    near = [on("/job:worker/task:0/device:CPU:1", tf.exp, made(3)).op for _ in range(2)]
+    assert traffic.fuse(near) == 0
+    x = on(A, tf.identity, 1.0)
+    turns = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, on(B, tf.add, x, y)), [0, made()])
+    assert traffic.fuse([turns, on(B, tf.exp, made(3)).op]) == 0
+
+
+@pytest.mark.parametrize(("workers", "messages"), [(2, 6), (4, 6)])
+def test_a_split_batch_of_vgg11_needs_few_messages(workers, messages):
+    step = build_step(
+        NETWORKS["vgg11"], *batch(NETWORKS["vgg11"], 64, 1), recipe="batch", devices=worker_devices(workers)
+    )
+    assert step.sent()["busiest_link_messages"] <= messages
+
+
+@on_workers
+def test_workers_get_what_one_message_carries(workers):
+    a, b = workers.cluster.devices[:2]
+    rng = np.random.default_rng(1)
+    arrays = [rng.normal(size=shape) for shape in ([3, 5], [], [7], [0, 2])]
+    fed = [tf.placeholder(tf.float64, array.shape) for array in arrays]
+    both = on(a, tf.concat, [tf.reshape(x, [-1]) for x in fed], 0)  # so that all depend on all that is fed
+    sent = [on(a, lambda x=x: x + 0 * tf.reduce_sum(both)) for x in fed]
+    results = [on(b, tf.negative, x) for x in sent]
+    assert traffic.fuse(results) == 3
+    with tf.Session(workers.cluster.target, config=workers.cluster.session_config()) as session:
+        for step in range(1, 4):
+            values = session.run(results, {x: step * array for x, array in zip(fed, arrays, strict=True)})
+            for value, array in zip(values, arrays, strict=True):
+                np.testing.assert_array_equal(value, -step * array)
