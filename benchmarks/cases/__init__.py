@@ -9,13 +9,14 @@ from benchmarks.cases.heterogeneous import Heterogeneous
 from benchmarks.cases.learning import ClusterCurve, Cosmology, LearningCurve, Segmentation
 from benchmarks.cases.lowering import Lowering
 from benchmarks.cases.one_device import Accounting, OneDevice
+from benchmarks.cases.planner import Planner
 from benchmarks.cases.spatial import Spatial
 from benchmarks.cases.splitbrain import SplitBrain
 from benchmarks.harness import Case
 
 _ALL = (
     *(OneDevice(), Accounting(), Lowering(), Dropout(), LearningCurve(), ClusterCurve(), Heterogeneous()),
-    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Faults()),
+    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Planner(), Faults()),
 )
 CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in _ALL})
 

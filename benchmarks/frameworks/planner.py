@@ -1,20 +1,23 @@
 """Layouts that are planned on a cluster of unequal workers, and what a plan is compared with."""
 
+import dataclasses
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from mtf_hetero import Layout, tf
+from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import auto, calibration
 from mtf_hetero.planner.find import describe, find
-from mtf_hetero.planner.plan import Plan, dumps
+from mtf_hetero.planner.plan import Plan
 
 _NEVER = 1e6  # seconds
+_TRANSFORMER = {"length": 64, "d_model": 256, "heads": 8, "d_kv": 32, "d_ff": 1024, "vocab": 512}
+_LAYERS = 2
 
 
 class Planner:
@@ -24,7 +27,7 @@ class Planner:
       fractions: cores of each worker.
     """
 
-    def __init__(self, fractions: Sequence[float]) -> None:
+    def __init__(self, fractions: list[float]) -> None:
         self._local = LocalCluster(fractions)
         self._cluster: Cluster = self._local.__enter__()
 
@@ -36,18 +39,14 @@ class Planner:
         """The devices and what limits them."""
         return {"devices": [shorten(device) for device in self._cluster.devices], "limits": self._local.limits}
 
-    def measure(
-        self, model: str, batch_size: int, config: Mapping[str, Any], recipes: Sequence[str]
-    ) -> dict[str, dict[str, Any]]:
-        """{way: seconds of a step in each turn, what was predicted, ...} of each device alone, of recipes and the plan.
+    def measure(self, problem: Mapping[str, Any], rounds: int) -> dict[str, dict[str, Any]]:
+        """{way: its turns, what was predicted, ...} of each device alone, the fastest first, of recipes and the plan.
 
         Args:
-          model: a name in models.MODELS.
-          batch_size: images or volumes of a step.
-          config: keyword arguments of the model's build.
-          recipes: names in layouts.LAYOUTS.
+          problem: the fields of a benchmarks.cases.planner.Problem.
+          rounds: turns of each way.
         """
-        build = functools.partial(build_step, MODELS[model], batch_size, "sgd", **config)
+        build = _builder(problem)
         begin = time.perf_counter()
         machines = calibration.calibrate(build, self._cluster)
         calibrated = time.perf_counter()
@@ -56,22 +55,72 @@ class Planner:
             plan = find(graph, machines)
             planned = time.perf_counter()
             speeds = calibration.speeds(graph, machines)
-            fastest = max(range(len(speeds)), key=speeds.__getitem__)
-            plans = {"alone": describe(graph, machines.only([fastest]), Layout([("all", 1)], ()))}
-            for name in recipes:
-                layout = LAYOUTS[name](graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
-                plans[name] = describe(graph, machines, layout)
-            plans["plan"] = plan
-        times = auto.race(build, self._cluster, plans, seconds=_NEVER)
-        spent = {"calibrate_seconds": calibrated - begin, "plan_seconds": planned - calibrated}
-        return {name: {**_row(plans[name]), "seconds": list(times[name]), **spent} for name in plans}
+            order = sorted(range(len(speeds)), key=speeds.__getitem__, reverse=True)
+            whole = Layout([("all", 1)], ())
+            alone = {
+                f"alone, {shorten(machines.names[number])}": describe(graph, machines.only([number]), whole)
+                for number in order
+            }
+            recipes = {
+                name: describe(
+                    graph, machines, LAYOUTS[name](graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
+                )
+                for name in problem["recipes"]
+            }
+        plans = {**alone, **recipes, "plan": plan}
+        turns = auto.race(build, self._cluster, plans, seconds=_NEVER, rounds=rounds)
+        tried = [next(iter(alone)), min(recipes, key=lambda name: recipes[name].seconds), "plan"]
+        taken = auto.winner({name: turns[name] for name in tried})
+        spent = {"calibrate_seconds": calibrated - begin, "plan_seconds": planned - calibrated, "speeds": list(speeds)}
+        return {
+            name: {**_row(plans[name]), "turns": list(turns[name]), "is_taken": name == taken, **spent}
+            for name in plans
+        }
 
 
 def _row(plan: Plan) -> dict[str, Any]:
     return {
         "predicted_seconds": plan.seconds,
         "sizes": {name: list(sizes) for name, sizes in plan.layout.sizes},
-        "devices": [shorten(device) for device in plan.devices],
+        "used_devices": [shorten(device) for device in plan.devices],
         "sent_bytes": sum(sum(layer.sent_bytes) for layer in plan.layers),
-        "plan": dumps(plan) if len(plan.devices) > 1 else None,
     }
+
+
+def _builder(problem: Mapping[str, Any]) -> Callable[[], mtf.Graph]:
+    """From nothing to the mtf.Graph of a training step, in TensorFlow's default graph."""
+    if problem["network"] == "transformer":
+        return functools.partial(_build_transformer, problem["batch_size"])
+    model = MODELS[problem["network"]]
+    if problem["image_shape"]:
+        model = dataclasses.replace(model, image_shape=tuple(problem["image_shape"]))
+    config = {name: tuple(x) if isinstance(x, list) else x for name, x in problem["config"].items()}
+    return functools.partial(build_step, model, problem["batch_size"], "sgd", **config)
+
+
+def _build_transformer(batch_size: int) -> mtf.Graph:
+    """A Transformer that predicts the next of some characters, with a step of gradient descent."""
+    graph = mtf.Graph()
+    mesh = mtf.Mesh(graph, "mesh")
+    batch = mtf.Dimension("batch", batch_size)
+    length, model, heads, d_kv, d_ff, vocab = (mtf.Dimension(*item) for item in _TRANSFORMER.items())
+    shape = mtf.Shape([batch, length])
+    inputs, targets = (
+        mtf.import_tf_tensor(mesh, tf.zeros(shape.to_integer_list, tf.int32), shape, name=name)
+        for name in ("inputs", "targets")
+    )
+    float32 = mtf.VariableDType()
+    x = mtf.layers.embedding(inputs, vocab, model, float32, name="characters")
+    x += mtf.layers.embedding_weights(mesh, length, model, float32, name="positions")
+    mask = mtf.layers.attention_mask_autoregressive(mtf.range(mesh, length, tf.int32), tf.float32)
+    for number in range(1, _LAYERS + 1):
+        y = mtf.layers.layer_norm(x, model, name=f"before_attention{number}")
+        x += mtf.layers.multihead_attention(y, None, mask, d_kv, heads, is_training=True, name=f"attention{number}")
+        y = mtf.layers.layer_norm(x, model, name=f"before_hidden{number}")
+        y = mtf.layers.dense(y, [d_ff], reduced_dims=[model], activation=mtf.relu, name=f"hidden{number}")
+        x += mtf.layers.dense(y, [model], reduced_dims=[d_ff], name=f"output{number}")
+    logits = mtf.layers.dense(mtf.layers.layer_norm(x, model), [vocab], reduced_dims=[model], name="logits")
+    loss = mtf.reduce_mean(mtf.layers.softmax_cross_entropy_with_logits(logits, targets, vocab))
+    gradients = mtf.gradients([loss], [v.outputs[0] for v in graph.trainable_variables])
+    mtf.optimize.SgdOptimizer(0.01).apply_grads(gradients, graph.trainable_variables)
+    return graph

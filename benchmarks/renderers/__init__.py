@@ -4,7 +4,17 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from benchmarks.renderers import dropout, faults, heterogeneous, learning, lowering, one_device, spatial, splitbrain
+from benchmarks.renderers import (
+    dropout,
+    faults,
+    heterogeneous,
+    learning,
+    lowering,
+    one_device,
+    planner,
+    spatial,
+    splitbrain,
+)
 from benchmarks.renderers.tables import Row
 
 Renderer = Callable[[Sequence[Row], pathlib.Path], str]
@@ -19,6 +29,7 @@ RENDERERS: Mapping[str, Renderer] = MappingProxyType(
         "learning_curve": learning.render_curve,
         "lowering": lowering.render,
         "one_device": one_device.render,
+        "planner": planner.render,
         "segmentation": learning.render_segmentation,
         "spatial": spatial.render,
         "splitbrain": splitbrain.render,

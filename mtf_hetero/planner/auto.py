@@ -144,6 +144,7 @@ def race(
     candidates: Mapping[str, Plan],
     *,
     seconds: float,
+    rounds: int = _ROUNDS,
     done: Callable[[], Any] = lambda: None,
 ) -> dict[str, tuple[float, ...]]:
     """{name: seconds of a step in each turn} of plans that take turns.
@@ -153,6 +154,7 @@ def race(
       cluster: where the devices are.
       candidates: {name: the plan}.
       seconds: after which no further round begins, but for the first three.
+      rounds: of turns, at most.
       done: called after each round.
     """
     turns: dict[str, list[float]] = {name: [] for name in candidates}
@@ -162,7 +164,7 @@ def race(
             trials[name] = stack.enter_context(Trial(build, plan.layout, plan.devices, cluster))
             trials[name].run()  # TensorFlow prepares the graph
         spent = 0.0
-        for number in range(_ROUNDS):
+        for number in range(rounds):
             if number >= _LEAST_ROUNDS and spent >= seconds:
                 break
             for name, trial in trials.items():

@@ -62,6 +62,22 @@ def write_dropout(directory):
         Writer("dropout", directory).write(dim, {**row, "peak_bytes": [97 * 10**6, 10**6, 10**6, 10**6]})
 
 
+def write_planner(directory):
+    writer = Writer("planner", directory)
+    row = {"network": "vgg11", "batch_size": 256, "fractions": [1.0, 0.33], "repeats": 3, "limits": ["a quota"]}
+    row |= {"calibrate_seconds": 20.0, "plan_seconds": 2.0}
+    turns = {
+        "alone, a": [3.0, 3.3, 3.0],
+        "alone, b": [6.0] * 3,
+        "batch": [2.5] * 3,
+        "filters": [4.0] * 3,
+        "plan": [2.0] * 3,
+    }
+    for way, seconds in turns.items():
+        values = {"way": way, "turns": seconds, "seconds": summarise(seconds), "is_taken": way == "plan"}
+        writer.write(f"vgg11/1.0,0.33/{way}", {**row, **values, "predicted_seconds": 1.1 * seconds[0]})
+
+
 def learning_row(**values):
     row = {"model": "paper_cifar", "dataset": "cifar10", "batch_size": 200, "optimizer": "adafactor", "steps": 3}
     row |= {"learning_rate_schedule": "constant", "seed": 1, "parameters": 5, "test_images": 100, "tested_images": 10}
@@ -216,6 +232,7 @@ WRITE = {
     "accounting": write_accounting,
     "lowering": write_lowering,
     "dropout": write_dropout,
+    "planner": write_planner,
     "learning_curve": write_learning_curve,
     "cluster_curve": write_cluster_curve,
     "heterogeneous": write_heterogeneous,
@@ -277,6 +294,11 @@ EXPECTED = {
         "| 8, mtf_hetero, uneven |",
         "batch/8/stock mtf, even could not be lowered: ValueError",
         "1.00 for 8 x",
+    ],
+    "planner": [
+        "| vgg11, 256 | 3 (3 to 3.3) | batch | 2.5 (2.5 to 2.5) | 2 (2 to 2) | 0.80 | 1.00 | 0.8 (0.8 to 0.8) | plan |",
+        "The plan beats the best recipe by more than the spread on 1 of 1 settings.",
+        "5 of 5 predictions are within 15 %; the median is off by 10 %.",
     ],
     "dropout": ["| b | 10 | 0.015 (0.015 to 0.015) | 0.97 | 1 | 1.00 |"],
     "learning_curve": ["| 70,25,5 on 3 devices | 2.300000 | 2.2 | 25.00% | 4.33% |", "a of 6: 4, 1, 1", "of all 100."],

@@ -68,7 +68,7 @@ def test_list():
     assert "vgg16/256" in done.stdout
 
 
-SLOW = ("cluster_curve", "heterogeneous", "learning_curve", "segmentation")  # the others go the same ways
+SLOW = ("cluster_curve", "heterogeneous", "learning_curve", "planner", "segmentation")  # the others go the same ways
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,7 @@ def test_a_case_in_small(case, tmp_path):
         "accounting": check_accounting,
         "lowering": check_lowering,
         "dropout": check_dropout,
+        "planner": check_planner,
         "learning_curve": check_learning_curve,
         "cluster_curve": check_cluster_curve,
         "heterogeneous": check_heterogeneous,
@@ -146,6 +147,16 @@ def check_dropout(found):
         assert row["numbers"][1:] == [4 * 400] * 3
         assert row["mean"] == pytest.approx(1.0, abs=0.02)
         assert all(seconds["min"] > 0 for seconds in row["cpu_seconds"])
+
+
+def check_planner(found):
+    names = {name.removeprefix("toy/0.6,0.3/"): row for name, row in found.items()}
+    assert set(names) == {"alone, worker:0/cpu:0", "alone, worker:1/cpu:0", "batch", "filters", "plan"}
+    assert [row["is_taken"] for row in names.values()].count(True) == 1
+    for row in names.values():
+        assert len(row["turns"]) == 2 and row["seconds"]["min"] > 0
+        assert row["predicted_seconds"] > 0 and row["calibrate_seconds"] > 0
+    assert names["batch"]["sent_bytes"] > 0 and sum(names["batch"]["sizes"]["batch"]) == 32
 
 
 def check_lowering(found):

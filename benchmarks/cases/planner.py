@@ -1,0 +1,95 @@
+"""Planned layouts: are they as fast as the best that a user would try, and do they take as long as is predicted?
+
+    python -m benchmarks.run planner
+
+For each network and cluster of unequal workers, the workers are measured as `--layout=auto` measures them, and a layout
+is planned. Then whole steps take turns under the plan, under each recipe in proportion to the measured speeds, and on
+each worker alone. What auto would take is what wins by more than the spread, of the fastest worker alone, the recipe
+that is predicted to be the best, and the plan.
+
+Workers are processes of this machine whose processor time the kernel limits. Time: about three quarters of an hour on
+two cores; `--only=vgg11/` measures one network. Expected: what is taken is never slower than the fastest worker alone,
+and within 5 % of the best of all; a step takes within 15 % of what was predicted.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from benchmarks.harness import Case, Part, chief
+from benchmarks.rows import Writer, summarise
+
+_TARGET = "benchmarks.frameworks.planner:Planner"
+ALONE, PLAN = "alone", "plan"
+IMAGES, VOLUMES = ("batch", "filters"), ("batch", "filters", "spatial")
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A step to plan.
+
+    Args:
+      network: a name in models.MODELS, or "transformer".
+      batch_size: examples of a step.
+      recipes: names in layouts.LAYOUTS.
+      config: keyword arguments of the model's build.
+      image_shape: of an example, in place of the model's own.
+    """
+
+    network: str
+    batch_size: int
+    recipes: tuple[str, ...] = IMAGES
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    image_shape: tuple[int, ...] | None = None
+
+
+PROBLEMS: Mapping[str, Problem] = {
+    "paper_cifar": Problem("paper_cifar", 128),
+    "vgg11": Problem("vgg11", 256, config={"head": (512,)}),
+    "vgg16": Problem("vgg16", 64),
+    "resnet18": Problem("resnet18", 64),
+    "cosmoflow": Problem("cosmoflow", 8, VOLUMES, image_shape=(32, 32, 32, 4)),
+    "unet3d": Problem("unet3d", 2, VOLUMES, image_shape=(32, 32, 32, 1)),
+    "transformer": Problem("transformer", 16),
+    "toy": Problem("lenet", 32),
+}
+TOY = "toy"
+
+
+@dataclasses.dataclass(frozen=True)
+class Planner(Case):
+    """The case."""
+
+    name: ClassVar[str] = "planner"
+    summary: ClassVar[str] = "planned layouts against recipes and the fastest worker alone, predicted and measured"
+    small: ClassVar[Mapping[str, Any]] = {"problems": (TOY,), "clusters": ((0.6, 0.3),), "repeats": 2}
+
+    repeats: int = 7  # turns of each way
+    problems: tuple[str, ...] = tuple(name for name in PROBLEMS if name != TOY)
+    clusters: tuple[tuple[float, ...], ...] = ((1.0, 0.33), (1.0, 0.5, 0.25), (0.8, 0.8))  # cores of each worker
+
+    def parts(self) -> Mapping[str, Part]:
+        """{variant: what measures it}."""
+
+        def part(name: str, fractions: tuple[float, ...]) -> Part:
+            return lambda writer, bar: self._measure(name, fractions, writer)
+
+        return {
+            f"{name}/{','.join(map(str, fractions))}": part(name, fractions)
+            for fractions in self.clusters
+            for name in self.problems
+        }
+
+    def _measure(self, name: str, fractions: tuple[float, ...], writer: Writer) -> None:
+        problem = PROBLEMS[name]
+        with chief(_TARGET, fractions=list(fractions)) as child:
+            common = {
+                **self.columns(warmup=1, steps=1),
+                **child.call("describe"),
+                **dataclasses.asdict(problem),
+                "fractions": list(fractions),
+            }
+            found = child.call("measure", problem=dataclasses.asdict(problem), rounds=self.repeats)
+        for way, row in found.items():
+            values = {"way": way, "seconds": summarise(row["turns"]), "layout": way, **row}
+            writer.write(f"{name}/{','.join(map(str, fractions))}/{way}", {**common, **values})

@@ -1,0 +1,154 @@
+"""The report on planned layouts: seconds beside recipes and the fastest worker alone, and beside what was predicted."""
+
+import pathlib
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import drawing
+from benchmarks.renderers.tables import Row, bullets, group_by, limits, median, number, table
+from benchmarks.rows import summarise
+
+_BOUND = 0.15  # within which a step should take as long as predicted
+_KINDS = {"alone": drawing.GREY, "recipe": drawing.COLOURS[1], "plan": drawing.COLOURS[0]}
+
+
+def _seconds(row: Row) -> float:
+    return median(row, "seconds")
+
+
+def _kind(row: Row) -> str:
+    return "plan" if row["way"] == "plan" else "alone" if row["way"].startswith("alone") else "recipe"
+
+
+class _Setting:
+    """The ways of one network on one cluster."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        kinds = group_by(rows, _kind)
+        self.name = f"{rows[0]['network']}, {rows[0]['batch_size']}"
+        self.rows = rows
+        self.alone = min(kinds["alone"], key=_seconds)
+        self.recipe = min(kinds["recipe"], key=_seconds)
+        self.plan = kinds["plan"][0]
+        self.taken = next(row for row in rows if row["is_taken"])
+        self._ideal = 1 / sum(1 / _seconds(row) for row in kinds["alone"])
+
+    def efficiency(self, row: Row) -> float:
+        """The seconds of a step if each worker did its part as fast as alone and nothing were sent, over a way's."""
+        return self._ideal / _seconds(row)
+
+
+def _ratio(row: Row, other: Row) -> dict[str, float]:
+    """How many times as long as another way's a way's turns took, each beside the other's of the same round."""
+    return summarise(a / b for a, b in zip(row["turns"], other["turns"], strict=True))
+
+
+def _line(setting: _Setting) -> list[Any]:
+    best = min(setting.rows, key=_seconds)
+    return [
+        setting.name,
+        setting.alone["seconds"],
+        setting.recipe["way"],
+        setting.recipe["seconds"],
+        setting.plan["seconds"],
+        f"{setting.efficiency(setting.recipe):.2f}",
+        f"{setting.efficiency(setting.plan):.2f}",
+        _ratio(setting.plan, setting.recipe),
+        "alone" if _kind(setting.taken) == "alone" else setting.taken["way"],
+        f"{_seconds(setting.taken) / _seconds(best):.2f}",
+        f"{_seconds(setting.taken) / _seconds(setting.alone):.2f}",
+    ]
+
+
+_HEADER = [
+    *("network, batch", "fastest worker alone s", "best recipe", "its s", "plan s"),
+    *("efficiency of the recipe", "of the plan", "plan over recipe", "taken", "over the best", "over the worker alone"),
+]
+
+
+def _draw(clusters: dict[str, list[_Setting]], path: pathlib.Path) -> None:
+    most = max(map(len, clusters.values()))
+    figure, axes = drawing.make(2, len(clusters), width=4.4, height=1.0 + 0.5 * most)
+    for column, (title, settings) in zip(axes.T, clusters.items(), strict=True):
+        lengths, colours = {}, []
+        for setting in settings:
+            for kind, row in (("alone", setting.alone), ("recipe", setting.recipe), ("plan", setting.plan)):
+                lengths[f"{setting.name}: {row['way'] if kind == 'recipe' else kind}"] = setting.efficiency(row)
+                colours.append(_KINDS[kind])
+        drawing.bars(column[0], lengths, colours, "efficiency")
+        column[0].axvline(1, color=drawing.GREY, linestyle="--", linewidth=1)
+        column[0].set_title(title)
+        for setting in settings:
+            for row in setting.rows:
+                column[1].plot(_seconds(row), row["predicted_seconds"], "o", color=_KINDS[_kind(row)], markersize=4)
+        ends = [edge(_seconds(row) for setting in settings for row in setting.rows) for edge in (min, max)]
+        for factor in (1 - _BOUND, 1, 1 + _BOUND):
+            style = {"color": drawing.GREY, "linestyle": "-" if factor == 1 else "--", "linewidth": 1}
+            column[1].plot(ends, [factor * end for end in ends], **style)
+        column[1].set_xscale("log")
+        column[1].set_yscale("log")
+        column[1].set_xlabel("measured seconds of a step")
+        column[1].set_ylabel("predicted seconds")
+    drawing.legend(
+        figure, {"fastest worker alone": _KINDS["alone"], "best recipe": _KINDS["recipe"], "plan": _KINDS["plan"]}
+    )
+    drawing.save(figure, path)
+
+
+def _predictions(settings: Sequence[_Setting]) -> str:
+    lines = []
+    for setting in settings:
+        lines += [
+            [
+                setting.name,
+                row["way"],
+                row["predicted_seconds"],
+                row["seconds"],
+                row["predicted_seconds"] / _seconds(row),
+            ]
+            for row in setting.rows
+        ]
+    return table(["network, batch", "way", "predicted s", "measured s", "predicted over measured"], lines)
+
+
+def _typical(rows: Sequence[Row], column: str) -> str:
+    values = [row[column] for row in rows]
+    return f"{number(statistics.median(values))} ({number(max(values))})"
+
+
+def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
+    """Draws planner.png; returns the body of the report."""
+    by_cluster = group_by(rows, lambda row: f"workers of {', '.join(map(str, row['fractions']))} cores")
+    clusters = {
+        title: [_Setting(group) for group in group_by(of_cluster, lambda row: row["network"]).values()]
+        for title, of_cluster in by_cluster.items()
+    }
+    _draw(clusters, directory / "planner.png")
+    settings = [setting for of_cluster in clusters.values() for setting in of_cluster]
+    errors = [abs(row["predicted_seconds"] / _seconds(row) - 1) for row in rows]
+    losses = [_seconds(setting.taken) / min(map(_seconds, setting.rows)) for setting in settings]
+    wins = sum(_ratio(setting.plan, setting.recipe)["upper_quartile"] < 1 for setting in settings)
+    first = rows[0]
+    parts = [
+        "![Efficiency, and predicted and measured seconds](planner.png)",
+        "Efficiency is the time that a step would take if each worker did its part as fast as it is alone and nothing "
+        "were sent, over the time that it took. What is taken is what `--layout=auto` takes: of the fastest worker "
+        "alone, the recipe predicted to be the best and the plan, the last that beats those before it in more than "
+        f"three quarters of the rounds. Median (minimum to maximum) of {first['repeats']} turns. {limits(first)}",
+        bullets(
+            [
+                f"The plan beats the best recipe by more than the spread on {wins} of {len(settings)} settings.",
+                f"What is taken takes {statistics.median(losses):.2f} times as long as the best of all ways "
+                f"(median; at most {max(losses):.2f}).",
+                f"{sum(error <= _BOUND for error in errors)} of {len(errors)} predictions are within 15 %; the median is "
+                f"off by {100 * statistics.median(errors):.0f} %.",
+                f"Measuring the workers takes {_typical(rows, 'calibrate_seconds')} s, planning "
+                f"{_typical(rows, 'plan_seconds')} s (median; at most).",
+            ]
+        ),
+    ]
+    for title, of_cluster in clusters.items():
+        lines = [_line(setting) for setting in of_cluster]
+        parts += [f"## {title.capitalize()}", table(_HEADER, lines), "Predictions:", _predictions(of_cluster)]
+    return "\n\n".join(parts)
