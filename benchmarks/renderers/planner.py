@@ -141,8 +141,8 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
                 f"The plan beats the best recipe by more than the spread on {wins} of {len(settings)} settings.",
                 f"What is taken takes {statistics.median(losses):.2f} times as long as the best of all ways "
                 f"(median; at most {max(losses):.2f}).",
-                f"{sum(error <= _BOUND for error in errors)} of {len(errors)} predictions are within 15 %; the median is "
-                f"off by {100 * statistics.median(errors):.0f} %.",
+                f"{sum(error <= _BOUND for error in errors)} of {len(errors)} predictions are within 15 %; the median "
+                f"is off by {100 * statistics.median(errors):.0f} %.",
                 f"Measuring the workers takes {_typical(rows, 'calibrate_seconds')} s, planning "
                 f"{_typical(rows, 'plan_seconds')} s (median; at most).",
             ]
