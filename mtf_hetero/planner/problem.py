@@ -17,9 +17,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from mtf_hetero import layers
 from mtf_hetero._compat import mtf
 from mtf_hetero.blocks import aligned
 from mtf_hetero.layout import Layout
+from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, KERNEL, roles_of
+from mtf_hetero.lowering.pool import windows_of
 from mtf_hetero.partition import split_among_positive
 from mtf_hetero.planner import transfers, work
 from mtf_hetero.planner.machines import Machines
@@ -28,6 +31,7 @@ from mtf_hetero.profile.work import key_of
 
 AXIS = "all"
 WHOLE = 0  # the choice not to split
+_POOLS = (layers.PoolOperation, layers.PoolGradientOperation, mtf.PoolOperation, mtf.PoolBackPropOperation)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,6 +57,9 @@ class Problem:
         self.families = _families(operations, self.extents)
         self.units = _units(operations, self.extents)
         self._conflicts = _conflicts(operations)
+        spaces = [names for op in operations for names in _spaces(op)]
+        self._heights = {names[0] for names in spaces}  # or depths, of volumes
+        self._not_searched = {name for names in spaces for name in names[1:]}
         self._names_of = {op: frozenset(_names(op)) for op in operations}
         measured = any(machine.factors for machine in machines.devices)
         self._kind_of = {op: work.kind_of(op) if measured else "" for op in operations}
@@ -144,7 +151,7 @@ class Problem:
         """{name: vectors of sizes}: its family, divided by the devices' speeds among each subset of them.
 
         Args:
-          subsets: numbers of the devices that are not to have nothing.
+          subsets: numbers of the devices that are not to have nothing; a height or a depth is divided among the most.
           used: {name of a family's first member: the operations that are to balance}; None: all that have a name of it.
         """
         menus: dict[str, list[tuple[int, ...]]] = {}
@@ -152,7 +159,10 @@ class Problem:
             operations = self._operations_of(family) if used is None else used.get(family[0], ())
             speeds = self._speeds(operations)
             for name in family:
-                vectors = (self._divided(name, speeds, subset) for subset in subsets)
+                if name in self._not_searched:
+                    continue
+                among = [max(subsets, key=len)] if name in self._heights else subsets
+                vectors = (self._divided(name, speeds, subset) for subset in among)
                 menus[name] = list(dict.fromkeys(vector for vector in vectors if vector is not None))
         return menus
 
@@ -213,11 +223,25 @@ def _extents(operations: Iterable[mtf.Operation]) -> dict[str, set[int]]:
     extents: dict[str, set[int]] = {}
     whole: set[str] = set()
     for op in operations:
-        whole |= op.unsplittable_dims
+        whole |= op.unsplittable_dims - {name for names in _spaces(op) for name in names}
         for tensor in (*op.inputs, *op.outputs):
             for dim in tensor.shape.dims:
                 extents.setdefault(dim.name, set()).add(dim.size)
     return {name: sizes for name, sizes in extents.items() if name not in whole and max(sizes) > 1}
+
+
+def _spaces(op: mtf.Operation) -> list[list[str]]:
+    """Of each image or volume of a convolution or a pool, the names of the dimensions over which windows pass."""
+    if isinstance(op, CONVOLUTIONS):
+        makes, image, other = roles_of(op)
+        images = [image, other] if makes == KERNEL else [image, op.outputs[0]]
+        ndims = (op.outputs[0] if makes == KERNEL else other).shape.ndims - 1
+        channels = ndims - (len(op._strides) - 2)
+    elif isinstance(op, _POOLS):
+        images, ndims, channels = [*op.inputs, *op.outputs], len(windows_of(op).sizes) + 1, 1
+    else:
+        return []
+    return [x.shape.dimension_names[-ndims:-channels] for x in images]
 
 
 def _conflicts(operations: Iterable[mtf.Operation]) -> dict[str, set[str]]:

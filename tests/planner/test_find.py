@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 import numpy as np
+import oracle
 import pytest
 
 import mtf_hetero
@@ -118,6 +119,32 @@ def test_a_plan_changes_no_result():
                 results.append([session.run(fetches)[0] for _ in range(3)])
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
     assert len(plan.devices) == 2
+
+
+def test_one_volume_is_divided_along_its_depth():
+    """Where there is nothing else to divide; and the result is that of one device."""
+
+    def network(feed, edge=8, filters=2):
+        names = ("batch", "depth", "height", "width", "channels")
+        x = feed("volume", [mtf.Dimension(name, size) for name, size in zip(names, (1, edge, edge, edge, 2))])
+        for number in (1, 2):
+            own = [mtf.Dimension(f"conv{number}/{dim.name.split('/')[-1]}", dim.size) for dim in x.shape.dims]
+            kernel = [mtf.Dimension(f"conv{number}/window{axis}", 3) for axis in range(3)]
+            kernel += [mtf.Dimension(f"conv{number}/channels", own[-1].size), mtf.Dimension("filters", filters)]
+            own[-1] = kernel[-2]
+            w = feed(f"kernel{number}", kernel)
+            x = mtf.Conv3dOperation(mtf.reshape(x, own), w, [1] * 5, "SAME", f"conv{number}").outputs[0]
+            x = mtf.rename_dimension(mtf.relu(x), "filters", "channels")
+        return {"y": x}
+
+    with tf.Graph().as_default():
+        large = oracle.Feed(mtf.Mesh(mtf.Graph(), "mesh"), tf.float32)
+        network(large, edge=32, filters=16)
+        plan = find(large.mesh.graph, Machines((FAST, SLOW), LINKS["fast link"]))
+    depths = {name: sizes for name, sizes in plan.layout.sizes if name.endswith("depth")}
+    assert depths and all(sizes[0] > sizes[1] > 0 for sizes in depths.values())
+    layout = mtf_hetero.Layout("all:2", dict.fromkeys(depths, "all"), (), dict.fromkeys(depths, (6, 2)))
+    oracle.check(network, layout)
 
 
 def test_a_plan_says_along_what_a_layer_is_divided_and_when_it_is_computed():
