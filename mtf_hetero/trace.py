@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mtf_hetero._compat import chrome_trace, tf
 from mtf_hetero._support import files, tables
@@ -214,10 +214,18 @@ class TraceHook(tf.train.SessionRunHook):
       output_dir: where to write.
       steps: the steps to trace.
       devices: of the mesh; None: all that do anything.
+      reports: {name: from a step's events to a text}, which are written to `NAME_STEP.txt`.
     """
 
-    def __init__(self, output_dir: str, steps: Sequence[int], devices: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        output_dir: str,
+        steps: Sequence[int],
+        devices: Sequence[str] | None = None,
+        reports: Mapping[str, Callable[[Sequence[Event]], str]] | None = None,
+    ) -> None:
         self._dir = pathlib.Path(output_dir)
+        self._reports = dict(reports or {})
         self._devices = devices
         self._steps = frozenset(steps)
         self._step = -1
@@ -233,4 +241,7 @@ class TraceHook(tf.train.SessionRunHook):
             return
         metadata = run_values.run_metadata
         files.write_text(self._dir / f"trace_{self._step}.json", chrome_trace(metadata.step_stats))
-        files.write_text(self._dir / f"trace_{self._step}.txt", table(read(metadata), self._devices) + "\n")
+        events = read(metadata)
+        files.write_text(self._dir / f"trace_{self._step}.txt", table(events, self._devices) + "\n")
+        for name, report in self._reports.items():
+            files.write_text(self._dir / f"{name}_{self._step}.txt", report(events) + "\n")

@@ -1,11 +1,12 @@
 """A plan for people: a table of layers and devices, and lines that say what it is compared with."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._support import extras
 from mtf_hetero._support.units import bytes_text, seconds_text
+from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.planner.explain import ALTERNATIVES, LayerAlternatives
 from mtf_hetero.planner.plan import LayerPlan, Plan
 
@@ -28,7 +29,7 @@ def table(plan: Plan, *, width: int = _WIDTH) -> str:
     rows.add_column("split", overflow="fold")
     few = len(plan.devices) <= _MOST_DEVICES
     for device in plan.devices if few else ["each"]:
-        rows.add_column(f"{device}: ms", justify="right")
+        rows.add_column(f"{shorten(device)}: ms", justify="right")
         rows.add_column("MB sent" if few else "all: MB sent", justify="right")
     cells = _cells if few else _cells_of_all
     for layer in plan.layers:
@@ -38,6 +39,36 @@ def table(plan: Plan, *, width: int = _WIDTH) -> str:
     sent = [sum(of_device) for of_device in zip(*(layer.sent_bytes for layer in plan.layers), strict=True)]
     rows.add_row("all", "", *cells(seconds, sent))
     return _printed(rows, width)
+
+
+def compared(plan: Plan, measured: Mapping[str, Sequence[float]], step_seconds: float, *, width: int = _WIDTH) -> str:
+    """Layers by devices: how long each was to compute, and how long it did.
+
+    Of more than a few devices, those that compute longest.
+
+    Args:
+      plan: what was predicted.
+      measured: {layer, or another name: seconds that each device computed for it}.
+      step_seconds: that the step took.
+      width: of the table, in characters.
+    """
+    rows = _rows(["layer"])
+    few = len(plan.devices) <= _MOST_DEVICES
+    for device in plan.devices if few else ["longest"]:
+        rows.add_column(f"{shorten(device)}: predicted ms", justify="right")
+        rows.add_column("measured", justify="right")
+    predicted = {layer.name: layer.seconds for layer in plan.layers}
+    nothing = (0.0,) * len(plan.devices)
+    lines = {name: (predicted.get(name, nothing), measured.get(name, nothing)) for name in {**predicted, **measured}}
+    lines["all"] = tuple(
+        tuple(map(sum, zip(*of_all.values(), strict=True))) or nothing for of_all in (predicted, measured)
+    )
+    for name, pair in lines.items():
+        if any(map(any, pair)):
+            both = zip(*(of_name if few else [max(of_name)] for of_name in pair), strict=True)
+            rows.add_row(name, *(f"{seconds * 1e3:.3g}" for of_device in both for seconds in of_device))
+    both = f"{seconds_text(plan.seconds)} predicted, {seconds_text(step_seconds)} in this one"
+    return f"{_printed(rows, width)}\n\na step: {both}, which tracing made longer"
 
 
 def alternatives(layers: Sequence[LayerAlternatives], *, width: int = _WIDTH) -> str:

@@ -10,7 +10,29 @@ Example:
   >>> print(traffic.table(expected), traffic.table(traffic.received(metadata)), sep="\n")
 """
 
-from mtf_hetero.traffic.counting import CHIEF, Link, Send, allreduce_bytes, links, received, sends, table
+from mtf_hetero.traffic.counting import (
+    CHIEF,
+    Link,
+    Send,
+    allreduce_bytes,
+    find_operation,
+    links,
+    received,
+    sends,
+    table,
+)
 from mtf_hetero.traffic.fusing import BUCKET_BYTES, fuse
 
-__all__ = ["BUCKET_BYTES", "CHIEF", "Link", "Send", "allreduce_bytes", "fuse", "links", "received", "sends", "table"]
+__all__ = [
+    "BUCKET_BYTES",
+    "CHIEF",
+    "Link",
+    "Send",
+    "allreduce_bytes",
+    "find_operation",
+    "fuse",
+    "links",
+    "received",
+    "sends",
+    "table",
+]

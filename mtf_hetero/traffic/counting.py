@@ -82,7 +82,7 @@ def sends(
         source = chief if x.name in fed or x.op.type == "Placeholder" else device_of(x.op)
         if source == target or (x.name, target) in sent or x.dtype.base_dtype in HANDLES:
             continue
-        scopes = _operation(x.op.name, known), _operation(consumer, known)
+        scopes = find_operation(x.op.name, known), find_operation(consumer, known)
         sent[x.name, target] = Send(source, target, _size_bytes(x), *scopes, x.name, tuple(x.shape.as_list()))
     return tuple(sent.values())
 
@@ -116,7 +116,7 @@ def find_device(chief: str) -> Callable[[tf.Operation], str]:
     return device_of
 
 
-def _operation(name: str, known: Collection[str] | None) -> str:
+def find_operation(name: str, known: Collection[str] | None) -> str:
     """The innermost mtf operation in whose name scope an operation was made.
 
     Args:

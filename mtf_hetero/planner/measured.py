@@ -1,0 +1,47 @@
+"""Where a plan was right: what each device computed for each layer in a traced step, beside what was predicted."""
+
+import collections
+from collections.abc import Mapping, Sequence
+
+from mtf_hetero import trace, traffic
+from mtf_hetero._compat import mtf
+from mtf_hetero.cluster.devices import complete
+from mtf_hetero.planner import show
+from mtf_hetero.planner.plan import Plan
+from mtf_hetero.profile.work import layer_of, live
+
+OTHER = "other"  # than a layer: the input, counting steps, what no operation of mtf stands for
+
+
+def layer_seconds(
+    graph: mtf.Graph, events: Sequence[trace.Event], devices: Sequence[str]
+) -> Mapping[str, tuple[float, ...]]:
+    """{layer: seconds in which each device computes for it}, without sending, receiving and waiting.
+
+    Args:
+      graph: the mtf.Graph whose lowered step was traced.
+      events: of the step.
+      devices: one per processor.
+    """
+    owners = {op.name: layer for op, layer in layer_of(live(graph), graph.trainable_variables).items()}
+    known = {op.name for op in graph.operations}
+    completed = complete([*devices, *sorted({event.device for event in events})])
+    place = {completed[device]: number for number, device in enumerate(devices)}
+    computed: dict[str, list[list[trace.Event]]] = collections.defaultdict(lambda: [[] for _ in devices])
+    for event in events:
+        number = place.get(completed[event.device])
+        if number is not None and not trace.TRANSFER.search(event.kind):
+            computed[owners.get(traffic.find_operation(event.name, known), OTHER)][number].append(event)
+    return {layer: tuple(map(trace.covered, of_layer)) for layer, of_layer in computed.items()}
+
+
+def report(plan: Plan, graph: mtf.Graph, events: Sequence[trace.Event]) -> str:
+    """A table of layers and devices, predicted and measured, and the step as a whole.
+
+    Args:
+      plan: under which the step ran.
+      graph: as of `layer_seconds`.
+      events: of the step.
+    """
+    step_seconds = max((event.end_seconds for event in events), default=0.0)
+    return show.compared(plan, layer_seconds(graph, events, plan.devices), step_seconds)
