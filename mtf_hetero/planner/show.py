@@ -1,6 +1,7 @@
 """A plan for people: a table of layers and devices, and lines that say what it is compared with."""
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,9 +61,11 @@ def compared(plan: Plan, measured: Mapping[str, Sequence[float]], step_seconds: 
     predicted = {layer.name: layer.seconds for layer in plan.layers}
     nothing = (0.0,) * len(plan.devices)
     lines = {name: (predicted.get(name, nothing), measured.get(name, nothing)) for name in {**predicted, **measured}}
-    lines["all"] = tuple(
-        tuple(map(sum, zip(*of_all.values(), strict=True))) or nothing for of_all in (predicted, measured)
+    predicted_all, measured_all = (
+        [math.fsum(of_device) for of_device in zip(nothing, *of_all.values(), strict=True)]
+        for of_all in (predicted, measured)
     )
+    lines["all"] = tuple(predicted_all), tuple(measured_all)
     for name, pair in lines.items():
         if any(map(any, pair)):
             both = zip(*(of_name if few else [max(of_name)] for of_name in pair), strict=True)
