@@ -6,6 +6,7 @@ more than the simplest is taken only where it wins by more than the spread of th
 
 import contextlib
 import dataclasses
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import calibration
 from mtf_hetero.planner.find import describe, find
+from mtf_hetero.planner.known import measure_once
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.profile.hardware import representatives
@@ -57,6 +59,7 @@ def choose(
     *,
     memory_bytes: Mapping[str, float] | None = None,
     seconds: float = 30.0,
+    cache_dir: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> Choice:
     """Finds the fastest layout on the devices of a cluster.
@@ -69,6 +72,7 @@ def choose(
       recipes: {name: from a graph and the devices' speeds to a layout}, to compare with.
       memory_bytes: {device: bytes}, in place of what TensorFlow reports.
       seconds: after which no further round of trials begins; there are at least three.
+      cache_dir: where what is measured of the devices is kept; None: nowhere. The trials are run each time.
       progress: whether to show a bar.
 
     Raises:
@@ -84,7 +88,13 @@ def choose(
     total = calibration.parts(len(devices)) + 1 + _ROUNDS
     hide = None if progress else True  # None: shown on a terminal
     with extras.progress_bar(total=total, desc="planning", unit="part", disable=hide, leave=False) as bar:
-        machines = calibration.calibrate(build, cluster, memory_bytes=memory_bytes, done=lambda _: bar.update())
+        machines, known = measure_once(
+            lambda: calibration.calibrate(build, cluster, done=lambda _: bar.update()), build, cluster, cache_dir
+        )
+        if known:
+            bar.update(calibration.parts(len(devices)))
+            lines.append(f"the devices were measured before: {known}; delete the file to measure them again")
+        machines = machines.with_memory(memory_bytes or {})
         candidates = _candidates(build, machines, recipes)
         bar.update()
         if list(candidates) == [ALONE]:

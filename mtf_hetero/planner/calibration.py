@@ -40,7 +40,6 @@ def calibrate(
     cluster: Cluster,
     *,
     seconds: float = 2.0,
-    memory_bytes: Mapping[str, float] | None = None,
     done: Callable[[str], None] = lambda what: None,
 ) -> Machines:
     """Measures the devices of a cluster on a program.
@@ -49,7 +48,6 @@ def calibrate(
       build: builds a training step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
       cluster: the devices, each hardware of its own.
       seconds: for how long to trace steps, of which there are at least two.
-      memory_bytes: {device: bytes}, in place of what TensorFlow reports.
       done: called with each part that is done.
 
     Raises:
@@ -58,7 +56,7 @@ def calibrate(
     rated = _rated(build, cluster, seconds, done)
     config, devices = cluster.session_config(), cluster.devices
     with tf.Graph().as_default(), tf.Session(cluster.target, config=config) as session:
-        limits = {**memory_limits(cluster, session), **(memory_bytes or {})}
+        limits = memory_limits(cluster, session)
     links = {}
     for a, b in pairs(len(devices)):
         links[devices[a], devices[b]] = measure_link(

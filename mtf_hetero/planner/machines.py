@@ -11,6 +11,7 @@ The kinds are those of `KINDS`, whose figures are the makers': peaks in float32,
 
 import dataclasses
 import itertools
+import json
 import math
 import numbers
 import os
@@ -127,6 +128,11 @@ class Machines:
         links = {pair: link for pair, link in self.links.items() if set(pair) <= names}
         return dataclasses.replace(self, devices=tuple(self.devices[number] for number in numbers), links=links)
 
+    def with_memory(self, memory_bytes: Mapping[str, float]) -> "Machines":
+        """The same devices, of which some may use so much memory: {name: bytes}."""
+        devices = (dataclasses.replace(m, memory_bytes=memory_bytes.get(m.name, m.memory_bytes)) for m in self.devices)
+        return dataclasses.replace(self, devices=tuple(devices))
+
 
 def _is_number(x: Any) -> bool:
     return isinstance(x, numbers.Real) and not isinstance(x, bool) and math.isfinite(x)
@@ -167,7 +173,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "Xeon-6148": Kind(2.0e12, 128e9, 192e9, "Intel Xeon Gold 6148: 20 cores, AVX-512, 6 x DDR4-2666"),
     }
 )
-_FIELDS = ("name", "kind", "count", *(f.name for f in dataclasses.fields(Machine) if f.name not in ("name", "factors")))
+_NUMBERS = tuple(f.name for f in dataclasses.fields(Machine) if f.name not in ("name", "factors"))
+_FIELDS = ("name", "kind", "count", *_NUMBERS, "factors")
 
 
 def load(path: str | os.PathLike) -> Machines:
@@ -201,8 +208,8 @@ def convert_to_machines(value: Any) -> Machines:
     """
     if not isinstance(value, Mapping) or not isinstance(value.get("devices"), Sequence) or not value["devices"]:
         raise ValueError("there is no list of devices; write devices: [{kind: V100, count: 2}, ...]")
-    if unknown := sorted(set(value) - {"devices", "link", "links"}):
-        raise ValueError(f"entry {unknown[0]!r} is not known; the entries are devices, link and links")
+    if unknown := sorted(set(value) - {"devices", "link", "links", "step_seconds"}):
+        raise ValueError(f"entry {unknown[0]!r} is not known; the entries are devices, link, links and step_seconds")
     devices = list(itertools.chain.from_iterable(map(_devices, value["devices"])))
     named, taken = [], {}
     for name, fields in devices:
@@ -210,7 +217,8 @@ def convert_to_machines(value: Any) -> Machines:
         alone = sum(other == name for other, _ in devices) == 1
         named.append(Machine(name if alone else f"{name}:{number}", **fields))
     links = {(str(e["from"]), str(e["to"])): _link(e) for e in value.get("links", ())}
-    return Machines(tuple(named), _link(value["link"]) if "link" in value else _LINK, links)
+    link = _link(value["link"]) if "link" in value else _LINK
+    return Machines(tuple(named), link, links, _number("step_seconds", value.get("step_seconds", 0.0)))
 
 
 def _devices(entry: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -226,7 +234,11 @@ def _devices(entry: Any) -> list[tuple[str, dict[str, Any]]]:
             "bytes_per_second": kind.bytes_per_second,
             "memory_bytes": kind.memory_bytes,
         }
-    fields |= {name: _number(name, entry[name]) for name in _FIELDS[3:] if name in entry}
+    fields |= {name: _number(name, entry[name]) for name in _NUMBERS if name in entry}
+    if "factors" in entry:
+        if not isinstance(entry["factors"], Mapping):
+            raise ValueError(f"factors of a device are {entry['factors']!r}; write {{kind of operation: factor}}")
+        fields["factors"] = {str(kind): _number(f"factor {kind!r}", x) for kind, x in entry["factors"].items()}
     if missing := [name for name in ("flops_per_second", "bytes_per_second") if name not in fields]:
         raise ValueError(f"device {dict(entry)!r} has no {missing[0]}; give it, or a kind")
     count = entry.get("count", 1)
@@ -248,3 +260,14 @@ def _link(entry: Any) -> Link:
         return Link(*(_number(name, entry[name]) for name in ("latency_seconds", "bytes_per_second")))
     except (KeyError, TypeError) as error:
         raise ValueError(f"a link is {entry!r}; give latency_seconds and bytes_per_second") from error
+
+
+def dumps(machines: Machines) -> str:
+    """Devices as JSON, which `load` reads from a file."""
+    devices = [
+        {name: entry for name, entry in dataclasses.asdict(machine).items() if entry not in (None, {})}
+        for machine in machines.devices
+    ]
+    links = [{"from": a, "to": b, **dataclasses.asdict(link)} for (a, b), link in machines.links.items()]
+    value = {"devices": devices, "link": dataclasses.asdict(machines.link), "links": links}
+    return json.dumps({**value, "step_seconds": machines.step_seconds}, indent=1) + "\n"

@@ -103,7 +103,7 @@ def measure(
     by_key = {group.layer.key: group for group in reversed(groups)}
     first = representatives(cluster.devices)
     description_of = descriptions(cluster)
-    path = None if cache_dir is None else pathlib.Path(cache_dir) / f"profile-{_digest_of_versions()}.json"
+    path = None if cache_dir is None else pathlib.Path(cache_dir) / f"profile-{digest_of_versions()}.json"
     notes: list[str] = []
     old = speeds.Profile({}) if remeasure or fresh or path is None else _known(path, notes)
     todo = [
@@ -170,7 +170,8 @@ def _versions() -> dict[str, str]:
     return {"tensorflow": tf.__version__, "mtf_hetero": version}
 
 
-def _digest_of_versions() -> str:
+def digest_of_versions() -> str:
+    """The versions with which measurements hold, as a part of a file's name."""
     return "-".join(f"{name}_{version}" for name, version in _versions().items())
 
 

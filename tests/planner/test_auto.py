@@ -125,9 +125,9 @@ def test_what_does_not_fit_is_not_tried():
 
 
 @on_workers
-def test_measured_planned_and_tried(workers, quick):
+def test_measured_planned_and_tried(workers, quick, tmp_path, monkeypatch):
     cluster = dataclasses.replace(workers.cluster, devices=workers.cluster.devices[:2])
-    choice = auto.choose(build, cluster, {"batch": batch}, seconds=0.1)
+    choice = auto.choose(build, cluster, {"batch": batch}, seconds=0.1, cache_dir=tmp_path)
     assert choice.name in ("alone", "batch", "plan")
     assert set(choice.trials) == set(choice.predicted) or not choice.trials
     assert all(len(times) >= 3 and min(times) > 0 for times in choice.trials.values())
@@ -139,3 +139,12 @@ def test_measured_planned_and_tried(workers, quick):
     with tf.Graph().as_default():
         speeds = calibration.speeds(build(), machines)
     assert len(speeds) == 2 and statistics.fmean(speeds) > 0 and np.isfinite(speeds).all()
+
+    monkeypatch.setattr(calibration, "calibrate", lambda *args, **kwargs: pytest.fail("all of it is known"))
+    again = auto.choose(build, cluster, {"batch": batch}, seconds=0.1, cache_dir=tmp_path)
+    assert again.machines == machines
+    (path,) = tmp_path.iterdir()
+    assert any(f"measured before: {path}" in line for line in again.lines)
+    path.write_text("{")
+    with pytest.raises(pytest.fail.Exception, match="all of it is known"):
+        auto.choose(build, cluster, {"batch": batch}, cache_dir=tmp_path)

@@ -30,6 +30,15 @@ def test_a_file_of_kinds_and_figures(tmp_path):
     assert found.only([0, 2]).links == {}
 
 
+def test_what_is_written_is_read_again(tmp_path):
+    first = Machine("/job:worker/task:0/device:CPU:0", 8e10, 5e9, None, 1e-6, 2e-10, 1e-4, {"relu": 0.5, "": 2.0})
+    both = (first, Machine("other", 1e9, 1e9, 3e9))
+    expected = Machines(both, Link(1e-4, 1e9), {("other", first.name): Link(1e-5, 2e9)}, step_seconds=3e-3)
+    path = tmp_path / "devices.json"
+    path.write_text(machines.dumps(expected))
+    assert machines.load(path) == expected
+
+
 def test_an_operation_takes_its_arithmetic_or_its_memory():
     machine = Machine("gpu:0", 1e12, 1e11, operation_seconds=1e-6)
     assert machine.seconds(0, 0) == 0.0
@@ -50,6 +59,8 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
         ({"devices": [{**CPU, "flops_per_second": -1}]}, "greater than zero"),
         ({"devices": [{**CPU, "memory_bytes": 0}]}, "greater than zero"),
         ({"devices": [CPU], "link": {"latency_seconds": 1}}, "give latency_seconds and bytes_per_second"),
+        ({"devices": [{**CPU, "factors": 2}]}, "write {kind of operation: factor}"),
+        ({"devices": [CPU], "step_seconds": "long"}, "step_seconds is 'long'; give a number"),
         ({"devices": [CPU], "speeds": 1}, "entry 'speeds' is not known"),
         (
             {"devices": [CPU], "links": [{"from": "cpu", "to": "gpu", "latency_seconds": 0, "bytes_per_second": 1}]},

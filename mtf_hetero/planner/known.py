@@ -1,0 +1,66 @@
+"""Devices that were measured on a program before, and need not be measured again."""
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import files
+from mtf_hetero.cluster import Cluster
+from mtf_hetero.planner import machines as machines_lib
+from mtf_hetero.planner.machines import Machines
+from mtf_hetero.profile.hardware import descriptions
+from mtf_hetero.profile.measurement import digest_of_versions
+from mtf_hetero.profile.work import key_of, live
+
+
+def measure_once(
+    measure: Callable[[], Machines],
+    build: Callable[[], mtf.Graph],
+    cluster: Cluster,
+    directory: str | os.PathLike | None,
+) -> tuple[Machines, str]:
+    """What was measured of a cluster's devices on a program; measured now where it is not known.
+
+    Args:
+      measure: measures the devices, with the names that they have now.
+      build: builds the program in TensorFlow's default graph, and returns its mtf.Graph.
+      cluster: the devices; known again by what they are, and workers by their addresses.
+      directory: where measurements are kept; None: they are not.
+
+    Returns:
+      The devices, and the file where their measurements were found, "" where they are new.
+    """
+    if directory is None:
+        return measure(), ""
+    path = _path(build, cluster, pathlib.Path(directory))
+    with contextlib.suppress(ValueError):  # what cannot be read is measured again
+        known = machines_lib.load(path)
+        if len(known.devices) == len(cluster.devices):
+            return _renamed(known, cluster.devices), str(path)
+    measured = measure()
+    with contextlib.suppress(OSError):  # a directory that cannot be written to only costs the next run its time
+        files.write_text(path, machines_lib.dumps(measured))
+    return measured, ""
+
+
+def _path(build: Callable[[], mtf.Graph], cluster: Cluster, directory: pathlib.Path) -> pathlib.Path:
+    """The file of a program on devices: its name says which versions, and a digest which program and devices."""
+    with tf.Graph().as_default():
+        program = key_of([op for op in live(build()) if op.inputs], [], frozenset(), 0)
+    description_of = descriptions(cluster)
+    text = "\n".join([program, *(description_of[device] for device in cluster.devices)])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return directory / f"devices-{digest_of_versions()}-{digest}.json"
+
+
+def _renamed(known: Machines, names: tuple[str, ...]) -> Machines:
+    new: Mapping[str, str] = dict(zip(known.names, names, strict=True))
+    return dataclasses.replace(
+        known,
+        devices=tuple(dataclasses.replace(machine, name=new[machine.name]) for machine in known.devices),
+        links={(new[a], new[b]): link for (a, b), link in known.links.items()},
+    )
