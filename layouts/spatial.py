@@ -44,8 +44,8 @@ def spatial(
       mesh_shape: mesh axes and their sizes, "depth:4" or "batch:2;depth:4".
       shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
       axis: the only mesh axis to split over; None: all of them.
-      dims: {mesh axis: dimension of the images}. None: an axis called "batch" or "data" takes the batch, and the others
-        take the spatial dimensions in their order.
+      dims: {mesh axis: dimension of the images}. None: an axis called "batch" or "data" takes the batch, one called as
+        a spatial dimension takes that, and the others take those that are left in their order.
       least_values: values per channel, of all examples, that the largest map of a dimension's name must have for that
         to be split.
 
@@ -228,7 +228,10 @@ def _assigned(names: _Names, mesh: Layout, axis: str | None, dims: Mapping[str, 
                 f"mesh axes {', '.join(others) or 'none'} are left for the spatial dimensions "
                 f"{', '.join(names.spatial)} of the images; give one to {len(names.spatial)} of them"
             )
-        return dict(zip(data, names.batch, strict=False)) | dict(zip(others, names.spatial, strict=False))
+        named = {name: name for name in others if name in names.spatial}
+        left = [name for name in names.spatial if name not in named]
+        in_turn = zip((name for name in others if name not in named), left, strict=False)
+        return dict(zip(data, names.batch, strict=False)) | named | dict(in_turn)
     possible = [*names.batch, *names.spatial]
     for name, dim in dims.items():
         if name not in axes or dim not in possible:

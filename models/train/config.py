@@ -12,6 +12,7 @@ SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
 AUTO = "auto"
 HYBRID = "hybrid"
+SPATIAL = "spatial"
 _DEVICE = re.compile(r"(?:worker:(\d+))?/?(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
 _MAX_CPU_DEVICES = 128
 
@@ -72,10 +73,10 @@ class Config:
     layout: str = _flag(
         "filters",
         "A recipe (batch, even, filters), which divides over the first mesh axis, or hybrid, over one or two axes, or "
-        "spatial, which divides depth, height and width over mesh axes in turn, and the batch over one called batch, "
-        "or rules such as conv1/filters:all;conv2/channels:all, for dimensions of the model; or a plan of mtf-hetero "
-        "plan, a file such as plan.json; or auto: the devices are measured, a layout is planned for each layer, and "
-        "it, the best recipe and the fastest device alone are tried.",
+        "spatial, which divides depth, height and width over the mesh axes of these names, or over others in turn, and "
+        "the batch over one called batch, or rules such as conv1/filters:all;conv2/channels:all, for dimensions of the "
+        "model; or a plan of mtf-hetero plan, a file such as plan.json; or auto: the devices are measured, a layout is "
+        "planned for each layer, and it, the best recipe and the fastest device alone are tried.",
     )
     list_speed: str | None = _flag(
         None,
@@ -154,11 +155,31 @@ class Config:
                 raise ValueError(f"--{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
         if any(step < 0 for step in self.trace_steps):
             raise ValueError(f"--trace_steps is {','.join(map(str, self.trace_steps))}; steps count from 0")
-        self._check_together()
         if self.devices is not None:
             object.__setattr__(self, "devices", _convert_to_devices(self.devices))
+        self._check_together()
+        self._check_devices()
         if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
             raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
+
+    def _check_devices(self) -> None:
+        """Raises ValueError where a device is named twice, or a worker is given of which no device is named."""
+        if self.devices is None:
+            return
+        for device in self.devices:
+            if self.devices.count(device) > 1:
+                raise ValueError(
+                    f"--devices names {device!r} twice; each processor needs a device of its own: name another one, or "
+                    "leave it out"
+                )
+        named = {_DEVICE.fullmatch(device)[1] for device in self.devices}  # pyright: ignore[reportOptionalSubscript]
+        for flag in ("workers", "local_cluster"):
+            for number, worker in enumerate((getattr(self, flag) or "").split(",")):
+                if worker and str(number) not in named:
+                    raise ValueError(
+                        f"--{flag} has worker {number}, {worker}, of which --devices names no device; name one, such "
+                        f"as worker:{number}/cpu:0, or leave the worker out"
+                    )
 
     @property
     def is_planned(self) -> bool:

@@ -6,7 +6,8 @@ from mtf_hetero import Layout, mtf
 from mtf_hetero.layout import convert_to_mesh_shape
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
-from mtf_hetero.models.train.config import AUTO, HYBRID, Config, parse_list_speed, parse_shares
+from mtf_hetero.models.train.config import AUTO, HYBRID, SPATIAL, Config, parse_list_speed, parse_shares
+from mtf_hetero.models.train.program import IMAGE
 from mtf_hetero.planner.plan import Plan
 
 
@@ -23,6 +24,19 @@ def make_mesh(config: Config, devices: tuple[str, ...]) -> Layout:
             f"{','.join(devices)}; give one device per processor with --devices, or another --mesh_shape"
         )
     return layout
+
+
+def check_axes(config: Config, image_shape: Sequence[int]) -> None:
+    """Raises ValueError where --layout=spatial has a mesh axis called as a dimension that the images do not have."""
+    if config.layout != SPATIAL or config.mesh_shape is None:
+        return
+    own = IMAGE[-len(image_shape) :]
+    for axis, _ in convert_to_mesh_shape(config.mesh_shape):
+        if axis in IMAGE[:-1] and axis not in own:
+            raise ValueError(
+                f"--mesh_shape is {config.mesh_shape!r} and --layout {SPATIAL!r}, but the images of {config.dataset} "
+                f"have no {axis} to divide; name the axis {' or '.join(own[:-1])}"
+            )
 
 
 def divide_batch(config: Config, empty: Layout) -> tuple[tuple[int, ...], tuple[int, ...] | None]:

@@ -16,7 +16,7 @@ from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import inputs, measured, meshes
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import AUTO, Config, parse_memory_limit
-from mtf_hetero.models.train.run import Run, optimizer_of, total_steps
+from mtf_hetero.models.train.run import Run, check_steps, optimizer_of, total_steps
 from mtf_hetero.models.train.tasks import Task
 from mtf_hetero.planner import auto
 from mtf_hetero.planner import plan as plan_lib
@@ -58,6 +58,8 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         if wanted and not known:
             raise ValueError(f"--{name} is given, which --model={config.model} does not know; leave it out")
     dataset = inputs.load(config, model)
+    check_steps(config, dataset)
+    meshes.check_axes(config, dataset.image_shape)
     task = model.task.of(dataset)
     cluster, notes = _cluster(config, stack)
     if config.memory_limit is not None:

@@ -232,8 +232,30 @@ class Run:
 
 def total_steps(config: Config, dataset: inputs.Dataset) -> int:
     """The global step at which training ends."""
-    steps = config.train_epochs * dataset.train_size // config.batch_size
-    return steps if config.max_steps is None else min(steps, config.max_steps)
+    return steps_of_epochs(config, dataset, config.train_epochs) if config.max_steps is None else config.max_steps
+
+
+def steps_of_epochs(config: Config, dataset: inputs.Dataset, epochs: int) -> int:
+    """How many whole batches so many epochs have."""
+    return epochs * dataset.train_size // config.batch_size
+
+
+def check_steps(config: Config, dataset: inputs.Dataset) -> None:
+    """Raises ValueError where a flag names a step that the training does not have."""
+    whole, last = steps_of_epochs(config, dataset, config.train_epochs), total_steps(config, dataset)
+    if last > whole:
+        needed = -(-last * config.batch_size // dataset.train_size)
+        raise ValueError(
+            f"--max_steps is {last}, but there are {whole} steps in --train_epochs={config.train_epochs} of "
+            f"{dataset.train_size} {inputs.unit(dataset)} in batches of {config.batch_size}; give "
+            f"--train_epochs={needed}"
+        )
+    for step in config.trace_steps:
+        if step >= last:
+            raise ValueError(
+                f"--trace_steps names {step}, but the training has {last} steps, which count from 0: the last is "
+                f"{last - 1}; name an earlier one"
+            )
 
 
 def optimizer_of(config: Config, steps: int) -> network.Optimizer:

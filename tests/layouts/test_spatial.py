@@ -133,6 +133,7 @@ def test_unet_is_split_on_the_way_up_as_on_the_way_down():
         ({"mesh_shape": "x:2"}, {"x": "depth"}),
         ({"mesh_shape": "x:2;y:2;z:2"}, {"x": "depth", "y": "height", "z": "width"}),
         ({"mesh_shape": "x:2;data:2;z:2"}, {"x": "depth", "data": "batch", "z": "height"}),
+        ({"mesh_shape": "width:2;x:2"}, {"width": "width", "x": "depth"}),
         ({"mesh_shape": "x:2;y:2", "axis": "y"}, {"y": "depth"}),
         ({"mesh_shape": "x:2;y:2", "dims": {"x": "width", "y": "batch"}}, {"x": "width", "y": "batch"}),
         ({"mesh_shape": "data:2", "dims": {"data": "height"}}, {"data": "height"}),
