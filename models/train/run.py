@@ -15,8 +15,8 @@ from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.estimator.hooks import ProgressHook
 from mtf_hetero.models.registry import Model
+from mtf_hetero.models.train import config_file, inputs, meshes
 from mtf_hetero.models.train import console as command_line
-from mtf_hetero.models.train import inputs, meshes
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config
 from mtf_hetero.models.train.tasks import Task
@@ -171,6 +171,8 @@ class Run:
         print(self.describe(), flush=True)
         tf.logging.set_verbosity(tf.logging.WARN)
         try:
+            with saver_lib.as_write_error(f"cannot write to {self.model_dir}"):
+                config_file.save(self.config, self.model_dir)
             with data.unreadable_as_value_error():
                 self._train_and_test()
         except tf.train.NanLossDuringTrainingError:
