@@ -92,6 +92,17 @@ def test_there_is_no_bar_without_tqdm(monkeypatch):
         bar.update()
 
 
+def test_without_a_terminal_a_bar_is_a_line_now_and_then(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(extras.time, "monotonic", lambda: now[0])
+    with extras.progress_bar(total=4, desc="planning", unit="part", disable=None) as bar:
+        for seconds in (9.0, 2.0, 5.0, 5.0):
+            now[0] += seconds
+            bar.update()
+            bar.set_description("trying")
+    assert capsys.readouterr().err == "trying: part 2 of 4 is done\ntrying: part 4 of 4 is done\n"
+
+
 def functions_of_setup():
     """setup.py's functions, without its setup()."""
     source = (ROOT / "setup.py").read_text(encoding="utf-8").partition("\nTRAIN = ")[0]

@@ -140,6 +140,12 @@ class Config:
         f"{' or '.join(WIRE_DTYPES)}: numbers are rounded to it where they are sent between devices, which halves the "
         "bytes and makes results depend on the layout. By default nothing is rounded.",
     )
+    eval_every: str | None = _flag(
+        None,
+        "How often the network is tested while it is trained: a number of steps, such as 500, or of epochs, such as "
+        "1epoch or 5epochs. By default at the end alone.",
+    )
+    summary_steps: int = _flag(50, "Steps between rows of MODEL_DIR/metrics.jsonl, and of TensorBoard's curves.")
     seed: int = _flag(1, "Seed of the initial values and of the order of the data.")
     save_checkpoints_secs: int = _flag(600, "Seconds between checkpoints.")
     trace_steps: tuple[int, ...] = _flag(
@@ -165,6 +171,8 @@ class Config:
             raise ValueError(f"--trace_steps is {','.join(map(str, self.trace_steps))}; steps count from 0")
         if self.devices is not None:
             object.__setattr__(self, "devices", _convert_to_devices(self.devices))
+        if self.eval_every is not None:
+            parse_eval_every(self.eval_every)
         self._check_together()
         self._check_devices()
         if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
@@ -201,7 +209,7 @@ class Config:
 
     def _check_positive(self) -> None:
         """Raises ValueError where a number is not positive."""
-        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs"):
+        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs", "summary_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name} is {value}; it must be a positive whole number")
@@ -282,6 +290,20 @@ def parse_list_speed(text: str, first_axis: str) -> dict[str, tuple[float, ...]]
             raise ValueError(f"--list_speed is {text!r}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1")
         shares[axis] = tuple(_convert_to_share(number, text, "list_speed") for number in numbers.split(","))
     return shares
+
+
+def parse_eval_every(text: str) -> tuple[int, bool]:
+    """(number, whether it is of epochs) from "500" or "5epochs".
+
+    Raises:
+      ValueError: it is not written so.
+    """
+    match = re.fullmatch(r"\s*([1-9]\d*)\s*(epochs?)?\s*", text)
+    if match is None:
+        raise ValueError(
+            f"--eval_every is {text!r}; write a number of steps, such as 500, or of epochs, such as 1epoch"
+        )
+    return int(match[1]), match[2] is not None
 
 
 def parse_shares(text: str, name: str) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ import mtf_hetero
 import mtf_hetero.layers
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.estimator import EstimatorSpec, ModeKeys
+from mtf_hetero.estimator.hooks import add_scalar_summary
 from mtf_hetero.models.train.tasks import EXAMPLES, LOSS, Classification, Task
 
 BATCH = ("outer_batch", "batch")  # names of the batch's dimensions, the last of them where there are fewer
@@ -59,15 +60,27 @@ class Optimizer:
             return mtf.optimize.MomentumOptimizer(rate, _MOMENTUM)
         return mtf.optimize.SgdOptimizer(rate)
 
+    def rate(self) -> tf.Tensor:
+        """The learning rate of the step, a scalar tensor, to be looked at: Adafactor's own too."""
+        rate = self._rate()
+        if rate is None:
+            rate = _adafactor_rate(tf.cast(tf.train.get_global_step(), tf.float32))
+        return tf.convert_to_tensor(rate, tf.float32)
+
     def _rate(self) -> tf.Tensor:
         rate = _LEARNING_RATES.get(self.name) if self.learning_rate is None else self.learning_rate
         if self.decay_steps is None:
             return rate
         step = tf.cast(tf.train.get_global_step(), tf.float32)
-        if rate is None:  # Adafactor's own (Shazeer and Stern 2018)
-            rate = tf.minimum(tf.math.rsqrt(step + 1.0), 0.01)
+        if rate is None:
+            rate = _adafactor_rate(step)
         left = tf.maximum(1.0 - step / self.decay_steps, 0.0)
         return rate * (0.5 - 0.5 * tf.cos(math.pi * left) if self.decay == "cosine" else left)
+
+
+def _adafactor_rate(step: tf.Tensor) -> tf.Tensor:
+    """Adafactor's own (Shazeer and Stern 2018), as mtf has it."""
+    return tf.minimum(tf.math.rsqrt(step + 1.0), 0.01)
 
 
 def batch_shape(sizes: Sequence[int]) -> dict[str, int]:
@@ -256,7 +269,9 @@ def model_fn(
     if mode == ModeKeys.TRAIN:
         built = build_training(features["image"], labels, build=build, optimizer=optimizer, task=task, **sizes)
         lowering = lower(built, layout, devices, wire_dtype)
-        with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
+        rate = optimizer.rate()
+        add_scalar_summary("learning_rate", rate)
+        with tf.control_dependencies([rate, *(lowering.lowered_operation(op) for op in built.updates)]):
             train_op = tf.assign_add(tf.train.get_global_step(), 1).op  # the optimizer reads the step: count it last
         return EstimatorSpec(mode, loss=lowering.export_to_tf_tensor(built.loss), train_op=train_op)
     if mode == ModeKeys.PREDICT:

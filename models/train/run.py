@@ -4,58 +4,28 @@ import dataclasses
 import functools
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 from mtf_hetero import Layout, data, memory, tf
 from mtf_hetero import saver as saver_lib
-from mtf_hetero._support import tables
+from mtf_hetero._support import extras, tables
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.estimator.hooks import ProgressHook
+from mtf_hetero.estimator.metrics_log import NAME as METRICS
+from mtf_hetero.estimator.metrics_log import MetricsLog
+from mtf_hetero.estimator.validation import ValidatingSaverHook
 from mtf_hetero.models.registry import Model
-from mtf_hetero.models.train import config_file, inputs, meshes
+from mtf_hetero.models.train import config_file, inputs, meshes, seen
 from mtf_hetero.models.train import console as command_line
 from mtf_hetero.models.train import program as network
-from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.config import Config, parse_eval_every
 from mtf_hetero.models.train.tasks import Task
 from mtf_hetero.trace import TraceHook
 
 LOST = 1
-_SUMMARY_STEPS = 50
 _LOG_STEPS = 10
-
-
-class _ThroughputHook(tf.train.SessionRunHook):
-    """Counts steps and seconds from the end of the first step on, which is slow for reasons of its own.
-
-    Log lines begin with the session: before that, mtf logs every variable and every counter of the lowering. A terminal
-    shows the ProgressHook's bar instead.
-    """
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._begin = self._end = self._first = 0.0
-
-    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
-        if not sys.stderr.isatty():
-            tf.logging.set_verbosity(tf.logging.INFO)
-
-    def before_run(self, run_context: tf.train.SessionRunContext) -> None:
-        self._begin = self._begin or time.monotonic()
-
-    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        self._end = time.monotonic()
-        self._first = self._first or self._end
-        self.steps += 1
-
-    @property
-    def steps_per_second(self) -> float:
-        """Of all steps but the first, where there are others."""
-        if self.steps > 1:
-            return (self.steps - 1) / (self._end - self._first)
-        return self.steps / max(self._end - self._begin, 1e-9)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,8 +73,8 @@ class Run:
         run_config = RunConfig(
             tf_random_seed=self.config.seed,
             save_checkpoints_secs=self.config.save_checkpoints_secs,
-            save_summary_steps=_SUMMARY_STEPS,
-            log_step_count_steps=None,  # the ProgressHook's business
+            save_summary_steps=None,  # the MetricsHook's business
+            log_step_count_steps=None,  # the ProgressHook's
             session_config=self.cluster.session_config(),
             master=self.cluster.target,
             workers=self.cluster.workers_in_use,
@@ -190,29 +160,47 @@ class Run:
         return 0
 
     def _train_and_test(self) -> None:
-        throughput, unit = _ThroughputHook(), inputs.unit(self.dataset)
-        self.estimator.train(
-            self.train_input,
-            hooks=[
-                ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS, unit=unit),
-                throughput,
-                TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps, self.devices),
-            ],
-            max_steps=self.total_steps,
-        )
-        # A worker that is lost during the test is named by a warning
-        tf.logging.set_verbosity(tf.logging.WARN if self.cluster.workers else tf.logging.ERROR)
+        unit, log = inputs.unit(self.dataset), MetricsLog(os.path.join(self.model_dir, METRICS))
+        metrics = seen.metrics_hook(self.config, log, self.model_dir, self.devices, unit)
+        hooks = [
+            metrics,
+            seen.LogFromNowOnHook(),
+            ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS, unit=unit),
+            TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps, self.devices),
+        ]
+        if self.config.eval_every is not None:
+            saver = ValidatingSaverHook(
+                self.model_dir,
+                save_secs=self.config.save_checkpoints_secs,
+                is_due=validation_steps(self.config, self.dataset).__contains__,
+                evaluate=functools.partial(self._validate, log),
+            )
+            hooks.append(saver)
+        self.estimator.train(self.train_input, hooks=hooks, max_steps=self.total_steps)
+        step = int(self.estimator.get_variable_value(tf.GraphKeys.GLOBAL_STEP))
         if self.dataset.test_size:
-            results = self.test()
-            print(self.task.report(results, f"{self.dataset.test_size:,} {unit}"))
+            print(self._tested(log, "test", step))
         else:
             print(f"not tested: there are no test {unit}")
-        if throughput.steps:
-            print(f"{unit} per second: {throughput.steps_per_second * self.config.batch_size:.1f}")
+        steps_per_second = metrics.pace.steps_per_second
+        if steps_per_second is not None:
+            print(f"{unit} per second: {steps_per_second * self.config.batch_size:.1f}")
         else:
-            step = self.estimator.get_variable_value(tf.GraphKeys.GLOBAL_STEP)
             print(f"{unit} per second: none, it was trained to step {step} before")
         print(f"checkpoint: {self.estimator.latest_checkpoint()}")
+
+    def _validate(self, log: MetricsLog, step: int, path: str) -> None:
+        extras.write_above_bars(f"step {step}: {self._tested(log, 'validation', step, path)}")
+
+    def _tested(self, log: MetricsLog, kind: str, step: int, path: str | None = None) -> str:
+        """Tests a checkpoint, which becomes a row of the log; returns what the user is told."""
+        # A worker that is lost during the test is named by a warning
+        with seen.verbosity(tf.logging.WARN if self.cluster.workers else tf.logging.ERROR):
+            results = self.test(checkpoint_path=path)
+        row = {name: value for name, value in results.items() if name != tf.GraphKeys.GLOBAL_STEP}
+        with saver_lib.as_write_error(f"cannot write to {self.model_dir}"):
+            log.append(kind, step, row)
+        return self.task.report(results, f"{self.dataset.test_size:,} {inputs.unit(self.dataset)}")
 
     def train_input(self) -> Any:
         """Training batches; where they can be read in slices, each processor's own."""
@@ -222,14 +210,16 @@ class Run:
         """Test batches, the same."""
         return inputs.for_test(self.dataset, self.config.batch_size, self.layout, self.batch, self.devices)
 
-    def test(self, batches: int | None = None) -> dict[str, Any]:
-        """The metrics of the last checkpoint.
+    def test(self, batches: int | None = None, checkpoint_path: str | None = None) -> dict[str, Any]:
+        """The metrics of a checkpoint.
 
         Args:
           batches: how many, from the first on; None: the whole test set.
+          checkpoint_path: the checkpoint; None: the last one.
         """
         whole = -(-self.dataset.test_size // self.config.batch_size)
-        return self.estimator.evaluate(self.test_input, steps=whole if batches is None else min(batches, whole))
+        steps = whole if batches is None else min(batches, whole)
+        return self.estimator.evaluate(self.test_input, steps=steps, checkpoint_path=checkpoint_path)
 
 
 def total_steps(config: Config, dataset: inputs.Dataset) -> int:
@@ -252,12 +242,39 @@ def check_steps(config: Config, dataset: inputs.Dataset) -> None:
             f"{dataset.train_size} {inputs.unit(dataset)} in batches of {config.batch_size}; give "
             f"--train_epochs={needed}"
         )
+    validation_steps(config, dataset)
     for step in config.trace_steps:
         if step >= last:
             raise ValueError(
                 f"--trace_steps names {step}, but the training has {last} steps, which count from 0: the last is "
                 f"{last - 1}; name an earlier one"
             )
+
+
+def validation_steps(config: Config, dataset: inputs.Dataset) -> frozenset[int]:
+    """The global steps after which the network is tested while it is trained.
+
+    Raises:
+      ValueError: there is none of them before the training ends, or nothing to test on.
+    """
+    if config.eval_every is None:
+        return frozenset()
+    if not dataset.test_size:
+        raise ValueError(
+            f"--eval_every is {config.eval_every!r}, but {config.dataset} has no test {inputs.unit(dataset)}; leave it "
+            "out"
+        )
+    every, last = parse_eval_every(config.eval_every), total_steps(config, dataset)
+    if every[1]:
+        steps = [steps_of_epochs(config, dataset, epoch) for epoch in range(0, config.train_epochs + 1, every[0])][1:]
+    else:
+        steps = list(range(every[0], last + 1, every[0]))
+    if not steps or steps[0] > last:
+        raise ValueError(
+            f"--eval_every is {config.eval_every!r}, but the training ends before, after step {last}; give a smaller "
+            "number, or leave it out: it is tested at the end"
+        )
+    return frozenset(step for step in steps if step < last)  # at the last one it is tested anyway
 
 
 def optimizer_of(config: Config, steps: int) -> network.Optimizer:

@@ -3,7 +3,11 @@
 import contextlib
 import importlib
 import importlib.util
+import sys
+import time
 from typing import Any
+
+LINE_SECONDS = 10.0  # between two lines that stand in for a bar
 
 
 def import_package(name: str, *, extra: str, user: str) -> Any:
@@ -32,15 +36,31 @@ def has_progress_bars() -> bool:
 def progress_bar(*, total: int | None, **options: Any) -> Any:
     """A tqdm bar, whose `update` counts; where tqdm is not installed, one that shows nothing.
 
+    Where the standard error is no terminal, a bar with `disable=None`, which tqdm would not show, is a line now and
+    then.
+
     Args:
       total: the count at its end.
       **options: as tqdm.tqdm has them.
     """
+    if options.get("disable", False) is None and not sys.stderr.isatty():
+        return _Lines(total, options.get("desc", ""), options.get("unit", "part"))
     if not has_progress_bars():
         return _NoBar(total)
     import tqdm
 
     return tqdm.tqdm(total=total, **options)
+
+
+def write_above_bars(line: str) -> None:
+    """Writes a line to the standard output, above the bars that a terminal shows."""
+    if has_progress_bars():
+        import tqdm
+
+        tqdm.tqdm.write(line, file=sys.stdout)
+    else:
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 class _NoBar(contextlib.AbstractContextManager["_NoBar"]):
@@ -55,3 +75,26 @@ class _NoBar(contextlib.AbstractContextManager["_NoBar"]):
     def update(self, count: float = 1) -> None:
         """Counts."""
         self.n += count
+
+    def set_description(self, desc: str) -> None:
+        """What is counted from now on."""
+
+
+class _Lines(_NoBar):
+    """Stands in for a bar where there is no terminal: a line, when some time has passed since the one before."""
+
+    def __init__(self, total: int | None, desc: str, unit: str) -> None:
+        super().__init__(total)
+        self._desc, self._unit = desc, unit
+        self._written = time.monotonic()
+
+    def update(self, count: float = 1) -> None:
+        super().update(count)
+        if time.monotonic() - self._written >= LINE_SECONDS:
+            self._written = time.monotonic()
+            of = "" if self.total is None else f" of {self.total:g}"
+            sys.stderr.write(f"{self._desc}: {self._unit} {self.n:g}{of} is done\n")
+            sys.stderr.flush()
+
+    def set_description(self, desc: str) -> None:
+        self._desc = desc

@@ -307,7 +307,7 @@ class Estimator:
 
     def _checkpoint(self, path: str | None) -> str:
         if path is not None:
-            if not tf.train.checkpoint_exists(path):
+            if not any(tf.gfile.Exists(path + suffix) for suffix in (".index", "")):
                 raise ValueError(
                     f"checkpoint_path is {path!r}, where there is no checkpoint; name one, as in model.ckpt-7"
                 )

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import extras, graphs
 from mtf_hetero.estimator.config import check_number
+from mtf_hetero.estimator.pace import Pace
 
 LOSS_COLLECTION_KEY = "mtf_hetero_loss"
 _GLOBAL_STEP_READ_KEY = "global_step_read_op_cache"  # where TensorFlow's hooks look for the tensor they fetch
@@ -155,7 +155,8 @@ class NanLossHook(tf.train.NanTensorHook):
 class ProgressHook(tf.train.SessionRunHook):
     """Shows how training gets on: a progress bar on a terminal, where tqdm is installed; else a log line now and then.
 
-    Progress is counted in examples. Each run of the training operation counts as one global step.
+    Progress is counted in examples; how many a second is that of the steps alone, without the first ones. Each run of
+    the training operation counts as one global step.
 
     Args:
       batch_size: examples per step.
@@ -200,7 +201,7 @@ class ProgressHook(tf.train.SessionRunHook):
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self._step = int(session.run(self._global_step))
-        self._logged_step, self._logged_seconds = self._step, time.monotonic()
+        self._logged_step, self._pace = self._step, Pace()
         stream = sys.stderr if self._stream is None else self._stream
         self.close()  # a session made anew after a failure begins where its checkpoint is
         if stream.isatty() and extras.has_progress_bars():
@@ -214,9 +215,11 @@ class ProgressHook(tf.train.SessionRunHook):
             )
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs | None:
+        self._pace.begin_step()
         return None if self._loss is None else tf.train.SessionRunArgs(self._loss)
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
+        self._pace.end_step()
         self._step += 1
         loss = run_values.results
         if self._bar is not None:
@@ -228,14 +231,14 @@ class ProgressHook(tf.train.SessionRunHook):
             self._log(loss)
 
     def _log(self, loss: Any) -> None:
-        now = time.monotonic()
-        seconds_per_step = (now - self._logged_seconds) / (self._step - self._logged_step)
-        self._logged_step, self._logged_seconds = self._step, now
-        text = [f"{self._batch_size / max(seconds_per_step, 1e-9):.1f} {self._unit} per second"]
+        steps_per_second = self._pace.steps_per_second or 1e9
+        self._logged_step = self._step
+        self._pace.reset()
+        text = [f"{self._batch_size * steps_per_second:.1f} {self._unit} per second"]
         if loss is not None:
             text.append(f"loss {loss:.4g}")
         if self._total_steps is not None:
-            left = round(max(self._total_steps - self._step, 0) * seconds_per_step)
+            left = round(max(self._total_steps - self._step, 0) / steps_per_second)
             text.append(f"{datetime.timedelta(seconds=left)} left")
         of = "" if self._total_steps is None else f" of {self._total_steps}"
         tf.logging.info("step %d%s: %s", self._step, of, ", ".join(text))

@@ -74,6 +74,7 @@ def choose(
       seconds: after which no further round of trials begins; there are at least three.
       cache_dir: where what is measured of the devices is kept; None: nowhere. The trials are run each time.
       progress: whether to show a bar.
+      progress: whether to show a bar, or lines where there is no terminal.
 
     Raises:
       ValueError: the graph assigns no variable, or the step fits on no set of the devices.
@@ -95,11 +96,15 @@ def choose(
             bar.update(calibration.parts(len(devices)))
             lines.append(f"the devices were measured before: {known}; delete the file to measure them again")
         machines = machines.with_memory(memory_bytes or {})
+        bar.set_description("measuring devices")
+        machines = calibration.calibrate(build, cluster, memory_bytes=memory_bytes, done=lambda _: bar.update())
+        bar.set_description("planning")
         candidates = _candidates(build, machines, recipes)
         bar.update()
         if list(candidates) == [ALONE]:
             trials: dict[str, tuple[float, ...]] = {}
         else:
+            bar.set_description(f"trying {', '.join(candidates)}")
             trials = race(build, cluster, candidates, seconds=seconds, done=bar.update)
     name = winner(trials) if trials else ALONE
     predicted = {name: plan.seconds for name, plan in candidates.items()}

@@ -1,0 +1,120 @@
+"""What is seen of a training while it goes on: its scalars, examples a second, and how busy each device is."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import tf
+from mtf_hetero.estimator.config import check_number
+from mtf_hetero.estimator.metrics_log import MetricsLog
+from mtf_hetero.estimator.pace import WARM_UP_STEPS, Pace
+
+BUSY_STEPS = 200  # between two steps of which the devices' time is looked at: such a step takes longer than others
+
+
+class MetricsHook(tf.train.SessionRunHook):
+    """Writes rows to metrics.jsonl, and the same as TensorBoard's events: a tf.train.SummarySaverHook for scalars.
+
+    A row of the kind "train" has every scalar that the graph summarises - the Estimator's "loss" among them - and the
+    examples a second since the row before, without the first steps of the session. One of the kind "busy" says for how
+    long each device was busy in a step. Let it be the first of the hooks, so that it times the steps alone.
+
+    Args:
+      log: where the rows go.
+      model_dir: where the events go.
+      batch_size: examples per step.
+      every_steps: steps between two rows; the last step has one, too.
+      unit: what the examples are called.
+      busy: from the tf.RunMetadata of a step to {name: seconds}, or {name: {device: seconds}}; None: no such rows.
+      busy_options: tf.RunOptions of such a step.
+      uncounted: steps of the session, from 0 on, that are slow because something else traces them.
+
+    Attributes:
+      pace: of the whole run.
+    """
+
+    def __init__(
+        self,
+        log: MetricsLog,
+        model_dir: str,
+        batch_size: int,
+        *,
+        every_steps: int = 50,
+        unit: str = "images",
+        busy: Callable[[tf.RunMetadata], Mapping[str, Any]] | None = None,
+        busy_options: tf.RunOptions | None = None,
+        uncounted: Collection[int] = (),
+    ) -> None:
+        check_number(batch_size, "MetricsHook: batch_size", none=False)
+        check_number(every_steps, "MetricsHook: every_steps", none=False)
+        self._log, self._model_dir = log, model_dir
+        self._batch_size, self._every_steps, self._unit = batch_size, every_steps, unit
+        self._busy, self._busy_options, self._uncounted = busy, busy_options, frozenset(uncounted)
+        self.pace, self._since = Pace(), Pace()
+        self._last: Mapping[str, Any] | None = None
+
+    def begin(self) -> None:
+        self._global_step = tf.train.get_or_create_global_step()
+        self._writer = tf.summary.FileWriterCache.get(self._model_dir)
+        self._tensors = {}
+        for summary in tf.get_collection(tf.GraphKeys.SUMMARIES):
+            tag = tf.get_static_value(summary.op.inputs[0]) if summary.op.type == "ScalarSummary" else None
+            if isinstance(tag, (bytes, np.ndarray)) and np.ndim(tag) == 0:
+                self._tensors[np.asarray(tag).item().decode()] = summary.op.inputs[1]
+
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        self._step = int(session.run(self._global_step))
+        self._steps_of_session = 0
+        self._log.begin(self._step)
+        # TensorBoard then forgets what a run that was lost had written of the steps to come
+        self._writer.add_session_log(tf.SessionLog(status=tf.SessionLog.START), self._step + 1)
+        self.pace.begin_session()
+        self._since, self._last = Pace(), None
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        self.pace.begin_step()
+        self._since.begin_step()
+        options = self._busy_options if self._is_looked_at() else None
+        return tf.train.SessionRunArgs(self._tensors, options=options)
+
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
+        looked_at = self._is_looked_at()
+        counted = not looked_at and self._steps_of_session not in self._uncounted
+        self.pace.end_step(counted=counted)
+        self._since.end_step(counted=counted)
+        self._step += 1
+        self._steps_of_session += 1
+        self._last = run_values.results
+        if looked_at and self._busy is not None:
+            self._write("busy", self._busy(run_values.run_metadata))
+        if self._step % self._every_steps == 0:
+            self._write_row()
+
+    def end(self, session: tf.Session) -> None:
+        self._write_row()
+        self._writer.flush()
+
+    def _is_looked_at(self) -> bool:
+        return self._busy is not None and self._steps_of_session % BUSY_STEPS == WARM_UP_STEPS
+
+    def _write_row(self) -> None:
+        """A row of the last step, unless it has one."""
+        if self._last is None:
+            return
+        since = self._since.steps_per_second
+        speed = None if since is None or not self._since.steps else since * self._batch_size
+        self._write("train", {**self._last, f"{self._unit}_per_second": speed})
+        self._last = None
+        self._since.reset()
+
+    def _write(self, kind: str, values: Mapping[str, Any]) -> None:
+        self._log.append(kind, self._step, {**values, "time": round(time.time(), 3)})
+        summary = tf.Summary()
+        for name, value in values.items():
+            parts = value if isinstance(value, Mapping) else {"": value}
+            for part, scalar in parts.items():
+                if scalar is not None:
+                    summary.value.add(tag=f"{name}/{part}" if part else name, simple_value=float(scalar))
+        self._writer.add_summary(summary, self._step)

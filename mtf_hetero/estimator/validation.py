@@ -1,0 +1,41 @@
+"""An evaluation at given steps, in the middle of a training."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mtf_hetero._compat import tf
+
+
+class ValidatingSaverHook(tf.train.CheckpointSaverHook):
+    """A tf.train.CheckpointSaverHook that saves at some steps, too, and has what it saved there evaluated.
+
+    Among the hooks of `Estimator.train` it takes the place of the Estimator's own.
+
+    Args:
+      model_dir: directory of the checkpoints.
+      save_secs: seconds between checkpoints.
+      is_due: whether a global step is to be evaluated.
+      evaluate: called with the step and the path of its checkpoint. A session of its own may use the same devices.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        *,
+        save_secs: float | None,
+        is_due: Callable[[int], bool],
+        evaluate: Callable[[int, str], Any],
+    ) -> None:
+        super().__init__(model_dir, save_secs=float("inf") if save_secs is None else save_secs)
+        self._is_due, self._evaluate = is_due, evaluate
+
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
+        super().after_run(run_context, run_values)
+        step = int(run_values.results) + 1  # each run of the training operation counts as one
+        if not self._is_due(step):
+            return
+        if self._timer.last_triggered_step() != step:
+            self._timer.update_last_triggered_step(step)
+            if self._save(run_context.session, step):
+                run_context.request_stop()
+        self._evaluate(step, f"{self._save_path}-{step}")

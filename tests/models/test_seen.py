@@ -1,0 +1,92 @@
+"""What is seen of a training by the binary: rows and curves, tests in the middle of it, what is refused."""
+
+import json
+import re
+
+import pytest
+from absl.testing import flagsaver  # noqa: F401 - imported before the binary's flags are
+from training_runs import CPUS, ONE, restored_logging, run  # noqa: F401 - one is a fixture
+
+from mtf_hetero import tf
+from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.run import validation_steps
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+
+
+def rows_of(directory, *kinds):
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if not kinds or row["kind"] in kinds]
+
+
+def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
+    uneven = ONE | {"devices": CPUS, "list_speed": "3,2,1", "summary_steps": 3, "learning_rate": 0.02}
+    assert run(**uneven | {"max_steps": 7}, eval_every=4, model_dir=tmp_path) == 0
+    said = capfd.readouterr().out
+    assert run(**uneven | {"max_steps": 8}, model_dir=tmp_path) == 0
+    rows = rows_of(tmp_path)
+    assert [(row["kind"], row["step"]) for row in rows] == [
+        *(("train", 3), ("validation", 4), ("busy", 6), ("train", 6), ("train", 7), ("test", 7)),
+        *(("train", 8), ("test", 8)),
+    ]
+    by_step = {(row["kind"], row["step"]): row for row in rows}
+    assert set(by_step["train", 7]) == {"kind", "step", "loss", "learning_rate", "images_per_second", "time"}
+    assert by_step["train", 7]["learning_rate"] == 0.02
+    assert by_step["train", 7]["images_per_second"] > 0
+    busy = by_step["busy", 6]
+    assert list(busy["busy_seconds"]) == CPUS.split(",")
+    assert all(0 < seconds <= busy["step_seconds"] for seconds in busy["busy_seconds"].values())
+    for kind, step, start in (("validation", 4, "step 4: "), ("test", 7, "")):
+        (accuracy,) = re.findall(rf"^{start}test accuracy: (\S+) of 1,000 images$", said, re.MULTILINE)
+        assert float(accuracy) == pytest.approx(by_step[kind, step]["accuracy"], abs=5e-5)
+        assert by_step[kind, step]["loss"] > 0
+    tags = {
+        value.tag
+        for path in tmp_path.glob("events*")
+        for e in tf.train.summary_iterator(str(path))
+        for value in e.summary.value
+    }
+    assert tags == {
+        "loss",
+        "learning_rate",
+        "images_per_second",
+        "step_seconds",
+        *(f"busy_seconds/{d}" for d in CPUS.split(",")),
+    }
+
+
+def test_when_it_is_tested():
+    class Images:
+        train_size, test_size = 100, 10
+
+    def steps(every, **values):
+        return sorted(validation_steps(Config(eval_every=every, batch_size=30, train_epochs=4, **values), Images))
+
+    assert steps("4") == [4, 8, 12]  # of 13
+    assert steps("13") == []
+    assert steps("1epoch") == steps("1 epochs") == [3, 6, 10]
+    assert steps("2epochs", max_steps=9) == [6]
+    assert steps("3epochs", max_steps=10) == []
+
+
+MISTAKES = [
+    (
+        {"eval_every": "often"},
+        "--eval_every is 'often'; write a number of steps, such as 500, or of epochs, such as 1epoch",
+    ),
+    ({"eval_every": "0"}, "--eval_every is '0'; write"),
+    (
+        {"eval_every": "641"},
+        "--eval_every is '641', but the training ends before, after step 640; give a smaller number",
+    ),
+    ({"eval_every": "5epochs"}, "--eval_every is '5epochs', but the training ends before, after step 640"),
+    ({"summary_steps": 0}, "--summary_steps is 0; it must be a positive whole number"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), MISTAKES, ids=[str(values) for values, _ in MISTAKES])
+def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
+    assert run(model="lenet", devices="cpu:0", **values) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
