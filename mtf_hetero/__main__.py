@@ -12,6 +12,9 @@ from mtf_hetero._support import command_line
 
 _COMMANDS = {  # command -> the module whose `run` it is, and what the help says of it
     "train": ("mtf_hetero.models.train.__main__", "train a CNN on devices of unequal speed"),
+    "evaluate": ("mtf_hetero.models.after.evaluate", "test what was trained, and write the metrics as JSON"),
+    "predict": ("mtf_hetero.models.after.predict", "write what a trained network predicts to a file"),
+    "export": ("mtf_hetero.models.after.export", "make a SavedModel, which plain TensorFlow serves"),
     "profile": ("mtf_hetero.profile.__main__", "measure how fast each device is on the layers of a graph"),
     "plan": ("mtf_hetero.models.plan", "find the best layout of a graph for some devices, and show it"),
     "worker": ("mtf_hetero.worker", "offer the devices of this machine to training runs elsewhere"),

@@ -39,44 +39,59 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         the directory, or checkpoints there of which none is whole.
       NotImplementedError: a layout that splits what an operation needs whole.
     """
+    run, shapes = _lay_out(config, stack, training=True)
+    model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
+    if model_dir:
+        stack.enter_context(saver_lib.run_lock(model_dir))
+    if config.model_dir is not None:
+        path = saver_lib.find(config.model_dir).path
+        if path is not None:
+            why = "--model_dir holds {path}, which this model, data set and optimizer cannot resume"
+            _check_checkpoint(path, shapes, why)
+    return dataclasses.replace(run, model_dir=model_dir)
+
+
+def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str) -> Run:
+    """A run of which nothing is to be trained: to test a checkpoint, to predict with it, or to export it.
+
+    Args:
+      config: what it was trained with, and where it is to run now.
+      stack: as of `prepare`.
+      checkpoint: path of the checkpoint.
+
+    Raises:
+      ValueError: as of `prepare`, or the checkpoint is of another network.
+      NotImplementedError: a layout that splits what an operation needs whole.
+    """
+    run, shapes = _lay_out(config, stack, training=False)
+    _check_checkpoint(checkpoint, shapes, "{path} is of another network, or of another data set")
+    return dataclasses.replace(run, model_dir=stack.enter_context(tempfile.TemporaryDirectory(prefix="mtf_hetero_")))
+
+
+def _lay_out(config: Config, stack: contextlib.ExitStack, *, training: bool) -> tuple[Run, dict[str, list[int]]]:
+    """A run without a directory, and {variable: shape} of those that its checkpoints have."""
     tf.logging.set_verbosity(tf.logging.ERROR)
-    if config.model not in MODELS:
-        raise ValueError(f"--model is {config.model!r}; it must be one of {', '.join(MODELS)}")
-    if ":" not in config.layout and config.layout not in (AUTO, *LAYOUTS) and not config.is_planned:
-        raise ValueError(
-            f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, {AUTO}, rules such as "
-            "conv1/filters:all, or a plan's file, plan.json"
-        )
+    _check_names(config)
     planned = plan_lib.load(config.layout) if config.is_planned else None
     if planned is not None and config.devices is None:
         config = dataclasses.replace(config, devices=planned.devices)
     model = MODELS[config.model]
-    for name, wanted, known in (
-        ("recompute", config.recompute, model.recomputes),
-        ("dense_rounds", config.dense_rounds, not model.takes_volumes),
-    ):
-        if wanted and not known:
-            raise ValueError(f"--{name} is given, which --model={config.model} does not know; leave it out")
     dataset = inputs.load(config, model)
-    check_steps(config, dataset)
+    if training:
+        check_steps(config, dataset)
     meshes.check_axes(config, dataset.image_shape)
     task = model.task.of(dataset)
-    cluster, notes = _cluster(config, stack)
+    cluster, notes = _cluster(config, stack, claims=training and not config.dry_run)
     if config.memory_limit is not None:
         parse_memory_limit(config.memory_limit, len(cluster.devices))
     empty = meshes.make_mesh(config, cluster.devices) if planned is None else Layout(planned.layout.mesh_shape, ())
     batch, rounds = meshes.divide_batch(config, empty)
     build = _builder(config, task, rounds)
     with tf.Graph().as_default():
-        built = _build(config, dataset, task, batch, build)
+        built = (_build if training else _build_test)(config, dataset, task, batch, build)
         layout, devices = _first_layout(config, built.graph, planned, empty, cluster.devices)
         network.lower(built, layout, devices)
-    model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
-    if model_dir:
-        stack.enter_context(saver_lib.run_lock(model_dir))
-    if config.model_dir is not None:
-        _check_checkpoint(config.model_dir, {v.name: v.shape.to_integer_list for v in built.graph.all_variables})
-    return Run(
+    run = Run(
         config=config,
         model=model,
         dataset=dataset,
@@ -84,13 +99,32 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         layout=layout,
         cluster=cluster,
         devices=devices,
-        model_dir=model_dir,
+        model_dir="",
         batch=batch,
         build=build,
         parameters=sum(v.size for v in built.graph.trainable_variables),
         split_dims=meshes.split_dims(built.graph, layout),
         notes=notes,
     )
+    return run, {v.name: v.shape.to_integer_list for v in built.graph.all_variables}
+
+
+def _check_names(config: Config) -> None:
+    """Raises ValueError where a flag names a model, a layout or a part of the model that there is not."""
+    if config.model not in MODELS:
+        raise ValueError(f"--model is {config.model!r}; it must be one of {', '.join(MODELS)}")
+    if ":" not in config.layout and config.layout not in (AUTO, *LAYOUTS) and not config.is_planned:
+        raise ValueError(
+            f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, {AUTO}, rules such as "
+            "conv1/filters:all, or a plan's file, plan.json"
+        )
+    model = MODELS[config.model]
+    for name, wanted, known in (
+        ("recompute", config.recompute, model.recomputes),
+        ("dense_rounds", config.dense_rounds, not model.takes_volumes),
+    ):
+        if wanted and not known:
+            raise ValueError(f"--{name} is given, which --model={config.model} does not know; leave it out")
 
 
 def _first_layout(
@@ -200,7 +234,16 @@ def _build(
     )
 
 
-def _cluster(config: Config, stack: contextlib.ExitStack) -> tuple[Cluster, tuple[str, ...]]:
+def _build_test(
+    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., Any]
+) -> network.Built:
+    """A test, on no images, in the default graph."""
+    image, label = inputs.blank(dataset, config.batch_size)
+    features = {"image": image, "weight": tf.ones([config.batch_size])}
+    return network.build_test(features, label, build=build, task=task, batch=batch)
+
+
+def _cluster(config: Config, stack: contextlib.ExitStack, *, claims: bool) -> tuple[Cluster, tuple[str, ...]]:
     """Where the run takes place, and what the user should know of it."""
     devices, notes = config.devices, []
     if config.local_cluster is not None:
@@ -216,24 +259,28 @@ def _cluster(config: Config, stack: contextlib.ExitStack) -> tuple[Cluster, tupl
         cluster = Cluster.from_workers(config.workers, devices)
     else:
         cluster = Cluster.from_environment(devices) or Cluster.local(devices)
-    if not config.dry_run:
+    if claims:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
     if cluster.workers and not config.local_cluster:
         notes.append(cluster.describe())
     return cluster, tuple(notes)
 
 
-def _check_checkpoint(model_dir: str, shapes: Mapping[str, list[int]]) -> None:
-    path = saver_lib.find(model_dir).path
-    if path is None:
-        return
+def _check_checkpoint(path: str, shapes: Mapping[str, list[int]], why: str) -> None:
+    """Raises ValueError where a checkpoint does not have the variables of a network.
+
+    Args:
+      path: the checkpoint.
+      shapes: {variable: its shape}.
+      why: what that means, with {path}.
+    """
     saved = dict(tf.train.list_variables(path))
     for name, shape in shapes.items():
         if saved.get(name) != shape:
             has = f"shape {saved[name]}" if name in saved else "no such variable"
             raise ValueError(
-                f"--model_dir holds {path}, which this model, data set and optimizer cannot resume: variable {name!r} "
-                f"has shape {shape} here and {has} there; choose another directory"
+                f"{why.format(path=path)}: variable {name!r} has shape {shape} here and {has} there; choose another "
+                "directory"
             )
 
 

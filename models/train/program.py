@@ -211,6 +211,29 @@ def lower(built: Built, layout: Layout, devices: Sequence[str], wire_dtype: str 
     return mtf_hetero.Lowering(built.graph, {built.mesh: mesh_impl})
 
 
+def build_outputs(
+    image: Any,
+    build: Callable[..., mtf.Tensor],
+    layout: Layout,
+    devices: Sequence[str],
+    batch: Sequence[int] | None = None,
+    image_shape: Sequence[int] | None = None,
+) -> tf.Tensor:
+    """What a network says to a batch, lowered: tf.Tensor [examples, ...].
+
+    Args:
+      image: as in `build_training`.
+      build: from an mtf.Tensor of images to outputs.
+      layout: how the tensors lie on the mesh.
+      devices: one per processor.
+      batch: as in `build_training`.
+      image_shape: as in `build_training`.
+    """
+    built, importer = _build_outputs(image, build, training=False, batch=batch, image_shape=image_shape)
+    outputs = lower(built, layout, devices).export_to_tf_tensor(built.outputs)
+    return tf.reshape(outputs, [-1, *outputs.shape.as_list()[len(importer.batch) :]])
+
+
 def _over_all_batches(sums: Mapping[str, tf.Tensor], inputs: Any) -> tuple[dict[str, Any], Any]:
     """Sums over the batches so far, float64, and the operation that adds those over one batch.
 
@@ -275,9 +298,7 @@ def model_fn(
             train_op = tf.assign_add(tf.train.get_global_step(), 1).op  # the optimizer reads the step: count it last
         return EstimatorSpec(mode, loss=lowering.export_to_tf_tensor(built.loss), train_op=train_op)
     if mode == ModeKeys.PREDICT:
-        built, _ = _build_outputs(features["image"], build, training=False, **sizes)
-        outputs = lower(built, layout, devices).export_to_tf_tensor(built.outputs)
-        outputs = tf.reshape(outputs, [-1, *outputs.shape.as_list()[len(batch) :]])
+        outputs = build_outputs(features["image"], build, layout, devices, **sizes)
         return EstimatorSpec(mode, predictions=task.predictions(outputs))
     built = build_test(features, labels, build=build, task=task, **sizes)
     lowering = lower(built, layout, devices)

@@ -140,7 +140,11 @@ class _Classes(Task):
         return {"accuracy": sums["right"] / sums["labels"]}
 
     def predictions(self, outputs: tf.Tensor) -> dict[str, Any]:
-        return {"class": tf.argmax(outputs, axis=-1), "probabilities": tf.nn.softmax(outputs)}
+        return {
+            "class": tf.argmax(outputs, axis=-1),
+            "logits": tf.identity(outputs),
+            "probabilities": tf.nn.softmax(outputs),
+        }
 
 
 class Classification(_Classes):

@@ -120,7 +120,7 @@ class Dataset:
             tf.cast(start_batch, tf.int64), self.train_size * epochs // batch_size
         )
 
-        normalise = self._normaliser()
+        normalise = self.normaliser()
 
         def finish(batch: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> Any:
             normalised = normalise(example[0])
@@ -150,7 +150,7 @@ class Dataset:
         indices = tf.data.Dataset.range(0, self.test_size, batch_size).map(lambda first: first + wanted)
         images = self._read(TEST, indices.map(lambda index: tf.minimum(index, self.test_size - 1)), size)
 
-        normalise = self._normaliser()
+        normalise = self.normaliser()
 
         def finish(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> Any:
             real = index < self.test_size
@@ -173,8 +173,11 @@ class Dataset:
             lambda indices, example: tuple(tf.gather(part, indices) for part in example)
         )
 
-    def _normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """From uint8 images to normalised ones; the statistics are read here, where their errors stay what they are."""
+    def normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """From images as they are stored, 0 to 255, to normalised ones, float32 [..., height, width, channels].
+
+        The statistics are read here, where their errors stay what they are.
+        """
         mean, deviation = (part.astype(np.float32) for part in self.statistics)
         return lambda images: (tf.cast(images, tf.float32) / 255.0 - mean) / deviation
 

@@ -165,6 +165,11 @@ class Volumes:
 
         return self._batches(TEST, tf.data.Dataset.range(0, self.test_size, batch_size).map(choose), slab, 0)
 
+    def normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """From volumes as they are stored to normalised ones, float32 [..., depth, height, width, channels]."""
+        mean, deviation = (np.array(part, np.float32) for part in (self.manifest.mean, self.manifest.deviation))
+        return lambda volumes: (tf.cast(volumes, tf.float32) - mean) / deviation
+
     def _batches(self, split: str, chosen: tf.data.Dataset, slab: Slab, cached: int) -> tf.data.Dataset:
         """Batches for batches of (index, turn, weight)."""
         read = _slab_reader(self, split, slab, cached)

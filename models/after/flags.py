@@ -1,0 +1,151 @@
+"""What the three commands are asked for: a checkpoint, what it was trained with, and where to run it now.
+
+No TensorFlow, so that a mistake is reported at once.
+"""
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from mtf_hetero._support import command_line
+from mtf_hetero.models.train import config_file
+from mtf_hetero.models.train.config import AUTO, Config, kind_of
+
+TRAINED = ("model", "dataset", "data_dir", "batch_size")  # of the run's own config.yaml
+PLACED = (  # never taken from there: the devices of the training may be gone
+    *("layout", "mesh_shape", "list_speed", "dense_shares", "dense_rounds"),
+    *("devices", "workers", "local_cluster"),
+)
+_FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What was asked for.
+
+    Args:
+      config: of the network, and of where it is to run; its `devices` are None where one plain device will do.
+      model_dir: directory of the run.
+      checkpoint: path of the checkpoint; None: the newest whole one of the directory.
+      is_plain: whether one plain device is to do it all.
+    """
+
+    config: Config
+    model_dir: str
+    checkpoint: str | None
+    is_plain: bool
+
+
+def parser(program: str, description: str, *, placed: bool = True) -> command_line.Parser:
+    """A parser with the flags that the commands have in common.
+
+    Args:
+      program: how it is called.
+      description: what it does.
+      placed: whether the flags for layout and devices are among them.
+    """
+    made = command_line.Parser(
+        prog=program,
+        description=description,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    which = made.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model_dir", help="directory of a run of mtf-hetero train; its newest whole checkpoint")
+    which.add_argument("--checkpoint", help="one checkpoint, such as MODEL_DIR/model.ckpt-500")
+    made.add_argument(
+        "--config",
+        help="a YAML file of flags of mtf-hetero train, the layout and the devices among them; by default what the "
+        "run's own config.yaml says of the network and the data",
+    )
+    for name in (*TRAINED, *(PLACED if placed else ())):
+        _add_flag(made, _FIELDS[name])
+    return made
+
+
+def _add_flag(made: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:
+    """Adds the flag of a field of the training program's configuration."""
+    kind = kind_of(field)
+    help_text = field.metadata["help"].replace("%", "%%")
+    if kind is bool:
+        made.add_argument(f"--{field.name}", action="store_true", help=help_text)
+    else:
+        made.add_argument(f"--{field.name}", type=_comma_separated if kind is tuple else kind, help=help_text)
+
+
+def _comma_separated(text: str) -> list[str]:
+    return text.split(",")
+
+
+def asked(arguments: argparse.Namespace, *, placed: bool = True) -> Asked:
+    """What the flags ask for, with what the run's directory says.
+
+    Args:
+      arguments: the flags.
+      placed: whether layout and devices matter.
+
+    Raises:
+      ValueError: a directory or a file that is not there or not as it should be, or values that do not fit together.
+    """
+    checkpoint = getattr(arguments, "checkpoint", None)
+    if checkpoint is None:
+        model_dir = arguments.model_dir
+        if not os.path.isdir(model_dir):
+            raise ValueError(f"--model_dir is {model_dir!r}, which is no directory; name that of a run")
+    else:
+        if not os.path.isfile(f"{checkpoint}.index"):
+            raise ValueError(
+                f"--checkpoint is {checkpoint!r}, where there is no checkpoint; name one, as in MODEL_DIR/model.ckpt-7"
+            )
+        model_dir = os.path.dirname(checkpoint)
+    given = {}
+    for name in (*TRAINED, *PLACED):
+        if hasattr(arguments, name):
+            parse, value = _FIELDS[name].metadata["parse"], getattr(arguments, name)
+            given[name] = value if parse is None else parse(value)
+    values = {**_of_files(getattr(arguments, "config", None), model_dir, given), **given, "model_dir": None}
+    if not placed:
+        values = {name: values[name] for name in TRAINED if name in values}
+    config = Config(**values)
+    for name in ("layout", "list_speed"):
+        if getattr(config, name) == AUTO:
+            raise ValueError(
+                f"--{name} is {AUTO!r}, which measures steps of training; give a recipe or speeds, or a plan, such as "
+                "the MODEL_DIR/plan.json of a run with --layout=auto"
+            )
+    is_plain = not any(values.get(name) for name in PLACED)
+    return Asked(config, model_dir, checkpoint, is_plain)
+
+
+def _of_files(path: str | None, model_dir: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The values of --config, or else those of the run's own that say what it was trained with."""
+    if path is not None:
+        return config_file.load(path)
+    own = os.path.join(model_dir, config_file.NAME)
+    if os.path.isfile(own):
+        values = config_file.load(own)
+        return {name: values[name] for name in TRAINED if name in values}
+    if "model" not in given:
+        raise ValueError(
+            f"{model_dir or '.'} has no {config_file.NAME}, which says what was trained there; give --model, --dataset "
+            "and --batch_size, or --config"
+        )
+    return {}
+
+
+def check_parent(flag: str, path: str) -> None:
+    """Raises ValueError where nothing can be written to a path."""
+    parent = os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(parent):
+        parent = os.path.dirname(parent)
+    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
+        raise ValueError(f"--{flag} is {path!r}, but {parent} cannot be written to; name another place")
+
+
+def check_suffix(flag: str, path: str, suffixes: Sequence[str]) -> None:
+    """Raises ValueError unless a path ends in one of the suffixes."""
+    if not path.endswith(tuple(suffixes)):
+        raise ValueError(f"--{flag} is {path!r}; name a file that ends in {' or '.join(suffixes)}")

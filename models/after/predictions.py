@@ -1,0 +1,64 @@
+"""Predictions in a file, an example at a time: an .npz of arrays, or a .jsonl with a line for each example."""
+
+import json
+import os
+import pathlib
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._support.files import sync
+
+SUFFIXES = (".npz", ".jsonl")
+
+
+def write(path: str, examples: Iterable[Mapping[str, np.ndarray]], count: int) -> tuple[str, ...]:
+    """Writes predictions as a whole, in place of what was there; returns their names.
+
+    Args:
+      path: ends in one of SUFFIXES.
+      examples: {name: array of one example}, in order.
+      count: how many there are.
+
+    Raises:
+      OSError: it cannot be written; what was there before is as it was.
+    """
+    place = pathlib.Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".writing_{place.name}_", dir=place.parent) as directory:
+        made = pathlib.Path(directory) / "new"
+        names = (_write_lines if path.endswith(".jsonl") else _write_arrays)(made, examples, count)
+        sync(made)
+        os.replace(made, place)
+    return names
+
+
+def _write_lines(path: pathlib.Path, examples: Iterable[Mapping[str, np.ndarray]], count: int) -> tuple[str, ...]:
+    names: tuple[str, ...] = ()
+    with path.open("w", encoding="utf-8") as file:
+        for number, example in zip(range(count), examples, strict=True):
+            names = tuple(example)
+            row = {"example": number, **{name: np.asarray(value).tolist() for name, value in example.items()}}
+            file.write(json.dumps(row) + "\n")
+    return names
+
+
+def _write_arrays(path: pathlib.Path, examples: Iterable[Mapping[str, np.ndarray]], count: int) -> tuple[str, ...]:
+    arrays: dict[str, Any] = {}
+    files: dict[str, pathlib.Path] = {}
+    for number, example in zip(range(count), examples, strict=True):
+        for name, value in example.items():
+            if name not in arrays:
+                files[name] = path.with_name(f"{name}.npy")
+                shape, dtype = (count, *np.shape(value)), np.asarray(value).dtype
+                arrays[name] = np.lib.format.open_memmap(files[name], mode="w+", dtype=dtype, shape=shape)
+            arrays[name][number] = value
+    for array in arrays.values():
+        array.flush()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, file in files.items():
+            archive.write(file, f"{name}.npy")
+    return tuple(arrays)

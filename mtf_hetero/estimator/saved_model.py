@@ -1,0 +1,213 @@
+"""A lowered model as a SavedModel that plain TensorFlow serves: no mesh, no devices, its variables logical tensors.
+
+mtf's shapes are numbers, so a lowered graph takes batches of one size. The saved one takes any: it runs as many whole
+batches as there are, and then a graph for the rest, example by example. The variables are copied from the checkpoint a
+piece at a time, so that no session holds them, whatever their size.
+"""
+
+import collections
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero._support import files
+from mtf_hetero.saver import as_write_error
+from mtf_hetero.saver.copying import copy_variables
+
+Build = Callable[[int], tuple[Any, Mapping[str, Any]]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """What of a graph leads from its input to its outputs, and which variables it reads.
+
+    Args:
+      graph_def: the operations, without the placeholder and the reads, on no device.
+      input: name of the tensor that is fed.
+      outputs: {output: name of its tensor}.
+      dtypes: {output: its dtype}.
+      reads: {name of a tensor: (variable, begin, size)}: the slice of a logical variable.
+      variables: {variable: (shape, dtype)}.
+    """
+
+    graph_def: Any
+    input: str
+    outputs: Mapping[str, str]
+    dtypes: Mapping[str, Any]
+    reads: Mapping[str, tuple[str, tuple[int, ...], tuple[int, ...]]]
+    variables: Mapping[str, tuple[tuple[int, ...], Any]]
+
+    def call(self, value: tf.Tensor, variables: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The outputs for an input, in the default graph.
+
+        Args:
+          value: the input.
+          variables: the values of the logical variables.
+        """
+        mapped = {self.input: value}
+        for tensor, (name, begin, size) in self.reads.items():
+            whole = tf.identity(variables[name])  # in the body of a loop, where it comes from outside
+            mapped[tensor] = whole if list(size) == whole.shape.as_list() else tf.slice(whole, begin, size)
+        results = tf.import_graph_def(self.graph_def, mapped, list(self.outputs.values()), name="model")
+        return dict(zip(self.outputs, results, strict=True))
+
+
+def write(
+    directory: str | os.PathLike,
+    build: Build,
+    *,
+    checkpoint: str,
+    example_shape: Sequence[int],
+    batch_size: int = 32,
+    input_name: str = "images",
+    dtype: Any = tf.float32,
+) -> None:
+    """Writes a SavedModel with the signature "serving_default": as a whole, or nothing at all.
+
+    Args:
+      directory: where to; nothing may be there.
+      build: builds the model for a batch of so many examples in the default graph; returns the placeholder
+        [batch, *example_shape] and {name: output [batch, ...]}.
+      checkpoint: path of a checkpoint that has the model's variables.
+      example_shape: of an example.
+      batch_size: examples that are computed at a time; those that are left over are computed one by one.
+      input_name: what the input is called.
+      dtype: of the input.
+
+    Raises:
+      ValueError: something is there, or the checkpoint does not have the variables.
+      NotImplementedError: the model does with a variable what is not exported.
+      mtf_hetero.saver.WriteError: the disk is full, or fails; nothing is left.
+    """
+    directory = os.path.abspath(directory)
+    if os.path.lexists(directory):
+        raise ValueError(f"{directory!r} is there already; name a new directory")
+    parts = [_extract(build, size) for size in dict.fromkeys((batch_size, 1))]
+    with tf.Graph().as_default(), as_write_error(f"cannot write {directory}"):
+        values = {
+            name: tf.get_variable(name, shape, dtype, tf.zeros_initializer(), trainable=False, use_resource=True)
+            for name, (shape, dtype) in parts[0].variables.items()
+        }
+        examples = tf.placeholder(dtype, [None, *example_shape], input_name)
+        outputs = _any_number(examples, parts, {name: v.read_value() for name, v in values.items()}, batch_size)
+        signature = tf.saved_model.predict_signature_def({input_name: examples}, outputs)
+        saver = _CopyingSaver(list(values.values()), checkpoint)
+        with files.new_directory(directory) as made:
+            builder = tf.saved_model.Builder(str(made / "model"))
+            builder.add_meta_graph_and_variables(
+                None,
+                [tf.saved_model.tag_constants.SERVING],
+                {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
+                clear_devices=True,
+                strip_default_attrs=True,
+                saver=saver,
+            )
+            builder.save()
+            _move_up(made)
+
+
+def _move_up(made: Any) -> None:
+    """The Builder wants to make the directory itself; everything is on the disk before it gets its name."""
+    for path in sorted((made / "model").iterdir()):
+        path.rename(made / path.name)
+    (made / "model").rmdir()
+    for path in sorted(made.rglob("*"), reverse=True):
+        files.sync(path)
+    files.sync(made)
+
+
+class _CopyingSaver(tf.train.Saver):
+    """A Saver whose variables are not in a session: it copies them from a checkpoint."""
+
+    def __init__(self, variables: Sequence[tf.Variable], checkpoint: str) -> None:
+        super().__init__(variables)
+        self._names, self._checkpoint = [variable.op.name for variable in variables], checkpoint
+
+    def save(self, sess: Any, save_path: Any, *_: Any, **__: Any) -> str:
+        copy_variables(self._checkpoint, save_path, self._names)
+        return save_path
+
+
+def _any_number(
+    examples: tf.Tensor, parts: Sequence[_Part], variables: Mapping[str, tf.Tensor], batch_size: int
+) -> dict[str, tf.Tensor]:
+    """The outputs for any number of examples."""
+    shape = examples.shape.as_list()[1:]
+    whole = tf.shape(examples)[0] // batch_size * batch_size
+    chunks = [tf.reshape(examples[:whole], [-1, batch_size, *shape])]
+    if batch_size > 1:
+        chunks.append(examples[whole:][:, None])
+    results: dict[str, list[tf.Tensor]] = collections.defaultdict(list)
+    for part, each in zip(parts, chunks, strict=True):
+        call = functools.partial(part.call, variables=variables)
+        mapped = tf.map_fn(call, each, fn_output_signature=dict(part.dtypes), parallel_iterations=1)
+        for name, value in mapped.items():
+            results[name].append(tf.reshape(value, [-1, *value.shape.as_list()[2:]]))
+    return {name: tf.concat(values, 0, name=name) for name, values in results.items()}
+
+
+def _extract(build: Build, batch_size: int) -> _Part:
+    """Builds the model in a graph of its own, and takes what leads to its outputs out of it."""
+    with tf.Graph().as_default() as graph:
+        fed, outputs = build(batch_size)
+        known = _logical(graph)
+        needed, reads = _ancestors([tensor.op for tensor in outputs.values()], fed.op)
+    sources = {}
+    for read in reads:
+        handle = read.inputs[0].op.name
+        if handle not in known:
+            raise NotImplementedError(f"{read.name} reads a variable that is in no checkpoint; it is not exported")
+        sources[read.outputs[0].name] = known[handle]
+    graph_def = graph.as_graph_def()
+    kept = [node for node in graph_def.node if node.name in needed]
+    del graph_def.node[:]
+    for node in kept:
+        node.device = ""
+        inputs = [name for name in node.input if not name.startswith("^") or name[1:] in needed]
+        del node.input[:]
+        node.input.extend(inputs)
+        graph_def.node.append(node)
+    return _Part(
+        graph_def,
+        fed.name,
+        {name: tensor.name for name, tensor in outputs.items()},
+        {name: tensor.dtype for name, tensor in outputs.items()},
+        {tensor: (name, begin, size) for tensor, (name, begin, size, _, _) in sources.items()},
+        {name: (shape, dtype) for name, _, _, shape, dtype in sources.values()},
+    )
+
+
+def _logical(graph: tf.Graph) -> dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], Any]]:
+    """{handle: (logical variable, begin, size, shape, dtype)} of the variables that a checkpoint has."""
+    known = {}
+    for variable in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES):
+        info, shape = variable._save_slice_info, tuple(variable.shape.as_list())
+        name = variable.op.name if info is None else info.full_name
+        begin, full = ((0,) * len(shape), shape) if info is None else (tuple(info.var_offset), tuple(info.full_shape))
+        known[variable.handle.op.name] = (name, begin, shape, full, variable.dtype.base_dtype)
+    return known
+
+
+def _ancestors(roots: Sequence[tf.Operation], fed: tf.Operation) -> tuple[set[str], list[tf.Operation]]:
+    """Names of the operations that compute these from what is fed, and the reads of variables, which are not followed.
+
+    Raises:
+      NotImplementedError: one of them does something else with a variable.
+    """
+    found, reads, left = set(), {}, list(roots)
+    while left:
+        op = left.pop()
+        if op.name in found or op.name in reads or op is fed:
+            continue
+        if op.type == "ReadVariableOp":
+            reads[op.name] = op
+            continue
+        if any(tensor.dtype == tf.resource for tensor in op.inputs):
+            raise NotImplementedError(f"{op.name}, a {op.type}, uses a variable otherwise than by reading it")
+        found.add(op.name)
+        left += [tensor.op for tensor in op.inputs]
+        left += op.control_inputs
+    return found, list(reads.values())
