@@ -1,0 +1,189 @@
+"""After training: evaluate, predict and export say on any layout, and on one device, what the run itself said."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+from serving import served
+from training_runs import CPUS, DATASETS, ONE, restored_logging, run  # noqa: F401 - one is a fixture
+
+from mtf_hetero import data
+from mtf_hetero.data import mnist5k
+from mtf_hetero.estimator import saved_model
+from mtf_hetero.models.after import evaluate, export, predict, predictions
+from mtf_hetero.models.train import __main__ as train  # noqa: F401 - absl's flags are defined once
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+UNEVEN = {"devices": CPUS, "list_speed": "3,2,1"}
+OTHER = {"devices": "cpu:0,cpu:1", "layout": "batch", "list_speed": "2,1"}
+RULES = {"devices": CPUS, "layout": "conv1/filters:all;dense1/units:all", "list_speed": "4,1,1"}
+
+
+@pytest.fixture(autouse=True)
+def data_sets(monkeypatch):
+    monkeypatch.setattr(data, "DATASETS", DATASETS)  # whose statistics are computed once
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The directory of three steps of LeNet on three uneven processors."""
+    directory = tmp_path_factory.mktemp("trained") / "lenet"
+    assert run(**ONE | UNEVEN | {"max_steps": 3, "batch_size": 30, "learning_rate": 0.05}, model_dir=directory) == 0
+    return directory
+
+
+def call(command, **values):
+    return command.main([f"--{name}={value}" for name, value in values.items()], "mtf-hetero")
+
+
+def reported(directory):
+    """The metrics of the run's own test."""
+    row = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["kind"] == "test"
+    return {name: value for name, value in row.items() if name not in ("kind", "step")}
+
+
+@pytest.mark.parametrize("place", [{}, OTHER, pytest.param(RULES, marks=pytest.mark.full)], ids=str)
+def test_every_layout_tests_as_the_run_did(place, trained, tmp_path, capfd):
+    files = sorted(trained.rglob("*"))
+    assert call(evaluate, model_dir=trained, **place) == 0
+    result = json.loads(capfd.readouterr().out)
+    expected = {"model": "lenet", "dataset": "mnist5k", "step": 3, "examples": 1000, "batch_size": 30}
+    assert expected.items() <= result.items()
+    assert result["checkpoint"] == f"{trained}/model.ckpt-3"
+    assert result["metrics"] == pytest.approx(reported(trained), abs=1e-6)
+    assert sorted(trained.rglob("*")) == files  # it was only read
+
+
+def test_a_checkpoint_and_a_file_of_flags(trained, tmp_path, capfd):
+    place = {"checkpoint": trained / "model.ckpt-0", "config": trained / "config.yaml"}
+    assert call(evaluate, **place, output=tmp_path / "results" / "metrics.json") == 0
+    assert capfd.readouterr().out == ""
+    result = json.loads((tmp_path / "results" / "metrics.json").read_text())
+    assert result["step"] == 0
+    assert result["metrics"]["loss"] != pytest.approx(reported(trained)["loss"])
+
+
+@pytest.fixture(scope="module")
+def predicted(trained, tmp_path_factory):
+    """What one plain device predicts of the test set."""
+    path = tmp_path_factory.mktemp("predicted") / "predictions.npz"
+    assert call(predict, model_dir=trained, output=path) == 0
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def test_every_layout_predicts_the_same(trained, predicted, tmp_path, capfd):
+    assert predicted["logits"].shape == (1000, 10) and predicted["class"].dtype == np.int64
+    np.testing.assert_allclose(predicted["probabilities"].sum(1), 1, atol=1e-5)
+    np.testing.assert_array_equal(predicted["class"], predicted["logits"].argmax(1))
+    assert call(predict, model_dir=trained, output=tmp_path / "p.jsonl", keys="class,logits", **OTHER) == 0
+    assert capfd.readouterr().out == f"class, logits of 1,000 images: {tmp_path}/p.jsonl\n"
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [row["example"] for row in rows] == list(range(1000))
+    assert set(rows[0]) == {"example", "class", "logits"}
+    np.testing.assert_allclose([row["logits"] for row in rows], predicted["logits"], atol=1e-5)
+    accuracy = np.mean(predicted["class"] == mnist5k.split("test")[1])
+    assert accuracy == pytest.approx(reported(trained)["accuracy"], abs=1e-6)
+
+
+def test_images_of_the_users_own(trained, predicted, tmp_path):
+    np.save(tmp_path / "images.npy", mnist5k.split("test")[0][:37])
+    options = {"model_dir": trained, "input": tmp_path / "images.npy", "output": tmp_path / "p.npz", "keys": "logits"}
+    assert call(predict, **options, **RULES) == 0
+    with np.load(tmp_path / "p.npz") as arrays:
+        assert list(arrays) == ["logits"]
+        np.testing.assert_allclose(arrays["logits"], predicted["logits"][:37], atol=1e-5)
+
+
+def test_plain_tensorflow_serves_it(trained, predicted, tmp_path, capfd):
+    assert call(export, model_dir=trained, output=tmp_path / "lenet" / "1", batch_size=8) == 0
+    said = f"{tmp_path}/lenet/1: a SavedModel of step 3, serving_default(images=float32 [None, 28, 28, 1])\n"
+    assert capfd.readouterr().out == said
+    images = mnist5k.split("test")[0][:19].astype(np.float32)
+    for count, found in zip((19, 1), served(tmp_path / "lenet" / "1", images, tmp_path, counts=(19, 1)), strict=True):
+        for name in ("logits", "probabilities", "class"):
+            np.testing.assert_allclose(found[name], predicted[name][:count], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_export_leaves_nothing(number, code, trained, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(saved_model, "copy_variables", lambda *_: signal.raise_signal(number))
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background
+    try:
+        assert call(export, model_dir=trained, output=tmp_path / "served") == code
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert capfd.readouterr().err.splitlines()[-1] == "stopped: nothing was written"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk(trained, tmp_path, capfd, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saved_model, "copy_variables", fail)
+    assert call(export, model_dir=trained, output=tmp_path / "served") == 1
+    assert capfd.readouterr().err == f"error: cannot write {tmp_path}/served: No space left on device\n"
+    (tmp_path / "p.npz").write_text("before")
+    monkeypatch.setattr(predictions, "sync", fail)
+    assert call(predict, model_dir=trained, output=tmp_path / "p.npz") == 1
+    assert "No space left on device" in capfd.readouterr().err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
+def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "untrained").mkdir()
+    (tmp_path / "untrained" / "config.yaml").write_text("model: lenet\n")
+    (tmp_path / "plain.txt").write_text("")
+    np.save(tmp_path / "small.npy", np.zeros([3, 8, 8, 1]))
+    np.save(tmp_path / "objects.npy", np.array([{}], object))
+    own, out = {"model_dir": trained}, {"output": tmp_path / "new.npz"}
+    for command, values, message in [
+        (evaluate, {}, "one of the arguments --model_dir --checkpoint is required"),
+        (evaluate, own | {"checkpoint": "x"}, "not allowed with argument --model_dir"),
+        (evaluate, {"model_dir": tmp_path / "none"}, "none', which is no directory; name that of a run"),
+        (evaluate, {"model_dir": tmp_path / "empty"}, "has no config.yaml, which says what was trained there; give"),
+        (evaluate, {"model_dir": tmp_path / "untrained"}, "which holds no checkpoint; train there first"),
+        (evaluate, {"checkpoint": trained / "model.ckpt-9"}, "where there is no checkpoint; name one, as in"),
+        (evaluate, own | {"model": "vgg11"}, "model.ckpt-3 is of another network, or of another data set: variable"),
+        (evaluate, own | {"model": "vgg"}, "--model is 'vgg'; it must be one of"),
+        (evaluate, own | {"layout": "auto"}, "--layout is 'auto', which measures steps of training; give a recipe"),
+        (evaluate, own | {"list_speed": "auto"}, "--list_speed is 'auto', which measures steps of training"),
+        (evaluate, own | OTHER | {"list_speed": "1,2,3"}, "3 numbers for 2 processors"),
+        (evaluate, own | {"devices": "cpu:0,cpu:0"}, "--devices names 'cpu:0' twice"),
+        (evaluate, own | {"batch_size": "many"}, "argument --batch_size: invalid int value: 'many'"),
+        (evaluate, own | {"speed": "3"}, "unrecognized arguments: --speed=3"),
+        (evaluate, own | {"config": tmp_path / "none.yaml"}, "none.yaml', which cannot be read"),
+        (evaluate, own | {"output": tmp_path / "plain.txt" / "x"}, "plain.txt cannot be written to; name another"),
+        (predict, own, "the following arguments are required: --output"),
+        (predict, own | {"output": "p.csv"}, "--output is 'p.csv'; name a file that ends in .npz or .jsonl"),
+        (predict, own | out | {"keys": "colour"}, "predict_keys names 'colour', which is not predicted; there are"),
+        (predict, own | out | {"input": tmp_path / "plain.txt"}, "plain.txt'; name a file that ends in .npy"),
+        (predict, own | out | {"input": tmp_path / "none.npy"}, "none.npy', which cannot be read: No such file"),
+        (predict, own | out | {"input": tmp_path / "objects.npy"}, "it is no array of numbers that numpy.save wrote"),
+        (predict, own | out | {"input": tmp_path / "small.npy"}, "it must be one of numbers, [examples, 28, 28, 1]"),
+        (export, own | {"output": tmp_path}, "which is there already; name a new directory"),
+        (export, own | {"output": "x", "layout": "batch"}, "unrecognized arguments: --layout=batch"),
+        (export, own | {"output": tmp_path / "new", "batch_size": 0}, "--batch_size is 0; it must be a positive whole"),
+    ]:
+        before = sorted(tmp_path.rglob("*"))
+        try:
+            code = call(command, **values)
+        except SystemExit as end:
+            code = end.code
+        said, err = capfd.readouterr()
+        assert (code, said, err.count("\n")) == (2, "", 1), err
+        assert err.startswith("error: ") and message in err, err
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_checkpoint(trained, tmp_path, capfd):
+    for path in trained.glob("model.ckpt-3*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shard = next(tmp_path.glob("*.data-*"))
+    shard.write_bytes(b"\x00" * 100 + shard.read_bytes()[100:])
+    assert call(evaluate, checkpoint=tmp_path / "model.ckpt-3", config=trained / "config.yaml") == 2
+    assert "which is damaged: " in capfd.readouterr().err
