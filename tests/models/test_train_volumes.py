@@ -2,17 +2,16 @@
 
 import contextlib
 import dataclasses
-import functools
 import re
 
 import numpy as np
 import pytest
+from small_volumes import TOYS, labelled
 from tiers import on_workers, parametrize
 from training_runs import restored_logging, run, variables  # noqa: F401 - the first is a fixture
 
 from mtf_hetero import Layout, data, profile, tf
 from mtf_hetero.data.cosmology import write_universes
-from mtf_hetero.models import cosmoflow, unet3d
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import prepare as prepare_lib
 from mtf_hetero.models.train import program as network
@@ -26,33 +25,11 @@ COMMON = {"devices": TWO, "batch_size": 2, "max_steps": 2, "optimizer": "sgd", "
 COMMON |= {"mesh_shape": "depth:2", "list_speed": "2,1"}
 
 
-TOYS = {
-    "cosmoflow_small": functools.partial(cosmoflow.build_small, filters=(2, 3, 2, 3), head=(5,)),
-    "unet3d_small": functools.partial(unet3d.build, down=((2, 3),), bottom=(3, 4), up=((2, 3),)),
-}
-
-
 @pytest.fixture(autouse=True)
 def toys(monkeypatch):
     """Networks of the same kind that are lowered in no time; a program of its own has the real ones."""
     toys = {name: dataclasses.replace(MODELS[name], build=build) for name, build in TOYS.items()}
     monkeypatch.setattr(prepare_lib, "MODELS", {**MODELS, **toys})
-
-
-def labelled(directory, size=8, train=5, test=3):
-    """Cubes with a ball, or two, that is brighter than what is around it."""
-    rng = np.random.default_rng(3)
-    planes = data.Planes((size, size, size, 1), "int16", labelled=True)
-    with data.write_volumes(directory, planes, provenance={}, volumes_per_file=3) as writer:
-        for number in range(train + test):
-            places = np.stack(np.meshgrid(*[np.arange(size)] * 3, indexing="ij"))
-            labels = np.zeros([size] * 3, int)
-            for mark in (1, 2):
-                centre = rng.uniform(1, size - 1, [3, 1, 1, 1])
-                labels[np.square(places - centre).sum(0) < (size / 4) ** 2] = mark
-            image = 100 * labels + rng.normal(0, 20, labels.shape)
-            writer.add("train" if number < train else "test", [(image[..., None], labels)])
-    return directory
 
 
 @pytest.fixture(scope="module")
