@@ -13,6 +13,9 @@ from documents import BLOCKS, PAGES, ROOT, commands, prose, run
 
 PROGRAMS = [block for block in BLOCKS if block.page.parent == ROOT / "docs" and block.language == "python"]
 MODULES = {
+    "models.after.evaluate",
+    "models.after.export",
+    "models.after.predict",
     "models.plan",
     "models.train",
     "mtf_hetero.worker",
@@ -22,6 +25,9 @@ MODULES = {
 }
 CONSOLE = {  # what the installed command runs
     "train": "models.train",
+    "evaluate": "models.after.evaluate",
+    "predict": "models.after.predict",
+    "export": "models.after.export",
     "plan": "models.plan",
     "profile": "mtf_hetero.profile",
     "worker": "mtf_hetero.worker",

@@ -19,6 +19,10 @@ WITHOUT_TENSORFLOW = (
     ".cluster.guard",
     ".layout",
     ".models",
+    ".models.after.evaluate",
+    ".models.after.export",
+    ".models.after.predict",
+    ".models.train.config_file",
     ".partition",
     ".speeds",
 )

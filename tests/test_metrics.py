@@ -5,12 +5,13 @@ import json
 import math
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mtf_hetero import Estimator, EstimatorSpec, RunConfig, tf
-from mtf_hetero.estimator import metrics, metrics_log, pace
+from mtf_hetero.estimator import metrics_log, pace
 from mtf_hetero.estimator.hooks import add_scalar_summary
 from mtf_hetero.estimator.metrics import MetricsHook
 from mtf_hetero.estimator.metrics_log import MetricsLog
@@ -140,9 +141,11 @@ def events_of(directory):
     return values
 
 
-def test_a_resumed_training_has_each_row_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics, "BUSY_STEPS", 6)
-    busy = {"busy": lambda metadata: {"step_seconds": 2.0, "busy_seconds": {"cpu:0": 1.0}}}
+def test_a_resumed_training_has_each_row_once(tmp_path):
+    busy: dict[str, Any] = {
+        "busy_steps": 6,
+        "busy": lambda metadata: {"step_seconds": 2.0, "busy_seconds": {"cpu:0": 1.0}},
+    }
     train(tmp_path, 7, **busy)
     _, hook = train(tmp_path, 14, **busy)
     assert hook.pace.steps == 1  # of seven, five are the first, and one was looked at

@@ -146,6 +146,9 @@ class Config:
         "1epoch or 5epochs. By default at the end alone.",
     )
     summary_steps: int = _flag(50, "Steps between rows of MODEL_DIR/metrics.jsonl, and of TensorBoard's curves.")
+    busy_steps: int = _flag(
+        200, "Steps between two of which it is looked at how long each device is busy: they take longer; 0: none."
+    )
     seed: int = _flag(1, "Seed of the initial values and of the order of the data.")
     save_checkpoints_secs: int = _flag(600, "Seconds between checkpoints.")
     trace_steps: tuple[int, ...] = _flag(
@@ -213,6 +216,8 @@ class Config:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name} is {value}; it must be a positive whole number")
+        if self.busy_steps < 0:
+            raise ValueError(f"--busy_steps is {self.busy_steps}; it must be a whole number, 0 or more")
         for name in ("learning_rate", "measure_seconds"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):

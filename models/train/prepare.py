@@ -48,6 +48,9 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         if path is not None:
             why = "--model_dir holds {path}, which this model, data set and optimizer cannot resume"
             _check_checkpoint(path, shapes, why)
+            left = run.total_steps - int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
+            if missed := ", ".join(str(step) for step in config.trace_steps if step >= left):
+                run = dataclasses.replace(run, notes=(*run.notes, f"not traced: {missed}, for {left} steps are left"))
     return dataclasses.replace(run, model_dir=model_dir)
 
 

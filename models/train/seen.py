@@ -38,7 +38,11 @@ def metrics_hook(config: Config, log: MetricsLog, model_dir: str, devices: Seque
     """What writes the rows of a training, those of how busy the devices are among them."""
 
     def busy(metadata: tf.RunMetadata) -> dict[str, Any]:
-        used = trace.usage(trace.read(metadata), devices)
+        try:
+            used = trace.usage(trace.read(metadata), devices)
+        except ValueError as error:  # a device that TensorFlow traces under a name of another kind
+            tf.logging.warning("it is not known how busy the devices are: %s", error)
+            return {}
         spans = [sum((each.computing, each.receiving, each.waiting)) for each in used.values()]
         return {
             "step_seconds": max(spans, default=0.0),
@@ -51,7 +55,8 @@ def metrics_hook(config: Config, log: MetricsLog, model_dir: str, devices: Seque
         config.batch_size,
         every_steps=config.summary_steps,
         unit=unit,
-        busy=busy,
+        busy=busy if config.busy_steps else None,
+        busy_steps=config.busy_steps or 1,
         busy_options=trace.run_options(),
         uncounted=config.trace_steps,
     )

@@ -11,8 +11,6 @@ from mtf_hetero.estimator.config import check_number
 from mtf_hetero.estimator.metrics_log import MetricsLog
 from mtf_hetero.estimator.pace import WARM_UP_STEPS, Pace
 
-BUSY_STEPS = 200  # between two steps of which the devices' time is looked at: such a step takes longer than others
-
 
 class MetricsHook(tf.train.SessionRunHook):
     """Writes rows to metrics.jsonl, and the same as TensorBoard's events: a tf.train.SummarySaverHook for scalars.
@@ -28,6 +26,7 @@ class MetricsHook(tf.train.SessionRunHook):
       every_steps: steps between two rows; the last step has one, too.
       unit: what the examples are called.
       busy: from the tf.RunMetadata of a step to {name: seconds}, or {name: {device: seconds}}; None: no such rows.
+      busy_steps: steps between two that are looked at so, which take longer than others.
       busy_options: tf.RunOptions of such a step.
       uncounted: steps of the session, from 0 on, that are slow because something else traces them.
 
@@ -44,14 +43,17 @@ class MetricsHook(tf.train.SessionRunHook):
         every_steps: int = 50,
         unit: str = "images",
         busy: Callable[[tf.RunMetadata], Mapping[str, Any]] | None = None,
+        busy_steps: int = 200,
         busy_options: tf.RunOptions | None = None,
         uncounted: Collection[int] = (),
     ) -> None:
         check_number(batch_size, "MetricsHook: batch_size", none=False)
         check_number(every_steps, "MetricsHook: every_steps", none=False)
+        check_number(busy_steps, "MetricsHook: busy_steps", none=False)
         self._log, self._model_dir = log, model_dir
         self._batch_size, self._every_steps, self._unit = batch_size, every_steps, unit
-        self._busy, self._busy_options, self._uncounted = busy, busy_options, frozenset(uncounted)
+        self._busy, self._busy_steps, self._busy_options = busy, busy_steps, busy_options
+        self._uncounted = frozenset(uncounted)
         self.pace, self._since = Pace(), Pace()
         self._last: Mapping[str, Any] | None = None
 
@@ -87,8 +89,8 @@ class MetricsHook(tf.train.SessionRunHook):
         self._step += 1
         self._steps_of_session += 1
         self._last = run_values.results
-        if looked_at and self._busy is not None:
-            self._write("busy", self._busy(run_values.run_metadata))
+        if looked_at and self._busy is not None and (busy := self._busy(run_values.run_metadata)):
+            self._write("busy", busy)
         if self._step % self._every_steps == 0:
             self._write_row()
 
@@ -97,7 +99,9 @@ class MetricsHook(tf.train.SessionRunHook):
         self._writer.flush()
 
     def _is_looked_at(self) -> bool:
-        return self._busy is not None and self._steps_of_session % BUSY_STEPS == WARM_UP_STEPS
+        if self._busy is None or self._steps_of_session < WARM_UP_STEPS:
+            return False
+        return self._steps_of_session % self._busy_steps == WARM_UP_STEPS % self._busy_steps
 
     def _write_row(self) -> None:
         """A row of the last step, unless it has one."""

@@ -14,8 +14,7 @@ from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import files
-from mtf_hetero.saver import as_write_error
-from mtf_hetero.saver.copying import copy_variables
+from mtf_hetero.saver import as_write_error, copy_variables
 
 Build = Callable[[int], tuple[Any, Mapping[str, Any]]]
 

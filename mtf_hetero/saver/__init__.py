@@ -1,5 +1,6 @@
 """Checkpoints: slices saved as logical tensors, one checkpoint written as a whole, and whose turn it is to write."""
 
+from mtf_hetero.saver.copying import copy_variables
 from mtf_hetero.saver.failures import WriteError, as_write_error, quiet_summary_writers
 from mtf_hetero.saver.files import clear_leftovers
 from mtf_hetero.saver.lock import run_lock
@@ -13,6 +14,7 @@ __all__ = [
     "WriteError",
     "as_write_error",
     "clear_leftovers",
+    "copy_variables",
     "find",
     "find_damage",
     "quiet_summary_writers",

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from serving import served
 from small_volumes import TOYS, labelled
-from tiers import parametrize
 from training_runs import restored_logging, run  # noqa: F401 - one is a fixture
 
 from mtf_hetero import data, tf
@@ -39,7 +38,8 @@ def raw_volumes(dataset, count):
     return image * np.float32(dataset.manifest.deviation) + np.float32(dataset.manifest.mean)
 
 
-@parametrize("model", list(NAMES), first=["cosmoflow_small"])
+@pytest.mark.full
+@pytest.mark.parametrize("model", list(NAMES))
 def test_divided_volumes_are_as_on_one_device_and_served(model, tmp_path, capfd):
     if model == "cosmoflow_small":
         write_universes(tmp_path / "set", train=5, test=3, size=16)

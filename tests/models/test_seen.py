@@ -80,6 +80,7 @@ MISTAKES = [
         "--eval_every is '641', but the training ends before, after step 640; give a smaller number",
     ),
     ({"eval_every": "5epochs"}, "--eval_every is '5epochs', but the training ends before, after step 640"),
+    ({"busy_steps": -1}, "--busy_steps is -1; it must be a whole number, 0 or more"),
     ({"summary_steps": 0}, "--summary_steps is 0; it must be a positive whole number"),
 ]
 

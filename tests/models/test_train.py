@@ -245,8 +245,10 @@ def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(one_device
     assert one_device["global_step"] == 4
     assert_same_variables(tmp_path, one_device)
     capfd.readouterr()
-    assert run(**ONE | {"max_steps": 4}, model_dir=tmp_path) == 0
-    assert "images per second: none, it was trained to step 4 before" in capfd.readouterr().out
+    assert run(**ONE | {"max_steps": 4}, model_dir=tmp_path, trace_steps="1") == 0
+    out = capfd.readouterr().out
+    assert "\nnot traced: 1, for 0 steps are left\n" in out
+    assert "images per second: none, it was trained to step 4 before" in out
 
 
 def test_the_checkpoint_of_something_else(of_one_device, capfd):
