@@ -170,7 +170,11 @@ def test_validation_at_steps_that_are_due(tmp_path):
     def evaluate(step, path):
         seen.append((step, os.path.basename(path), int(tf.train.load_variable(path, "global_step"))))
 
-    saver = ValidatingSaverHook(str(tmp_path), save_secs=None, is_due=lambda step: step in (2, 5), evaluate=evaluate)
-    train(tmp_path, 5, saver)
+    def saver(*steps):
+        return ValidatingSaverHook(str(tmp_path), save_secs=None, is_due=lambda step: step in steps, evaluate=evaluate)
+
+    train(tmp_path, 5, saver(2, 5))
     assert seen == [(2, "model.ckpt-2", 2), (5, "model.ckpt-5", 5)]
     assert sorted(path.stem for path in tmp_path.glob("*.index")) == [f"model.ckpt-{step}" for step in (0, 2, 5)]
+    train(tmp_path, 6, saver(5))  # as if it had been killed while it was evaluated
+    assert seen[2:] == [(5, "model.ckpt-5", 5)]

@@ -95,8 +95,8 @@ def _restore(wanted: Asked, stack: contextlib.ExitStack) -> Restored:
     elif damage := saver_lib.find_damage(path):
         raise ValueError(f"--checkpoint is {path!r}, which is damaged: {damage}; name another one")
     config = wanted.config
+    gpus = tf.config.list_physical_devices("GPU")  # CUDA says now what it has to say where there is none
     if wanted.is_plain:
-        gpus = tf.config.list_physical_devices("GPU")
         config = dataclasses.replace(config, devices=("gpu:0" if gpus else "cpu:0",), layout="batch")
     run = restore(config, stack, path)
     return Restored(run, path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP)))

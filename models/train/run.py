@@ -169,10 +169,11 @@ class Run:
             TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps, self.devices),
         ]
         if self.config.eval_every is not None:
+            steps = validation_steps(self.config, self.dataset)
             saver = ValidatingSaverHook(
                 self.model_dir,
                 save_secs=self.config.save_checkpoints_secs,
-                is_due=validation_steps(self.config, self.dataset).__contains__,
+                is_due=lambda step: step in steps and not log.has("validation", step),
                 evaluate=functools.partial(self._validate, log),
             )
             hooks.append(saver)

@@ -47,6 +47,10 @@ class MetricsLog:
         rows = [json.loads(line) for line in kept]
         self._known = {(row["kind"], row["step"]) for row in rows}
 
+    def has(self, kind: str, step: int) -> bool:
+        """Whether there is a row of this kind and step."""
+        return (kind, step) in self._known
+
     def append(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Writes a row, unless there is one of this kind and step already.
 
@@ -58,7 +62,7 @@ class MetricsLog:
         Raises:
           OSError: it cannot be written; nothing of it is left.
         """
-        if (kind, step) in self._known:
+        if self.has(kind, step):
             return
         row = {"kind": kind, "step": step, **{name: _plain(value) for name, value in values.items()}}
         line = json.dumps(row, allow_nan=False).encode() + b"\n"

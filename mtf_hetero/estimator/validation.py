@@ -14,7 +14,8 @@ class ValidatingSaverHook(tf.train.CheckpointSaverHook):
     Args:
       model_dir: directory of the checkpoints.
       save_secs: seconds between checkpoints.
-      is_due: whether a global step is to be evaluated.
+      is_due: whether a global step is to be evaluated. It is asked when a session begins, too: a run may have been
+        killed between the checkpoint and the end of its evaluation.
       evaluate: called with the step and the path of its checkpoint. A session of its own may use the same devices.
     """
 
@@ -28,6 +29,12 @@ class ValidatingSaverHook(tf.train.CheckpointSaverHook):
     ) -> None:
         super().__init__(model_dir, save_secs=float("inf") if save_secs is None else save_secs)
         self._is_due, self._evaluate = is_due, evaluate
+
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        super().after_create_session(session, coord)
+        step = int(self._timer.last_triggered_step())
+        if step and self._is_due(step):
+            self._evaluate(step, f"{self._save_path}-{step}")
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         super().after_run(run_context, run_values)

@@ -2,10 +2,11 @@
 
 import json
 import re
+import subprocess
 
 import pytest
 from absl.testing import flagsaver  # noqa: F401 - imported before the binary's flags are
-from training_runs import CPUS, ONE, restored_logging, run  # noqa: F401 - one is a fixture
+from training_runs import CPUS, ONE, Reader, restored_logging, run, start  # noqa: F401 - one is a fixture
 
 from mtf_hetero import tf
 from mtf_hetero.models.train.config import Config
@@ -36,8 +37,8 @@ def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
     busy = by_step["busy", 6]
     assert list(busy["busy_seconds"]) == CPUS.split(",")
     assert all(0 < seconds <= busy["step_seconds"] for seconds in busy["busy_seconds"].values())
-    for kind, step, start in (("validation", 4, "step 4: "), ("test", 7, "")):
-        (accuracy,) = re.findall(rf"^{start}test accuracy: (\S+) of 1,000 images$", said, re.MULTILINE)
+    for kind, step, before in (("validation", 4, "step 4: "), ("test", 7, "")):
+        (accuracy,) = re.findall(rf"^{before}test accuracy: (\S+) of 1,000 images$", said, re.MULTILINE)
         assert float(accuracy) == pytest.approx(by_step[kind, step]["accuracy"], abs=5e-5)
         assert by_step[kind, step]["loss"] > 0
     tags = {
@@ -53,6 +54,21 @@ def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
         "step_seconds",
         *(f"busy_seconds/{d}" for d in CPUS.split(",")),
     }
+
+
+@pytest.mark.full
+def test_a_killed_training_leaves_each_step_once(tmp_path):
+    flags = ONE | {"max_steps": 300, "summary_steps": 1, "busy_steps": 7, "eval_every": 100, "save_checkpoints_secs": 1}
+    args = [f"--{name}={value}" for name, value in (flags | {"model_dir": tmp_path}).items()]
+    for seen in ("step 30 of", "step 150 of"):
+        with start(*args, stdout=subprocess.DEVNULL) as process:
+            Reader(process.stderr).await_line(seen)
+            process.kill()
+    assert run(**flags, model_dir=tmp_path) == 0
+    assert [row["step"] for row in rows_of(tmp_path, "train")] == list(range(1, 301))
+    assert [row["step"] for row in rows_of(tmp_path, "validation", "test")] == [100, 200, 300]
+    busy = [row["step"] for row in rows_of(tmp_path, "busy")]
+    assert busy and len(set(busy)) == len(busy)
 
 
 def test_when_it_is_tested():
