@@ -1,5 +1,6 @@
 """The Estimator with uneven meshes: trained on one layout, resumed, evaluated and applied on others."""
 
+import os
 import shutil
 
 import numpy as np
@@ -8,6 +9,7 @@ from oracle import mesh_impl_of
 from tiers import parametrize
 
 from mtf_hetero import Estimator, EstimatorSpec, Layout, Lowering, ModeKeys, RunConfig, mtf, tf
+from mtf_hetero.estimator import export
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = (
     mtf.Dimension(name, size) for name, size in [("batch", 6), ("inputs", 5), ("hidden", 11), ("outputs", 3)]
@@ -92,3 +94,40 @@ def test_train_on_three_and_go_on_on_any_other(tmp_path, expected, three, second
         np.testing.assert_allclose(value, last[name], rtol=0, atol=1e-9, err_msg=name)
     assert resumed.evaluate(one_pass)["loss"] == pytest.approx(metrics["loss"], rel=1e-6)
     np.testing.assert_allclose(list(resumed.predict(one_pass)), predictions, rtol=0, atol=1e-9)
+
+
+@parametrize("layout", list(LAYOUTS), first=["three", "empty"])
+def test_a_model_that_is_exported_from_any_layout(layout, tmp_path):
+    trained = estimator("three", tmp_path / "model").train(input_fn, max_steps=2)
+    expected = np.array(list(trained.predict(one_pass)))
+
+    def receiver():
+        x = tf.placeholder(tf.float32, [BATCH.size, INPUTS.size], "x")
+        return export.ServingInputReceiver(tf.cast(x, tf.float64), {"x": x})
+
+    directory = estimator(layout, tmp_path / "model").export_saved_model(tmp_path / "served", receiver)
+    assert os.path.dirname(directory) == str(tmp_path / "served")
+    given = X.astype(np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:  # with one device, where there were several
+        model = tf.saved_model.load(session, ["serve"], directory)
+        signature = model.signature_def["serving_default"]
+        fed, found = signature.inputs["x"].name, signature.outputs["output"].name
+        for begin in range(0, len(X), BATCH.size):
+            batch = slice(begin, begin + BATCH.size)
+            np.testing.assert_allclose(session.run(found, {fed: given[batch]}), expected[batch], atol=1e-5)
+    names = {name for name, _ in tf.train.list_variables(os.path.join(directory, "variables", "variables"))}
+    assert names == {f"{layer}/{part}" for layer in ("first", "second") for part in ("kernel", "bias")}
+
+
+def test_export_outputs_name_the_signatures(tmp_path):
+    one, two = tf.constant(1.0), {"a": tf.constant(2.0)}
+    several = {"one": export.PredictOutput(one), "serving_default": export.PredictOutput(two)}
+    spec = EstimatorSpec(ModeKeys.PREDICT, predictions=one, export_outputs=several)
+    assert export.signatures(spec, "serving_default") == {"one": {"output": one}, "serving_default": two}
+    del several["serving_default"]
+    assert export.signatures(spec, "serving_default")["serving_default"] == {"output": one}
+    several["two"] = export.PredictOutput(two)
+    with pytest.raises(ValueError, match="export_outputs are one, two; call the one that is served 'serving_default'"):
+        export.signatures(spec, "serving_default")
+    with pytest.raises(ValueError, match=r"export_outputs\['x'\] is 3; it must be a PredictOutput"):
+        export.signatures(EstimatorSpec(ModeKeys.PREDICT, predictions=one, export_outputs={"x": 3}), "x")

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import os
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from mtf_hetero import saver as saver_lib
 from mtf_hetero import traffic
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import WorkerClaim, WorkerWatch, check_reachable
-from mtf_hetero.estimator import inputs, predictions
+from mtf_hetero.estimator import export, inputs, predictions, saved_model
 from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys, RunConfig, check_number
 from mtf_hetero.estimator.hooks import (
     LOSS_COLLECTION_KEY,
@@ -268,6 +269,38 @@ class Estimator:
                     with graph.as_default():  # not while the caller has the batch: it may have a graph of its own
                         batch = session.run(fetches)
                     yield batch
+
+    def export_saved_model(
+        self,
+        export_dir_base: str | os.PathLike,
+        serving_input_receiver_fn: Callable[[], Any],
+        *,
+        checkpoint_path: str | None = None,
+    ) -> str:
+        """Writes the model as its predictions are built, for plain TensorFlow, on no device; returns where.
+
+        Args:
+          export_dir_base: a directory; the SavedModel is a new one in it, which is called as the time.
+          serving_input_receiver_fn: returns a ServingInputReceiver (estimator.export), for a batch of some size.
+          checkpoint_path: the checkpoint; None: the newest whole one.
+
+        Raises:
+          ValueError: there is no checkpoint, or an argument does not fit.
+          NotImplementedError: the model does with a variable what is not exported.
+          mtf_hetero.saver.WriteError: the disk is full, or fails; nothing is left.
+        """
+        checkpoint_path = self._checkpoint(checkpoint_path)
+
+        def build() -> tuple[Any, Any]:
+            tf.train.get_or_create_global_step()
+            receiver, mode = serving_input_receiver_fn(), ModeKeys.PREDICT
+            offered = {"mode": mode, "params": self._params_of(mode), "config": self._config}
+            spec = inputs.call_model_fn(self._model_fn, receiver.features, None, **offered)
+            return receiver.receiver_tensors, export.signatures(spec, saved_model.DEFAULT)
+
+        directory = os.path.join(export_dir_base, str(time.time_ns() // 10**6))
+        saved_model.write_signatures(directory, build, checkpoint=checkpoint_path)
+        return directory
 
     @contextlib.contextmanager
     def _new_graph(self) -> Iterator[tf.Graph]:

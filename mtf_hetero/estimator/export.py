@@ -1,4 +1,4 @@
-"""What tf.estimator.export has: how a model_fn says that its model would be served. Nothing is exported by it here."""
+"""What tf.estimator.export has: how a model_fn says how it is served, which Estimator.export_saved_model reads."""
 
 import dataclasses
 from typing import Any
@@ -40,3 +40,24 @@ class ServingInputReceiver:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "receiver_tensors", _named(self.receiver_tensors, "ServingInputReceiver", "input"))
+
+
+def signatures(spec: Any, default: str) -> dict[str, dict[str, Any]]:
+    """{signature: {output: tensor}} of an EstimatorSpec: its export_outputs, or else its predictions.
+
+    Args:
+      spec: of the mode PREDICT.
+      default: the name of the signature that is served where none is named.
+
+    Raises:
+      ValueError: several outputs of which none is the default one, or what is no output.
+    """
+    outputs = spec.export_outputs or {default: PredictOutput(spec.predictions)}
+    if default not in outputs:
+        if len(outputs) > 1:
+            raise ValueError(f"export_outputs are {', '.join(outputs)}; call the one that is served {default!r}")
+        outputs = {**outputs, default: next(iter(outputs.values()))}
+    for name, output in outputs.items():
+        if not isinstance(output, PredictOutput):
+            raise ValueError(f"export_outputs[{name!r}] is {output!r}; it must be a PredictOutput")
+    return {name: output.outputs for name, output in outputs.items()}

@@ -16,16 +16,18 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support import files
 from mtf_hetero.saver import as_write_error, copy_variables
 
+DEFAULT = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 Build = Callable[[int], tuple[Any, Mapping[str, Any]]]
+BuildSignatures = Callable[[], tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Part:
-    """What of a graph leads from its input to its outputs, and which variables it reads.
+    """What of a graph leads from its inputs to its outputs, and which variables it reads.
 
     Args:
-      graph_def: the operations, without the placeholder and the reads, on no device.
-      input: name of the tensor that is fed.
+      graph_def: the operations, without the placeholders and the reads, on no device.
+      inputs: {input: name of the tensor that is fed}.
       outputs: {output: name of its tensor}.
       dtypes: {output: its dtype}.
       reads: {name of a tensor: (variable, begin, size)}: the slice of a logical variable.
@@ -33,20 +35,20 @@ class _Part:
     """
 
     graph_def: Any
-    input: str
-    outputs: Mapping[str, str]
-    dtypes: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    outputs: Mapping[Any, str]
+    dtypes: Mapping[Any, Any]
     reads: Mapping[str, tuple[str, tuple[int, ...], tuple[int, ...]]]
     variables: Mapping[str, tuple[tuple[int, ...], Any]]
 
-    def call(self, value: tf.Tensor, variables: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The outputs for an input, in the default graph.
+    def call(self, values: Mapping[str, tf.Tensor], variables: Mapping[str, tf.Tensor]) -> dict[Any, tf.Tensor]:
+        """The outputs for some inputs, in the default graph.
 
         Args:
-          value: the input.
+          values: the inputs.
           variables: the values of the logical variables.
         """
-        mapped = {self.input: value}
+        mapped = {self.inputs[name]: value for name, value in values.items()}
         for tensor, (name, begin, size) in self.reads.items():
             whole = tf.identity(variables[name])  # in the body of a loop, where it comes from outside
             mapped[tensor] = whole if list(size) == whole.shape.as_list() else tf.slice(whole, begin, size)
@@ -81,31 +83,82 @@ def write(
       NotImplementedError: the model does with a variable what is not exported.
       mtf_hetero.saver.WriteError: the disk is full, or fails; nothing is left.
     """
+    directory = _new(directory)
+
+    def build_part(size: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        fed, outputs = build(size)
+        return {input_name: fed}, outputs
+
+    parts = [_extract(functools.partial(build_part, size)) for size in dict.fromkeys((batch_size, 1))]
+    with tf.Graph().as_default():
+        variables = _make_variables(parts[0])
+        examples = tf.placeholder(dtype, [None, *example_shape], input_name)
+        values = {name: variable.read_value() for name, variable in variables.items()}
+        outputs = _any_number(examples, parts, values, input_name, batch_size)
+        signature = tf.saved_model.predict_signature_def({input_name: examples}, outputs)
+        _save(directory, {DEFAULT: signature}, variables, checkpoint)
+
+
+def write_signatures(directory: str | os.PathLike, build: BuildSignatures, *, checkpoint: str) -> None:
+    """Writes a SavedModel of a graph as it is: its batches have the size that it was built for.
+
+    Args:
+      directory: as of `write`.
+      build: builds the model in the default graph; returns {input: placeholder} and {signature: {output: tensor}}.
+      checkpoint: as of `write`.
+
+    Raises:
+      ValueError, NotImplementedError, mtf_hetero.saver.WriteError: as of `write`.
+    """
+    directory = _new(directory)
+    forms: dict[str, tuple[Any, Any]] = {}
+
+    def build_part() -> tuple[Mapping[str, Any], Mapping[Any, Any]]:
+        inputs, signatures = build()
+        forms.update({name: (fed.dtype, fed.shape) for name, fed in inputs.items()})
+        return inputs, {(key, name): tensor for key, outputs in signatures.items() for name, tensor in outputs.items()}
+
+    part = _extract(build_part)
+    with tf.Graph().as_default():
+        variables = _make_variables(part)
+        fed = {name: tf.placeholder(dtype, shape, name) for name, (dtype, shape) in forms.items()}
+        results: dict[str, dict[str, Any]] = collections.defaultdict(dict)
+        for (key, name), tensor in part.call(fed, {name: v.read_value() for name, v in variables.items()}).items():
+            results[key][name] = tensor
+        made = {key: tf.saved_model.predict_signature_def(fed, outputs) for key, outputs in results.items()}
+        _save(directory, made, variables, checkpoint)
+
+
+def _new(directory: str | os.PathLike) -> str:
     directory = os.path.abspath(directory)
     if os.path.lexists(directory):
         raise ValueError(f"{directory!r} is there already; name a new directory")
-    parts = [_extract(build, size) for size in dict.fromkeys((batch_size, 1))]
-    with tf.Graph().as_default(), as_write_error(f"cannot write {directory}"):
-        values = {
-            name: tf.get_variable(name, shape, dtype, tf.zeros_initializer(), trainable=False, use_resource=True)
-            for name, (shape, dtype) in parts[0].variables.items()
-        }
-        examples = tf.placeholder(dtype, [None, *example_shape], input_name)
-        outputs = _any_number(examples, parts, {name: v.read_value() for name, v in values.items()}, batch_size)
-        signature = tf.saved_model.predict_signature_def({input_name: examples}, outputs)
-        saver = _CopyingSaver(list(values.values()), checkpoint)
-        with files.new_directory(directory) as made:
-            builder = tf.saved_model.Builder(str(made / "model"))
-            builder.add_meta_graph_and_variables(
-                None,
-                [tf.saved_model.tag_constants.SERVING],
-                {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
-                clear_devices=True,
-                strip_default_attrs=True,
-                saver=saver,
-            )
-            builder.save()
-            _move_up(made)
+    return directory
+
+
+def _make_variables(part: _Part) -> dict[str, tf.Variable]:
+    """The logical variables, in the default graph."""
+    return {
+        name: tf.get_variable(name, shape, dtype, tf.zeros_initializer(), trainable=False, use_resource=True)
+        for name, (shape, dtype) in part.variables.items()
+    }
+
+
+def _save(directory: str, signatures: Mapping[str, Any], variables: Mapping[str, tf.Variable], checkpoint: str) -> None:
+    """Writes the default graph."""
+    saver = _CopyingSaver(list(variables.values()), checkpoint)
+    with as_write_error(f"cannot write {directory}"), files.new_directory(directory) as made:
+        builder = tf.saved_model.Builder(str(made / "model"))
+        builder.add_meta_graph_and_variables(
+            None,
+            [tf.saved_model.tag_constants.SERVING],
+            dict(signatures),
+            clear_devices=True,
+            strip_default_attrs=True,
+            saver=saver,
+        )
+        builder.save()
+        _move_up(made)
 
 
 def _move_up(made: Any) -> None:
@@ -131,7 +184,7 @@ class _CopyingSaver(tf.train.Saver):
 
 
 def _any_number(
-    examples: tf.Tensor, parts: Sequence[_Part], variables: Mapping[str, tf.Tensor], batch_size: int
+    examples: tf.Tensor, parts: Sequence[_Part], variables: Mapping[str, tf.Tensor], input_name: str, batch_size: int
 ) -> dict[str, tf.Tensor]:
     """The outputs for any number of examples."""
     shape = examples.shape.as_list()[1:]
@@ -141,19 +194,22 @@ def _any_number(
         chunks.append(examples[whole:][:, None])
     results: dict[str, list[tf.Tensor]] = collections.defaultdict(list)
     for part, each in zip(parts, chunks, strict=True):
-        call = functools.partial(part.call, variables=variables)
+
+        def call(batch: tf.Tensor, part: _Part = part) -> dict[str, tf.Tensor]:
+            return part.call({input_name: batch}, variables)
+
         mapped = tf.map_fn(call, each, fn_output_signature=dict(part.dtypes), parallel_iterations=1)
         for name, value in mapped.items():
             results[name].append(tf.reshape(value, [-1, *value.shape.as_list()[2:]]))
     return {name: tf.concat(values, 0, name=name) for name, values in results.items()}
 
 
-def _extract(build: Build, batch_size: int) -> _Part:
+def _extract(build: Callable[[], tuple[Mapping[str, Any], Mapping[Any, Any]]]) -> _Part:
     """Builds the model in a graph of its own, and takes what leads to its outputs out of it."""
     with tf.Graph().as_default() as graph:
-        fed, outputs = build(batch_size)
+        fed, outputs = build()
         known = _logical(graph)
-        needed, reads = _ancestors([tensor.op for tensor in outputs.values()], fed.op)
+        needed, reads = _ancestors([tensor.op for tensor in outputs.values()], [tensor.op for tensor in fed.values()])
     sources = {}
     for read in reads:
         handle = read.inputs[0].op.name
@@ -171,7 +227,7 @@ def _extract(build: Build, batch_size: int) -> _Part:
         graph_def.node.append(node)
     return _Part(
         graph_def,
-        fed.name,
+        {name: tensor.name for name, tensor in fed.items()},
         {name: tensor.name for name, tensor in outputs.items()},
         {name: tensor.dtype for name, tensor in outputs.items()},
         {tensor: (name, begin, size) for tensor, (name, begin, size, _, _) in sources.items()},
@@ -182,7 +238,9 @@ def _extract(build: Build, batch_size: int) -> _Part:
 def _logical(graph: tf.Graph) -> dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], Any]]:
     """{handle: (logical variable, begin, size, shape, dtype)} of the variables that a checkpoint has."""
     known = {}
-    for variable in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES):
+    saved = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+    copies = graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)  # replicas, and slices of nothing
+    for variable in [*saved, *(variable for variable in copies if variable._save_slice_info is not None)]:
         info, shape = variable._save_slice_info, tuple(variable.shape.as_list())
         name = variable.op.name if info is None else info.full_name
         begin, full = ((0,) * len(shape), shape) if info is None else (tuple(info.var_offset), tuple(info.full_shape))
@@ -190,7 +248,7 @@ def _logical(graph: tf.Graph) -> dict[str, tuple[str, tuple[int, ...], tuple[int
     return known
 
 
-def _ancestors(roots: Sequence[tf.Operation], fed: tf.Operation) -> tuple[set[str], list[tf.Operation]]:
+def _ancestors(roots: Sequence[tf.Operation], fed: Sequence[tf.Operation]) -> tuple[set[str], list[tf.Operation]]:
     """Names of the operations that compute these from what is fed, and the reads of variables, which are not followed.
 
     Raises:
@@ -199,7 +257,7 @@ def _ancestors(roots: Sequence[tf.Operation], fed: tf.Operation) -> tuple[set[st
     found, reads, left = set(), {}, list(roots)
     while left:
         op = left.pop()
-        if op.name in found or op.name in reads or op is fed:
+        if op.name in found or op.name in reads or op in fed:
             continue
         if op.type == "ReadVariableOp":
             reads[op.name] = op

@@ -170,15 +170,17 @@ class SlicedVariable:
         initial = InitialValue(whole, self._dtype, primaries.values())
         reads: dict[tuple[int, ...], tf.Tensor] = {}  # of the primaries, one for all replicas
         for pnum, (device, (begin, size)) in enumerate(zip(self._devices, boxes, strict=True)):
+            info = _SaveSliceInfo(self._name, master.shape.as_list(), begin, size)  # a Saver heeds that of primaries
             if 0 in size:
-                self._add(pnum, lambda s=size: zeros(s, self._dtype), None if saved else collections)
+                empty = self._add(pnum, lambda s=size: zeros(s, self._dtype), None if saved else collections)
+                empty._set_save_slice_info(info)
                 continue
             read = reads.get(tuple(begin))
             if read is not None:
-                self._add(pnum, lambda value=read: value)
+                self._add(pnum, lambda value=read: value)._set_save_slice_info(info)
                 continue
             primary = self._add(pnum, lambda b=begin, s=size, d=device: initial.part(b, s, d), collections)
-            primary._set_save_slice_info(_SaveSliceInfo(self._name, master.shape.as_list(), begin, size))
+            primary._set_save_slice_info(info)
             if saved:
                 reads[tuple(begin)] = _first_read(primary)
 
