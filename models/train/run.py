@@ -179,6 +179,8 @@ class Run:
             hooks.append(saver)
         self.estimator.train(self.train_input, hooks=hooks, max_steps=self.total_steps)
         step = int(self.estimator.get_variable_value(tf.GraphKeys.GLOBAL_STEP))
+        with saver_lib.as_write_error(f"cannot write to {self.model_dir}"):
+            log.begin(step)  # where nothing was left to train, no session has
         if self.dataset.test_size:
             print(self._tested(log, "test", step))
         else:
