@@ -10,19 +10,21 @@ from typing import Any
 
 from mtf_hetero import Layout, mtf, profile, tf
 from mtf_hetero import saver as saver_lib
+from mtf_hetero._support import files
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import inputs, measured, meshes
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import AUTO, Config, parse_memory_limit
-from mtf_hetero.models.train.run import Run, check_steps, optimizer_of, total_steps
+from mtf_hetero.models.train.run import Run, build_step, check_steps
 from mtf_hetero.models.train.tasks import Task
 from mtf_hetero.planner import auto
+from mtf_hetero.planner import machines as machines_lib
 from mtf_hetero.planner import plan as plan_lib
 
 _COMPARED = ("batch", "filters", "spatial")  # recipes that a plan has to beat
-_PLAN = "plan.json"
+_PLAN, _DEVICES = "plan.json", "devices.json"  # in the directory of a run
 
 
 def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
@@ -91,7 +93,7 @@ def _lay_out(config: Config, stack: contextlib.ExitStack, *, training: bool) -> 
     batch, rounds = meshes.divide_batch(config, empty)
     build = _builder(config, task, rounds)
     with tf.Graph().as_default():
-        built = (_build if training else _build_test)(config, dataset, task, batch, build)
+        built = (build_step if training else _build_test)(config, dataset, task, batch, build)
         layout, devices = _first_layout(config, built.graph, planned, empty, cluster.devices)
         network.lower(built, layout, devices)
     run = Run(
@@ -100,6 +102,7 @@ def _lay_out(config: Config, stack: contextlib.ExitStack, *, training: bool) -> 
         dataset=dataset,
         task=task,
         layout=layout,
+        plan=planned,
         cluster=cluster,
         devices=devices,
         model_dir="",
@@ -152,20 +155,21 @@ def measure(run: Run) -> Run:
     if config.memory_limit is not None:
         parsed = parse_memory_limit(config.memory_limit, len(run.cluster.devices))
         limits = dict(zip(run.cluster.devices, parsed, strict=True))
-    build = functools.partial(_build_graph, run)
     choose = _planned if config.layout == AUTO else _divided
-    layout, devices, lines = choose(run, build, limits)
+    layout, devices, lines, plan = choose(run, run.build_graph, limits)
     return dataclasses.replace(
         run,
         layout=layout,
+        plan=plan,
         cluster=dataclasses.replace(run.cluster, devices=devices),
         devices=devices,
-        split_dims=_split_dims(build, layout),
+        split_dims=_split_dims(run.build_graph, layout),
         notes=(*run.notes, *lines),
     )
 
 
-_Chosen = tuple[Layout, tuple[str, ...], tuple[str, ...]]  # and the devices that take part, and why
+# The layout, the devices that take part, why, and the plan if there is one
+_Chosen = tuple[Layout, tuple[str, ...], tuple[str, ...], plan_lib.Plan | None]
 
 
 def _divided(run: Run, build: Callable[[], mtf.Graph], limits: Mapping[str, int] | None) -> _Chosen:
@@ -180,28 +184,31 @@ def _divided(run: Run, build: Callable[[], mtf.Graph], limits: Mapping[str, int]
         keep=run.config.local_cluster is None,  # the next one's workers have other addresses, or other speeds
         progress=True,
     )
-    return choice.layout, choice.devices, choice.lines
+    return choice.layout, choice.devices, choice.lines, None
 
 
 def _planned(run: Run, build: Callable[[], mtf.Graph], limits: Mapping[str, int] | None) -> _Chosen:
     """The best layout that is found; where the run has a directory, it is kept there."""
     recipes = {name: functools.partial(_of_recipe, LAYOUTS[name]) for name in _COMPARED}
     seconds = {} if run.config.measure_seconds is None else {"seconds": run.config.measure_seconds}
-    choice = auto.choose(build, run.cluster, recipes, memory_bytes=limits, progress=True, **seconds)
+    # the next local cluster's workers have other addresses, or other speeds
+    cache_dir = None if run.config.local_cluster is not None else profile.cache_directory(os.environ)
+    choice = auto.choose(
+        build, run.cluster, recipes, memory_bytes=limits, cache_dir=cache_dir, progress=True, **seconds
+    )
     lines = list(choice.lines)
     if run.model_dir:
-        path = os.path.join(run.model_dir, _PLAN)
+        path, devices = (os.path.join(run.model_dir, name) for name in (_PLAN, _DEVICES))
         plan_lib.save(choice.plan, path)
-        lines.append(f"the plan is {path}, for --layout")
-    return choice.plan.layout, choice.plan.devices, tuple(lines)
+        files.write_text(devices, machines_lib.dumps(choice.machines))
+        lines.append(
+            f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"
+        )
+    return choice.plan.layout, choice.plan.devices, tuple(lines), choice.plan
 
 
 def _of_recipe(recipe: Callable[..., Layout], graph: mtf.Graph, speeds: Sequence[float]) -> Layout:
     return recipe(graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
-
-
-def _build_graph(run: Run) -> mtf.Graph:
-    return _build(run.config, run.dataset, run.task, run.batch, run.build).graph
 
 
 def _split_dims(build: Callable[[], mtf.Graph], layout: Layout) -> tuple[tuple[str, int], ...]:
@@ -219,22 +226,6 @@ def _builder(config: Config, task: Task, rounds: tuple[int, ...] | None) -> Call
     if config.recompute:
         changes["recompute"] = config.recompute
     return functools.partial(MODELS[config.model].build, **changes)
-
-
-def _build(
-    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., Any]
-) -> network.Built:
-    """The training step, on no images, in the default graph."""
-    tf.train.create_global_step()
-    image, label = inputs.blank(dataset, config.batch_size)
-    return network.build_training(
-        image,
-        label,
-        build=build,
-        optimizer=optimizer_of(config, total_steps(config, dataset)),
-        task=task,
-        batch=batch,
-    )
 
 
 def _build_test(

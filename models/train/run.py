@@ -4,10 +4,10 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtf_hetero import Layout, data, memory, tf
+from mtf_hetero import Layout, data, memory, mtf, tf
 from mtf_hetero import saver as saver_lib
 from mtf_hetero._support import extras, tables
 from mtf_hetero.cluster import Cluster, shorten
@@ -22,7 +22,9 @@ from mtf_hetero.models.train import console as command_line
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config, parse_eval_every
 from mtf_hetero.models.train.tasks import Task
-from mtf_hetero.trace import TraceHook
+from mtf_hetero.planner import measured
+from mtf_hetero.planner.plan import Plan
+from mtf_hetero.trace import Event, TraceHook
 
 LOST = 1
 _LOG_STEPS = 10
@@ -45,6 +47,7 @@ class Run:
       build: from an mtf.Tensor of images, and `training`, to outputs.
       parameters: number of trainable parameters.
       split_dims: the dimensions of the graph that the layout splits, as (name, size).
+      plan: whose layout it is; None: of no plan.
       notes: lines for the user, about the workers and about the speeds that were measured.
     """
 
@@ -60,6 +63,7 @@ class Run:
     build: Callable[..., Any]
     parameters: int
     split_dims: tuple[tuple[str, int], ...]
+    plan: Plan | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -91,6 +95,16 @@ class Run:
             wire_dtype=self.config.wire_dtype,
         )
         return Estimator(model_fn, self.model_dir, run_config)
+
+    def build_graph(self) -> mtf.Graph:
+        """The training step, on no images, in TensorFlow's default graph."""
+        return build_step(self.config, self.dataset, self.task, self.batch, self.build).graph
+
+    def report_layers(self, events: Sequence[Event]) -> str:
+        """What each device computed for each layer in a traced step, beside what the plan predicted."""
+        assert self.plan is not None
+        with tf.Graph().as_default():
+            return measured.report(self.plan, self.build_graph(), events)
 
     def describe(self) -> str:
         """The model, the data, the mesh, and how each split dimension is divided."""
@@ -166,7 +180,12 @@ class Run:
             metrics,
             seen.LogFromNowOnHook(),
             ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS, unit=unit),
-            TraceHook(os.path.join(self.model_dir, "traces"), self.config.trace_steps, self.devices),
+            TraceHook(
+                os.path.join(self.model_dir, "traces"),
+                self.config.trace_steps,
+                self.devices,
+                reports={} if self.plan is None else {"layers": self.report_layers},
+            ),
         ]
         if self.config.eval_every is not None:
             steps = validation_steps(self.config, self.dataset)
@@ -223,6 +242,22 @@ class Run:
         whole = -(-self.dataset.test_size // self.config.batch_size)
         steps = whole if batches is None else min(batches, whole)
         return self.estimator.evaluate(self.test_input, steps=steps, checkpoint_path=checkpoint_path)
+
+
+def build_step(
+    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., Any]
+) -> network.Built:
+    """The training step, on no images, in TensorFlow's default graph."""
+    tf.train.create_global_step()
+    image, label = inputs.blank(dataset, config.batch_size)
+    return network.build_training(
+        image,
+        label,
+        build=build,
+        optimizer=optimizer_of(config, total_steps(config, dataset)),
+        task=task,
+        batch=batch,
+    )
 
 
 def total_steps(config: Config, dataset: inputs.Dataset) -> int:

@@ -73,7 +73,6 @@ def choose(
       memory_bytes: {device: bytes}, in place of what TensorFlow reports.
       seconds: after which no further round of trials begins; there are at least three.
       cache_dir: where what is measured of the devices is kept; None: nowhere. The trials are run each time.
-      progress: whether to show a bar.
       progress: whether to show a bar, or lines where there is no terminal.
 
     Raises:
@@ -89,6 +88,7 @@ def choose(
     total = calibration.parts(len(devices)) + 1 + _ROUNDS
     hide = None if progress else True  # None: shown on a terminal
     with extras.progress_bar(total=total, desc="planning", unit="part", disable=hide, leave=False) as bar:
+        bar.set_description("measuring devices")
         machines, known = measure_once(
             lambda: calibration.calibrate(build, cluster, done=lambda _: bar.update()), build, cluster, cache_dir
         )
@@ -96,8 +96,6 @@ def choose(
             bar.update(calibration.parts(len(devices)))
             lines.append(f"the devices were measured before: {known}; delete the file to measure them again")
         machines = machines.with_memory(memory_bytes or {})
-        bar.set_description("measuring devices")
-        machines = calibration.calibrate(build, cluster, memory_bytes=memory_bytes, done=lambda _: bar.update())
         bar.set_description("planning")
         candidates = _candidates(build, machines, recipes)
         bar.update()
