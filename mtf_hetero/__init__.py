@@ -60,5 +60,9 @@ __getattr__, __dir__ = lazy.attach(
 
 # Whoever writes `import mtf_hetero` may go on with `import mesh_tensorflow as mtf`, which does not import by itself
 sys.meta_path.insert(0, lazy.ImportedBy("mesh_tensorflow", "mtf_hetero._compat"))
-_MOVED = {"mtf_hetero.checkpoints": "mtf_hetero.saver", "mtf_hetero.hooks": "mtf_hetero.estimator.hooks"}
+_MOVED = {
+    "mtf_hetero.checkpoints": "mtf_hetero.saver",
+    "mtf_hetero.hooks": "mtf_hetero.estimator.hooks",
+    "mtf_hetero.random_numbers": "mtf_hetero.variables.random_numbers",
+}
 sys.meta_path.append(lazy.Moved(_MOVED))

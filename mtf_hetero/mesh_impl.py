@@ -3,11 +3,12 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from mtf_hetero import collectives, random_numbers, variables
+from mtf_hetero import collectives, variables
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.alike import Processor, parallel
 from mtf_hetero._support.ops import constant, cut, reshape
 from mtf_hetero.layout import Layout, MeshShapeLike, RulesLike, UnevenShapeError
+from mtf_hetero.variables import random_numbers
 
 
 class _Rules(mtf.LayoutRules):

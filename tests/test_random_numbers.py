@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from mtf_hetero import random_numbers, tf
+from mtf_hetero import tf
+from mtf_hetero.variables import random_numbers
 
 SHAPE = [7, 50, 9, 33]
 BOXES = [

@@ -7,11 +7,12 @@ A rule is a function (operation, sketch) -> None that sets the values of the ope
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from mtf_hetero import layers, random_numbers
+from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering import local, registry, sums
 from mtf_hetero.planner.transfers.sending import allreduce
 from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Values, made
+from mtf_hetero.variables import random_numbers
 
 Rule = Callable[[Any, Sketch], None]
 _RULES: dict[type, Rule] = {}
