@@ -147,6 +147,7 @@ def run(
     gradients: bool = True,
     exports: bool = True,
     fused: bool = False,
+    averages: bool = False,
 ) -> Result:
     """Runs a program on a mesh, of a Cluster's devices if one is given: three steps, with outputs and gradients.
 
@@ -161,6 +162,7 @@ def run(
       gradients: whether there are any, and a descent.
       exports: whether all that is compared is exported too.
       fused: whether devices of one process send messages, and fuse them, as workers always do.
+      averages: whether each step moves the moving averages of batch norms.
     """
     rate = LEARNING_RATE[dtype] if rate is None else rate
     with tf.Graph().as_default() as tf_graph:
@@ -175,6 +177,7 @@ def run(
         mesh_impl = make_mesh_impl()
         is_uneven = isinstance(mesh_impl, mtf_hetero.UnevenMeshImpl)
         updates = _updates(moved, rate, momentum) if is_uneven and moved else []
+        updates += mtf_hetero.layers.batch_norm_updates(graph) if averages else []
         if not is_uneven:
             for op in graph.operations:
                 if _convolves_volumes(op):
@@ -289,6 +292,7 @@ def check(
     reference: Result | None = None,
     kinds: Sequence[str] = KINDS,
     exports: bool = True,
+    averages: bool = False,
 ) -> None:
     """Asserts that the program gives the same on every layout as on one device, whatever the kind of its inputs.
 
@@ -302,12 +306,15 @@ def check(
       reference: what is right; None: the program on one device.
       kinds: of inputs; (MIXED,) for one run on each layout, of programs whose operations have tests of their own.
       exports: whether all that is compared is exported too.
+      averages: whether each step moves the moving averages of batch norms; the reference is to have them moved.
     """
     reference = one_device(build, dtype, exports=exports) if reference is None else reference
     for number in range(max(len(layouts), len(kinds))):
         layout, kind = layouts[number % len(layouts)], kinds[number % len(kinds)]
         with _naming(layout, kind):
-            uneven = run(build, lambda layout=layout: mesh_impl_of(layout), dtype, kind=kind, exports=exports)
+            uneven = run(
+                build, lambda layout=layout: mesh_impl_of(layout), dtype, kind=kind, exports=exports, averages=averages
+            )
             assert_same(reference, uneven, TOLERANCE[dtype] if tolerance is None else tolerance)
 
 

@@ -50,6 +50,8 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "variables",
     },
     "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace", "traffic"},
+    "keras": {"layers"},
+    "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace"},
 }
 PURE = {"partition", "speeds", "layout", "blocks"}
 TENSORFLOW = {"tensorflow", "mesh_tensorflow"}

@@ -10,7 +10,7 @@ from mtf_hetero.layers.grouped_conv import (
     GroupedConvInputGradient,
     GroupedConvKernelGradient,
 )
-from mtf_hetero.layers.layers import batch_norm, batch_norm_updates, dilate, pool
+from mtf_hetero.layers.layers import batch_norm, batch_norm_updates, dilate, pool, update_average
 from mtf_hetero.layers.normalization import BatchNormGradientOperation, BatchNormOperation
 from mtf_hetero.layers.pooling import PoolGradientOperation, PoolOperation
 from mtf_hetero.layers.rounds import AfterOperation, CutOperation, PlaceOperation, in_rounds
@@ -35,5 +35,6 @@ __all__ = [
     "in_rounds",
     "pool",
     "separable_conv2d",
+    "update_average",
     "upsample",
 ]

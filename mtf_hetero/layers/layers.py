@@ -110,6 +110,8 @@ def dilate(kernel: mtf.Tensor, rates: int | Sequence[int]) -> mtf.Tensor:
     if len(steps) != spatial or min(steps) < 1:
         raise ValueError(f"rates are {rates}; give a positive number, or one for each of {spatial} dimensions")
     for axis, rate in enumerate(steps):
+        if rate == 1:
+            continue
         before, dim, after = kernel.shape.dims[:axis], kernel.shape.dims[axis], kernel.shape.dims[axis + 1 :]
         gap = mtf.Dimension(f"{dim.name}/gap", 1)
         kernel = mtf.pad(mtf.reshape(kernel, mtf.Shape([*before, dim, gap, *after])), [0, rate - 1], gap.name)
@@ -193,8 +195,19 @@ def batch_norm(
     for moving, new in ((moving_mean, mean), (moving_variance, variance)):
         new = mtf.reduce_mean(new, output_shape=moving.shape) if per else new
         moved = moving * momentum + mtf.stop_gradient(new) * (1 - momentum)
-        _Update([moving.operation], [moved], name=f"{scope.name}/update")
+        update_average(moving.operation, moved, name=f"{scope.name}/update")
     return y
+
+
+def update_average(variable: mtf.Variable, value: mtf.Tensor, *, name: str) -> mtf.Operation:
+    """An operation, of those that `batch_norm_updates` finds, that sets a moving average.
+
+    Args:
+      variable: the moving average, an mtf.Variable.
+      value: what it is set to.
+      name: the operation's name.
+    """
+    return _Update([variable], [value], name=name)
 
 
 def batch_norm_updates(graph: mtf.Graph) -> list[mtf.Operation]:

@@ -1,0 +1,30 @@
+"""Where the room imports Keras: Keras 3 on TensorFlow, or one line that says what is to be done."""
+
+import importlib
+from typing import Any
+
+
+def check(version: str, backend: str) -> None:
+    """Raises ImportError, in one line, unless it is Keras 3 on TensorFlow."""
+    if int(version.partition(".")[0]) < 3:
+        raise ImportError(
+            f"Keras {version} is too old: mtf_hetero.keras needs Keras 3, which comes with TensorFlow 2.16 and newer; "
+            "pip install 'tensorflow>=2.16'"
+        )
+    if backend != "tensorflow":
+        raise ImportError(
+            f"Keras runs on {backend}: mtf_hetero.keras needs TensorFlow; set KERAS_BACKEND=tensorflow before Keras is "
+            "imported"
+        )
+
+
+def _import_keras() -> Any:
+    try:
+        found = importlib.import_module("keras")
+    except ModuleNotFoundError as error:
+        raise ImportError("mtf_hetero.keras needs Keras 3; pip install 'tensorflow>=2.16'") from error
+    check(found.__version__, getattr(found.config, "backend", lambda: "tensorflow")())
+    return found
+
+
+keras: Any = _import_keras()

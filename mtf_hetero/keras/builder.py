@@ -1,0 +1,181 @@
+"""`build`: from a Keras model to a builder of mtf graphs, which knows no layout."""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import mtf
+from mtf_hetero.keras import dims, known, registry, walk
+from mtf_hetero.keras._keras import keras
+from mtf_hetero.keras.call import Building, Call, move_averages
+from mtf_hetero.keras.weights import Weight
+
+known.load()
+
+
+class Builder:
+    """Builds a Keras model into mtf graphs. Made by `build`.
+
+    Args:
+      model: the keras.Model.
+
+    Attributes:
+      model: the same.
+      variables: {name of an mtf variable: Weight}, of those that were built so far, by which what was trained can be
+        put back into the model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.variables: dict[str, Weight] = {}
+        self._programs: dict[int, walk.Program] = {}
+        self._owned: weakref.WeakKeyDictionary[mtf.Graph, set[str]] = weakref.WeakKeyDictionary()
+        self._learn(model)
+        self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in model.variables}
+
+    def __call__(self, images: Any, training: bool = False) -> Any:
+        """Builds the model.
+
+        Args:
+          images: mtf.Tensor [batch, ...]; a list of them where the model has several inputs, in `model.inputs`' order.
+          training: whether dropout drops, and batch norm normalises by the batch and moves its averages: run the
+            operations of `mtf_hetero.layers.batch_norm_updates` with each step.
+
+        Returns:
+          mtf.Tensor [batch, ...], or a list of them where the model has several outputs. The batch is the images' own.
+
+        Raises:
+          ValueError: inputs that the model does not take.
+          NotImplementedError: a layer with an option that there is not, by name.
+        """
+        inputs = list(images) if isinstance(images, (list, tuple)) else [images]
+        program = self._programs[id(self.model)]
+        _check_inputs(self.model, program, inputs)
+        mesh = inputs[0].mesh
+        owned = self._owned.setdefault(mesh.graph, set())
+        building = Building(mesh, bool(training), self._arrays, self.variables, owned, self._apply)
+        outputs = [_flat(y, f"output{i}") for i, y in enumerate(self._run(program, building, "", inputs))]
+        move_averages(building)
+        batch = inputs[0].shape.dims[0]
+        outputs = [
+            mtf.reshape(y, [batch, *y.shape.dims[1:]]) if y.shape.ndims and y.shape.dims[0].size == batch.size else y
+            for y in outputs
+        ]
+        return outputs if program.several else outputs[0]
+
+    def _learn(self, model: Any) -> None:
+        """Reads the calls of a model and of those in it, and whether each layer is known."""
+        if id(model) in self._programs:
+            return
+        program = self._programs[id(model)] = walk.program_of(model)
+        for step in program.steps:
+            if walk.is_graph(step.layer) and registry.find(type(step.layer)) is None:
+                self._learn(step.layer)
+            else:
+                _check_layer(step.layer)
+
+    def _run(self, program: walk.Program, building: Building, scope: str, inputs: Sequence[Any]) -> list[Any]:
+        tensors = dict(enumerate(inputs))
+        for step in program.steps:
+            args, kwargs = (walk.filled(value, tensors) for value in (step.args, step.kwargs))
+            name = f"{scope}{dims.plain(step.layer.name)}"
+            outputs = keras.tree.flatten(self._apply(building, step.layer, name, args, kwargs))
+            tensors.update({place.number: y for place, y in zip(step.outputs, outputs, strict=True)})
+        return [tensors[place.number] for place in program.outputs]
+
+    def _apply(self, building: Building, layer: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a layer gives, as a registered function or a model's calls have it."""
+        name = building.names.setdefault(id(layer), name)
+        function = registry.find(type(layer))
+        if function is None and id(layer) in self._programs:
+            given = [x for x in keras.tree.flatten((args, dict(kwargs))) if isinstance(x, (mtf.Tensor, dims.Flattened))]
+            program = self._programs[id(layer)]
+            outputs = self._run(program, building, f"{name}/", given)
+            return outputs if program.several else outputs[0]
+        if function is None:
+            _check_layer(layer)
+            raise AssertionError
+        options = {key: value for key, value in kwargs.items() if key not in ("training", "mask")}
+        return _called(function, Call(layer, name, building), args, options)
+
+
+def build(model: Any) -> Builder:
+    """A builder of mtf graphs from a Keras model, which knows no layout.
+
+    Each layer owns its dimensions: a layer `conv1` has `conv1/batch`, `conv1/height`, `conv1/channels`,
+    `conv1/filters` and so on, and variables `conv1/kernel` and `conv1/bias`, whose initial values are the weights that
+    the model has now.
+
+    Args:
+      model: a functional or sequential keras.Model, with such models in it, or layers that are called twice.
+
+    Returns:
+      Builder: `builder(images, training=False)` takes an mtf.Tensor [batch, ...] and returns one; lists of them where
+      the model has several inputs or outputs.
+
+    Raises:
+      ValueError: the model does not know its inputs yet, or has images with their channels first.
+      NotImplementedError: a layer that is not known, by name and class.
+
+    Example:
+      >>> builder = mtf_hetero.keras.build(keras.applications.ResNet50(weights=None))
+      >>> logits = builder(images)  # images: mtf.Tensor [batch=8, height=224, width=224, channels=3]
+    """
+    return Builder(model)
+
+
+def _check_layer(layer: Any) -> None:
+    if registry.find(type(layer)) is None:
+        raise NotImplementedError(
+            f"layer {layer.name!r} is a {type(layer).__name__}, which mtf_hetero.keras does not know; tell it how to "
+            "build one by mtf_hetero.keras.register"
+        )
+    if getattr(layer, "data_format", None) == "channels_first":
+        raise ValueError(
+            f"layer {layer.name!r} has data_format='channels_first'; make the model with 'channels_last', the only one "
+            "that mtf_hetero.keras knows"
+        )
+
+
+def _check_inputs(model: Any, program: walk.Program, inputs: Sequence[Any]) -> None:
+    wanted = [f"[batch, {', '.join('any' if n is None else str(n) for n in shape)}]" for shape in program.inputs]
+    if len(inputs) != len(program.inputs):
+        raise ValueError(
+            f"model {model.name!r} has {len(program.inputs)} inputs and is given {len(inputs)}; "
+            f"give {', '.join(wanted)}"
+        )
+    for x, shape, text in zip(inputs, program.inputs, wanted, strict=True):
+        found = x.shape.to_integer_list[1:]
+        if len(found) != len(shape) or any(n not in (None, m) for n, m in zip(shape, found, strict=True)):
+            raise ValueError(f"model {model.name!r} takes {text} and is given {x.shape.to_string}; give it that")
+
+
+def _flat(x: Any, name: str) -> Any:
+    return x.materialise(name) if isinstance(x, dims.Flattened) else x
+
+
+def _called(function: registry.Function, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a registered function gives, of what comes as it takes it: of the layer's type, and flattened if need be."""
+    whole = [x for x in args if isinstance(x, dims.Flattened)]
+    if whole and registry.is_elementwise(function) and args[0] is whole[0] and len(args) == 1:
+        return dims.Flattened(_called(function, call, [whole[0].tensor], kwargs))
+    keep = registry.takes_flattened(function)
+
+    def taken(x: Any) -> Any:
+        if isinstance(x, dims.Flattened) and not keep:
+            x = x.materialise(call.name)
+        if isinstance(x, dims.Flattened):
+            return dims.Flattened(_cast(x.tensor, call))
+        return _cast(x, call) if isinstance(x, mtf.Tensor) else x
+
+    args, kwargs = keras.tree.map_structure(taken, (tuple(args), dict(kwargs)))
+    return function(call, *args, **kwargs)
+
+
+def _cast(x: mtf.Tensor, call: Call) -> mtf.Tensor:
+    """Floating-point numbers in the type that the layer computes in, as Keras has them."""
+    if not x.dtype.is_floating or not getattr(call.layer, "autocast", False):
+        return x
+    return mtf.cast(x, call.dtype)

@@ -1,0 +1,58 @@
+"""The weights of a Keras model as mtf variables: which is which, and how an array of the one is made of the other's."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weight:
+    """A variable of a Keras model, and the shape of the mtf variable that it is.
+
+    Args:
+      variable: the keras.Variable.
+      split: the shape that its array is given first.
+      axes: the order in which the mtf variable has these dimensions.
+    """
+
+    variable: Any
+    split: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    def to_mtf(self, array: np.ndarray) -> np.ndarray:
+        """The mtf variable's array, of the Keras variable's."""
+        return np.reshape(array, self.split).transpose(self.axes)
+
+    def to_keras(self, array: np.ndarray) -> np.ndarray:
+        """The Keras variable's array, of the mtf variable's."""
+        back = np.argsort(self.axes)
+        return np.reshape(np.transpose(array, back), self.variable.shape)
+
+    def put_back(self, array: np.ndarray) -> None:
+        """Gives the Keras variable the value that the mtf variable has."""
+        self.variable.assign(self.to_keras(array))
+
+
+def weight(variable: Any, shape: Sequence[int], split: Sequence[int] | None, axes: Sequence[int] | None) -> Weight:
+    """A Weight whose mtf variable has a shape.
+
+    Args:
+      variable: the keras.Variable.
+      shape: of the mtf variable.
+      split: the shape that the array is given first; None: the mtf variable's.
+      axes: the order in which the mtf variable has the dimensions of `split`; None: that one.
+
+    Raises:
+      ValueError: the Keras variable does not have as many elements.
+    """
+    split = tuple(shape if split is None else split)
+    axes = tuple(range(len(split)) if axes is None else axes)
+    if math.prod(split) != math.prod(variable.shape) or [split[axis] for axis in axes] != list(shape):
+        raise ValueError(
+            f"Keras variable {variable.path!r} has shape {list(variable.shape)}, which cannot be made {list(shape)}; "
+            "give dimensions that have as many elements"
+        )
+    return Weight(variable, split, axes)
