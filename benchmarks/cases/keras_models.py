@@ -1,0 +1,71 @@
+"""Keras models: every model of keras.applications against Keras, in outputs, gradients and three training steps.
+
+    python -m benchmarks.run keras_models
+
+Each model is made by its constructor without downloads, for the smallest images that it takes. Keras and the model's
+builder (`mtf_hetero.keras.build`) have the same weights and images, infer, take three steps of stochastic gradient
+descent with momentum, and infer again: the builder on one device, with the batch and with the filters divided 4:2:1
+over three processors. In float64, since each step of a network with batch norm multiplies what float32 rounds a
+thousandfold; what it infers in float32 as well. Dropout is off, for which each has random numbers of its own.
+
+Time: an hour and a half on two cores; `--only=ResNet50/` measures one model. Expected: outputs within 1e-4, gradients,
+weights and moving averages within 1e-3, on every layout.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from benchmarks.child import Child
+from benchmarks.harness import Case, Part
+from benchmarks.rows import Writer
+
+_TARGET = "benchmarks.frameworks.keras_twin:Twin"
+LAYOUTS = ("one device", "batch", "filters")
+MODELS = (
+    *("VGG16", "VGG19", "ResNet50", "ResNet101", "ResNet152", "ResNet50V2", "ResNet101V2", "ResNet152V2"),
+    *("MobileNet", "MobileNetV2", "MobileNetV3Small", "MobileNetV3Large", "DenseNet121", "DenseNet169", "DenseNet201"),
+    *("InceptionV3", "InceptionResNetV2", "Xception", "NASNetMobile", "NASNetLarge"),
+    *(f"EfficientNetB{size}" for size in range(8)),
+    *(f"EfficientNetV2{size}" for size in ("B0", "B1", "B2", "B3", "S", "M", "L")),
+    *(f"ConvNeXt{size}" for size in ("Tiny", "Small", "Base", "Large", "XLarge")),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasModels(Case):
+    """The case."""
+
+    name: ClassVar[str] = "keras_models"
+    summary: ClassVar[str] = "every model of keras.applications against Keras: outputs, gradients, training steps"
+    small: ClassVar[Mapping[str, Any]] = {"examples": 4, "steps": 1, "models": ("MobileNet",)}
+
+    models: tuple[str, ...] = MODELS
+    shares: tuple[float, ...] = (4.0, 2.0, 1.0)
+    examples: int = 8  # images of a step
+    steps: int = 3
+    limit_seconds: float = 1800.0  # how long one measurement may take
+
+    def parts(self) -> Mapping[str, Part]:
+        pairs = itertools.product(self.models, LAYOUTS)
+        return {f"{model}/{layout}": functools.partial(self._measure, model, layout) for model, layout in pairs}
+
+    def _measure(self, model: str, layout: str, writer: Writer, bar: Any) -> None:
+        del bar
+        values = self.columns(shares=self.shares, repeats=1, layout=layout, warmup=0)
+        try:
+            found = self._compare(model, layout, "float64", self.steps)
+            found["float32"] = self._compare(model, layout, "float32", 0)["output"]
+        except Exception as error:
+            writer.write(f"{model}/{layout}", {**values, "model": model, "failed": str(error)})
+            raise
+        writer.write(f"{model}/{layout}", {**values, "model": model, **found})
+
+    def _compare(self, model: str, layout: str, dtype: str, steps: int) -> dict[str, Any]:
+        arguments = {"name": model, "examples": self.examples, "dtype": dtype, "steps": steps, "seed": self.seed}
+        with Child(_TARGET, arguments) as child:
+            shares: Sequence[float] = self.shares
+            found = child.call("compare", layout=layout, shares=shares, timeout_seconds=self.limit_seconds)
+            return {**child.call("facts"), **found}

@@ -1,0 +1,211 @@
+"""A model of keras.applications, trained by Keras and by its builder on several layouts: how far they are apart."""
+
+import gc
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+import mtf_hetero
+from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.keras import Builder, build
+from mtf_hetero.layers import batch_norm_updates
+from mtf_hetero.layouts import LAYOUTS
+
+_LEAST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}  # pixels; of the others 32
+_CLASSES = 10
+_RATE, _MOMENTUM = 2.0**-13, 0.875  # of which float32 has all digits: Keras keeps them so
+_CONSTANT = ("mean", "variance", "count")  # weights that nothing changes, of a Normalization
+ONE_DEVICE = "one device"
+
+
+class Twin:
+    """A model, and what Keras has of it.
+
+    Args:
+      name: a function of keras.applications.
+      examples: images of a batch.
+      dtype: of the numbers, "float32" or "float64".
+      steps: training steps.
+      seed: of the weights and the data.
+    """
+
+    def __init__(self, name: str, examples: int, dtype: str, steps: int, seed: int) -> None:
+        self._steps = steps
+        keras.config.set_floatx(dtype)
+        keras.config.set_dtype_policy(dtype)
+        keras.utils.set_random_seed(seed)
+        size = _LEAST.get(name, 32)
+        make = getattr(keras.applications, name)
+        self._model = make(weights=None, classes=_CLASSES, input_shape=(size, size, 3), classifier_activation=None)
+        rng = np.random.default_rng(seed)
+        _prepare(self._model, rng)
+        mean, deviation = (128.0, 64.0) if _rescales(self._model) else (0.0, 1.0)
+        self._images = (mean + deviation * rng.standard_normal((examples, size, size, 3))).astype(dtype)
+        self._factors = (rng.standard_normal((examples, _CLASSES)) / examples).astype(dtype)
+        self._builder = build(self._model)
+        self._reference = self._train_keras()
+
+    def facts(self) -> dict[str, Any]:
+        """Number of layers and weights, and the images' size."""
+        return {
+            "layers": len(self._model.layers),
+            "weights": int(self._model.count_params()),
+            "pixels": self._images.shape[1],
+            "keras_seconds": self._seconds,
+        }
+
+    def _train_keras(self) -> list[dict[str, np.ndarray]]:
+        """What Keras has before the first step and after each: outputs, gradients, weights."""
+        import tensorflow  # eager, as Keras runs
+
+        begin, steps, dtype = time.perf_counter(), [], keras.config.floatx()
+        optimizer = keras.optimizers.SGD(_RATE, momentum=_MOMENTUM)
+        weights = self._model.trainable_variables
+        images = tensorflow.convert_to_tensor(self._images)
+        inferred = {"output/inference": np.asarray(self._model(images, training=False))}
+        if not self._steps:
+            steps.append(inferred)
+        for _ in range(self._steps):
+            with tensorflow.GradientTape() as tape:
+                tape.watch(images)
+                logits = self._model(images, training=True)
+                loss = tensorflow.reduce_sum(logits * self._factors)
+            image_gradient, *gradients = tape.gradient(loss, [images, *[v.value for v in weights]])
+            optimizer.apply(gradients, weights)
+            found = {"output/training": np.asarray(logits), "gradient/images": np.asarray(image_gradient), **inferred}
+            inferred = {}
+            found |= {f"gradient/{v.path}": np.array(g) for v, g in zip(weights, gradients, strict=True)}
+            moved = [v for v in self._model.variables if v.dtype == dtype and v.name not in _CONSTANT]
+            found |= {f"{_kind(v)}/{v.path}": np.array(v) for v in moved}
+            steps.append(found)
+        if self._steps:
+            steps[-1]["output/trained"] = np.asarray(self._model(images, training=False))
+        self._seconds = time.perf_counter() - begin
+        return steps
+
+    def compare(self, layout: str, shares: Sequence[float]) -> dict[str, Any]:
+        """How far the builder is from Keras on a layout: {what: the largest difference}, and seconds.
+
+        Differences of outputs and weights are relative to the largest value of a tensor, or 1 if that is less; those of
+        gradients to the largest of a tensor, or to a hundredth of the largest of all if that is more.
+        """
+        begin = time.perf_counter()
+        with tf.Graph().as_default():
+            found = self._train(layout, shares)
+        gc.collect()
+        errors: dict[str, float] = {}
+        for expected, actual in zip(self._reference, found, strict=True):
+            gradients = [np.abs(v).max() for name, v in expected.items() if name.startswith("gradient/")]
+            floor = 0.01 * max(gradients, default=0.0)
+            for name, value in expected.items():
+                kind = name.partition("/")[0]
+                scale = max(np.abs(value).max(), floor if kind == "gradient" else 1.0)
+                error = float(np.abs(value - actual[name]).max() / scale)
+                errors[kind] = max(errors.get(kind, 0.0), error)
+        return {**errors, "seconds": time.perf_counter() - begin}
+
+    def _train(self, layout: str, shares: Sequence[float]) -> list[dict[str, np.ndarray]]:
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        dims = [mtf.Dimension(n, s) for n, s in zip(("batch", "height", "width", "channels"), self._images.shape)]
+        images = mtf.import_tf_tensor(mesh, tf.constant(self._images), mtf.Shape(dims))
+        if not self._steps:
+            return [self._infer(graph, images, layout, shares)]
+        logits = self._builder(images, training=True)
+        factors = mtf.import_tf_tensor(mesh, tf.constant(self._factors), logits.shape)
+        weights = graph.trainable_variables
+        sources = [images, *[v.outputs[0] for v in weights]]
+        image_gradient, *gradients = mtf.gradients([mtf.reduce_sum(logits * factors)], sources)
+        updates = batch_norm_updates(graph)
+        for variable, gradient in zip(weights, gradients, strict=True):
+            updates += _momentum(variable, gradient)
+        inferred = self._builder(images, training=False)
+        mesh_impl = _mesh_impl(graph, layout, shares)
+        lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl}, autostack=False)
+        exported = {"output/training": logits, "gradient/images": image_gradient}
+        names = {name: w.variable.path for name, w in self._builder.variables.items()}
+        exported |= {f"gradient/{names[v.name]}": g for v, g in zip(weights, gradients, strict=True)}
+        fetched = {name: lowering.export_to_tf_tensor(x) for name, x in exported.items()}
+        inference = lowering.export_to_tf_tensor(inferred)
+        held = {v.name: lowering.export_to_tf_tensor(v.outputs[0]) for v in graph.all_variables if v.name in names}
+        step = tf.group([lowering.lowered_operation(op) for op in updates])
+        config = tf.ConfigProto(device_count={"CPU": mesh_impl.size})
+        with tf.Session(config=config) as session:
+            session.run(tf.global_variables_initializer())
+            session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
+            steps = [{"output/inference": session.run(inference)}] + [{} for _ in range(self._steps - 1)]
+            for values in steps:
+                found, _ = session.run([fetched, step])
+                values |= {name: self._as_keras(name, value) for name, value in found.items()}
+                for name, value in session.run(held).items():
+                    weight = self._builder.variables[name]
+                    values[f"{_kind(weight.variable)}/{weight.variable.path}"] = weight.to_keras(value)
+            steps[-1]["output/trained"] = session.run(inference)
+        return steps
+
+    def _infer(self, graph: mtf.Graph, images: mtf.Tensor, layout: str, shares: Sequence[float]) -> dict[str, Any]:
+        logits = self._builder(images, training=False)
+        mesh_impl = _mesh_impl(graph, layout, shares)
+        lowering = mtf_hetero.Lowering(graph, {images.mesh: mesh_impl})
+        output = lowering.export_to_tf_tensor(logits)
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": mesh_impl.size})) as session:
+            session.run(tf.global_variables_initializer())
+            session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
+            return {"output/inference": session.run(output)}
+
+    def _as_keras(self, name: str, value: np.ndarray) -> np.ndarray:
+        of = {weight.variable.path: weight for weight in self._builder.variables.values()}
+        path = name.removeprefix("gradient/")
+        return of[path].to_keras(value) if path in of else value
+
+    @property
+    def builder(self) -> Builder:
+        """The model's builder."""
+        return self._builder
+
+
+def _prepare(model: Any, rng: np.random.Generator) -> None:
+    """Weights that are not all ones and zeros; no dropout, of which each has random numbers of its own."""
+    for layer in model.layers:
+        for attribute in ("rate", "drop_path_rate"):
+            if hasattr(layer, attribute):
+                setattr(layer, attribute, 0.0)
+    for variable in model.variables:
+        noise = 0.1 * rng.standard_normal(variable.shape)
+        if variable.name == "gamma" and np.all(np.array(variable) == 1):
+            variable.assign(1 + noise)
+        elif variable.name in ("beta", "bias", "moving_mean"):
+            variable.assign(noise)
+        elif variable.name == "moving_variance":
+            variable.assign(1 + np.abs(noise))
+
+
+def _rescales(model: Any) -> bool:
+    """Whether a model takes pixels from 0 to 255."""
+    return any(isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in model.layers)
+
+
+def _kind(variable: Any) -> str:
+    return "average" if variable.name.startswith("moving_") else "weight"
+
+
+def _momentum(variable: mtf.Variable, gradient: mtf.Tensor) -> list[mtf.Operation]:
+    """Stochastic gradient descent with momentum as Keras computes it."""
+    velocity = mtf.get_variable(
+        variable.mesh, f"{variable.name}/velocity", variable.shape, dtype=gradient.dtype,
+        initializer=tf.zeros_initializer(), trainable=False,
+    )  # fmt: skip
+    moved = velocity * _MOMENTUM - gradient * _RATE
+    return [mtf.assign(velocity.operation, moved), mtf.assign_add(variable, moved)]
+
+
+def _mesh_impl(graph: mtf.Graph, layout: str, shares: Sequence[float]) -> mtf_hetero.UnevenMeshImpl:
+    if layout == ONE_DEVICE:
+        return mtf_hetero.UnevenMeshImpl("all:1", "", [""])
+    shape = f"all:{len(shares)}"
+    rules: Mapping[str, Any] = {"mesh_shape": shape, "shares": {"all": list(shares)}}
+    made: Layout = LAYOUTS[layout](graph, **rules)
+    return mtf_hetero.UnevenMeshImpl.from_layout(made, [f"cpu:{i}" for i in range(len(shares))])
