@@ -6,7 +6,7 @@ Each model is made by its constructor without downloads, for the smallest images
 builder (`mtf_hetero.keras.build`) have the same weights and images, infer, take three steps of stochastic gradient
 descent with momentum, and infer again: the builder on one device, with the batch and with the filters divided 4:2:1
 over three processors. In float64, since each step of a network with batch norm multiplies what float32 rounds a
-thousandfold; what it infers in float32 as well. Dropout is off, for which each has random numbers of its own.
+thousandfold; what one device infers in float32 as well. Dropout is off, for which each has random numbers of its own.
 
 Time: an hour and a half on two cores; `--only=ResNet50/` measures one model. Expected: outputs within 1e-4, gradients,
 weights and moving averages within 1e-3, on every layout.
@@ -57,7 +57,8 @@ class KerasModels(Case):
         values = self.columns(shares=self.shares, repeats=1, layout=layout, warmup=0)
         try:
             found = self._compare(model, layout, "float64", self.steps)
-            found["float32"] = self._compare(model, layout, "float32", 0)["output"]
+            if layout == LAYOUTS[0]:
+                found["float32"] = self._compare(model, layout, "float32", 0)["output"]
         except Exception as error:
             writer.write(f"{model}/{layout}", {**values, "model": model, "failed": str(error)})
             raise

@@ -1,0 +1,163 @@
+"""Whole Keras models: outputs, gradients and three steps as Keras has them, on one device and by recipes."""
+
+import keras
+import numpy as np
+import oracle
+import pytest
+from keras import layers
+from keras_oracle import check, floatx, layouts_of
+from networks import NETWORKS, nested
+
+import mtf_hetero
+from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.keras import build
+from mtf_hetero.layouts import LAYOUTS
+
+FAMILIES = {  # of keras.applications: one of each, and the images that are small enough
+    "ConvNeXtTiny": {},
+    "DenseNet121": {},
+    "EfficientNetB0": {},
+    "EfficientNetV2B0": {},
+    "InceptionResNetV2": {"input_shape": (75, 75, 3)},
+    "InceptionV3": {"input_shape": (75, 75, 3)},
+    "MobileNet": {"alpha": 0.25},
+    "MobileNetV2": {"alpha": 0.35},
+    "MobileNetV3Small": {},
+    "NASNetMobile": {},
+    "ResNet50": {},
+    "ResNet50V2": {},
+    "VGG16": {"pooling": "avg", "include_top": False},
+    "Xception": {"input_shape": (71, 71, 3)},
+}
+
+
+def recipes(graph):
+    """One device, and each recipe that the model is large enough for."""
+    found = [Layout("all:1", ())]
+    for name in ("batch", "filters", "spatial"):
+        try:
+            found.append(LAYOUTS[name](graph, mesh_shape="all:3", shares={"all": [4, 2, 1]}))
+        except ValueError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("nested", "residual") else pytest.mark.full) for n in NETWORKS]
+)
+def test_networks(name, training):
+    with floatx(tf.float64):
+        check(NETWORKS[name](), training=training, dtype=tf.float64, layouts=recipes, tolerance=1e-8)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_on_every_kind_of_layout(name):
+    with floatx(tf.float64):
+        check(NETWORKS[name](), training=True, dtype=tf.float64, layouts=layouts_of, tolerance=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_one_of_each_family_of_keras_applications(name):
+    options = {"weights": None, "input_shape": (32, 32, 3), **FAMILIES[name]}
+    options |= {"classifier_activation": None, "classes": 5} if options.get("include_top", True) else {}
+    keras.utils.set_random_seed(1)
+    model = getattr(keras.applications, name)(**options)
+    builder = build(model)
+    images = np.random.default_rng(0).standard_normal((3, *model.input_shape[1:])).astype(np.float32)
+    expected = np.asarray(model(images, training=False))
+    for recipe in (None, "filters"):
+        np.testing.assert_allclose(inferred(builder, images, recipe), expected, atol=1e-5, rtol=1e-4)
+
+
+def inferred(builder, images, recipe=None, *, training=False):
+    """What a builder gives, on one device or as a recipe divides the model."""
+    with tf.Graph().as_default():
+        tf.set_random_seed(3)
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        dims = [mtf.Dimension(name, size) for name, size in zip(("batch", "height", "width", "channels"), images.shape)]
+        outputs = builder(mtf.import_tf_tensor(mesh, tf.constant(images), mtf.Shape(dims)), training=training)
+        layout = Layout("all:1", ())
+        if recipe is not None:
+            layout = LAYOUTS[recipe](graph, mesh_shape="all:3", shares={"all": [4, 2, 1]})
+        lowering = mtf_hetero.Lowering(graph, {mesh: oracle.mesh_impl_of(layout)})
+        exported = lowering.export_to_tf_tensor(outputs)
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": layout.size})) as session:
+            session.run(tf.global_variables_initializer())
+            session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
+            return session.run(exported)
+
+
+def test_dropout_has_its_rate_and_no_layout():
+    inputs = keras.Input((40, 30, 5))
+    x = layers.Dropout(0.25)(inputs)
+    model = keras.Model(inputs, layers.Add()([x, layers.Dropout(0.5, noise_shape=(None, 1, 1, 1))(inputs)]))
+    ones = np.ones((6, 40, 30, 5), np.float32)
+    whole = inferred(build(model), ones, training=True)
+    divided = inferred(build(model), ones, "batch", training=True)
+    np.testing.assert_array_equal(whole, divided)
+    kept = np.isin(np.round(whole % 2, 3), np.round(1 / 0.75, 3))
+    assert 0.73 < kept.mean() < 0.77
+    assert set(np.unique(np.round(whole, 3))) <= {0.0, 1.333, 2.0, 3.333}
+    assert all(len(np.unique(example >= 2)) == 1 for example in whole)  # the second dropped whole examples
+    np.testing.assert_array_equal(inferred(build(model), ones), 2 * ones)
+
+
+def test_weights_go_back():
+    model = nested()
+    builder = check(model, layouts=lambda graph: [Layout("all:1", ())])
+    for weight in builder.variables.values():
+        value = np.asarray(weight.variable)
+        weight.put_back(weight.to_mtf(value) + 1)
+        np.testing.assert_array_equal(np.asarray(weight.variable), value + 1)
+    assert {id(weight.variable) for weight in builder.variables.values()} == {id(v) for v in model.variables}
+    assert "tower/head/dense/kernel" in {name.replace("dense_1", "dense") for name in builder.variables}
+
+
+def test_a_layer_that_is_frozen_is_not_trained():
+    model = nested()
+    tower = model.get_layer("tower")
+    tower.trainable = False
+    builder = check(model, training=True, layouts=lambda graph: [Layout("all:1", ())])
+    assert all(not weight.variable.trainable for name, weight in builder.variables.items() if "tower" in name)
+
+
+class Unknown(layers.Dense):
+    """Computes what a Dense does; nobody can know that."""
+
+
+def test_what_is_not_known_is_named():
+    inputs = keras.Input((4,), name="in")
+    with pytest.raises(NotImplementedError, match="layer 'mine' is a Unknown, which mtf_hetero.keras does not know"):
+        build(keras.Model(inputs, Unknown(3, name="mine")(inputs)))
+    with pytest.raises(NotImplementedError, match="layer 'lstm' is a LSTM"):
+        build(keras.Sequential([keras.Input((4, 3)), layers.LSTM(3, name="lstm")]))
+    with pytest.raises(ValueError, match="model 'empty' is not built; give its first layer a keras.Input"):
+        build(keras.Sequential([layers.Dense(3)], name="empty"))
+    model = keras.Model(inputs, layers.Dense(3, activation=lambda x: x * 2, name="odd")(inputs))
+    with pytest.raises(NotImplementedError, match="layer 'odd' has the activation .*<lambda>"):
+        check(model)
+
+
+def test_a_model_of_the_users_own_class():
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+
+    with pytest.raises(NotImplementedError, match="model 'own' is a Own, whose layers only its own code calls"):
+        build(Own(name="own"))
+
+
+def test_inputs_that_a_model_does_not_take():
+    builder = build(nested())
+    mesh = mtf.Mesh(mtf.Graph(), "mesh")
+    x = mtf.import_tf_tensor(
+        mesh, np.zeros((2, 3), np.float32), mtf.Shape([mtf.Dimension("batch", 2), mtf.Dimension("c", 3)])
+    )
+    with pytest.raises(ValueError, match=r"has 2 inputs and is given 1; give \[batch, 9, 9, 3\], \[batch, 9, 9, 3\]"):
+        builder(x)
+    with pytest.raises(ValueError, match=r"takes \[batch, 9, 9, 3\] and is given Shape\[batch=2, c=3\]"):
+        builder([x, x])
