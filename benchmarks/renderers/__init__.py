@@ -12,6 +12,10 @@ from benchmarks.renderers import (
     lowering,
     one_device,
     planner,
+    keras_models,
+    learning,
+    lowering,
+    one_device,
     spatial,
     splitbrain,
 )
@@ -26,6 +30,7 @@ RENDERERS: Mapping[str, Renderer] = MappingProxyType(
         "dropout": dropout.render,
         "faults": faults.render,
         "heterogeneous": heterogeneous.render,
+        "keras_models": keras_models.render,
         "learning_curve": learning.render_curve,
         "lowering": lowering.render,
         "one_device": one_device.render,

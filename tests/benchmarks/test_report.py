@@ -227,6 +227,16 @@ def write_faults(directory):
     writer.write("faults/disk/full", {**row, "done": "a full disk", "skipped": "only root can mount"})
 
 
+def write_keras_models(directory):
+    writer = Writer("keras_models", directory)
+    settings = {"model": "Small", "steps": 3, "shares": [4.0, 2.0, 1.0], "layers": 9, "weights": 2_500_000}
+    differences = {"output": 2e-7, "gradient": 3e-6, "weight": 4e-9}
+    writer.write("Small/one device", {**settings, "layout": "one device", **differences, "float32": 5e-8})
+    writer.write("Small/batch", {**settings, "layout": "batch", **differences, "gradient": 4e-6})
+    writer.write("Large/batch", {**settings, "model": "Large", "layout": "batch", **differences, "output": 1.0})
+    writer.write("Other/batch", {**settings, "model": "Other", "layout": "batch", "failed": "no memory"})
+
+
 WRITE = {
     "one_device": write_one_device,
     "accounting": write_accounting,
@@ -241,8 +251,14 @@ WRITE = {
     "segmentation": write_segmentation,
     "spatial": write_spatial,
     "faults": write_faults,
+    "keras_models": write_keras_models,
 }
 EXPECTED = {
+    "keras_models": [
+        "| Small | 2.5 | 9 | one device, batch | 2e-07 | 4e-06 | 4e-09 | - | 5e-08 |",
+        "1 of 2 models are within",
+        "* Other could not be compared: no memory",
+    ],
     "faults": [
         "**2 of 6 failed:**\n\n- kills/2: `begun at step 0, not 9`\n- faults/workers/frozen: `it did not end`",
         "**40 kills: 40 resumed, 1 from step 0 though there was a whole checkpoint, 39 from the newest whole",

@@ -72,7 +72,9 @@ def nested():
     x = layers.Conv2D(6, 3, padding="same", name="conv")(inner_input)
     shared = layers.Conv2D(6, 3, padding="same", activation="relu", name="shared")
     x = shared(shared(layers.BatchNormalization(name="norm")(x)))
-    head = keras.Sequential([layers.GlobalAveragePooling2D(), layers.Dense(7, activation="tanh")], name="head")
+    head = keras.Sequential(
+        [layers.GlobalAveragePooling2D(), layers.Dense(7, activation="tanh", name="hidden")], name="head"
+    )
     inner = keras.Model(inner_input, head(x), name="tower")
     one, other = keras.Input((9, 9, 3)), keras.Input((9, 9, 3))
     difference = layers.Subtract()([inner(one), inner(other)])

@@ -99,9 +99,9 @@ def test_dropout_has_its_rate_and_no_layout():
     whole = inferred(build(model), ones, training=True)
     divided = inferred(build(model), ones, "batch", training=True)
     np.testing.assert_array_equal(whole, divided)
-    kept = np.isin(np.round(whole % 2, 3), np.round(1 / 0.75, 3))
+    kept = np.abs(whole % 2 - 1 / 0.75) < 1e-3
     assert 0.73 < kept.mean() < 0.77
-    assert set(np.unique(np.round(whole, 3))) <= {0.0, 1.333, 2.0, 3.333}
+    assert set(np.unique(np.round(whole.astype(float), 2))) == {0.0, 1.33, 2.0, 3.33}
     assert all(len(np.unique(example >= 2)) == 1 for example in whole)  # the second dropped whole examples
     np.testing.assert_array_equal(inferred(build(model), ones), 2 * ones)
 
@@ -114,7 +114,7 @@ def test_weights_go_back():
         weight.put_back(weight.to_mtf(value) + 1)
         np.testing.assert_array_equal(np.asarray(weight.variable), value + 1)
     assert {id(weight.variable) for weight in builder.variables.values()} == {id(v) for v in model.variables}
-    assert "tower/head/dense/kernel" in {name.replace("dense_1", "dense") for name in builder.variables}
+    assert "tower/head/hidden/kernel" in builder.variables
 
 
 def test_a_layer_that_is_frozen_is_not_trained():
