@@ -54,7 +54,8 @@ class KerasModels(Case):
 
     def _measure(self, model: str, layout: str, writer: Writer, bar: Any) -> None:
         del bar
-        values = self.columns(shares=self.shares, repeats=1, layout=layout, warmup=0)
+        devices = [f"cpu:{index}" for index in range(1 if layout == LAYOUTS[0] else len(self.shares))]
+        values = self.columns(shares=self.shares, repeats=1, layout=layout, warmup=0, devices=devices)
         try:
             found = self._compare(model, layout, "float64", self.steps)
             if layout == LAYOUTS[0]:

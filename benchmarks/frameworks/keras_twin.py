@@ -59,20 +59,18 @@ class Twin:
 
     def _train_keras(self) -> list[dict[str, np.ndarray]]:
         """What Keras has before the first step and after each: outputs, gradients, weights."""
-        import tensorflow  # eager, as Keras runs
-
         begin, steps, dtype = time.perf_counter(), [], keras.config.floatx()
         optimizer = keras.optimizers.SGD(_RATE, momentum=_MOMENTUM)
         weights = self._model.trainable_variables
-        images = tensorflow.convert_to_tensor(self._images)
+        images = tf.convert_to_tensor(self._images)
         inferred = {"output/inference": np.asarray(self._model(images, training=False))}
         if not self._steps:
             steps.append(inferred)
         for _ in range(self._steps):
-            with tensorflow.GradientTape() as tape:
+            with tf.GradientTape() as tape:
                 tape.watch(images)
                 logits = self._model(images, training=True)
-                loss = tensorflow.reduce_sum(logits * self._factors)
+                loss = tf.reduce_sum(logits * self._factors)
             image_gradient, *gradients = tape.gradient(loss, [images, *[v.value for v in weights]])
             optimizer.apply(gradients, weights)
             found = {"output/training": np.asarray(logits), "gradient/images": np.asarray(image_gradient), **inferred}

@@ -98,8 +98,15 @@ def test_a_case_in_small(case, tmp_path):
         "cosmology": check_cosmology,
         "segmentation": check_segmentation,
         "faults": check_faults,
+        "keras_models": check_keras_models,
     }
     check[case]({row["variant"]: row for row in found})
+
+
+def check_keras_models(found):
+    (row,) = found.values()
+    assert row["layout"] == "batch"
+    assert all(row[kind] < 1e-3 for kind in ("output", "gradient", "weight", "average"))
 
 
 def check_accounting(found):

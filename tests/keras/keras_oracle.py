@@ -12,7 +12,6 @@ from zlib import crc32
 import keras
 import numpy as np
 import oracle
-import tensorflow
 
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.keras import Builder, build
@@ -82,16 +81,16 @@ def expected(
 ) -> oracle.Result:
     """What Keras has of three steps, by the names of oracle.run."""
     arrays = [_array(f"input{i}", shape, dtype.name, below) for i, shape in enumerate(_shapes(model, batch))]
-    inputs = [tensorflow.convert_to_tensor(array) for array in arrays]
+    inputs = [tf.convert_to_tensor(array) for array in arrays]
     floating = [i for i, array in enumerate(arrays) if array.dtype.kind == "f"]
     kept, steps = [v.numpy() for v in model.variables], []
     weights = [v for v in model.trainable_variables if id(v) in names]
     for _ in range(oracle.STEPS):
-        with tensorflow.GradientTape() as tape:
+        with tf.GradientTape() as tape:
             tape.watch([inputs[i] for i in floating])
             outputs = _listed(model(inputs if len(inputs) > 1 else inputs[0], training=training))
             factors = [_array(f"weights of output{i}", y.shape, dtype.name, None) for i, y in enumerate(outputs)]
-            loss = sum(tensorflow.reduce_sum(y * factor) for y, factor in zip(outputs, factors, strict=True))
+            loss = sum(tf.reduce_sum(y * factor) for y, factor in zip(outputs, factors, strict=True))
         sources = [*[inputs[i] for i in floating], *[v.value for v in weights]]
         gradients = tape.gradient(loss, sources)
         values = {f"output{i}": y.numpy() for i, y in enumerate(outputs)}
@@ -101,7 +100,7 @@ def expected(
                 values[f"gradient of input input{i}"] = np.asarray(gradient)
         for variable, gradient in zip(weights, gradients[len(floating) :], strict=True):
             if gradient is not None:
-                gradient = tensorflow.convert_to_tensor(gradient)
+                gradient = tf.convert_to_tensor(gradient)
                 name = names[id(variable)]
                 values[f"gradient of variable {name}"] = builder.variables[name].to_mtf(gradient.numpy())
                 variable.assign_sub(gradient * oracle.LEARNING_RATE[dtype])

@@ -43,9 +43,7 @@ def recipes(graph):
 
 
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("nested", "residual") else pytest.mark.full) for n in NETWORKS]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "residual" else pytest.mark.full) for n in NETWORKS])
 def test_networks(name, training):
     with floatx(tf.float64):
         check(NETWORKS[name](), training=training, dtype=tf.float64, layouts=recipes, tolerance=1e-8)
