@@ -74,7 +74,7 @@ class Builder:
             if walk.is_graph(step.layer) and registry.find(type(step.layer)) is None:
                 self._learn(step.layer)
             else:
-                _check_layer(step.layer)
+                _function_of(step.layer)
 
     def _run(self, program: walk.Program, building: Building, scope: str, inputs: Sequence[Any]) -> list[Any]:
         tensors = dict(enumerate(inputs))
@@ -88,16 +88,19 @@ class Builder:
     def _apply(self, building: Building, layer: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What a layer gives, as a registered function or a model's calls have it."""
         name = building.names.setdefault(id(layer), name)
-        function = registry.find(type(layer))
-        if function is None and id(layer) in self._programs:
+        if registry.find(type(layer)) is None and id(layer) in self._programs:
             given = [x for x in keras.tree.flatten((args, dict(kwargs))) if isinstance(x, (mtf.Tensor, dims.Flattened))]
             program = self._programs[id(layer)]
             outputs = self._run(program, building, f"{name}/", given)
             return outputs if program.several else outputs[0]
-        if function is None:
-            _check_layer(layer)
-            raise AssertionError
+        function = _function_of(layer)
+        if kwargs.get("mask") is not None:
+            raise NotImplementedError(
+                f"layer {layer.name!r} is called with a mask, which mtf_hetero.keras does not have"
+            )
         options = {key: value for key, value in kwargs.items() if key not in ("training", "mask")}
+        if not args and "inputs" in options:
+            args = [options.pop("inputs")]
         return _called(function, Call(layer, name, building), args, options)
 
 
@@ -126,8 +129,10 @@ def build(model: Any) -> Builder:
     return Builder(model)
 
 
-def _check_layer(layer: Any) -> None:
-    if registry.find(type(layer)) is None:
+def _function_of(layer: Any) -> registry.Function:
+    """What builds a layer. Raises unless it is known."""
+    function = registry.find(type(layer))
+    if function is None:
         raise NotImplementedError(
             f"layer {layer.name!r} is a {type(layer).__name__}, which mtf_hetero.keras does not know; tell it how to "
             "build one by mtf_hetero.keras.register"
@@ -137,6 +142,7 @@ def _check_layer(layer: Any) -> None:
             f"layer {layer.name!r} has data_format='channels_first'; make the model with 'channels_last', the only one "
             "that mtf_hetero.keras knows"
         )
+    return function
 
 
 def _check_inputs(model: Any, program: walk.Program, inputs: Sequence[Any]) -> None:

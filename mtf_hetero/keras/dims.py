@@ -71,8 +71,7 @@ def entered(x: mtf.Tensor, layer: str, *last: str) -> mtf.Tensor:
     """
     count = x.shape.ndims - len(last)
     before = ["batch", *map(local, x.shape.dims[1:count])] if count else []
-    *others, _ = [*unique([*reversed(last), *reversed(before)]), None]
-    names = list(reversed(others))
+    names = reversed(unique(reversed([*before, *last])))  # the last names are to stay as they are
     return renamed(x, [f"{layer}/{name}" for name in names])
 
 

@@ -172,6 +172,15 @@ def test_operations():
     check(keras.Model([x, y], outputs))
 
 
+def test_mixed_precision():
+    half = {"dtype": "mixed_bfloat16"}
+    x = keras.Input(IMAGE)
+    y = layers.BatchNormalization(**half)(layers.Conv2D(7, 3, activation="tanh", **half)(inputs=x))
+    y = layers.Dense(4, **half)(layers.Flatten(**half)(y))
+    model = keras.Model(x, layers.Activation("linear", dtype="float32")(y))
+    check(model, training=True, tolerance=0.05)  # bfloat16 has three digits
+
+
 def test_a_dense_layer_takes_a_flattened_image_as_it_is():
     model = keras.Sequential(
         [
