@@ -103,9 +103,11 @@ class Call:
         name = f"{self.name}/{naming.plain(variable.name)}"
         scope = tf.get_variable_scope().name
         full_name = f"{scope}/{name}" if scope else name
-        if full_name in self.mesh.graph.name_to_variable and full_name not in building.owned:
+        before = building.weights.get(full_name) if full_name in building.owned else None
+        if full_name in self.mesh.graph.name_to_variable and (before is None or before.variable is not variable):
             raise ValueError(
-                f"the graph has a variable {full_name!r} of another model; build this one in a tf.variable_scope"
+                f"the graph has another variable {full_name!r}; name layers and weights apart, and build each of "
+                "several models in a tf.variable_scope of its own"
             )
         array = known.to_mtf(building.arrays[id(variable)])
         tensor = mtf.get_variable(

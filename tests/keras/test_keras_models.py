@@ -123,6 +123,23 @@ def test_a_layer_that_is_frozen_is_not_trained():
     assert all(not weight.variable.trainable for name, weight in builder.variables.items() if "tower" in name)
 
 
+def test_two_models_in_one_graph_have_variables_of_their_own():
+    models = [keras.Sequential([keras.Input((3,)), layers.Dense(2, name="dense")]) for _ in range(2)]
+    with tf.Graph().as_default():
+        mesh = mtf.Mesh(mtf.Graph(), "mesh")
+        shape = mtf.Shape([mtf.Dimension("batch", 2), mtf.Dimension("inputs", 3)])
+        x = mtf.import_tf_tensor(mesh, tf.zeros([2, 3]), shape)
+        first, second = (build(model) for model in models)
+        first(x, training=True)
+        first(x)
+        with pytest.raises(ValueError, match="has another variable 'dense/kernel'; name layers"):
+            second(x)
+        with tf.variable_scope("second"):
+            second(x)
+    assert list(second.variables) == ["second/dense/kernel", "second/dense/bias"]
+    assert len(mesh.graph.all_variables) == 4
+
+
 class Unknown(layers.Dense):
     """Computes what a Dense does; nobody can know that."""
 
