@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero._compat import mtf
+from mtf_hetero._compat import mtf, tf
 from mtf_hetero.keras import dims, known, registry, walk
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.call import Building, Call, move_averages
@@ -28,6 +28,11 @@ class Builder:
     """
 
     def __init__(self, model: Any) -> None:
+        if not tf.executing_eagerly():
+            raise ValueError(
+                f"model {getattr(model, 'name', model)!r} is built in a tf.Graph, where Keras has no weights; call "
+                "mtf_hetero.keras.build before `with tf.Graph().as_default():`, and what it returns within"
+            )
         self.model = model
         self.variables: dict[str, Weight] = {}
         self._programs: dict[int, walk.Program] = {}
@@ -119,7 +124,8 @@ def build(model: Any) -> Builder:
       the model has several inputs or outputs.
 
     Raises:
-      ValueError: the model does not know its inputs yet, or has images with their channels first.
+      ValueError: the model does not know its inputs yet, or has images with their channels first, or TensorFlow does
+        not execute eagerly.
       NotImplementedError: a layer that is not known, by name and class.
 
     Example:

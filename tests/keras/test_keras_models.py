@@ -125,11 +125,13 @@ def test_a_layer_that_is_frozen_is_not_trained():
 
 def test_two_models_in_one_graph_have_variables_of_their_own():
     models = [keras.Sequential([keras.Input((3,)), layers.Dense(2, name="dense")]) for _ in range(2)]
+    first, second = (build(model) for model in models)
     with tf.Graph().as_default():
+        with pytest.raises(ValueError, match="built in a tf.Graph, where Keras has no weights"):
+            build(models[0])
         mesh = mtf.Mesh(mtf.Graph(), "mesh")
         shape = mtf.Shape([mtf.Dimension("batch", 2), mtf.Dimension("inputs", 3)])
         x = mtf.import_tf_tensor(mesh, tf.zeros([2, 3]), shape)
-        first, second = (build(model) for model in models)
         first(x, training=True)
         first(x)
         with pytest.raises(ValueError, match="has another variable 'dense/kernel'; name layers"):
