@@ -147,3 +147,9 @@ def concatenate(call: Call, xs: Sequence[mtf.Tensor], axis: int) -> mtf.Tensor:
 @register(keras.layers.Concatenate)
 def _concatenate(call: Call, xs: Sequence[mtf.Tensor]) -> mtf.Tensor:
     return concatenate(call, xs, call.layer.axis)
+
+
+@register("keras.src.applications.inception_resnet_v2.CustomScaleLayer")
+def _scaled_sum(call: Call, xs: Sequence[mtf.Tensor]) -> mtf.Tensor:
+    x, y = xs
+    return combined(call, [x, y * float(call.layer.scale)], add)
