@@ -51,7 +51,6 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     },
     "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace", "traffic"},
     "keras": {"layers"},
-    "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace"},
 }
 PURE = {"partition", "speeds", "layout", "blocks"}
 TENSORFLOW = {"tensorflow", "mesh_tensorflow"}

@@ -427,21 +427,6 @@ def test_what_slices_are_made_without_cannot_be_fed():
             session.run(tf.global_variables_initializer(), {drawn: np.ones([9, 10, 14])})
 
 
-def test_numbers_that_are_divided_are_in_the_graph_once():
-    array = np.random.default_rng(0).standard_normal((7, 11_000))
-    layout = LAYOUTS["three"]
-    with tf.Graph().as_default() as graph, session_of(layout) as session:
-        mesh = mtf.Mesh(mtf.Graph(), "mesh")
-        shape = mtf.Shape([SHAPE[0], mtf.Dimension("f", 11_000)])
-        options = {"dtype": tf.float64, "initializer": lambda *_, **__: tf.constant(array)}
-        variable = mtf.get_variable(mesh, "w", shape, **options)
-        lowering = mtf_hetero.Lowering(mesh.graph, {mesh: mesh_impl_of(layout)})
-        value = lowering.export_to_tf_tensor(variable)
-        assert graph.as_graph_def().ByteSize() < 1.1 * array.nbytes
-        session.run(tf.global_variables_initializer())
-        np.testing.assert_array_equal(session.run(value), array)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_variables_start_with_what_is_fed(layout):
     layout = LAYOUTS[layout]

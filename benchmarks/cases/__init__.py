@@ -17,8 +17,7 @@ from benchmarks.harness import Case
 
 _ALL = (
     *(OneDevice(), Accounting(), Lowering(), Dropout(), LearningCurve(), ClusterCurve(), Heterogeneous()),
-    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Planner(), Faults()),
-    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Faults(), KerasModels()),
+    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Planner(), KerasModels(), Faults()),
 )
 CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in _ALL})
 

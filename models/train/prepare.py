@@ -201,9 +201,7 @@ def _planned(run: Run, build: Callable[[], mtf.Graph], limits: Mapping[str, int]
         path, devices = (os.path.join(run.model_dir, name) for name in (_PLAN, _DEVICES))
         plan_lib.save(choice.plan, path)
         files.write_text(devices, machines_lib.dumps(choice.machines))
-        lines.append(
-            f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"
-        )
+        lines.append(f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate")
     return choice.plan.layout, choice.plan.devices, tuple(lines), choice.plan
 
 

@@ -24,7 +24,6 @@ _BLOCK = 2**20  # numbers that a device may draw at a time though its slice has 
 _SHARED_BLOCK = 2**22  # the same, of a process that has as many in all its slices
 _MOST_BLOCKS = 32
 _PHILOX = 1
-_SMALL_BYTES = 2**16  # of a constant that may be in a graph twice
 _RESERVED = 64  # counts that a truncated normal number may take, since what lies outside is drawn again
 _STATELESS = {
     "RandomUniform": tf.raw_ops.StatelessRandomUniformV2,
@@ -58,7 +57,6 @@ class InitialValue:
         self._keys: dict[str, tf.Tensor] = {}
         self._draws: dict[tuple[str, str], _Draw] = {}
         self._scalars: dict[str, tuple[Any, tf.DType]] = {}
-        self._is_bypassed = False  # slices are built without it
         self._boxes = collections.defaultdict[str, list[_Box]](list)
         self._blocks: dict[str, list[Mapping[_Box, tf.Tensor]]] = {}
         for device, begin, size in slices:
@@ -74,7 +72,6 @@ class InitialValue:
         if tf.executing_eagerly() or whole.shape.as_list() == list(size) or not _is_known(whole) or _is_shared(whole):
             with tf.device(whole.device):
                 return tf.cast(cut(whole, begin, size), self._dtype)
-        self._is_bypassed = True
         for x in _bypassed(whole):
             x.graph.prevent_feeding(x)
         with tf.device(_cpu_of(device)):
@@ -85,19 +82,6 @@ class InitialValue:
                 box = tuple(begin), tuple(size)
                 return concat([pieces[box] for pieces in self._blocks[process]], 0)
             return self._build(begin, size, process)
-
-    def release(self) -> None:
-        """Empties a constant of which nothing but parts are used: a graph would have all of its numbers twice.
-
-        Only the assignment to the variable that is never initialised still reads it.
-        """
-        op = self._whole.op
-        if not self._is_bypassed or op.type != "Const" or len(self._whole.consumers()) > 1:
-            return
-        proto = op.get_attr("value")
-        if len(proto.tensor_content) > _SMALL_BYTES:
-            proto.tensor_content = b""
-            op._set_attr("value", tf.AttrValue(tensor=proto))  # without numbers they are all zero
 
     def _build(self, begin: Sequence[int], size: Sequence[int], process: str) -> tf.Tensor:
         part = _Part(begin, size, lambda op: self._draw_of(op, process), self._value_of)

@@ -183,7 +183,6 @@ class SlicedVariable:
             primary._set_save_slice_info(info)
             if saved:
                 reads[tuple(begin)] = _first_read(primary)
-        initial.release()
 
     def _add(
         self, pnum: int, initial_value: Callable[[], tf.Tensor], collections: Sequence[str] | None = None
