@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 from serving import served
+from tiers import parametrize
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, mtf, tf
 from mtf_hetero import saver as saver_lib
@@ -57,7 +58,7 @@ def files_of(directory):
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("builder", [build, build_uneven])
+@parametrize("builder", [build, build_uneven], first=[build_uneven])
 def test_plain_tensorflow_computes_the_same(builder, checkpoint, tmp_path):
     saved_model.write(tmp_path / "served", builder, checkpoint=checkpoint, example_shape=[6], batch_size=4)
     assert files_of(tmp_path / "served") == [

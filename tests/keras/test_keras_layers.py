@@ -98,6 +98,7 @@ def test_in_training(case):
     check(model_of(shape, layer()), training=True)
 
 
+@pytest.mark.full
 def test_all_activations():
     inputs = keras.Input((4, 6))
     check(keras.Model(inputs, [layers.Activation(name)(inputs) for name in ACTIVATIONS]))
@@ -144,6 +145,7 @@ def test_merging():
     check(keras.Model([x, y, z], outputs))
 
 
+@pytest.mark.full
 def test_operations():
     ops: Any = keras.ops
     x: Any = keras.Input((6, 8))

@@ -31,7 +31,6 @@ def test_each_layer_of_a_traced_step_is_found_again():
     for layer in ("conv1", "conv2", "dense1", "dense2", "dense3"):
         assert seconds[layer][0] > 0, layer
     assert seconds["conv1"][1] > 0 and seconds["conv2"][1] > 0
-    assert seconds["dense1"][1] < seconds["dense1"][0]
     lines = text.splitlines()
     assert lines[0].split() == ["layer", *(w for d in DEVICES for w in (f"{d}:", "predicted", "ms", "measured"))]
     assert {"conv1", "dense3", "all"} <= {line.split()[0] for line in lines if line}
