@@ -8,6 +8,7 @@ from benchmarks.frameworks.cluster_nets import build_step
 from benchmarks.frameworks.steps import worker_devices
 from benchmarks.networks import NETWORKS, batch
 from mtf_hetero import tf, traffic
+from mtf_hetero._support import graphs
 
 A, B = (f"/job:worker/task:{task}/device:CPU:0" for task in range(2))
 
@@ -39,6 +40,17 @@ def test_small_tensors_travel_as_one():
     assert traffic.fuse(step) == 3
     assert count(step) == 1 and traffic.links(traffic.sends(step)) == links == {(A, B): 4 * 23}
     assert traffic.fuse(step) == 0
+
+
+def test_what_reads_a_message_comes_after_it():
+    step = [on(B, tf.exp, made(n)).op for n in (2, 3)]
+    before = graphs.needed(step)
+    assert before == sorted(before, key=step[0].graph.get_operations().index)
+    traffic.fuse(step)
+    order = graphs.needed(step)
+    assert set(before) < set(order)
+    for op in order:
+        assert all(order.index(x.op) < order.index(op) for x in op.inputs)
 
 
 def test_a_tensor_is_sent_once_however_often_it_is_read():

@@ -36,7 +36,7 @@ def ancestors(operations: Iterable[tf.Operation], fed: Iterable[tf.Tensor] = ())
 
 
 def needed(fetches: Iterable[tf.Tensor | tf.Operation], fed: Iterable[tf.Tensor] = ()) -> list[tf.Operation]:
-    """The operations that a session runs for its fetches, in the order in which they were made.
+    """The operations that a session runs for its fetches: each after its inputs, else in the order of their making.
 
     Args:
       fetches: tf.Tensors and tf.Operations of one graph.
@@ -45,7 +45,25 @@ def needed(fetches: Iterable[tf.Tensor | tf.Operation], fed: Iterable[tf.Tensor]
     names = {tensor.name for tensor in fed}
     fetched = [getattr(x, "op", x) for x in fetches if x.name not in names]
     wanted = ancestors(fetched, fed)
-    return [op for op in fetched[0].graph.get_operations() if op in wanted] if fetched else []
+    return _after_inputs(op for op in fetched[0].graph.get_operations() if op in wanted) if fetched else []
+
+
+def _after_inputs(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
+    """Each after those that it waits for, wherever there is no loop: one that is new may be read by older ones."""
+    operations = list(operations)
+    wanted, opened = set(operations), set()
+    order: dict[tf.Operation, None] = {}
+    for op in operations:
+        left = [op]
+        while left:
+            last = left[-1]
+            before = () if last in opened else [*(x.op for x in last.inputs), *last.control_inputs]
+            opened.add(last)
+            missing = [x for x in before if x in wanted and x not in opened]
+            left += missing
+            if not missing:
+                order[left.pop()] = None
+    return list(order)
 
 
 def mtf_ancestors(operations: Iterable[mtf.Operation]) -> set[mtf.Operation]:

@@ -8,7 +8,7 @@ gradients alone.
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import collectives
@@ -83,7 +83,9 @@ def fuse(fetches: Any, *, chief: str = CHIEF) -> int:
 def fuse_between(fetches: Any, is_message: Callable[[str, str], bool], *, chief: str = CHIEF) -> int:
     """As `fuse`, where `is_message` says of two devices whether a tensor has to be sent from one to the other."""
     chief = full_name(chief)
-    operations = _in_order(graphs.needed(tf.nest.flatten(fetches)))
+    operations = graphs.needed(tf.nest.flatten(fetches))
+    if any(op.type == "Enter" for op in operations):  # a loop, which has no order
+        return 0
     device_of = find_device(chief)
     messages = _messages(operations, device_of, is_message)
     if not messages:
@@ -95,28 +97,6 @@ def fuse_between(fetches: Any, is_message: Callable[[str, str], bool], *, chief:
             groups[_key(message, device_of, around)].append(message)
     packed: dict[tuple[str, ...], tf.Tensor] = {}  # once for all targets
     return sum(_send_together(bucket, packed) for group in groups.values() for bucket in _buckets(group))
-
-
-def _in_order(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """Each after those that it waits for; none, where a loop leads back."""
-    wanted = set(operations)
-    waits = {op: {x for x in _before(op) if x in wanted} for op in operations}
-    readers = collections.defaultdict(list)
-    for op, inputs in waits.items():
-        for x in inputs:
-            readers[x].append(op)
-    left = {op: len(inputs) for op, inputs in waits.items()}
-    order = [op for op in operations if not left[op]]
-    for op in order:  # grows
-        for reader in readers[op]:
-            left[reader] -= 1
-            if not left[reader]:
-                order.append(reader)
-    return order if len(order) == len(operations) else []
-
-
-def _before(op: tf.Operation) -> Iterable[tf.Operation]:
-    return [*(x.op for x in op.inputs), *op.control_inputs]
 
 
 def _messages(
