@@ -12,10 +12,8 @@ which), 130 after Ctrl-C.
 
 import argparse
 import json
-import math
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from mtf_hetero._support.files import write_text
 from mtf_hetero.models.after import flags, restored
@@ -29,6 +27,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate(given: restored.Restored, arguments: argparse.Namespace) -> str:
+    from mtf_hetero.estimator.metrics_log import plain
+
     run = given.run
     if not run.dataset.test_size:
         raise ValueError(f"--dataset is {run.config.dataset!r}, which has nothing to test on; give another set")
@@ -40,18 +40,13 @@ def _evaluate(given: restored.Restored, arguments: argparse.Namespace) -> str:
         "step": given.step,
         "examples": run.dataset.test_size,
         "batch_size": run.config.batch_size,
-        "metrics": {name: _number(value) for name, value in sorted(results.items()) if name != "global_step"},
+        "metrics": {name: plain(value) for name, value in sorted(results.items()) if name != "global_step"},
     }
     text = json.dumps(result, indent=2, allow_nan=False) + "\n"
     if not hasattr(arguments, "output"):
         return text
     write_text(arguments.output, text)
     return ""
-
-
-def _number(value: Any) -> float | None:
-    """As JSON has it, which knows no number that is none."""
-    return float(str(value)) if math.isfinite(value) else None
 
 
 def main(argv: Sequence[str], program: str = PROGRAM) -> int:

@@ -64,7 +64,7 @@ class MetricsLog:
         """
         if self.has(kind, step):
             return
-        row = {"kind": kind, "step": step, **{name: _plain(value) for name, value in values.items()}}
+        row = {"kind": kind, "step": step, **{name: plain(value) for name, value in values.items()}}
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -96,10 +96,10 @@ def _step_of(line: bytes) -> float:
         return math.inf
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as JSON has it; of a float32, the digits that it has."""
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: plain(part) for name, part in value.items()}
     if isinstance(value, (np.floating, float)):
         return float(str(value)) if math.isfinite(value) else None
     return value.item() if isinstance(value, (np.ndarray, np.generic)) else value

@@ -83,7 +83,7 @@ def sends(
         if source == target or (x.name, target) in sent or x.dtype.base_dtype in HANDLES:
             continue
         scopes = find_operation(x.op.name, known), find_operation(consumer, known)
-        sent[x.name, target] = Send(source, target, _size_bytes(x), *scopes, x.name, tuple(x.shape.as_list()))
+        sent[x.name, target] = Send(source, target, size_bytes(x), *scopes, x.name, tuple(x.shape.as_list()))
     return tuple(sent.values())
 
 
@@ -135,7 +135,8 @@ def find_operation(name: str, known: Collection[str] | None) -> str:
     return ""
 
 
-def _size_bytes(x: tf.Tensor) -> int:
+def size_bytes(x: tf.Tensor) -> int:
+    """The size of a tensor that is sent. Raises ValueError where it is not known."""
     if not x.shape.is_fully_defined() or x.dtype.base_dtype == tf.string:
         raise ValueError(
             f"tensor {x.name!r} is sent from one device to another, but is {x.dtype.name} of shape {x.shape}, whose "

@@ -15,7 +15,7 @@ from mtf_hetero import collectives
 from mtf_hetero._compat import tf
 from mtf_hetero._support import graphs
 from mtf_hetero._support.ops import concat, constant, reshape
-from mtf_hetero.traffic.counting import CHIEF, HANDLES, find_device, full_name
+from mtf_hetero.traffic.counting import CHIEF, HANDLES, find_device, full_name, size_bytes
 
 BUCKET_BYTES = 2**22  # of tensors that nothing waits for: sent once there is so much; one of more travels alone
 SMALL_BYTES = collectives.SMALL_BYTES  # of tensors that something waits for: copying more costs more than a message
@@ -63,8 +63,8 @@ def fuse(fetches: Any, *, chief: str = CHIEF) -> int:
     Of these, what is ready is sent as soon as there are 4 MiB of it. A tensor of more travels alone, as does one of
     more than 256 KiB that a product or a convolution waits for.
 
-    Whoever fetches a part of a step afterwards computes all that travels with it. Devices of one process need no
-    messages, and steps with loops keep theirs.
+    Whoever fetches a part of a step afterwards computes all that travels with it. CPUs of one process read each other's
+    memory and need no messages, and steps with loops keep theirs.
 
     Args:
       fetches: what a session runs at once, each time: tensors and operations of a training step, in any nest.
@@ -77,6 +77,9 @@ def fuse(fetches: Any, *, chief: str = CHIEF) -> int:
       >>> traffic.fuse([loss, train_op])
       16
     """
+    devices = {full_name(op.device, chief) for op in tf.get_default_graph().get_operations()}
+    if collectives.share_memory(sorted(devices)):
+        return 0
     return fuse_between(fetches, lambda source, target: not collectives.share_memory([source, target]), chief=chief)
 
 
@@ -120,25 +123,26 @@ def _look_around(
 ) -> dict[tf.Operation, _Around]:
     around = {op: _Around(is_heavy=op.type.startswith(_HEAVY)) for op in operations}
     crossing = {(message.tensor.name, reader) for message in messages.values() for reader, _ in message.readers}
+
+    def between(op: tf.Operation) -> Iterator[tuple[tf.Operation, int]]:
+        """What an operation waits for, and whether a message lies between."""
+        yield from ((x.op, (x.name, op) in crossing) for x in op.inputs)
+        yield from ((waited, 0) for waited in op.control_inputs)
+
     placeholders = 0
     for op in operations:
         at = around[op]
         if op.type in _FED:
             at.fed, placeholders = 1 << placeholders, placeholders + 1
-        for x in op.inputs:
-            at.fed |= around[x.op].fed
-            at.before = max(at.before, around[x.op].before + ((x.name, op) in crossing))
-        for waited in op.control_inputs:
+        for waited, messages_between in between(op):
             at.fed |= around[waited].fed
-            at.before = max(at.before, around[waited].before)
+            at.before = max(at.before, around[waited].before + messages_between)
     for op in reversed(operations):
         at = around[op]
+        for waited, messages_between in between(op):
+            around[waited].after = max(around[waited].after, at.after + messages_between)
         for x in op.inputs:
-            before = around[x.op]
-            before.after = max(before.after, at.after + ((x.name, op) in crossing))
-            before.is_heavy |= at.is_heavy
-        for waited in op.control_inputs:
-            around[waited].after = max(around[waited].after, at.after)
+            around[x.op].is_heavy |= at.is_heavy
     return around
 
 
@@ -151,11 +155,7 @@ def _can_travel(message: _Message, around: Mapping[tf.Operation, _Around]) -> bo
         return False
     if any(not op.device or op._get_control_flow_context() is not None for op in operations):
         return False
-    return _bytes(x) <= (SMALL_BYTES if message.is_awaited(around) else BUCKET_BYTES)
-
-
-def _bytes(x: tf.Tensor) -> int:
-    return x.shape.num_elements() * x.dtype.size
+    return size_bytes(x) <= (SMALL_BYTES if message.is_awaited(around) else BUCKET_BYTES)
 
 
 def _key(message: _Message, device_of: Callable[[tf.Operation], str], around: Mapping[tf.Operation, _Around]) -> Any:
@@ -179,7 +179,7 @@ def _buckets(messages: Sequence[_Message]) -> list[list[_Message]]:
             buckets.append([])
             size = 0
         buckets[-1].append(message)
-        size += _bytes(message.tensor)
+        size += size_bytes(message.tensor)
     return buckets
 
 
