@@ -222,23 +222,10 @@ class TestMeasure:
         cluster = Cluster.local(["cpu:0", "cpu:1"])
         with tf.Graph().as_default():
             profile.measure(build(), LAYOUT, cluster, effort=QUICK)
-        profile.time_steps(build, LAYOUT, cluster.devices, cluster, seconds=1e-3)
-        loops, link, steps = configs
-        assert steps == marked(cluster)
+        loops, link = configs
         loops.graph_options.rewrite_options.dependency_optimization = 0
         link.graph_options.rewrite_options.disable_meta_optimizer = False
         assert loops == link == marked(cluster)
-
-    def test_the_chosen_sizes_run(self):
-        cluster = Cluster.local(["cpu:0", "cpu:1"])
-        with tf.Graph().as_default():
-            sizes = profile.measure(build(), LAYOUT, cluster, effort=QUICK).best_split(least_gain=-1e9).sizes
-        layout = Layout("all:2", LAYOUT.rules, sizes=sizes)
-        assert profile.time_steps(build, layout, cluster.devices, cluster, seconds=1e-3) > 0
-
-    def test_trial_without_a_step(self):
-        with pytest.raises(ValueError, match="the graph assigns no variable, so it has no training step"):
-            profile.time_steps(lambda: build(train=False), LAYOUT, ["cpu:0"] * 2, Cluster.local(["cpu:0"]))
 
     @pytest.mark.parametrize(
         ("name", "value"), [("sizes", 1), ("repeats", 0), ("precision", 0), ("sample_seconds", -1)]

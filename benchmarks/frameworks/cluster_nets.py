@@ -12,11 +12,12 @@ from benchmarks.frameworks.chief import Chief
 from benchmarks.frameworks.mesh_nets import build_training
 from benchmarks.frameworks.steps import Step, lower_step, slices, worker_devices
 from benchmarks.networks import NETWORKS, Network, batch, initial_values
-from mtf_hetero import Layout, UnevenMeshImpl, memory, mtf, profile, tf, trace, traffic
+from mtf_hetero import Layout, UnevenMeshImpl, memory, mtf, tf, trace, traffic
 from mtf_hetero.cluster import shorten
 from mtf_hetero.layouts import LAYOUTS, anatomy
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
-from mtf_hetero.models.train import measured, program
+from mtf_hetero.models.train import program
+from mtf_hetero.planner import auto, calibration
 
 Shares = Sequence[float] | Mapping[str, Sequence[float]] | None
 _PEAK_SIZE = 1024  # of the square matrices whose product shows a device's FLOP/s
@@ -165,7 +166,7 @@ class ClusterNets(Chief):
         return [100 * rate / sum(rates) for rate in rates]
 
     def measure(self, recipe: str, seconds: float) -> dict[str, Any]:
-        """What --list_speed=auto measures, within some seconds, and chooses."""
+        """What --list_speed=auto measures and chooses, of which no trial begins after some seconds."""
         begin = time.perf_counter()
 
         def build() -> Any:
@@ -174,14 +175,16 @@ class ClusterNets(Chief):
         devices = self.cluster.devices
         with tf.Graph().as_default():
             layout = LAYOUTS[recipe](build(), mesh_shape=f"all:{len(devices)}")
-        effort = profile.Effort(budget_seconds=seconds)
-        choice = measured.choose(build, layout, self.cluster, keep=False, effort=effort)
+        names = {name for name, _ in layout.rules}
+        choice = auto.choose(build, self.cluster, {}, names=names, seconds=seconds)
+        with tf.Graph().as_default():
+            speeds = calibration.speeds(build(), choice.machines)
         return {
             "seconds": time.perf_counter() - begin,
-            "devices": [devices.index(device) for device in choice.devices],
-            "sizes": {name: list(sizes) for name, sizes in choice.layout.sizes},
-            "predicted_seconds": choice.predicted_seconds,
-            "shares": list(choice.shares),
+            "devices": [devices.index(device) for device in choice.plan.devices],
+            "sizes": {name: list(sizes) for name, sizes in choice.plan.layout.sizes},
+            "predicted_seconds": choice.plan.seconds,
+            "shares": [100.0 * speed / sum(speeds) for speed in speeds],
             "reason": shorten("; ".join(choice.lines)),
         }
 

@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
                     training = measure(training)
                 stop.check()
                 if config.dry_run:
-                    print(training.describe(), training.describe_memory(), sep="\n")
+                    print(training.describe_dry_run())
                     return 0
             except (ValueError, NotImplementedError) as error:
                 command_line.say(error)

@@ -90,7 +90,7 @@ class Config:
         None,
         "Speeds of the processors along the first mesh axis, such as 70,25,5, or along several axes, such as "
         "rows:2,1;cols:3,1. An axis without speeds is divided evenly. auto: each device is measured on the model, and "
-        "the model is split only where that is faster than the fastest device alone.",
+        "the model is split only where that is tried and faster than the fastest device alone.",
     )
     memory_limit: str | None = _flag(
         None,
@@ -99,9 +99,8 @@ class Config:
     )
     measure_seconds: float | None = _flag(
         None,
-        "Seconds after which --list_speed=auto stops repeating what it measures, by default 120; it measures "
-        "everything once, whatever that takes. With --layout=auto, after which no more trials begin, by default 30; "
-        "there are at least three of each.",
+        "With --layout=auto or --list_speed=auto: seconds after which no more trials begin, by default 30; there are "
+        "at least three of each.",
     )
     dense_shares: str | None = _flag(
         None,
@@ -160,6 +159,11 @@ class Config:
     dry_run: bool = _flag(
         False, "Says how everything is divided and how much memory each device needs, and trains nothing."
     )
+    simulate: str | None = _flag(
+        None,
+        "With --dry_run: a file of devices that need not be here, as of mtf-hetero plan, on which a step is predicted, "
+        "layer by layer; with auto, for which it is planned.",
+    )
 
     def __post_init__(self) -> None:
         self._check_positive()
@@ -177,6 +181,7 @@ class Config:
         if self.eval_every is not None:
             parse_eval_every(self.eval_every)
         self._check_together()
+        self._check_simulated()
         self._check_devices()
         if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
             raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
@@ -222,6 +227,19 @@ class Config:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"--{name} is {value}; it must be a positive number")
+
+    def _check_simulated(self) -> None:
+        """Raises ValueError where --simulate is given with what needs devices that are here."""
+        if self.simulate is None:
+            return
+        if not self.dry_run:
+            raise ValueError(f"--simulate is {self.simulate!r} without --dry_run; nothing is trained on it: give both")
+        for name in ("devices", "workers", "local_cluster", "measure_seconds", "memory_limit"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"--{name} is {getattr(self, name)!r} and --simulate {self.simulate!r}, which names the devices; "
+                    "give one of the two"
+                )
 
     def _check_together(self) -> None:
         """Raises ValueError where one value rules another out."""

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import Layout, mtf, profile, tf
@@ -14,7 +14,7 @@ from mtf_hetero._support import files
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models.registry import MODELS
-from mtf_hetero.models.train import inputs, measured, meshes
+from mtf_hetero.models.train import inputs, meshes
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import AUTO, Config, parse_memory_limit
 from mtf_hetero.models.train.run import Run, build_step, check_steps
@@ -22,6 +22,7 @@ from mtf_hetero.models.train.tasks import Task
 from mtf_hetero.planner import auto
 from mtf_hetero.planner import machines as machines_lib
 from mtf_hetero.planner import plan as plan_lib
+from mtf_hetero.planner.find import find
 
 _COMPARED = ("batch", "filters", "spatial")  # recipes that a plan has to beat
 _PLAN, _DEVICES = "plan.json", "devices.json"  # in the directory of a run
@@ -78,15 +79,19 @@ def _lay_out(config: Config, stack: contextlib.ExitStack, *, training: bool) -> 
     tf.logging.set_verbosity(tf.logging.ERROR)
     _check_names(config)
     planned = plan_lib.load(config.layout) if config.is_planned else None
-    if planned is not None and config.devices is None:
-        config = dataclasses.replace(config, devices=planned.devices)
+    simulated = None if config.simulate is None else _simulated(config.simulate, planned)
+    devices = config.devices
+    if simulated is not None:
+        devices = tuple(f"cpu:{number}" for number in range(len(simulated.devices)))
+    elif planned is not None and devices is None:
+        devices = planned.devices
     model = MODELS[config.model]
     dataset = inputs.load(config, model)
     if training:
         check_steps(config, dataset)
     meshes.check_axes(config, dataset.image_shape)
     task = model.task.of(dataset)
-    cluster, notes = _cluster(config, stack, claims=training and not config.dry_run)
+    cluster, notes = _cluster(config, devices, stack, claims=training and not config.dry_run)
     if config.memory_limit is not None:
         parse_memory_limit(config.memory_limit, len(cluster.devices))
     empty = meshes.make_mesh(config, cluster.devices) if planned is None else Layout(planned.layout.mesh_shape, ())
@@ -94,7 +99,9 @@ def _lay_out(config: Config, stack: contextlib.ExitStack, *, training: bool) -> 
     build = _builder(config, task, rounds)
     with tf.Graph().as_default():
         built = (build_step if training else _build_test)(config, dataset, task, batch, build)
-        layout, devices = _first_layout(config, built.graph, planned, empty, cluster.devices)
+        names = cluster.devices if simulated is None else simulated.names
+        layout = _first_layout(config, built.graph, planned, empty, names)
+        devices = cluster.devices[: layout.size]
         network.lower(built, layout, devices)
     run = Run(
         config=config,
@@ -111,8 +118,27 @@ def _lay_out(config: Config, stack: contextlib.ExitStack, *, training: bool) -> 
         parameters=sum(v.size for v in built.graph.trainable_variables),
         split_dims=meshes.split_dims(built.graph, layout),
         notes=notes,
+        simulated=simulated,
     )
     return run, {v.name: v.shape.to_integer_list for v in built.graph.all_variables}
+
+
+def _simulated(path: str, planned: plan_lib.Plan | None) -> machines_lib.Machines:
+    """The devices of a file; of a plan, those that it uses.
+
+    Raises:
+      ValueError: the file is not as it should be, or lacks a device of the plan.
+    """
+    machines = machines_lib.load(path)
+    if planned is None:
+        return machines
+    for device in planned.devices:
+        if device not in machines.names:
+            raise ValueError(
+                f"--layout is a plan for {', '.join(planned.devices)}, but --simulate={path} has no {device}; give the "
+                "devices that it was planned for"
+            )
+    return machines.only([machines.names.index(device) for device in planned.devices])
 
 
 def _check_names(config: Config) -> None:
@@ -135,13 +161,11 @@ def _check_names(config: Config) -> None:
 
 def _first_layout(
     config: Config, graph: mtf.Graph, planned: plan_lib.Plan | None, empty: Layout, devices: tuple[str, ...]
-) -> tuple[Layout, tuple[str, ...]]:
-    """The layout and its devices; where the devices are to be measured first, all that is known before."""
+) -> Layout:
+    """The layout; where the devices are to be measured first, that of the first of them alone."""
     if planned is not None:
-        return meshes.planned_layout(planned, graph, devices), devices
-    if config.layout == AUTO:
-        return Layout([("all", 1)], ()), devices[:1]
-    return meshes.make_layout(config, graph, empty), devices
+        return meshes.planned_layout(planned, graph, devices)
+    return Layout([("all", 1)], ()) if config.layout == AUTO else meshes.make_layout(config, graph, empty)
 
 
 def measure(run: Run) -> Run:
@@ -152,57 +176,60 @@ def measure(run: Run) -> Run:
       NotImplementedError: an operation that cannot be measured by itself.
     """
     config, limits = run.config, None
+    names = None if config.layout == AUTO else {name for name, _ in run.layout.rules}
+    if run.simulated is not None:
+        return _planned_for(run, run.simulated, names)
     if config.memory_limit is not None:
         parsed = parse_memory_limit(config.memory_limit, len(run.cluster.devices))
         limits = dict(zip(run.cluster.devices, parsed, strict=True))
-    choose = _planned if config.layout == AUTO else _divided
-    layout, devices, lines, plan = choose(run, run.build_graph, limits)
+    # the next local cluster's workers have other addresses, or other speeds
+    cache_dir = None if config.local_cluster is not None else profile.cache_directory(os.environ)
+    compared = _COMPARED if names is None else ()
+    recipes = {name: functools.partial(_of_recipe, LAYOUTS[name]) for name in compared}
+    seconds = {} if config.measure_seconds is None else {"seconds": config.measure_seconds}
+    choice = auto.choose(
+        run.build_graph,
+        run.cluster,
+        recipes,
+        names=names,
+        memory_bytes=limits,
+        cache_dir=cache_dir,
+        progress=True,
+        **seconds,
+    )
     return dataclasses.replace(
         run,
-        layout=layout,
+        layout=choice.plan.layout,
+        plan=choice.plan,
+        cluster=dataclasses.replace(run.cluster, devices=choice.plan.devices),
+        devices=choice.plan.devices,
+        split_dims=_split_dims(run.build_graph, choice.plan.layout),
+        notes=(*run.notes, *choice.lines, *_kept(choice, run.model_dir)),
+    )
+
+
+def _planned_for(run: Run, machines: machines_lib.Machines, names: Collection[str] | None) -> Run:
+    """The same run, planned for devices that need not be here."""
+    with tf.Graph().as_default():
+        plan = find(run.build_graph(), machines, names=names)
+    return dataclasses.replace(
+        run,
+        layout=plan.layout,
         plan=plan,
-        cluster=dataclasses.replace(run.cluster, devices=devices),
-        devices=devices,
-        split_dims=_split_dims(run.build_graph, layout),
-        notes=(*run.notes, *lines),
+        devices=run.cluster.devices[: len(plan.devices)],
+        simulated=machines.only([machines.names.index(device) for device in plan.devices]),
+        split_dims=_split_dims(run.build_graph, plan.layout),
     )
 
 
-# The layout, the devices that take part, why, and the plan if there is one
-_Chosen = tuple[Layout, tuple[str, ...], tuple[str, ...], plan_lib.Plan | None]
-
-
-def _divided(run: Run, build: Callable[[], mtf.Graph], limits: Mapping[str, int] | None) -> _Chosen:
-    """What the layout splits, divided by the speeds that are measured."""
-    seconds = run.config.measure_seconds
-    choice = measured.choose(
-        build,
-        run.layout,
-        run.cluster,
-        memory_limits=limits,
-        effort=None if seconds is None else profile.Effort(budget_seconds=seconds),
-        keep=run.config.local_cluster is None,  # the next one's workers have other addresses, or other speeds
-        progress=True,
-    )
-    return choice.layout, choice.devices, choice.lines, None
-
-
-def _planned(run: Run, build: Callable[[], mtf.Graph], limits: Mapping[str, int] | None) -> _Chosen:
-    """The best layout that is found; where the run has a directory, it is kept there."""
-    recipes = {name: functools.partial(_of_recipe, LAYOUTS[name]) for name in _COMPARED}
-    seconds = {} if run.config.measure_seconds is None else {"seconds": run.config.measure_seconds}
-    # the next local cluster's workers have other addresses, or other speeds
-    cache_dir = None if run.config.local_cluster is not None else profile.cache_directory(os.environ)
-    choice = auto.choose(
-        build, run.cluster, recipes, memory_bytes=limits, cache_dir=cache_dir, progress=True, **seconds
-    )
-    lines = list(choice.lines)
-    if run.model_dir:
-        path, devices = (os.path.join(run.model_dir, name) for name in (_PLAN, _DEVICES))
-        plan_lib.save(choice.plan, path)
-        files.write_text(devices, machines_lib.dumps(choice.machines))
-        lines.append(f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate")
-    return choice.plan.layout, choice.plan.devices, tuple(lines), choice.plan
+def _kept(choice: auto.Choice, model_dir: str) -> list[str]:
+    """Keeps the plan and the devices in the directory of a run, if it has one; where they are, for the user."""
+    if not model_dir:
+        return []
+    path, devices = (os.path.join(model_dir, name) for name in (_PLAN, _DEVICES))
+    plan_lib.save(choice.plan, path)
+    files.write_text(devices, machines_lib.dumps(choice.machines))
+    return [f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"]
 
 
 def _of_recipe(recipe: Callable[..., Layout], graph: mtf.Graph, speeds: Sequence[float]) -> Layout:
@@ -235,9 +262,11 @@ def _build_test(
     return network.build_test(features, label, build=build, task=task, batch=batch)
 
 
-def _cluster(config: Config, stack: contextlib.ExitStack, *, claims: bool) -> tuple[Cluster, tuple[str, ...]]:
+def _cluster(
+    config: Config, devices: tuple[str, ...] | None, stack: contextlib.ExitStack, *, claims: bool
+) -> tuple[Cluster, tuple[str, ...]]:
     """Where the run takes place, and what the user should know of it."""
-    devices, notes = config.devices, []
+    notes: list[str] = []
     if config.local_cluster is not None:
         local = LocalCluster(config.local_cluster, report=notes.append)
         try:

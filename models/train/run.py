@@ -22,7 +22,9 @@ from mtf_hetero.models.train import console as command_line
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config, parse_eval_every
 from mtf_hetero.models.train.tasks import Task
-from mtf_hetero.planner import measured
+from mtf_hetero.planner import measured, show
+from mtf_hetero.planner.find import describe
+from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.trace import Event, TraceHook
 
@@ -48,6 +50,7 @@ class Run:
       parameters: number of trainable parameters.
       split_dims: the dimensions of the graph that the layout splits, as (name, size).
       plan: whose layout it is; None: of no plan.
+      simulated: the devices that these stand for in a dry run; None: they are meant themselves.
       notes: lines for the user, about the workers and about the speeds that were measured.
     """
 
@@ -64,6 +67,7 @@ class Run:
     parameters: int
     split_dims: tuple[tuple[str, int], ...]
     plan: Plan | None = None
+    simulated: Machines | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -108,14 +112,24 @@ class Run:
 
     def describe(self) -> str:
         """The model, the data, the mesh, and how each split dimension is divided."""
+        names = self.devices if self.simulated is None else self.simulated.names
         lines = [
             f"{self.config.model}: {self.parameters:,} parameters",
             ", ".join(filter(None, (inputs.describe(self.dataset), self.task.describe()))),
             *map(shorten, self.notes),
-            shorten(f"mesh {self.layout.mesh_text} on {', '.join(self.devices)}"),
+            shorten(f"mesh {self.layout.mesh_text} on {', '.join(names)}"),
         ]
         rows = meshes.described(self.split_dims, self.layout)
         return "\n".join([*lines, *tables.lines(rows, "<<", indent="  ")])
+
+    def describe_dry_run(self) -> str:
+        """What `describe` says, the memory of each device, and what is predicted for devices that need not be here."""
+        parts = [self.describe(), self.describe_memory()]
+        if self.simulated is not None:
+            with tf.Graph().as_default():
+                plan = describe(self.build_graph(), self.simulated, self.layout)
+            parts += ["", show.table(plan), "", show.summary(plan)]
+        return "\n".join(parts)
 
     def describe_memory(self) -> str:
         """What each device holds at the moment of a step when it holds most, by the lowered graph."""
@@ -138,7 +152,8 @@ class Run:
             fetches = [lowering.export_to_tf_tensor(built.loss)]
             fetches += [lowering.lowered_operation(op) for op in built.updates]
             estimates = memory.estimate(lowering, fetches)
-        return memory.table({shorten(device): estimates[device] for device in dict.fromkeys(self.devices)})
+        names = map(shorten, self.devices) if self.simulated is None else self.simulated.names
+        return memory.table({n: estimates[d] for d, n in dict(zip(self.devices, names, strict=True)).items()})
 
     def how_to_resume(self) -> str:
         """Where the newest whole checkpoint is, and how to go on from it."""

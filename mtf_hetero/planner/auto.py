@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
@@ -57,6 +57,7 @@ def choose(
     cluster: Cluster,
     recipes: Mapping[str, Recipe],
     *,
+    names: Collection[str] | None = None,
     memory_bytes: Mapping[str, float] | None = None,
     seconds: float = 30.0,
     cache_dir: str | os.PathLike | None = None,
@@ -70,6 +71,7 @@ def choose(
       build: builds a training step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
       cluster: the devices.
       recipes: {name: from a graph and the devices' speeds to a layout}, to compare with.
+      names: of the dimensions that the plan divides; None: it may divide any.
       memory_bytes: {device: bytes}, in place of what TensorFlow reports.
       seconds: after which no further round of trials begins; there are at least three.
       cache_dir: where what is measured of the devices is kept; None: nowhere. The trials are run each time.
@@ -97,7 +99,7 @@ def choose(
             lines.append(f"the devices were measured before: {known}; delete the file to measure them again")
         machines = machines.with_memory(memory_bytes or {})
         bar.set_description("planning")
-        candidates = _candidates(build, machines, recipes)
+        candidates = _candidates(build, machines, recipes, names)
         bar.update()
         if list(candidates) == [ALONE]:
             trials: dict[str, tuple[float, ...]] = {}
@@ -118,11 +120,16 @@ def _nothing_to_choose(build: Callable[[], mtf.Graph], device: str, lines: Seque
     return Choice(ALONE, plan, (*lines, f"{device} alone: there is no other device"), {}, {}, machines)
 
 
-def _candidates(build: Callable[[], mtf.Graph], machines: Machines, recipes: Mapping[str, Recipe]) -> dict[str, Plan]:
+def _candidates(
+    build: Callable[[], mtf.Graph],
+    machines: Machines,
+    recipes: Mapping[str, Recipe],
+    names: Collection[str] | None = None,
+) -> dict[str, Plan]:
     """The fastest device alone, where it can hold the step; the best recipe; and the plan, where it is neither."""
     with tf.Graph().as_default():
         graph = build()
-        plan = find(graph, machines)
+        plan = find(graph, machines, names=names)
         found: dict[str, Plan] = {}
         fastest = next(number for number, name in enumerate(machines.names) if name == plan.alone[0])
         alone = machines.only([fastest])

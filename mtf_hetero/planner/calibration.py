@@ -53,7 +53,7 @@ def calibrate(
     Raises:
       ValueError: the graph assigns no variable.
     """
-    rated = _rated(build, cluster, seconds, done)
+    rated, alone = _rated(build, cluster, seconds, done)
     config, devices = cluster.session_config(), cluster.devices
     with tf.Graph().as_default(), tf.Session(cluster.target, config=config) as session:
         limits = memory_limits(cluster, session)
@@ -73,7 +73,17 @@ def calibrate(
             done("processor")
         flops, moved, factors = rated[device]
         machines.append(
-            Machine(device, flops, moved, limits[device], _OPERATION_SECONDS, per_byte, per_message, factors)
+            Machine(
+                device,
+                flops,
+                moved,
+                limits[device],
+                operation_seconds=_OPERATION_SECONDS,
+                seconds_per_byte=per_byte,
+                seconds_per_message=per_message,
+                alone_factor=alone.get(device, 1.0),
+                factors=factors,
+            )
         )
     slowest = max(links.values(), key=lambda link: link.seconds(2**20), default=_IN_MEMORY)
     return Machines(tuple(machines), slowest, links, _empty_step(cluster))
@@ -113,24 +123,35 @@ _Rated = tuple[float, float, Mapping[str, float]]
 
 def _rated(
     build: Callable[[], mtf.Graph], cluster: Cluster, seconds: float, done: Callable[[str], None]
-) -> dict[str, _Rated]:
-    """{device: (flops per second, bytes per second, factors)}."""
+) -> tuple[dict[str, _Rated], dict[str, float]]:
+    """{device: (flops per second, bytes per second, factors)}, and {the fastest of them: its factor alone}."""
     devices = cluster.devices
     for layout in _equal_parts(build, len(devices)):
         try:
             with Trial(build, layout, devices, cluster, alone=True) as trial:
-                events = _traced(trial, seconds)
+                events = _traced(trial.run_traced, seconds)
                 rated = {device: _rates(trial, events, pnum) for pnum, device in enumerate(devices)}
+                fastest = max(range(len(devices)), key=lambda pnum: rated[devices[pnum]][0])
+                alone = {devices[fastest]: _alone_factor(trial, events, fastest, seconds)}
         except NotImplementedError:
             continue
         done("step")
-        return rated
+        return rated, alone
     rated = {}
     for device in devices:
         with Trial(build, Layout([(AXIS, 1)], ()), [device], cluster) as trial:
-            rated[device] = _rates(trial, _traced(trial, seconds), 0)
+            rated[device] = _rates(trial, _traced(trial.run_traced, seconds), 0)
     done("step")
-    return rated
+    return rated, {}
+
+
+def _alone_factor(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int, seconds: float) -> float:
+    """What a device takes while the others rest, over what it takes beside them: they may share a bus, or a socket."""
+    beside = statistics.median(_computing_seconds(trial, events, pnum) for events in steps)
+    alone = statistics.median(
+        _computing_seconds(trial, events, pnum) for events in _traced(lambda: trial.run_traced_on(pnum), seconds)
+    )
+    return alone / beside if alone and beside else 1.0
 
 
 def _equal_parts(build: Callable[[], mtf.Graph], count: int) -> Iterator[Layout]:
@@ -146,14 +167,14 @@ def _equal_parts(build: Callable[[], mtf.Graph], count: int) -> Iterator[Layout]
                 yield problem.layout(sizes)
 
 
-def _traced(trial: Trial, seconds: float) -> list[tuple[trace.Event, ...]]:
-    """The events of steps."""
+def _traced(run: Callable[[], tuple[trace.Event, ...]], seconds: float) -> list[tuple[trace.Event, ...]]:
+    """The events of steps, of which the first ones are not counted."""
     for _ in range(WARM_UP):
-        trial.run()
+        run()
     steps: list[tuple[trace.Event, ...]] = []
     end = time.monotonic() + seconds
     while len(steps) < LEAST_STEPS or (len(steps) < MOST_STEPS and time.monotonic() < end):
-        steps.append(trial.run_traced())
+        steps.append(run())
     return steps
 
 
@@ -187,9 +208,7 @@ def operation_seconds(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum
     seconds: dict[mtf.Operation, float] = collections.defaultdict(float)
     computing = 0.0
     for events in steps:
-        places = complete([*{event.device for event in events}, trial.devices[pnum]])
-        mine = places[trial.devices[pnum]]
-        own = [e for e in events if places[e.device] == mine and not trace.TRANSFER.search(e.kind)]
+        own = _own_events(trial, events, pnum)
         computing += trace.covered(own)
         for event in own:
             op = trial.operation_of(event.name)
@@ -200,6 +219,17 @@ def operation_seconds(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum
     total = math.fsum(seconds.values())
     scale = computing / total / len(steps) if total else 0.0
     return {op: taken * scale for op, taken in seconds.items()}
+
+
+def _own_events(trial: Trial, events: Sequence[trace.Event], pnum: int) -> list[trace.Event]:
+    """What a processor computes."""
+    places = complete([*{event.device for event in events}, trial.devices[pnum]])
+    mine = places[trial.devices[pnum]]
+    return [e for e in events if places[e.device] == mine and not trace.TRANSFER.search(e.kind)]
+
+
+def _computing_seconds(trial: Trial, events: Sequence[trace.Event], pnum: int) -> float:
+    return trace.covered(_own_events(trial, events, pnum))
 
 
 def _contraction_before(op: mtf.Operation) -> mtf.Operation:

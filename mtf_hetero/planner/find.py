@@ -7,7 +7,7 @@ wins. Sizes are chosen anew for what turned out to be split, until that gains no
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -36,12 +36,13 @@ class _Candidate:
     gap: float
 
 
-def find(graph: mtf.Graph, machines: Machines, *, seconds: float = 60.0) -> Plan:
+def find(graph: mtf.Graph, machines: Machines, *, names: Collection[str] | None = None, seconds: float = 60.0) -> Plan:
     """The plan that is predicted to take the least time.
 
     Args:
       graph: mtf.Graph of a training step, on one mesh. Nothing of it is lowered.
       machines: the devices that there are; a plan may leave some out.
+      names: of the dimensions to divide, over as many devices as it pays; None: they are searched for.
       seconds: after which a search that meets a memory limit takes the best that it has found.
 
     Raises:
@@ -52,7 +53,7 @@ def find(graph: mtf.Graph, machines: Machines, *, seconds: float = 60.0) -> Plan
     if not operations:
         raise ValueError("the graph has no operation; build a training step")
     finder = _Finder(graph, operations, machines, seconds)
-    return finder.plan()
+    return finder.plan(names)
 
 
 def describe(graph: mtf.Graph, machines: Machines, layout: Layout) -> Plan:
@@ -80,13 +81,13 @@ class _Finder:
         self._owners = layer_of(operations, graph.trainable_variables)
         self._held = self._bytes_held()
 
-    def plan(self) -> Plan:
-        """The best candidate of all numbers of devices."""
+    def plan(self, names: Collection[str] | None) -> Plan:
+        """The best candidate of all numbers of devices, which divides these names if they are given."""
         order = self._by_speed()
         alone, *_ = self._candidates(order[:1])
         best = alone if self._fits(alone) else None
         for count in prefixes(len(order))[1:]:
-            for candidate in self._candidates(sorted(order[:count])):
+            for candidate in self._candidates(sorted(order[:count]), names):
                 if self._fits(candidate) and (best is None or candidate.timeline.seconds < best.timeline.seconds):
                     best = candidate
         if best is None:
@@ -124,12 +125,14 @@ class _Finder:
         seconds = [math.fsum(machine.seconds(*amount) for amount in amounts) for machine in self._machines.devices]
         return sorted(range(len(seconds)), key=seconds.__getitem__)
 
-    def _candidates(self, numbers: Sequence[int]) -> list[_Candidate]:
+    def _candidates(self, numbers: Sequence[int], names: Collection[str] | None = None) -> list[_Candidate]:
         machines = self._machines.only(numbers)
         problem = Problem(self._operations, machines)
         if len(numbers) == 1:
             return [self._candidate(problem, {}, 0.0)]
         everybody = tuple(range(len(numbers)))
+        if names is not None:
+            return [self._candidate(problem, problem.divided(names), 0.0)]
         fastest = sorted(everybody, key=lambda pnum: -machines.devices[pnum].flops_per_second)
         subsets = [sorted(fastest[:count]) for count in prefixes(len(numbers))]
         found = [self._candidate(problem, sizes, 0.0) for sizes in self._of_one_family(problem, everybody)]

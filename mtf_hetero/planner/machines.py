@@ -41,6 +41,7 @@ class Machine:
       seconds_per_byte: of its processor, for a byte that it sends or receives.
       seconds_per_message: likewise, for a message of any size.
       factors: {kind of operation: its seconds over what the rates say}, as measured; absent: 1.
+      alone_factor: what it takes while the other devices rest, over what the rates say, where they share a bus.
 
     Raises:
       ValueError: a number that is out of range.
@@ -58,9 +59,10 @@ class Machine:
     seconds_per_byte: float = 0.0
     seconds_per_message: float = 0.0
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    alone_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        for field in ("flops_per_second", "bytes_per_second", "memory_bytes"):
+        for field in ("flops_per_second", "bytes_per_second", "memory_bytes", "alone_factor"):
             value = getattr(self, field)
             if value is not None and not (_is_number(value) and value > 0):
                 raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be greater than zero")
@@ -76,6 +78,15 @@ class Machine:
             return 0.0
         rated = max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
         return self.operation_seconds + factor * rated
+
+    def alone(self) -> "Machine":
+        """The same while the other devices rest."""
+        return dataclasses.replace(
+            self,
+            flops_per_second=self.flops_per_second / self.alone_factor,
+            bytes_per_second=self.bytes_per_second / self.alone_factor,
+            alone_factor=1.0,
+        )
 
     def sending_seconds(self, message_bytes: float) -> float:
         """Seconds of its processor for a message that it sends or receives."""
@@ -123,7 +134,9 @@ class Machines:
         return self.links.get((a, b)) or self.links.get((b, a)) or self.link
 
     def only(self, numbers: Sequence[int]) -> "Machines":
-        """Some of the devices."""
+        """Some of the devices; one alone, as fast as it is while the others rest."""
+        if len(numbers) == 1:
+            return Machines((self.devices[numbers[0]].alone(),), self.link, step_seconds=self.step_seconds)
         names = {self.devices[number].name for number in numbers}
         links = {pair: link for pair, link in self.links.items() if set(pair) <= names}
         return dataclasses.replace(self, devices=tuple(self.devices[number] for number in numbers), links=links)

@@ -166,6 +166,16 @@ class Problem:
                 menus[name] = list(dict.fromkeys(vector for vector in vectors if vector is not None))
         return menus
 
+    def divided(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """{name: sizes} of those of these names that can be divided over all devices, by their speeds at each."""
+        everybody, sizes = range(len(self.machines.devices)), {}
+        for family in self.families:
+            speeds = self._speeds(self._operations_of(family))
+            for name in family:
+                if name in names and (vector := self._divided(name, speeds, everybody)) is not None:
+                    sizes[name] = vector
+        return sizes
+
     def operations_split(self, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, list[mtf.Operation]]:
         """{first name of a family: the operations that a layout splits along one of its names}."""
         found = {}

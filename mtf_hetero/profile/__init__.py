@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from mtf_hetero.profile.hardware import cache_directory
     from mtf_hetero.profile.link import measure_link
     from mtf_hetero.profile.measurement import Measured, conclusion, measure, table
-    from mtf_hetero.profile.timing import time_steps
 
-__all__ = ["Effort", "Measured", "cache_directory", "conclusion", "measure", "measure_link", "table", "time_steps"]
+__all__ = ["Effort", "Measured", "cache_directory", "conclusion", "measure", "measure_link", "table"]
 
 __getattr__, __dir__ = lazy.attach(
     __name__,
@@ -27,6 +26,5 @@ __getattr__, __dir__ = lazy.attach(
         "measure": "measurement",
         "measure_link": "link",
         "table": "measurement",
-        "time_steps": "timing",
     },
 )

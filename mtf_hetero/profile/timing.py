@@ -15,11 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.cluster import Cluster
 from mtf_hetero.cluster.devices import Device
-from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import Lowering
-from mtf_hetero.profile.trial import AloneMesh, Trial
+from mtf_hetero.profile.trial import AloneMesh
 from mtf_hetero.profile.work import Group
 
 MAX_ITERATIONS = 5000
@@ -210,25 +208,3 @@ class Point:
         if len(self.samples) < 2:
             return float("inf")
         return 1.2533 * self.spread / 1.349 / len(self.samples) ** 0.5 / self.seconds
-
-
-def time_steps(
-    build: Callable[[], mtf.Graph], layout: Layout, devices: Sequence[str], cluster: Cluster, *, seconds: float = 2.0
-) -> float:
-    """Runs whole training steps, as a trial of what was predicted: the median of their seconds.
-
-    Args:
-      build: builds the program in TensorFlow's default graph, a new one, and returns its mtf.Graph.
-      layout: how its tensors lie on the mesh.
-      devices: one per processor.
-      cluster: where they are.
-      seconds: for how long to run, after two steps to warm up; at least three steps.
-
-    Raises:
-      ValueError: the graph assigns no variable, or the layout does not fit it or the devices.
-    """
-    with Trial(build, layout, devices, cluster) as trial:
-        times: list[float] = []
-        while len(times) < 5 or sum(times[2:]) < seconds:
-            times.append(trial.run())
-    return statistics.median(times[2:])

@@ -66,6 +66,20 @@ def _own_zeros(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     lowering.set_tensor_lowering(output, mesh_impl.LaidOutTensor(slices))
 
 
+def _on_device(step: tf.Operation, device: str) -> list[tf.Operation]:
+    """The operations for which a group waits, directly or through other groups, that are on a device."""
+    with tf.device(device):
+        name = tf.no_op().device
+    found, left = [], [step]
+    while left:
+        op = left.pop()
+        if op.type == "NoOp":
+            left += op.control_inputs
+        elif op.device == name:
+            found.append(op)
+    return found
+
+
 class Trial:
     """A training step under a layout, in a session of its own that is open until `close`.
 
@@ -103,6 +117,7 @@ class Trial:
             self._scopes: Mapping[str, mtf.Operation] = lowering.scopes
             self._step = tf.group([lowering.lowered_operation(op) for op in updates])
             traffic.fuse(self._step)
+            self._parts = [_on_device(self._step, device) for device in devices] if alone else []
             initializers = [tf.global_variables_initializer(), tf.local_variables_initializer()]
         self._session = tf.Session(cluster.target, graph=graph, config=cluster.session_config())
         for initializer in initializers:  # replicas are local, and come from what is initialised above
@@ -128,6 +143,12 @@ class Trial:
         """Runs a step; returns its events."""
         metadata = tf.RunMetadata()
         self._session.run(self._step, options=trace.run_options(), run_metadata=metadata)
+        return trace.read(metadata)
+
+    def run_traced_on(self, pnum: int) -> tuple[trace.Event, ...]:
+        """Runs what one device does of a step whose processors add nothing up, while the others rest; its events."""
+        metadata = tf.RunMetadata()
+        self._session.run(self._parts[pnum], options=trace.run_options(), run_metadata=metadata)
         return trace.read(metadata)
 
     def operation_of(self, name: str) -> mtf.Operation | None:

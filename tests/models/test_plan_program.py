@@ -2,14 +2,16 @@
 
 import contextlib
 import json
+import re
 import sys
 
 import pytest
 
 from mtf_hetero.models import plan as program
 from mtf_hetero.models.train.config import Config
-from mtf_hetero.models.train.prepare import prepare
+from mtf_hetero.models.train.prepare import measure, prepare
 from mtf_hetero.planner import plan as plan_lib
+from mtf_hetero.planner import show
 
 DEVICES = """
 devices:
@@ -96,3 +98,51 @@ def test_a_plan_and_speeds_do_not_go_together(tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps({}))
     with pytest.raises(ValueError, match="leave --list_speed out"):
         Config(layout=str(tmp_path / "plan.json"), list_speed="2,1")
+
+
+GPUS = """
+devices:
+  - {kind: V100, count: 2}
+  - {kind: T4}
+link: {latency_seconds: 1e-6, bytes_per_second: 1e11}
+"""
+
+
+def dry_run(path, **options):
+    """The run of a dry run on the devices of a file, and what it says."""
+    with contextlib.ExitStack() as stack:
+        run = prepare(Config(model="lenet", batch_size=64, dry_run=True, simulate=str(path), **options), stack)
+        run = measure(run) if run.config.is_measured else run
+        return run, run.describe_dry_run()
+
+
+def test_a_dry_run_on_devices_that_are_not_here(tmp_path):
+    path = tmp_path / "gpus.yaml"
+    path.write_text(GPUS)
+    run, said = dry_run(path, layout="filters", list_speed="3,2,1")
+    assert "mesh all:3 on V100:0, V100:1, T4" in said and "conv1/filters        6 over all: 3, 2, 1" in said
+    assert "V100:1: ms" in said and "a step are predicted, and" in said
+    assert all(re.search(rf"^{name}  +(\d+\.\d +)+\d+\.\d$", said, re.MULTILINE) for name in run.simulated.names)
+    for layout, speeds in (("auto", None), ("batch", "auto")):
+        run, said = dry_run(path, layout=layout, list_speed=speeds)
+        assert run.plan.layout == run.layout and run.simulated.names == run.plan.devices
+        assert show.summary(run.plan) in said
+    plan_lib.save(run.plan, tmp_path / "plan.json")
+    again, said = dry_run(path, layout=str(tmp_path / "plan.json"))
+    assert again.layout == run.layout and show.summary(run.plan) in said
+    path.write_text(DEVICES)
+    with pytest.raises(ValueError, match=r"--layout is a plan for V100:0, .*gpus.yaml has no V100:0; give the devices"):
+        dry_run(path, layout=str(tmp_path / "plan.json"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "--simulate is 'a.yaml' without --dry_run; nothing is trained on it: give both"),
+        ({"dry_run": True, "devices": ("cpu:0",)}, "--devices is .* and --simulate 'a.yaml', which names the devices"),
+        ({"dry_run": True, "workers": "a:1"}, "--workers is 'a:1' and --simulate 'a.yaml', which names the devices"),
+    ],
+)
+def test_simulated_devices_are_not_trained_on(options, message):
+    with pytest.raises(ValueError, match=message):
+        Config(simulate="a.yaml", **options)

@@ -6,18 +6,19 @@ import subprocess
 
 import numpy as np
 import pytest
-from absl import flags
 from absl.testing import flagsaver
 from tiers import parametrize
 from training_runs import CPUS, FAST, ONE, restored_logging, run, start, variables  # noqa: F401 - one is a fixture
 
-from mtf_hetero import profile, tf
+from mtf_hetero import tf
 from mtf_hetero.estimator import RunConfig
 from mtf_hetero.models.train import __main__ as train
 from mtf_hetero.models.train import config as config_lib
 from mtf_hetero.models.train import console as command_line
-from mtf_hetero.models.train import measured
 from mtf_hetero.models.train import run as training
+from mtf_hetero.planner import auto
+from mtf_hetero.planner.find import find
+from mtf_hetero.planner.machines import Machine, Machines
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -205,19 +206,20 @@ def test_a_dry_run_says_what_it_takes_and_trains_nothing(tmp_path, capfd):
     assert "test accuracy" not in out and not (tmp_path / "model").exists()
 
 
-def test_how_long_is_measured(monkeypatch):
-    efforts = []
+def test_what_is_measured_is_what_the_layout_splits(monkeypatch):
+    asked = []
 
-    def choose(build, layout, cluster, *, effort, **options):
-        efforts.append(effort)
-        return measured.Choice(layout, cluster.devices, (), 1.0, (50.0, 50.0))
+    def choose(build, cluster, recipes, *, names, cache_dir, **options):
+        asked.append((recipes, names, options.get("seconds")))
+        with tf.Graph().as_default():
+            plan = find(build(), Machines(tuple(Machine(name, 1e12, 1e12) for name in cluster.devices)), names=names)
+        return auto.Choice("plan", plan, ("tried",), {}, {}, Machines((Machine("cpu:0", 1.0, 1.0),)))
 
-    monkeypatch.setattr(measured, "choose", choose)
-    options = FAST | {"devices": "cpu:0,cpu:1", "layout": "batch", "list_speed": "auto", "dry_run": True}
+    monkeypatch.setattr(auto, "choose", choose)
+    options = FAST | {"devices": "cpu:0,cpu:1", "layout": "dense1/units:all", "list_speed": "auto", "dry_run": True}
     assert run(**options, measure_seconds=7.5) == 0
     assert run(**options) == 0
-    assert efforts == [profile.Effort(budget_seconds=7.5), None]
-    assert f"by default {profile.Effort().budget_seconds:g};" in flags.FLAGS["measure_seconds"].help
+    assert asked == [({}, {"dense1/units"}, 7.5), ({}, {"dense1/units"}, None)]
 
 
 @pytest.mark.full

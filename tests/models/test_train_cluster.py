@@ -16,15 +16,14 @@ import pytest
 from tiers import on_workers
 from training_runs import FAST, ONE, Reader, restored_logging, run, start, variables  # noqa: F401 - one is a fixture
 
-from mtf_hetero import Layout, mtf, profile, tf
-from mtf_hetero.cluster import Cluster, LocalCluster, claim, isolation, shorten
+from mtf_hetero import tf
+from mtf_hetero.cluster import LocalCluster, claim, isolation, shorten
 from mtf_hetero.data.cosmology import write_universes
 from mtf_hetero.models.registry import MODELS
-from mtf_hetero.models.train import measured, prepare
+from mtf_hetero.models.train import prepare
 from mtf_hetero.planner import plan as plan_lib
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
-QUICK = profile.Effort(sizes=2, repeats=1, sample_seconds=1e-4, budget_seconds=1e-3)
 ON_WORKERS = {name: value for name, value in FAST.items() if name != "devices"}
 
 
@@ -141,50 +140,16 @@ def test_a_second_training_on_the_same_workers_is_told_who_has_them(workers, tmp
 # Measured speeds
 
 
-def build():
-    """A step of gradient descent of one dense layer."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
-    batch, inputs, hidden = mtf.Dimension("batch", 8), mtf.Dimension("inputs", 64), mtf.Dimension("hidden", 512)
-    x = mtf.import_tf_tensor(mesh, tf.zeros([8, 64]), mtf.Shape([batch, inputs]))
-    loss = mtf.reduce_mean(mtf.square(mtf.layers.dense(x, hidden, name="dense")))
-    variables = graph.trainable_variables
-    mtf.optimize.SgdOptimizer(0.1).apply_grads(mtf.gradients([loss], [v.outputs[0] for v in variables]), variables)
-    return graph
-
-
-@pytest.mark.parametrize("times", [(1.0, 2.0), (2.0, 1.0)], ids=["split wins", "split loses"])
-def test_a_split_that_loses_its_trial_is_not_taken(times, monkeypatch):
-    devices = ("cpu:0", "cpu:1")
-    real = profile.Measured.best_split
-
-    def worth(self, **kwargs):
-        found = real(self, **kwargs)
-        sizes = {"hidden": (300, 212)}
-        return type(found)(devices, sizes, 1.0, 0.0, ("cpu:0", 2.0), {}, "split over cpu:0, cpu:1")
-
-    monkeypatch.setattr(profile.Measured, "best_split", worth)
-    monkeypatch.setattr(profile, "time_steps", lambda *args, trials=list(times): trials.pop(0))
-    choice = measured.choose(build, Layout("all:2", "hidden:all"), Cluster.local(devices), keep=False, effort=QUICK)
-    if times[0] < times[1]:
-        assert (choice.devices, choice.layout.split("hidden", 512)) == (("cpu:0", "cpu:1"), (300, 212))
-        assert choice.lines[-1] == "tried: 1000 ms a step split, and 2000 ms on cpu:0 alone"
-    else:
-        assert (choice.devices, choice.layout.size) == (("cpu:0",), 1)
-        assert choice.lines[-1] == "not split: cpu:0 alone was faster than the split was"
-
-
 @on_workers
 def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.profile.measurement.Effort", lambda: QUICK)
     monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
-    monkeypatch.setattr(profile, "time_steps", functools.partial(profile.time_steps, seconds=0.1))
+    monkeypatch.setattr("mtf_hetero.profile.link.LOADS", {1 << 10: 4, 1 << 16: 4})
     workers = ",".join(workers.addresses[:2])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto"}
+    options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto", "measure_seconds": 0.1}
     assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out
-    assert re.search(r"^(split over worker:|not split: worker:)", out, re.MULTILINE)
+    assert re.search(r"^(tried: .*, which is taken|not split: .*)$", out, re.MULTILINE)
     assert "test accuracy" in out
 
 

@@ -10,7 +10,7 @@ from small_volumes import TOYS, labelled
 from tiers import on_workers, parametrize
 from training_runs import restored_logging, run, variables  # noqa: F401 - the first is a fixture
 
-from mtf_hetero import Layout, data, profile, tf
+from mtf_hetero import Layout, data, tf
 from mtf_hetero.data.cosmology import write_universes
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import prepare as prepare_lib
@@ -239,8 +239,6 @@ def test_a_set_without_test_volumes(tmp_path, options, capfd):
 
 @pytest.mark.full
 def test_speeds_are_measured(options, tmp_path, capfd, monkeypatch):
-    effort = profile.Effort(sizes=3, repeats=1, sample_seconds=1e-3, budget_seconds=1.0)
-    monkeypatch.setattr("mtf_hetero.profile.measurement.Effort", lambda: effort)
     given = {name: value for name, value in options["cosmoflow_small"].items() if name != "mesh_shape"}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert run(**given | {"list_speed": "auto"}, model_dir=tmp_path / "model") == 0
