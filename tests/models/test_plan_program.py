@@ -121,12 +121,15 @@ def test_a_dry_run_on_devices_that_are_not_here(tmp_path):
     path.write_text(GPUS)
     run, said = dry_run(path, layout="filters", list_speed="3,2,1")
     assert "mesh all:3 on V100:0, V100:1, T4" in said and "conv1/filters        6 over all: 3, 2, 1" in said
+    assert run.simulated is not None
     assert "V100:1: ms" in said and "a step are predicted, and" in said
     assert all(re.search(rf"^{name}  +(\d+\.\d +)+\d+\.\d$", said, re.MULTILINE) for name in run.simulated.names)
     for layout, speeds in (("auto", None), ("batch", "auto")):
         run, said = dry_run(path, layout=layout, list_speed=speeds)
+        assert run.plan is not None and run.simulated is not None
         assert run.plan.layout == run.layout and run.simulated.names == run.plan.devices
         assert show.summary(run.plan) in said
+    assert run.plan is not None
     plan_lib.save(run.plan, tmp_path / "plan.json")
     again, said = dry_run(path, layout=str(tmp_path / "plan.json"))
     assert again.layout == run.layout and show.summary(run.plan) in said
