@@ -89,13 +89,16 @@ def split_by_share(
     return tuple(size * multiple_of for size in sizes)
 
 
-def split_among_positive(total: int, weights: Sequence[float], *, minimum: int = 1) -> tuple[int, ...]:
+def split_among_positive(
+    total: int, weights: Sequence[float], *, minimum: int = 1, multiple_of: int = 1
+) -> tuple[int, ...]:
     """Divides `total` units as `split_by_share` does, among the processors with a positive weight; the others get none.
 
     Args:
       total: number of units.
       weights: one per processor, none negative and at least one positive.
       minimum: least number of units of a processor with a positive weight.
+      multiple_of: as of `split_by_share`.
 
     Returns:
       One size per processor.
@@ -107,7 +110,8 @@ def split_among_positive(total: int, weights: Sequence[float], *, minimum: int =
       >>> split_among_positive(60, [3, 0, 1])
       (45, 0, 15)
     """
-    parts = iter(split_by_share(total, [weight for weight in weights if weight != 0], minimum=minimum))
+    positive = [weight for weight in weights if weight != 0]
+    parts = iter(split_by_share(total, positive, minimum=minimum, multiple_of=multiple_of))
     return tuple(next(parts) if weight != 0 else 0 for weight in weights)
 
 

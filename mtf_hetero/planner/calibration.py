@@ -1,8 +1,10 @@
 """Machines as they are: their rates, measured on the program that is to be planned.
 
-A step of it is run on all devices at once, each with an equal part and nothing added up, and traced: how long each
-operation took, over what the rates of its device say of its arithmetic and its memory, is the factor of its kind there.
-Then the links are timed, and what a byte costs the processor at either end.
+A step of it is run on each device in turn, while all others are busy with theirs, each with an equal part and nothing
+added up, and traced: how long each operation took, over what the rates of its device say of its arithmetic and its
+memory, is the factor of its kind there. Devices that share a bus, or the halves of a core, are slower so than alone:
+how much faster the fastest one is while the others rest is measured too. Then the links are timed, and what a byte
+costs the processor at either end.
 """
 
 import collections
@@ -20,13 +22,14 @@ from mtf_hetero.layout import Layout
 from mtf_hetero.planner import work
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import AXIS, Problem
+from mtf_hetero.profile.granule import measure_granule
 from mtf_hetero.profile.hardware import memory_limits
 from mtf_hetero.profile.link import measure_link, measure_processor
 from mtf_hetero.profile.trial import Trial
 from mtf_hetero.profile.work import live
 from mtf_hetero.speeds import Link
 
-WARM_UP = 2
+WARM_UP = 1
 LEAST_STEPS, MOST_STEPS = 2, 20
 _ALL_PAIRS = 3  # devices, up to which each pair's link is timed; of more, those of neighbours
 _OPERATION_SECONDS = 5e-6  # of a kernel that does nothing, and what it takes to start it
@@ -83,6 +86,7 @@ def calibrate(
                 seconds_per_message=per_message,
                 alone_factor=alone.get(device, 1.0),
                 factors=factors,
+                granule=measure_granule(device, target=cluster.target, config=config),
             )
         )
     slowest = max(links.values(), key=lambda link: link.seconds(2**20), default=_IN_MEMORY)
@@ -129,10 +133,11 @@ def _rated(
     for layout in _equal_parts(build, len(devices)):
         try:
             with Trial(build, layout, devices, cluster, alone=True) as trial:
-                events = _traced(trial.run_traced, seconds)
-                rated = {device: _rates(trial, events, pnum) for pnum, device in enumerate(devices)}
+                trial.run()  # TensorFlow prepares the graph
+                traced = [_traced_beside_others(trial, pnum, seconds) for pnum in range(len(devices))]
+                rated = {device: _rates(trial, traced[pnum], pnum) for pnum, device in enumerate(devices)}
                 fastest = max(range(len(devices)), key=lambda pnum: rated[devices[pnum]][0])
-                alone = {devices[fastest]: _alone_factor(trial, events, fastest, seconds)}
+                alone = {devices[fastest]: _alone_factor(trial, traced[fastest], fastest, seconds)}
         except NotImplementedError:
             continue
         done("step")
@@ -143,6 +148,12 @@ def _rated(
             rated[device] = _rates(trial, _traced(trial.run_traced, seconds), 0)
     done("step")
     return rated, {}
+
+
+def _traced_beside_others(trial: Trial, pnum: int, seconds: float) -> list[tuple[trace.Event, ...]]:
+    """The events of a device's parts of steps, while all others are busy with theirs."""
+    with trial.busy([other for other in range(len(trial.devices)) if other != pnum]):
+        return _traced(lambda: trial.run_traced_on(pnum), seconds)
 
 
 def _alone_factor(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int, seconds: float) -> float:

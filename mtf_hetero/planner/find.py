@@ -102,7 +102,7 @@ class _Finder:
             changed = self._candidate(problem, sizes, candidate.gap)
             return changed.timeline.seconds if self._fits(changed) else math.inf
 
-        sizes = refine(dict(candidate.layout.sizes), seconds_of)
+        sizes = refine(dict(candidate.layout.sizes), seconds_of, granules=problem.granules)
         return self._candidate(problem, sizes, candidate.gap)
 
     def plan_of(self, layout: Layout) -> Plan:

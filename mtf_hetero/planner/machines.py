@@ -42,6 +42,7 @@ class Machine:
       seconds_per_message: likewise, for a message of any size.
       factors: {kind of operation: its seconds over what the rates say}, as measured; absent: 1.
       alone_factor: what it takes while the other devices rest, over what the rates say, where they share a bus.
+      granule: how many output channels of a convolution it computes at a time, so that fewer take as long.
 
     Raises:
       ValueError: a number that is out of range.
@@ -60,12 +61,18 @@ class Machine:
     seconds_per_message: float = 0.0
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     alone_factor: float = 1.0
+    granule: int = 1
 
     def __post_init__(self) -> None:
         for field in ("flops_per_second", "bytes_per_second", "memory_bytes", "alone_factor"):
             value = getattr(self, field)
             if value is not None and not (_is_number(value) and value > 0):
                 raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be greater than zero")
+        if not (_is_number(self.granule) and self.granule >= 1 and self.granule == int(self.granule)):
+            raise ValueError(
+                f"granule of device {self.name!r} is {self.granule!r}; it must be a whole number, 1 or more"
+            )
+        object.__setattr__(self, "granule", int(self.granule))  # a file has 16.0
         for field in ("operation_seconds", "seconds_per_byte", "seconds_per_message"):
             value = getattr(self, field)
             if not (_is_number(value) and value >= 0):

@@ -25,7 +25,7 @@ from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, KERNEL, roles_of
 from mtf_hetero.lowering.pool import windows_of
 from mtf_hetero.partition import split_among_positive
 from mtf_hetero.planner import transfers, work
-from mtf_hetero.planner.machines import Machines
+from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.search import Table
 from mtf_hetero.profile.work import key_of
 
@@ -56,6 +56,7 @@ class Problem:
         self.extents = _extents(operations)
         self.families = _families(operations, self.extents)
         self.units = _units(operations, self.extents)
+        self.granules = _granules(operations, self.families, self.extents, machines)
         self._conflicts = _conflicts(operations)
         spaces = [names for op in operations for names in _spaces(op)]
         self._heights = {names[0] for names in spaces}  # or depths, of volumes
@@ -132,10 +133,13 @@ class Problem:
         key = op, split
         if key not in self._seconds:
             self._seconds[key] = tuple(
-                machine.seconds(*work.of_operation(op, layout, pnum), self._kind_of[op])
-                for pnum, machine in enumerate(self.machines.devices)
+                self._seconds_of(op, layout, pnum, machine) for pnum, machine in enumerate(self.machines.devices)
             )
         return self._seconds[key]
+
+    def _seconds_of(self, op: mtf.Operation, layout: Layout, pnum: int, machine: Machine) -> float:
+        flops, moved = work.of_operation(op, layout, pnum)
+        return machine.seconds(flops * work.padding(op, layout, pnum, machine.granule), moved, self._kind_of[op])
 
     def sending_seconds(self, sent: Iterable[transfers.Transfer]) -> float:
         """Seconds until all is sent: a device sends one message after another, and receives at the same time."""
@@ -221,7 +225,7 @@ class Problem:
         if least < len(subset):
             return None
         weights = [speed if pnum in subset else 0.0 for pnum, speed in enumerate(speeds)]
-        return split_among_positive(max(self.extents[name]), weights)
+        return split_among_positive(max(self.extents[name]), weights, multiple_of=self.granules.get(name, 1))
 
 
 def _names(op: mtf.Operation) -> set[str]:
@@ -282,6 +286,30 @@ def _families(operations: Iterable[mtf.Operation], extents: Mapping[str, set[int
     for name in extents:
         families[first(name)].append(name)
     return [tuple(family) for family in families.values()]
+
+
+def _granules(
+    operations: Iterable[mtf.Operation],
+    families: Iterable[Sequence[str]],
+    extents: Mapping[str, set[int]],
+    machines: Machines,
+) -> dict[str, int]:
+    """{name: units of which a part is a multiple} of names of families that have output channels of convolutions.
+
+    Those that are no multiple themselves, or of which each device cannot have so many, are left out.
+    """
+    granule = int(max(machine.granule for machine in machines.devices))
+    if granule == 1:
+        return {}
+    packed = {dim.name for op in operations if (dim := work.packed_dim(op)) is not None}
+    least = granule * len(machines.devices)
+    return {
+        name: granule
+        for family in families
+        if not packed.isdisjoint(family)
+        for name in family
+        if min(extents[name]) >= least and not any(extent % granule for extent in extents[name])
+    }
 
 
 def _units(operations: Sequence[mtf.Operation], extents: Mapping[str, set[int]]) -> list[Unit]:

@@ -18,12 +18,19 @@ _EVALUATIONS = 120  # over the number of devices: a prediction takes as much lon
 _LEAST_GAIN = 1e-3  # as a fraction
 
 
-def refine(sizes: Sizes, seconds_of: Callable[[Sizes], float], *, evaluations: int | None = None) -> Sizes:
+def refine(
+    sizes: Sizes,
+    seconds_of: Callable[[Sizes], float],
+    *,
+    granules: Mapping[str, int] | None = None,
+    evaluations: int | None = None,
+) -> Sizes:
     """Sizes with which a step is shorter, or the same ones.
 
     Args:
       sizes: {dimension: one size per device}; a device that has nothing of one keeps nothing.
       seconds_of: from sizes to the seconds of a step; infinity where they are not allowed.
+      granules: {dimension: units of which a size is to be a multiple}; absent: 1.
       evaluations: how often to ask, at most; None: 120 over the number of devices.
 
     Example:
@@ -40,7 +47,9 @@ def refine(sizes: Sizes, seconds_of: Callable[[Sizes], float], *, evaluations: i
     while left > 0 and since < len(turns):
         device, factor = turns[position % len(turns)]
         position, since = position + 1, since + 1
-        changed = {name: _with_more(of_name, device, factor) for name, of_name in best.items()}
+        changed = {
+            name: _with_more(of_name, device, factor, (granules or {}).get(name, 1)) for name, of_name in best.items()
+        }
         if changed == best:
             continue
         left -= 1
@@ -50,9 +59,9 @@ def refine(sizes: Sizes, seconds_of: Callable[[Sizes], float], *, evaluations: i
     return best
 
 
-def _with_more(sizes: tuple[int, ...], device: int, factor: float) -> tuple[int, ...]:
+def _with_more(sizes: tuple[int, ...], device: int, factor: float, granule: int) -> tuple[int, ...]:
     """A division in which a device has so many times as much, as far as there is."""
     if not sizes[device]:
         return sizes
     weights = [size * (factor if number == device else 1.0) for number, size in enumerate(sizes)]
-    return split_among_positive(sum(sizes), weights)
+    return split_among_positive(sum(sizes), weights, multiple_of=granule)

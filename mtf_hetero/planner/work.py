@@ -1,7 +1,7 @@
 """What an operation of mtf computes on one processor's slices: floating-point operations, and bytes of memory.
 
 A contraction multiplies and adds once for each element of the box of all its dimensions; anything else reads its inputs
-and writes its outputs. What only hands a tensor on - a variable, an assignment, a reshape - does neither.
+and writes its outputs. What only hands a tensor on - a variable, a reshape - does neither.
 """
 
 import math
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf
 from mtf_hetero.layout import Layout
+from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS
 from mtf_hetero.profile.work import CONTRACTIONS, key_of
 
 _CONTRACTIONS = (
@@ -23,7 +24,6 @@ _IDLE = (
     mtf.ReadVariable,
     mtf.ImportOperation,
     mtf.ImportLaidOutTensorOperation,
-    mtf.Assign,
     mtf.ReshapeOperation,
     mtf.PrintOperation,
     mtf.ScalarSummaryOperation,
@@ -51,6 +51,39 @@ def of_operation(op: mtf.Operation, layout: Layout, pnum: int) -> tuple[int, int
         return 0, 0
     moved = sum(size * tensor.dtype.size for size, tensor in zip(sizes, tensors, strict=True))
     return (2 * math.prod(layout.slice_shape(_box(op), pnum)) if is_contraction(op) else 0), moved
+
+
+def packed_dim(op: mtf.Operation) -> mtf.Dimension | None:
+    """The dimension of which a device computes several units at a time: the output channels of a convolution.
+
+    They are the last dimension of what it gives: of an image, its filters; of an image's gradient, its channels; of a
+    kernel's, its filters. None: of no other operation that is known.
+    """
+    return op.outputs[0].shape.dims[-1] if isinstance(op, CONVOLUTIONS) else None
+
+
+def padding(op: mtf.Operation, layout: Layout, pnum: int, granule: int) -> float:
+    """How many times as long a processor computes for each of its output channels as for each of all of them.
+
+    Args:
+      op: of mtf.
+      layout: that may split its output channels.
+      pnum: the processor.
+      granule: how many channels it computes at a time.
+
+    Example:
+      >>> padding(convolution, layout, 0, 16)  # 18 of 64 filters take as long as 32
+      1.777...
+    """
+    dim = packed_dim(op)
+    if granule == 1 or dim is None:
+        return 1.0
+    (size,) = layout.slice_shape([dim], pnum)
+    return _padded(size, granule) / _padded(dim.size, granule) if size else 1.0
+
+
+def _padded(size: int, granule: int) -> float:
+    return -(-size // granule) * granule / size
 
 
 def _box(op: mtf.Operation) -> list[mtf.Dimension]:

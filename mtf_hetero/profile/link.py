@@ -12,7 +12,7 @@ from mtf_hetero.speeds import Link
 
 HOPS = {1 << 10: 400, 1 << 16: 200, 1 << 20: 50, 1 << 23: 10}  # {bytes of a message: how often it is sent}
 _FEW_HOPS = 2
-LOADS = {1 << 10: 200, 1 << 22: 12}  # {bytes of a message: how often it goes to and fro while a device computes}
+LOADS = {1 << 10: 200, 1 << 22: 24}  # {bytes of a message: how often it goes to and fro while a device computes}
 _LOAD_EXTENT = 512  # of the square matrices that it multiplies meanwhile
 _LOAD_TIMES = 2.5  # as long as the messages take by themselves
 MOST_BYTES_PER_SECOND = 1e13  # what is faster, between logical devices of one CPU, costs nothing that can be measured
@@ -31,7 +31,7 @@ def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats
       config: tf.ConfigProto of the session.
       repeats: how often each size is sent.
     """
-    quiet = _without_optimizers(config)
+    quiet = without_optimizers(config)
     with tf.Graph().as_default() as graph:
         ends = {(size, hops): _chain(a, b, size, hops) for size, many in HOPS.items() for hops in (_FEW_HOPS, many)}
         with tf.Session(target, graph=graph, config=quiet) as session:
@@ -52,7 +52,7 @@ def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats
 
 
 def measure_processor(
-    device: str, other: str, *, target: str, config: tf.ConfigProto, repeats: int = 5
+    device: str, other: str, *, target: str, config: tf.ConfigProto, repeats: int = 6
 ) -> tuple[float, float]:
     """By how many seconds a message, and each byte, puts off what a device computes that sends or receives it.
 
@@ -64,7 +64,7 @@ def measure_processor(
       other: to and from which it sends.
       target: of the session.
       config: tf.ConfigProto of the session.
-      repeats: how often each is timed; the median counts.
+      repeats: how often each is timed; the mean counts, since a quota's periods make any of them longer or shorter.
 
     Returns:
       (seconds a message, seconds a byte).
@@ -75,7 +75,7 @@ def measure_processor(
             x = tf.fill([_LOAD_EXTENT, _LOAD_EXTENT], 1.0 / _LOAD_EXTENT)
             loop = tf.while_loop(lambda i, _: i < count, lambda i, y: (i + 1, tf.matmul(y, x)), [tf.constant(0), x])
         ends = {size: _chain(device, other, size, hops) for size, hops in LOADS.items()}
-        with tf.Session(target, graph=graph, config=_without_optimizers(config)) as session:
+        with tf.Session(target, graph=graph, config=without_optimizers(config)) as session:
             compute = session.make_callable(loop[1].op, [count])
             compute(1)  # to warm up
             delays = {}
@@ -95,7 +95,7 @@ def _delay(send: Callable[[], Any], compute: Callable[[int], Any], both: Callabl
     while (seconds := _seconds_of(compute, turns)) < wanted / 2:
         turns = math.ceil(turns * min(8.0, max(2.0, wanted / seconds)))
     turns = math.ceil(turns * wanted / seconds)
-    return max(statistics.median(_seconds_of(both, turns) - _seconds_of(compute, turns) for _ in range(repeats)), 0.0)
+    return max(statistics.fmean(_seconds_of(both, turns) - _seconds_of(compute, turns) for _ in range(repeats)), 0.0)
 
 
 def _seconds_of(call: Callable[..., Any], *arguments: Any) -> float:
@@ -104,7 +104,7 @@ def _seconds_of(call: Callable[..., Any], *arguments: Any) -> float:
     return time.perf_counter() - begin
 
 
-def _without_optimizers(config: tf.ConfigProto) -> tf.ConfigProto:
+def without_optimizers(config: tf.ConfigProto) -> tf.ConfigProto:
     """A copy of a configuration for a session whose graphs are run as they are: they compute nothing of use."""
     quiet = type(config)()
     quiet.CopyFrom(config)

@@ -3,10 +3,13 @@
 The input of a trial is zeros that each processor has: reading and sending data are not what a layout is chosen by.
 """
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import functools
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from mtf_hetero import trace, traffic
@@ -146,10 +149,28 @@ class Trial:
         return trace.read(metadata)
 
     def run_traced_on(self, pnum: int) -> tuple[trace.Event, ...]:
-        """Runs what one device does of a step whose processors add nothing up, while the others rest; its events."""
+        """Runs what one device does of a step whose processors add nothing up; its events."""
         metadata = tf.RunMetadata()
         self._session.run(self._parts[pnum], options=trace.run_options(), run_metadata=metadata)
         return trace.read(metadata)
+
+    @contextlib.contextmanager
+    def busy(self, pnums: Collection[int]) -> Iterator[None]:
+        """While this lasts, these devices do their parts of steps over and over."""
+        stop = threading.Event()
+
+        def work(pnum: int) -> None:
+            while not stop.is_set():
+                self._session.run(self._parts[pnum])
+
+        with concurrent.futures.ThreadPoolExecutor(max(len(pnums), 1)) as pool:
+            running = [pool.submit(work, pnum) for pnum in pnums]
+            try:
+                yield
+            finally:
+                stop.set()
+        for future in running:
+            future.result()  # raises what a device did not do
 
     def operation_of(self, name: str) -> mtf.Operation | None:
         """The operation of mtf of which one of TensorFlow is a part, by its name; None: of no single one."""

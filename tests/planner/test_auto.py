@@ -59,6 +59,19 @@ def test_a_trial_leaves_the_input_where_it_is_used():
     assert read == {"CPU:0", "CPU:1"}
 
 
+def test_devices_are_busy_while_another_is_traced():
+    """Each does its own part, and nothing is left running."""
+    devices = ("cpu:0", "cpu:1")
+    with Trial(build, Layout("all:2", "batch:all"), devices, Cluster.local(devices), alone=True) as trial:
+        with trial.busy([1]):
+            events = [trial.run_traced_on(0) for _ in range(2)][-1]
+        alone = trial.run_traced_on(1)
+        with pytest.raises((RuntimeError, tf.errors.CancelledError)), trial.busy([0]):
+            trial.close()  # what a device cannot do is not lost
+    for of_device, name in ((events, "CPU:0"), (alone, "CPU:1")):
+        assert {event.device[-5:] for event in of_device if event.work == "matrix product"} == {name}
+
+
 def test_rates_say_of_each_operation_what_was_measured():
     """Over the part that a device has had; the rates of the whole add up to the time that all took."""
     cluster = Cluster.local(["cpu:0"])

@@ -84,3 +84,14 @@ def test_a_file_that_is_none(tmp_path):
 def test_two_devices_of_one_name():
     with pytest.raises(ValueError, match="device 'cpu' is given twice"):
         Machines((Machine("cpu", 1, 1), Machine("cpu", 2, 2)))
+
+
+def test_a_device_alone_is_as_fast_as_it_is_while_the_others_rest():
+    both = Machines((Machine("a", 4e10, 1e10, alone_factor=0.8), Machine("b", 1e10, 1e10)), step_seconds=1e-3)
+    (alone,) = both.only([0]).devices
+    assert (alone.flops_per_second, alone.bytes_per_second, alone.alone_factor) == (5e10, 1.25e10, 1.0)
+    assert both.only([0, 1]).devices == both.devices
+    with pytest.raises(ValueError, match="alone_factor of device 'a' is 0; it must be greater than zero"):
+        Machine("a", 1.0, 1.0, alone_factor=0)
+    with pytest.raises(ValueError, match="granule of device 'a' is 0.5; it must be a whole number, 1 or more"):
+        Machine("a", 1.0, 1.0, granule=0.5)
