@@ -117,14 +117,14 @@ def _plan(arguments: argparse.Namespace) -> str:
         from mtf_hetero import mtf, tf
         from mtf_hetero.planner import show
         from mtf_hetero.planner.explain import explain
-        from mtf_hetero.planner.find import find
+        from mtf_hetero.planner.held import find_fitting
 
         build = _builder(arguments)
     with tf.Graph().as_default():
         graph = build()
         if not isinstance(graph, mtf.Graph):
             raise ValueError(f"--graph is {arguments.graph!r}, which returned {graph!r}; return an mtf.Graph")
-        plan = find(graph, machines, seconds=arguments.seconds)
+        plan = find_fitting(build, machines, seconds=arguments.seconds)
         parts = [show.table(plan), show.summary(plan)]
         if arguments.explain:
             parts.append(show.alternatives(explain(graph, machines, plan, progress=sys.stderr.isatty())))

@@ -42,6 +42,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "layout",
         "lowering",
         "memory",
+        "mesh_impl",
         "partition",
         "profile",
         "speeds",

@@ -22,7 +22,7 @@ from mtf_hetero.models.train.tasks import Task
 from mtf_hetero.planner import auto
 from mtf_hetero.planner import machines as machines_lib
 from mtf_hetero.planner import plan as plan_lib
-from mtf_hetero.planner.find import find
+from mtf_hetero.planner.held import find_fitting
 
 _COMPARED = ("batch", "filters", "spatial")  # recipes that a plan has to beat
 _PLAN, _DEVICES = "plan.json", "devices.json"  # in the directory of a run
@@ -210,8 +210,7 @@ def measure(run: Run) -> Run:
 
 def _planned_for(run: Run, machines: machines_lib.Machines, names: Collection[str] | None) -> Run:
     """The same run, planned for devices that need not be here."""
-    with tf.Graph().as_default():
-        plan = find(run.build_graph(), machines, names=names)
+    plan = find_fitting(run.build_graph, machines, names=names)
     return dataclasses.replace(
         run,
         layout=plan.layout,

@@ -24,6 +24,7 @@ from mtf_hetero.models.train.config import Config, parse_eval_every
 from mtf_hetero.models.train.tasks import Task
 from mtf_hetero.planner import measured, show
 from mtf_hetero.planner.find import describe
+from mtf_hetero.planner.held import estimated
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.trace import Event, TraceHook
@@ -127,7 +128,7 @@ class Run:
         parts = [self.describe(), self.describe_memory()]
         if self.simulated is not None:
             with tf.Graph().as_default():
-                plan = describe(self.build_graph(), self.simulated, self.layout)
+                plan = estimated(describe(self.build_graph(), self.simulated, self.layout), self.build_graph)
             parts += ["", show.table(plan), "", show.summary(plan)]
         return "\n".join(parts)
 

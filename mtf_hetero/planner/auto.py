@@ -17,7 +17,8 @@ from mtf_hetero._support.units import seconds_text
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import calibration
-from mtf_hetero.planner.find import describe, find
+from mtf_hetero.planner.find import describe
+from mtf_hetero.planner.held import estimated, find_fitting, fits
 from mtf_hetero.planner.known import measure_once
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import Plan
@@ -127,15 +128,14 @@ def _candidates(
     names: Collection[str] | None = None,
 ) -> dict[str, Plan]:
     """The fastest device alone, where it can hold the step; the best recipe; and the plan, where it is neither."""
+    plan = find_fitting(build, machines, names=names)
     with tf.Graph().as_default():
         graph = build()
-        plan = find(graph, machines, names=names)
         found: dict[str, Plan] = {}
         fastest = next(number for number, name in enumerate(machines.names) if name == plan.alone[0])
         alone = machines.only([fastest])
-        whole = describe(graph, alone, Layout([("all", 1)], ()))
-        limit = alone.devices[0].memory_bytes
-        if limit is None or whole.memory_bytes[0] <= limit:
+        whole = _checked(describe(graph, alone, Layout([("all", 1)], ())), build, machines)
+        if fits(whole, machines):
             found[ALONE] = whole
         if len(plan.devices) == 1:
             return found or {PLAN: plan}
@@ -144,18 +144,20 @@ def _candidates(
         for name, recipe in recipes.items():
             with contextlib.suppress(NotImplementedError, ValueError):  # it splits nothing of this network
                 tried[name] = describe(graph, machines, recipe(graph, speeds))
-        fitting = {name: each for name, each in tried.items() if _fits(each, machines)}
-        if fitting:
-            best = min(fitting, key=lambda name: fitting[name].seconds)
-            found[best] = fitting[best]
+        for name in sorted(tried, key=lambda name: tried[name].seconds):
+            recipe_plan = _checked(tried[name], build, machines)
+            if fits(recipe_plan, machines):
+                found[name] = recipe_plan
+                break
         if all(plan.layout != other.layout for other in found.values()):
             found[PLAN] = plan
         return found
 
 
-def _fits(plan: Plan, machines: Machines) -> bool:
-    limits = [machine.memory_bytes for machine in machines.devices]
-    return all(limit is None or needed <= limit for needed, limit in zip(plan.memory_bytes, limits, strict=True))
+def _checked(plan: Plan, build: Callable[[], mtf.Graph], machines: Machines) -> Plan:
+    """The plan with what it holds by the lowered graph, where a device has a limit."""
+    limited = any(machine.memory_bytes is not None for machine in machines.devices)
+    return estimated(plan, build) if limited else plan
 
 
 def race(

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from tiers import on_workers
 
-from mtf_hetero import Layout, mtf, tf, trace
+from mtf_hetero import Layout, Lowering, UnevenMeshImpl, memory, mtf, tf, trace
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.layouts import LAYOUTS
-from mtf_hetero.planner import auto, calibration, work
+from mtf_hetero.planner import auto, calibration, held, work
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
+from mtf_hetero.planner.search import NoAssignmentError
 from mtf_hetero.profile import link
 from mtf_hetero.profile.trial import Trial
 from mtf_hetero.profile.work import live
@@ -131,10 +132,36 @@ def _refused(graph, speeds):
 
 
 def test_what_does_not_fit_is_not_tried():
-    little = Machines(tuple(dataclasses.replace(m, memory_bytes=3.0e5) for m in MACHINES.devices))
+    """By the lowered graph, in which a step holds more than the search believes."""
+    little = Machines(tuple(dataclasses.replace(m, memory_bytes=3.5e5) for m in MACHINES.devices))
     candidates = auto._candidates(build, little, {"batch": batch})
     assert list(candidates) == ["plan"]
-    assert max(candidates["plan"].memory_bytes) <= 3.0e5
+    assert max(candidates["plan"].memory_bytes) <= 3.5e5
+
+
+def lowered_bytes(layout):
+    """Of each device, by the graph as it is lowered for workers."""
+    devices = [f"/job:worker/task:{number}/device:CPU:0" for number in range(layout.size)]
+    with tf.Graph().as_default():
+        graph = build()
+        updates = [op for op in graph.operations if isinstance(op, mtf.Assign)]
+        lowering = Lowering(graph, {updates[0].mesh: UnevenMeshImpl.from_layout(layout, devices)})
+        found = memory.estimate(lowering, [lowering.lowered_operation(op) for op in updates])
+    return tuple(sum(dataclasses.astuple(found[device])[:-1]) for device in devices)  # all but TensorFlow's own
+
+
+@pytest.mark.parametrize("limit", [None, 7e5, 5e5, 3.5e5, 3e5])
+def test_a_plan_fits_by_the_lowered_graph(limit):
+    limited = Machines(tuple(dataclasses.replace(m, memory_bytes=limit) for m in MACHINES.devices))
+    if limit == 3e5:
+        with pytest.raises(
+            NoAssignmentError, match=r"no layout was found that fits .*needs 0.000\d+ GB on a, .*; add dev"
+        ):
+            held.find_fitting(build, limited)
+        return
+    plan = held.find_fitting(build, limited)
+    assert plan.memory_bytes == lowered_bytes(plan.layout)
+    assert limit is None or max(plan.memory_bytes) <= limit
 
 
 @on_workers

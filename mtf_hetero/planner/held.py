@@ -1,0 +1,98 @@
+"""What a plan holds in memory: as the lowered graph says, by which a plan is found that fits.
+
+The search sketches a layout's memory, for it looks at very many. The few plans that may be taken are lowered, and
+estimated as `mtf_hetero.memory` estimates any program; where one turns out to be too large, the search is repeated with
+smaller limits.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection
+
+from mtf_hetero import memory
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.lowering import Lowering
+from mtf_hetero.mesh_impl import UnevenMeshImpl
+from mtf_hetero.planner.find import find
+from mtf_hetero.planner.machines import Machines
+from mtf_hetero.planner.plan import Plan
+from mtf_hetero.planner.search import NoAssignmentError
+
+MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's sketch remains
+_ROUNDS = 5
+_SLACK = 0.98  # of a limit that is asked for again
+
+Build = Callable[[], mtf.Graph]
+
+
+def estimated(plan: Plan, build: Build) -> Plan:
+    """The plan with the bytes of tensors that each device holds, by the lowered graph; of many devices, as it is.
+
+    Args:
+      plan: for the graph.
+      build: builds a training step in TensorFlow's default graph, a new one, and returns its mtf.Graph.
+    """
+    if len(plan.devices) > MOST_DEVICES:
+        return plan
+    places = [f"/job:worker/task:{number}/device:CPU:0" for number in range(len(plan.devices))]
+    with tf.Graph().as_default():
+        graph = build()
+        updates = [op for op in graph.operations if isinstance(op, mtf.Assign)]
+        if not updates:
+            return plan
+        lowering = Lowering(graph, {updates[0].mesh: UnevenMeshImpl.from_layout(plan.layout, places)})
+        estimates = memory.estimate(lowering, [lowering.lowered_operation(op) for op in updates])
+    held = tuple(estimates[place].peak - estimates[place].runtime for place in places)
+    return dataclasses.replace(plan, memory_bytes=held)
+
+
+def fits(plan: Plan, machines: Machines) -> bool:
+    """Whether each device of a plan may hold what it needs."""
+    limits = {machine.name: machine.memory_bytes for machine in machines.devices}
+    needed = dict(zip(plan.devices, plan.memory_bytes, strict=True))
+    return all(limit is None or needed.get(name, 0) <= limit for name, limit in limits.items())
+
+
+def find_fitting(
+    build: Build, machines: Machines, *, names: Collection[str] | None = None, seconds: float = 60.0
+) -> Plan:
+    """The plan that is predicted to take the least time of those that fit the devices' memory, by the lowered graph.
+
+    Args:
+      build: as of `estimated`.
+      machines: as of `find`.
+      names: likewise.
+      seconds: likewise, of each search.
+
+    Raises:
+      search.NoAssignmentError: none was found that fits.
+      ValueError: as of `find`.
+    """
+    allowed, plan = machines, None
+    for _ in range(_ROUNDS):
+        try:
+            with tf.Graph().as_default():
+                sketched = find(build(), allowed, names=names, seconds=seconds)
+        except NoAssignmentError:
+            if plan is None:
+                raise
+            break
+        plan = estimated(sketched, build)
+        if fits(plan, machines):
+            return plan
+        allowed = _less(allowed, machines, sketched, plan)
+    assert plan is not None
+    needs = ", ".join(f"{n / 1e9:.3g} GB on {d}" for d, n in zip(plan.devices, plan.memory_bytes, strict=True))
+    raise NoAssignmentError(
+        f"no layout was found that fits the devices' memory: the last one needs {needs}; add devices"
+    )
+
+
+def _less(allowed: Machines, machines: Machines, sketched: Plan, plan: Plan) -> Machines:
+    """The limits for the next search: as much smaller as what a device holds is larger than the search believed."""
+    real = {machine.name: machine.memory_bytes for machine in machines.devices}
+    limits = {machine.name: machine.memory_bytes for machine in allowed.devices}
+    for device, believed, needed in zip(plan.devices, sketched.memory_bytes, plan.memory_bytes, strict=True):
+        limit = real[device]
+        if limit is not None and needed > limit:
+            limits[device] = min(limits[device] or limit, limit * believed / needed * _SLACK)
+    return allowed.with_memory({name: limit for name, limit in limits.items() if limit is not None})
