@@ -5,10 +5,11 @@
 Each model is made by its constructor without downloads, for the smallest images that it takes. Keras and the model's
 builder (`mtf_hetero.keras.build`) have the same weights and images, infer, take three steps of stochastic gradient
 descent with momentum, and infer again: the builder on one device, with the batch and with the filters divided 4:2:1
-over three processors. In float64, since each step of a network with batch norm multiplies what float32 rounds a
-thousandfold; what one device infers in float32 as well. Dropout is off, for which each has random numbers of its own.
+over three processors, and as the planner divides it over three of such speeds. In float64, since each step of a network
+with batch norm multiplies what float32 rounds a thousandfold; what one device infers in float32 as well. Dropout is
+off, for which each has random numbers of its own.
 
-Time: an hour and a half on two cores; `--only=ResNet50/` measures one model. Expected: outputs within 1e-4, gradients,
+Time: two hours on two cores; `--only=ResNet50/` measures one model. Expected: outputs within 1e-4, gradients,
 weights and moving averages within 1e-3, on every layout.
 """
 
@@ -23,7 +24,7 @@ from benchmarks.harness import Case, Part
 from benchmarks.rows import Writer
 
 _TARGET = "benchmarks.frameworks.keras_twin:Twin"
-LAYOUTS = ("one device", "batch", "filters")
+LAYOUTS = ("one device", "batch", "filters", "planned")
 MODELS = (
     *("VGG16", "VGG19", "ResNet50", "ResNet101", "ResNet152", "ResNet50V2", "ResNet101V2", "ResNet152V2"),
     *("MobileNet", "MobileNetV2", "MobileNetV3Small", "MobileNetV3Large", "DenseNet121", "DenseNet169", "DenseNet201"),

@@ -13,12 +13,16 @@ from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.keras import Builder, build
 from mtf_hetero.layers import batch_norm_updates
 from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.planner.find import find
+from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.speeds import Link
 
 _LEAST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}  # pixels; of the others 32
 _CLASSES = 10
 _RATE, _MOMENTUM = 2.0**-13, 0.875  # of which float32 has all digits: Keras keeps them so
 _CONSTANT = ("mean", "variance", "count")  # weights that nothing changes, of a Normalization
-ONE_DEVICE = "one device"
+ONE_DEVICE, PLANNED = "one device", "planned"
+_LINK = Link(1e-6, 1e12)  # over which it pays to divide
 
 
 class Twin:
@@ -203,6 +207,12 @@ def _momentum(variable: mtf.Variable, gradient: mtf.Tensor) -> list[mtf.Operatio
 def _mesh_impl(graph: mtf.Graph, layout: str, shares: Sequence[float]) -> mtf_hetero.UnevenMeshImpl:
     if layout == ONE_DEVICE:
         return mtf_hetero.UnevenMeshImpl("all:1", "", [""])
+    if layout == PLANNED:
+        machines = Machines(
+            tuple(Machine(f"cpu:{i}", share * 1e9, share * 1e9) for i, share in enumerate(shares)), _LINK
+        )
+        plan = find(graph, machines)
+        return mtf_hetero.UnevenMeshImpl.from_layout(plan.layout, plan.devices)
     shape = f"all:{len(shares)}"
     rules: Mapping[str, Any] = {"mesh_shape": shape, "shares": {"all": list(shares)}}
     made: Layout = LAYOUTS[layout](graph, **rules)
