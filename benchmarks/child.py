@@ -7,9 +7,11 @@ child sleeps in a read.
 import contextlib
 import importlib
 import json
+import os
 import select
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -29,6 +31,12 @@ _EXIT_SECONDS = 10
 _START_SECONDS = 60
 
 
+def _slowed_down(megabits_per_second: float) -> tuple[str, ...]:
+    """What starts a process in a network of its own, of which the kernel lets so much pass: a wrapper of a Process."""
+    limit = f"tc qdisc add dev lo root tbf rate {megabits_per_second:g}mbit burst 512kb latency 1s"
+    return "unshare", "--net", "sh", "-c", f'ip link set lo up && {limit} && exec "$@"', "sh"
+
+
 class ChildError(RuntimeError):
     """What a child raised, in one line; or how it died."""
 
@@ -36,13 +44,22 @@ class ChildError(RuntimeError):
 class Child:
     """A child: an object of the class "package.module:Class", made with these keyword arguments.
 
+    Args:
+      target: the class.
+      arguments: its keyword arguments.
+      megabits_per_second: what passes between it and the processes that it starts, in a network of their own; None:
+        all.
+
     Raises:
       ValueError: the class raised it: a mistake of the user's.
       ChildError: the class raised anything else.
     """
 
-    def __init__(self, target: str, arguments: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, target: str, arguments: Mapping[str, Any] | None = None, megabits_per_second: float | None = None
+    ) -> None:
         self._stream: Any = None
+        self._wrapper = () if megabits_per_second is None else _slowed_down(megabits_per_second)
         try:
             self._connect(target)
             self.call("__init__", **(arguments or {}))
@@ -51,9 +68,13 @@ class Child:
             raise
 
     def _connect(self, target: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
+        # a socket with a path, which a process in another network reaches too
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as server:
+            path = os.path.join(directory, "child")
+            server.bind(path)
+            server.listen()
             server.settimeout(_START_SECONDS)
-            self._start(["-m", "benchmarks.child", target, str(server.getsockname()[1])])
+            self._start(["-m", "benchmarks.child", target, path])
             try:
                 self._connection, _ = server.accept()
             except TimeoutError:
@@ -62,7 +83,7 @@ class Child:
         self._stream = self._connection.makefile("rwb")
 
     def _start(self, arguments: list[str]) -> None:
-        self._process = Process(arguments, environment=ENVIRONMENT)
+        self._process = Process(arguments, environment=ENVIRONMENT, wrapper=self._wrapper)
         self.pid = self._process.pid
         self._usage = psutil.Process(self.pid)
 
@@ -164,11 +185,13 @@ def _answer(held: dict[str, Any], make: Any, request: Mapping[str, Any]) -> dict
         return {"error": kind, "message": message if kind == "ValueError" else f"{kind}: {message}"}
 
 
-def main(target: str, port: str) -> None:
-    """The child's end: answers at a port until there are no more requests."""
+def main(target: str, path: str) -> None:
+    """The child's end: answers at a socket until there are no more requests."""
     module, name = target.split(":")
     held: dict[str, Any] = {}
-    with socket.create_connection(("127.0.0.1", int(port))) as connection, connection.makefile("rwb") as stream:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        stream = connection.makefile("rwb")
         make = getattr(importlib.import_module(module), name)
         for line in stream:
             _send(stream, _answer(held, make, json.loads(line)))

@@ -7,9 +7,10 @@ is planned. Then whole steps take turns under the plan, under each recipe in pro
 each worker alone. What auto would take is what wins by more than the spread, of the fastest worker alone, the recipe
 that is predicted to be the best, and the plan.
 
-Workers are processes of this machine whose processor time the kernel limits. Time: about three quarters of an hour on
-two cores; `--only=vgg11/` measures one network. Expected: what is taken is never slower than the fastest worker alone,
-and within 5 % of the best of all; a step takes within 15 % of what was predicted.
+Workers are processes of this machine whose processor time the kernel limits; for some, it limits what passes between
+them too (`tc`, in a network of their own). Time: about a quarter of an hour for each cluster on two cores;
+`--only=vgg11/` measures one network, `--only=/1.0,0.5` one cluster. Expected: what is taken is never slower than the
+fastest worker alone, and within 5 % of the best of all; a step takes within 15 % of what was predicted.
 """
 
 import dataclasses
@@ -62,34 +63,45 @@ class Planner(Case):
 
     name: ClassVar[str] = "planner"
     summary: ClassVar[str] = "planned layouts against recipes and the fastest worker alone, predicted and measured"
-    small: ClassVar[Mapping[str, Any]] = {"problems": (TOY,), "clusters": ((0.6, 0.3),), "repeats": 2}
+    small: ClassVar[Mapping[str, Any]] = {"problems": (TOY,), "clusters": (((0.6, 0.3), None),), "repeats": 2}
 
     repeats: int = 7  # turns of each way
     problems: tuple[str, ...] = tuple(name for name in PROBLEMS if name != TOY)
-    clusters: tuple[tuple[float, ...], ...] = ((1.0, 0.33), (1.0, 0.5, 0.25), (0.8, 0.8))  # cores of each worker
+    # cores of each worker, and what the kernel lets through between them in a second; None: all
+    clusters: tuple[tuple[tuple[float, ...], float | None], ...] = (
+        ((1.0, 0.33), None),
+        ((1.0, 0.5, 0.25), None),
+        ((0.8, 0.8), None),
+        ((1.0, 0.33), 400.0),
+    )
 
     def parts(self) -> Mapping[str, Part]:
         """{variant: what measures it}."""
 
-        def part(name: str, fractions: tuple[float, ...]) -> Part:
-            return lambda writer, bar: self._measure(name, fractions, writer)
+        def part(variant: str, name: str, fractions: tuple[float, ...], megabits: float | None) -> Part:
+            return lambda writer, bar: self._measure(variant, name, fractions, megabits, writer)
 
-        return {
-            f"{name}/{','.join(map(str, fractions))}": part(name, fractions)
-            for fractions in self.clusters
-            for name in self.problems
-        }
+        parts = {}
+        for fractions, megabits in self.clusters:
+            workers = ",".join(map(str, fractions)) + (f"@{megabits:g}Mbit" if megabits else "")
+            parts |= {
+                f"{name}/{workers}": part(f"{name}/{workers}", name, fractions, megabits) for name in self.problems
+            }
+        return parts
 
-    def _measure(self, name: str, fractions: tuple[float, ...], writer: Writer) -> None:
+    def _measure(
+        self, variant: str, name: str, fractions: tuple[float, ...], megabits: float | None, writer: Writer
+    ) -> None:
         problem = PROBLEMS[name]
-        with chief(_TARGET, fractions=list(fractions)) as child:
+        with chief(_TARGET, megabits, fractions=list(fractions)) as child:
             common = {
                 **self.columns(warmup=1, steps=1),
                 **child.call("describe"),
                 **dataclasses.asdict(problem),
                 "fractions": list(fractions),
+                "megabits_per_second": megabits,
             }
             found = child.call("measure", problem=dataclasses.asdict(problem), rounds=self.repeats)
         for way, row in found.items():
             values = {"way": way, "seconds": summarise(row["turns"]), "layout": way, **row}
-            writer.write(f"{name}/{','.join(map(str, fractions))}/{way}", {**common, **values})
+            writer.write(f"{variant}/{way}", {**common, **values})

@@ -117,9 +117,14 @@ def _typical(rows: Sequence[Row], column: str) -> str:
     return f"{number(statistics.median(values))} ({number(max(values))})"
 
 
+def _cluster(row: Row) -> str:
+    megabits = row.get("megabits_per_second")
+    return f"workers of {', '.join(map(str, row['fractions']))} cores" + (f", {megabits:g} Mbit/s" if megabits else "")
+
+
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws planner.png; returns the body of the report."""
-    by_cluster = group_by(rows, lambda row: f"workers of {', '.join(map(str, row['fractions']))} cores")
+    by_cluster = group_by(rows, _cluster)
     clusters = {
         title: [_Setting(group) for group in group_by(of_cluster, lambda row: row["network"]).values()]
         for title, of_cluster in by_cluster.items()
