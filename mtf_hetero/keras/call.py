@@ -23,6 +23,7 @@ class Building:
       weights: {name of an mtf variable: Weight}, to which the variables are added.
       owned: names of variables that the graph has of this model.
       apply: builds a layer: from (layer, name, args, kwargs) to what it gives.
+      without: the layer whose softmax is left out, if there is one.
     """
 
     mesh: mtf.Mesh
@@ -31,6 +32,7 @@ class Building:
     weights: dict[str, Weight]
     owned: set[str]
     apply: Callable[..., Any]
+    without: Any = None
     names: dict[int, str] = dataclasses.field(default_factory=dict)  # {id of a layer: its name}
     made: dict[int, tuple[str, mtf.Tensor]] = dataclasses.field(default_factory=dict)  # {id of a Keras variable}
     averages: dict[int, mtf.Tensor] = dataclasses.field(default_factory=dict)  # the same: what it is moved to
