@@ -78,8 +78,8 @@ class _Network:
         rank = len(self.builder.model.inputs[0].shape)
         if images.shape.ndims != rank:
             raise ValueError(
-                f"Keras model {self.builder.model.name!r} takes a batch of one dimension, and this layout makes it two; "
-                "give one with one mesh axis, or of another recipe"
+                f"Keras model {self.builder.model.name!r} takes a batch of one dimension, and this layout makes it "
+                "two; give one with one mesh axis, or of another recipe"
             )
         y = self.builder(images, training=training)
         dims = images.shape.dims[: y.shape.ndims - 1]
@@ -140,8 +140,8 @@ def _fit(
     if count not in (None, output[-1]):
         noun = "targets" if task is Regression else "classes"
         raise ValueError(
-            f"--model is {name!r}, which gives {output[-1]} numbers, and the data set has {count} {noun}; end the model "
-            f"in {count}, or give another data set"
+            f"--model is {name!r}, which gives {output[-1]} numbers, and the data set has {count} {noun}; end the "
+            f"model in {count}, or give another data set"
         )
     with _named(name):
         network = _Network(build(model, logits=task is not Regression), "outputs" if task is Regression else "classes")

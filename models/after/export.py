@@ -3,13 +3,14 @@
     mtf-hetero export --model_dir=runs/lenet --output=served/1
     mtf-hetero export --model_dir=runs/lenet --output=lenet.keras
 
-A directory is a SavedModel. The signature serving_default takes any number of images, or volumes, [None, height, width, channels], with numbers as
-they are stored in the data set (0 to 255, of images): the model normalises them. It returns class, logits and
-probabilities, or targets in their own units. --batch_size says how many it computes at a time.
+A directory is a SavedModel, whose signature serving_default takes any number of images, or volumes, [None, height,
+width, channels], with numbers as they are stored in the data set (0 to 255, of images): the model normalises them. It
+returns class, logits and probabilities, or targets in their own units. --batch_size says how many it computes at a
+time.
 
-A file that ends in .keras is a Keras model of plain Keras layers, with the trained weights and moving averages: the one
-that was trained, if it came from Keras, or the network's twin, which gives logits. It takes images that are normalised:
-MODEL_DIR/network.json has their mean and deviation.
+A file that ends in .keras is a Keras model with the trained weights and moving averages: the one that was trained, if
+it came from Keras, or the network's twin of plain Keras layers, which gives logits. It takes images that are
+normalised: MODEL_DIR/network.json has their mean and deviation.
 
 The variables are copied from the checkpoint a piece at a time: no device ever has the whole network, or a whole
 variable. What is exported is there as a whole, or not at all. The data set need not be there.
