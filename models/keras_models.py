@@ -10,8 +10,7 @@ from mtf_hetero import mtf
 from mtf_hetero.keras import networks
 from mtf_hetero.keras.builder import Builder, build
 from mtf_hetero.keras.twin import Twin
-from mtf_hetero.models.named import PREFIX
-from mtf_hetero.models.registry import Model
+from mtf_hetero.models.registry import PREFIX, Model
 from mtf_hetero.models.train.tasks import Classification, Regression, Segmentation, Task
 
 _TASKS: dict[tuple[int, int], type[Task]] = {  # by the ranks of an input and of an output

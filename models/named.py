@@ -2,14 +2,7 @@
 
 from collections.abc import Mapping
 
-from mtf_hetero.models.registry import MODELS, Model
-
-SUFFIX, PREFIX = ".keras", "keras:"
-
-
-def is_keras(name: str) -> bool:
-    """Whether a name is of a Keras model: my.keras, or keras:ResNet50."""
-    return name.startswith(PREFIX) or name.endswith(SUFFIX)
+from mtf_hetero.models.registry import MODELS, PREFIX, SUFFIX, Model, is_keras
 
 
 def find(name: str, models: Mapping[str, Model] = MODELS, *, kept: str | None = None, seed: int = 1) -> Model:

@@ -10,6 +10,17 @@ from mtf_hetero import mtf
 from mtf_hetero.models import alexnet, cosmoflow, lenet, marques, paper, resnet, unet3d, vgg
 from mtf_hetero.models.train.tasks import Classification, Regression, Segmentation, Task
 
+SUFFIX, PREFIX = ".keras", "keras:"  # of names of Keras models
+
+
+def is_keras(name: str) -> bool:
+    """Whether a name is of a Keras model: my.keras, or keras:ResNet50."""
+    return name.startswith(PREFIX) or name.endswith(SUFFIX)
+
+
+def _no_twin(**_: Any) -> Any:
+    raise ValueError("this network has no Keras twin; give its Model one")
+
 
 @dataclasses.dataclass(frozen=True)
 class Model:
@@ -38,7 +49,7 @@ class Model:
     task: type[Task] = Classification
     recomputes: bool = False
     in_rounds: bool = False
-    twin: Callable[..., Any] | None = None
+    twin: Callable[..., Any] = _no_twin
     fit: Callable[[Sequence[int] | None, int | None], "Model"] | None = None
 
     def fitted(self, image_shape: Sequence[int] | None = None, count: int | None = None) -> "Model":

@@ -14,7 +14,7 @@ from mtf_hetero._support import files
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models import named
-from mtf_hetero.models.registry import MODELS, Model
+from mtf_hetero.models.registry import MODELS, Model, is_keras
 from mtf_hetero.models.train import inputs, meshes, recorded
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import AUTO, Config, parse_memory_limit
@@ -87,7 +87,7 @@ def _find(config: Config, kept: str | None = None) -> Model:
 def _resumed_model(config: Config) -> Model:
     """The model to be trained: of a Keras model whose file is not there any more, what the directory has of it."""
     is_there = os.path.isfile(os.path.expanduser(config.model))
-    record = None if is_there or not named.is_keras(config.model) else recorded.load(config.model_dir)
+    record = None if is_there or not is_keras(config.model) else recorded.load(config.model_dir)
     return _find(config, None if record is None else record.kept_model(config))
 
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from mtf_hetero import data
 from mtf_hetero._support.files import write_text
-from mtf_hetero.models import named
-from mtf_hetero.models.registry import Model
+from mtf_hetero.models.registry import Model, is_keras
 from mtf_hetero.models.train import config_file
 from mtf_hetero.models.train.config import Config
 
@@ -62,7 +61,7 @@ class Record:
         """Path of the copy of the Keras model that a configuration names; None: there is none."""
         path = os.path.join(self.directory, MODEL)
         is_same = self.model == config_file.in_full("model", config.model)
-        return path if named.is_keras(config.model) and is_same and os.path.isfile(path) else None
+        return path if is_keras(config.model) and is_same and os.path.isfile(path) else None
 
     def data_of(self, config: Config) -> data.Dataset | data.Volumes | None:
         """The set that a configuration names, without its images or volumes; None: it names another."""
@@ -70,7 +69,9 @@ class Record:
             return None
         if "manifest" in self.images:
             return data.Volumes(self.dataset, data.Manifest.of_json(self.images["manifest"]))
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in self.images.items()}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in self.images.items()
+        }
         return RecordedImages(name=self.dataset, train_size=0, test_size=0, source=_no_images, **values)
 
 
@@ -97,7 +98,7 @@ def save(config: Config, model: Model, dataset: data.Dataset | data.Volumes, dir
         mean, deviation = (part.tolist() for part in dataset.statistics)
         images = {name: getattr(dataset, name) for name in ("image_shape", "classes", "class_names")}
         images |= {"mean": mean, "deviation": deviation}
-    if named.is_keras(config.model):
+    if is_keras(config.model):
         from mtf_hetero.models import keras_models
 
         keras_models.keep(model, os.path.join(directory, MODEL))

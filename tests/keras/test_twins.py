@@ -1,7 +1,5 @@
 """Keras twins of the project's networks: what the network infers, and how it is trained, from the same weights."""
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import mtf_hetero.layers
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.keras import to_keras
 from mtf_hetero.keras.twin import Twin
-from mtf_hetero.models import MODELS
+from mtf_hetero.models import MODELS, Model
 from mtf_hetero.models.train import program
 
 BATCH = 3
@@ -58,7 +56,7 @@ def randomised(twin, seed=3):
 
 
 def without_chance(config, name):
-    return {**config, "dropout": 0.0} if hasattr(MODELS[name].twin.args[1], "dropout") else config
+    return {**config, "dropout": 0.0} if name.startswith(("alexnet", "cosmoflow", "vgg")) else config
 
 
 def arrays_of(twin):
@@ -131,7 +129,6 @@ def check(name, image_shape, config, *, training):
 
 def test_each_network_has_a_twin():
     assert set(SMALL) == set(MODELS)
-    assert all(model.twin is not None for model in MODELS.values())
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -207,7 +204,7 @@ def test_a_keras_model_gets_what_was_trained(tmp_path):
 
 def test_mistakes_are_named(tmp_path):
     shape, config = SMALL["lenet"]
-    model = dataclasses.replace(MODELS["lenet"])
+    model = MODELS["lenet"]
     options = {"image_shape": shape, **config}
     with pytest.raises(ValueError, match="holds no checkpoint; name one, or another directory"):
         to_keras(model, tmp_path, **options)
@@ -219,3 +216,5 @@ def test_mistakes_are_named(tmp_path):
         to_keras(model, checkpoint, **options)
     with pytest.raises(ValueError, match="classes: a keras.Model is as it is; leave that out"):
         to_keras(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), checkpoint, classes=3)
+    with pytest.raises(ValueError, match="this network has no Keras twin; give its Model one"):
+        to_keras(Model(model.build, model.image_shape, 10, 0))
