@@ -72,7 +72,7 @@ class _Network:
     last: str
 
     def __call__(self, images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
-        """Outputs, mtf.Tensor [batch, ..., LAST]; the model has its configuration already."""
+        """Outputs in the images' type, mtf.Tensor [batch, ..., LAST]; the model has its configuration already."""
         del config
         rank = len(self.builder.model.inputs[0].shape)
         if images.shape.ndims != rank:
@@ -80,7 +80,7 @@ class _Network:
                 f"Keras model {self.builder.model.name!r} takes a batch of one dimension, and this layout makes it "
                 "two; give one with one mesh axis, or of another recipe"
             )
-        y = self.builder(images, training=training)
+        y = mtf.cast(self.builder(images, training=training), images.dtype)
         dims = images.shape.dims[: y.shape.ndims - 1]
         return mtf.reshape(y, [*dims, mtf.Dimension(self.last, y.shape.dims[-1].size)])
 

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,6 +102,8 @@ def save(config: Config, model: Model, dataset: data.Dataset | data.Volumes, dir
     if is_keras(config.model):
         from mtf_hetero.models import keras_models
 
+        for left in pathlib.Path(directory).glob(f".writing_{MODEL}_*"):  # of a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
         keras_models.keep(model, os.path.join(directory, MODEL))
     text = json.dumps({"format": _FORMAT, **names, "images": images}, indent=1)
     write_text(os.path.join(directory, NAME), f"{text}\n")

@@ -1,5 +1,7 @@
 """Keras twins of the project's networks: what the network infers, and how it is trained, from the same weights."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -180,10 +182,10 @@ def test_a_checkpoint_becomes_a_keras_file(tmp_path):
     model.save(tmp_path / "vgg.keras")
     images = np.random.default_rng(1).standard_normal((BATCH, *shape)).astype(np.float32)
     expected = np.asarray(twin.model(images))
-    np.testing.assert_array_equal(np.asarray(keras.saving.load_model(tmp_path / "vgg.keras")(images)), expected)
-    np.testing.assert_array_equal(
-        np.asarray(to_keras(MODELS["vgg13"], tmp_path, image_shape=shape, **config)(images)), expected
-    )
+    of_directory = to_keras(MODELS["vgg13"], tmp_path, image_shape=shape, **config)
+    of_file: Any = keras.saving.load_model(tmp_path / "vgg.keras")
+    for found in (of_directory, of_file):
+        np.testing.assert_array_equal(np.asarray(found(images)), expected)
 
 
 def test_a_keras_model_gets_what_was_trained(tmp_path):
