@@ -144,7 +144,8 @@ def _fit(
         )
     with _named(name):
         network = _Network(build(model, logits=task is not Regression), "outputs" if task is Regression else "classes")
-    return Model(network, shape, output[-1], facts.parameters, task, twin=network.twin)
+    notes = networks.left_out(model)
+    return Model(network, shape, output[-1], facts.parameters, task, twin=network.twin, notes=notes)
 
 
 def _text(shape: Sequence[int | None]) -> str:

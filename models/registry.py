@@ -40,6 +40,7 @@ class Model:
       twin: makes its `mtf_hetero.keras.twin.Twin`, by `image_shape`, `dtype` and what `build` takes.
       fit: makes the network for images of a shape, and so many classes or targets, or for what it was made for where
         these are None; None: `build` takes any.
+      notes: lines for whoever trains it.
     """
 
     build: Callable[..., mtf.Tensor]
@@ -51,6 +52,7 @@ class Model:
     in_rounds: bool = False
     twin: Callable[..., Any] = _no_twin
     fit: Callable[[Sequence[int] | None, int | None], "Model"] | None = None
+    notes: tuple[str, ...] = ()
 
     def fitted(self, image_shape: Sequence[int] | None = None, count: int | None = None) -> "Model":
         """The network for these images, and so many classes or targets; None: for what it was made for.

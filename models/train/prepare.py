@@ -141,7 +141,7 @@ def _lay_out(
         build=build,
         parameters=sum(v.size for v in built.graph.trainable_variables),
         split_dims=meshes.split_dims(built.graph, layout),
-        notes=notes,
+        notes=(*model.notes, *notes),
         simulated=simulated,
     )
     return run, {v.name: v.shape.to_integer_list for v in built.graph.all_variables}

@@ -145,6 +145,19 @@ def facts(model: Any) -> Facts:
     return Facts(shape, tuple(outputs[0].shape[1:]), parameters)
 
 
+def left_out(model: Any) -> tuple[str, ...]:
+    """Lines on what of a model is not in the graphs that are made of it: regularisers and constraints."""
+    lines = []
+    for noun in ("regularizer", "constraint"):
+        found = [v.path for v in model.trainable_variables if getattr(v, noun, None) is not None]
+        if noun == "regularizer":
+            found += [layer.name for layer in model.layers if getattr(layer, "activity_regularizer", None) is not None]
+        if found:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            lines.append(f"not heeded: the {noun} of {found[0]}{more}; training goes on without")
+    return tuple(lines)
+
+
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Has Keras's initial values follow from a seed: it draws the seed of each from Python's generator."""

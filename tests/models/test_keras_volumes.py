@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import keras
 import numpy as np
@@ -56,7 +57,7 @@ def check(tmp_path, capfd, model, kind):
     assert call(predict, model_dir=tmp_path / "run", output=tmp_path / "p.npz") == 0
     shutil.rmtree(tmp_path / "set")
     assert call(export, model_dir=tmp_path / "run", output=tmp_path / "out.keras") == 0
-    restored = keras.saving.load_model(tmp_path / "out.keras")
+    restored: Any = keras.saving.load_model(tmp_path / "out.keras")
     outputs = np.asarray(restored(volumes))
     with np.load(tmp_path / "p.npz") as arrays:
         if kind == "targets":

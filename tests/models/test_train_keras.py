@@ -202,6 +202,17 @@ def test_a_constructor_of_keras_applications(tmp_path, monkeypatch, capfd):
     assert json.loads(capfd.readouterr().out)["metrics"]["accuracy"] == reported(tmp_path / "run")["accuracy"]
 
 
+def test_what_is_not_heeded_is_said(tmp_path, capfd):
+    images = keras.Input((28, 28, 1))
+    x = layers.Conv2D(3, 9, kernel_regularizer="l2", bias_regularizer="l1", name="conv")(images)
+    x = layers.Dense(10, kernel_constraint="max_norm", name="head")(layers.GlobalAveragePooling2D()(x))
+    keras.Model(images, x).save(tmp_path / "my.keras")
+    assert run(**FAST | {"model": tmp_path / "my.keras"}, dry_run=True) == 0
+    said = capfd.readouterr().out
+    assert "\nnot heeded: the regularizer of conv/kernel and 1 more; training goes on without\n" in said
+    assert "\nnot heeded: the constraint of head/kernel; training goes on without\n" in said
+
+
 @pytest.mark.full
 def test_it_is_planned(tmp_path, capfd):
     tiny(tmp_path / "my.keras")
