@@ -8,7 +8,7 @@ from typing import Any
 
 from mtf_hetero import mtf
 from mtf_hetero.keras import networks
-from mtf_hetero.keras.builder import Builder, build
+from mtf_hetero.keras.builder import Builder
 from mtf_hetero.keras.twin import Twin
 from mtf_hetero.models.registry import PREFIX, Model
 from mtf_hetero.models.train.tasks import Classification, Regression, Segmentation, Task
@@ -143,9 +143,10 @@ def _fit(
             f"model in {count}, or give another data set"
         )
     with _named(name):
-        network = _Network(build(model, logits=task is not Regression), "outputs" if task is Regression else "classes")
-    notes = networks.left_out(model)
-    return Model(network, shape, output[-1], facts.parameters, task, twin=network.twin, notes=notes)
+        builder = Builder(model, starts=False, logits=task is not Regression)
+    network, notes = _Network(builder, "outputs" if task is Regression else "classes"), networks.left_out(model)
+    made = Model(network, shape, output[-1], facts.parameters, task, twin=network.twin, notes=notes)
+    return dataclasses.replace(made, initial=lambda: network.twin().values())
 
 
 def _text(shape: Sequence[int | None]) -> str:

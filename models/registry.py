@@ -40,6 +40,7 @@ class Model:
       twin: makes its `mtf_hetero.keras.twin.Twin`, by `image_shape`, `dtype` and what `build` takes.
       fit: makes the network for images of a shape, and so many classes or targets, or for what it was made for where
         these are None; None: `build` takes any.
+      initial: gives {variable: array} of those that training starts from; None: they start as `build` has them.
       notes: lines for whoever trains it.
     """
 
@@ -52,6 +53,7 @@ class Model:
     in_rounds: bool = False
     twin: Callable[..., Any] = _no_twin
     fit: Callable[[Sequence[int] | None, int | None], "Model"] | None = None
+    initial: Callable[[], Mapping[str, Any]] | None = None
     notes: tuple[str, ...] = ()
 
     def fitted(self, image_shape: Sequence[int] | None = None, count: int | None = None) -> "Model":

@@ -55,8 +55,10 @@ def _export(given: restored.Restored, arguments: argparse.Namespace) -> str:
 
 
 def _export_keras(given: restored.Restored, arguments: argparse.Namespace) -> str:
-    from mtf_hetero.keras import networks, to_keras
-
+    try:
+        from mtf_hetero.keras import networks, to_keras
+    except ImportError as error:
+        raise ValueError(f"--format is {KERAS!r}, but {error}") from error
     run = given.run
     options = {"image_shape": run.dataset.image_shape, **run.task.config}
     networks.save(to_keras(run.model, given.checkpoint, **options), arguments.output)

@@ -98,6 +98,7 @@ class Run:
             batch=self.batch,
             image_shape=self.dataset.image_shape,
             wire_dtype=self.config.wire_dtype,
+            initial=None if self.model.initial is None else self.model.initial(),
         )
         return Estimator(model_fn, self.model_dir, run_config)
 

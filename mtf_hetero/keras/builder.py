@@ -20,6 +20,7 @@ class Builder:
 
     Args:
       model: the keras.Model.
+      starts: whether the variables start from the weights that the model has; False: from zeros, to be fed.
       logits: whether a softmax at its end is left out.
 
     Attributes:
@@ -28,7 +29,7 @@ class Builder:
         put back into the model.
     """
 
-    def __init__(self, model: Any, *, logits: bool = False) -> None:
+    def __init__(self, model: Any, *, starts: bool = True, logits: bool = False) -> None:
         if not tf.executing_eagerly():
             raise ValueError(
                 f"model {getattr(model, 'name', model)!r} is built in a tf.Graph, where Keras has no weights; call "
@@ -40,7 +41,8 @@ class Builder:
         self._owned: weakref.WeakKeyDictionary[mtf.Graph, set[str]] = weakref.WeakKeyDictionary()
         self._learn(model)
         self._without = endings.softmax_of(model, self._programs) if logits else None
-        self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in model.variables}
+        variables = model.variables if starts else ()
+        self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in variables}
 
     def __call__(self, images: Any, training: bool = False) -> Any:
         """Builds the model.

@@ -5,6 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from mtf_hetero import saver
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.keras._keras import keras
@@ -38,6 +40,10 @@ class Twin:
                 mesh = mtf.Mesh(mtf.Graph(), "mesh")
                 builder([_blank(mesh, x, f"input{i}") for i, x in enumerate(keras.tree.flatten(model.inputs))])
         return cls(model, builder.variables)
+
+    def values(self) -> dict[str, np.ndarray]:
+        """{name of an mtf variable: the array that it has where the model has its weights}."""
+        return {name: weight.to_mtf(np.asarray(weight.variable.numpy())) for name, weight in self.weights.items()}
 
     def load(self, checkpoint: str | os.PathLike) -> None:
         """Gives the model what a checkpoint has, one variable after another, in the memory of the host.
