@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import keras
 import numpy as np
@@ -90,6 +91,25 @@ def test_what_is_trained(trained):
     recorded = json.loads((directory / "network.json").read_text())
     assert (recorded["model"], recorded["dataset"]) == (f"{directory.parent}/my.keras", "mnist5k")
     assert recorded["images"]["image_shape"] == [28, 28, 1] and recorded["images"]["classes"] == 10
+
+
+def test_three_steps_are_those_of_keras(tmp_path):
+    """Of SGD on the same images, from the weights in the file, on three uneven processors."""
+    tiny(tmp_path / "my.keras")
+    model: Any = keras.saving.load_model(tmp_path / "my.keras")
+    values = {"model": tmp_path / "my.keras", "max_steps": 3, "list_speed": "3,2,1", "learning_rate": 0.1}
+    assert run(**FAST | values, model_dir=tmp_path / "run", train_epochs=1, seed=5) == 0
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    for features, labels in data.load("mnist5k").train_input_fn(FAST["batch_size"], 1, 5).take(3):
+        with tf.GradientTape() as tape:
+            value = loss(labels, model(features["image"], training=True))
+        gradients = tape.gradient(value, [variable.value for variable in model.trainable_variables])
+        for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+            variable.assign_sub(0.1 * gradient)
+    found = variables(tmp_path / "run")
+    for variable in model.variables:
+        expected = np.asarray(variable)
+        np.testing.assert_allclose(found[variable.path].reshape(expected.shape), expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("place", [{}, pytest.param({"devices": CPUS, "list_speed": "4,2,1"}, marks=pytest.mark.full)])
