@@ -10,7 +10,7 @@ number of parameters is the same for all.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero import mtf
@@ -62,6 +62,23 @@ class Config:
         """The edge of the largest cube: a pool after each convolution."""
         return _LAST * 2 ** (len(self.filters) + 1)
 
+    def pools(self, extents: Sequence[int]) -> int:
+        """How many of the convolutions have a pool after them, for the last map to be of 2 x 2 x 2.
+
+        Args:
+          extents: depth, height and width of the volumes.
+
+        Raises:
+          ValueError: volumes that the network cannot take.
+        """
+        edge = extents[0]
+        if len(set(extents)) > 1 or edge & (edge - 1) or not 2 * _LAST <= edge <= self.largest:
+            raise ValueError(
+                f"volumes are of {' x '.join(map(str, extents))} voxels; give cubes whose edge is a power of two from "
+                f"{2 * _LAST} to {self.largest}"
+            )
+        return (edge // _LAST).bit_length() - 2
+
     def normaliser(self, *, training: bool) -> Callable[..., Any]:
         """Batch norm, of an mtf.Tensor and under a name."""
         return volume_layers.normaliser(training=training, momentum=self.momentum, per=self.per)
@@ -95,7 +112,7 @@ def build_small(volumes: mtf.Tensor, *, training: bool = False, **config: Any) -
 
 def _build(volumes: mtf.Tensor, network: Config, *, training: bool) -> mtf.Tensor:
     volume_layers.check_volumes(volumes)
-    pools = _pools(volume_layers.extents(volumes), network)
+    pools = network.pools(volume_layers.extents(volumes))
     names = [f"conv{number}" for number in range(1, len(network.filters) + 1)]
     again = volume_layers.stages_to_recompute(network.recompute, names)
     x = volumes
@@ -130,17 +147,6 @@ def _stage(x: mtf.Tensor, *, name: str, filters: int, strides: int, normalise: A
         activation=volume_layers.leaky_relu,
     )
     return x if pool is None else volume_layers.pool3d(x, kind="avg", size=3, strides=2, padding=1, name=pool)
-
-
-def _pools(extents: tuple[int, ...], network: Config) -> int:
-    """How many of the convolutions have a pool after them, for the last map to be of 2 x 2 x 2."""
-    edge = extents[0]
-    if len(set(extents)) > 1 or edge & (edge - 1) or not 2 * _LAST <= edge <= network.largest:
-        raise ValueError(
-            f"volumes are of {' x '.join(map(str, extents))} voxels; give cubes whose edge is a power of two from "
-            f"{2 * _LAST} to {network.largest}"
-        )
-    return (edge // _LAST).bit_length() - 2
 
 
 def _head(x: mtf.Tensor, network: Config, batch_dims: int, *, training: bool) -> mtf.Tensor:

@@ -40,7 +40,7 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
         prog=program, description="Finds the best layout of a network for some devices.", allow_abbrev=False
     )
     network = parser.add_mutually_exclusive_group(required=True)
-    network.add_argument("--model", help="a CNN that `train` knows, such as vgg16")
+    network.add_argument("--model", help="a CNN that `train` knows, such as vgg16, my.keras or keras:ResNet50")
     network.add_argument("--graph", help="module:function that builds and returns an mtf.Graph")
     parser.add_argument("--batch_size", type=int, default=128, help="images or volumes per step (%(default)s)")
     parser.add_argument("--optimizer", default="momentum", help="of the model (%(default)s)")
@@ -72,14 +72,13 @@ def _builder(arguments: argparse.Namespace) -> Callable[[], Any]:
     """What builds the graph of a training step."""
     if arguments.graph is not None:
         return command_line.function_of("graph", arguments.graph)
-    from mtf_hetero.models.registry import MODELS
+    from mtf_hetero.models import named
     from mtf_hetero.models.train.config import OPTIMIZERS
 
-    if arguments.model not in MODELS:
-        raise ValueError(f"--model is {arguments.model!r}; it must be one of {', '.join(MODELS)}")
+    model = named.find(arguments.model).fitted()
     if arguments.optimizer not in OPTIMIZERS:
         raise ValueError(f"--optimizer is {arguments.optimizer!r}; it must be one of {', '.join(OPTIMIZERS)}")
-    return functools.partial(build_step, MODELS[arguments.model], arguments.batch_size, arguments.optimizer)
+    return functools.partial(build_step, model, arguments.batch_size, arguments.optimizer)
 
 
 def build_step(model: "Model", batch_size: int, optimizer: str, **config: Any) -> Any:

@@ -2,13 +2,24 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from mtf_hetero import mtf
 from mtf_hetero.models import alexnet, cosmoflow, lenet, marques, paper, resnet, unet3d, vgg
 from mtf_hetero.models.train.tasks import Classification, Regression, Segmentation, Task
+
+SUFFIX, PREFIX = ".keras", "keras:"  # of names of Keras models
+
+
+def is_keras(name: str) -> bool:
+    """Whether a name is of a Keras model: my.keras, or keras:ResNet50."""
+    return name.startswith(PREFIX) or name.endswith(SUFFIX)
+
+
+def _no_twin(**_: Any) -> Any:
+    raise ValueError("this network has no Keras twin; give its Model one")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +36,12 @@ class Model:
       parameters: number of trainable parameters for these.
       task: what the network predicts for each example.
       recomputes: whether `build` takes `recompute`, the stages that the backward pass computes again.
+      in_rounds: whether `build` takes `dense_rounds`, the parts of the batch that pass the dense layers in turn.
+      twin: makes its `mtf_hetero.keras.twin.Twin`, by `image_shape`, `dtype` and what `build` takes.
+      fit: makes the network for images of a shape, and so many classes or targets, or for what it was made for where
+        these are None; None: `build` takes any.
+      initial: gives {variable: array} of those that training starts from; None: they start as `build` has them.
+      notes: lines for whoever trains it.
     """
 
     build: Callable[..., mtf.Tensor]
@@ -33,6 +50,19 @@ class Model:
     parameters: int
     task: type[Task] = Classification
     recomputes: bool = False
+    in_rounds: bool = False
+    twin: Callable[..., Any] = _no_twin
+    fit: Callable[[Sequence[int] | None, int | None], "Model"] | None = None
+    initial: Callable[[], Mapping[str, Any]] | None = None
+    notes: tuple[str, ...] = ()
+
+    def fitted(self, image_shape: Sequence[int] | None = None, count: int | None = None) -> "Model":
+        """The network for these images, and so many classes or targets; None: for what it was made for.
+
+        Raises:
+          ValueError: it is made for others.
+        """
+        return self if self.fit is None else self.fit(image_shape, count)
 
     @property
     def takes_volumes(self) -> bool:
@@ -51,36 +81,58 @@ def _same_in_training(build: Callable[..., mtf.Tensor]) -> Callable[..., mtf.Ten
     return built
 
 
-def _cosmoflow(
-    build: Callable[..., mtf.Tensor], parameters: int, edge: int = 128, channels: int = 4, targets: int = 4
+def _twin(
+    kind: str, base: Any, made_for: Sequence[int], *, image_shape: Any = None, dtype: str = "float32", **config: Any
+) -> Any:
+    """The Keras twin of a network: a function of mtf_hetero.keras.twins, whose configuration is `base` with changes."""
+    from mtf_hetero.keras import twins  # which imports Keras
+
+    return getattr(twins, kind)(dataclasses.replace(base, **config), tuple(image_shape or made_for), dtype)
+
+
+def _images(
+    module: Any, build: Callable[..., mtf.Tensor], base: Any, parameters: int, edge: int = 32, channels: int = 3
 ) -> Model:
-    return Model(build, (edge, edge, edge, channels), targets, parameters, Regression, recomputes=True)
+    """A network for images of a module, with a configuration."""
+    shape = (edge, edge, channels)
+    twin = functools.partial(_twin, module.__name__.rpartition(".")[2], base, shape)
+    return Model(build, shape, 10, parameters, in_rounds=True, twin=twin)
 
 
-def _unet3d(build: Callable[..., mtf.Tensor], parameters: int) -> Model:
-    return Model(build, (64, 64, 64, 1), 3, parameters, Segmentation, recomputes=True)
+def _cosmoflow(
+    build: Callable[..., mtf.Tensor], base: Any, parameters: int, edge: int = 128, channels: int = 4, targets: int = 4
+) -> Model:
+    shape = (edge, edge, edge, channels)
+    twin = functools.partial(_twin, "cosmoflow", base, shape)
+    return Model(build, shape, targets, parameters, Regression, recomputes=True, twin=twin)
 
 
-_CIFAR = ((32, 32, 3), 10)
+def _unet3d(build: Callable[..., mtf.Tensor], base: Any, parameters: int) -> Model:
+    shape = (64, 64, 64, 1)
+    twin = functools.partial(_twin, "unet3d", base, shape)
+    return Model(build, shape, 3, parameters, Segmentation, recomputes=True, twin=twin)
+
+
+_COSMOFLOW_BN = dataclasses.replace(cosmoflow.COSMOFLOW, batch_norm=True)
 
 MODELS: Mapping[str, Model] = MappingProxyType(
     {
-        "alexnet": Model(alexnet.build, *_CIFAR, 35_855_178),
-        "cosmoflow": _cosmoflow(cosmoflow.build, 9_437_636),
-        "cosmoflow_bn": _cosmoflow(functools.partial(cosmoflow.build, batch_norm=True), 9_439_652),
-        "cosmoflow_small": _cosmoflow(cosmoflow.build_small, 47_515, edge=64, channels=1, targets=3),
-        "lenet": Model(_same_in_training(lenet.build), (28, 28, 1), 10, 61_706),
-        "marques": Model(marques.build, *_CIFAR, 19_749_510),
-        "paper_cifar": Model(_same_in_training(paper.build_cifar), *_CIFAR, 4_610_766),
-        "paper_mnist": Model(_same_in_training(paper.build_mnist), (28, 28, 1), 10, 6_464_678),
-        "resnet18": Model(resnet.build_resnet18, *_CIFAR, 11_173_962),
-        "resnet34": Model(resnet.build_resnet34, *_CIFAR, 21_282_122),
-        "resnet50": Model(resnet.build_resnet50, *_CIFAR, 23_520_842),
-        "unet3d": _unet3d(unet3d.build, 19_070_560),
-        "unet3d_small": _unet3d(unet3d.build_small, 98_928),
-        "vgg11": Model(vgg.build_vgg11, *_CIFAR, 28_144_010),
-        "vgg13": Model(vgg.build_vgg13, *_CIFAR, 28_328_522),
-        "vgg16": Model(vgg.build_vgg16, *_CIFAR, 33_638_218),
-        "vgg19": Model(vgg.build_vgg19, *_CIFAR, 38_947_914),
+        "alexnet": _images(alexnet, alexnet.build, alexnet.Config(), 35_855_178),
+        "cosmoflow": _cosmoflow(cosmoflow.build, cosmoflow.COSMOFLOW, 9_437_636),
+        "cosmoflow_bn": _cosmoflow(functools.partial(cosmoflow.build, batch_norm=True), _COSMOFLOW_BN, 9_439_652),
+        "cosmoflow_small": _cosmoflow(cosmoflow.build_small, cosmoflow.SMALL, 47_515, edge=64, channels=1, targets=3),
+        "lenet": _images(lenet, _same_in_training(lenet.build), lenet.Config(), 61_706, 28, 1),
+        "marques": _images(marques, marques.build, marques.Config(), 19_749_510),
+        "paper_cifar": _images(paper, _same_in_training(paper.build_cifar), paper.CIFAR, 4_610_766),
+        "paper_mnist": _images(paper, _same_in_training(paper.build_mnist), paper.MNIST, 6_464_678, 28, 1),
+        "resnet18": _images(resnet, resnet.build_resnet18, resnet.RESNET18, 11_173_962),
+        "resnet34": _images(resnet, resnet.build_resnet34, resnet.RESNET34, 21_282_122),
+        "resnet50": _images(resnet, resnet.build_resnet50, resnet.RESNET50, 23_520_842),
+        "unet3d": _unet3d(unet3d.build, unet3d.UNET3D, 19_070_560),
+        "unet3d_small": _unet3d(unet3d.build_small, unet3d.SMALL, 98_928),
+        "vgg11": _images(vgg, vgg.build_vgg11, vgg.VGG11, 28_144_010),
+        "vgg13": _images(vgg, vgg.build_vgg13, vgg.VGG13, 28_328_522),
+        "vgg16": _images(vgg, vgg.build_vgg16, vgg.VGG16, 33_638_218),
+        "vgg19": _images(vgg, vgg.build_vgg19, vgg.VGG19, 38_947_914),
     }
 )

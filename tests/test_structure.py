@@ -51,7 +51,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "variables",
     },
     "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace", "traffic"},
-    "keras": {"layers"},
+    "keras": {"layers", "saver"},
 }
 PURE = {"partition", "speeds", "layout", "blocks"}
 TENSORFLOW = {"tensorflow", "mesh_tensorflow"}

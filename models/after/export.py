@@ -1,13 +1,19 @@
-"""Exports a checkpoint as a SavedModel that plain TensorFlow serves, without mtf_hetero.
+"""Exports a checkpoint as a SavedModel that plain TensorFlow serves, or as a Keras model, without mtf_hetero.
 
     mtf-hetero export --model_dir=runs/lenet --output=served/1
+    mtf-hetero export --model_dir=runs/lenet --output=lenet.keras
 
-The signature serving_default takes any number of images, or volumes, [None, height, width, channels], with numbers as
-they are stored in the data set (0 to 255, of images): the model normalises them. It returns class, logits and
-probabilities, or targets in their own units. --batch_size says how many it computes at a time.
+A directory is a SavedModel, whose signature serving_default takes any number of images, or volumes, [None, height,
+width, channels], with numbers as they are stored in the data set (0 to 255, of images): the model normalises them. It
+returns class, logits and probabilities, or targets in their own units. --batch_size says how many it computes at a
+time.
+
+A file that ends in .keras is a Keras model with the trained weights and moving averages: the one that was trained, if
+it came from Keras, or the network's twin of plain Keras layers, which gives logits. It takes images that are
+normalised: MODEL_DIR/network.json has their mean and deviation.
 
 The variables are copied from the checkpoint a piece at a time: no device ever has the whole network, or a whole
-variable. The directory is there as a whole, or not at all.
+variable. What is exported is there as a whole, or not at all. The data set need not be there.
 
 Exit codes: 0, 1 where the model cannot be written, 2 for a wrong flag or value (one line says
 which), 130 after Ctrl-C.
@@ -24,13 +30,43 @@ from mtf_hetero.models.after import flags, restored
 PROGRAM = "python -m mtf_hetero.models.after.export"
 
 
+KERAS, SAVED_MODEL = "keras", "saved_model"
+_KERAS_SUFFIX = ".keras"
+
+
+def _format_of(arguments: argparse.Namespace) -> str:
+    """What is to be written: what --format says, or the name of the output."""
+    by_name = KERAS if arguments.output.endswith(_KERAS_SUFFIX) else SAVED_MODEL
+    return getattr(arguments, "format", by_name)
+
+
 def _check(arguments: argparse.Namespace) -> None:
+    is_keras = _format_of(arguments) == KERAS
+    if is_keras:
+        flags.check_suffix("output", arguments.output, [_KERAS_SUFFIX])
     if os.path.lexists(arguments.output):
-        raise ValueError(f"--output is {arguments.output!r}, which is there already; name a new directory")
+        kind = "file" if is_keras else "directory"
+        raise ValueError(f"--output is {arguments.output!r}, which is there already; name a new {kind}")
     flags.check_parent("output", arguments.output)
 
 
 def _export(given: restored.Restored, arguments: argparse.Namespace) -> str:
+    return (_export_keras if _format_of(arguments) == KERAS else _export_saved_model)(given, arguments)
+
+
+def _export_keras(given: restored.Restored, arguments: argparse.Namespace) -> str:
+    try:
+        from mtf_hetero.keras import networks, to_keras
+    except ImportError as error:
+        raise ValueError(f"--format is {KERAS!r}, but {error}") from error
+    run = given.run
+    options = {"image_shape": run.dataset.image_shape, **run.task.config}
+    networks.save(to_keras(run.model, given.checkpoint, **options), arguments.output)
+    shape = ", ".join(map(str, run.dataset.image_shape))
+    return f"{arguments.output}: a Keras model of step {given.step}, which takes normalised float32 [None, {shape}]\n"
+
+
+def _export_saved_model(given: restored.Restored, arguments: argparse.Namespace) -> str:
     from mtf_hetero.estimator import saved_model
     from mtf_hetero.models.train import inputs
 
@@ -62,8 +98,13 @@ def _build(run: Any, batch_size: int) -> tuple[Any, Mapping[str, Any]]:
 def main(argv: Sequence[str], program: str = PROGRAM) -> int:
     """Exports as the command line says; returns the exit code."""
     parser = flags.parser(program, __doc__ or "", placed=False)
-    parser.add_argument("--output", required=True, help="a new directory")
-    return restored.main(parser.parse_args(argv), _check, _export, placed=False)
+    parser.add_argument("--output", required=True, help="a new directory, or a new file that ends in .keras")
+    parser.add_argument(
+        "--format",
+        choices=[SAVED_MODEL, KERAS],
+        help="by default keras where --output ends in .keras, else saved_model",
+    )
+    return restored.main(parser.parse_args(argv), _check, _export, placed=False, reads_data=False)
 
 
 def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:

@@ -91,7 +91,8 @@ def main(argv: Sequence[str], program: str = PROGRAM) -> int:
     parser.add_argument("--output", required=True, help="a file that ends in .npz or .jsonl")
     parser.add_argument("--input", help="a NumPy file, .npy, of images or volumes; by default the test set")
     parser.add_argument("--keys", help="which of the predictions, such as class,probabilities; by default all")
-    return restored.main(parser.parse_args(argv), _check, _predict)
+    arguments = parser.parse_args(argv)
+    return restored.main(arguments, _check, _predict, reads_data=not hasattr(arguments, "input"))
 
 
 def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:

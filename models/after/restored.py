@@ -38,7 +38,12 @@ Work = Callable[[Restored, argparse.Namespace], str]
 
 
 def main(
-    arguments: argparse.Namespace, check: Callable[[argparse.Namespace], Any], work: Work, *, placed: bool = True
+    arguments: argparse.Namespace,
+    check: Callable[[argparse.Namespace], Any],
+    work: Work,
+    *,
+    placed: bool = True,
+    reads_data: bool = True,
 ) -> int:
     """Restores what the flags name, does the work, and prints what it returns; returns the exit code.
 
@@ -47,6 +52,7 @@ def main(
       check: raises ValueError where something is wrong that can be seen without TensorFlow.
       work: from the run to what is printed.
       placed: whether layout and devices matter to it.
+      reads_data: whether it reads the data set.
     """
     try:
         with leaving.StopOnSignal(), contextlib.ExitStack() as stack:
@@ -56,7 +62,7 @@ def main(
                 if wanted.config.local_cluster is not None:
                     isolation.enter()
                 with command_line.stderr_held_back():
-                    restored = _restore(wanted, stack)
+                    restored = _restore(wanted, stack, reads_data=reads_data)
                 said = work(restored, arguments)
             except (ValueError, NotImplementedError) as error:
                 command_line.say(error)
@@ -77,7 +83,7 @@ def main(
     return code
 
 
-def _restore(wanted: Asked, stack: contextlib.ExitStack) -> Restored:
+def _restore(wanted: Asked, stack: contextlib.ExitStack, *, reads_data: bool) -> Restored:
     from mtf_hetero import data, tf
     from mtf_hetero import saver as saver_lib
     from mtf_hetero.models.train.prepare import restore
@@ -98,7 +104,7 @@ def _restore(wanted: Asked, stack: contextlib.ExitStack) -> Restored:
     gpus = tf.config.list_physical_devices("GPU")  # CUDA says now what it has to say where there is none
     if wanted.is_plain:
         config = dataclasses.replace(config, devices=("gpu:0" if gpus else "cpu:0",), layout="batch")
-    run = restore(config, stack, path)
+    run = restore(config, stack, path, reads_data=reads_data)
     return Restored(run, path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP)))
 
 

@@ -51,7 +51,8 @@ class Config:
         "paper_mnist",
         "The CNN: alexnet, lenet, marques, paper_cifar, paper_mnist, resnet18, 34 or 50, vgg11, 13, 16 or 19; for "
         "volumes, cosmoflow, cosmoflow_bn (with batch norm) or cosmoflow_small, which predict the set's targets, and "
-        "unet3d or unet3d_small, which predict the class of each voxel.",
+        "unet3d or unet3d_small, which predict the class of each voxel; or a Keras model's file, such as my.keras, or "
+        "keras:NAME for one of keras.applications, such as keras:ResNet50.",
     )
     dataset: str = _flag(
         "mnist5k",

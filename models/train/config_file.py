@@ -23,6 +23,7 @@ _PATHS = {  # fields that may be a path -> whether a value is one
     "data_dir": lambda value: True,
     "dataset": lambda value: os.path.isfile(os.path.join(value, "manifest.json")),
     "layout": os.path.isfile,
+    "model": lambda value: value.endswith(".keras"),
 }
 _HEAD = """\
 # Every flag of the run that last trained here, but for --model_dir. To repeat the run in another directory:
@@ -111,11 +112,12 @@ def save(config: Config, model_dir: str) -> None:
     lines = [_HEAD.format(path=path)]
     for name in _FIELDS:
         if name != "model_dir":
-            lines.append(f"{name}: {json.dumps(_in_full(name, getattr(config, name)), ensure_ascii=False)}\n")
+            lines.append(f"{name}: {json.dumps(in_full(name, getattr(config, name)), ensure_ascii=False)}\n")
     write_text(path, "".join(lines))  # JSON's values are YAML's
 
 
-def _in_full(name: str, value: Any) -> Any:
+def in_full(name: str, value: Any) -> Any:
+    """A value that means the same in any working directory: a path in full, anything else as it is."""
     if value is None or name not in _PATHS or not _PATHS[name](os.path.expanduser(value)):
         return value
     return os.path.abspath(os.path.expanduser(value))

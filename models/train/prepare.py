@@ -13,8 +13,9 @@ from mtf_hetero import saver as saver_lib
 from mtf_hetero._support import files
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.layouts import LAYOUTS
-from mtf_hetero.models.registry import MODELS
-from mtf_hetero.models.train import inputs, meshes
+from mtf_hetero.models import named
+from mtf_hetero.models.registry import MODELS, Model, is_keras
+from mtf_hetero.models.train import inputs, meshes, recorded
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import AUTO, Config, parse_memory_limit
 from mtf_hetero.models.train.run import Run, build_step, check_steps
@@ -42,7 +43,7 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         the directory, or checkpoints there of which none is whole.
       NotImplementedError: a layout that splits what an operation needs whole.
     """
-    run, shapes = _lay_out(config, stack, training=True)
+    run, shapes = _lay_out(config, stack, _resumed_model(config))
     model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
     if model_dir:
         stack.enter_context(saver_lib.run_lock(model_dir))
@@ -57,27 +58,50 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
     return dataclasses.replace(run, model_dir=model_dir)
 
 
-def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str) -> Run:
+def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str, *, reads_data: bool = True) -> Run:
     """A run of which nothing is to be trained: to test a checkpoint, to predict with it, or to export it.
 
     Args:
       config: what it was trained with, and where it is to run now.
       stack: as of `prepare`.
       checkpoint: path of the checkpoint.
+      reads_data: whether the data set has to be there, or what its directory says of it will do.
 
     Raises:
       ValueError: as of `prepare`, or the checkpoint is of another network.
       NotImplementedError: a layout that splits what an operation needs whole.
     """
-    run, shapes = _lay_out(config, stack, training=False)
+    record = recorded.load(os.path.dirname(checkpoint))
+    model = _find(config, None if record is None else record.kept_model(config))
+    dataset = None if record is None or reads_data else record.data_of(config)
+    run, shapes = _lay_out(config, stack, model, training=False, dataset=dataset)
     _check_checkpoint(checkpoint, shapes, "{path} is of another network, or of another data set")
     return dataclasses.replace(run, model_dir=stack.enter_context(tempfile.TemporaryDirectory(prefix="mtf_hetero_")))
 
 
-def _lay_out(config: Config, stack: contextlib.ExitStack, *, training: bool) -> tuple[Run, dict[str, list[int]]]:
+def _find(config: Config, kept: str | None = None) -> Model:
+    """The model that a configuration names, or the copy of it."""
+    return named.find(config.model, MODELS, kept=kept, seed=config.seed)
+
+
+def _resumed_model(config: Config) -> Model:
+    """The model to be trained: of a Keras model whose file is not there any more, what the directory has of it."""
+    is_there = os.path.isfile(os.path.expanduser(config.model))
+    record = None if is_there or not is_keras(config.model) else recorded.load(config.model_dir)
+    return _find(config, None if record is None else record.kept_model(config))
+
+
+def _lay_out(
+    config: Config,
+    stack: contextlib.ExitStack,
+    model: Model,
+    *,
+    training: bool = True,
+    dataset: inputs.Dataset | None = None,
+) -> tuple[Run, dict[str, list[int]]]:
     """A run without a directory, and {variable: shape} of those that its checkpoints have."""
     tf.logging.set_verbosity(tf.logging.ERROR)
-    _check_names(config)
+    _check_names(config, model)
     planned = plan_lib.load(config.layout) if config.is_planned else None
     simulated = None if config.simulate is None else _simulated(config.simulate, planned)
     devices = config.devices
@@ -85,18 +109,18 @@ def _lay_out(config: Config, stack: contextlib.ExitStack, *, training: bool) -> 
         devices = tuple(f"cpu:{number}" for number in range(len(simulated.devices)))
     elif planned is not None and devices is None:
         devices = planned.devices
-    model = MODELS[config.model]
-    dataset = inputs.load(config, model)
+    dataset = inputs.load(config, model) if dataset is None else dataset
     if training:
         check_steps(config, dataset)
     meshes.check_axes(config, dataset.image_shape)
     task = model.task.of(dataset)
+    model = model.fitted(dataset.image_shape, *task.config.values())
     cluster, notes = _cluster(config, devices, stack, claims=training and not config.dry_run)
     if config.memory_limit is not None:
         parse_memory_limit(config.memory_limit, len(cluster.devices))
     empty = meshes.make_mesh(config, cluster.devices) if planned is None else Layout(planned.layout.mesh_shape, ())
     batch, rounds = meshes.divide_batch(config, empty)
-    build = _builder(config, task, rounds)
+    build = _builder(config, model, task, rounds)
     with tf.Graph().as_default():
         built = (build_step if training else _build_test)(config, dataset, task, batch, build)
         names = cluster.devices if simulated is None else simulated.names
@@ -117,7 +141,7 @@ def _lay_out(config: Config, stack: contextlib.ExitStack, *, training: bool) -> 
         build=build,
         parameters=sum(v.size for v in built.graph.trainable_variables),
         split_dims=meshes.split_dims(built.graph, layout),
-        notes=notes,
+        notes=(*model.notes, *notes),
         simulated=simulated,
     )
     return run, {v.name: v.shape.to_integer_list for v in built.graph.all_variables}
@@ -141,19 +165,16 @@ def _simulated(path: str, planned: plan_lib.Plan | None) -> machines_lib.Machine
     return machines.only([machines.names.index(device) for device in planned.devices])
 
 
-def _check_names(config: Config) -> None:
-    """Raises ValueError where a flag names a model, a layout or a part of the model that there is not."""
-    if config.model not in MODELS:
-        raise ValueError(f"--model is {config.model!r}; it must be one of {', '.join(MODELS)}")
+def _check_names(config: Config, model: Model) -> None:
+    """Raises ValueError where a flag names a layout or a part of the model that there is not."""
     if ":" not in config.layout and config.layout not in (AUTO, *LAYOUTS) and not config.is_planned:
         raise ValueError(
             f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, {AUTO}, rules such as "
             "conv1/filters:all, or a plan's file, plan.json"
         )
-    model = MODELS[config.model]
     for name, wanted, known in (
         ("recompute", config.recompute, model.recomputes),
-        ("dense_rounds", config.dense_rounds, not model.takes_volumes),
+        ("dense_rounds", config.dense_rounds, model.in_rounds),
     ):
         if wanted and not known:
             raise ValueError(f"--{name} is given, which --model={config.model} does not know; leave it out")
@@ -242,14 +263,14 @@ def _split_dims(build: Callable[[], mtf.Graph], layout: Layout) -> tuple[tuple[s
         return meshes.split_dims(build(), layout)
 
 
-def _builder(config: Config, task: Task, rounds: tuple[int, ...] | None) -> Callable[..., Any]:
+def _builder(config: Config, model: Model, task: Task, rounds: tuple[int, ...] | None) -> Callable[..., Any]:
     """The model's builder with all of its configuration."""
     changes = dict(task.config)
     if rounds is not None:
         changes["dense_rounds"] = rounds
     if config.recompute:
         changes["recompute"] = config.recompute
-    return functools.partial(MODELS[config.model].build, **changes)
+    return functools.partial(model.build, **changes)
 
 
 def _build_test(

@@ -11,6 +11,7 @@ from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.estimator import EstimatorSpec, ModeKeys
 from mtf_hetero.estimator.hooks import add_scalar_summary
 from mtf_hetero.models.train.tasks import EXAMPLES, LOSS, Classification, Task
+from mtf_hetero.variables import initial_value_feed
 
 BATCH = ("outer_batch", "batch")  # names of the batch's dimensions, the last of them where there are fewer
 IMAGE = ("depth", "height", "width", "channels")  # those of a volume, the last three of an image
@@ -269,6 +270,7 @@ def model_fn(
     batch: Sequence[int],
     image_shape: Sequence[int] | None = None,
     wire_dtype: str | None = None,
+    initial: Mapping[str, Any] | None = None,
 ) -> EstimatorSpec:
     """What mtf_hetero.Estimator calls, once the keyword arguments are bound.
 
@@ -287,6 +289,7 @@ def model_fn(
       batch: sizes of the dimensions of a whole batch.
       image_shape: sizes of the other dimensions of whole images; None: those of what is given.
       wire_dtype: as in mtf_hetero.UnevenMeshImpl, in training; a test counts beyond what half precision holds.
+      initial: {variable: array} of those that training starts from; the others start as the network has them.
     """
     sizes: Any = {"batch": batch, "image_shape": image_shape}
     if mode == ModeKeys.TRAIN:
@@ -296,7 +299,9 @@ def model_fn(
         add_scalar_summary("learning_rate", rate)
         with tf.control_dependencies([rate, *(lowering.lowered_operation(op) for op in built.updates)]):
             train_op = tf.assign_add(tf.train.get_global_step(), 1).op  # the optimizer reads the step: count it last
-        return EstimatorSpec(mode, loss=lowering.export_to_tf_tensor(built.loss), train_op=train_op)
+        scaffold = None if not initial else tf.train.Scaffold(init_feed_dict=initial_value_feed(initial))
+        loss = lowering.export_to_tf_tensor(built.loss)
+        return EstimatorSpec(mode, loss=loss, train_op=train_op, scaffold=scaffold)
     if mode == ModeKeys.PREDICT:
         outputs = build_outputs(features["image"], build, layout, devices, **sizes)
         return EstimatorSpec(mode, predictions=task.predictions(outputs))

@@ -17,7 +17,7 @@ from mtf_hetero.estimator.metrics_log import NAME as METRICS
 from mtf_hetero.estimator.metrics_log import MetricsLog
 from mtf_hetero.estimator.validation import ValidatingSaverHook
 from mtf_hetero.models.registry import Model
-from mtf_hetero.models.train import config_file, inputs, meshes, seen
+from mtf_hetero.models.train import config_file, inputs, meshes, recorded, seen
 from mtf_hetero.models.train import console as command_line
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config, parse_eval_every
@@ -98,6 +98,7 @@ class Run:
             batch=self.batch,
             image_shape=self.dataset.image_shape,
             wire_dtype=self.config.wire_dtype,
+            initial=None if self.model.initial is None else self.model.initial(),
         )
         return Estimator(model_fn, self.model_dir, run_config)
 
@@ -171,9 +172,10 @@ class Run:
         print(self.describe(), flush=True)
         tf.logging.set_verbosity(tf.logging.WARN)
         try:
-            with saver_lib.as_write_error(f"cannot write to {self.model_dir}"):
-                config_file.save(self.config, self.model_dir)
             with data.unreadable_as_value_error():
+                with saver_lib.as_write_error(f"cannot write to {self.model_dir}"):
+                    config_file.save(self.config, self.model_dir)
+                    recorded.save(self.config, self.model, self.dataset, self.model_dir)
                 self._train_and_test()
         except tf.train.NanLossDuringTrainingError:
             print(

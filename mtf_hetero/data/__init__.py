@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mtf_hetero._support import lazy
 
 if TYPE_CHECKING:
-    from mtf_hetero.data._volumes_files import Planes, write_volumes
+    from mtf_hetero.data._volumes_files import Manifest, Planes, write_volumes
     from mtf_hetero.data.augmentation import Augmentation
     from mtf_hetero.data.dataset import Dataset
     from mtf_hetero.data.laid_out import laid_out_batches
@@ -21,6 +21,7 @@ __all__ = [
     "DATASETS",
     "Augmentation",
     "Dataset",
+    "Manifest",
     "Planes",
     "Slab",
     "UnreadableError",
@@ -38,6 +39,7 @@ __getattr__, __dir__ = lazy.attach(
     {
         "Augmentation": "augmentation",
         "Dataset": "dataset",
+        "Manifest": "_volumes_files",
         "Planes": "_volumes_files",
         "Slab": "volumes",
         "UnreadableError": "records",

@@ -123,6 +123,14 @@ class Manifest:
         volumes = [self.volumes_per_file] * full + [rest] * (rest > 0)
         return [count * self.planes.shape[0] * self.planes.record_bytes for count in volumes]
 
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any]) -> "Manifest":
+        """A manifest of what dataclasses.asdict made of it, and JSON of that."""
+        planes = content["planes"]
+        planes = Planes(**{**planes, "shape": tuple(planes["shape"]), "targets": tuple(planes["targets"])})
+        lists = {name: tuple(value) for name, value in content.items() if isinstance(value, list)}
+        return cls(**{**content, **lists, "planes": planes})
+
     def save(self, directory: pathlib.Path) -> None:
         """Writes the manifest into the directory of a set."""
         content = {"format": _FORMAT, **dataclasses.asdict(self)}
@@ -141,7 +149,7 @@ def load_manifest(directory: str | os.PathLike) -> Manifest:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("format", None) != _FORMAT:
             raise ValueError(f"{path} is not of the format {_FORMAT!r}; {remedy}")
-        manifest = _from_json(content)
+        manifest = Manifest.of_json(content)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from error
     except json.JSONDecodeError as error:
@@ -158,13 +166,6 @@ def load_manifest(directory: str | os.PathLike) -> Manifest:
                 said = "is cut off at" if actual < expected else "is damaged: it ends at"
                 raise ValueError(f"{file} {said} byte {actual:,}, but should have {expected:,}; {remedy}")
     return manifest
-
-
-def _from_json(content: dict[str, Any]) -> Manifest:
-    planes = content.pop("planes")
-    planes = Planes(**{**planes, "shape": tuple(planes["shape"]), "targets": tuple(planes["targets"])})
-    lists = {name: tuple(value) for name, value in content.items() if isinstance(value, list)}
-    return Manifest(planes=planes, **{**content, **lists})
 
 
 class VolumeWriter:

@@ -37,6 +37,7 @@ class Dataset:
       train_size: number of training images.
       test_size: number of test images.
       source: from "train" or "test" to the images.
+      class_names: of each class; none where they are not known.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Dataset:
     train_size: int
     test_size: int
     source: Callable[[str], Source]
+    class_names: tuple[str, ...] = ()
 
     @functools.cached_property
     def statistics(self) -> tuple[np.ndarray, np.ndarray]:

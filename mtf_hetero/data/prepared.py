@@ -79,6 +79,7 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Data
 
     info = _info(directory, tfds)
     image_shape, classes = _features(name, info, tfds)
+    names = tuple(info.features["label"].names)
 
     def source(split: str) -> Source:
         paths = [os.fspath(path) for path in info.splits[split].filepaths]
@@ -89,7 +90,7 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Data
         return tf.ensure_shape(example["image"], image_shape), example["label"]
 
     sources = {split: source(split) for split in (TRAIN, TEST)}
-    return Dataset(name, image_shape, classes, sources[TRAIN].size, sources[TEST].size, sources.__getitem__)
+    return Dataset(name, image_shape, classes, sources[TRAIN].size, sources[TEST].size, sources.__getitem__, names)
 
 
 def _info(directory: pathlib.Path, tfds: Any) -> Any:

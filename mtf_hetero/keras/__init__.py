@@ -8,11 +8,19 @@ if TYPE_CHECKING:
     from mtf_hetero.keras.builder import Builder, build
     from mtf_hetero.keras.call import Call
     from mtf_hetero.keras.registry import register
+    from mtf_hetero.keras.twin import to_keras
     from mtf_hetero.keras.weights import Weight
 
-__all__ = ["Builder", "Call", "Weight", "build", "register"]
+__all__ = ["Builder", "Call", "Weight", "build", "register", "to_keras"]
 
 __getattr__, __dir__ = lazy.attach(
     __name__,
-    {"Builder": "builder", "Call": "call", "Weight": "weights", "build": "builder", "register": "registry"},
+    {
+        "Builder": "builder",
+        "Call": "call",
+        "Weight": "weights",
+        "build": "builder",
+        "register": "registry",
+        "to_keras": "twin",
+    },
 )

@@ -61,7 +61,7 @@ def activate(call: Call, activation: Any, x: mtf.Tensor) -> mtf.Tensor:
     Raises:
       NotImplementedError: an activation that is not known.
     """
-    if activation is None or activation is keras.activations.linear:
+    if activation is None or activation is keras.activations.linear or call.layer is call.building.without:
         return x
     if isinstance(activation, keras.Layer):
         return call.part(activation, activation.name, x)
@@ -114,6 +114,8 @@ def _activation(call: Call, x: mtf.Tensor) -> mtf.Tensor:
 
 @register(keras.layers.Softmax)
 def _softmax_layer(call: Call, x: mtf.Tensor) -> mtf.Tensor:
+    if call.layer is call.building.without:
+        return x
     axis = call.layer.axis
     return softmax(x, axis if isinstance(axis, int) else tuple(axis))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.keras import dims, known, registry, walk
+from mtf_hetero.keras import dims, endings, known, registry, walk
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.call import Building, Call, move_averages
 from mtf_hetero.keras.weights import Weight
@@ -20,6 +20,8 @@ class Builder:
 
     Args:
       model: the keras.Model.
+      starts: whether the variables start from the weights that the model has; False: from zeros, to be fed.
+      logits: whether a softmax at its end is left out.
 
     Attributes:
       model: the same.
@@ -27,7 +29,7 @@ class Builder:
         put back into the model.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, starts: bool = True, logits: bool = False) -> None:
         if not tf.executing_eagerly():
             raise ValueError(
                 f"model {getattr(model, 'name', model)!r} is built in a tf.Graph, where Keras has no weights; call "
@@ -38,7 +40,9 @@ class Builder:
         self._programs: dict[int, walk.Program] = {}
         self._owned: weakref.WeakKeyDictionary[mtf.Graph, set[str]] = weakref.WeakKeyDictionary()
         self._learn(model)
-        self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in model.variables}
+        self._without = endings.softmax_of(model, self._programs) if logits else None
+        variables = model.variables if starts else ()
+        self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in variables}
 
     def __call__(self, images: Any, training: bool = False) -> Any:
         """Builds the model.
@@ -60,7 +64,7 @@ class Builder:
         _check_inputs(self.model, program, inputs)
         mesh = inputs[0].mesh
         owned = self._owned.setdefault(mesh.graph, set())
-        building = Building(mesh, bool(training), self._arrays, self.variables, owned, self._apply)
+        building = Building(mesh, bool(training), self._arrays, self.variables, owned, self._apply, self._without)
         outputs = [_flat(y, f"output{i}") for i, y in enumerate(self._run(program, building, "", inputs))]
         move_averages(building)
         batch = inputs[0].shape.dims[0]
@@ -109,7 +113,7 @@ class Builder:
         return _called(function, Call(layer, name, building), args, options)
 
 
-def build(model: Any) -> Builder:
+def build(model: Any, *, logits: bool = False) -> Builder:
     """A builder of mtf graphs from a Keras model, which knows no layout.
 
     Each layer owns its dimensions: a layer `conv1` has `conv1/batch`, `conv1/height`, `conv1/channels`,
@@ -118,6 +122,7 @@ def build(model: Any) -> Builder:
 
     Args:
       model: a functional or sequential keras.Model, with such models in it, or layers that are called twice.
+      logits: whether a softmax at the end of the model is left out, so that a loss takes what comes before it.
 
     Returns:
       Builder: `builder(images, training=False)` takes an mtf.Tensor [batch, ...] and returns one; lists of them where
@@ -125,14 +130,14 @@ def build(model: Any) -> Builder:
 
     Raises:
       ValueError: the model does not know its inputs yet, or has images with their channels first, or TensorFlow does
-        not execute eagerly.
+        not execute eagerly; or logits are asked for, and the model ends in another activation.
       NotImplementedError: a layer that is not known, by name and class.
 
     Example:
       >>> builder = mtf_hetero.keras.build(keras.applications.ResNet50(weights=None))
       >>> logits = builder(images)  # images: mtf.Tensor [batch=8, height=224, width=224, channels=3]
     """
-    return Builder(model)
+    return Builder(model, logits=logits)
 
 
 def _function_of(layer: Any) -> registry.Function:

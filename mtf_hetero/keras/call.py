@@ -19,10 +19,11 @@ class Building:
     Args:
       mesh: mtf.Mesh.
       training: as of the model.
-      arrays: {id of a Keras variable: its value}.
+      arrays: {id of a Keras variable: its value}, its initial value; of one that is not there, zeros.
       weights: {name of an mtf variable: Weight}, to which the variables are added.
       owned: names of variables that the graph has of this model.
       apply: builds a layer: from (layer, name, args, kwargs) to what it gives.
+      without: the layer whose softmax is left out, if there is one.
     """
 
     mesh: mtf.Mesh
@@ -31,6 +32,7 @@ class Building:
     weights: dict[str, Weight]
     owned: set[str]
     apply: Callable[..., Any]
+    without: Any = None
     names: dict[int, str] = dataclasses.field(default_factory=dict)  # {id of a layer: its name}
     made: dict[int, tuple[str, mtf.Tensor]] = dataclasses.field(default_factory=dict)  # {id of a Keras variable}
     averages: dict[int, mtf.Tensor] = dataclasses.field(default_factory=dict)  # the same: what it is moved to
@@ -109,13 +111,16 @@ class Call:
                 f"the graph has another variable {full_name!r}; name layers and weights apart, and build each of "
                 "several models in a tf.variable_scope of its own"
             )
-        array = known.to_mtf(building.arrays[id(variable)])
+        array = building.arrays.get(id(variable))
+        sizes = shape.to_integer_list
         tensor = mtf.get_variable(
             self.mesh,
             name,
             shape,
             dtype=mtf.VariableDType(stored, stored, dtype or self.dtype),
-            initializer=lambda *_, **__: tf.constant(array, stored),
+            initializer=lambda *_, **__: (
+                tf.zeros(sizes, stored) if array is None else tf.constant(known.to_mtf(array), stored)
+            ),
             trainable=variable.trainable,
         )
         building.owned.add(full_name)

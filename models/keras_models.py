@@ -1,0 +1,153 @@
+"""Keras models as networks that the training program trains: what they are made for is checked against the data."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mtf_hetero import mtf
+from mtf_hetero.keras import networks
+from mtf_hetero.keras.builder import Builder
+from mtf_hetero.keras.twin import Twin
+from mtf_hetero.models.registry import PREFIX, Model
+from mtf_hetero.models.train.tasks import Classification, Regression, Segmentation, Task
+
+_TASKS: dict[tuple[int, int], type[Task]] = {  # by the ranks of an input and of an output
+    (3, 1): Classification,
+    (4, 1): Regression,
+    (4, 4): Segmentation,
+}
+
+
+def find(name: str, *, kept: str | None, seed: int) -> Model:
+    """The Keras model of a name, as a Model to be `fitted`.
+
+    Args:
+      name: my.keras, or keras:ResNet50.
+      kept: path of a copy, which is taken in its place.
+      seed: of the initial values of a model of keras.applications.
+
+    Raises:
+      ValueError, NotImplementedError: as `mtf_hetero.models.named.find`.
+    """
+    with _named(name):
+        if kept is not None or not name.startswith(PREFIX):
+            return _of(name, networks.load(name if kept is None else kept))
+        constructor = name.removeprefix(PREFIX)
+        networks.check_name(constructor)
+    fit = functools.partial(_constructed, name, constructor, seed)
+    return Model(_unfitted, (224, 224, 3), 1000, 0, fit=fit)
+
+
+def keep(model: Model, path: str) -> None:
+    """Writes the Keras model of a Model, with the weights that it has, to a file.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    assert isinstance(model.build, _Network)
+    networks.save(model.build.builder.model, path)
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Has what is wrong with a model say which it is."""
+    try:
+        yield
+    except (ValueError, NotImplementedError) as error:
+        raise type(error)(f"--model is {name!r}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Network:
+    """Builds a Keras model as the networks of MODELS are built.
+
+    Args:
+      builder: of the model.
+      last: what the last dimension of its outputs is called.
+    """
+
+    builder: Builder
+    last: str
+
+    def __call__(self, images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
+        """Outputs in the images' type, mtf.Tensor [batch, ..., LAST]; the model has its configuration already."""
+        del config
+        rank = len(self.builder.model.inputs[0].shape)
+        if images.shape.ndims != rank:
+            raise ValueError(
+                f"Keras model {self.builder.model.name!r} takes a batch of one dimension, and this layout makes it "
+                "two; give one with one mesh axis, or of another recipe"
+            )
+        y = mtf.cast(self.builder(images, training=training), images.dtype)
+        dims = images.shape.dims[: y.shape.ndims - 1]
+        return mtf.reshape(y, [*dims, mtf.Dimension(self.last, y.shape.dims[-1].size)])
+
+    def twin(self, **config: Any) -> Twin:
+        """The Keras model itself."""
+        del config
+        return Twin.of(self.builder.model, self.builder)
+
+
+def _unfitted(*_: Any, **__: Any) -> mtf.Tensor:
+    raise ValueError("this network follows from the data; call `fitted` first")
+
+
+def _constructed(name: str, constructor: str, seed: int, image_shape: Sequence[int] | None, count: int | None) -> Model:
+    with _named(name):
+        model = networks.construct(constructor, image_shape=image_shape, classes=count, seed=seed)
+    return _of(name, model).fitted(image_shape, count)
+
+
+def _of(name: str, model: Any) -> Model:
+    facts = networks.facts(model)
+    task = _TASKS.get((len(facts.image_shape), len(facts.output_shape)))
+    if task is None:
+        raise ValueError(
+            f"it gives {_text(facts.output_shape)} for each example of {_text(facts.image_shape)}; give a model that "
+            "predicts classes of images, targets of volumes, or classes of voxels"
+        )
+    fit = functools.partial(_fit, name, model, facts, task)
+    shape: Any = facts.image_shape
+    return Model(_unfitted, shape, facts.output_shape[-1] or 0, facts.parameters, task, fit=fit)
+
+
+def _fit(
+    name: str,
+    model: Any,
+    facts: networks.Facts,
+    task: type[Task],
+    image_shape: Sequence[int] | None,
+    count: int | None,
+) -> Model:
+    """The model for images of a shape, and so many classes or targets."""
+    made_for, unit = facts.image_shape, "volumes" if len(facts.image_shape) == 4 else "images"
+    shape: Any = made_for if image_shape is None else tuple(image_shape)
+    if None in shape:
+        raise ValueError(f"--model is {name!r}, which takes {unit} of any size, {_text(made_for)}; give it a size")
+    if len(shape) != len(made_for) or any(n not in (None, m) for n, m in zip(made_for, shape, strict=True)):
+        raise ValueError(
+            f"--model is {name!r}, which takes {unit} of {_text(made_for)}, and those of the data set are "
+            f"{_text(shape)}; give a model for these, or another data set"
+        )
+    output = tuple(model.compute_output_shape((1, *shape))[1:])
+    if task is Segmentation and output[:-1] != shape[:-1]:
+        raise ValueError(
+            f"--model is {name!r}, which gives {_text(output)} of {_text(shape)}; give one with a class for each voxel"
+        )
+    if count not in (None, output[-1]):
+        noun = "targets" if task is Regression else "classes"
+        raise ValueError(
+            f"--model is {name!r}, which gives {output[-1]} numbers, and the data set has {count} {noun}; end the "
+            f"model in {count}, or give another data set"
+        )
+    with _named(name):
+        builder = Builder(model, starts=False, logits=task is not Regression)
+    network, notes = _Network(builder, "outputs" if task is Regression else "classes"), networks.left_out(model)
+    made = Model(network, shape, output[-1], facts.parameters, task, twin=network.twin, notes=notes)
+    return dataclasses.replace(made, initial=lambda: network.twin().values())
+
+
+def _text(shape: Sequence[int | None]) -> str:
+    return " x ".join("any" if n is None else str(n) for n in shape)

@@ -1,0 +1,175 @@
+"""Keras models that are named: a `.keras` file, or a constructor of keras.applications; and what is known of each.
+
+Their weights lie in the memory of the host, whatever devices there are.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import os
+import pathlib
+import random
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero._support.files import sync
+from mtf_hetero.keras._keras import keras
+from mtf_hetero.keras.walk import is_graph
+
+SUFFIX = ".keras"
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a model takes and gives.
+
+    Args:
+      image_shape: of its input, without the batch; None is any size.
+      output_shape: of its output, the same.
+      parameters: number of trainable parameters.
+    """
+
+    image_shape: tuple[int | None, ...]
+    output_shape: tuple[int | None, ...]
+    parameters: int
+
+
+def on_host() -> Any:
+    """Where Keras makes its variables: no device ever holds a whole model for us."""
+    return tf.device("cpu:0")
+
+
+def load(path: str | os.PathLike) -> Any:
+    """The keras.Model of a file, not compiled.
+
+    Raises:
+      ValueError: in one line, why it cannot be read.
+    """
+    place = pathlib.Path(path).expanduser()
+    if not place.is_file():
+        raise ValueError(f"{str(path)!r} is no file; name one that keras.Model.save wrote")
+    if not zipfile.is_zipfile(place):
+        raise ValueError(f"{str(path)!r} is no Keras model, or is damaged; name a file that keras.Model.save wrote")
+    try:
+        with on_host():
+            return keras.saving.load_model(place, compile=False)
+    except Exception as error:  # Keras has errors of all kinds, and those of zip and HDF5 files
+        raise ValueError(f"{str(path)!r} cannot be read as a Keras model: {_line(error)}") from error
+
+
+def save(model: Any, path: str | os.PathLike) -> None:
+    """Writes a model to a `.keras` file, in place of what was there, as a whole or not at all.
+
+    Raises:
+      OSError: it cannot be written; what was there before is as it was.
+    """
+    place = pathlib.Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".writing_{place.name}_", dir=place.parent) as directory:
+        made = pathlib.Path(directory) / f"new{SUFFIX}"
+        model.save(made)
+        sync(made)
+        os.replace(made, place)
+
+
+def names() -> tuple[str, ...]:
+    """The constructors of keras.applications."""
+    found = vars(keras.applications).items()
+    return tuple(sorted(name for name, value in found if name[:1].isupper() and callable(value)))
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError, with the names that are near, unless keras.applications has a constructor of this name."""
+    known = names()
+    if name not in known:
+        lower = {other.lower(): other for other in known}
+        near = [lower[other] for other in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
+        raise ValueError(
+            f"keras.applications has no {name!r}; "
+            + (f"write {' or '.join(near)}" if near else f"it has {', '.join(known)}")
+        )
+
+
+def construct(name: str, *, image_shape: Sequence[int] | None, classes: int | None, seed: int) -> Any:
+    """A model of keras.applications, with random weights.
+
+    Args:
+      name: of the constructor.
+      image_shape: (height, width, channels); None: what it was made for.
+      classes: number of classes; None: what it was made for.
+      seed: of the weights.
+
+    Raises:
+      ValueError: there is no such constructor, or it makes no model for such images.
+    """
+    check_name(name)
+    options: dict[str, Any] = {} if image_shape is None else {"input_shape": tuple(image_shape)}
+    options |= {} if classes is None else {"classes": classes}
+    try:
+        with on_host(), _seeded(seed):
+            return getattr(keras.applications, name)(weights=None, **options)
+    except Exception as error:  # of a constructor that is Keras's own
+        text = " x ".join(map(str, image_shape or ()))
+        raise ValueError(f"keras.applications.{name} makes no model for images of {text}: {_line(error)}") from error
+
+
+def facts(model: Any) -> Facts:
+    """What a model takes and gives.
+
+    Raises:
+      ValueError: it has not one input of floating-point images or volumes and one output, or is not built.
+      NotImplementedError: it is a class of the user's own.
+    """
+    if not is_graph(model):
+        raise NotImplementedError(
+            f"model {model.name!r} is a {type(model).__name__}, whose layers only its own code calls; make it of "
+            "keras.Input and layers"
+        )
+    inputs, outputs = keras.tree.flatten(model.inputs or ()), keras.tree.flatten(model.outputs or ())
+    if not inputs:
+        raise ValueError(f"model {model.name!r} is not built; give its first layer a keras.Input, and save it again")
+    if len(inputs) != 1 or len(outputs) != 1:
+        raise ValueError(
+            f"model {model.name!r} has {len(inputs)} inputs and {len(outputs)} outputs; give one with one of each"
+        )
+    shape = tuple(inputs[0].shape[1:])
+    if len(shape) not in (3, 4) or not inputs[0].dtype.startswith(("float", "bfloat")):
+        raise ValueError(
+            f"model {model.name!r} takes {inputs[0].dtype} [batch, {', '.join(map(str, shape))}]; give one that takes "
+            "images, [batch, height, width, channels], or volumes, [batch, depth, height, width, channels]"
+        )
+    parameters = sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
+    return Facts(shape, tuple(outputs[0].shape[1:]), parameters)
+
+
+def left_out(model: Any) -> tuple[str, ...]:
+    """Lines on what of a model is not in the graphs that are made of it: regularisers and constraints."""
+    lines = []
+    for noun in ("regularizer", "constraint"):
+        found = [v.path for v in model.trainable_variables if getattr(v, noun, None) is not None]
+        if noun == "regularizer":
+            found += [layer.name for layer in model.layers if getattr(layer, "activity_regularizer", None) is not None]
+        if found:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            lines.append(f"not heeded: the {noun} of {found[0]}{more}; training goes on without")
+    return tuple(lines)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Has Keras's initial values follow from a seed: it draws the seed of each from Python's generator."""
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+def _line(error: Exception) -> str:
+    """The first sentence of Keras's many."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]}..."

@@ -1,0 +1,75 @@
+"""A softmax at the end of a model is left out: its logits are what the model computes before it."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from test_keras_models import inferred
+
+from mtf_hetero.keras import build
+
+
+def base():
+    images = keras.Input((6, 5, 2))
+    return images, layers.Flatten()(layers.Conv2D(4, 3, activation="relu", name="conv")(images))
+
+
+def dense():
+    images, x = base()
+    return keras.Model(images, layers.Dense(3, activation="softmax", name="head")(x))
+
+
+def softmax_layer():
+    images, x = base()
+    return keras.Model(images, layers.Softmax()(layers.Dense(3, name="head")(x)))
+
+
+def activation_layer():
+    images, x = base()
+    return keras.Model(images, layers.Activation("softmax")(layers.Dense(3, name="head")(x)))
+
+
+def nested():
+    images, x = base()
+    head = keras.Sequential([keras.Input((48,)), layers.Dense(3, activation="softmax", name="head")], name="top")
+    return keras.Model(images, head(x))
+
+
+def pixels():
+    images = keras.Input((6, 5, 2))
+    return keras.Model(images, layers.Conv2D(3, 1, activation="softmax", name="head")(images))
+
+
+def logits():
+    images, x = base()
+    return keras.Model(images, layers.Reshape((3,))(layers.Dense(3, name="head")(x)))
+
+
+@pytest.mark.parametrize("make", [dense, softmax_layer, activation_layer, nested, pixels, logits])
+@pytest.mark.parametrize("recipe", [None, pytest.param("filters", marks=pytest.mark.full)])
+def test_the_softmax_of_the_logits_is_what_the_model_gives(make, recipe):
+    model = make()
+    images = np.random.default_rng(1).standard_normal((4, 6, 5, 2)).astype(np.float32)
+    expected = np.asarray(model(images))
+    found = inferred(build(model, logits=True), images, recipe)
+    probabilities = np.exp(found) / np.exp(found).sum(-1, keepdims=True)
+    if make is not logits:
+        np.testing.assert_allclose(probabilities, expected, atol=1e-6)
+        assert np.abs(found.sum(-1) - 1).max() > 1e-3
+    else:
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(inferred(build(model), images, recipe), expected, atol=1e-6)  # as it is
+
+
+def test_other_ends_are_refused():
+    images, x = base()
+    shared = layers.Dense(48, activation="softmax", name="shared")
+    for outputs, message in [
+        (layers.Dense(3, activation="sigmoid", name="head")(x), "layer 'head', whose activation is sigmoid; end it in"),
+        (layers.Softmax(axis=1)(layers.Reshape((16, 3))(x)), "whose activation is a softmax over axis 1"),
+        (layers.Reshape((3, 1), name="shape")(layers.Dense(3, activation="softmax")(x)), "before layer 'shape'; give"),
+        (shared(shared(x)), "the softmax of layer 'shared', which it calls elsewhere too"),
+        ([layers.Dense(3)(x), layers.Dense(2)(x)], "has 2 outputs; logits are of a model with one"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            build(keras.Model(images, outputs), logits=True)
