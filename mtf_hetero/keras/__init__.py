@@ -7,12 +7,20 @@ from mtf_hetero._support import lazy
 if TYPE_CHECKING:
     from mtf_hetero.keras.builder import Builder, build
     from mtf_hetero.keras.call import Call
+    from mtf_hetero.keras.fitting import fit
     from mtf_hetero.keras.registry import register
     from mtf_hetero.keras.weights import Weight
 
-__all__ = ["Builder", "Call", "Weight", "build", "register"]
+__all__ = ["Builder", "Call", "Weight", "build", "fit", "register"]
 
 __getattr__, __dir__ = lazy.attach(
     __name__,
-    {"Builder": "builder", "Call": "call", "Weight": "weights", "build": "builder", "register": "registry"},
+    {
+        "Builder": "builder",
+        "Call": "call",
+        "Weight": "weights",
+        "build": "builder",
+        "fit": "fitting",
+        "register": "registry",
+    },
 )

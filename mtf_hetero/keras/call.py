@@ -12,6 +12,19 @@ from mtf_hetero.keras.weights import Weight, weight
 from mtf_hetero.layers import update_average
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Before:
+    """What a softmax or sigmoid was given, from which Keras computes the losses of what it gives.
+
+    Args:
+      logits: what it was given.
+      activation: Keras's function, from a tf.Tensor to one.
+    """
+
+    logits: mtf.Tensor
+    activation: Callable[[Any], Any]
+
+
 @dataclasses.dataclass(eq=False)
 class Building:
     """What all layers share while a model is built into an mtf graph.
@@ -19,7 +32,7 @@ class Building:
     Args:
       mesh: mtf.Mesh.
       training: as of the model.
-      arrays: {id of a Keras variable: its value}.
+      arrays: {id of a Keras variable: its value}, its initial value; of one that is not there, zeros.
       weights: {name of an mtf variable: Weight}, to which the variables are added.
       owned: names of variables that the graph has of this model.
       apply: builds a layer: from (layer, name, args, kwargs) to what it gives.
@@ -34,6 +47,7 @@ class Building:
     names: dict[int, str] = dataclasses.field(default_factory=dict)  # {id of a layer: its name}
     made: dict[int, tuple[str, mtf.Tensor]] = dataclasses.field(default_factory=dict)  # {id of a Keras variable}
     averages: dict[int, mtf.Tensor] = dataclasses.field(default_factory=dict)  # the same: what it is moved to
+    activated: dict[mtf.Tensor, "Before"] = dataclasses.field(default_factory=dict)  # what a softmax or sigmoid gave
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,19 +123,22 @@ class Call:
                 f"the graph has another variable {full_name!r}; name layers and weights apart, and build each of "
                 "several models in a tf.variable_scope of its own"
             )
-        array = known.to_mtf(building.arrays[id(variable)])
+        array = building.arrays.get(id(variable))
+        sizes = shape.to_integer_list
         tensor = mtf.get_variable(
             self.mesh,
             name,
             shape,
-            dtype=mtf.VariableDType(stored, stored, dtype or self.dtype),
-            initializer=lambda *_, **__: tf.constant(array, stored),
+            dtype=stored,
+            initializer=lambda *_, **__: (
+                tf.zeros(sizes, stored) if array is None else tf.constant(known.to_mtf(array), stored)
+            ),
             trainable=variable.trainable,
         )
         building.owned.add(full_name)
         building.weights[full_name] = known
         building.made[id(variable)] = full_name, tensor
-        return tensor
+        return mtf.cast(tensor, dtype or self.dtype)
 
     def constant(self, array: Any, dims: Sequence[mtf.Dimension]) -> mtf.Tensor:
         """An array that does not change, as an mtf.Tensor."""
