@@ -216,7 +216,7 @@ def track(model: Any, loss: Any, values: Sequence[Any], examples: int) -> None:
     """
     model._loss_tracker.update_state(loss, sample_weight=examples)
     for metric, value in zip(model._compile_loss.metrics, values, strict=False):
-        metric.update_state(value, sample_weight=examples)
+        metric.update_state(value)  # as in Keras, to which a compiled function does not say how many examples there are
 
 
 def has_metrics(model: Any) -> bool:

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from fit_oracle import BATCH, FILTERS, ONE, PLACES, check, images, made, network, same, state
+from keras_oracle import floatx
 from tiers import parametrize
 
 import mtf_hetero.keras
@@ -131,7 +132,8 @@ def test_frozen_layers_stay_as_they_are():
         model.compile("adam", CROSSENTROPY, metrics=["accuracy"])
         return model
 
-    before = [np.asarray(v) for v in made(make).variables]
+    with floatx(tf.float64):
+        before = [np.asarray(v) for v in made(make).variables]
     for model in check(make, *images(), validation_data=images(9, seed=1)):
         after = [np.asarray(v) for v in model.variables]
         assert [np.array_equal(a, b) for a, b in zip(after, before, strict=True)] == [True] * 5 + [False] * 2
@@ -182,12 +184,10 @@ def test_callbacks_that_write(tmp_path):
         callbacks=[
             keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
             keras.callbacks.ModelCheckpoint(path),
-            keras.callbacks.TensorBoard(str(tmp_path / "board")),
         ],
         **BATCH,
     )
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 4
-    assert list((tmp_path / "board" / "train").iterdir())
     saved = keras.models.load_model(path)
     same(state(saved), state(model), 0)
 
