@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster import WorkerClaim
+from mtf_hetero.cluster import UnreachableWorkerError, WorkerClaim
 from mtf_hetero.keras import compiled, placing, program
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.builder import Builder
@@ -238,7 +238,11 @@ class _Training:
             self._session.take_changed()
 
     def rescue(self, error: BaseException) -> None:
-        """Gives the model the weights of the last step, where an epoch was broken off and no worker was lost."""
-        if isinstance(error, (Exception, KeyboardInterrupt)) and not isinstance(error, ValueError):
+        """Gives the model the weights of the last step of an epoch that was broken off, unless they are lost."""
+        if self._session is None or self._is_given_back:
+            return
+        if not isinstance(error, UnreachableWorkerError):
             with contextlib.suppress(Exception):
                 self.give_back()
+                return
+        self._session.forget_steps()

@@ -91,13 +91,13 @@ class Session:
             self._slices = _slices_of_variables()
         self._weights = {**builder.variables, **self._kept}
         self._known: dict[str, np.ndarray] = {}
-        self._first_step = 0
+        self._first_step = self._steps_given = 0
         self._session: Any = None
 
     def __enter__(self) -> "Session":
         workers = self._placement.cluster.workers_in_use
         values = {name: weight.to_mtf(np.asarray(weight.variable)) for name, weight in self._weights.items()}
-        self._first_step = int(self._builder.model.optimizer.iterations.numpy())
+        self._first_step = self._steps_given = int(self._builder.model.optimizer.iterations.numpy())
         with self._stack, self._graph.as_default(), self._lost_is_said():
             if workers:
                 self._session = WaitingSessionCreator(_Plain(self._placement.cluster), workers).create_session()
@@ -152,8 +152,13 @@ class Session:
             self._weights[name].put_back(value)
         with self._lost_is_said():
             steps = int(self._session.run(self._steps))
-        self._builder.model.optimizer.iterations.assign(self._first_step + steps)
+        self._steps_given = self._first_step + steps
+        self.forget_steps()
         self._known = values
+
+    def forget_steps(self) -> None:
+        """Has the optimizer count the steps until the model was given its values back, and none after them."""
+        self._builder.model.optimizer.iterations.assign(self._steps_given)
 
     def take_changed(self) -> None:
         """Takes over what was changed in the Keras model since it was given its values back."""

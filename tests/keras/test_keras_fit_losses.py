@@ -11,6 +11,7 @@ import mtf_hetero.keras
 from mtf_hetero.keras.losses import is_of_each_example
 
 SPLIT = [BATCH]
+ORTHOGONAL = keras.regularizers.OrthogonalRegularizer()
 
 
 def with_loss(loss, *, activation="softmax", units=5, metrics=(), **options):
@@ -169,7 +170,7 @@ def test_what_is_refused_by_name():
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_constraint="non_neg", name="dense")])
     model.compile("sgd", "mse")
     refused(NotImplementedError, "weight '.*dense/kernel' has the constraint NonNeg", model)
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_regularizer="orthogonal", name="dense")])
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_regularizer=ORTHOGONAL, name="dense")])
     model.compile("sgd", "mse")
     refused(NotImplementedError, "weight '.*dense/kernel' has the regularizer OrthogonalRegularizer", model)
     often = keras.callbacks.ModelCheckpoint("x.keras", save_freq=3)
