@@ -5,6 +5,7 @@ variables, and what was assigned is the step's result.
 """
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -127,38 +128,61 @@ def slots_of(optimizer: Any, name: str, weight: Weight) -> Slots:
     return Slots(names, {key: Weight(variable, weight.split, weight.axes) for key, variable in kept.items()})
 
 
-def rule_of(optimizer: Any, weight: Weight, slots: Sequence[str]) -> Callable[..., tf.Tensor | tuple[tf.Tensor, ...]]:
-    """The function of a slice that makes a step of an optimizer.
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A step of an optimizer on a slice of one weight, by values alone, so that a planner knows which steps are alike.
 
     Args:
-      optimizer: the keras.optimizers.Optimizer.
-      weight: the weight.
-      slots: the attributes in which the optimizer keeps what it keeps of the weight.
-
-    Returns:
-      From (the gradient, the learning rate, the steps so far, the weight, a tensor for each of the slots) to the
-      weight and the slots after the step.
+      name: of the class in keras.optimizers.
+      options: numbers of the optimizer.
+      slots: the attributes in which it keeps what it keeps of the weight.
+      decay: weight decay of this weight, or None.
     """
-    kind = type(optimizer)
-    stand_in = type(kind.__name__, (_Assigning, kind), {})
-    decay = optimizer.weight_decay
-    if decay is not None and not optimizer._use_weight_decay(weight.variable.value):
-        decay = None
+
+    name: str
+    options: Mapping[str, Any]
+    slots: tuple[str, ...]
+    decay: float | None
+
+    @classmethod
+    def of(cls, optimizer: Any, weight: Weight, slots: Sequence[str]) -> "Rule":
+        """The rule of an optimizer for a weight."""
+        plain = {key: value for key, value in vars(optimizer).items() if isinstance(value, (bool, int, float))}
+        decay = optimizer.weight_decay
+        if decay is not None and not optimizer._use_weight_decay(weight.variable.value):
+            decay = None
+        return cls(type(optimizer).__name__, plain, tuple(slots), None if decay is None else float(decay))
 
     def step(
-        gradient: tf.Tensor, rate: tf.Tensor, iterations: tf.Tensor, value: tf.Tensor, *kept: tf.Tensor
+        self, gradient: tf.Tensor, rate: tf.Tensor, iterations: tf.Tensor, value: tf.Tensor, *kept: tf.Tensor
     ) -> tf.Tensor | tuple[tf.Tensor, ...]:
+        """The weight and its slots after a step.
+
+        Args:
+          gradient: of the weight.
+          rate: the learning rate.
+          iterations: how many steps there were.
+          value: the weight.
+          *kept: its slots.
+        """
         variable, states = _State(value), [_State(x) for x in kept]
-        if decay is not None:
+        if self.decay is not None:
             dtype = value.dtype
-            variable.tensor = value - value * tf.cast(decay, dtype) * tf.cast(rate, dtype)
-        rule = object.__new__(stand_in)
-        vars(rule).update(vars(optimizer))
-        vars(rule).update({name: [state] for name, state in zip(slots, states, strict=True)}, iterations=iterations)
+            variable.tensor = value - value * tf.cast(self.decay, dtype) * tf.cast(rate, dtype)
+        kind = _assigning(self.name)
+        rule = object.__new__(kind)
+        vars(rule).update(self.options)
+        vars(rule).update(
+            {slot: [state] for slot, state in zip(self.slots, states, strict=True)}, iterations=iterations
+        )
         rule.update_step(gradient, variable, rate)
         return (variable.tensor, *(state.tensor for state in states)) if states else variable.tensor
 
-    return step
+
+@functools.cache
+def _assigning(name: str) -> Any:
+    """A class of Keras's, whose instances assign to _States."""
+    return type(name, (_Assigning, getattr(keras.optimizers, name)), {})
 
 
 def clipped(optimizer: Any, gradients: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
@@ -228,7 +252,7 @@ def updates(
         ]
         tensors = [value, *states]
         results = mtf.slicewise(
-            rule_of(optimizer, weight, names),
+            Rule.of(optimizer, weight, names).step,
             [gradient, rate, iterations, *tensors],
             [x.shape for x in tensors],
             [x.dtype for x in tensors],

@@ -1,5 +1,7 @@
 """`mtf_hetero.keras.fit` is `model.fit`: optimizers, data, weights of examples, callbacks, frozen layers."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -100,7 +102,7 @@ class Sequence(keras.utils.PyDataset):
         self.x, self.y = x, y
 
     def __len__(self):
-        return -(-len(self.x) // 4)
+        return math.ceil(len(self.x) / 4)
 
     def __getitem__(self, index):
         return self.x[4 * index : 4 * index + 4], self.y[4 * index : 4 * index + 4]
@@ -148,9 +150,7 @@ def callbacks():
 
 def test_callbacks_change_what_is_trained():
     x, y = images()
-    check(
-        compiled("momentum"), x, y, validation_data=(x, (y + 1) % 5), epochs=6, callbacks=callbacks, places=[FILTERS]
-    )
+    check(compiled("momentum"), x, y, validation_data=(x, (y + 1) % 5), epochs=6, callbacks=callbacks, places=[FILTERS])
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""Losses and metrics of `mtf_hetero.keras.fit` are Keras's: each loss, reduction, weight of an output; what is refused."""
+"""Losses and metrics of `mtf_hetero.keras.fit` are Keras's: each loss, reduction and weight; and what is refused."""
 
 import keras
 import numpy as np

@@ -17,7 +17,9 @@ NAMES = "worker:0/cpu:0,worker:1/cpu:0,worker:2/cpu:0"
 
 def compiled():
     model = network()
-    model.compile(keras.optimizers.Adam(0.01, global_clipnorm=1.0), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(
+        keras.optimizers.Adam(0.01, global_clipnorm=1.0), "sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
     return model
 
 
@@ -77,8 +79,8 @@ def test_broken_off_in_an_epoch_the_model_has_the_last_step(error):
             raise error
 
     model, reference = made(compiled), made(compiled)
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
     with pytest.raises(error):
-        callback = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
         mtf_hetero.keras.fit(model, x, y, batch_size=8, shuffle=False, verbose=0, callbacks=[callback], **BATCH)
     mtf_hetero.keras.fit(reference, x[:24], y[:24], batch_size=8, shuffle=False, verbose=0, **BATCH)
     same(state(model), state(reference), 0)
