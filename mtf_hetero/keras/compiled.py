@@ -98,8 +98,8 @@ def check(model: Any) -> None:
         )
     if model._compile_loss is None:
         raise ValueError(f"model {model.name!r} is compiled without a loss; give model.compile one")
-    if model.optimizer is None:
-        raise ValueError(f"model {model.name!r} is compiled without an optimizer; give model.compile one")
+    if not hasattr(model._compile_loss, "_flat_losses"):
+        raise ImportError(f"Keras {keras.__version__} is too old for mtf_hetero.keras.fit; pip install --upgrade keras")
     for name in ("train_step", "test_step", "compute_loss"):
         if getattr(type(model), name) is not getattr(keras.Model, name):
             raise NotImplementedError(
