@@ -110,7 +110,12 @@ for _name in _ELEMENTWISE:
     _register_elementwise(_name)
 
 
-@register(keras.layers.Activation, elementwise=True)
+def _is_elementwise(layer: Any) -> bool:
+    known = [getattr(keras.activations, name, None) for name in ("linear", "relu", *_ELEMENTWISE)]
+    return any(layer.activation is function for function in known if function is not None)
+
+
+@register(keras.layers.Activation, elementwise=_is_elementwise)
 def _activation(call: Call, x: mtf.Tensor) -> mtf.Tensor:
     return activate(call, call.layer.activation, x)
 

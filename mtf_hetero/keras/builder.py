@@ -194,7 +194,7 @@ def _flat(x: Any, name: str) -> Any:
 def _called(function: registry.Function, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What a registered function gives, of what comes as it takes it: of the layer's type, and flattened if need be."""
     whole = [x for x in args if isinstance(x, dims.Flattened)]
-    if whole and registry.is_elementwise(function) and args[0] is whole[0] and len(args) == 1:
+    if whole and registry.is_elementwise(function, call.layer) and args[0] is whole[0] and len(args) == 1:
         return dims.Flattened(_called(function, call, [whole[0].tensor], kwargs))
     keep = registry.takes_flattened(function)
 

@@ -84,7 +84,7 @@ def fit(
                     epochs=epochs,
                     batch_size=batch_size,
                     validation_data=validation_data,
-                    callbacks=_with(training, callbacks),
+                    callbacks=_with(training, callbacks, stack),
                     **options,
                 )
             except BaseException as error:
@@ -116,12 +116,12 @@ def _listed(callbacks: Any) -> list[Any]:
     return list(keras.tree.flatten(callbacks)) if callbacks else []
 
 
-def _with(training: "_Training", callbacks: Any) -> Any:
+def _with(training: "_Training", callbacks: Any, stack: contextlib.ExitStack) -> Any:
     """The callbacks, after one that gives the model its weights when an epoch ends."""
     first = _callback(training)
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        first.set_model(callbacks.model)
         callbacks.callbacks.insert(0, first)
+        stack.callback(callbacks.callbacks.remove, first)
         return callbacks
     return [first, *_listed(callbacks)]
 
@@ -172,6 +172,9 @@ class _Training:
         self._session: Session | None = None
         self._is_given_back = True
         self._has_metrics = compiled.has_metrics(self._model)
+        self._measure = self._taken_in
+        if not self._model.run_eagerly:
+            self._measure = tf.compat.v2.function(self._taken_in, autograph=False, reduce_retracing=True)
 
     def train(self, iterator: Any) -> Any:
         """What Keras calls its train function: steps of the next batches; returns the logs."""
@@ -215,16 +218,30 @@ class _Training:
         return self._session
 
     def _logs(self, batch: Batch, result: Result) -> Any:
-        model = self._model
-        compiled.track(model, result.loss, result.values, batch.examples)
+        """Has the model's metrics take in a batch; returns what they are."""
+        arrays = [result.loss, *result.values, *result.outputs]
         if not self._has_metrics:
+            return self._measure(_tensors(arrays), tf.constant(batch.examples), None)
+        return self._measure(_tensors(arrays), tf.constant(batch.examples), (batch.x, batch.y, batch.sample_weight))
+
+    def _taken_in(self, arrays: Sequence[Any], examples: Any, data: Any) -> Any:
+        """The same, in a function that Keras's backend compiles."""
+        model = self._model
+        count = len(model.outputs) if data is not None else 0
+        losses, outputs = arrays[: len(arrays) - count], arrays[len(arrays) - count :]
+        compiled.track(model, losses[0], losses[1:], examples)
+        if data is None:
             return model.get_metrics_result()
-        shapes = [x.shape[1:] for x in model.outputs]
+        x, y, sample_weight = data
+        return model.compute_metrics(x, y, self._as_model_gives(outputs), sample_weight=sample_weight)
+
+    def _as_model_gives(self, outputs: Sequence[Any]) -> Any:
+        """The model's outputs in its structure."""
+        shapes = [x.shape[1:] for x in self._model.outputs]
         outputs = [
-            y if None in shape else y.reshape(-1, *shape) for y, shape in zip(result.outputs, shapes, strict=True)
+            y if None in shape else tf.reshape(y, [-1, *shape]) for y, shape in zip(outputs, shapes, strict=True)
         ]
-        y_pred = keras.tree.pack_sequence_as(compiled.structure_of(model), [tf.constant(y) for y in outputs])
-        return model.compute_metrics(batch.x, batch.y, y_pred, sample_weight=batch.sample_weight)
+        return keras.tree.pack_sequence_as(compiled.structure_of(self._model), outputs)
 
     def give_back(self) -> None:
         """Gives the model its weights."""
@@ -246,3 +263,7 @@ class _Training:
                 self.give_back()
                 return
         self._session.forget_steps()
+
+
+def _tensors(arrays: Sequence[Any]) -> list[Any]:
+    return [tf.constant(x) for x in arrays]

@@ -1,6 +1,7 @@
 """Fine-tuning: a network that Keras trained on some digits learns others, over two workers, and is Keras's again."""
 
 import functools
+from typing import Any
 
 import keras
 import numpy as np
@@ -63,7 +64,7 @@ def test_a_network_learns_other_digits(workers, layout, tmp_path):
     assert history["val_accuracy"][-1] > 0.75
 
     model.save(tmp_path / "tuned.keras")
-    loaded = keras.models.load_model(tmp_path / "tuned.keras")
+    loaded: Any = keras.models.load_model(tmp_path / "tuned.keras")
     alone = loaded.evaluate(*test, batch_size=60, verbose=0, return_dict=True)
     assert alone["accuracy"] == history["val_accuracy"][-1]
     np.testing.assert_allclose(alone["loss"], history["val_loss"][-1], rtol=1e-5)

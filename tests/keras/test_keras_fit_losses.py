@@ -51,10 +51,10 @@ LOSSES = {  # the loss, the activation before it, how many units, and targets of
 def of_the_whole_batch(y_true, y_pred):
     """What a user may write: a value of each example that depends on all of them."""
     errors = keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1)
-    return errors / (1 + keras.ops.max(errors))
+    return keras.ops.divide(errors, keras.ops.add(keras.ops.max(errors), 1))
 
 
-@parametrize("name", LOSSES, first=["probabilities", "function"])
+@parametrize("name", LOSSES, first=["function"])
 def test_losses(name):
     loss, activation, units, targets = LOSSES[name]
     x, y = images()
@@ -112,7 +112,7 @@ def test_several_inputs_and_outputs(kind):
         check(two_outputs(losses), x, [classes, numbers], validation_data=(x, [classes, numbers]))
     elif kind == "weighted":
         options = {"loss_weights": [0.3, 2.0], "metrics": [["accuracy"], ["mae"]]}
-        check(two_outputs(losses, **options), x, [classes, numbers], places=[BATCH, FILTERS])
+        check(two_outputs(losses, **options), x, [classes, numbers], places=SPLIT)
     elif kind == "one left out":
         check(two_outputs([losses[0], None]), x, [classes, numbers], places=[FILTERS])
     else:
