@@ -5,7 +5,7 @@ from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.call import Call
+from mtf_hetero.keras.call import Before, Call
 from mtf_hetero.keras.registry import find, name_of, register
 
 _ELEMENTWISE = (
@@ -71,7 +71,10 @@ def activate(call: Call, activation: Any, x: mtf.Tensor) -> mtf.Tensor:
             f"layer {call.layer.name!r} has the activation {name_of(activation)}, which mtf_hetero.keras does not "
             "know; tell it how to apply it by mtf_hetero.keras.register"
         )
-    return function(call, x)
+    y = function(call, x)
+    if activation in (keras.activations.softmax, keras.activations.sigmoid):
+        call.building.activated[y] = Before(x, activation)
+    return y
 
 
 @register(keras.activations.relu)
@@ -107,7 +110,12 @@ for _name in _ELEMENTWISE:
     _register_elementwise(_name)
 
 
-@register(keras.layers.Activation, elementwise=True)
+def _is_elementwise(layer: Any) -> bool:
+    known = [getattr(keras.activations, name, None) for name in ("linear", "relu", *_ELEMENTWISE)]
+    return any(layer.activation is function for function in known if function is not None)
+
+
+@register(keras.layers.Activation, elementwise=_is_elementwise)
 def _activation(call: Call, x: mtf.Tensor) -> mtf.Tensor:
     return activate(call, call.layer.activation, x)
 
@@ -117,7 +125,9 @@ def _softmax_layer(call: Call, x: mtf.Tensor) -> mtf.Tensor:
     if call.layer is call.building.without:
         return x
     axis = call.layer.axis
-    return softmax(x, axis if isinstance(axis, int) else tuple(axis))
+    y = softmax(x, axis if isinstance(axis, int) else tuple(axis))
+    call.building.activated[y] = Before(x, call.layer)
+    return y
 
 
 @register(keras.layers.ReLU, elementwise=True)

@@ -1,5 +1,6 @@
 """`build`: from a Keras model to a builder of mtf graphs, which knows no layout."""
 
+import dataclasses
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,10 +10,23 @@ import numpy as np
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.keras import dims, endings, known, registry, walk
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.call import Building, Call, move_averages
+from mtf_hetero.keras.call import Before, Building, Call, move_averages
 from mtf_hetero.keras.weights import Weight
 
 known.load()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Output:
+    """What a model gives.
+
+    Args:
+      tensor: mtf.Tensor [batch, ...].
+      before: what a softmax or a sigmoid made it of, if one did.
+    """
+
+    tensor: mtf.Tensor
+    before: Before | None
 
 
 class Builder:
@@ -59,20 +73,27 @@ class Builder:
           ValueError: inputs that the model does not take.
           NotImplementedError: a layer with an option that there is not, by name.
         """
+        outputs = [output.tensor for output in self.outputs(images, training)]
+        return outputs if self._programs[id(self.model)].several else outputs[0]
+
+    def outputs(self, images: Any, training: bool) -> list[Output]:
+        """Builds the model; returns each of its outputs with what is before its activation."""
         inputs = list(images) if isinstance(images, (list, tuple)) else [images]
         program = self._programs[id(self.model)]
         _check_inputs(self.model, program, inputs)
         mesh = inputs[0].mesh
         owned = self._owned.setdefault(mesh.graph, set())
         building = Building(mesh, bool(training), self._arrays, self.variables, owned, self._apply, self._without)
-        outputs = [_flat(y, f"output{i}") for i, y in enumerate(self._run(program, building, "", inputs))]
+        tensors = [_flat(y, f"output{i}") for i, y in enumerate(self._run(program, building, "", inputs))]
         move_averages(building)
         batch = inputs[0].shape.dims[0]
-        outputs = [
-            mtf.reshape(y, [batch, *y.shape.dims[1:]]) if y.shape.ndims and y.shape.dims[0].size == batch.size else y
-            for y in outputs
-        ]
-        return outputs if program.several else outputs[0]
+        outputs = []
+        for y in tensors:
+            before = building.activated.get(y)
+            if y.shape.ndims and y.shape.dims[0].size == batch.size:
+                y = mtf.reshape(y, [batch, *y.shape.dims[1:]])
+            outputs.append(Output(y, before))
+        return outputs
 
     def _learn(self, model: Any) -> None:
         """Reads the calls of a model and of those in it, and whether each layer is known."""
@@ -176,7 +197,7 @@ def _flat(x: Any, name: str) -> Any:
 def _called(function: registry.Function, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What a registered function gives, of what comes as it takes it: of the layer's type, and flattened if need be."""
     whole = [x for x in args if isinstance(x, dims.Flattened)]
-    if whole and registry.is_elementwise(function) and args[0] is whole[0] and len(args) == 1:
+    if whole and registry.is_elementwise(function, call.layer) and args[0] is whole[0] and len(args) == 1:
         return dims.Flattened(_called(function, call, [whole[0].tensor], kwargs))
     keep = registry.takes_flattened(function)
 

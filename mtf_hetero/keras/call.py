@@ -12,6 +12,19 @@ from mtf_hetero.keras.weights import Weight, weight
 from mtf_hetero.layers import update_average
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Before:
+    """What a softmax or sigmoid was given, from which Keras computes the losses of what it gives.
+
+    Args:
+      logits: what it was given.
+      activation: Keras's function, from a tf.Tensor to one.
+    """
+
+    logits: mtf.Tensor
+    activation: Callable[[Any], Any]
+
+
 @dataclasses.dataclass(eq=False)
 class Building:
     """What all layers share while a model is built into an mtf graph.
@@ -36,6 +49,7 @@ class Building:
     names: dict[int, str] = dataclasses.field(default_factory=dict)  # {id of a layer: its name}
     made: dict[int, tuple[str, mtf.Tensor]] = dataclasses.field(default_factory=dict)  # {id of a Keras variable}
     averages: dict[int, mtf.Tensor] = dataclasses.field(default_factory=dict)  # the same: what it is moved to
+    activated: dict[mtf.Tensor, "Before"] = dataclasses.field(default_factory=dict)  # what a softmax or sigmoid gave
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,7 +131,7 @@ class Call:
             self.mesh,
             name,
             shape,
-            dtype=mtf.VariableDType(stored, stored, dtype or self.dtype),
+            dtype=stored,
             initializer=lambda *_, **__: (
                 tf.zeros(sizes, stored) if array is None else tf.constant(known.to_mtf(array), stored)
             ),
@@ -126,7 +140,7 @@ class Call:
         building.owned.add(full_name)
         building.weights[full_name] = known
         building.made[id(variable)] = full_name, tensor
-        return tensor
+        return mtf.cast(tensor, dtype or self.dtype)
 
     def constant(self, array: Any, dims: Sequence[mtf.Dimension]) -> mtf.Tensor:
         """An array that does not change, as an mtf.Tensor."""

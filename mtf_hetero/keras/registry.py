@@ -5,11 +5,13 @@ from typing import Any
 
 Function = Callable[..., Any]
 _FUNCTIONS: dict[Any, Function] = {}
-_ELEMENTWISE: set[Function] = set()
+_ELEMENTWISE: dict[Function, bool | Callable[[Any], bool]] = {}
 _OF_FLATTENED: set[Function] = set()
 
 
-def register(*kinds: Any, elementwise: bool = False, flattened: bool = False) -> Callable[[Function], Function]:
+def register(
+    *kinds: Any, elementwise: bool | Callable[[Any], bool] = False, flattened: bool = False
+) -> Callable[[Function], Function]:
     """Decorator: the function builds layers of these classes, or applies these activation functions.
 
     It is called with a `Call`, then with what the layer was called with, each Keras tensor an mtf.Tensor, and returns
@@ -17,7 +19,8 @@ def register(*kinds: Any, elementwise: bool = False, flattened: bool = False) ->
 
     Args:
       *kinds: subclasses of keras.Layer; functions that are given as activations; or full names of either.
-      elementwise: whether the result has the dimensions of the first argument, and no value of it depends on another.
+      elementwise: whether the result has the dimensions of the first argument, and no value of it depends on another;
+        or a function that says it of a layer.
       flattened: whether the function takes a `Flattened` too.
 
     Example:
@@ -28,8 +31,7 @@ def register(*kinds: Any, elementwise: bool = False, flattened: bool = False) ->
 
     def add(function: Function) -> Function:
         _FUNCTIONS.update(dict.fromkeys(kinds, function))
-        if elementwise:
-            _ELEMENTWISE.add(function)
+        _ELEMENTWISE[function] = elementwise
         if flattened:
             _OF_FLATTENED.add(function)
         return function
@@ -51,9 +53,10 @@ def find(kind: Any) -> Function | None:
     return found or _FUNCTIONS.get(name_of(kind))
 
 
-def is_elementwise(function: Function) -> bool:
-    """Whether a registered function does to each element the same."""
-    return function in _ELEMENTWISE
+def is_elementwise(function: Function, layer: Any) -> bool:
+    """Whether a registered function does to each element the same, where it builds a layer."""
+    answer = _ELEMENTWISE.get(function, False)
+    return answer(layer) if callable(answer) else answer
 
 
 def takes_flattened(function: Function) -> bool:

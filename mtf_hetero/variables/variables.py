@@ -129,8 +129,8 @@ def _new_variable(initial_value: tf.Tensor, name: str, collections: Sequence[str
 class SlicedVariable:
     """One variable of the model: a primary or a replica on every processor.
 
-    Where the graph was lowered before, that lowering's primaries stay what is saved. A second one on the same devices
-    and by the same layout has the same slices; on others it has replicas, in slices of its own.
+    Where it was lowered before, that lowering's primaries stay what is saved. A second one on the same devices that
+    divides it in the same way has the same slices; on others it has replicas, in slices of its own.
 
     Args:
       variable: the mtf.Variable.
@@ -149,7 +149,7 @@ class SlicedVariable:
         if self._first is None:
             self._make(master)
             setattr(master, _FIRST, self)
-        elif (self._devices, self._layout) == (self._first._devices, self._first._layout):
+        elif (self._devices, self._boxes) == (self._first._devices, self._first._boxes):
             self.slices, self._copies, self._first = self._first.slices, self._first._copies, None
         else:
             for pnum in range(len(self._devices)):
@@ -159,10 +159,7 @@ class SlicedVariable:
         collections = _take_out_of_collections(master)
         saved = tf.GraphKeys.GLOBAL_VARIABLES in collections
         whole = master.read_value() if tf.executing_eagerly() else master.initial_value
-        boxes = [
-            (self._layout.slice_begin(self._dims, pnum), self._layout.slice_shape(self._dims, pnum))
-            for pnum in range(len(self._devices))
-        ]
+        boxes = self._boxes
         primaries: dict[tuple[int, ...], Any] = {}
         for device, (begin, size) in zip(self._devices, boxes, strict=True):
             if 0 not in size:
@@ -183,6 +180,14 @@ class SlicedVariable:
             primary._set_save_slice_info(info)
             if saved:
                 reads[tuple(begin)] = _first_read(primary)
+
+    @property
+    def _boxes(self) -> list[tuple[list[int], list[int]]]:
+        """Where each processor's slice begins, and its shape."""
+        return [
+            (self._layout.slice_begin(self._dims, pnum), self._layout.slice_shape(self._dims, pnum))
+            for pnum in range(len(self._devices))
+        ]
 
     def _add(
         self, pnum: int, initial_value: Callable[[], tf.Tensor], collections: Sequence[str] | None = None

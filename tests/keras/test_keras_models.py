@@ -104,6 +104,13 @@ def test_dropout_has_its_rate_and_no_layout():
     np.testing.assert_array_equal(inferred(build(model), ones), 2 * ones)
 
 
+def test_a_softmax_of_what_is_flattened_is_over_all_of_it():
+    inputs = keras.Input((5, 4, 3))
+    model = keras.Model(inputs, layers.Activation("softmax")(layers.Flatten()(inputs)))
+    images = np.random.default_rng(0).standard_normal((3, 5, 4, 3)).astype(np.float32)
+    np.testing.assert_allclose(inferred(build(model), images), np.asarray(model(images)), rtol=1e-5)
+
+
 def test_weights_go_back():
     model = nested()
     builder = check(model, layouts=lambda graph: [Layout("all:1", ())])

@@ -1,0 +1,269 @@
+"""`fit`: trains a compiled Keras model over unequal devices. Keras's own loop runs it; the steps are taken here."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster import UnreachableWorkerError, WorkerClaim
+from mtf_hetero.keras import compiled, placing, program
+from mtf_hetero.keras._keras import keras
+from mtf_hetero.keras.builder import Builder
+from mtf_hetero.keras.program import Batch
+from mtf_hetero.keras.session import Result, Session
+
+
+def fit(
+    model: Any,
+    data: Any,
+    y: Any = None,
+    *,
+    epochs: int = 1,
+    batch_size: int | None = None,
+    validation_data: Any = None,
+    callbacks: Any = None,
+    devices: str | Sequence[str] | None = None,
+    workers: str | Sequence[str] | None = None,
+    layout: Any = "auto",
+    list_speed: Any = None,
+    **options: Any,
+) -> Any:
+    """Trains a compiled Keras model on devices of unequal speed: `model.fit`, divided.
+
+    Keras's own loop, data, losses, metrics, callbacks and rules of optimizers are used, and what they compute does not
+    depend on the layout. When an epoch ends, before callbacks are called, the model has its weights, and so it has
+    afterwards; so have the moving averages and the optimizer's variables.
+
+    Args:
+      model: a keras.Model that `mtf_hetero.keras.build` takes, compiled.
+      data: as `x` of model.fit: arrays, a tf.data.Dataset, a keras.utils.PyDataset, a generator; or a tuple
+        (x, y) or (x, y, sample_weight) of arrays.
+      y: targets, where `data` are inputs alone.
+      epochs: as of model.fit.
+      batch_size: of all devices together, as of model.fit.
+      validation_data: as of model.fit.
+      callbacks: keras.callbacks; what they see of the weights is that of an epoch's end.
+      devices: "gpu:0", "cpu:0", "worker:1/gpu:0", one per processor. None: all GPUs, else "cpu:0"; of workers, all.
+      workers: "host:port,host:port" of `mtf_hetero.worker` on other machines; None: none.
+      layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
+        mtf_hetero.layouts; rules such as "conv/filters:all"; a Layout; a Plan, or the path of one, "plan.json".
+      list_speed: of a named layout, one number per device, [70, 25, 5] or "70,25,5"; "auto": measured; None: alike.
+      **options: the others that model.fit takes: verbose, shuffle, class_weight, sample_weight, validation_split,
+        validation_freq, validation_steps, validation_batch_size, initial_epoch, steps_per_epoch.
+
+    Returns:
+      keras.callbacks.History.
+
+    Raises:
+      ValueError: what does not fit together, in one line.
+      NotImplementedError: a layer, optimizer or option that there is not, by name.
+      mtf_hetero.cluster.UnreachableWorkerError: a worker was lost; the model has the weights of the last epoch's end.
+
+    Example:
+      >>> model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+      >>> history = mtf_hetero.keras.fit(model, (images, labels), epochs=5, devices=["gpu:0", "gpu:1"])
+    """
+    compiled.check(model)
+    builder = Builder(model, starts=False)
+    layout = placing.convert_to_layout(layout, list_speed)
+    cluster = placing.cluster_of(devices, workers, layout)
+    if y is None and isinstance(data, tuple):
+        data, y, options["sample_weight"] = _unpacked(data, options.get("sample_weight"))
+    _check_callbacks(callbacks)
+    verbose = options.get("verbose", "auto")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(WorkerClaim(cluster.workers_in_use))
+        place = _Placing(layout, list_speed, cluster, progress=verbose != 0)
+        training = _Training(builder, place, stack)
+        with _in_place_of_keras(model, training):
+            try:
+                return model.fit(
+                    data,
+                    y,
+                    epochs=epochs,
+                    batch_size=batch_size,
+                    validation_data=validation_data,
+                    callbacks=_with(training, callbacks, stack),
+                    **options,
+                )
+            except BaseException as error:
+                training.rescue(error)
+                raise
+
+
+def _unpacked(data: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+    if weights is not None and sample_weight is not None:
+        raise ValueError("sample_weight is given, and data have weights too; give one of the two")
+    return x, y, sample_weight if weights is None else weights
+
+
+def _check_callbacks(callbacks: Any) -> None:
+    """Raises NotImplementedError where a callback saves weights in the midst of an epoch."""
+    for callback in _listed(callbacks):
+        frequency = getattr(callback, "save_freq", "epoch")
+        if frequency != "epoch":
+            raise NotImplementedError(
+                f"callback {type(callback).__name__} has save_freq={frequency!r}; in mtf_hetero.keras.fit the model "
+                "has its weights when an epoch ends: use save_freq='epoch'"
+            )
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
+    return list(keras.tree.flatten(callbacks)) if callbacks else []
+
+
+def _with(training: "_Training", callbacks: Any, stack: contextlib.ExitStack) -> Any:
+    """The callbacks, after one that gives the model its weights when an epoch ends."""
+    first = _callback(training)
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks.callbacks.insert(0, first)
+        stack.callback(callbacks.callbacks.remove, first)
+        return callbacks
+    return [first, *_listed(callbacks)]
+
+
+def _callback(training: "_Training") -> Any:
+    """Lets other callbacks see the weights when an epoch ends, and the training see what they changed."""
+    return keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: training.take_changed(),
+        on_epoch_end=lambda epoch, logs: training.give_back(),
+    )
+
+
+@contextlib.contextmanager
+def _in_place_of_keras(model: Any, training: "_Training") -> Iterator[None]:
+    """Has Keras's loop take the steps of `training`."""
+    before = model.train_function, model.test_function
+    model.train_function, model.test_function = training.train, training.test
+    try:
+        yield
+    finally:
+        model.train_function, model.test_function = before
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Placing:
+    """What the user said of where the model is to be trained."""
+
+    layout: Any
+    list_speed: Any
+    cluster: Any
+    progress: bool
+
+    def __call__(self, build: Callable[[], Any]) -> placing.Placement:
+        return placing.place(self.layout, self.list_speed, self.cluster, build, progress=self.progress)
+
+
+class _Training:
+    """Takes the steps and tests of Keras's loop in a session, which the first batch opens.
+
+    Args:
+      builder: of the model.
+      place: from a function that builds a step to where the model lies.
+      stack: where the session is entered.
+    """
+
+    def __init__(self, builder: Builder, place: _Placing, stack: contextlib.ExitStack) -> None:
+        self._builder, self._model, self._place, self._stack = builder, builder.model, place, stack
+        self._session: Session | None = None
+        self._is_given_back = True
+        self._has_metrics = compiled.has_metrics(self._model)
+        self._measure = self._taken_in
+        if not self._model.run_eagerly:
+            self._measure = tf.compat.v2.function(self._taken_in, autograph=False, reduce_retracing=True)
+
+    def train(self, iterator: Any) -> Any:
+        """What Keras calls its train function: steps of the next batches; returns the logs."""
+        return self._for_each(iterator, self._train)
+
+    def test(self, iterator: Any) -> Any:
+        """What Keras calls its test function."""
+        return self._for_each(iterator, self._test)
+
+    def _for_each(self, iterator: Any, take: Callable[[Batch], Any]) -> Any:
+        batches = iter(iterator)
+        logs = take(self._batch(next(batches)))
+        for _ in range(self._model.steps_per_execution - 1):
+            try:
+                data = next(batches)
+            except StopIteration:
+                break
+            logs = take(self._batch(data))
+        return logs
+
+    def _batch(self, data: Any) -> Batch:
+        data = keras.tree.map_structure(lambda x: None if isinstance(x, tf.experimental.Optional) else x, data)
+        return program.batch_of(self._model, data)
+
+    def _train(self, batch: Batch) -> Any:
+        session = self._session or self._open(batch)
+        self._is_given_back = False
+        return self._logs(batch, session.train(batch, outputs=self._has_metrics))
+
+    def _test(self, batch: Batch) -> Any:
+        session = self._session or self._open(batch)
+        return self._logs(batch, session.test(batch, outputs=self._has_metrics))
+
+    def _open(self, batch: Batch) -> Session:
+        model = self._model
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        objective = compiled.objective(model, batch.y, batch.sample_weight)
+        placement = self._place(lambda: program.build(self._builder, batch, objective, training=True).graph)
+        self._session = self._stack.enter_context(Session(self._builder, placement, batch, objective))
+        return self._session
+
+    def _logs(self, batch: Batch, result: Result) -> Any:
+        """Has the model's metrics take in a batch; returns what they are."""
+        arrays = [result.loss, *result.values, *result.outputs]
+        if not self._has_metrics:
+            return self._measure(_tensors(arrays), tf.constant(batch.examples), None)
+        return self._measure(_tensors(arrays), tf.constant(batch.examples), (batch.x, batch.y, batch.sample_weight))
+
+    def _taken_in(self, arrays: Sequence[Any], examples: Any, data: Any) -> Any:
+        """The same, in a function that Keras's backend compiles."""
+        model = self._model
+        count = len(model.outputs) if data is not None else 0
+        losses, outputs = arrays[: len(arrays) - count], arrays[len(arrays) - count :]
+        compiled.track(model, losses[0], losses[1:], examples)
+        if data is None:
+            return model.get_metrics_result()
+        x, y, sample_weight = data
+        return model.compute_metrics(x, y, self._as_model_gives(outputs), sample_weight=sample_weight)
+
+    def _as_model_gives(self, outputs: Sequence[Any]) -> Any:
+        """The model's outputs in its structure."""
+        shapes = [x.shape[1:] for x in self._model.outputs]
+        outputs = [
+            y if None in shape else tf.reshape(y, [-1, *shape]) for y, shape in zip(outputs, shapes, strict=True)
+        ]
+        return keras.tree.pack_sequence_as(compiled.structure_of(self._model), outputs)
+
+    def give_back(self) -> None:
+        """Gives the model its weights."""
+        if self._session is not None and not self._is_given_back:
+            self._session.give_back()
+            self._is_given_back = True
+
+    def take_changed(self) -> None:
+        """Takes over what callbacks changed in the model."""
+        if self._session is not None:
+            self._session.take_changed()
+
+    def rescue(self, error: BaseException) -> None:
+        """Gives the model the weights of the last step of an epoch that was broken off, unless they are lost."""
+        if self._session is None or self._is_given_back:
+            return
+        if not isinstance(error, UnreachableWorkerError):
+            with contextlib.suppress(Exception):
+                self.give_back()
+                return
+        self._session.forget_steps()
+
+
+def _tensors(arrays: Sequence[Any]) -> list[Any]:
+    return [tf.constant(x) for x in arrays]

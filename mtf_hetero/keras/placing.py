@@ -1,0 +1,204 @@
+"""Where a Keras model is trained: the devices, and how its tensors lie on them."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.cluster import Cluster, shorten
+from mtf_hetero.layout import Layout
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.planner import auto, calibration
+from mtf_hetero.planner import plan as plan_lib
+from mtf_hetero.planner.known import measure_once
+from mtf_hetero.planner.plan import Plan
+from mtf_hetero.profile.hardware import cache_directory
+
+AUTO = "auto"
+_COMPARED = ("batch", "filters", "spatial")  # recipes that a plan has to beat
+_AXIS = "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where a model lies.
+
+    Args:
+      cluster: of those devices that take part.
+      layout: how the tensors lie on them.
+    """
+
+    cluster: Cluster
+    layout: Layout
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """One per processor."""
+        return self.cluster.devices
+
+
+def cluster_of(devices: str | Sequence[str] | None, workers: str | Sequence[str] | None, layout: Any) -> Cluster:
+    """The devices that the user named: of workers, of this process, or as the environment has it.
+
+    Args:
+      devices: "gpu:0", "worker:1/cpu:0", one per processor, or as one text with commas; None: of a plan, its own;
+        else all GPUs, or the CPU where there is none; of workers, all.
+      workers: "host:port" of each; None: there are none.
+      layout: what `fit` was given.
+
+    Raises:
+      ValueError: a device that is not there, or a worker that does not answer.
+    """
+    if isinstance(devices, str):
+        devices = [device.strip() for device in devices.split(",")]
+    if devices is None and isinstance(layout, Plan):
+        devices = layout.devices
+    if workers:
+        return Cluster.from_workers(workers, devices)
+    found = Cluster.from_environment(devices)
+    if found is not None:
+        return found
+    cluster = Cluster.local(devices)
+    gpus = tuple(device for device in cluster.devices if device.startswith("gpu"))
+    return dataclasses.replace(cluster, devices=gpus) if devices is None and gpus else cluster
+
+
+def convert_to_layout(layout: Any, list_speed: Any) -> Any:
+    """A layout as `place` takes it: AUTO, the name of a recipe, rules, a Layout, or a Plan.
+
+    Raises:
+      ValueError: there is no such layout, or speeds that it does not heed.
+    """
+    if isinstance(layout, os.PathLike) or (isinstance(layout, str) and layout.endswith(".json")):
+        layout = plan_lib.load(layout)
+    if isinstance(layout, str) and layout not in (AUTO, *LAYOUTS) and ":" not in layout:
+        raise ValueError(
+            f"layout is {layout!r}; it must be one of {AUTO}, {', '.join(LAYOUTS)}, rules such as conv1/filters:all, a "
+            "Layout, or a plan or its file"
+        )
+    if not isinstance(layout, (str, Layout, Plan)):
+        raise ValueError(f"layout is {layout!r}; it must be a name, rules, a Layout or a Plan")
+    heeds = isinstance(layout, str) and layout not in (AUTO, "even")
+    if list_speed is not None and not heeds:
+        raise ValueError(f"list_speed is {list_speed!r}, which layout={layout!r} does not heed; leave it out")
+    return layout
+
+
+def place(
+    layout: Any,
+    list_speed: Any,
+    cluster: Cluster,
+    build: Callable[[], mtf.Graph],
+    *,
+    progress: bool = False,
+) -> Placement:
+    """Finds out how a training step is divided over devices.
+
+    Args:
+      layout: what `convert_to_layout` gives.
+      list_speed: one number per device, as a sequence or "70,25,5"; AUTO: measured; None: they are alike.
+      cluster: the devices.
+      build: builds the step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
+      progress: whether to show a bar while devices are measured.
+
+    Raises:
+      ValueError: a layout that does not fit the model or the devices.
+      NotImplementedError: it splits what an operation needs whole.
+    """
+    if isinstance(layout, Plan):
+        with tf.Graph().as_default():
+            layout.check((dim for shape in _shapes(build()) for dim in shape), cluster.devices)
+        return Placement(cluster, layout.layout)
+    if isinstance(layout, Layout):
+        if layout.size != len(cluster.devices):
+            raise ValueError(
+                f"mesh {layout.mesh_text} has {layout.size} processors, but there are {len(cluster.devices)} devices, "
+                f"{', '.join(cluster.devices)}; give one device per processor"
+            )
+        return Placement(cluster, layout)
+    if layout == AUTO:
+        return _planned(cluster, build, progress=progress)
+    count = len(cluster.devices)
+    if count == 1:
+        return Placement(cluster, Layout([(_AXIS, 1)], ()))
+    shares = {} if list_speed is None else {_AXIS: _speeds(list_speed, cluster, build)}
+    if ":" in layout:
+        return Placement(cluster, Layout([(_AXIS, count)], layout, shares))
+    with tf.Graph().as_default():
+        return Placement(cluster, LAYOUTS[layout](build(), mesh_shape=[(_AXIS, count)], shares=shares))
+
+
+def _planned(cluster: Cluster, build: Callable[[], mtf.Graph], *, progress: bool) -> Placement:
+    """The fastest layout that is found, on the devices that it takes."""
+    if len(cluster.devices) == 1:
+        return Placement(cluster, Layout([(_AXIS, 1)], ()))
+    recipes = {name: functools.partial(_of_recipe, LAYOUTS[name]) for name in _COMPARED}
+    choice = auto.choose(build, cluster, recipes, cache_dir=cache_directory(os.environ), progress=progress)
+    for line in choice.lines:
+        tf.logging.info("%s", line)
+    return Placement(dataclasses.replace(cluster, devices=choice.plan.devices), choice.plan.layout)
+
+
+def _of_recipe(recipe: Callable[..., Layout], graph: mtf.Graph, speeds: Sequence[float]) -> Layout:
+    return recipe(graph, mesh_shape=f"{_AXIS}:{len(speeds)}", shares={_AXIS: speeds})
+
+
+def _speeds(list_speed: Any, cluster: Cluster, build: Callable[[], mtf.Graph]) -> tuple[float, ...]:
+    """One number per device."""
+    if list_speed == AUTO:
+        machines, _ = measure_once(
+            lambda: calibration.calibrate(build, cluster), build, cluster, cache_directory(os.environ)
+        )
+        with tf.Graph().as_default():
+            speeds = calibration.speeds(build(), machines)
+        tf.logging.info("measured: %s", shorten(", ".join(map("{} {:.4g}".format, cluster.devices, speeds))))
+        return speeds
+    parts = list_speed.split(",") if isinstance(list_speed, str) else list(list_speed)
+    try:
+        speeds = tuple(float(part) for part in parts)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"list_speed is {list_speed!r}; give one number per device, as in [70, 25, 5], or {AUTO!r}"
+        ) from None
+    if len(speeds) != len(cluster.devices):
+        raise ValueError(
+            f"list_speed is {list_speed!r}, {len(speeds)} numbers for the {len(cluster.devices)} devices "
+            f"{', '.join(cluster.devices)}; give one per device"
+        )
+    return speeds
+
+
+def _shapes(graph: mtf.Graph) -> list[mtf.Shape]:
+    return [tensor.shape for op in graph.operations for tensor in op.outputs]
+
+
+def fitted(layout: Layout, graph: mtf.Graph) -> Layout:
+    """A layout for a graph whose dimensions may have other sizes, which are divided in the same proportions.
+
+    Args:
+      layout: with exact sizes of dimensions of another graph of the same model.
+      graph: mtf.Graph, of another batch.
+    """
+    extents: dict[str, set[int]] = {}
+    for shape in _shapes(graph):
+        for dim in shape:
+            extents.setdefault(dim.name, set()).add(dim.size)
+    sizes: dict[str, Sequence[int]] = dict(layout.sizes)
+    rules: Mapping[str, str] = dict(layout.rules)
+    dropped = set()
+    for name, exact in layout.sizes:
+        found = extents.get(name, set())
+        if sum(exact) in found:
+            continue
+        largest = max(found, default=0)
+        sizes[name] = layout.split(name, largest)
+        if len(sizes[name]) != len(exact):  # it is kept whole, or is not there
+            dropped.add(name)
+    return Layout(
+        layout.mesh_shape,
+        [(name, axis) for name, axis in rules.items() if name not in dropped],
+        layout.shares,
+        {name: exact for name, exact in sizes.items() if name not in dropped},
+    )

@@ -1,0 +1,301 @@
+"""The session that trains a Keras model: variables in slices on the devices, steps of batches, weights in and out."""
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero import traffic
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch
+from mtf_hetero.keras import program
+from mtf_hetero.keras.builder import Builder
+from mtf_hetero.keras.compiled import Objective
+from mtf_hetero.keras.placing import Placement, fitted
+from mtf_hetero.keras.program import Batch, Program
+from mtf_hetero.keras.weights import Weight
+from mtf_hetero.lowering import Lowering
+from mtf_hetero.mesh_impl import UnevenMeshImpl
+from mtf_hetero.variables import initial_value_feed
+
+_AT_ONCE_BYTES = 2**27  # of weights that one call takes to the devices, or back: protobuf has no more than 2**31
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came of a batch.
+
+    Args:
+      loss: of the batch.
+      values: each loss by itself.
+      outputs: the model's, where they were asked for.
+    """
+
+    loss: np.ndarray
+    values: tuple[np.ndarray, ...]
+    outputs: tuple[np.ndarray, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Lowered:
+    """A program that was lowered, and what is fetched of it."""
+
+    program: Program
+    fetches: tuple[Any, ...]
+
+
+class _Plain(tf.train.SessionCreator):
+    """Makes a session of the default graph, which may still grow."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def create_session(self) -> tf.Session:
+        """A tf.Session."""
+        return tf.Session(self._cluster.target, config=self._cluster.session_config())
+
+
+class _Interrupted:
+    """What a WorkerWatch asks to stop where a worker is lost: the session's own interruption does that."""
+
+    def request_stop(self, error: BaseException) -> None:
+        """Nothing."""
+
+
+class Session:
+    """Trains a compiled Keras model on devices. A context manager.
+
+    Args:
+      builder: of the model.
+      placement: where it lies.
+      batch: the first one; its program is built and lowered.
+      objective: what is minimised.
+    """
+
+    def __init__(self, builder: Builder, placement: Placement, batch: Batch, objective: Objective) -> None:
+        self._builder, self._placement, self._objective = builder, placement, objective
+        self._graph = tf.Graph()
+        self._lowered: dict[Any, _Lowered] = {}
+        self._copies: list[tf.Operation] = []
+        self._kept: dict[str, Weight] = {}
+        self._stack = contextlib.ExitStack()
+        with self._graph.as_default():
+            tf.set_random_seed(random.getrandbits(31))  # Python's own, which keras.utils.set_random_seed begins anew
+            with tf.device("/cpu:0"):
+                steps = tf.get_variable("steps", [], tf.int64, tf.zeros_initializer(), use_resource=True)
+                self._steps, self._count, self._begin = steps.read_value(), steps.assign_add(1).op, steps.initializer
+            self._lower(batch, training=True)
+            self._slices = _slices_of_variables()
+        self._weights = {**builder.variables, **self._kept}
+        self._known: dict[str, np.ndarray] = {}
+        self._first_step = self._steps_given = 0
+        self._session: Any = None
+
+    def __enter__(self) -> "Session":
+        workers = self._placement.cluster.workers_in_use
+        values = {name: weight.to_mtf(np.asarray(weight.variable)) for name, weight in self._weights.items()}
+        self._first_step = self._steps_given = int(self._builder.model.optimizer.iterations.numpy())
+        with self._stack, self._graph.as_default(), self._lost_is_said():
+            if workers:
+                self._session = WaitingSessionCreator(_Plain(self._placement.cluster), workers).create_session()
+            else:
+                self._session = _Plain(self._placement.cluster).create_session()
+            self._stack.callback(self._session.close)
+            watch = self._stack.enter_context(WorkerWatch(workers, report=_say_nothing))
+            watch.after_create_session(self._session, _Interrupted())  # pyright: ignore[reportArgumentType]
+            self._run(self._begin)
+            self._put(values)
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def train(self, batch: Batch, *, outputs: bool) -> Result:
+        """Takes a step.
+
+        Args:
+          batch: the examples.
+          outputs: whether the model's outputs are wanted.
+        """
+        optimizer = self._builder.model.optimizer
+        feed = [np.asarray(optimizer.learning_rate), np.asarray(optimizer.iterations)]
+        result = self._of_batch(batch, feed, training=True, outputs=outputs)
+        optimizer.iterations.assign_add(1)
+        return result
+
+    def test(self, batch: Batch, *, outputs: bool) -> Result:
+        """What the model gives for a batch, in inference, and its losses."""
+        return self._of_batch(batch, [], training=False, outputs=outputs)
+
+    def _of_batch(self, batch: Batch, scalars: Sequence[np.ndarray], *, training: bool, outputs: bool) -> Result:
+        lowered = self._lowered.get((training, batch.kind))
+        if lowered is None:
+            with self._graph.as_default():
+                lowered = self._lower(batch, training=training)
+        built = lowered.program
+        feed = dict(zip(built.feeds, batch.arrays, strict=True))
+        feed.update(zip([built.rate, built.iterations], scalars, strict=False))
+        loss, values, tensors, *_ = lowered.fetches
+        fetches = (loss, values, tensors if outputs else (), *lowered.fetches[3:])
+        with self._lost_is_said():
+            found = self._session.run(fetches, feed)
+        return Result(found[0], tuple(found[1]), tuple(found[2]))
+
+    def give_back(self) -> None:
+        """Gives the Keras model and its optimizer the values that their variables have here."""
+        values = self._read()
+        for name, value in values.items():
+            self._weights[name].put_back(value)
+        with self._lost_is_said():
+            steps = int(self._session.run(self._steps))
+        self._steps_given = self._first_step + steps
+        self.forget_steps()
+        self._known = values
+
+    def forget_steps(self) -> None:
+        """Has the optimizer count the steps until the model was given its values back, and none after them."""
+        self._builder.model.optimizer.iterations.assign(self._steps_given)
+
+    def take_changed(self) -> None:
+        """Takes over what was changed in the Keras model since it was given its values back."""
+        changed = {}
+        for name, known in self._known.items():
+            weight = self._weights[name]
+            value = weight.to_mtf(np.asarray(weight.variable))
+            if not np.array_equal(value, known):
+                changed[name] = value
+        if changed:
+            self._put(changed)
+        self._known = {}
+
+    def _lower(self, batch: Batch, *, training: bool) -> _Lowered:
+        """A program of such a batch, lowered beside those that there are, on the same variables."""
+        built = program.build(self._builder, batch, self._objective, training=training)
+        placement, first = self._placement, not self._lowered
+        layout = fitted(placement.layout, built.graph)
+        mesh_impl = UnevenMeshImpl.from_layout(layout, placement.devices)
+        before = len(tf.global_variables()) + len(tf.local_variables())
+        with contextlib.nullcontext() if first else _quiet():  # a smaller batch may be too small to be divided
+            lowering = Lowering(built.graph, {built.mesh: mesh_impl})
+        if not first and len(tf.global_variables()) + len(tf.local_variables()) != before:
+            raise NotImplementedError(
+                f"the layout divides a weight of model {self._builder.model.name!r} in another way for a batch of "
+                f"{batch.examples} than for the first one; give batches of one size"
+            )
+        export = lowering.export_to_tf_tensor
+        fetches: list[Any] = [export(built.loss), [export(value) for value in built.values]]
+        fetches.append([export(output) for output in built.outputs])
+        if training:
+            with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
+                fetches.append(tf.group(self._count, tf.no_op()))
+        if first:
+            traffic.fuse([fetches[0], *fetches[3:]])
+            self._copies.append(lowering.copy_masters_to_slices())
+            self._kept = built.kept
+        self._lowered[training, batch.kind] = lowered = _Lowered(built, tuple(fetches))
+        return lowered
+
+    def _put(self, values: Mapping[str, np.ndarray]) -> None:
+        """Gives variables values, and has the copies of them follow."""
+        with self._graph.as_default():
+            for group in _groups({name: value.nbytes for name, value in values.items()}):
+                feed = initial_value_feed({name: values[name] for name in group})
+                operations = [slice_.initializer for name in group for slice_, _ in self._slices[name]]
+                self._run(operations, feed)
+            self._run(self._copies)
+
+    def _read(self) -> dict[str, np.ndarray]:
+        """The values of all variables, put together of their slices in this process's memory."""
+        values = {}
+        sizes = {
+            name: sum(v.shape.num_elements() * v.dtype.size for v, _ in self._slices[name]) for name in self._weights
+        }
+        for group in _groups(sizes):
+            found = self._run({name: [read for _, read in self._slices[name]] for name in group})
+            for name in group:
+                values[name] = _joined([variable for variable, _ in self._slices[name]], found[name])
+        return values
+
+    def _run(self, fetches: Any, feed: Any = None) -> Any:
+        with self._lost_is_said():
+            return self._session.run(fetches, feed)
+
+    @contextlib.contextmanager
+    def _lost_is_said(self) -> Iterator[None]:
+        """Says in one line which worker was lost, where that is why TensorFlow raises an error."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            cluster = self._placement.cluster
+            if not cluster.workers_in_use:
+                raise
+            try:
+                cluster.check_reachable()
+            except UnreachableWorkerError as lost:
+                raise UnreachableWorkerError(
+                    "a worker was lost while the model was trained; the model has the weights of the last epoch that "
+                    f"ended: {lost}"
+                ) from error
+            if isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError)):
+                raise UnreachableWorkerError(
+                    "a worker was lost while the model was trained, or was started anew; the model has the weights of "
+                    f"the last epoch that ended: {str(error.message).splitlines()[0]}"
+                ) from error
+            raise
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without TensorFlow's warnings."""
+    before = tf.logging.get_verbosity()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    try:
+        yield
+    finally:
+        tf.logging.set_verbosity(before)
+
+
+def _say_nothing(line: str) -> None:
+    """The error says it."""
+
+
+def _slices_of_variables() -> dict[str, list[tuple[Any, tf.Tensor]]]:
+    """{name of a variable: (each of its slices, what reads it)} of the default graph."""
+    slices: dict[str, list[tuple[Any, tf.Tensor]]] = {}
+    for variable in tf.global_variables():
+        info = variable._save_slice_info
+        with tf.device(variable.device):
+            slices.setdefault(info.full_name if info else variable.op.name, []).append(
+                (variable, variable.read_value())
+            )
+    return slices
+
+
+def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Names in groups of so many bytes."""
+    group: list[str] = []
+    total = 0
+    for name, size in sizes.items():
+        if group and total + size > _AT_ONCE_BYTES:
+            yield group
+            group, total = [], 0
+        group.append(name)
+        total += size
+    if group:
+        yield group
+
+
+def _joined(variables: Sequence[Any], parts: Sequence[np.ndarray]) -> np.ndarray:
+    """A variable, of its slices."""
+    info = variables[0]._save_slice_info
+    if info is None:
+        return parts[0]
+    whole = np.empty(info.full_shape, parts[0].dtype)
+    for variable, part in zip(variables, parts, strict=True):
+        info = variable._save_slice_info
+        whole[tuple(slice(b, b + n) for b, n in zip(info.var_offset, info.var_shape, strict=True))] = part
+    return whole

@@ -1,0 +1,231 @@
+"""`mtf_hetero.keras.fit` is `model.fit`: optimizers, data, weights of examples, callbacks, frozen layers."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from fit_oracle import BATCH, FILTERS, ONE, PLACES, check, images, made, network, same, state
+from keras_oracle import floatx
+
+import mtf_hetero.keras
+from mtf_hetero import Layout, tf
+
+CROSSENTROPY = "sparse_categorical_crossentropy"
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "amsgrad": lambda: keras.optimizers.Adam(0.01, beta_1=0.8, epsilon=1e-4, amsgrad=True),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.01),
+    "rmsprop centered": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, centered=True),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.05),
+    "adadelta": lambda: keras.optimizers.Adadelta(0.5),
+    "adamax": lambda: keras.optimizers.Adamax(0.01),
+    "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
+    "lion": lambda: keras.optimizers.Lion(0.001),
+    "clipnorm": lambda: keras.optimizers.SGD(0.5, clipnorm=0.05),
+    "global clipnorm": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.1),
+    "clipvalue": lambda: keras.optimizers.SGD(0.5, momentum=0.9, clipvalue=0.02),
+    "schedule": lambda: keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.5)),
+    "cosine": lambda: keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.01, 5)),
+}
+
+
+def compiled(optimizer="sgd", **options):
+    def make():
+        model = network(**options)
+        model.compile(OPTIMIZERS[optimizer](), CROSSENTROPY, metrics=["accuracy"])
+        return model
+
+    return make
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name):
+    x, y = images()
+    check(compiled(name), x, y, validation_data=images(9, seed=1))
+
+
+def test_it_is_what_keras_does():
+    check(compiled("adam"), *images(), places=[FILTERS])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["momentum", "adam", "cosine"])
+def test_a_second_fit_goes_on(name):
+    check(compiled(name), *images(), again=True)
+
+
+@pytest.mark.full
+def test_what_weight_decay_leaves_out():
+    def make():
+        model = network()
+        optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.3)
+        optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+        model.compile(optimizer, CROSSENTROPY)
+        return model
+
+    check(make, *images())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "regularizer", [keras.regularizers.L1(0.02), keras.regularizers.L2(0.03), keras.regularizers.L1L2(0.01, 0.02)]
+)
+def test_regularizers(regularizer):
+    check(compiled("momentum", kernel_regularizer=regularizer), *images(), validation_split=0.3)
+
+
+@pytest.mark.full
+def test_examples_are_shuffled_as_keras_does():
+    x, y = images()
+    check(compiled("adam"), x, y, shuffle=True, class_weight={0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0, 4: 3.0}, places=[BATCH])
+
+
+@pytest.mark.full
+def test_weights_of_examples():
+    x, y = images()
+    weights = np.random.default_rng(1).uniform(0.1, 2, len(x))
+
+    def make():
+        model = network()
+        model.compile("sgd", CROSSENTROPY, metrics=["accuracy"], weighted_metrics=["accuracy"])
+        return model
+
+    check(make, x, y, sample_weight=weights, validation_data=(x[:9], y[:9], weights[:9]))
+
+
+class Sequence(keras.utils.PyDataset):
+    """Batches of four of all images."""
+
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return math.ceil(len(self.x) / 4)
+
+    def __getitem__(self, index):
+        return self.x[4 * index : 4 * index + 4], self.y[4 * index : 4 * index + 4]
+
+
+@pytest.mark.full
+def test_data_of_all_kinds():
+    x, y = images()
+    check(compiled(), tf.data.Dataset.from_tensor_slices((x, y)).batch(5), batch_size=None, places=[FILTERS])
+    check(compiled(), Sequence(x, y), batch_size=None, places=[FILTERS])
+    weighted = tf.data.Dataset.from_tensor_slices((x, y, np.linspace(0, 2, len(x)))).batch(5).repeat()
+    check(compiled(), weighted, batch_size=None, steps_per_epoch=3, places=[BATCH])
+
+
+def test_a_tuple_of_arrays():
+    x, y = images()
+    one, other = (made(compiled()) for _ in range(2))
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0, **ONE}
+    mtf_hetero.keras.fit(one, (x, y), **options)
+    mtf_hetero.keras.fit(other, x, y, **options)
+    same(state(one), state(other), 0)
+
+
+def test_frozen_layers_stay_as_they_are():
+    def make():
+        model = network()
+        for layer in model.layers[:-1]:
+            layer.trainable = False
+        model.compile("adam", CROSSENTROPY, metrics=["accuracy"])
+        return model
+
+    with floatx(tf.float64):
+        before = [np.asarray(v) for v in made(make).variables]
+    for model in check(make, *images(), places=[BATCH]):
+        after = [np.asarray(v) for v in model.variables]
+        assert [np.array_equal(a, b) for a, b in zip(after, before, strict=True)] == [True] * 5 + [False] * 2
+
+
+def callbacks():
+    return [
+        keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.3, patience=1, min_delta=10.0),
+        keras.callbacks.EarlyStopping(monitor="val_loss", patience=2, restore_best_weights=True),
+    ]
+
+
+@pytest.mark.full
+def test_callbacks_change_what_is_trained():
+    x, y = images()
+    check(compiled("momentum"), x, y, validation_data=(x, (y + 1) % 5), epochs=6, callbacks=callbacks, places=[FILTERS])
+
+
+@pytest.mark.full
+def test_weights_that_a_callback_changes_are_taken_over():
+    class Halve(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            trained: Any = self.model
+            kernel = trained.layers[-1].kernel
+            kernel.assign(kernel / 2)
+
+    check(compiled("momentum"), *images(), callbacks=lambda: [Halve()], epochs=3)
+
+
+@pytest.mark.full
+def test_callbacks_that_write(tmp_path):
+    x, y = images()
+    model = made(compiled("adam"))
+    path = str(tmp_path / "best.keras")
+    mtf_hetero.keras.fit(
+        model,
+        x,
+        y,
+        epochs=3,
+        batch_size=8,
+        verbose=0,
+        validation_data=(x, y),
+        callbacks=[
+            keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+            keras.callbacks.ModelCheckpoint(path),
+        ],
+        **BATCH,
+    )
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 4
+    saved = keras.models.load_model(path)
+    same(state(saved), state(model), 0)
+
+
+@pytest.mark.full
+def test_steps_per_execution():
+    def make():
+        model = network()
+        model.compile("sgd", CROSSENTROPY, steps_per_execution=2)
+        return model
+
+    check(make, *images(25), places=[BATCH])
+
+
+@pytest.mark.full
+def test_layouts_by_rules_and_by_themselves():
+    devices = "cpu:0,cpu:1"
+    rules = {"devices": devices, "layout": "dense/units:all", "list_speed": "3,1"}
+    layout = Layout("all:2", "batch:all;conv2d/filters:all", sizes={"batch": [6, 2], "conv2d/filters": [7, 0]})
+    check(compiled("adam"), *images(), places=[rules, {"devices": devices, "layout": layout}])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("place", PLACES)
+def test_dropout_is_the_same_on_every_layout(place):
+    def make():
+        inputs = keras.Input((6, 6, 3))
+        x = keras.layers.Dropout(0.5)(keras.layers.Conv2D(7, 3)(inputs))
+        model = keras.Model(inputs, keras.layers.Dense(5)(keras.layers.Flatten()(x)))
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    found = []
+    for where in (ONE, place):
+        model = made(make)
+        mtf_hetero.keras.fit(model, *images(), epochs=2, batch_size=8, verbose=0, **where)
+        found.append(state(model))
+    same(found[1], found[0], 1e-5)

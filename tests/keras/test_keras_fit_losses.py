@@ -1,0 +1,188 @@
+"""Losses and metrics of `mtf_hetero.keras.fit` are Keras's: each loss, reduction and weight; and what is refused."""
+
+import keras
+import numpy as np
+import pytest
+from fit_oracle import BATCH, FILTERS, PLACES, check, images, made, network
+from networks import two_in_two_out
+from tiers import parametrize
+
+import mtf_hetero.keras
+from mtf_hetero.keras.losses import is_of_each_example
+
+SPLIT = [BATCH]
+ORTHOGONAL = keras.regularizers.OrthogonalRegularizer()
+
+
+def with_loss(loss, *, activation="softmax", units=5, metrics=(), **options):
+    def make():
+        model = network(activation, units)
+        model.compile("adam", loss() if callable(loss) else loss, metrics=list(metrics), **options)
+        return model
+
+    return make
+
+
+def one_hot(y, classes=5):
+    return np.eye(classes)[y]
+
+
+LOSSES = {  # the loss, the activation before it, how many units, and targets of classes
+    "probabilities": ("sparse_categorical_crossentropy", "softmax", 5, lambda y: y),
+    "logits": (lambda: keras.losses.SparseCategoricalCrossentropy(from_logits=True), None, 5, lambda y: y),
+    "column": ("crossentropy", "softmax", 5, lambda y: y[:, None]),
+    "one hot": (lambda: keras.losses.CategoricalCrossentropy(label_smoothing=0.1), "softmax", 5, one_hot),
+    "focal": (lambda: keras.losses.CategoricalFocalCrossentropy(), "softmax", 5, one_hot),
+    "left out": (lambda: keras.losses.SparseCategoricalCrossentropy(ignore_class=2), "softmax", 5, lambda y: y),
+    "binary": ("binary_crossentropy", "sigmoid", 1, lambda y: (y > 2).astype(float)),
+    "binary of many": (lambda: keras.losses.BinaryCrossentropy(reduction="sum"), "sigmoid", 5, one_hot),
+    "mean": (lambda: keras.losses.MeanSquaredError(reduction="mean"), None, 1, lambda y: y),
+    "weighted mean": (lambda: keras.losses.Huber(reduction="mean_with_sample_weight"), None, 5, one_hot),
+    "kl": ("kl_divergence", "softmax", 5, one_hot),
+    "poisson": ("poisson", "exponential", 5, one_hot),
+    "cosine": ("cosine_similarity", "tanh", 5, one_hot),
+    "hinge": ("hinge", "tanh", 5, one_hot),
+    "dice": (lambda: keras.losses.Dice(), "sigmoid", 5, one_hot),
+    "tversky": (lambda: keras.losses.Tversky(alpha=0.3), "softmax", 5, one_hot),
+    "function": (lambda: of_the_whole_batch, None, 5, one_hot),
+}
+
+
+def of_the_whole_batch(y_true, y_pred):
+    """What a user may write: a value of each example that depends on all of them."""
+    errors = keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1)
+    return keras.ops.divide(errors, keras.ops.add(keras.ops.max(errors), 1))
+
+
+@parametrize("name", LOSSES, first=["function"])
+def test_losses(name):
+    loss, activation, units, targets = LOSSES[name]
+    x, y = images()
+    check(with_loss(loss, activation=activation, units=units), x, targets(y), places=SPLIT)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["mean", "weighted mean", "binary of many", "dice", "left out"])
+def test_losses_of_weighted_examples(name):
+    loss, activation, units, targets = LOSSES[name]
+    x, y = images()
+    weights = np.random.default_rng(2).uniform(0, 2, len(x))
+    check(with_loss(loss, activation=activation, units=units), x, targets(y), sample_weight=weights, places=SPLIT)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("mean_squared_error", True),
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), True),
+        (keras.losses.SparseCategoricalCrossentropy(ignore_class=0), False),
+        (keras.losses.CategoricalCrossentropy(axis=0), False),
+        (keras.losses.Dice(), False),
+    ],
+)
+def test_what_is_computed_where_the_examples_are(loss, expected):
+    model = network(None)
+    model.compile("sgd", loss)
+    x, y = images(4)
+    model.train_on_batch(x, y if "Sparse" in type(loss).__name__ else one_hot(y))
+    assert is_of_each_example(model._compile_loss._flat_losses[0].loss) is expected
+
+
+def two_outputs(loss, **options):
+    def make():
+        model = two_in_two_out()
+        model.compile("adam", loss, **options)
+        return model
+
+    return make
+
+
+def rows(count=11):
+    rng = np.random.default_rng(4)
+    x = [rng.standard_normal((count, 9, 7, 3)), rng.standard_normal((count, 6))]
+    return x, [rng.integers(0, 5, count), rng.standard_normal((count, 1))]
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # as Keras says of the output that is left out
+@parametrize("kind", ["lists", "weighted", "one left out", "dicts"], first=["weighted"])
+def test_several_inputs_and_outputs(kind):
+    x, (classes, numbers) = rows()
+    losses = ["sparse_categorical_crossentropy", "mse"]
+    if kind == "lists":
+        check(two_outputs(losses), x, [classes, numbers], validation_data=(x, [classes, numbers]))
+    elif kind == "weighted":
+        options = {"loss_weights": [0.3, 2.0], "metrics": [["accuracy"], ["mae"]]}
+        check(two_outputs(losses, **options), x, [classes, numbers], places=SPLIT)
+    elif kind == "one left out":
+        check(two_outputs([losses[0], None]), x, [classes, numbers], places=[FILTERS])
+    else:
+        check(named(losses), dict(zip("ab", x, strict=True)), {"class": classes, "number": numbers}, places=SPLIT)
+
+
+def named(losses):
+    def make():
+        image, row = keras.Input((9, 7, 3), name="a"), keras.Input((6,), name="b")
+        x = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(7, 3)(image))
+        outputs = {
+            "class": keras.layers.Dense(5, activation="softmax", name="class")(x),
+            "number": keras.layers.Dense(1, name="number")(keras.layers.Concatenate()([x, row])),
+        }
+        model = keras.Model({"a": image, "b": row}, outputs)
+        model.compile("adam", dict(zip(outputs, losses, strict=True)), loss_weights={"class": 1.0, "number": 0.2})
+        return model
+
+    return make
+
+
+@pytest.mark.full
+def test_a_loss_of_each_pixel_with_its_weights():
+    def make():
+        inputs = keras.Input((6, 6, 3))
+        x = keras.layers.Conv2D(7, 3, padding="same", activation="relu")(inputs)
+        model = keras.Model(inputs, keras.layers.Conv2D(5, 1, activation="softmax")(x))
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    rng = np.random.default_rng(5)
+    x, y = rng.standard_normal((11, 6, 6, 3)), rng.integers(0, 5, (11, 6, 6))
+    weights = rng.uniform(0, 1, (11, 6, 6))
+    places = [*PLACES, {**BATCH, "layout": "spatial"}]
+    check(make, x, y, sample_weight=weights, places=places)
+
+
+def refused(error, match, model=None, data=None, **options):
+    with pytest.raises(error, match=match):
+        mtf_hetero.keras.fit(model or made(with_loss("mse")), *(data or images()), verbose=0, **options)
+
+
+def test_what_is_refused_by_name():
+    refused(ValueError, "is not compiled; call model.compile", network())
+    model = network()
+    model.compile("sgd")
+    refused(ValueError, "is compiled without a loss", model)
+    model.compile(keras.optimizers.Adafactor(), "mse")
+    refused(NotImplementedError, "the optimizer is a Adafactor, which .* use one of SGD, Adam", model)
+    model.compile(keras.optimizers.SGD(use_ema=True), "mse")
+    refused(NotImplementedError, "the optimizer SGD has use_ema=True", model)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activity_regularizer="l2", name="dense")])
+    model.compile("sgd", "mse")
+    refused(NotImplementedError, "layer 'dense' has an activity_regularizer", model)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_constraint="non_neg", name="dense")])
+    model.compile("sgd", "mse")
+    refused(NotImplementedError, "weight '.*dense/kernel' has the constraint NonNeg", model)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_regularizer=ORTHOGONAL, name="dense")])
+    model.compile("sgd", "mse")
+    refused(NotImplementedError, "weight '.*dense/kernel' has the regularizer OrthogonalRegularizer", model)
+    often = keras.callbacks.ModelCheckpoint("x.keras", save_freq=3)
+    refused(NotImplementedError, "ModelCheckpoint has save_freq=3", callbacks=[often])
+
+
+def test_what_does_not_fit_together():
+    refused(ValueError, "layout is 'bach'; it must be one of auto, batch", layout="bach")
+    refused(ValueError, r"list_speed is \[1, 2\], which layout='auto' does not heed", list_speed=[1, 2])
+    two = {"devices": "cpu:0,cpu:1", "layout": "batch"}
+    refused(ValueError, "1 numbers for the 2 devices cpu:0, cpu:1", list_speed="3", **two)
+    refused(ValueError, "give one number per device", list_speed="fast,slow", **two)
+    layout = mtf_hetero.Layout("all:3", "batch:all")
+    refused(ValueError, "mesh all:3 has 3 processors, but there are 2 devices", devices="cpu:0,cpu:1", layout=layout)
+    refused(ValueError, "device 'cpu' is not known", devices="cpu")
