@@ -40,6 +40,6 @@ history = mtf_hetero.keras.fit(
     list_speed=[3, 1],
     verbose=0,
 )
-_, accuracy = model.evaluate(images[1500:], stands[1500:], verbose=0)
+_, accuracy = model.evaluate(images[1500:], stands[1500:])
 print(f"while it was trained: {history.history['val_accuracy'][-1]:.2f}")
 print(f"by Keras alone: {accuracy:.2f}")
