@@ -14,7 +14,7 @@ from mtf_hetero.partition import split_among_positive
 from mtf_hetero.planner import roles
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import LayerPlan, Plan
-from mtf_hetero.planner.problem import Problem
+from mtf_hetero.planner.problem import problem_of
 from mtf_hetero.planner.timeline import predict
 from mtf_hetero.profile.work import layer_of, live
 
@@ -79,13 +79,13 @@ class _Explainer:
 
     def __init__(self, graph: mtf.Graph, machines: Machines, plan: Plan) -> None:
         operations = live(graph)
-        self._problem = Problem(operations, machines)
         self._owners = layer_of(operations, graph.trainable_variables)
         self._products = roles.products(operations, self._owners)
         self._sizes = dict(plan.layout.sizes)
         self._layers = {op.name: layer for op, layer in self._owners.items()}
         everybody = range(len(machines.devices))
         self._fastest = max(everybody, key=lambda pnum: machines.devices[pnum].flops_per_second)
+        self._problem = problem_of(operations, machines, self._sizes, [[self._fastest]])
         self._menus = self._problem.menus([list(everybody)])
         self._families = {name: family for family in self._problem.families for name in family}
         planned = predict(self._problem, plan.layout, self._owners)
@@ -148,7 +148,7 @@ class _Explainer:
         """The sizes of a dimension, None if it has too few units; those of space are not in the menus."""
         op, _ = self._products[layer]
         extent = max(dim.size for x in (*op.inputs, *op.outputs) for dim in x.shape.dims if dim.name == name)
-        devices = self._problem.machines.devices
+        devices = self._problem.everyone.devices
         if alternative == ONE:
             return tuple(extent if pnum == self._fastest else 0 for pnum in range(len(devices)))
         if extent < len(devices):

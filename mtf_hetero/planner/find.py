@@ -6,8 +6,9 @@ wins. Sizes are chosen anew for what turned out to be split, until that gains no
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from mtf_hetero.layout import Layout
 from mtf_hetero.planner import roles, search, work
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import LayerPlan, Plan
-from mtf_hetero.planner.problem import AXIS, WHOLE, Problem, prefixes
+from mtf_hetero.planner.problem import AXIS, EXACT, WHOLE, Problem, prefixes, problem_of
 from mtf_hetero.planner.refine import Sizes, refine
 from mtf_hetero.planner.timeline import Timeline, predict
 from mtf_hetero.profile.footprint import bytes_by_dim
@@ -25,15 +26,22 @@ from mtf_hetero.profile.work import layer_of, live
 
 _ROUNDS = 3
 _FAMILIES = 6  # that are tried alone
+_LIKELY = 2  # numbers of devices, of many, that are searched
+_KINDS = 4  # of devices, of many, each of which, with those that are faster, may be all that has something
 _SEPARATOR = "\n"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Candidate:
-    machines: Machines
+    problem: Problem
     layout: Layout
     timeline: Timeline
     gap: float
+
+    @property
+    def machines(self) -> Machines:
+        """The devices of the layout."""
+        return self.problem.everyone
 
 
 def find(graph: mtf.Graph, machines: Machines, *, seconds: float = 60.0) -> Plan:
@@ -85,7 +93,7 @@ class _Finder:
         order = self._by_speed()
         alone, *_ = self._candidates(order[:1])
         best = alone if self._fits(alone) else None
-        for count in prefixes(len(order))[1:]:
+        for count in self._counts(order):
             for candidate in self._candidates(sorted(order[:count])):
                 if self._fits(candidate) and (best is None or candidate.timeline.seconds < best.timeline.seconds):
                     best = candidate
@@ -93,28 +101,50 @@ class _Finder:
             raise search.NoAssignmentError(self._too_large(alone))
         return self._described(self._refined(best), alone)
 
+    def _counts(self, order: Sequence[int]) -> Sequence[int]:
+        """How many of the fastest devices to search for: of many, those with which one family does best, and all."""
+        if len(order) <= EXACT:
+            return prefixes(len(order))[1:]
+        ladder = {len(order) >> shift for shift in range(len(order).bit_length()) if len(order) >> shift >= EXACT}
+        ladder |= set(self._ends(order)) - {1}
+        seconds = {}
+        for count in sorted(ladder):
+            numbers = sorted(order[:count])
+            problem = Problem(self._operations, self._machines.only(numbers), [])
+            sizes = next(iter(self._of_one_family(problem, range(count), 1)), {})
+            seconds[count] = self._candidate(problem, sizes, 0.0).timeline.seconds
+        likely = sorted(seconds, key=seconds.__getitem__)[:_LIKELY]
+        return sorted({*likely, len(order)})
+
+    def _ends(self, order: Sequence[int]) -> list[int]:
+        """Of devices in some order, up to where those that are alike follow one another."""
+        kinds = [dataclasses.replace(self._machines.devices[number], name="") for number in order]
+        pairs = enumerate(itertools.pairwise(kinds), 1)
+        return [*(number for number, (one, other) in pairs if one != other), len(order)]
+
     def _refined(self, candidate: _Candidate) -> _Candidate:
         """The candidate with sizes by which the step as a whole is shorter, and which fit."""
-        problem = Problem(self._operations, candidate.machines)
+        problem = candidate.problem
 
         def seconds_of(sizes: Sizes) -> float:
             changed = self._candidate(problem, sizes, candidate.gap)
             return changed.timeline.seconds if self._fits(changed) else math.inf
 
-        sizes = refine(dict(candidate.layout.sizes), seconds_of)
+        sizes = refine(dict(candidate.layout.sizes), seconds_of, groups=problem.crowd.groups)
         return self._candidate(problem, sizes, candidate.gap)
 
     def plan_of(self, layout: Layout) -> Plan:
         """The plan that splits as a layout does."""
-        problem = Problem(self._operations, self._machines)
+        extents = Problem(self._operations, self._machines).extents
         sizes = {
-            name: layout.split(name, max(extents))
-            for name, extents in problem.extents.items()
-            if layout.axis_of(mtf.Dimension(name, max(extents))) is not None
+            name: layout.split(name, max(of_name))
+            for name, of_name in extents.items()
+            if layout.axis_of(mtf.Dimension(name, max(of_name))) is not None
         }
+        problem = problem_of(self._operations, self._machines, sizes)
         timeline = predict(problem, problem.layout(sizes), self._owners)
         alone, *_ = self._candidates(self._by_speed()[:1])
-        return self._described(_Candidate(self._machines, problem.layout(sizes), timeline, 0.0), alone)
+        return self._described(_Candidate(problem, problem.layout(sizes), timeline, 0.0), alone)
 
     def _by_speed(self) -> list[int]:
         """The devices' numbers, the fastest first."""
@@ -126,18 +156,18 @@ class _Finder:
 
     def _candidates(self, numbers: Sequence[int]) -> list[_Candidate]:
         machines = self._machines.only(numbers)
-        problem = Problem(self._operations, machines)
         if len(numbers) == 1:
-            return [self._candidate(problem, {}, 0.0)]
+            return [self._candidate(Problem(self._operations, machines), {}, 0.0)]
         everybody = tuple(range(len(numbers)))
         fastest = sorted(everybody, key=lambda pnum: -machines.devices[pnum].flops_per_second)
-        subsets = [sorted(fastest[:count]) for count in prefixes(len(numbers))]
+        subsets = [sorted(fastest[:count]) for count in self._subsets(numbers, fastest)]
+        problem = Problem(self._operations, machines, subsets)
         found = [self._candidate(problem, sizes, 0.0) for sizes in self._of_one_family(problem, everybody)]
         used = None
         for _ in range(_ROUNDS):
             menus = problem.menus(subsets, used)
             try:
-                solution = search.minimize(problem.tables(menus), self._limits(menus, machines), seconds=self._seconds)
+                solution = search.minimize(problem.tables(menus), self._limits(menus, problem), seconds=self._seconds)
             except search.NoAssignmentError:
                 break
             sizes = {name: menus[name][i - 1] for name, i in solution.assignment.items() if i != WHOLE}
@@ -147,10 +177,17 @@ class _Finder:
             used = problem.operations_split(sizes)
         return found
 
-    def _of_one_family(self, problem: Problem, everybody: Sequence[int]) -> list[Sizes]:
+    def _subsets(self, numbers: Sequence[int], fastest: Sequence[int]) -> Sequence[int]:
+        """How many of the fastest of some devices something may be divided among: of many, those of the first kinds."""
+        if len(numbers) <= EXACT:
+            return prefixes(len(numbers))
+        ends = self._ends([numbers[pnum] for pnum in fastest])
+        return (1, *ends) if 1 < len(ends) <= _KINDS else prefixes(len(numbers))
+
+    def _of_one_family(self, problem: Problem, everybody: Sequence[int], most: int = _FAMILIES) -> list[Sizes]:
         """Each family alone, split over all devices wherever no tensor is then split twice."""
         menus = problem.menus([everybody])
-        largest = sorted(problem.families, key=problem.work_of, reverse=True)[:_FAMILIES]
+        largest = sorted(problem.families, key=problem.work_of, reverse=True)[:most]
         return [sizes for family in largest if (sizes := problem.allowed_of(family, menus))]
 
     def _candidate(self, problem: Problem, sizes: Sizes, gap: float) -> _Candidate:
@@ -159,30 +196,32 @@ class _Finder:
             timeline = predict(problem, layout, self._owners)
         except NotImplementedError:
             timeline = Timeline((), math.inf, ())
-        return _Candidate(problem.machines, layout, timeline, gap)
+        return _Candidate(problem, layout, timeline, gap)
 
     def _bytes_held(self) -> dict[tuple[str, ...], int]:
         """{names of a shape: bytes of such tensors} at the moment when most is alive."""
         held = bytes_by_dim(self._operations, lambda shape: _SEPARATOR.join(shape.dimension_names) or None)
         return {tuple(label.split(_SEPARATOR)) if label else (): size for label, size in held.items()}
 
-    def _memory(self, layout: Layout) -> tuple[int, ...]:
-        """Bytes that each device needs."""
-        fractions = {name: [size / sum(sizes) for size in sizes] for name, sizes in layout.sizes}
-        whole = [1.0] * layout.size
-        return tuple(
-            math.ceil(
-                math.fsum(
-                    size * math.prod(fractions.get(name, whole)[pnum] for name in names)
-                    for names, size in self._held.items()
+    def _memory(self, layout: Layout, devices: Iterable[int]) -> tuple[int, ...]:
+        """Bytes that each of some devices needs."""
+        totals = [(name, sizes, sum(sizes)) for name, sizes in layout.sizes]
+        known: dict[tuple[int, ...], int] = {}
+        needed = []
+        for pnum in devices:
+            own = tuple(sizes[pnum] for _, sizes, _ in totals)
+            if own not in known:
+                fractions = {name: sizes[pnum] / total for name, sizes, total in totals}
+                parts = (
+                    size * math.prod(fractions.get(name, 1.0) for name in names) for names, size in self._held.items()
                 )
-            )
-            for pnum in range(layout.size)
-        )
+                known[own] = math.ceil(math.fsum(parts))
+            needed.append(known[own])
+        return tuple(needed)
 
-    def _limits(self, menus: Mapping[str, Sequence[tuple[int, ...]]], machines: Machines) -> list[search.Limit]:
+    def _limits(self, menus: Mapping[str, Sequence[tuple[int, ...]]], problem: Problem) -> list[search.Limit]:
         limits = []
-        for pnum, machine in enumerate(machines.devices):
+        for pnum, machine in zip(problem.crowd.shown, problem.machines.devices, strict=True):
             if machine.memory_bytes is None:
                 continue
             tables = []
@@ -197,37 +236,43 @@ class _Finder:
         return limits
 
     def _fits(self, candidate: _Candidate) -> bool:
-        limits = [machine.memory_bytes for machine in candidate.machines.devices]
-        return all(
-            limit is None or needed <= limit
-            for needed, limit in zip(self._memory(candidate.layout), limits, strict=True)
-        )
+        problem = candidate.problem
+        needed = self._memory(candidate.layout, problem.crowd.shown)
+        limits = [machine.memory_bytes for machine in problem.machines.devices]
+        return all(limit is None or each <= limit for each, limit in zip(needed, limits, strict=True))
 
     def _too_large(self, alone: _Candidate) -> str:
-        (needed,) = self._memory(alone.layout)
-        has = ", ".join(f"{m.name} {(m.memory_bytes or math.inf) / 1e9:.3g} GB" for m in self._machines.devices)
+        (needed,) = self._memory(alone.layout, [0])
+        limits = [f"{(m.memory_bytes or math.inf) / 1e9:.3g} GB" for m in self._machines.devices]
+        first = [0, *self._ends(range(len(limits)))[:-1]]  # of those that are alike
+        has = ", ".join(f"{self._machines.names[number]} {limits[number]}" for number in first)
         return f"a step needs {needed / 1e9:.3g} GB on one device, and no layout fits these: {has}; add devices"
 
     def _described(self, best: _Candidate, alone: _Candidate) -> Plan:
-        layout, names = best.layout, best.machines.names
+        layout, names, crowd = best.layout, best.machines.names, best.problem.crowd
         split = dict(layout.sizes)
         layers: dict[str, tuple[dict[str, tuple[int, ...]], list[float], list[int]]] = {}
         for op in self._operations:
             layer = self._owners.get(op)
             if layer is None:
                 continue
-            mine = layers.setdefault(layer, ({}, [0.0] * len(names), [0] * len(names)))
+            mine = layers.setdefault(layer, ({}, [0.0] * len(crowd.shown), [0] * len(crowd.shown)))
             dims = {dim.name for tensor in op.outputs for dim in tensor.shape.dims}
             own = [name for name in sorted(dims) if name in split and name.rpartition("/")[0] in ("", layer)]
             mine[0].update({name: split[name] for name in own})
         for span in best.timeline.spans:
             if span.layer in layers:
                 layers[span.layer][1][span.device] += span.end - span.begin
+
+        def of_all(values: Sequence, places: Sequence[int] | None = None) -> tuple:
+            shown = values if places is None else [values[place] for place in places]
+            return tuple(shown[place] for place in crowd.stands)
+
         products = roles.products(self._operations, self._owners)
         owners = {op.name: layer for op, layer in self._owners.items()}
         for transfer in best.timeline.sent:
             if (layer := owners.get(transfer.operation)) in layers:
-                layers[layer][2][transfer.source] += transfer.bytes
+                layers[layer][2][transfer.source] += round(transfer.bytes * transfer.times)
         extents = {
             dim.name: max(dim.size, 0)
             for op in self._operations
@@ -242,15 +287,15 @@ class _Finder:
             alone=(alone.machines.names[0], alone.timeline.seconds),
             gap=best.gap,
             layers=tuple(
-                LayerPlan(n, s, tuple(t), tuple(b), *roles.along(products.get(n), split, s))
+                LayerPlan(n, s, of_all(t), of_all(b, crowd.senders), *roles.along(products.get(n), split, s))
                 for n, (s, t, b) in layers.items()
             ),
-            memory_bytes=self._memory(layout),
+            memory_bytes=self._memory(layout, range(len(names))),
             extents=extents,
             provenance={
                 "parameters_bytes": str(
                     sum(mtf_size_bytes(op.outputs[0]) for op in self._operations if isinstance(op, mtf.Variable))
                 )
             },
-            timeline=best.timeline.merged(),
+            timeline=tuple(dataclasses.replace(s, device=crowd.shown[s.device]) for s in best.timeline.merged()),
         )

@@ -26,11 +26,13 @@ from mtf_hetero.lowering.pool import windows_of
 from mtf_hetero.partition import split_among_positive
 from mtf_hetero.planner import transfers, work
 from mtf_hetero.planner.machines import Machines
+from mtf_hetero.planner.sample import Crowd, Sample, crowd_of, everyone
 from mtf_hetero.planner.search import Table
 from mtf_hetero.profile.work import key_of
 
 AXIS = "all"
 WHOLE = 0  # the choice not to split
+EXACT = 8  # devices, each of which is priced
 _POOLS = (layers.PoolOperation, layers.PoolGradientOperation, mtf.PoolOperation, mtf.PoolBackPropOperation)
 
 
@@ -49,10 +51,20 @@ class Problem:
     Args:
       operations: mtf operations of a step, in the graph's order.
       machines: the devices, one per processor of a mesh with a single axis.
+      subsets: numbers of the devices among which something may be divided, so that those of a subset are no longer
+        like the others. Of more than EXACT devices, a few of those that are alike stand for all, as planner.sample has
+        it; None: none does.
     """
 
-    def __init__(self, operations: Sequence[mtf.Operation], machines: Machines) -> None:
-        self.operations, self.machines = tuple(operations), machines
+    def __init__(
+        self,
+        operations: Sequence[mtf.Operation],
+        machines: Machines,
+        subsets: Iterable[Collection[int]] | None = None,
+    ) -> None:
+        self.operations, self.everyone = tuple(operations), machines
+        self.crowd = everyone(len(machines.devices)) if subsets is None else crowd_of_devices(machines, subsets)
+        self.machines = machines.only(self.crowd.shown) if self.crowd.is_sample else machines  # those that are priced
         self.extents = _extents(operations)
         self.families = _families(operations, self.extents)
         self.units = _units(operations, self.extents)
@@ -64,16 +76,29 @@ class Problem:
         measured = any(machine.factors for machine in machines.devices)
         self._kind_of = {op: work.kind_of(op) if measured else "" for op in operations}
         self._seconds: dict[tuple[mtf.Operation, tuple], tuple[float, ...]] = {}
+        self._amounts: dict[mtf.Operation, tuple[int, int]] = {}
+        self._vectors: dict[tuple[int, tuple[float, ...]], tuple[int, ...]] = {}
         self._costs: dict[tuple[str, tuple], float] = {}
         self._layouts: dict[frozenset[tuple[str, tuple[int, ...]]], Layout] = {}
+        self._samples: dict[frozenset[tuple[str, tuple[int, ...]]], Sample] = {}
 
     def layout(self, sizes: Mapping[str, tuple[int, ...]]) -> Layout:
         """The layout that splits these names into these sizes, and nothing else."""
         key = frozenset(sizes.items())
         if key not in self._layouts:
-            count = len(self.machines.devices)
+            count = len(self.everyone.devices)
             self._layouts[key] = Layout([(AXIS, count)], [(name, AXIS) for name in sizes], (), sizes)
         return self._layouts[key]
+
+    def priced(self, layout: Layout) -> Layout:
+        """What is priced of a layout: all of it, or a planner.sample.Sample."""
+        if not self.crowd.is_sample or isinstance(layout, Sample):
+            return layout
+        key = frozenset(layout.sizes)
+        if key not in self._samples:
+            given = layout.mesh_shape, layout.rules, layout.shares, layout.sizes
+            self._samples[key] = Sample(*given, crowds=(self.crowd,))
+        return self._samples[key]
 
     def tables(self, menus: Mapping[str, Sequence[tuple[int, ...]]]) -> list[Table]:
         """One table per scope.
@@ -115,6 +140,7 @@ class Problem:
 
     def seconds(self, operations: Sequence[mtf.Operation], layout: Layout) -> float:
         """Seconds for some operations, one after the other; infinity where they cannot be split so."""
+        layout = self.priced(layout)
         try:
             sent = transfers.of_step(operations, layout)
         except NotImplementedError:
@@ -122,18 +148,18 @@ class Problem:
         busy = [0.0] * layout.size
         total = math.fsum(max(self.seconds_of(op, layout)) for op in operations)
         for transfer in sent:
-            for end in (transfer.source, transfer.target):
-                busy[end] += self.machines.devices[end].sending_seconds(transfer.bytes)
+            for end, times in ((transfer.source, transfer.times), (transfer.target, 1.0)):
+                busy[end] += times * transfer.ends_seconds(self.machines.devices[end].sending_seconds)
         return total + max(busy) + self.sending_seconds(sent)
 
     def seconds_of(self, op: mtf.Operation, layout: Layout) -> tuple[float, ...]:
-        """Seconds that each device computes for an operation; kept by what the layout splits of it."""
-        split = tuple(item for item in layout.sizes if item[0] in self._names_of[op])
-        key = op, split
+        """Seconds that each device that is priced computes for an operation; kept by what the layout splits of it."""
+        layout = self.priced(layout)
+        key = op, layout.sizes_among(self._names_of[op])
         if key not in self._seconds:
             self._seconds[key] = tuple(
-                machine.seconds(*work.of_operation(op, layout, pnum), self._kind_of[op])
-                for pnum, machine in enumerate(self.machines.devices)
+                machine.seconds(*amount, self._kind_of[op])
+                for machine, amount in zip(self.machines.devices, work.of_processors(op, layout), strict=True)
             )
         return self._seconds[key]
 
@@ -142,8 +168,9 @@ class Problem:
         out: dict[int, float] = collections.defaultdict(float)
         into: dict[int, float] = collections.defaultdict(float)
         for transfer in sent:
-            seconds = self.machines.link_between(transfer.source, transfer.target).seconds(transfer.bytes)
-            out[transfer.source] += seconds
+            link = self.machines.link_between(transfer.source, transfer.target)
+            seconds = transfer.ends_seconds(link.seconds)
+            out[transfer.source] += transfer.times * seconds
             into[transfer.target] += seconds
         return max([*out.values(), *into.values()], default=0.0)
 
@@ -155,6 +182,7 @@ class Problem:
           used: {name of a family's first member: the operations that are to balance}; None: all that have a name of it.
         """
         menus: dict[str, list[tuple[int, ...]]] = {}
+        subsets = [frozenset(subset) for subset in subsets]
         for family in self.families:
             operations = self._operations_of(family) if used is None else used.get(family[0], ())
             speeds = self._speeds(operations)
@@ -171,7 +199,7 @@ class Problem:
         found = {}
         for family in self.families:
             names = {name for name in family if name in sizes}
-            found[family[0]] = [op for op in self.operations if names & _names(op)] or self._operations_of(family)
+            found[family[0]] = [op for op in self.operations if names & self._names_of[op]] or self._operations_of(family)
         return found
 
     def allowed_of(
@@ -190,28 +218,76 @@ class Problem:
 
     def work_of(self, family: Sequence[str]) -> float:
         """How much arithmetic operations do that have one of these names."""
-        whole = self.layout({})
-        return math.fsum(work.of_operation(op, whole, 0)[0] for op in self._operations_of(family))
+        return math.fsum(self._amount(op)[0] for op in self._operations_of(family))
+
+    def _amount(self, op: mtf.Operation) -> tuple[int, int]:
+        """What a device computes of an operation that is whole on each."""
+        if op not in self._amounts:
+            self._amounts[op] = work.of_operation(op, self.layout({}), 0)
+        return self._amounts[op]
 
     def _operations_of(self, family: Sequence[str]) -> list[mtf.Operation]:
         names = set(family)
-        return [op for op in self.operations if names & _names(op)]
+        return [op for op in self.operations if names & self._names_of[op]]
 
     def _speeds(self, operations: Sequence[mtf.Operation]) -> list[float]:
-        """One over the seconds that each device takes for all of some operations."""
-        whole = self.layout({})
+        """One over the seconds that each of all devices takes for all of some operations."""
         seconds = [
-            math.fsum(machine.seconds(*work.of_operation(op, whole, pnum), self._kind_of[op]) for op in operations)
-            for pnum, machine in enumerate(self.machines.devices)
+            math.fsum(machine.seconds(*self._amount(op), self._kind_of[op]) for op in operations)
+            for machine in self.machines.devices
         ]
-        return [1.0 / s if s else 1.0 for s in seconds]
+        speeds = [1.0 / s if s else 1.0 for s in seconds]
+        return [speeds[place] for place in self.crowd.stands]
 
-    def _divided(self, name: str, speeds: Sequence[float], subset: Sequence[int]) -> tuple[int, ...] | None:
+    def _divided(self, name: str, speeds: Sequence[float], subset: Collection[int]) -> tuple[int, ...] | None:
         least = min(self.extents[name])
         if least < len(subset):
             return None
-        weights = [speed if pnum in subset else 0.0 for pnum, speed in enumerate(speeds)]
-        return split_among_positive(max(self.extents[name]), weights)
+        weights = tuple(speed if pnum in subset else 0.0 for pnum, speed in enumerate(speeds))
+        key = max(self.extents[name]), weights
+        if key not in self._vectors:
+            self._vectors[key] = split_among_positive(*key)
+        return self._vectors[key]
+
+
+def problem_of(
+    operations: Sequence[mtf.Operation],
+    machines: Machines,
+    sizes: Mapping[str, Sequence[int]],
+    subsets: Iterable[Collection[int]] = (),
+) -> Problem:
+    """A problem in which devices stand for others only where these have like sizes: as large, or one unit less or more.
+
+    Args:
+      operations: as of `Problem`.
+      machines: likewise.
+      sizes: {name: one size per device}.
+      subsets: as of `Problem`, beside those that have something of a name.
+    """
+    vectors = set(sizes.values())
+    having = {tuple(map(bool, vector)) for vector in vectors}
+    subsets = [*subsets, *(frozenset(n for n, has in enumerate(of_all) if has) for of_all in having)]
+    problem = Problem(operations, machines, subsets)
+    for vector, group in itertools.product(vectors, problem.crowd.groups):
+        of_group = [vector[number] for number in group]
+        if max(of_group) > min(of_group) + 1:
+            return Problem(operations, machines)
+    return problem
+
+
+def crowd_of_devices(machines: Machines, subsets: Iterable[Collection[int]]) -> Crowd:
+    """The devices that stand for all: of equal figures, and in the same subsets. Up to EXACT, each is its own."""
+    if len(machines.devices) <= EXACT:
+        return everyone(len(machines.devices))
+    named = {name for pair in machines.links for name in pair}
+    subsets = [frozenset(subset) for subset in subsets]
+    kinds = []
+    for number, machine in enumerate(machines.devices):
+        figures = dataclasses.astuple(dataclasses.replace(machine, name="", factors={}))[:-1]
+        own = machine.name if machine.name in named else ""
+        is_in = tuple(number in subset for subset in subsets)
+        kinds.append((figures, tuple(sorted(machine.factors.items())), own, is_in))
+    return crowd_of(kinds)
 
 
 def _names(op: mtf.Operation) -> set[str]:

@@ -5,7 +5,7 @@ and writes its outputs. What only hands a tensor on - a variable, an assignment,
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf
@@ -43,14 +43,32 @@ def kind_of(op: mtf.Operation) -> str:
 
 def of_operation(op: mtf.Operation, layout: Layout, pnum: int) -> tuple[int, int]:
     """(floating-point operations, bytes read and written) of a processor; (0, 0) where its slices are empty."""
+    return of_processors(op, layout)[pnum]
+
+
+def of_processors(op: mtf.Operation, layout: Layout) -> list[tuple[int, int]]:
+    """As `of_operation`, of all processors in their order; what is alike is worked out once."""
     if isinstance(op, _IDLE):
-        return 0, 0
+        return [(0, 0)] * layout.size
     tensors = [*op.inputs, *op.outputs]
-    sizes = [math.prod(layout.slice_shape(tensor.shape.dims, pnum)) for tensor in tensors]
-    if 0 in sizes:
+    boxes = [tensor.shape.dims for tensor in tensors] + ([_box(op)] if is_contraction(op) else [])
+    item_bytes = [tensor.dtype.size for tensor in tensors]
+    known: dict[tuple, tuple[int, int]] = {}
+    amounts = []
+    for shapes in zip(*map(layout.slice_shapes, boxes), strict=True):
+        if shapes not in known:
+            known[shapes] = _amount(shapes, item_bytes)
+        amounts.append(known[shapes])
+    return amounts
+
+
+def _amount(shapes: Sequence[tuple[int, ...]], item_bytes: Sequence[int]) -> tuple[int, int]:
+    """Of slices of tensors, and of the box of a contraction after them."""
+    sizes = [math.prod(shape) for shape in shapes]
+    if 0 in sizes[: len(item_bytes)]:
         return 0, 0
-    moved = sum(size * tensor.dtype.size for size, tensor in zip(sizes, tensors, strict=True))
-    return (2 * math.prod(layout.slice_shape(_box(op), pnum)) if is_contraction(op) else 0), moved
+    moved = sum(size * each for size, each in zip(sizes, item_bytes, strict=False))
+    return 2 * sum(sizes[len(item_bytes) :]), moved
 
 
 def _box(op: mtf.Operation) -> list[mtf.Dimension]:
