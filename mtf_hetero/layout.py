@@ -174,7 +174,8 @@ class Layout:
                     f"sizes of dimension {dim!r} are {list(sizes)}: {len(sizes)} numbers for the {count} processors "
                     f"of mesh axis {name!r}; give one per processor"
                 )
-            whole = all(isinstance(size, numbers.Integral) and not isinstance(size, bool) for size in sizes)
+            kinds = set(map(type, sizes))  # of thousands of processors, too
+            whole = all(issubclass(kind, numbers.Integral) and not issubclass(kind, bool) for kind in kinds)
             if not whole or min(sizes) < 0 or not any(sizes):
                 raise ValueError(
                     f"sizes of dimension {dim!r} are {list(sizes)}, but each must be a whole number, not negative, and "

@@ -313,6 +313,7 @@ def _fill(
         return [min(max(level * w, Fraction(low)), Fraction(high)) for w, high in zip(weights, highs, strict=True)]
 
     levels = sorted({bound / w for w, high in zip(weights, highs, strict=True) for bound in (low, high)})
+
     def filled(level: Fraction) -> Fraction:
         return sum((count * target for count, target in zip(counts, targets(level), strict=True)), Fraction(0))
 

@@ -18,7 +18,7 @@ from mtf_hetero.layout import Layout
 from mtf_hetero.planner import roles, search, work
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import LayerPlan, Plan
-from mtf_hetero.planner.problem import AXIS, EXACT, WHOLE, Problem, prefixes, problem_of
+from mtf_hetero.planner.problem import AXIS, EXACT, WHOLE, Problem, crowd_of_devices, prefixes, problem_of
 from mtf_hetero.planner.refine import Sizes, refine
 from mtf_hetero.planner.timeline import Timeline, predict
 from mtf_hetero.profile.footprint import bytes_by_dim
@@ -151,7 +151,10 @@ class _Finder:
         whole = Layout([(AXIS, 1)], ())
         measured = any(machine.factors for machine in self._machines.devices)
         amounts = [(*work.of_operation(op, whole, 0), work.kind_of(op) if measured else "") for op in self._operations]
-        seconds = [math.fsum(machine.seconds(*amount) for amount in amounts) for machine in self._machines.devices]
+        crowd = crowd_of_devices(self._machines, [])
+        shown = [self._machines.devices[number] for number in crowd.shown]
+        seconds = [math.fsum(machine.seconds(*amount) for amount in amounts) for machine in shown]
+        seconds = [seconds[place] for place in crowd.stands]
         return sorted(range(len(seconds)), key=seconds.__getitem__)
 
     def _candidates(self, numbers: Sequence[int]) -> list[_Candidate]:

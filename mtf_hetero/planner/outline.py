@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mtf_hetero.planner.plan import LayerPlan, Plan
+from mtf_hetero.planner.timeline import Span
 
 MOST_ROWS = 28  # of a row for each layer
 MOST_COLUMNS = 8
@@ -131,6 +132,28 @@ def names_of(devices: Sequence[str]) -> list[str]:
     return [column.name for column in _by_kind(devices)]
 
 
+def ranges_of(devices: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+    """(name, numbers) of devices of one kind that are numbered one after another.
+
+    Example:
+      >>> ranges_of(["V100:0", "V100:1", "cpu"])
+      [('V100:0-1', (0, 1)), ('cpu', (2,))]
+    """
+    ranges: list[tuple[str, list[int], int]] = []  # (kind, numbers, the last one's own number)
+    for number, name in enumerate(devices):
+        kind, _, digits = name.rpartition(":")
+        own = int(digits) if digits.isdecimal() else None
+        if own is not None and ranges and (ranges[-1][0], ranges[-1][2] + 1) == (kind, own):
+            ranges[-1] = kind, [*ranges[-1][1], number], own
+        else:
+            ranges.append((kind, [number], -2 if own is None else own))
+    first = (devices[numbers[0]] for _, numbers, _ in ranges)
+    return [
+        (name if len(numbers) == 1 else f"{name}-{own}", tuple(numbers))
+        for name, (_, numbers, own) in zip(first, ranges, strict=True)
+    ]
+
+
 def _columns(devices: Sequence[str]) -> tuple[Column, ...]:
     if len(devices) <= MOST_COLUMNS:
         return tuple(Column(name, (number,)) for number, name in enumerate(devices))
@@ -154,7 +177,8 @@ def _fractions(layer: LayerPlan) -> tuple[float, ...]:
     if layer.kind == WHOLE:
         return tuple(1.0 if seconds else 0.0 for seconds in layer.seconds)
     sizes = layer.split[layer.along]
-    return tuple(size / sum(sizes) for size in sizes)
+    total = sum(sizes)
+    return tuple(size / total for size in sizes)
 
 
 def _grouped(layers: Iterable[LayerPlan]) -> list[list[LayerPlan]]:
@@ -205,7 +229,10 @@ def _bar(column: Column, fractions: Sequence[float], sizes: Sequence[int] | None
 
 def _lane(plan: Plan, column: Column, row_of: dict[str, int]) -> tuple[Block, ...]:
     """The blocks of the device of a column that computes for longest."""
-    spans = {number: [span for span in plan.timeline if span.device == number] for number in column.devices}
+    spans: dict[int, list[Span]] = {number: [] for number in column.devices}
+    for span in plan.timeline:
+        if span.device in spans:
+            spans[span.device].append(span)
     busiest = max(spans, key=lambda number: sum(span.end - span.begin for span in spans[number]))
     near = plan.seconds / 1000
     blocks: list[Block] = []

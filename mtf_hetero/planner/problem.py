@@ -75,7 +75,7 @@ class Problem:
         self._names_of = {op: frozenset(_names(op)) for op in operations}
         measured = any(machine.factors for machine in machines.devices)
         self._kind_of = {op: work.kind_of(op) if measured else "" for op in operations}
-        self._seconds: dict[tuple[mtf.Operation, tuple], tuple[float, ...]] = {}
+        self._seconds: dict[tuple[mtf.Operation, frozenset], tuple[float, ...]] = {}
         self._amounts: dict[mtf.Operation, tuple[int, int]] = {}
         self._vectors: dict[tuple[int, tuple[float, ...]], tuple[int, ...]] = {}
         self._costs: dict[tuple[str, tuple], float] = {}
@@ -182,14 +182,14 @@ class Problem:
           used: {name of a family's first member: the operations that are to balance}; None: all that have a name of it.
         """
         menus: dict[str, list[tuple[int, ...]]] = {}
-        subsets = [frozenset(subset) for subset in subsets]
+        sets = [frozenset(subset) for subset in subsets]
         for family in self.families:
             operations = self._operations_of(family) if used is None else used.get(family[0], ())
             speeds = self._speeds(operations)
             for name in family:
                 if name in self._not_searched:
                     continue
-                among = [max(subsets, key=len)] if name in self._heights else subsets
+                among = [max(sets, key=len)] if name in self._heights else sets
                 vectors = (self._divided(name, speeds, subset) for subset in among)
                 menus[name] = list(dict.fromkeys(vector for vector in vectors if vector is not None))
         return menus
@@ -199,7 +199,9 @@ class Problem:
         found = {}
         for family in self.families:
             names = {name for name in family if name in sizes}
-            found[family[0]] = [op for op in self.operations if names & self._names_of[op]] or self._operations_of(family)
+            found[family[0]] = [op for op in self.operations if names & self._names_of[op]] or self._operations_of(
+                family
+            )
         return found
 
     def allowed_of(
@@ -223,7 +225,7 @@ class Problem:
     def _amount(self, op: mtf.Operation) -> tuple[int, int]:
         """What a device computes of an operation that is whole on each."""
         if op not in self._amounts:
-            self._amounts[op] = work.of_operation(op, self.layout({}), 0)
+            self._amounts[op] = work.of_operation(op, self.priced(self.layout({})), 0)
         return self._amounts[op]
 
     def _operations_of(self, family: Sequence[str]) -> list[mtf.Operation]:

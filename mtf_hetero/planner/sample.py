@@ -1,7 +1,7 @@
 """Many processors, a few of which stand for all: a layout that is laid out, sketched and priced for those alone.
 
 Like processors have like slices and send alike. Of each mesh axis, the coordinates that are alike make a group: its
-first one stands for itself, one from its middle for any of them, and one more for all the rest, of whom the others read.
+first one stands for itself, one from its middle for any of them, and one more for the rest, of whom the others read.
 
 What one of them computes, and what it reads of how many others, is that of a real one; what it sends follows: as much
 as each target reads, times the targets, over the sources. That is exact where all of a group are alike. It is not where

@@ -49,9 +49,7 @@ def _parts_to_reduce(
         return collectives.parts_to_reduce(elements, shares, absent)
     present = collectives.present_of(range(len(shares)), absent)
     total = math.fsum(shares[number] * counts[number] for number in present)
-    return tuple(
-        round(elements * share / total) if number in present else 0 for number, share in enumerate(shares)
-    )
+    return tuple(round(elements * share / total) if number in present else 0 for number, share in enumerate(shares))
 
 
 def allreduce(sketch: Sketch, xs: Values, axes: Sequence[int], operation: str, absent: Collection[int] = ()) -> Values:

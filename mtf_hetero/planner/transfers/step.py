@@ -173,21 +173,20 @@ def _exported(sketch: Sketch, tensor: mtf.Tensor) -> Value:
 def _transfers(sketch: Sketch, roots: Iterable[Value]) -> tuple[Transfer, ...]:
     """What is read elsewhere than where it is, once for each processor that does, of all that the roots need."""
     sent: dict[tuple[Value, int], Transfer] = {}
-    layout = sketch.layout
-    senders = layout.senders if isinstance(layout, Sample) else None
+    layout = sketch.layout if isinstance(sketch.layout, Sample) else None
     for reader in sketch.needed(roots):
         target = reader.processor
-        if senders is not None and senders[target] != target:  # what it reads, another one shows
+        if layout is not None and layout.senders[target] != target:  # what it reads, another one shows
             continue
         for x in reader.reads:
             if x.processor == target or CHIEF in (x.processor, target) or (x, target) in sent:
                 continue
             if sketch.memories[x.processor] == sketch.memories[target]:
                 continue
-            if senders is None:
+            if layout is None:
                 sent[x, target] = Transfer(x.processor, target, x.size_bytes, reader.operation)
             else:
-                source = senders[x.processor]
+                source = layout.senders[x.processor]
                 size, times = x.size_bytes * x.count, layout.members[target] / layout.members[source]
                 sent[x, target] = Transfer(source, target, size, reader.operation, x.count, times)
     return tuple(sent.values())
