@@ -243,13 +243,11 @@ class Layout:
 
         Of a coordinate to which all of these give nothing it is zero.
         """
-        if axis_name not in self._weights:
-            self._weights[axis_name] = self._weigh(axis_name)
         return self._weights[axis_name]
 
     @functools.cached_property
     def _weights(self) -> dict[str, tuple[float, ...]]:
-        return {}
+        return {name: self._weigh(name) for name in self._axis_names}
 
     def _weigh(self, axis_name: str) -> tuple[float, ...]:
         count = dict(self.mesh_shape)[axis_name]
@@ -275,8 +273,7 @@ class Layout:
 
     @functools.cached_property
     def _along(self) -> list[tuple[int, ...]]:
-        """Of each mesh axis, the coordinate of each processor."""
-        return list(zip(*self._coordinates, strict=True))
+        return list(zip(*self._coordinates, strict=True))  # of each mesh axis, each processor's coordinate
 
     def pnum(self, coordinates: Sequence[int]) -> int:
         """The processor at these mesh coordinates; inverse of `coordinates`."""
@@ -297,23 +294,16 @@ class Layout:
         return self._division(dim_name, dim_size).bounds
 
     def holders(self, dim: Dim, begin: int, end: int, pnum: int) -> list[tuple[int, int, int, int]]:
-        """Whose slices of a split dimension an interval of it overlaps.
-
-        Args:
-          dim: of which the interval is.
-          begin: where it begins.
-          end: where it ends.
-          pnum: the processor that asks.
+        """Whose slices of a split dimension an interval of it overlaps, for a processor that asks.
 
         Returns:
           (coordinate, where in its slice the overlap begins, units, how many coordinates it stands for: 1), in order.
         """
-        del pnum
         bounds = self.bounds(dim.name, dim.size)
         found = []
         for coordinate in range(bisect.bisect_right(bounds, begin) - 1, len(bounds) - 1):
             low, high = max(begin, bounds[coordinate]), min(end, bounds[coordinate + 1])
-            if bounds[coordinate] >= end:
+            if low >= end:
                 break
             if low < high:
                 found.append((coordinate, low - bounds[coordinate], high - low, 1))
@@ -342,9 +332,9 @@ class Layout:
     def _sizes_of(self) -> dict[str, tuple[int, ...]]:
         return dict(self.sizes)
 
-    def sizes_among(self, dims: Iterable[str]) -> frozenset[tuple[str, tuple[int, ...]]]:
-        """The exact sizes of those of some dimensions that have any."""
-        return frozenset((dim, self._sizes_of[dim]) for dim in dims if dim in self._sizes_of)
+    def sizes_among(self, dims: Iterable[str]) -> frozenset:
+        """(dimension, axis, exact sizes) of those of some dimensions that have any."""
+        return frozenset((dim, self._dim_to_axis[dim], self._sizes_of[dim]) for dim in dims if dim in self._sizes_of)
 
     @functools.cached_property
     def emptied(self) -> frozenset[str]:
@@ -396,14 +386,11 @@ class Layout:
 
     def slice_shapes(self, shape: Iterable) -> list[tuple[int, ...]]:
         """Shapes of all processors' slices of a tensor, in their order."""
-        columns: list[Sequence[int]] = []
+        columns = []
         for dim in shape:
             division = self._division(dim.name, dim.size)
             axis, sizes = division.axis, division.sizes
-            if axis is None:
-                columns.append(sizes * self.size)
-            else:
-                columns.append([sizes[coordinate] for coordinate in self._along[axis]])
+            columns.append(sizes * self.size if axis is None else [sizes[at] for at in self._along[axis]])
         return list(zip(*columns, strict=True)) if columns else [()] * self.size
 
     def slice_begin(self, shape: Iterable, pnum: int) -> list[int]:

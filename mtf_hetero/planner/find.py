@@ -8,7 +8,7 @@ wins. Sizes are chosen anew for what turned out to be split, until that gains no
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,17 +18,35 @@ from mtf_hetero.layout import Layout
 from mtf_hetero.planner import roles, search, work
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import LayerPlan, Plan
-from mtf_hetero.planner.problem import AXIS, EXACT, WHOLE, Problem, crowd_of_devices, prefixes, problem_of
+from mtf_hetero.planner.problem import (
+    AXIS,
+    EXACT,
+    WHOLE,
+    Along,
+    Choice,
+    Menus,
+    Problem,
+    axis_of,
+    choices_of,
+    kinds_of,
+    prefixes,
+    problem_of,
+    sizes_of,
+)
 from mtf_hetero.planner.refine import Sizes, refine
+from mtf_hetero.planner.sample import crowd_of
 from mtf_hetero.planner.timeline import Timeline, predict
 from mtf_hetero.profile.footprint import bytes_by_dim
 from mtf_hetero.profile.work import layer_of, live
 
 _ROUNDS = 3
 _FAMILIES = 6  # that are tried alone
+_PAIRED = 3  # families of which two are tried together, one over each axis of a mesh
+_NEAR = 1.25  # how much longer two families alone may take, for a mesh of two axes to be searched
 _LIKELY = 2  # numbers of devices, of many, that are searched
 _KINDS = 4  # of devices, of many, each of which, with those that are faster, may be all that has something
 _SEPARATOR = "\n"
+ROWS, COLUMNS = "rows", "columns"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +87,7 @@ def describe(graph: mtf.Graph, machines: Machines, layout: Layout) -> Plan:
     Args:
       graph: as of `find`.
       machines: one device per processor of the layout.
-      layout: over one mesh axis.
+      layout: the Layout.
 
     Raises:
       NotImplementedError: the layout splits what an operation needs whole.
@@ -93,13 +111,60 @@ class _Finder:
         order = self._by_speed()
         alone, *_ = self._candidates(order[:1])
         best = alone if self._fits(alone) else None
-        for count in self._counts(order):
+        counts = self._counts(order)
+        for count in counts:
             for candidate in self._candidates(sorted(order[:count])):
-                if self._fits(candidate) and (best is None or candidate.timeline.seconds < best.timeline.seconds):
-                    best = candidate
+                best = self._better(best, candidate)
+        grids = [shape for count in counts for shape in shapes_of(count)]
+        for candidate in self._on_grids(order, grids, math.inf if best is None else best.timeline.seconds):
+            best = self._better(best, candidate)
         if best is None:
             raise search.NoAssignmentError(self._too_large(alone))
         return self._described(self._refined(best), alone)
+
+    def _better(self, best: _Candidate | None, other: _Candidate) -> _Candidate | None:
+        """The faster one of those that fit."""
+        if not self._fits(other) or (best is not None and best.timeline.seconds <= other.timeline.seconds):
+            return best
+        return other
+
+    def _on_grids(
+        self, order: Sequence[int], shapes: Sequence[tuple[int, int]], seconds: float
+    ) -> Iterator[_Candidate]:
+        """Candidates on meshes of two axes, whose rows are of like devices, the fastest first.
+
+        Two families of names, one over each axis, are tried on all; that mesh alone on which they do best is searched,
+        if they then take not much longer than a plan that was found.
+        """
+        simple: list[_Candidate] = []
+        for rows, columns in shapes:
+            machines = self._machines.only(order[: rows * columns])
+            problem = Problem(self._operations, machines, [], [(ROWS, rows), (COLUMNS, columns)])
+            simple += [self._candidate(problem, sizes, 0.0) for sizes in self._of_two_families(problem)]
+        yield from simple
+        likely = min(simple, key=lambda candidate: candidate.timeline.seconds, default=None)
+        if likely is not None and likely.timeline.seconds < _NEAR * seconds:
+            yield from self._searched(likely.problem, likely.problem.menus_of_axes())
+
+    def _searched(self, problem: Problem, menus: Menus) -> list[_Candidate]:
+        """What a search finds: one candidate, or none."""
+        try:
+            solution = search.minimize(problem.tables(menus), self._limits(menus, problem), seconds=self._seconds)
+        except search.NoAssignmentError:
+            return []
+        sizes = {name: menus[name][i - 1] for name, i in solution.assignment.items() if i != WHOLE}
+        return [self._candidate(problem, sizes, solution.gap)]
+
+    def _of_two_families(self, problem: Problem) -> list[dict[str, Choice]]:
+        """Two of the families with most work, one over each axis of the mesh."""
+        menus = problem.menus_of_axes()
+        largest = sorted(problem.families, key=problem.work_of, reverse=True)[:_PAIRED]
+        ways = []
+        for one, other in itertools.permutations(largest, 2):
+            first, second = problem.allowed_of(one, menus, 0), problem.allowed_of(other, menus, 1)
+            if first and second:
+                ways.append(first | second)
+        return ways
 
     def _counts(self, order: Sequence[int]) -> Sequence[int]:
         """How many of the fastest devices to search for: of many, those with which one family does best, and all."""
@@ -126,32 +191,38 @@ class _Finder:
         """The candidate with sizes by which the step as a whole is shorter, and which fit."""
         problem = candidate.problem
 
-        def seconds_of(sizes: Sizes) -> float:
+        def seconds_of(sizes: Mapping[str, Choice]) -> float:
             changed = self._candidate(problem, sizes, candidate.gap)
             return changed.timeline.seconds if self._fits(changed) else math.inf
 
-        sizes = refine(dict(candidate.layout.sizes), seconds_of, groups=problem.crowd.groups)
-        return self._candidate(problem, sizes, candidate.gap)
+        choices = problem.choices(candidate.layout)
+        for axis, crowd in enumerate(problem.crowds):
+            mine = {name: sizes_of(choice) for name, choice in choices.items() if axis_of(choice) == axis}
+
+            def with_others(sizes: Sizes, axis: int = axis, rest: Mapping[str, Choice] = choices) -> dict[str, Choice]:
+                if len(problem.crowds) == 1:
+                    return dict(sizes)
+                return {**rest, **{name: Along(axis, of_name) for name, of_name in sizes.items()}}
+
+            refined = refine(mine, lambda sizes: seconds_of(with_others(sizes)), groups=crowd.groups)
+            choices = with_others(refined)
+        return self._candidate(problem, choices, candidate.gap)
 
     def plan_of(self, layout: Layout) -> Plan:
         """The plan that splits as a layout does."""
-        extents = Problem(self._operations, self._machines).extents
-        sizes = {
-            name: layout.split(name, max(of_name))
-            for name, of_name in extents.items()
-            if layout.axis_of(mtf.Dimension(name, max(of_name))) is not None
-        }
-        problem = problem_of(self._operations, self._machines, sizes)
-        timeline = predict(problem, problem.layout(sizes), self._owners)
+        whole = Problem(self._operations, self._machines, None, layout.mesh_shape)
+        layout = whole.layout(choices_of(layout, whole.extents))
+        problem = problem_of(self._operations, self._machines, layout)
+        timeline = predict(problem, layout, self._owners)
         alone, *_ = self._candidates(self._by_speed()[:1])
-        return self._described(_Candidate(problem, problem.layout(sizes), timeline, 0.0), alone)
+        return self._described(_Candidate(problem, layout, timeline, 0.0), alone)
 
     def _by_speed(self) -> list[int]:
         """The devices' numbers, the fastest first."""
         whole = Layout([(AXIS, 1)], ())
         measured = any(machine.factors for machine in self._machines.devices)
         amounts = [(*work.of_operation(op, whole, 0), work.kind_of(op) if measured else "") for op in self._operations]
-        crowd = crowd_of_devices(self._machines, [])
+        crowd = crowd_of(kinds_of(self._machines, []))
         shown = [self._machines.devices[number] for number in crowd.shown]
         seconds = [math.fsum(machine.seconds(*amount) for amount in amounts) for machine in shown]
         seconds = [seconds[place] for place in crowd.stands]
@@ -169,15 +240,13 @@ class _Finder:
         used = None
         for _ in range(_ROUNDS):
             menus = problem.menus(subsets, used)
-            try:
-                solution = search.minimize(problem.tables(menus), self._limits(menus, problem), seconds=self._seconds)
-            except search.NoAssignmentError:
+            searched = self._searched(problem, menus)
+            if not searched:
                 break
-            sizes = {name: menus[name][i - 1] for name, i in solution.assignment.items() if i != WHOLE}
-            found.append(self._candidate(problem, sizes, solution.gap))
+            found += searched
             if found[-1].timeline.seconds >= min(c.timeline.seconds for c in found[:-1]) and used is not None:
                 break
-            used = problem.operations_split(sizes)
+            used = problem.operations_split(problem.choices(found[-1].layout))
         return found
 
     def _subsets(self, numbers: Sequence[int], fastest: Sequence[int]) -> Sequence[int]:
@@ -187,13 +256,15 @@ class _Finder:
         ends = self._ends([numbers[pnum] for pnum in fastest])
         return (1, *ends) if 1 < len(ends) <= _KINDS else prefixes(len(numbers))
 
-    def _of_one_family(self, problem: Problem, everybody: Sequence[int], most: int = _FAMILIES) -> list[Sizes]:
+    def _of_one_family(
+        self, problem: Problem, everybody: Sequence[int], most: int = _FAMILIES
+    ) -> list[dict[str, Choice]]:
         """Each family alone, split over all devices wherever no tensor is then split twice."""
         menus = problem.menus([everybody])
         largest = sorted(problem.families, key=problem.work_of, reverse=True)[:most]
         return [sizes for family in largest if (sizes := problem.allowed_of(family, menus))]
 
-    def _candidate(self, problem: Problem, sizes: Sizes, gap: float) -> _Candidate:
+    def _candidate(self, problem: Problem, sizes: Mapping[str, Choice], gap: float) -> _Candidate:
         layout = problem.layout(sizes)
         try:
             timeline = predict(problem, layout, self._owners)
@@ -208,13 +279,14 @@ class _Finder:
 
     def _memory(self, layout: Layout, devices: Iterable[int]) -> tuple[int, ...]:
         """Bytes that each of some devices needs."""
-        totals = [(name, sizes, sum(sizes)) for name, sizes in layout.sizes]
+        totals = [(name, sizes, sum(sizes), layout.axis_of(name) or 0) for name, sizes in layout.sizes]
         known: dict[tuple[int, ...], int] = {}
         needed = []
         for pnum in devices:
-            own = tuple(sizes[pnum] for _, sizes, _ in totals)
+            at = layout.coordinates(pnum)
+            own = tuple(sizes[at[axis]] for _, sizes, _, axis in totals)
             if own not in known:
-                fractions = {name: sizes[pnum] / total for name, sizes, total in totals}
+                fractions = {name: sizes[at[axis]] / total for name, sizes, total, axis in totals}
                 parts = (
                     size * math.prod(fractions.get(name, 1.0) for name in names) for names, size in self._held.items()
                 )
@@ -222,18 +294,22 @@ class _Finder:
             needed.append(known[own])
         return tuple(needed)
 
-    def _limits(self, menus: Mapping[str, Sequence[tuple[int, ...]]], problem: Problem) -> list[search.Limit]:
+    def _limits(self, menus: Menus, problem: Problem) -> list[search.Limit]:
         limits = []
         for pnum, machine in zip(problem.crowd.shown, problem.machines.devices, strict=True):
             if machine.memory_bytes is None:
                 continue
+            at = problem.coordinates(pnum)
+            part = {
+                name: [1.0, *(sizes_of(choice)[at[axis_of(choice)]] / sum(sizes_of(choice)) for choice in choices)]
+                for name, choices in menus.items()
+            }
             tables = []
             for names, size in self._held.items():
                 scope = tuple(dict.fromkeys(name for name in names if menus.get(name)))
-                parts = [[1.0, *(sizes[pnum] / sum(sizes) for sizes in menus[name])] for name in scope]
                 fractions = np.array(1.0)
-                for part in parts:
-                    fractions = np.multiply.outer(fractions, part)
+                for name in scope:
+                    fractions = np.multiply.outer(fractions, part[name])
                 tables.append(search.Table(scope, size * fractions))
             limits.append(search.Limit(f"memory of {machine.name}", tuple(tables), machine.memory_bytes))
         return limits
@@ -302,3 +378,13 @@ class _Finder:
             },
             timeline=tuple(dataclasses.replace(s, device=crowd.shown[s.device]) for s in best.timeline.merged()),
         )
+
+
+def shapes_of(count: int) -> list[tuple[int, int]]:
+    """The meshes of so many processors: rows by columns, two at least of each.
+
+    Example:
+      >>> shapes_of(8)
+      [(2, 4), (4, 2)]
+    """
+    return [(rows, count // rows) for rows in range(2, count // 2 + 1) if count % rows == 0]

@@ -7,7 +7,7 @@ those of one kind together.
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mtf_hetero.planner.plan import LayerPlan, Plan
 from mtf_hetero.planner.timeline import Span
@@ -115,11 +115,21 @@ class Outline:
 def outline(plan: Plan) -> Outline:
     """What the picture of a plan shows."""
     columns = _columns(plan.devices)
-    layers = [layer for layer in plan.layers if any(layer.seconds) or any(layer.sent_bytes)]
+    layers = [_by_device(layer, plan) for layer in plan.layers if any(layer.seconds) or any(layer.sent_bytes)]
     groups = _grouped(layers) if len(layers) > MOST_ROWS else [[layer] for layer in layers]
-    rows = tuple(_row(group, columns) for group in groups)
+    rows = tuple(_row(group, columns, plan.extents) for group in groups)
     row_of = {name: number for number, row in enumerate(rows) for name in row.layers}
     return Outline(columns, rows, tuple(_lane(plan, column, row_of) for column in columns))
+
+
+def _by_device(layer: LayerPlan, plan: Plan) -> LayerPlan:
+    """A layer with one size per device of what it is divided along, on a mesh of two axes too."""
+    axis = plan.layout.axis_of(layer.along)
+    if axis is None or len(plan.layout.mesh_shape) == 1:
+        return layer
+    sizes = layer.split[layer.along]
+    of_devices = tuple(sizes[plan.layout.coordinates(pnum)[axis]] for pnum in range(len(plan.devices)))
+    return dataclasses.replace(layer, split={layer.along: of_devices})
 
 
 def names_of(devices: Sequence[str]) -> list[str]:
@@ -197,13 +207,13 @@ def _alike(one: LayerPlan, other: LayerPlan) -> bool:
     return one.kind == other.kind and all(abs(a - b) <= _NEAR and bool(a) == bool(b) for a, b in pairs)
 
 
-def _row(layers: Sequence[LayerPlan], columns: Sequence[Column]) -> Row:
+def _row(layers: Sequence[LayerPlan], columns: Sequence[Column], extents: Mapping[str, int]) -> Row:
     first = layers[0]
     sizes = {layer.split[layer.along] for layer in layers if layer.kind != WHOLE}
     names = {layer.along.rpartition("/")[2] for layer in layers}
     same = len(sizes) == 1
     bars = [_bar(column, _fractions(first), next(iter(sizes)) if same else None, first.kind) for column in columns]
-    extent = f" {sum(next(iter(sizes)))}" if same else ""
+    extent = f" {extents.get(first.along, sum(next(iter(sizes))))}" if same else ""
     return Row(
         layers=tuple(layer.name for layer in layers),
         kind=first.kind,

@@ -11,38 +11,49 @@ sides are split alike nothing has to be sent.
 import collections
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from mtf_hetero import layers
 from mtf_hetero._compat import mtf
-from mtf_hetero.blocks import aligned
 from mtf_hetero.layout import Layout
-from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, KERNEL, roles_of
-from mtf_hetero.lowering.pool import windows_of
 from mtf_hetero.partition import split_among_positive
-from mtf_hetero.planner import transfers, work
+from mtf_hetero.planner import steps, transfers, work
 from mtf_hetero.planner.machines import Machines
-from mtf_hetero.planner.sample import Crowd, Sample, crowd_of, everyone
+from mtf_hetero.planner.sample import Crowd, Sample, crowd_of, everyone, product_of
 from mtf_hetero.planner.search import Table
-from mtf_hetero.profile.work import key_of
 
 AXIS = "all"
 WHOLE = 0  # the choice not to split
 EXACT = 8  # devices, each of which is priced
-_POOLS = (layers.PoolOperation, layers.PoolGradientOperation, mtf.PoolOperation, mtf.PoolBackPropOperation)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Unit:
-    """Operations that are priced together: one, or a contraction and the reshapes that alone read its result."""
+class Along(NamedTuple):
+    """How a dimension is split on a mesh of several axes.
 
-    operations: tuple[mtf.Operation, ...]
-    names: tuple[str, ...]  # in the order in which they occur
-    key: str  # of units that do the same work
+    Args:
+      axis: the mesh axis, by its number.
+      sizes: one per coordinate of the axis.
+    """
+
+    axis: int
+    sizes: tuple[int, ...]
+
+
+Choice: TypeAlias = tuple[int, ...] | Along  # the sizes alone, on a mesh of one axis
+Menus: TypeAlias = Mapping[str, Sequence[Choice]]
+
+
+def axis_of(choice: Choice) -> int:
+    """The number of the mesh axis over which a dimension is split."""
+    return choice.axis if isinstance(choice, Along) else 0
+
+
+def sizes_of(choice: Choice) -> tuple[int, ...]:
+    """One size per coordinate of the axis."""
+    return choice.sizes if isinstance(choice, Along) else choice
 
 
 class Problem:
@@ -50,10 +61,11 @@ class Problem:
 
     Args:
       operations: mtf operations of a step, in the graph's order.
-      machines: the devices, one per processor of a mesh with a single axis.
+      machines: the devices, one per processor of the mesh.
       subsets: numbers of the devices among which something may be divided, so that those of a subset are no longer
         like the others. Of more than EXACT devices, a few of those that are alike stand for all, as planner.sample has
         it; None: none does.
+      mesh_shape: (axis, count) of each mesh axis; None: a single one. With several, a choice is an Along.
     """
 
     def __init__(
@@ -61,50 +73,78 @@ class Problem:
         operations: Sequence[mtf.Operation],
         machines: Machines,
         subsets: Iterable[Collection[int]] | None = None,
+        mesh_shape: Sequence[tuple[str, int]] | None = None,
     ) -> None:
         self.operations, self.everyone = tuple(operations), machines
-        self.crowd = everyone(len(machines.devices)) if subsets is None else crowd_of_devices(machines, subsets)
+        self.mesh_shape = tuple(mesh_shape or [(AXIS, len(machines.devices))])
+        self.crowds = self._crowds(subsets)
+        self.crowd = product_of(self.crowds)
         self.machines = machines.only(self.crowd.shown) if self.crowd.is_sample else machines  # those that are priced
-        self.extents = _extents(operations)
-        self.families = _families(operations, self.extents)
-        self.units = _units(operations, self.extents)
-        self._conflicts = _conflicts(operations)
-        spaces = [names for op in operations for names in _spaces(op)]
+        self.extents = steps.extents(operations)
+        self.families = steps.families(operations, self.extents)
+        self.units = steps.units(operations, self.extents)
+        self._conflicts = steps.conflicts(operations)
+        spaces = [names for op in operations for names in steps.spaces(op)]
         self._heights = {names[0] for names in spaces}  # or depths, of volumes
         self._not_searched = {name for names in spaces for name in names[1:]}
-        self._names_of = {op: frozenset(_names(op)) for op in operations}
+        self._names_of = {op: frozenset(steps.names(op)) for op in operations}
         measured = any(machine.factors for machine in machines.devices)
         self._kind_of = {op: work.kind_of(op) if measured else "" for op in operations}
         self._seconds: dict[tuple[mtf.Operation, frozenset], tuple[float, ...]] = {}
         self._amounts: dict[mtf.Operation, tuple[int, int]] = {}
         self._vectors: dict[tuple[int, tuple[float, ...]], tuple[int, ...]] = {}
         self._costs: dict[tuple[str, tuple], float] = {}
-        self._layouts: dict[frozenset[tuple[str, tuple[int, ...]]], Layout] = {}
-        self._samples: dict[frozenset[tuple[str, tuple[int, ...]]], Sample] = {}
+        self._layouts: dict[frozenset, Layout] = {}
+        self._samples: dict[tuple, Sample] = {}
 
-    def layout(self, sizes: Mapping[str, tuple[int, ...]]) -> Layout:
+    def _crowds(self, subsets: Iterable[Collection[int]] | None) -> tuple[Crowd, ...]:
+        """Of each mesh axis, the coordinates that stand for all."""
+        if subsets is None or len(self.everyone.devices) <= EXACT:
+            return tuple(everyone(count) for _, count in self.mesh_shape)
+        kinds = kinds_of(self.everyone, subsets)
+        if len(self.mesh_shape) == 1:
+            return (crowd_of(kinds),)
+        whole = Layout(self.mesh_shape, ())
+        of_axes: list[list[list[Hashable]]] = [[[] for _ in range(count)] for _, count in self.mesh_shape]
+        for pnum, kind in enumerate(kinds):
+            for axis, coordinate in enumerate(whole.coordinates(pnum)):
+                of_axes[axis][coordinate].append(kind)
+        return tuple(crowd_of(list(map(tuple, of_axis))) for of_axis in of_axes)
+
+    def layout(self, sizes: Mapping[str, Choice]) -> Layout:
         """The layout that splits these names into these sizes, and nothing else."""
         key = frozenset(sizes.items())
         if key not in self._layouts:
-            count = len(self.everyone.devices)
-            self._layouts[key] = Layout([(AXIS, count)], [(name, AXIS) for name in sizes], (), sizes)
+            rules = [(name, self.mesh_shape[axis_of(choice)][0]) for name, choice in sizes.items()]
+            vectors = {name: sizes_of(choice) for name, choice in sizes.items()}
+            self._layouts[key] = Layout(self.mesh_shape, rules, (), vectors)
         return self._layouts[key]
+
+    def choices(self, layout: Layout) -> dict[str, Choice]:
+        """What a layout splits, and how: {name: choice}."""
+        if len(self.mesh_shape) == 1:
+            return dict(layout.sizes)
+        axes = ((name, layout.axis_of(name), sizes) for name, sizes in layout.sizes)
+        return {name: Along(axis, sizes) for name, axis, sizes in axes if axis is not None}
+
+    def coordinates(self, pnum: int) -> tuple[int, ...]:
+        """Of a device, on the mesh."""
+        return self.layout({}).coordinates(pnum)
 
     def priced(self, layout: Layout) -> Layout:
         """What is priced of a layout: all of it, or a planner.sample.Sample."""
         if not self.crowd.is_sample or isinstance(layout, Sample):
             return layout
-        key = frozenset(layout.sizes)
+        key = layout.rules, layout.sizes
         if key not in self._samples:
-            given = layout.mesh_shape, layout.rules, layout.shares, layout.sizes
-            self._samples[key] = Sample(*given, crowds=(self.crowd,))
+            self._samples[key] = Sample(layout.mesh_shape, layout.rules, layout.shares, layout.sizes, self.crowds)
         return self._samples[key]
 
-    def tables(self, menus: Mapping[str, Sequence[tuple[int, ...]]]) -> list[Table]:
+    def tables(self, menus: Menus) -> list[Table]:
         """One table per scope.
 
         Args:
-          menus: {name: the vectors of sizes into which it may be split}; those without one stay whole.
+          menus: {name: the ways in which it may be split}; those without one stay whole.
         """
         costs: dict[tuple[str, ...], np.ndarray] = {}
         for unit in self.units:
@@ -118,23 +158,28 @@ class Problem:
                 costs[scope][tuple(places)] += self._unit_seconds(unit, sizes)
         return [Table(scope, table) for scope, table in costs.items()]
 
-    def _unit_seconds(self, unit: Unit, sizes: Mapping[str, tuple[int, ...]]) -> float:
+    def _unit_seconds(self, unit: steps.Unit, sizes: Mapping[str, Choice]) -> float:
         """Seconds for a unit, kept for those that are alike: a network repeats its layers."""
         key = unit.key, tuple(sizes.get(name) for name in unit.names)
         if key not in self._costs:
             self._costs[key] = self.seconds(unit.operations, self.layout(sizes))
         return self._costs[key]
 
-    def _allowed(self, scope: Sequence[str], menus: Mapping[str, Sequence[tuple[int, ...]]]) -> Iterator[tuple]:
-        """The combinations of choices in which no tensor is split twice."""
+    def _allowed(self, scope: Sequence[str], menus: Menus) -> Iterator[tuple]:
+        """The combinations of choices in which no tensor is split twice over one mesh axis."""
+
+        def conflict(name: str, choice: int, other: str, i: int) -> bool:
+            if i == WHOLE or other not in self._conflicts[name]:
+                return False
+            return axis_of(menus[name][choice - 1]) == axis_of(menus[other][i - 1])
+
         partial: list[tuple[int, ...]] = [()]
         for name in scope:
             partial = [
                 (*places, choice)
                 for places in partial
                 for choice in range(1 + len(menus[name]))
-                if choice == WHOLE
-                or not any(i != WHOLE and other in self._conflicts[name] for i, other in zip(places, scope))
+                if choice == WHOLE or not any(conflict(name, choice, other, i) for i, other in zip(places, scope))
             ]
         yield from partial
 
@@ -194,7 +239,24 @@ class Problem:
                 menus[name] = list(dict.fromkeys(vector for vector in vectors if vector is not None))
         return menus
 
-    def operations_split(self, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, list[mtf.Operation]]:
+    def menus_of_axes(self) -> dict[str, list[Choice]]:
+        """As `menus`, on a mesh of several axes: over all coordinates of each, by the slowest device there."""
+        menus: dict[str, list[Choice]] = {}
+        slowest: list[list[list[int]]] = [[[] for _ in range(count)] for _, count in self.mesh_shape]
+        for pnum in range(len(self.everyone.devices)):
+            for axis, coordinate in enumerate(self.coordinates(pnum)):
+                slowest[axis][coordinate].append(pnum)
+        for family in self.families:
+            speeds = self._speeds(self._operations_of(family))
+            of_axes = [[min(speeds[pnum] for pnum in there) for there in axis] for axis in slowest]
+            for name in family:
+                if name in self._not_searched:
+                    continue
+                vectors = [self._divided(name, of_axis, range(len(of_axis))) for of_axis in of_axes]
+                menus[name] = [Along(axis, vector) for axis, vector in enumerate(vectors) if vector is not None]
+        return menus
+
+    def operations_split(self, sizes: Mapping[str, Choice]) -> dict[str, list[mtf.Operation]]:
         """{first name of a family: the operations that a layout splits along one of its names}."""
         found = {}
         for family in self.families:
@@ -204,19 +266,22 @@ class Problem:
             )
         return found
 
-    def allowed_of(
-        self, family: Sequence[str], menus: Mapping[str, Sequence[tuple[int, ...]]]
-    ) -> dict[str, tuple[int, ...]]:
-        """{name: sizes} for as many names of a family as can be split together, the first ones first."""
-        sizes: dict[str, tuple[int, ...]] = {}
+    def allowed_of(self, family: Sequence[str], menus: Menus, axis: int = 0) -> dict[str, Choice]:
+        """{name: choice} for as many names of a family as can be split together over an axis, the first ones first."""
+        sizes: dict[str, Choice] = {}
         for name in family:
-            if menus.get(name) and not self._conflicts[name] & sizes.keys():
-                sizes[name] = menus[name][0]
+            choices = [choice for choice in menus.get(name, ()) if axis_of(choice) == axis]
+            if choices and not self._conflicts[name] & sizes.keys():
+                sizes[name] = choices[0]
         return sizes
 
-    def is_allowed(self, names: Collection[str]) -> bool:
-        """Whether no two of these names are of one tensor."""
-        return not any(self._conflicts[name] & set(names) for name in names)
+    def is_allowed(self, sizes: Mapping[str, Choice]) -> bool:
+        """Whether no two of these names are of one tensor, and split over one mesh axis."""
+        return not any(
+            axis_of(sizes[name]) == axis_of(sizes[other])
+            for name in sizes
+            for other in self._conflicts[name] & sizes.keys()
+        )
 
     def work_of(self, family: Sequence[str]) -> float:
         """How much arithmetic operations do that have one of these names."""
@@ -252,10 +317,21 @@ class Problem:
         return self._vectors[key]
 
 
+def choices_of(layout: Layout, extents: Mapping[str, Collection[int]]) -> dict[str, Choice]:
+    """What a layout splits, and how, by the largest of each dimension's extents."""
+    found: dict[str, Choice] = {}
+    for name, of_name in extents.items():
+        axis = layout.axis_of(mtf.Dimension(name, max(of_name)))
+        if axis is not None:
+            sizes = layout.split(name, max(of_name))
+            found[name] = sizes if len(layout.mesh_shape) == 1 else Along(axis, sizes)
+    return found
+
+
 def problem_of(
     operations: Sequence[mtf.Operation],
     machines: Machines,
-    sizes: Mapping[str, Sequence[int]],
+    layout: Layout,
     subsets: Iterable[Collection[int]] = (),
 ) -> Problem:
     """A problem in which devices stand for others only where these have like sizes: as large, or one unit less or more.
@@ -263,115 +339,35 @@ def problem_of(
     Args:
       operations: as of `Problem`.
       machines: likewise.
-      sizes: {name: one size per device}.
-      subsets: as of `Problem`, beside those that have something of a name.
+      layout: with exact sizes.
+      subsets: as of `Problem`, beside those that have something of a name; only of a mesh with one axis.
     """
-    vectors = set(sizes.values())
-    having = {tuple(map(bool, vector)) for vector in vectors}
-    subsets = [*subsets, *(frozenset(n for n, has in enumerate(of_all) if has) for of_all in having)]
-    problem = Problem(operations, machines, subsets)
-    for vector, group in itertools.product(vectors, problem.crowd.groups):
-        of_group = [vector[number] for number in group]
-        if max(of_group) > min(of_group) + 1:
-            return Problem(operations, machines)
+    shape = layout.mesh_shape
+    if len(shape) > 1:
+        subsets = ()
+    else:
+        having = {tuple(map(bool, vector)) for _, vector in layout.sizes}
+        subsets = [*subsets, *(frozenset(n for n, has in enumerate(of_all) if has) for of_all in having)]
+    problem = Problem(operations, machines, subsets, shape)
+    for axis, vector in {(layout.axis_of(name), vector) for name, vector in layout.sizes}:
+        for group in problem.crowds[axis or 0].groups:
+            of_group = [vector[coordinate] for coordinate in group]
+            if max(of_group) > min(of_group) + 1:
+                return Problem(operations, machines, None, shape)
     return problem
 
 
-def crowd_of_devices(machines: Machines, subsets: Iterable[Collection[int]]) -> Crowd:
-    """The devices that stand for all: of equal figures, and in the same subsets. Up to EXACT, each is its own."""
-    if len(machines.devices) <= EXACT:
-        return everyone(len(machines.devices))
+def kinds_of(machines: Machines, subsets: Iterable[Collection[int]]) -> list[Hashable]:
+    """Of each device what it has in common with those that are like it: its figures, and the subsets that it is in."""
     named = {name for pair in machines.links for name in pair}
     subsets = [frozenset(subset) for subset in subsets]
-    kinds = []
+    kinds: list[Hashable] = []
     for number, machine in enumerate(machines.devices):
         figures = dataclasses.astuple(dataclasses.replace(machine, name="", factors={}))[:-1]
         own = machine.name if machine.name in named else ""
         is_in = tuple(number in subset for subset in subsets)
         kinds.append((figures, tuple(sorted(machine.factors.items())), own, is_in))
-    return crowd_of(kinds)
-
-
-def _names(op: mtf.Operation) -> set[str]:
-    return {name for tensor in (*op.inputs, *op.outputs) for name in tensor.shape.dimension_names}
-
-
-def _extents(operations: Iterable[mtf.Operation]) -> dict[str, set[int]]:
-    """{name: extents} of the dimensions that may be split, in the graph's order."""
-    extents: dict[str, set[int]] = {}
-    whole: set[str] = set()
-    for op in operations:
-        whole |= op.unsplittable_dims - {name for names in _spaces(op) for name in names}
-        for tensor in (*op.inputs, *op.outputs):
-            for dim in tensor.shape.dims:
-                extents.setdefault(dim.name, set()).add(dim.size)
-    return {name: sizes for name, sizes in extents.items() if name not in whole and max(sizes) > 1}
-
-
-def _spaces(op: mtf.Operation) -> list[list[str]]:
-    """Of each image or volume of a convolution or a pool, the names of the dimensions over which windows pass."""
-    if isinstance(op, CONVOLUTIONS):
-        makes, image, other = roles_of(op)
-        images = [image, other] if makes == KERNEL else [image, op.outputs[0]]
-        ndims = (op.outputs[0] if makes == KERNEL else other).shape.ndims - 1
-        channels = ndims - (len(op._strides) - 2)
-    elif isinstance(op, _POOLS):
-        images, ndims, channels = [*op.inputs, *op.outputs], len(windows_of(op).sizes) + 1, 1
-    else:
-        return []
-    return [x.shape.dimension_names[-ndims:-channels] for x in images]
-
-
-def _conflicts(operations: Iterable[mtf.Operation]) -> dict[str, set[str]]:
-    """{name: those that share a tensor with it}."""
-    conflicts: dict[str, set[str]] = collections.defaultdict(set)
-    for op in operations:
-        for tensor in op.outputs:
-            for one, other in itertools.permutations(tensor.shape.dimension_names, 2):
-                conflicts[one].add(other)
-    return conflicts
-
-
-def _families(operations: Iterable[mtf.Operation], extents: Mapping[str, set[int]]) -> list[tuple[str, ...]]:
-    """Names that reshapes give to one dimension, together."""
-    leader = {name: name for name in extents}
-
-    def first(name: str) -> str:
-        while leader[name] != name:
-            name = leader[name]
-        return name
-
-    for op in operations:
-        if isinstance(op, mtf.ReshapeOperation):
-            for old, new in aligned(op.inputs[0].shape.dims, op.outputs[0].shape.dims):
-                if old in leader and new in leader:
-                    leader[first(new)] = first(old)
-    families: dict[str, list[str]] = collections.defaultdict(list)
-    for name in extents:
-        families[first(name)].append(name)
-    return [tuple(family) for family in families.values()]
-
-
-def _units(operations: Sequence[mtf.Operation], extents: Mapping[str, set[int]]) -> list[Unit]:
-    """Every operation, once; a reshape with the contraction whose sum it may scatter."""
-    readers: dict[mtf.Tensor, list[mtf.Operation]] = collections.defaultdict(list)
-    for op in operations:
-        for x in op.inputs:
-            readers[x].append(op)
-    taken: set[mtf.Operation] = set()
-    units = []
-    for op in operations:
-        if op in taken or not op.outputs:
-            continue
-        group = [op]
-        after = readers[op.outputs[0]]
-        if work.is_contraction(op) and after and all(isinstance(o, mtf.ReshapeOperation) for o in after):
-            group += after
-        taken |= set(group)
-        tensors = [tensor for o in group for tensor in (*o.inputs, *o.outputs)]
-        names = dict.fromkeys(name for x in tensors for name in x.shape.dimension_names if name in extents)
-        units.append(Unit(tuple(group), tuple(names), key_of(group, [], frozenset(names), 0)))
-    return units
+    return kinds
 
 
 @functools.cache

@@ -103,6 +103,30 @@ def crowd_of(kinds: Sequence[Hashable]) -> Crowd:
     )
 
 
+def product_of(crowds: Sequence[Crowd]) -> Crowd:
+    """The processors of a mesh, of whose axes these are the coordinates."""
+    if len(crowds) == 1:
+        return crowds[0]
+
+    def numbers_of(of_axes: Iterable[Sequence[int]], counts: Sequence[int]) -> tuple[int, ...]:
+        numbers = []
+        for places in itertools.product(*of_axes):
+            number = 0
+            for place, count in zip(places, counts, strict=True):
+                number = number * count + place
+            numbers.append(number)
+        return tuple(numbers)
+
+    every, few = [len(crowd.stands) for crowd in crowds], [len(crowd.shown) for crowd in crowds]
+    kinds = [max(crowd.kinds) + 1 for crowd in crowds]
+    return Crowd(
+        numbers_of((crowd.shown for crowd in crowds), every),
+        numbers_of((crowd.stands for crowd in crowds), few),
+        numbers_of((crowd.senders for crowd in crowds), few),
+        numbers_of((crowd.kinds for crowd in crowds), kinds),
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Sample(Layout):
     """A layout of which only the processors that stand for all are looked at; see the module.

@@ -8,6 +8,7 @@ from typing import Any
 from mtf_hetero._support import extras
 from mtf_hetero._support.units import bytes_text, seconds_text
 from mtf_hetero.cluster.devices import shorten
+from mtf_hetero.layout import Layout
 from mtf_hetero.planner.explain import ALTERNATIVES, LayerAlternatives
 from mtf_hetero.planner.outline import ranges_of
 from mtf_hetero.planner.plan import LayerPlan, Plan
@@ -49,7 +50,7 @@ def table(plan: Plan, *, width: int = _WIDTH) -> str:
 
     for layer in plan.layers:
         if any(layer.seconds) or any(layer.sent_bytes):
-            rows.add_row(layer.name, _split(layer), *cells(layer.seconds, layer.sent_bytes))
+            rows.add_row(layer.name, _split(layer, plan.layout), *cells(layer.seconds, layer.sent_bytes))
     seconds = [sum(of_device) for of_device in zip(*(layer.seconds for layer in plan.layers), strict=True)]
     sent = [sum(of_device) for of_device in zip(*(layer.sent_bytes for layer in plan.layers), strict=True)]
     rows.add_row("all", "", *cells(seconds, sent))
@@ -131,12 +132,13 @@ def _cells_of_all(seconds: Sequence[float], sent_bytes: Sequence[int]) -> list[s
     return [f"{min(seconds) * 1e3:.3g} to {max(seconds) * 1e3:.3g}", _cells([0.0], [sum(sent_bytes)])[1]]
 
 
-def _split(layer: LayerPlan) -> str:
-    """What is split of a layer, without its own prefix; names with the same sizes together."""
-    names: dict[tuple[int, ...], list[str]] = {}
+def _split(layer: LayerPlan, layout: Layout) -> str:
+    """What is split of a layer, without its own prefix; names with the same sizes, over the same axis, together."""
+    names: dict[tuple[tuple[int, ...], str], list[str]] = {}
     for name, sizes in layer.split.items():
-        names.setdefault(sizes, []).append(name.removeprefix(f"{layer.name}/"))
-    return "; ".join(f"{', '.join(alike)} {sizes_text(sizes)}" for sizes, alike in names.items()) or _WHOLE
+        axis = f" over {layout.axis_name_of(name)}" if len(layout.mesh_shape) > 1 else ""
+        names.setdefault((sizes, axis), []).append(name.removeprefix(f"{layer.name}/"))
+    return "; ".join(f"{', '.join(own)} {sizes_text(sizes)}{axis}" for (sizes, axis), own in names.items()) or _WHOLE
 
 
 def sizes_text(sizes: Sequence[int]) -> str:

@@ -53,7 +53,7 @@ def both(request):
         ways = [sizes for family in families if (sizes := exact.allowed_of(family, menus))]
         first = {name: menus[name][0] for name in ways[0]}  # among the first kind alone
         mixed = collections.ChainMap(*ways[:2])
-        mixed = {name: sizes for name, sizes in mixed.items() if exact.is_allowed({name, *ways[0]})}
+        mixed = {name: sizes for name, sizes in mixed.items() if exact.is_allowed({**ways[0], name: sizes})}
         space = "height", "width"
         yield exact, few, [way for way in (*ways, first, mixed) if not any(x in " ".join(way) for x in space)], owners
 
@@ -125,9 +125,11 @@ def test_sizes_that_differ_within_a_kind_are_priced_one_by_one():
         graph = step(batch=256)[0]
         operations = find_lib.live(graph)
         uneven = {"batch": (*range(1, 16), 256 - 120)}
-        assert not problem_of(operations, machines_of(16), uneven).crowd.is_sample
-        assert problem_of(operations, machines_of(16), {"batch": (16,) * 16}).crowd.is_sample
-        plan = describe(graph, machines_of(16), Layout("all:16", "batch:all", (), uneven))
+        even = Layout("all:16", "batch:all", (), {"batch": (16,) * 16})
+        layout = Layout("all:16", "batch:all", (), uneven)
+        assert not problem_of(operations, machines_of(16), layout).crowd.is_sample
+        assert problem_of(operations, machines_of(16), even).crowd.is_sample
+        plan = describe(graph, machines_of(16), layout)
         assert plan.memory_bytes[0] < plan.memory_bytes[15]
 
 
