@@ -33,7 +33,7 @@ from mtf_hetero.planner.problem import (
     problem_of,
     sizes_of,
 )
-from mtf_hetero.planner.refine import Sizes, refine
+from mtf_hetero.planner.refine import EVALUATIONS, Sizes, refine
 from mtf_hetero.planner.sample import crowd_of
 from mtf_hetero.planner.timeline import Timeline, predict
 from mtf_hetero.profile.footprint import bytes_by_dim
@@ -42,6 +42,7 @@ from mtf_hetero.profile.work import layer_of, live
 _ROUNDS = 3
 _FAMILIES = 6  # that are tried alone
 _PAIRED = 3  # families of which two are tried together, one over each axis of a mesh
+_SHAPES = 2  # meshes of two axes of so many devices, where these are many
 _NEAR = 1.25  # how much longer two families alone may take, for a mesh of two axes to be searched
 _LIKELY = 2  # numbers of devices, of many, that are searched
 _KINDS = 4  # of devices, of many, each of which, with those that are faster, may be all that has something
@@ -156,11 +157,11 @@ class _Finder:
         return [self._candidate(problem, sizes, solution.gap)]
 
     def _of_two_families(self, problem: Problem) -> list[dict[str, Choice]]:
-        """Two of the families with most work, one over each axis of the mesh."""
+        """The family with most work and one of the next, one over each axis of the mesh."""
         menus = problem.menus_of_axes()
         largest = sorted(problem.families, key=problem.work_of, reverse=True)[:_PAIRED]
         ways = []
-        for one, other in itertools.permutations(largest, 2):
+        for one, other in [pair for second in largest[1:] for pair in ((largest[0], second), (second, largest[0]))]:
             first, second = problem.allowed_of(one, menus, 0), problem.allowed_of(other, menus, 1)
             if first and second:
                 ways.append(first | second)
@@ -204,7 +205,8 @@ class _Finder:
                     return dict(sizes)
                 return {**rest, **{name: Along(axis, of_name) for name, of_name in sizes.items()}}
 
-            refined = refine(mine, lambda sizes: seconds_of(with_others(sizes)), groups=crowd.groups)
+            asked = EVALUATIONS // (len(problem.machines.devices) * len(problem.crowds))
+            refined = refine(mine, lambda sizes: seconds_of(with_others(sizes)), evaluations=asked, groups=crowd.groups)
             choices = with_others(refined)
         return self._candidate(problem, choices, candidate.gap)
 
@@ -381,10 +383,11 @@ class _Finder:
 
 
 def shapes_of(count: int) -> list[tuple[int, int]]:
-    """The meshes of so many processors: rows by columns, two at least of each.
+    """The meshes of so many processors: rows by columns, two at least of each; of many, those that are nearly square.
 
     Example:
-      >>> shapes_of(8)
-      [(2, 4), (4, 2)]
+      >>> shapes_of(8), shapes_of(60)
+      ([(2, 4), (4, 2)], [(6, 10), (10, 6)])
     """
-    return [(rows, count // rows) for rows in range(2, count // 2 + 1) if count % rows == 0]
+    shapes = [(rows, count // rows) for rows in range(2, count // 2 + 1) if count % rows == 0]
+    return shapes if count <= EXACT else sorted(shapes, key=lambda shape: abs(shape[0] - shape[1]))[:_SHAPES]

@@ -15,7 +15,7 @@ from mtf_hetero.partition import split_among_positive
 Sizes: TypeAlias = Mapping[str, tuple[int, ...]]
 FACTORS = (0.5, 0.8, 0.93, 1.07, 1.25, 2.0)  # on what a device has
 MOST_DEVICES = 8  # of more, one hardly matters
-_EVALUATIONS = 120  # over the number of devices: a prediction takes as much longer
+EVALUATIONS = 120  # over the number of devices that are priced: a prediction takes as much longer
 _LEAST_GAIN = 1e-3  # as a fraction
 
 
@@ -45,7 +45,7 @@ def refine(
     if not 2 <= count <= MOST_DEVICES:
         return sizes
     best, least = sizes, seconds_of(sizes)
-    left = _EVALUATIONS // count if evaluations is None else evaluations
+    left = EVALUATIONS // count if evaluations is None else evaluations
     turns = list(itertools.product(range(count), FACTORS))
     position = since = 0
     while left > 0 and since < len(turns):
