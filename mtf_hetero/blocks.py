@@ -18,11 +18,21 @@ Interval = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A box of a processor's slice: where it begins in that slice, and its size."""
+    """A box of a processor's slice.
+
+    Args:
+      source: the processor.
+      begin: where the box begins in its slice.
+      size: of the box.
+      place: where it begins in the tensor.
+      count: of how many processors, for which `source` stands, each has such a box; 1 but of a layout that is a sample.
+    """
 
     source: int
     begin: tuple[int, ...]
     size: tuple[int, ...]
+    place: tuple[int, ...] = ()
+    count: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,29 +145,23 @@ def _pieces(
     Where several processors hold the same slice, the one that shares the most mesh coordinates with `pnum` sends it.
     """
     home = layout.coordinates(pnum)
-    choices: list[
-        list[tuple[int | None, int, int, int]]
-    ] = []  # per dimension: (coordinate, begin in slice, size, axis)
-    for dim, (begin, end) in zip(shape, need, strict=True):
-        axis = layout.axis_of(dim)
-        if axis is None:
-            choices.append([(None, begin, end - begin, -1)])
-            continue
-        bounds = layout.bounds(dim.name, dim.size)
-        choices.append(
-            [
-                (c, max(begin, lo) - lo, min(end, hi) - max(begin, lo), axis)
-                for c, (lo, hi) in enumerate(itertools.pairwise(bounds))
-                if max(begin, lo) < min(end, hi)
-            ]
-        )
+    axes = [layout.axis_of(dim) for dim in shape]
+    choices: list[list[tuple[int, int, int, int]]] = []  # per dimension: (coordinate, begin in slice, size, count)
+    for dim, axis, (begin, end) in zip(shape, axes, need, strict=True):
+        whole = [(0, begin, end - begin, 1)]
+        choices.append(whole if axis is None else layout.holders(dim, begin, end, pnum))
     pieces = []
     for choice in itertools.product(*choices):
         coordinates = list(home)
-        for coordinate, _, _, axis in choice:
-            if coordinate is not None:
+        for axis, (coordinate, *_) in zip(axes, choice, strict=True):
+            if axis is not None:
                 coordinates[axis] = coordinate
-        pieces.append(Piece(layout.pnum(coordinates), tuple(c[1] for c in choice), tuple(c[2] for c in choice)))
+        _, begins, sizes, counts = zip(*choice, strict=True) if choice else ((), (), (), ())
+        place = tuple(
+            begin if axis is None else begin + layout.bounds(dim.name, dim.size)[coordinate]
+            for dim, axis, (coordinate, begin, *_) in zip(shape, axes, choice, strict=True)
+        )
+        pieces.append(Piece(layout.pnum(coordinates), begins, sizes, place, math.prod(counts)))
     return tuple(pieces), tuple(len(c) for c in choices)
 
 
@@ -239,5 +243,5 @@ def plan_windows(
 
 def place(layout: Layout, shape: Sequence[Dim], piece: Piece) -> list[Interval]:
     """The box of a tensor that a piece of one of its slices is."""
-    begins = layout.slice_begin(shape, piece.source)
-    return [(s + b, s + b + n) for s, b, n in zip(begins, piece.begin, piece.size, strict=True)]
+    begins = piece.place or map(sum, zip(layout.slice_begin(shape, piece.source), piece.begin, strict=True))
+    return [(begin, begin + size) for begin, size in zip(begins, piece.size, strict=True)]

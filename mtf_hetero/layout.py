@@ -5,6 +5,7 @@ A layout is what Mesh-TensorFlow calls a mesh shape and layout rules, and one th
 `sizes` gives the exact sizes of one dimension and wins over the shares; a size of zero leaves a processor out of it.
 """
 
+import bisect
 import dataclasses
 import functools
 import itertools
@@ -173,7 +174,8 @@ class Layout:
                     f"sizes of dimension {dim!r} are {list(sizes)}: {len(sizes)} numbers for the {count} processors "
                     f"of mesh axis {name!r}; give one per processor"
                 )
-            whole = all(isinstance(size, numbers.Integral) and not isinstance(size, bool) for size in sizes)
+            kinds = set(map(type, sizes))  # of thousands of processors, too
+            whole = all(issubclass(kind, numbers.Integral) and not issubclass(kind, bool) for kind in kinds)
             if not whole or min(sizes) < 0 or not any(sizes):
                 raise ValueError(
                     f"sizes of dimension {dim!r} are {list(sizes)}, but each must be a whole number, not negative, and "
@@ -241,9 +243,16 @@ class Layout:
 
         Of a coordinate to which all of these give nothing it is zero.
         """
+        return self._weights[axis_name]
+
+    @functools.cached_property
+    def _weights(self) -> dict[str, tuple[float, ...]]:
+        return {name: self._weigh(name) for name in self._axis_names}
+
+    def _weigh(self, axis_name: str) -> tuple[float, ...]:
         count = dict(self.mesh_shape)[axis_name]
-        sized = [sizes for dim, sizes in self.sizes if self.axis_name_of(dim) == axis_name]
-        means = tuple(math.fsum(sizes[i] / sum(sizes) for sizes in sized) for i in range(count)) if sized else None
+        sized = [(sizes, sum(sizes)) for dim, sizes in self.sizes if self.axis_name_of(dim) == axis_name]
+        means = tuple(math.fsum(sizes[i] / total for sizes, total in sized) for i in range(count)) if sized else None
         return dict(self.shares).get(axis_name) or means or (1.0,) * count
 
     def weights_within(self, axes: Iterable[int]) -> list[float]:
@@ -261,6 +270,10 @@ class Layout:
     @functools.cached_property
     def _coordinates(self) -> list[tuple[int, ...]]:
         return list(itertools.product(*(range(size) for _, size in self.mesh_shape)))
+
+    @functools.cached_property
+    def _along(self) -> list[tuple[int, ...]]:
+        return list(zip(*self._coordinates, strict=True))  # of each mesh axis, each processor's coordinate
 
     def pnum(self, coordinates: Sequence[int]) -> int:
         """The processor at these mesh coordinates; inverse of `coordinates`."""
@@ -280,6 +293,22 @@ class Layout:
         """Where the slices of a dimension begin, and last its size: (0, 42, 57, 60) for sizes (42, 15, 3)."""
         return self._division(dim_name, dim_size).bounds
 
+    def holders(self, dim: Dim, begin: int, end: int, pnum: int) -> list[tuple[int, int, int, int]]:
+        """Whose slices of a split dimension an interval of it overlaps, for a processor that asks.
+
+        Returns:
+          (coordinate, where in its slice the overlap begins, units, how many coordinates it stands for: 1), in order.
+        """
+        bounds = self.bounds(dim.name, dim.size)
+        found = []
+        for coordinate in range(bisect.bisect_right(bounds, begin) - 1, len(bounds) - 1):
+            low, high = max(begin, bounds[coordinate]), min(end, bounds[coordinate + 1])
+            if low >= end:
+                break
+            if low < high:
+                found.append((coordinate, low - bounds[coordinate], high - low, 1))
+        return found
+
     def _division(self, dim_name: str, dim_size: int) -> _Division:
         """How a dimension is divided, kept: a lowering asks for the same a hundred thousand times."""
         key = dim_name, dim_size
@@ -296,8 +325,21 @@ class Layout:
         if axis is None or dim_size < self._least[dim_name]:
             return _Division(None, (dim_size,))
         axis_name, count = self.mesh_shape[axis]
-        weights = dict(self.sizes).get(dim_name) or dict(self.shares).get(axis_name) or (1,) * count
+        weights = self._sizes_of.get(dim_name) or dict(self.shares).get(axis_name) or (1,) * count
         return _Division(axis, _split(dim_size, tuple(weights)))
+
+    @functools.cached_property
+    def _sizes_of(self) -> dict[str, tuple[int, ...]]:
+        return dict(self.sizes)
+
+    def sizes_among(self, dims: Iterable[str]) -> frozenset:
+        """(dimension, axis, exact sizes) of those of some dimensions that have any."""
+        return frozenset((dim, self._dim_to_axis[dim], self._sizes_of[dim]) for dim in dims if dim in self._sizes_of)
+
+    @functools.cached_property
+    def emptied(self) -> frozenset[str]:
+        """The dimensions of whose exact sizes one is zero."""
+        return frozenset(dim for dim, sizes in self.sizes if 0 in sizes)
 
     def _slices(self, shape: Iterable, pnum: int) -> Iterator[tuple[int, int]]:
         coordinates = self._coordinates[pnum]
@@ -341,6 +383,15 @@ class Layout:
                     f"{self.axis_name_of(dim.name)!r}, into {self.split(dim.name, dim.size)}; name the processor"
                 )
         return self.slice_shape(shape, 0)
+
+    def slice_shapes(self, shape: Iterable) -> list[tuple[int, ...]]:
+        """Shapes of all processors' slices of a tensor, in their order."""
+        columns = []
+        for dim in shape:
+            division = self._division(dim.name, dim.size)
+            axis, sizes = division.axis, division.sizes
+            columns.append(sizes * self.size if axis is None else [sizes[at] for at in self._along[axis]])
+        return list(zip(*columns, strict=True)) if columns else [()] * self.size
 
     def slice_begin(self, shape: Iterable, pnum: int) -> list[int]:
         """Where a processor's slice of a tensor begins, per dimension."""

@@ -5,6 +5,7 @@ are taken as exact fractions, so that the result does not depend on the order or
 """
 
 import bisect
+import collections
 import heapq
 import itertools
 import math
@@ -79,11 +80,17 @@ def split_by_share(
       (42, 15, 3)
     """
     check_shares(shares)
-    weights = [_to_fraction(share) for share in shares]
-    granules, low, highs = _check_bounds(total, len(weights), minimum=minimum, multiple_of=multiple_of, caps=caps)
-    targets = _fill(granules, weights, low, highs)
-    sizes = [math.floor(target) for target in targets]
-    order = sorted(range(len(weights)), key=lambda i: (sizes[i] - targets[i], -weights[i], i))
+    granules, low, highs = _check_bounds(total, len(shares), minimum=minimum, multiple_of=multiple_of, caps=caps)
+    alike = collections.Counter(zip(shares, highs, strict=True))  # thousands of processors are of a few kinds
+    weights = [_to_fraction(share) for share, _ in alike]
+    targets = _fill(granules, weights, low, [high for _, high in alike], list(alike.values()))
+    kinds = [(math.floor(target) - target, -weight) for target, weight in zip(targets, weights, strict=True)]
+    rank_of = {kind: rank for rank, kind in enumerate(sorted(set(kinds)))}
+    ranks = dict(zip(alike, map(rank_of.__getitem__, kinds), strict=True))
+    least = {kind: math.floor(target) for kind, target in zip(alike, targets, strict=True)}
+    processors = list(zip(shares, highs, strict=True))
+    sizes = [least[kind] for kind in processors]
+    order = sorted(range(len(sizes)), key=lambda i: (ranks[processors[i]], i))
     for i in order[: granules - sum(sizes)]:
         sizes[i] += 1
     return tuple(size * multiple_of for size in sizes)
@@ -293,17 +300,31 @@ def _check_caps(caps: Caps, count: int, granules: int, low: int, multiple_of: in
     return tuple(highs)
 
 
-def _fill(granules: int, weights: Sequence[Fraction], low: int, highs: Sequence[int]) -> list[Fraction]:
-    """Fractional targets: the level is found exactly, between two of the levels at which a processor meets a bound."""
+def _fill(
+    granules: int, weights: Sequence[Fraction], low: int, highs: Sequence[int], counts: Sequence[int]
+) -> list[Fraction]:
+    """Fractional targets: the level is found exactly, between two of the levels at which a processor meets a bound.
+
+    Args:
+      granules: to divide.
+      weights: of each kind of processor.
+      low: granules of each at least.
+      highs: of each kind of processor, at most.
+      counts: how many there are of each kind.
+    """
 
     def targets(level: Fraction) -> list[Fraction]:
         return [min(max(level * w, Fraction(low)), Fraction(high)) for w, high in zip(weights, highs, strict=True)]
 
     levels = sorted({bound / w for w, high in zip(weights, highs, strict=True) for bound in (low, high)})
-    k = bisect.bisect_left(levels, granules, key=lambda level: sum(targets(level)))
+
+    def filled(level: Fraction) -> Fraction:
+        return sum((count * target for count, target in zip(counts, targets(level), strict=True)), Fraction(0))
+
+    k = bisect.bisect_left(levels, granules, key=filled)
     if k == 0:
         return targets(levels[0])
-    below, above = sum(targets(levels[k - 1])), sum(targets(levels[k]))
+    below, above = filled(levels[k - 1]), filled(levels[k])
     part = Fraction(granules - below) / (above - below)
     return targets(levels[k - 1] + part * (levels[k] - levels[k - 1]))
 

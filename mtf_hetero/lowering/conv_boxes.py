@@ -95,6 +95,12 @@ class Geometry:
         """The dimensions that are summed over: the channels of the image, or the batch and space of both images."""
         return self._small.dims[: -self.channel_dims] if self.makes == KERNEL else self.image.shape.dims[-1:]
 
+    @property
+    def is_space_whole(self) -> bool:
+        """Whether the layout splits no image's height, width or depth, so that no processor needs what others have."""
+        dims = [*self.of_space(self._large.dims), *self.of_space(self._small.dims)]
+        return all(self._layout.axis_of(dim) is None for dim in dims)
+
     def _space(self, shape: mtf.Shape, pnum: int) -> Box:
         return self.of_space(box_of(self._layout, shape.dims, pnum))
 
@@ -103,8 +109,8 @@ class Geometry:
         space, channels = shape[-self.rank : -self.channel_dims], shape[-self.channel_dims :]
         return [math.prod(shape[: -self.rank]), *space, math.prod(channels)]
 
-    def of_space(self, box: Box) -> Box:
-        """The part of an image's box that is of space."""
+    def of_space(self, box: Sequence) -> list:
+        """The part of an image's box, or of its dimensions, that is of space."""
         return box[-self.rank : -self.channel_dims]
 
     def large(self, pnum: int) -> Box:

@@ -98,8 +98,7 @@ def outstanding(
 
 def absent_from(layout: Layout, dims: Iterable[mtf.Dimension]) -> frozenset[int]:
     """The processors whose addend to a sum over these dimensions is zero: those that have nothing of one of them."""
-    emptied = {name for name, sizes in layout.sizes if 0 in sizes}
-    dims = [dim for dim in dims if dim.name in emptied]
+    dims = [dim for dim in dims if dim.name in layout.emptied]
     processors = range(layout.size if dims else 0)
     return frozenset(pnum for pnum in processors if 0 in layout.slice_shape(dims, pnum))
 

@@ -205,8 +205,9 @@ def _rates(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) -> _
     of_kind: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     for op, amount in amounts.items():
         if any(amount):
-            of_kind[work.kind_of(op)][0] += max(seconds.get(op, 0.0) - _OPERATION_SECONDS, 0.0)
-            of_kind[work.kind_of(op)][1] += plain.seconds(*amount)
+            totals = of_kind[work.kind_of(op)]
+            totals[0] += max(seconds.get(op, 0.0) - _OPERATION_SECONDS, 0.0)
+            totals[1] += plain.seconds(*amount)
     return flops_per_second, bytes_per_second, {kind: taken / rated for kind, (taken, rated) in of_kind.items()}
 
 

@@ -14,7 +14,7 @@ from mtf_hetero.partition import split_among_positive
 from mtf_hetero.planner import roles
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import LayerPlan, Plan
-from mtf_hetero.planner.problem import Problem
+from mtf_hetero.planner.problem import Choice, axis_of, problem_of, sizes_of
 from mtf_hetero.planner.timeline import predict
 from mtf_hetero.profile.work import layer_of, live
 
@@ -50,6 +50,7 @@ def explain(
 
     The sizes are those that the same dimension has under another name in the plan, so that neighbours fit together, and
     else in proportion to the devices' speeds. "On one device" is on the fastest. Memory is not looked at.
+    On a mesh of two axes, over whichever of them is quicker, and no layer on one device.
 
     Args:
       graph: of which the plan was made.
@@ -79,14 +80,15 @@ class _Explainer:
 
     def __init__(self, graph: mtf.Graph, machines: Machines, plan: Plan) -> None:
         operations = live(graph)
-        self._problem = Problem(operations, machines)
         self._owners = layer_of(operations, graph.trainable_variables)
         self._products = roles.products(operations, self._owners)
-        self._sizes = dict(plan.layout.sizes)
         self._layers = {op.name: layer for op, layer in self._owners.items()}
         everybody = range(len(machines.devices))
         self._fastest = max(everybody, key=lambda pnum: machines.devices[pnum].flops_per_second)
-        self._menus = self._problem.menus([list(everybody)])
+        self._problem = problem_of(operations, machines, plan.layout, [[self._fastest]])
+        self._sizes = self._problem.choices(plan.layout)
+        self._axes = range(len(plan.layout.mesh_shape))
+        self._menus = self._problem.menus([everybody]) if len(self._axes) == 1 else self._problem.menus_of_axes()
         self._families = {name: family for family in self._problem.families for name in family}
         planned = predict(self._problem, plan.layout, self._owners)
         self._seconds, self._sent = planned.seconds, planned.sent
@@ -105,7 +107,7 @@ class _Explainer:
         rest = {name: sizes for name, sizes in self._sizes.items() if name not in own}
         mine = {name: sizes for name, sizes in self._sizes.items() if name in own}
         seconds: dict[str, float | None] = dict.fromkeys(ALTERNATIVES)
-        sizes: dict[str, Mapping[str, tuple[int, ...]]] = {chosen: mine}
+        sizes: dict[str, Mapping[str, Choice]] = {chosen: mine}
         for alternative in ALTERNATIVES:
             if alternative == chosen:
                 seconds[alternative] = 0.0
@@ -117,8 +119,9 @@ class _Explainer:
             if step < math.inf:
                 seconds[alternative], sizes[alternative] = step - self._seconds, ways[0]
         sent = [transfer for transfer in self._sent if self._layers.get(transfer.operation) == layer.name]
+        vectors = {way: {name: sizes_of(choice) for name, choice in of_way.items()} for way, of_way in sizes.items()}
         return LayerAlternatives(
-            layer.name, chosen, max(layer.seconds), self._problem.sending_seconds(sent), seconds, sizes
+            layer.name, chosen, max(layer.seconds), self._problem.sending_seconds(sent), seconds, vectors
         )
 
     def _chosen(self, layer: LayerPlan) -> str:
@@ -127,8 +130,8 @@ class _Explainer:
             return WHOLE
         return ONE if sum(map(bool, layer.split[layer.along])) == 1 else kind
 
-    def _ways(self, layer: str, alternative: str) -> Iterator[dict[str, tuple[int, ...]]]:
-        """The {dimension: sizes} of a layer that an alternative may mean: several only for one device."""
+    def _ways(self, layer: str, alternative: str) -> Iterator[dict[str, Choice]]:
+        """The {dimension: choice} of a layer that an alternative may mean: several for one device, and several axes."""
         if alternative == WHOLE:
             yield {}
             return
@@ -140,32 +143,36 @@ class _Explainer:
             if alternative == kind or (alternative == ONE and kind != roles.SPACE):
                 family = self._families.get(name, (name,))
                 own = dict.fromkeys([name, *(other for other in self._own(layer) if other in family)])
-                vector = self._vector(layer, name, alternative)
-                if vector is not None:
-                    yield self._problem.allowed_of(list(own), {other: [vector] for other in own})
+                for axis in self._axes:
+                    choice = self._choice(layer, name, alternative, axis)
+                    if choice is not None:
+                        yield self._problem.allowed_of(list(own), {other: [choice] for other in own}, axis)
 
-    def _vector(self, layer: str, name: str, alternative: str) -> tuple[int, ...] | None:
-        """The sizes of a dimension, None if it has too few units; those of space are not in the menus."""
+    def _choice(self, layer: str, name: str, alternative: str, axis: int) -> Choice | None:
+        """How a dimension is split over an axis, None if it cannot be; widths are not in the menus."""
+        if len(self._axes) > 1:
+            mine = next((choice for choice in self._menus.get(name, ()) if axis_of(choice) == axis), None)
+            return None if alternative == ONE else mine
         op, _ = self._products[layer]
         extent = max(dim.size for x in (*op.inputs, *op.outputs) for dim in x.shape.dims if dim.name == name)
-        devices = self._problem.machines.devices
+        devices = self._problem.everyone.devices
         if alternative == ONE:
             return tuple(extent if pnum == self._fastest else 0 for pnum in range(len(devices)))
         if extent < len(devices):
             return None
         if name not in self._menus:
             return split_among_positive(extent, [machine.flops_per_second for machine in devices])
-        neighbours = (self._sizes.get(other, ()) for other in self._families[name])
+        neighbours = (sizes_of(self._sizes[other]) for other in self._families[name] if other in self._sizes)
         known = [sizes for sizes in neighbours if sum(sizes) == extent and sum(map(bool, sizes)) > 1]
         return max(known, key=known.count) if known else next(iter(self._menus[name]), None)
 
-    def _cost(self, own: Collection[str], sizes: Mapping[str, tuple[int, ...]]) -> float:
+    def _cost(self, own: Collection[str], sizes: Mapping[str, Choice]) -> float:
         """Seconds for what has a dimension of a layer, one after the other: quicker to say than a whole step."""
         tensors = ((op, (*op.inputs, *op.outputs)) for op in self._problem.operations)
         touched = [op for op, xs in tensors if any(name in own for x in xs for name in x.shape.dimension_names)]
         return self._problem.seconds(touched, self._problem.layout(sizes))
 
-    def _step(self, sizes: Mapping[str, tuple[int, ...]]) -> float:
+    def _step(self, sizes: Mapping[str, Choice]) -> float:
         """Seconds of a step that splits these; infinity where it cannot."""
         try:
             return predict(self._problem, self._problem.layout(sizes), self._owners).seconds

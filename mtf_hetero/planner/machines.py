@@ -16,7 +16,7 @@ import math
 import numbers
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -141,9 +141,12 @@ class Machines:
         return self.links.get((a, b)) or self.links.get((b, a)) or self.link
 
     def only(self, numbers: Sequence[int]) -> "Machines":
-        """Some of the devices; one alone, as fast as it is while the others rest."""
-        if len(numbers) == 1:
-            return Machines((self.devices[numbers[0]].alone(),), self.link, step_seconds=self.step_seconds)
+        """Some of the devices, while the others rest: one alone is as fast as it is then."""
+        some = self.some(numbers)
+        return some if len(numbers) > 1 else dataclasses.replace(some, devices=(some.devices[0].alone(),))
+
+    def some(self, numbers: Sequence[int]) -> "Machines":
+        """Some of the devices."""
         names = {self.devices[number].name for number in numbers}
         links = {pair: link for pair, link in self.links.items() if set(pair) <= names}
         return dataclasses.replace(self, devices=tuple(self.devices[number] for number in numbers), links=links)
@@ -152,6 +155,21 @@ class Machines:
         """The same devices, of which some may use so much memory: {name: bytes}."""
         devices = (dataclasses.replace(m, memory_bytes=memory_bytes.get(m.name, m.memory_bytes)) for m in self.devices)
         return dataclasses.replace(self, devices=tuple(devices))
+
+
+def kinds_of(machines: Machines, subsets: Iterable[Collection[int]]) -> list[Hashable]:
+    """Of each device what it has in common with those that are like it: its figures, and the subsets that it is in."""
+    named = {name for pair in machines.links for name in pair}
+    subsets = [frozenset(subset) for subset in subsets]
+    kinds: list[Hashable] = []
+    for number, machine in enumerate(machines.devices):
+        figures = tuple(
+            getattr(machine, f.name) for f in dataclasses.fields(machine) if f.name not in ("name", "factors")
+        )
+        own = machine.name if machine.name in named else ""
+        is_in = tuple(number in subset for subset in subsets)
+        kinds.append((figures, tuple(sorted(machine.factors.items())), own, is_in))
+    return kinds
 
 
 def _is_number(x: Any) -> bool:

@@ -7,9 +7,10 @@ those of one kind together.
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mtf_hetero.planner.plan import LayerPlan, Plan
+from mtf_hetero.planner.timeline import Span
 
 MOST_ROWS = 28  # of a row for each layer
 MOST_COLUMNS = 8
@@ -114,11 +115,21 @@ class Outline:
 def outline(plan: Plan) -> Outline:
     """What the picture of a plan shows."""
     columns = _columns(plan.devices)
-    layers = [layer for layer in plan.layers if any(layer.seconds) or any(layer.sent_bytes)]
+    layers = [_by_device(layer, plan) for layer in plan.layers if any(layer.seconds) or any(layer.sent_bytes)]
     groups = _grouped(layers) if len(layers) > MOST_ROWS else [[layer] for layer in layers]
-    rows = tuple(_row(group, columns) for group in groups)
+    rows = tuple(_row(group, columns, plan.extents) for group in groups)
     row_of = {name: number for number, row in enumerate(rows) for name in row.layers}
     return Outline(columns, rows, tuple(_lane(plan, column, row_of) for column in columns))
+
+
+def _by_device(layer: LayerPlan, plan: Plan) -> LayerPlan:
+    """A layer with one size per device of what it is divided along, on a mesh of two axes too."""
+    axis = plan.layout.axis_of(layer.along)
+    if axis is None or len(plan.layout.mesh_shape) == 1:
+        return layer
+    sizes = layer.split[layer.along]
+    of_devices = tuple(sizes[plan.layout.coordinates(pnum)[axis]] for pnum in range(len(plan.devices)))
+    return dataclasses.replace(layer, split={layer.along: of_devices})
 
 
 def names_of(devices: Sequence[str]) -> list[str]:
@@ -129,6 +140,28 @@ def names_of(devices: Sequence[str]) -> list[str]:
       ['V100 x 2', 'cpu']
     """
     return [column.name for column in _by_kind(devices)]
+
+
+def ranges_of(devices: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+    """(name, numbers) of devices of one kind that are numbered one after another.
+
+    Example:
+      >>> ranges_of(["V100:0", "V100:1", "cpu"])
+      [('V100:0-1', (0, 1)), ('cpu', (2,))]
+    """
+    ranges: list[tuple[str, list[int], int]] = []  # (kind, numbers, the last one's own number)
+    for number, name in enumerate(devices):
+        kind, _, digits = name.rpartition(":")
+        own = int(digits) if digits.isdecimal() else None
+        if own is not None and ranges and (ranges[-1][0], ranges[-1][2] + 1) == (kind, own):
+            ranges[-1] = kind, [*ranges[-1][1], number], own
+        else:
+            ranges.append((kind, [number], -2 if own is None else own))
+    first = (devices[numbers[0]] for _, numbers, _ in ranges)
+    return [
+        (name if len(numbers) == 1 else f"{name}-{own}", tuple(numbers))
+        for name, (_, numbers, own) in zip(first, ranges, strict=True)
+    ]
 
 
 def _columns(devices: Sequence[str]) -> tuple[Column, ...]:
@@ -154,7 +187,8 @@ def _fractions(layer: LayerPlan) -> tuple[float, ...]:
     if layer.kind == WHOLE:
         return tuple(1.0 if seconds else 0.0 for seconds in layer.seconds)
     sizes = layer.split[layer.along]
-    return tuple(size / sum(sizes) for size in sizes)
+    total = sum(sizes)
+    return tuple(size / total for size in sizes)
 
 
 def _grouped(layers: Iterable[LayerPlan]) -> list[list[LayerPlan]]:
@@ -173,13 +207,13 @@ def _alike(one: LayerPlan, other: LayerPlan) -> bool:
     return one.kind == other.kind and all(abs(a - b) <= _NEAR and bool(a) == bool(b) for a, b in pairs)
 
 
-def _row(layers: Sequence[LayerPlan], columns: Sequence[Column]) -> Row:
+def _row(layers: Sequence[LayerPlan], columns: Sequence[Column], extents: Mapping[str, int]) -> Row:
     first = layers[0]
     sizes = {layer.split[layer.along] for layer in layers if layer.kind != WHOLE}
     names = {layer.along.rpartition("/")[2] for layer in layers}
     same = len(sizes) == 1
     bars = [_bar(column, _fractions(first), next(iter(sizes)) if same else None, first.kind) for column in columns]
-    extent = f" {sum(next(iter(sizes)))}" if same else ""
+    extent = f" {extents.get(first.along, sum(next(iter(sizes))))}" if same else ""
     return Row(
         layers=tuple(layer.name for layer in layers),
         kind=first.kind,
@@ -205,7 +239,10 @@ def _bar(column: Column, fractions: Sequence[float], sizes: Sequence[int] | None
 
 def _lane(plan: Plan, column: Column, row_of: dict[str, int]) -> tuple[Block, ...]:
     """The blocks of the device of a column that computes for longest."""
-    spans = {number: [span for span in plan.timeline if span.device == number] for number in column.devices}
+    spans: dict[int, list[Span]] = {number: [] for number in column.devices}
+    for span in plan.timeline:
+        if span.device in spans:
+            spans[span.device].append(span)
     busiest = max(spans, key=lambda number: sum(span.end - span.begin for span in spans[number]))
     near = plan.seconds / 1000
     blocks: list[Block] = []

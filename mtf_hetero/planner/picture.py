@@ -33,6 +33,7 @@ _SENT = 1.35  # the column of what is sent
 _CHARACTER = 0.57  # a letter's width, of its height
 _PALER = 0.55
 _DPI = 150
+_MOST_PARTS = 64  # of a bar: of more, no line between two could be seen
 
 
 def check(path: str | os.PathLike) -> None:
@@ -189,7 +190,7 @@ class _Drawing:
         self._sent(row, middle, thick)
 
     def _bar(self, kind: str, bar: outlines.Bar, x: float, middle: float, length: float, thick: float) -> None:
-        parts = bar.fractions if kind != outlines.WHOLE else (1.0,)
+        parts = bar.fractions if kind != outlines.WHOLE and len(bar.fractions) <= _MOST_PARTS else (1.0,)
         edges = 0.6 if length / len(parts) > 0.04 else 0.0
         left = x
         for fraction in parts:

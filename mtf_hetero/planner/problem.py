@@ -9,38 +9,50 @@ sides are split alike nothing has to be sent.
 """
 
 import collections
-import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from mtf_hetero import layers
 from mtf_hetero._compat import mtf
-from mtf_hetero.blocks import aligned
 from mtf_hetero.layout import Layout
-from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, KERNEL, roles_of
-from mtf_hetero.lowering.pool import windows_of
 from mtf_hetero.partition import split_among_positive
-from mtf_hetero.planner import transfers, work
-from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner import steps, transfers, work
+from mtf_hetero.planner.machines import Machines, kinds_of
+from mtf_hetero.planner.sample import Crowd, Sample, crowd_of, everyone, product_of
 from mtf_hetero.planner.search import Table
-from mtf_hetero.profile.work import key_of
 
 AXIS = "all"
 WHOLE = 0  # the choice not to split
-_POOLS = (layers.PoolOperation, layers.PoolGradientOperation, mtf.PoolOperation, mtf.PoolBackPropOperation)
+EXACT = 8  # devices, each of which is priced
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Unit:
-    """Operations that are priced together: one, or a contraction and the reshapes that alone read its result."""
+class Along(NamedTuple):
+    """How a dimension is split on a mesh of several axes.
 
-    operations: tuple[mtf.Operation, ...]
-    names: tuple[str, ...]  # in the order in which they occur
-    key: str  # of units that do the same work
+    Args:
+      axis: the mesh axis, by its number.
+      sizes: one per coordinate of the axis.
+    """
+
+    axis: int
+    sizes: tuple[int, ...]
+
+
+Choice: TypeAlias = tuple[int, ...] | Along  # the sizes alone, on a mesh of one axis
+Menus: TypeAlias = Mapping[str, Sequence[Choice]]
+
+
+def axis_of(choice: Choice) -> int:
+    """The number of the mesh axis over which a dimension is split."""
+    return choice.axis if isinstance(choice, Along) else 0
+
+
+def sizes_of(choice: Choice) -> tuple[int, ...]:
+    """One size per coordinate of the axis."""
+    return choice.sizes if isinstance(choice, Along) else choice
 
 
 class Problem:
@@ -48,39 +60,93 @@ class Problem:
 
     Args:
       operations: mtf operations of a step, in the graph's order.
-      machines: the devices, one per processor of a mesh with a single axis.
+      machines: the devices, one per processor of the mesh.
+      subsets: numbers of the devices among which something may be divided, so that those of a subset are no longer
+        like the others. Of more than EXACT devices, a few of those that are alike stand for all, as planner.sample has
+        it; None: none does.
+      mesh_shape: (axis, count) of each mesh axis; None: a single one. With several, a choice is an Along.
     """
 
-    def __init__(self, operations: Sequence[mtf.Operation], machines: Machines) -> None:
-        self.operations, self.machines = tuple(operations), machines
-        self.extents = _extents(operations)
-        self.families = _families(operations, self.extents)
-        self.units = _units(operations, self.extents)
-        self.granules = _granules(operations, self.families, self.extents, machines)
-        self._conflicts = _conflicts(operations)
-        spaces = [names for op in operations for names in _spaces(op)]
+    def __init__(
+        self,
+        operations: Sequence[mtf.Operation],
+        machines: Machines,
+        subsets: Iterable[Collection[int]] | None = None,
+        mesh_shape: Sequence[tuple[str, int]] | None = None,
+    ) -> None:
+        self.operations, self.everyone = tuple(operations), machines
+        self.mesh_shape = tuple(mesh_shape or [(AXIS, len(machines.devices))])
+        self.crowds = self._crowds(subsets)
+        self.crowd = product_of(self.crowds)
+        self.machines = machines.some(self.crowd.shown) if self.crowd.is_sample else machines  # those that are priced
+        self.extents = steps.extents(operations)
+        self.families = steps.families(operations, self.extents)
+        self.units = steps.units(operations, self.extents)
+        granule = max(machine.granule for machine in self.machines.devices)
+        most = max(count for _, count in self.mesh_shape)
+        self.granules = steps.granules(operations, self.families, self.extents, granule, most)
+        self._conflicts = steps.conflicts(operations)
+        spaces = [names for op in operations for names in steps.spaces(op)]
         self._heights = {names[0] for names in spaces}  # or depths, of volumes
         self._not_searched = {name for names in spaces for name in names[1:]}
-        self._names_of = {op: frozenset(_names(op)) for op in operations}
+        self._names_of = {op: frozenset(steps.names(op)) for op in operations}
         measured = any(machine.factors for machine in machines.devices)
         self._kind_of = {op: work.kind_of(op) if measured else "" for op in operations}
-        self._seconds: dict[tuple[mtf.Operation, tuple], tuple[float, ...]] = {}
+        self._seconds: dict[tuple[mtf.Operation, frozenset], tuple[float, ...]] = {}
+        self._amounts: dict[mtf.Operation, tuple[int, int]] = {}
+        self._vectors: dict[tuple[int, tuple[float, ...], int], tuple[int, ...]] = {}
         self._costs: dict[tuple[str, tuple], float] = {}
-        self._layouts: dict[frozenset[tuple[str, tuple[int, ...]]], Layout] = {}
+        self._layouts: dict[frozenset, Layout] = {}
+        self._samples: dict[tuple, Sample] = {}
 
-    def layout(self, sizes: Mapping[str, tuple[int, ...]]) -> Layout:
+    def _crowds(self, subsets: Iterable[Collection[int]] | None) -> tuple[Crowd, ...]:
+        """Of each mesh axis, the coordinates that stand for all."""
+        if subsets is None or len(self.everyone.devices) <= EXACT:
+            return tuple(everyone(count) for _, count in self.mesh_shape)
+        kinds = kinds_of(self.everyone, subsets)
+        if len(self.mesh_shape) == 1:
+            return (crowd_of(kinds),)
+        whole = Layout(self.mesh_shape, ())
+        of_axes: list[list[list[Hashable]]] = [[[] for _ in range(count)] for _, count in self.mesh_shape]
+        for pnum, kind in enumerate(kinds):
+            for axis, coordinate in enumerate(whole.coordinates(pnum)):
+                of_axes[axis][coordinate].append(kind)
+        return tuple(crowd_of(list(map(tuple, of_axis))) for of_axis in of_axes)
+
+    def layout(self, sizes: Mapping[str, Choice]) -> Layout:
         """The layout that splits these names into these sizes, and nothing else."""
         key = frozenset(sizes.items())
         if key not in self._layouts:
-            count = len(self.machines.devices)
-            self._layouts[key] = Layout([(AXIS, count)], [(name, AXIS) for name in sizes], (), sizes)
+            rules = [(name, self.mesh_shape[axis_of(choice)][0]) for name, choice in sizes.items()]
+            vectors = {name: sizes_of(choice) for name, choice in sizes.items()}
+            self._layouts[key] = Layout(self.mesh_shape, rules, (), vectors)
         return self._layouts[key]
 
-    def tables(self, menus: Mapping[str, Sequence[tuple[int, ...]]]) -> list[Table]:
+    def choices(self, layout: Layout) -> dict[str, Choice]:
+        """What a layout splits, and how: {name: choice}."""
+        if len(self.mesh_shape) == 1:
+            return dict(layout.sizes)
+        axes = ((name, layout.axis_of(name), sizes) for name, sizes in layout.sizes)
+        return {name: Along(axis, sizes) for name, axis, sizes in axes if axis is not None}
+
+    def coordinates(self, pnum: int) -> tuple[int, ...]:
+        """Of a device, on the mesh."""
+        return self.layout({}).coordinates(pnum)
+
+    def priced(self, layout: Layout) -> Layout:
+        """What is priced of a layout: all of it, or a planner.sample.Sample."""
+        if not self.crowd.is_sample or isinstance(layout, Sample):
+            return layout
+        key = layout.rules, layout.sizes
+        if key not in self._samples:
+            self._samples[key] = Sample(layout.mesh_shape, layout.rules, layout.shares, layout.sizes, self.crowds)
+        return self._samples[key]
+
+    def tables(self, menus: Menus) -> list[Table]:
         """One table per scope.
 
         Args:
-          menus: {name: the vectors of sizes into which it may be split}; those without one stay whole.
+          menus: {name: the ways in which it may be split}; those without one stay whole.
         """
         costs: dict[tuple[str, ...], np.ndarray] = {}
         for unit in self.units:
@@ -94,28 +160,34 @@ class Problem:
                 costs[scope][tuple(places)] += self._unit_seconds(unit, sizes)
         return [Table(scope, table) for scope, table in costs.items()]
 
-    def _unit_seconds(self, unit: Unit, sizes: Mapping[str, tuple[int, ...]]) -> float:
+    def _unit_seconds(self, unit: steps.Unit, sizes: Mapping[str, Choice]) -> float:
         """Seconds for a unit, kept for those that are alike: a network repeats its layers."""
         key = unit.key, tuple(sizes.get(name) for name in unit.names)
         if key not in self._costs:
             self._costs[key] = self.seconds(unit.operations, self.layout(sizes))
         return self._costs[key]
 
-    def _allowed(self, scope: Sequence[str], menus: Mapping[str, Sequence[tuple[int, ...]]]) -> Iterator[tuple]:
-        """The combinations of choices in which no tensor is split twice."""
+    def _allowed(self, scope: Sequence[str], menus: Menus) -> Iterator[tuple]:
+        """The combinations of choices in which no tensor is split twice over one mesh axis."""
+
+        def conflict(name: str, choice: int, other: str, i: int) -> bool:
+            if i == WHOLE or other not in self._conflicts[name]:
+                return False
+            return axis_of(menus[name][choice - 1]) == axis_of(menus[other][i - 1])
+
         partial: list[tuple[int, ...]] = [()]
         for name in scope:
             partial = [
                 (*places, choice)
                 for places in partial
                 for choice in range(1 + len(menus[name]))
-                if choice == WHOLE
-                or not any(i != WHOLE and other in self._conflicts[name] for i, other in zip(places, scope))
+                if choice == WHOLE or not any(conflict(name, choice, other, i) for i, other in zip(places, scope))
             ]
         yield from partial
 
     def seconds(self, operations: Sequence[mtf.Operation], layout: Layout) -> float:
         """Seconds for some operations, one after the other; infinity where they cannot be split so."""
+        layout = self.priced(layout)
         try:
             sent = transfers.of_step(operations, layout)
         except NotImplementedError:
@@ -123,31 +195,32 @@ class Problem:
         busy = [0.0] * layout.size
         total = math.fsum(max(self.seconds_of(op, layout)) for op in operations)
         for transfer in sent:
-            for end in (transfer.source, transfer.target):
-                busy[end] += self.machines.devices[end].sending_seconds(transfer.bytes)
+            for end, times in ((transfer.source, transfer.times), (transfer.target, 1.0)):
+                busy[end] += times * transfer.ends_seconds(self.machines.devices[end].sending_seconds)
         return total + max(busy) + self.sending_seconds(sent)
 
     def seconds_of(self, op: mtf.Operation, layout: Layout) -> tuple[float, ...]:
-        """Seconds that each device computes for an operation; kept by what the layout splits of it."""
-        split = tuple(item for item in layout.sizes if item[0] in self._names_of[op])
-        key = op, split
+        """Seconds that each device that is priced computes for an operation; kept by what the layout splits of it."""
+        layout = self.priced(layout)
+        key = op, layout.sizes_among(self._names_of[op])
         if key not in self._seconds:
+            devices = self.machines.devices
+            amounts = work.of_processors(op, layout)
+            paddings = work.paddings(op, layout, [machine.granule for machine in devices])
             self._seconds[key] = tuple(
-                self._seconds_of(op, layout, pnum, machine) for pnum, machine in enumerate(self.machines.devices)
+                machine.seconds(flops * padding, moved, self._kind_of[op])
+                for machine, (flops, moved), padding in zip(devices, amounts, paddings, strict=True)
             )
         return self._seconds[key]
-
-    def _seconds_of(self, op: mtf.Operation, layout: Layout, pnum: int, machine: Machine) -> float:
-        flops, moved = work.of_operation(op, layout, pnum)
-        return machine.seconds(flops * work.padding(op, layout, pnum, machine.granule), moved, self._kind_of[op])
 
     def sending_seconds(self, sent: Iterable[transfers.Transfer]) -> float:
         """Seconds until all is sent: a device sends one message after another, and receives at the same time."""
         out: dict[int, float] = collections.defaultdict(float)
         into: dict[int, float] = collections.defaultdict(float)
         for transfer in sent:
-            seconds = self.machines.link_between(transfer.source, transfer.target).seconds(transfer.bytes)
-            out[transfer.source] += seconds
+            link = self.machines.link_between(transfer.source, transfer.target)
+            seconds = transfer.ends_seconds(link.seconds)
+            out[transfer.source] += transfer.times * seconds
             into[transfer.target] += seconds
         return max([*out.values(), *into.values()], default=0.0)
 
@@ -159,20 +232,39 @@ class Problem:
           used: {name of a family's first member: the operations that are to balance}; None: all that have a name of it.
         """
         menus: dict[str, list[tuple[int, ...]]] = {}
+        sets = [frozenset(subset) for subset in subsets]
         for family in self.families:
             operations = self._operations_of(family) if used is None else used.get(family[0], ())
             speeds = self._speeds(operations)
             for name in family:
                 if name in self._not_searched:
                     continue
-                among = [max(subsets, key=len)] if name in self._heights else subsets
+                among = [max(sets, key=len)] if name in self._heights else sets
                 vectors = (self._divided(name, speeds, subset) for subset in among)
                 menus[name] = list(dict.fromkeys(vector for vector in vectors if vector is not None))
         return menus
 
-    def divided(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+    def menus_of_axes(self) -> dict[str, list[Choice]]:
+        """As `menus`, on a mesh of several axes: over all coordinates of each, by the slowest device there."""
+        menus: dict[str, list[Choice]] = {}
+        slowest: list[list[list[int]]] = [[[] for _ in range(count)] for _, count in self.mesh_shape]
+        for pnum in range(len(self.everyone.devices)):
+            for axis, coordinate in enumerate(self.coordinates(pnum)):
+                slowest[axis][coordinate].append(pnum)
+        for family in self.families:
+            speeds = self._speeds(self._operations_of(family))
+            of_axes = [[min(speeds[pnum] for pnum in there) for there in axis] for axis in slowest]
+            for name in family:
+                if name in self._not_searched:
+                    continue
+                vectors = [self._divided(name, of_axis, range(len(of_axis))) for of_axis in of_axes]
+                menus[name] = [Along(axis, vector) for axis, vector in enumerate(vectors) if vector is not None]
+        return menus
+
+    def divided(self, names: Collection[str]) -> dict[str, Choice]:
         """{name: sizes} of those of these names that can be divided over all devices, by their speeds at each."""
-        everybody, sizes = range(len(self.machines.devices)), {}
+        everybody = range(len(self.everyone.devices))
+        sizes: dict[str, Choice] = {}
         for family in self.families:
             speeds = self._speeds(self._operations_of(family))
             for name in family:
@@ -180,158 +272,105 @@ class Problem:
                     sizes[name] = vector
         return sizes
 
-    def operations_split(self, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, list[mtf.Operation]]:
+    def operations_split(self, sizes: Mapping[str, Choice]) -> dict[str, list[mtf.Operation]]:
         """{first name of a family: the operations that a layout splits along one of its names}."""
         found = {}
         for family in self.families:
             names = {name for name in family if name in sizes}
-            found[family[0]] = [op for op in self.operations if names & _names(op)] or self._operations_of(family)
+            found[family[0]] = [op for op in self.operations if names & self._names_of[op]] or self._operations_of(
+                family
+            )
         return found
 
-    def allowed_of(
-        self, family: Sequence[str], menus: Mapping[str, Sequence[tuple[int, ...]]]
-    ) -> dict[str, tuple[int, ...]]:
-        """{name: sizes} for as many names of a family as can be split together, the first ones first."""
-        sizes: dict[str, tuple[int, ...]] = {}
+    def allowed_of(self, family: Sequence[str], menus: Menus, axis: int = 0) -> dict[str, Choice]:
+        """{name: choice} for as many names of a family as can be split together over an axis, the first ones first."""
+        sizes: dict[str, Choice] = {}
         for name in family:
-            if menus.get(name) and not self._conflicts[name] & sizes.keys():
-                sizes[name] = menus[name][0]
+            choices = [choice for choice in menus.get(name, ()) if axis_of(choice) == axis]
+            if choices and not self._conflicts[name] & sizes.keys():
+                sizes[name] = choices[0]
         return sizes
 
-    def is_allowed(self, names: Collection[str]) -> bool:
-        """Whether no two of these names are of one tensor."""
-        return not any(self._conflicts[name] & set(names) for name in names)
+    def is_allowed(self, sizes: Mapping[str, Choice]) -> bool:
+        """Whether no two of these names are of one tensor, and split over one mesh axis."""
+        return not any(
+            axis_of(sizes[name]) == axis_of(sizes[other])
+            for name in sizes
+            for other in self._conflicts[name] & sizes.keys()
+        )
 
     def work_of(self, family: Sequence[str]) -> float:
         """How much arithmetic operations do that have one of these names."""
-        whole = self.layout({})
-        return math.fsum(work.of_operation(op, whole, 0)[0] for op in self._operations_of(family))
+        return math.fsum(self._amount(op)[0] for op in self._operations_of(family))
+
+    def _amount(self, op: mtf.Operation) -> tuple[int, int]:
+        """What a device computes of an operation that is whole on each."""
+        if op not in self._amounts:
+            self._amounts[op] = work.of_operation(op, self.priced(self.layout({})), 0)
+        return self._amounts[op]
 
     def _operations_of(self, family: Sequence[str]) -> list[mtf.Operation]:
         names = set(family)
-        return [op for op in self.operations if names & _names(op)]
+        return [op for op in self.operations if names & self._names_of[op]]
 
     def _speeds(self, operations: Sequence[mtf.Operation]) -> list[float]:
-        """One over the seconds that each device takes for all of some operations."""
-        whole = self.layout({})
+        """One over the seconds that each of all devices takes for all of some operations."""
         seconds = [
-            math.fsum(machine.seconds(*work.of_operation(op, whole, pnum), self._kind_of[op]) for op in operations)
-            for pnum, machine in enumerate(self.machines.devices)
+            math.fsum(machine.seconds(*self._amount(op), self._kind_of[op]) for op in operations)
+            for machine in self.machines.devices
         ]
-        return [1.0 / s if s else 1.0 for s in seconds]
+        speeds = [1.0 / s if s else 1.0 for s in seconds]
+        return [speeds[place] for place in self.crowd.stands]
 
-    def _divided(self, name: str, speeds: Sequence[float], subset: Sequence[int]) -> tuple[int, ...] | None:
+    def _divided(self, name: str, speeds: Sequence[float], subset: Collection[int]) -> tuple[int, ...] | None:
         least = min(self.extents[name])
         if least < len(subset):
             return None
-        weights = [speed if pnum in subset else 0.0 for pnum, speed in enumerate(speeds)]
-        return split_among_positive(max(self.extents[name]), weights, multiple_of=self.granules.get(name, 1))
+        weights = tuple(speed if pnum in subset else 0.0 for pnum, speed in enumerate(speeds))
+        key = max(self.extents[name]), weights, self.granules.get(name, 1)
+        if key not in self._vectors:
+            self._vectors[key] = split_among_positive(*key[:2], multiple_of=key[2])
+        return self._vectors[key]
 
 
-def _names(op: mtf.Operation) -> set[str]:
-    return {name for tensor in (*op.inputs, *op.outputs) for name in tensor.shape.dimension_names}
+def choices_of(layout: Layout, extents: Mapping[str, Collection[int]]) -> dict[str, Choice]:
+    """What a layout splits, and how, by the largest of each dimension's extents."""
+    found: dict[str, Choice] = {}
+    for name, of_name in extents.items():
+        axis = layout.axis_of(mtf.Dimension(name, max(of_name)))
+        if axis is not None:
+            sizes = layout.split(name, max(of_name))
+            found[name] = sizes if len(layout.mesh_shape) == 1 else Along(axis, sizes)
+    return found
 
 
-def _extents(operations: Iterable[mtf.Operation]) -> dict[str, set[int]]:
-    """{name: extents} of the dimensions that may be split, in the graph's order."""
-    extents: dict[str, set[int]] = {}
-    whole: set[str] = set()
-    for op in operations:
-        whole |= op.unsplittable_dims - {name for names in _spaces(op) for name in names}
-        for tensor in (*op.inputs, *op.outputs):
-            for dim in tensor.shape.dims:
-                extents.setdefault(dim.name, set()).add(dim.size)
-    return {name: sizes for name, sizes in extents.items() if name not in whole and max(sizes) > 1}
-
-
-def _spaces(op: mtf.Operation) -> list[list[str]]:
-    """Of each image or volume of a convolution or a pool, the names of the dimensions over which windows pass."""
-    if isinstance(op, CONVOLUTIONS):
-        makes, image, other = roles_of(op)
-        images = [image, other] if makes == KERNEL else [image, op.outputs[0]]
-        ndims = (op.outputs[0] if makes == KERNEL else other).shape.ndims - 1
-        channels = ndims - (len(op._strides) - 2)
-    elif isinstance(op, _POOLS):
-        images, ndims, channels = [*op.inputs, *op.outputs], len(windows_of(op).sizes) + 1, 1
-    else:
-        return []
-    return [x.shape.dimension_names[-ndims:-channels] for x in images]
-
-
-def _conflicts(operations: Iterable[mtf.Operation]) -> dict[str, set[str]]:
-    """{name: those that share a tensor with it}."""
-    conflicts: dict[str, set[str]] = collections.defaultdict(set)
-    for op in operations:
-        for tensor in op.outputs:
-            for one, other in itertools.permutations(tensor.shape.dimension_names, 2):
-                conflicts[one].add(other)
-    return conflicts
-
-
-def _families(operations: Iterable[mtf.Operation], extents: Mapping[str, set[int]]) -> list[tuple[str, ...]]:
-    """Names that reshapes give to one dimension, together."""
-    leader = {name: name for name in extents}
-
-    def first(name: str) -> str:
-        while leader[name] != name:
-            name = leader[name]
-        return name
-
-    for op in operations:
-        if isinstance(op, mtf.ReshapeOperation):
-            for old, new in aligned(op.inputs[0].shape.dims, op.outputs[0].shape.dims):
-                if old in leader and new in leader:
-                    leader[first(new)] = first(old)
-    families: dict[str, list[str]] = collections.defaultdict(list)
-    for name in extents:
-        families[first(name)].append(name)
-    return [tuple(family) for family in families.values()]
-
-
-def _granules(
-    operations: Iterable[mtf.Operation],
-    families: Iterable[Sequence[str]],
-    extents: Mapping[str, set[int]],
+def problem_of(
+    operations: Sequence[mtf.Operation],
     machines: Machines,
-) -> dict[str, int]:
-    """{name: units of which a part is a multiple} of names of families that have output channels of convolutions.
+    layout: Layout,
+    subsets: Iterable[Collection[int]] = (),
+) -> Problem:
+    """A problem in which devices stand for others only where these have like sizes: as large, or one unit less or more.
 
-    Those that are no multiple themselves, or of which each device cannot have so many, are left out.
+    Args:
+      operations: as of `Problem`.
+      machines: likewise.
+      layout: with exact sizes.
+      subsets: as of `Problem`, beside those that have something of a name; only of a mesh with one axis.
     """
-    granule = int(max(machine.granule for machine in machines.devices))
-    if granule == 1:
-        return {}
-    packed = {dim.name for op in operations if (dim := work.packed_dim(op)) is not None}
-    least = granule * len(machines.devices)
-    return {
-        name: granule
-        for family in families
-        if not packed.isdisjoint(family)
-        for name in family
-        if min(extents[name]) >= least and not any(extent % granule for extent in extents[name])
-    }
-
-
-def _units(operations: Sequence[mtf.Operation], extents: Mapping[str, set[int]]) -> list[Unit]:
-    """Every operation, once; a reshape with the contraction whose sum it may scatter."""
-    readers: dict[mtf.Tensor, list[mtf.Operation]] = collections.defaultdict(list)
-    for op in operations:
-        for x in op.inputs:
-            readers[x].append(op)
-    taken: set[mtf.Operation] = set()
-    units = []
-    for op in operations:
-        if op in taken or not op.outputs:
-            continue
-        group = [op]
-        after = readers[op.outputs[0]]
-        if work.is_contraction(op) and after and all(isinstance(o, mtf.ReshapeOperation) for o in after):
-            group += after
-        taken |= set(group)
-        tensors = [tensor for o in group for tensor in (*o.inputs, *o.outputs)]
-        names = dict.fromkeys(name for x in tensors for name in x.shape.dimension_names if name in extents)
-        units.append(Unit(tuple(group), tuple(names), key_of(group, [], frozenset(names), 0)))
-    return units
+    shape = layout.mesh_shape
+    if len(shape) > 1:
+        subsets = ()
+    else:
+        having = {tuple(map(bool, vector)) for _, vector in layout.sizes}
+        subsets = [*subsets, *(frozenset(n for n, has in enumerate(of_all) if has) for of_all in having)]
+    problem = Problem(operations, machines, subsets, shape)
+    for axis, vector in {(layout.axis_of(name), vector) for name, vector in layout.sizes}:
+        for group in problem.crowds[axis or 0].groups:
+            of_group = [vector[coordinate] for coordinate in group]
+            if max(of_group) > min(of_group) + 1:
+                return Problem(operations, machines, None, shape)
+    return problem
 
 
 @functools.cache

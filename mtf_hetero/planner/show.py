@@ -8,12 +8,15 @@ from typing import Any
 from mtf_hetero._support import extras
 from mtf_hetero._support.units import bytes_text, seconds_text
 from mtf_hetero.cluster.devices import shorten
+from mtf_hetero.layout import Layout
 from mtf_hetero.planner.explain import ALTERNATIVES, LayerAlternatives
+from mtf_hetero.planner.outline import ranges_of
 from mtf_hetero.planner.plan import LayerPlan, Plan
 
 _WIDTH = 160
 _WHOLE = "whole on each"
-_MOST_DEVICES = 4  # that have columns of their own
+_MOST_DEVICES = 4  # or groups of them, that have columns of their own
+_MOST_SIZES = 8  # that are written one by one
 _WAYS = {"batch": "by batch", "outputs": "by filters, units", "inputs": "by channels, inputs", "space": "by space"}
 _HOW_TO_READ = (
     "alternatives: by how many ms the predicted step would be longer (+) or shorter (-) if this layer alone were "
@@ -24,18 +27,30 @@ _HOW_TO_READ = (
 def table(plan: Plan, *, width: int = _WIDTH) -> str:
     """Layers by devices: what is split, into which sizes, how long each computes, and what it sends.
 
-    Of more than a few devices, the least and the most that one computes, and what all send.
+    Of more than a few devices, the most that one of a kind computes, and sends; of more than a few kinds, the least and
+    the most that one computes, and what all send.
     """
     rows = _rows(["layer"])
     rows.add_column("split", overflow="fold")
-    few = len(plan.devices) <= _MOST_DEVICES
-    for device in plan.devices if few else ["each"]:
-        rows.add_column(f"{shorten(device)}: ms", justify="right")
+    groups = [((device,), (number,)) for number, device in enumerate(plan.devices)]
+    if len(groups) > _MOST_DEVICES:
+        groups = [
+            ((name,) if len(numbers) == 1 else (name, "each"), numbers) for name, numbers in ranges_of(plan.devices)
+        ]
+    few = len(groups) <= _MOST_DEVICES
+    for names, _ in groups if few else [(("each",), ())]:
+        rows.add_column(f"{', '.join(map(shorten, names))}: ms", justify="right")
         rows.add_column("MB sent" if few else "all: MB sent", justify="right")
-    cells = _cells if few else _cells_of_all
+
+    def cells(seconds: Sequence[float], sent_bytes: Sequence[int]) -> list[str]:
+        if not few:
+            return _cells_of_all(seconds, sent_bytes)
+        longest = [max(seconds[number] for number in numbers) for _, numbers in groups]
+        return _cells(longest, [max(sent_bytes[number] for number in numbers) for _, numbers in groups])
+
     for layer in plan.layers:
         if any(layer.seconds) or any(layer.sent_bytes):
-            rows.add_row(layer.name, _split(layer), *cells(layer.seconds, layer.sent_bytes))
+            rows.add_row(layer.name, _split(layer, plan.layout), *cells(layer.seconds, layer.sent_bytes))
     seconds = [sum(of_device) for of_device in zip(*(layer.seconds for layer in plan.layers), strict=True)]
     sent = [sum(of_device) for of_device in zip(*(layer.sent_bytes for layer in plan.layers), strict=True)]
     rows.add_row("all", "", *cells(seconds, sent))
@@ -117,25 +132,55 @@ def _cells_of_all(seconds: Sequence[float], sent_bytes: Sequence[int]) -> list[s
     return [f"{min(seconds) * 1e3:.3g} to {max(seconds) * 1e3:.3g}", _cells([0.0], [sum(sent_bytes)])[1]]
 
 
-def _split(layer: LayerPlan) -> str:
-    """What is split of a layer, without its own prefix; names with the same sizes together."""
-    names: dict[tuple[int, ...], list[str]] = {}
+def _split(layer: LayerPlan, layout: Layout) -> str:
+    """What is split of a layer, without its own prefix; names with the same sizes, over the same axis, together."""
+    names: dict[tuple[tuple[int, ...], str], list[str]] = {}
     for name, sizes in layer.split.items():
-        names.setdefault(sizes, []).append(name.removeprefix(f"{layer.name}/"))
-    return "; ".join(f"{', '.join(alike)} {'+'.join(map(str, sizes))}" for sizes, alike in names.items()) or _WHOLE
+        axis = f" over {layout.axis_name_of(name)}" if len(layout.mesh_shape) > 1 else ""
+        names.setdefault((sizes, axis), []).append(name.removeprefix(f"{layer.name}/"))
+    return "; ".join(f"{', '.join(own)} {sizes_text(sizes)}{axis}" for (sizes, axis), own in names.items()) or _WHOLE
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    """Sizes, of many devices those that differ by no more than one together.
+
+    Example:
+      >>> sizes_text((40, 20)), sizes_text((5,) * 6 + (4,) * 26 + (0,) * 32)
+      ('40+20', '32 x 4 to 5+32 x 0')
+    """
+    if len(sizes) <= _MOST_SIZES:
+        return "+".join(map(str, sizes))
+    runs: list[list[int]] = []
+    for size in sizes:
+        if runs and abs(size - runs[-1][0]) <= 1 and bool(size) == bool(runs[-1][0]):
+            runs[-1].append(size)
+        else:
+            runs.append([size])
+    return "+".join(_run_text(run) for run in runs)
+
+
+def _run_text(run: Sequence[int]) -> str:
+    low, high = min(run), max(run)
+    each = str(low) if low == high else f"{low} to {high}"
+    return each if len(run) == 1 else f"{len(run)} x {each}"
 
 
 def summary(plan: Plan) -> str:
     """What is predicted, and what it is compared with."""
     device, alone = plan.alone
+    many = len(plan.devices) > _MOST_DEVICES
+    groups = ranges_of(plan.devices) if many else [(name, (number,)) for number, name in enumerate(plan.devices)]
+    devices = [name for name, _ in groups]
     lines = []
     if len(plan.devices) == 1:
         lines.append(f"{device} alone: {seconds_text(alone)} a step are predicted, and no split over more devices less")
     else:
         lines.append(
-            f"{', '.join(plan.devices)}: {seconds_text(plan.seconds)} a step are predicted, and {seconds_text(alone)} "
+            f"{', '.join(devices)}: {seconds_text(plan.seconds)} a step are predicted, and {seconds_text(alone)} "
             f"on {device} alone"
         )
-    needed = ", ".join(f"{bytes_text(n)} on {d}" for d, n in zip(plan.devices, plan.memory_bytes, strict=True))
+    each = (f"{name}, each" if len(numbers) > 1 else name for name, numbers in groups)
+    most = (max(plan.memory_bytes[number] for number in numbers) for _, numbers in groups)
+    needed = ("; " if many else ", ").join(f"{bytes_text(n)} on {d}" for d, n in zip(each, most, strict=True))
     lines.append(f"memory: {needed}")
     return "\n".join(lines)

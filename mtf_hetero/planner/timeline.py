@@ -24,7 +24,7 @@ class Span:
     """What a device does for a while.
 
     Args:
-      device: its number.
+      device: its number, among those that are priced.
       layer: the layer whose operation it is.
       begin: seconds since the step began.
       end: likewise.
@@ -80,7 +80,8 @@ class _Clocks:
         self.free_to_send = [0.0] * count
         self.ready: dict[mtf.Tensor, list[float]] = {}
         self.last = 0.0
-        self._together: dict[tuple[int, int], tuple[int, float]] = {}  # {link: bytes, and when they are ready}
+        # {link: what goes together, and when it is ready}
+        self._together: dict[tuple[int, int], tuple[transfers.Transfer, float]] = {}
 
     def inputs_ready(self, op: mtf.Operation, device: int) -> float:
         """When all inputs of an operation are on a device."""
@@ -90,19 +91,23 @@ class _Clocks:
         """When a message arrives that is ready at its sender then."""
         link = self.machines.link_between(transfer.source, transfer.target)
         begin = max(ready, self.free_to_send[transfer.source])
-        self.free_to_send[transfer.source] = begin + transfer.bytes / link.bytes_per_second
-        for end in (transfer.source, transfer.target):
-            self.free[end] += self.machines.devices[end].sending_seconds(transfer.bytes)
-        arrival = begin + link.seconds(transfer.bytes)
+        out_bytes = transfer.bytes * transfer.times
+        self.free_to_send[transfer.source] = begin + out_bytes / link.bytes_per_second
+        for end, times in ((transfer.source, transfer.times), (transfer.target, 1.0)):
+            self.free[end] += times * transfer.ends_seconds(self.machines.devices[end].sending_seconds)
+        arrival = begin + link.seconds(out_bytes)
         self.last = max(self.last, arrival)
         return arrival
 
     def send_together(self, transfer: transfers.Transfer, ready: float) -> None:
         """Puts what nothing waits for to what goes the same way, which is sent once it is enough: as `traffic.fuse`."""
         link = transfer.source, transfer.target
-        size, other = self._together.get(link, (0, 0.0))
-        self._together[link] = size + transfer.bytes, max(ready, other)
-        if self._together[link][0] >= BUCKET_BYTES:
+        if link in self._together:
+            other, when = self._together[link]
+            size, messages = other.bytes + transfer.bytes, max(other.messages, transfer.messages)
+            transfer, ready = dataclasses.replace(transfer, bytes=size, messages=messages), max(ready, when)
+        self._together[link] = transfer, ready
+        if transfer.bytes / transfer.messages >= BUCKET_BYTES:
             self._send_what_is_left(link)
 
     def finish(self) -> float:
@@ -112,8 +117,7 @@ class _Clocks:
         return max([self.last, *self.free])
 
     def _send_what_is_left(self, link: tuple[int, int]) -> None:
-        size, ready = self._together.pop(link)
-        self.send(transfers.Transfer(*link, size, ""), ready)
+        self.send(*self._together.pop(link))
 
 
 def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str]) -> Timeline:
@@ -127,7 +131,7 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
     Raises:
       NotImplementedError: the layout splits what an operation needs whole.
     """
-    operations, machines = problem.operations, problem.machines
+    operations, machines, layout = problem.operations, problem.machines, problem.priced(layout)
     sent = transfers.of_step(operations, layout)
     by_operation: dict[str, list[transfers.Transfer]] = collections.defaultdict(list)
     for transfer in sent:
@@ -147,7 +151,7 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
             ready = (ends if work.is_contraction(op) or isinstance(op, mtf.ReduceOperation) else begins)[
                 transfer.source
             ]
-            if op not in awaited and transfer.bytes <= BUCKET_BYTES:
+            if op not in awaited and transfer.bytes / transfer.messages <= BUCKET_BYTES:
                 clocks.send_together(transfer, ready)
             else:
                 arrivals[transfer.target] = max(arrivals[transfer.target], clocks.send(transfer, ready))

@@ -5,7 +5,7 @@ and writes its outputs. What only hands a tensor on - a variable, a reshape - do
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf
@@ -43,14 +43,32 @@ def kind_of(op: mtf.Operation) -> str:
 
 def of_operation(op: mtf.Operation, layout: Layout, pnum: int) -> tuple[int, int]:
     """(floating-point operations, bytes read and written) of a processor; (0, 0) where its slices are empty."""
+    return of_processors(op, layout)[pnum]
+
+
+def of_processors(op: mtf.Operation, layout: Layout) -> list[tuple[int, int]]:
+    """As `of_operation`, of all processors in their order; what is alike is worked out once."""
     if isinstance(op, _IDLE):
-        return 0, 0
+        return [(0, 0)] * layout.size
     tensors = [*op.inputs, *op.outputs]
-    sizes = [math.prod(layout.slice_shape(tensor.shape.dims, pnum)) for tensor in tensors]
-    if 0 in sizes:
+    boxes = [tensor.shape.dims for tensor in tensors] + ([_box(op)] if is_contraction(op) else [])
+    item_bytes = [tensor.dtype.size for tensor in tensors]
+    known: dict[tuple, tuple[int, int]] = {}
+    amounts = []
+    for shapes in zip(*map(layout.slice_shapes, boxes), strict=True):
+        if shapes not in known:
+            known[shapes] = _amount(shapes, item_bytes)
+        amounts.append(known[shapes])
+    return amounts
+
+
+def _amount(shapes: Sequence[tuple[int, ...]], item_bytes: Sequence[int]) -> tuple[int, int]:
+    """Of slices of tensors, and of the box of a contraction after them."""
+    sizes = [math.prod(shape) for shape in shapes]
+    if 0 in sizes[: len(item_bytes)]:
         return 0, 0
-    moved = sum(size * tensor.dtype.size for size, tensor in zip(sizes, tensors, strict=True))
-    return (2 * math.prod(layout.slice_shape(_box(op), pnum)) if is_contraction(op) else 0), moved
+    moved = sum(size * each for size, each in zip(sizes, item_bytes, strict=False))
+    return 2 * sum(sizes[len(item_bytes) :]), moved
 
 
 def packed_dim(op: mtf.Operation) -> mtf.Dimension | None:
@@ -62,24 +80,24 @@ def packed_dim(op: mtf.Operation) -> mtf.Dimension | None:
     return op.outputs[0].shape.dims[-1] if isinstance(op, CONVOLUTIONS) else None
 
 
-def padding(op: mtf.Operation, layout: Layout, pnum: int, granule: int) -> float:
-    """How many times as long a processor computes for each of its output channels as for each of all of them.
+def paddings(op: mtf.Operation, layout: Layout, granules: Sequence[int]) -> list[float]:
+    """How many times as long each processor computes for an output channel as it does where it has all of them.
 
     Args:
       op: of mtf.
       layout: that may split its output channels.
-      pnum: the processor.
-      granule: how many channels it computes at a time.
+      granules: how many channels each processor computes at a time.
 
     Example:
-      >>> padding(convolution, layout, 0, 16)  # 18 of 64 filters take as long as 32
-      1.777...
+      >>> paddings(convolution, layout, [16, 16])  # 18 of 64 filters take as long as 32
+      [1.0434..., 1.777...]
     """
     dim = packed_dim(op)
-    if granule == 1 or dim is None:
-        return 1.0
-    (size,) = layout.slice_shape([dim], pnum)
-    return _padded(size, granule) / _padded(dim.size, granule) if size else 1.0
+    if dim is None or max(granules) == 1:
+        return [1.0] * len(granules)
+    sizes = [size for (size,) in layout.slice_shapes([dim])]
+    both = zip(sizes, granules, strict=True)
+    return [_padded(size, granule) / _padded(dim.size, granule) if size else 1.0 for size, granule in both]
 
 
 def _padded(size: int, granule: int) -> float:

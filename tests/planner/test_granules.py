@@ -47,8 +47,8 @@ def test_fewer_channels_than_a_granule_take_as_long(sizes, expected):
     layout = Layout("all:2", [(name, "all") for name in sizes], (), sizes)
     for name, times in expected.items():
         if name in operations:
-            assert work.padding(operations[name], layout, 1, 16) == pytest.approx(times)
-            assert work.padding(operations[name], layout, 1, 1) == 1.0
+            assert work.paddings(operations[name], layout, [16, 16])[1] == pytest.approx(times)
+            assert work.paddings(operations[name], layout, [1, 1]) == [1.0, 1.0]
 
 
 def test_plans_give_whole_granules():

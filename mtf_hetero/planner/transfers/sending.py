@@ -35,9 +35,21 @@ def _cutter(sketch: Sketch, xs: Values, wire_dtype: tf.DType | None) -> Callable
     @functools.cache
     def piece_of(piece: Piece) -> Value:
         part = _cut(sketch, xs[piece.source], piece.source, piece.size)
-        return _pack(sketch, part, piece.source, wire_dtype)
+        return sketch.times(_pack(sketch, part, piece.source, wire_dtype), piece.count)
 
     return piece_of
+
+
+@functools.lru_cache(maxsize=2**12)
+def _parts_to_reduce(
+    elements: int, shares: tuple[float, ...], absent: tuple[int, ...], counts: tuple[int, ...]
+) -> tuple[int, ...]:
+    """As `collectives.parts_to_reduce`, of one of each that stands for so many: about, where these are more."""
+    if max(counts) == 1:
+        return collectives.parts_to_reduce(elements, shares, absent)
+    present = collectives.present_of(range(len(shares)), absent)
+    total = math.fsum(shares[number] * counts[number] for number in present)
+    return tuple(round(elements * share / total) if number in present else 0 for number, share in enumerate(shares))
 
 
 def allreduce(sketch: Sketch, xs: Values, axes: Sequence[int], operation: str, absent: Collection[int] = ()) -> Values:
@@ -67,16 +79,17 @@ def _allreduce(
     sketch: Sketch, xs: Values, group: Sequence[int], shares: Sequence[float], absent: Collection[int]
 ) -> Values:
     (shape, dtype), wire, in_memory = (xs[0].shape, xs[0].dtype), sketch.wire_dtype, sketch.share_memory(group)
-    elements, count = math.prod(shape), len(group)
-    way = collectives.way_to_reduce(elements, dtype.size, count, absent=absent, in_memory=in_memory)
-    present = collectives.present_of(range(count), absent)
+    present = collectives.present_of(range(len(group)), absent)
+    elements, count = math.prod(shape), sum(sketch.counts[pnum] for pnum in group)
+    idle = count - sum(sketch.counts[group[number]] for number in present)
+    way = collectives.way_to_reduce(elements, dtype.size, count, absent=range(idle), in_memory=in_memory)
     first, addends = group[present[0]], [xs[number] for number in present]
     if way is collectives.Way.KEEP:
         return xs
     if way is collectives.Way.SHARE:
-        return [added(sketch, addends, first)] * count
+        return [added(sketch, addends, first)] * len(group)
     if way is collectives.Way.DIVIDE:
-        parts = collectives.parts_to_reduce(elements, shares, absent)
+        parts = _parts_to_reduce(elements, tuple(shares), tuple(absent), tuple(sketch.counts[pnum] for pnum in group))
         return _divide(sketch, xs, group, {number: parts[number] for number in present})
     packed = [_pack(sketch, xs[number], group[number], wire) for number in present]
     if way is collectives.Way.EXCHANGE:
@@ -89,15 +102,21 @@ def _allreduce(
 def added(sketch: Sketch, addends: Values, processor: int) -> Value:
     """What a processor makes of addends: of one alone, nothing else."""
     first = addends[0]
-    return first if len(addends) == 1 else sketch.value(processor, first.shape, first.dtype, addends)
+    if len(addends) == 1:
+        return first
+    return sketch.value(processor, first.shape, first.dtype, map(sketch.of_all, addends))
 
 
 def _divide(sketch: Sketch, xs: Values, group: Sequence[int], parts_of: Mapping[int, int]) -> Values:
     shape, dtype, sizes = xs[0].shape, xs[0].dtype, parts_of.values()
     sent_dtype = sketch.wire_dtype if is_rounded(dtype, sketch.wire_dtype) else dtype
-    parts = [[sketch.value(group[number], (size,), sent_dtype, [xs[number]]) for size in sizes] for number in parts_of]
+    counts = {number: sketch.counts[group[number]] for number in parts_of}
+    parts = [
+        [sketch.value(group[number], (size,), sent_dtype, [xs[number]], count=counts[number]) for size in sizes]
+        for number in parts_of
+    ]
     totals = [
-        sketch.value(group[number], (size,), sent_dtype, [split[i] for split in parts])
+        sketch.value(group[number], (size,), sent_dtype, [split[i] for split in parts], count=counts[number])
         for i, (number, size) in enumerate(parts_of.items())
     ]
     return [sketch.value(pnum, shape, dtype, totals) for pnum in group]
@@ -163,7 +182,7 @@ def halos(sketch: Sketch, xs: Values, shape: Sequence[Dim], box_of: Callable[[in
         lacking: Halo = []
         for piece in blocks.plan_window(sketch.layout, shape, box_of(pnum), pnum).pieces:
             if piece.source != pnum:
-                key = (xs[piece.source], piece.begin, piece.size)
+                key = (xs[piece.source], piece.begin, piece.size, piece.count)
                 if key not in sketch.sent:
                     sketch.sent[key] = cut_out(piece)
                 received = _unpack(sketch, sketch.sent[key], pnum, xs[pnum].dtype)
@@ -183,7 +202,7 @@ def reduce_scatter(sketch: Sketch, total: Sum, moves: Sequence[Move | None]) -> 
             if plan is None:
                 continue
             addends = [
-                _pack(sketch, _cut(sketch, xs[source], source, plan.pieces[0].size), source, wire)
+                sketch.of_all(_pack(sketch, _cut(sketch, xs[source], source, plan.pieces[0].size), source, wire))
                 for source in (present if plan.pieces else ())
             ]
             addends = [_unpack(sketch, addend, pnum, dtype) for addend in addends]

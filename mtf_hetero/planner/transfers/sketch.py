@@ -11,6 +11,7 @@ from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layout import Layout
+from mtf_hetero.planner.sample import Sample
 
 CHIEF = -1  # the training process, where inputs come from and results go
 
@@ -25,9 +26,10 @@ class Value:
       reads: the values that it is made of.
       waits: values that must be there first, which it does not read.
       operation: name of the mtf operation that causes it.
+      count: how many like it, on as many processors for which this one stands, its reader reads; see planner.sample.
     """
 
-    __slots__ = ("dtype", "operation", "processor", "reads", "shape", "waits")
+    __slots__ = ("count", "dtype", "operation", "processor", "reads", "shape", "waits")
 
     def __init__(
         self,
@@ -37,13 +39,15 @@ class Value:
         reads: Sequence["Value"],
         waits: Sequence["Value"],
         operation: str,
+        count: int = 1,
     ) -> None:
         self.processor, self.shape, self.dtype = processor, shape, dtype
         self.reads, self.waits, self.operation = reads, waits, operation
+        self.count = count
 
     @property
     def size_bytes(self) -> int:
-        """Its size."""
+        """Its size, or that of one of those like it."""
         return math.prod(self.shape) * self.dtype.size
 
 
@@ -113,8 +117,10 @@ class Sketch:
         self.sent: dict[Any, Value] = {}  # pieces of slices that went to other processors
         self.operation = ""  # name of the one that is sketched
         self._lower = lower
-        self._hides_empty = any(0 in sizes for _, sizes in layout.sizes)
-        self._mesh_shape = mtf.Shape(layout.mesh_shape)
+        self._hides_empty = bool(layout.emptied)
+        is_sample = isinstance(layout, Sample)
+        self.counts = layout.counts if is_sample else (1,) * layout.size  # for how many each processor stands
+        self._mesh_shape = mtf.Shape(layout.shown_shape if is_sample else layout.mesh_shape)
         self._groups: dict[tuple[int, ...], list[list[int]]] = {}
 
     def value(
@@ -124,11 +130,20 @@ class Sketch:
         dtype: tf.DType,
         reads: Iterable[Value] = (),
         waits: Sequence[Value] = (),
+        count: int = 1,
     ) -> Value:
         """A new value."""
-        made = Value(processor, tuple(shape), dtype, tuple(reads), waits, self.operation)
+        made = Value(processor, tuple(shape), dtype, tuple(reads), waits, self.operation, count)
         self.values.append(made)
         return made
+
+    def times(self, x: Value, count: int) -> Value:
+        """A value, and those like it on so many processors in all."""
+        return x if count == x.count else self.value(x.processor, x.shape, x.dtype, [x], count=count)
+
+    def of_all(self, x: Value) -> Value:
+        """A value, and those like it on all processors for which its processor stands."""
+        return self.times(x, self.counts[x.processor])
 
     def laid_out(self, tensor: mtf.Tensor) -> Values | Sum:
         """A tensor's slices, or the sum that they are."""
@@ -147,8 +162,8 @@ class Sketch:
     def local_of(self, shape: mtf.Shape, dtype: tf.DType, *inputs: Values) -> Values:
         """As `local`, for a shape and a type."""
         return [
-            self.value(pnum, self.layout.slice_shape(shape, pnum), dtype, [x[pnum] for x in inputs])
-            for pnum in self.processors
+            self.value(pnum, size, dtype, [x[pnum] for x in inputs])
+            for pnum, size in enumerate(self.layout.slice_shapes(shape))
         ]
 
     def set(self, tensor: mtf.Tensor, laid_out: Values | Sum) -> None:

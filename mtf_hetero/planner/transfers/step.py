@@ -1,11 +1,12 @@
 """What an operation sends, and what a whole step sends."""
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import native
+from mtf_hetero.planner.sample import Sample
 from mtf_hetero.planner.transfers.rules import rule_of, slice_by_slice
 from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Value, Values, made
 
@@ -20,12 +21,24 @@ class Transfer:
       bytes: its size; zero of an empty slice that is read all the same.
       operation: name of the mtf operation that causes it. Of a sum that operation makes whose result it is, whoever
         needs it first.
+      messages: in how many it comes, from processors for which the source stands; only of a planner.sample.Sample.
+      times: how often as much a source sends, to as many targets as there are to a source; only of a Sample.
     """
 
     source: int
     target: int
     bytes: int
     operation: str
+    messages: int = 1
+    times: float = 1.0
+
+    def ends_seconds(self, seconds_of: Callable[[float], float]) -> float:
+        """Seconds for all messages that the target receives.
+
+        Args:
+          seconds_of: from a message's bytes to its seconds.
+        """
+        return self.messages * seconds_of(self.bytes / self.messages)
 
 
 def of_operation(
@@ -90,6 +103,8 @@ def of_step(
       ValueError: the operations are on more than one mesh.
     """
     operations = list(graph if isinstance(graph, Sequence) else graph.operations)
+    if len(operations) == 1 and not fetched and rule_of(operations[0], Sketch(layout)) is slice_by_slice:
+        return ()
     if len({op.mesh for op in operations}) > 1:
         raise ValueError(f"operations on {len({op.mesh for op in operations})} meshes; give those of one")
     rules, unneeded = native.plan(operations)
@@ -158,11 +173,20 @@ def _exported(sketch: Sketch, tensor: mtf.Tensor) -> Value:
 def _transfers(sketch: Sketch, roots: Iterable[Value]) -> tuple[Transfer, ...]:
     """What is read elsewhere than where it is, once for each processor that does, of all that the roots need."""
     sent: dict[tuple[Value, int], Transfer] = {}
+    layout = sketch.layout if isinstance(sketch.layout, Sample) else None
     for reader in sketch.needed(roots):
         target = reader.processor
+        if layout is not None and layout.senders[target] != target:  # what it reads, another one shows
+            continue
         for x in reader.reads:
             if x.processor == target or CHIEF in (x.processor, target) or (x, target) in sent:
                 continue
-            if sketch.memories[x.processor] != sketch.memories[target]:
+            if sketch.memories[x.processor] == sketch.memories[target]:
+                continue
+            if layout is None:
                 sent[x, target] = Transfer(x.processor, target, x.size_bytes, reader.operation)
+            else:
+                source = layout.senders[x.processor]
+                size, times = x.size_bytes * x.count, layout.members[target] / layout.members[source]
+                sent[x, target] = Transfer(source, target, size, reader.operation, x.count, times)
     return tuple(sent.values())

@@ -28,6 +28,10 @@ class _MovedSum(Sum):
         return super().make()
 
 
+def _is_empty(x: Value, y: Value, made: Sequence[int]) -> bool:
+    return 0 in x.shape or 0 in y.shape or 0 in made
+
+
 @register(mtf.ReshapeOperation)
 def _reshape(op: mtf.Operation, sketch: Sketch) -> None:
     x = sketch.laid_out(op.inputs[0])
@@ -118,8 +122,14 @@ def _convolution(op: mtf.Operation, sketch: Sketch) -> None:
     layout, (output,) = sketch.layout, op.outputs
     geometry = Geometry(op, layout)
     _, image, other = roles_of(op)
-    pieces = halos(sketch, sketch.slices(image), image.shape.dims, geometry.needed)
     xs, others = sketch.slices(image), sketch.slices(other)
+    if geometry.is_space_whole:
+        shapes = layout.slice_shapes(output.shape)
+        both = enumerate(zip(xs, others, shapes, strict=True))
+        values = [sketch.value(p, to, output.dtype, [] if _is_empty(x, y, to) else [x, y]) for p, (x, y, to) in both]
+        set_output(op, sketch, values, geometry.summed_dims)
+        return
+    pieces = halos(sketch, xs, image.shape.dims, geometry.needed)
     values = []
     for pnum in sketch.processors:
         reads = [piece for box, piece in pieces[pnum] if geometry.reached(geometry.of_space(box), pnum) is not None]

@@ -1,0 +1,195 @@
+"""Meshes of two axes: searched exactly, priced and planned like those of one, and right where they run."""
+
+import itertools
+import math
+
+import numpy as np
+import oracle
+import pytest
+from test_find import step
+
+import mtf_hetero
+from mtf_hetero import mtf, tf
+from mtf_hetero.models.plan import build_step
+from mtf_hetero.models.registry import MODELS
+from mtf_hetero.models.train import meshes
+from mtf_hetero.planner import find as find_lib
+from mtf_hetero.planner import outline, picture, search, show, timeline, transfers
+from mtf_hetero.planner import plan as plan_lib
+from mtf_hetero.planner.explain import explain
+from mtf_hetero.planner.find import describe, find, shapes_of
+from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner.problem import Along, Problem
+from mtf_hetero.planner.sample import Sample
+from mtf_hetero.speeds import Link
+
+SHAPE = (("rows", 2), ("columns", 2))
+FAST_LINK = Link(1e-7, 1e12)
+
+
+def machines_of(*rates, link=FAST_LINK):
+    """A device for each rate, "cpu:0", ..."""
+    return Machines(tuple(Machine(f"cpu:{n}", r * 1e10, r * 2e9, None, 1e-6) for n, r in enumerate(rates)), link)
+
+
+def grid(graph, machines, shape=SHAPE):
+    """(problem, owners) of a step on a mesh of two axes."""
+    operations = find_lib.live(graph)
+    return Problem(operations, machines, [], shape), find_lib.layer_of(operations, graph.trainable_variables)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_search_is_as_good_as_trying_all(seed):
+    """The sum over its tables is that of the best of all layouts, each priced as a whole."""
+    rng = np.random.default_rng(seed)
+    batch, inputs, units = (int(2 ** rng.integers(2, 7)) for _ in range(3))
+    rates = sorted(rng.uniform(1, 6, 4), reverse=True)
+    link = Link(10 ** rng.uniform(-7, -4), 10 ** rng.uniform(7, 12))
+    with tf.Graph().as_default():
+        problem, _ = grid(step(batch, inputs, (units, 6)[: 1 + seed % 2])[0], machines_of(*rates, link=link))
+        menus = {name: choices for name, choices in problem.menus_of_axes().items() if choices}
+        names = list(menus)[:6]
+        menus = {name: menus[name] for name in names}
+        found = search.minimize(problem.tables(menus))
+        best = math.inf
+        for choices in itertools.product(*([None, *menus[name]] for name in names)):
+            sizes = {name: choice for name, choice in zip(names, choices, strict=True) if choice is not None}
+            if problem.is_allowed(sizes):
+                layout = problem.layout(sizes)
+                best = min(best, sum(problem.seconds(unit.operations, layout) for unit in problem.units))
+    assert found.cost == pytest.approx(best)
+
+
+def test_a_tensor_is_split_over_both_axes_and_no_two_names_over_one():
+    with tf.Graph().as_default():
+        problem, _ = grid(step()[0], machines_of(2, 2, 1, 1))
+    sizes = {"batch": Along(0, (43, 21)), "inputs": Along(1, (24, 24))}
+    assert problem.is_allowed(sizes) and not problem.is_allowed({**sizes, "inputs": Along(0, (24, 24))})
+    layout = problem.layout(sizes)
+    assert layout.slice_shapes([mtf.Dimension("batch", 64), mtf.Dimension("inputs", 48)]) == [
+        (43, 24),
+        (43, 24),
+        (21, 24),
+        (21, 24),
+    ]
+    assert problem.choices(layout) == sizes
+
+
+def test_a_row_is_as_fast_as_its_slowest():
+    with tf.Graph().as_default():
+        problem, _ = grid(step(batch=300)[0], machines_of(2, 2, 2, 1))
+    rows, columns = problem.menus_of_axes()["batch"]
+    assert (rows.axis, columns.axis) == (0, 1) and rows.sizes == columns.sizes
+    assert rows.sizes == pytest.approx((200, 100), abs=2)
+
+
+def test_meshes():
+    assert shapes_of(8) == [(2, 4), (4, 2)] and shapes_of(12) == [(3, 4), (4, 3)] and shapes_of(7) == []
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """(graph, mesh, loss, updates, machines, plan on rows of 2) of dense layers, split by batch and by units."""
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        graph, mesh, loss, updates = step(batch=64)
+        machines = machines_of(3, 3, 1, 1)
+        problem, _ = grid(graph, machines)
+        menus = problem.menus_of_axes()
+        batch, units = (
+            next(family for family in problem.families if name in family) for name in ("batch", "dense1/outputs")
+        )
+        sizes = problem.allowed_of(batch, menus, 0) | problem.allowed_of(units, menus, 1)
+        plan = describe(graph, machines, problem.layout(sizes))
+        yield graph, mesh, loss, updates, machines, plan
+
+
+def steps_on(layout, devices):
+    """The losses of three steps, in one session."""
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        graph, mesh, loss, updates = step(batch=64)
+        lowering = mtf_hetero.Lowering(graph, {mesh: mtf_hetero.UnevenMeshImpl.from_layout(layout, devices)})
+        fetches = [lowering.export_to_tf_tensor(loss), *(lowering.lowered_operation(op) for op in updates)]
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            session.run(lowering.copy_masters_to_slices())
+            return [session.run(fetches)[0] for _ in range(3)]
+
+
+def test_a_plan_changes_no_result(planned, tmp_path):
+    graph, *_, plan = planned
+    path = tmp_path / "plan.json"
+    plan_lib.save(plan, path)
+    loaded = plan_lib.load(path)
+    layout = meshes.planned_layout(loaded, graph, loaded.devices)
+    assert loaded == plan and layout.mesh_text == "rows:2;columns:2"
+    assert {layout.axis_name_of(name) for name, _ in layout.sizes} == {"rows", "columns"}
+    alone = steps_on(mtf_hetero.Layout("all:1", ()), ["cpu:0"])
+    np.testing.assert_allclose(steps_on(layout, ["cpu:0"] * 4), alone, rtol=1e-5)
+
+
+def test_a_convolution_on_two_axes_is_that_of_one_device():
+    def network(feed):
+        names = ("batch", "height", "width", "channels")
+        x = feed("image", [mtf.Dimension(name, size) for name, size in zip(names, (5, 7, 6, 4), strict=True)])
+        window = [mtf.Dimension("window0", 3), mtf.Dimension("window1", 3)]
+        kernel = feed("kernel", [*window, mtf.Dimension("channels", 4), mtf.Dimension("filters", 6)])
+        return {"y": mtf.Conv2dOperation(x, kernel, [1] * 4, "SAME", "conv").outputs[0]}
+
+    layout = mtf_hetero.Layout(
+        "rows:2;columns:2", "batch:rows;filters:columns", (), {"batch": (4, 1), "filters": (2, 4)}
+    )
+    oracle.check(network, layout)
+
+
+def test_all_that_is_said_of_a_plan(planned, tmp_path):
+    graph, *_, machines, plan = planned
+    assert "batch" in show.table(plan) and "over rows" in show.table(plan)
+    assert "cpu:3" in show.summary(plan)
+    rows = {row.name: row for row in outline.outline(plan).rows}
+    assert all(len(row.bars) == 4 for row in rows.values())
+    picture.draw(plan, tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").stat().st_size > 1000
+    layers = explain(graph, machines, plan)
+    assert layers and all(layer.seconds[layer.chosen] == 0.0 for layer in layers)
+    assert "alternatives:" in show.alternatives(layers)
+    assert plan.memory_bytes[0] > plan.memory_bytes[2] and plan.memory_bytes[0] == plan.memory_bytes[1]
+
+
+def test_two_axes_are_taken_where_they_win():
+    """The batch over four rows of the devices, and the height of its images over the two of a row."""
+    with tf.Graph().as_default():
+        graph = build_step(MODELS["lenet"], 512, "momentum")
+        rates = (6, 6, 6, 3, 3, 3, 3, 1)
+        devices = [Machine(f"cpu:{n}", r * 1e12, r * 1e11, None, 1e-5, 1e-11, 1e-7) for n, r in enumerate(rates)]
+        plan = find(graph, Machines(tuple(devices), Link(1e-6, 1e11)))
+    assert len(plan.layout.mesh_shape) == 2 and sorted(plan.devices) == [f"cpu:{n}" for n in range(8)]
+    assert plan.seconds < 0.00098  # the best on one axis takes 0.000984
+
+
+def test_a_few_stand_for_all_on_two_axes():
+    machines = Machines(
+        tuple(
+            Machine(f"{k}:{n}", r * 1e12, r * 1e11, None, 1e-5, 1e-11, 1e-7)
+            for k, r in (("a", 6), ("b", 3))
+            for n in range(12)
+        ),
+        Link(1e-5, 1e10),
+    )
+    with tf.Graph().as_default():
+        graph = build_step(MODELS["vgg11"], 256, "momentum")
+        few, owners = grid(graph, machines, (("rows", 2), ("columns", 12)))
+        exact = Problem(few.operations, machines, None, few.mesh_shape)
+        menus = few.menus_of_axes()
+        batch, filters = (next(f for f in few.families if name in f) for name in ("batch", "conv4_1/filters"))
+        for one, other in ((batch, filters), (filters, batch)):
+            sizes = few.allowed_of(one, menus, 0) | few.allowed_of(other, menus, 1)
+            sampled = timeline.predict(few, few.layout(sizes), owners)
+            every = timeline.predict(exact, exact.layout(sizes), owners)
+            assert isinstance(few.priced(few.layout(sizes)), Sample)
+            assert sampled.seconds == pytest.approx(every.seconds, rel=0.03)
+            layout = few.priced(few.layout(sizes))
+            total = sum(t.bytes * t.times * layout.members[t.source] for t in sampled.sent)
+            assert total == pytest.approx(sum(t.bytes for t in every.sent), rel=0.03)
+            assert isinstance(every.sent[0], transfers.Transfer)

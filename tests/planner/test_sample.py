@@ -1,0 +1,214 @@
+"""Many devices: a few that stand for all cost what all of them cost, and no more is worked out for thousands."""
+
+import collections
+import itertools
+import math
+
+import pytest
+from test_find import step
+
+from mtf_hetero import tf
+from mtf_hetero.layout import Layout
+from mtf_hetero.models.plan import build_step
+from mtf_hetero.models.registry import MODELS
+from mtf_hetero.planner import find as find_lib
+from mtf_hetero.planner import sample, show, timeline, transfers, work
+from mtf_hetero.planner.find import describe, find
+from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner.problem import EXACT, Problem, problem_of
+from mtf_hetero.planner.sample import Sample, crowd_of
+from mtf_hetero.speeds import Link
+
+LINK = Link(1e-5, 1e10)
+
+
+def machines_of(*counts, link=LINK):
+    """So many devices of each of a few kinds, whose processors messages keep busy."""
+    devices = [
+        Machine(f"{kind}:{number}", rate * 1e12, rate * 1e11, None, 1e-5, 1e-11, 1e-7)
+        for kind, rate, count in zip("abc", (6, 3, 1), counts)
+        for number in range(count)
+    ]
+    return Machines(tuple(devices), link)
+
+
+def conv_net(batch=64, name="lenet"):
+    """The operations of a training step of a CNN, and their owners."""
+    graph = build_step(MODELS[name], batch, "momentum")
+    operations = find_lib.live(graph)
+    return operations, find_lib.layer_of(operations, graph.trainable_variables)
+
+
+@pytest.fixture(scope="module", params=[(12,), (5, 8, 2), pytest.param((16, 16), marks=pytest.mark.full)], ids=str)
+def both(request):
+    """Each device priced, and a few for all; and what some layouts split."""
+    machines = machines_of(*request.param)
+    count = len(machines.devices)
+    subsets = [range(request.param[0]), range(count)]
+    with tf.Graph().as_default():
+        operations, owners = conv_net(256, "vgg11")
+        exact, few = Problem(operations, machines), Problem(operations, machines, subsets)
+        menus = exact.menus(subsets)
+        families = sorted(exact.families, key=exact.work_of, reverse=True)[:6]
+        ways = [sizes for family in families if (sizes := exact.allowed_of(family, menus))]
+        first = {name: menus[name][0] for name in ways[0]}  # among the first kind alone
+        mixed = collections.ChainMap(*ways[:2])
+        mixed = {name: sizes for name, sizes in mixed.items() if exact.is_allowed({**ways[0], name: sizes})}
+        space = "height", "width"
+        yield exact, few, [way for way in (*ways, first, mixed) if not any(x in " ".join(way) for x in space)], owners
+
+
+def test_the_vectors_are_the_same(both):
+    exact, few, _, _ = both
+    subsets = [range(3), range(len(exact.everyone.devices))]
+    assert exact.menus(subsets) == few.menus(subsets)
+
+
+def test_a_step_takes_what_it_takes_where_each_device_is_priced(both):
+    exact, few, ways, owners = both
+    assert few.crowd.is_sample or len(few.everyone.devices) < 16
+    for sizes in ways:
+        every, sampled = (timeline.predict(problem, problem.layout(sizes), owners) for problem in (exact, few))
+        assert sampled.seconds == pytest.approx(every.seconds, rel=0.03)
+
+
+def test_as_much_is_sent_in_as_many_messages(both):
+    exact, few, ways, _ = both
+    for sizes in ways:
+        every = transfers.of_step(exact.operations, exact.layout(sizes))
+        layout = few.priced(few.layout(sizes))
+        if not isinstance(layout, Sample):
+            continue
+        sampled = transfers.of_step(few.operations, layout)
+        total = sum(t.bytes * t.times * layout.members[t.source] for t in sampled)
+        messages = sum(t.messages * t.times * layout.members[t.source] for t in sampled)
+        assert total == pytest.approx(sum(t.bytes for t in every), rel=0.02)
+        assert messages == pytest.approx(len(every), rel=0.02)
+
+
+def test_what_an_operation_costs(both):
+    exact, few, ways, _ = both
+    for unit, sizes in itertools.product(exact.units, ways):
+        own = {name: of_name for name, of_name in sizes.items() if name in unit.names}
+        if own:
+            expected = exact.seconds(unit.operations, exact.layout(own))
+            assert few.seconds(unit.operations, few.layout(own)) == pytest.approx(expected, rel=0.03)
+
+
+def test_a_height_is_about_right():
+    """At the ends of a group the neighbours are others; the ones in its middle are taken for all."""
+    machines = machines_of(16)
+    with tf.Graph().as_default():
+        operations, owners = conv_net()
+        exact, few = Problem(operations, machines), Problem(operations, machines, [range(16)])
+        sizes = next(exact.allowed_of(f, exact.menus([range(16)])) for f in exact.families if "height" in f)
+        every, sampled = (timeline.predict(problem, problem.layout(sizes), owners) for problem in (exact, few))
+    assert sizes and sampled.seconds == pytest.approx(every.seconds, rel=0.15)
+
+
+def test_those_that_stand_and_for_whom():
+    crowd = crowd_of(["a"] * 8 + ["b"] * 3)
+    assert crowd.shown == (0, 1, 4, 8, 9, 10) and sum(crowd.counts) == sum(crowd.members) == 11
+    assert crowd.groups == (tuple(range(8)), (8, 9, 10)) and crowd.is_sample
+    assert not crowd_of("abcdefghijk").is_sample and not sample.everyone(3).is_sample
+
+
+def test_few_devices_are_all_priced():
+    with tf.Graph().as_default():
+        operations, _ = conv_net()
+    machines = machines_of(EXACT)
+    assert not Problem(operations, machines, [range(EXACT)]).crowd.is_sample
+
+
+def test_sizes_that_differ_within_a_kind_are_priced_one_by_one():
+    with tf.Graph().as_default():
+        graph = step(batch=256)[0]
+        operations = find_lib.live(graph)
+        uneven = {"batch": (*range(1, 16), 256 - 120)}
+        even = Layout("all:16", "batch:all", (), {"batch": (16,) * 16})
+        layout = Layout("all:16", "batch:all", (), uneven)
+        assert not problem_of(operations, machines_of(16), layout).crowd.is_sample
+        assert problem_of(operations, machines_of(16), even).crowd.is_sample
+        plan = describe(graph, machines_of(16), layout)
+        assert plan.memory_bytes[0] < plan.memory_bytes[15]
+
+
+def test_devices_with_links_of_their_own_stand_for_themselves():
+    machines = machines_of(16)
+    own = Machines(machines.devices, LINK, {("a:3", "a:4"): Link(1e-6, 1e11)})
+    with tf.Graph().as_default():
+        operations, _ = conv_net()
+    assert {3, 4} <= set(Problem(operations, own, [range(16)]).crowd.shown)
+
+
+def made_values(monkeypatch, problem, sizes, owners):
+    """How many values a sketch of a step makes."""
+    made = []
+    keep = transfers.step.Sketch.value
+
+    def value(self, *arguments, **options):
+        made.append(1)
+        return keep(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transfers.step.Sketch, "value", value)
+        timeline.predict(problem, problem.layout(sizes), owners)
+    return len(made)
+
+
+def test_thousands_take_no_more_work_than_tens(monkeypatch):
+    with tf.Graph().as_default():
+        operations, owners = conv_net(batch=8192)
+    counts = []
+    for count in (16, 4096):
+        problem = Problem(operations, machines_of(count), [range(count)])
+        sizes = problem.allowed_of(problem.families[0], problem.menus([range(count)]))
+        counts.append(made_values(monkeypatch, problem, sizes, owners))
+    assert counts[0] == counts[1]
+
+
+def test_a_plan_of_many_names_all_of_them():
+    with tf.Graph().as_default():
+        plan = find(step(batch=65536, inputs=256, units=(512,))[0], machines_of(20, 20, link=Link(1e-7, 1e12)))
+    assert len(plan.devices) > EXACT and len(plan.layout.mesh_shape) == 1
+    for _, sizes in plan.layout.sizes:
+        assert len(sizes) == len(plan.devices)
+        assert max(sizes[:20]) - min(sizes[:20]) <= 1
+    assert plan.seconds < plan.alone[1]
+    text = f"{show.table(plan)}\n{show.summary(plan)}"
+    assert "a:0-19, each: ms" in text and "a:1," not in text
+
+
+def test_sizes_of_many_are_told_together():
+    assert show.sizes_text((5,) * 6 + (4,) * 26 + (0,) * 32) == "32 x 4 to 5+32 x 0"
+    assert show.sizes_text((40, 20)) == "40+20"
+
+
+KNOWN = [  # (network, devices of each kind, the seconds and the sizes of all that was split)
+    (lambda: step(batch=4096, inputs=512, units=(512, 300))[0], (2, 2), 0.0008981967253333332, (1318, 1317, 730, 731)),
+    (lambda: build_step(MODELS["paper_cifar"], 128, "momentum"), (1, 1, 1), 0.01723349374666667, (78, 39, 11)),
+]
+
+
+@pytest.mark.parametrize(("build", "counts", "seconds", "sizes"), KNOWN)
+def test_plans_for_few_devices_are_what_they_were(build, counts, seconds, sizes):
+    """Before like devices were priced once: found then, on the same graphs and devices."""
+    with tf.Graph().as_default():
+        plan = find(build(), machines_of(*counts))
+    assert plan.seconds == pytest.approx(seconds, rel=1e-12)
+    assert {of_name for _, of_name in plan.layout.sizes} == {sizes}
+
+
+def test_slices_and_amounts_of_all_processors_are_those_of_each():
+    with tf.Graph().as_default():
+        operations, _ = conv_net()
+    problem = Problem(operations, machines_of(2, 2))
+    for family in problem.families:
+        layout = problem.layout(problem.allowed_of(family, problem.menus([range(4), range(1)])))
+        for op in operations:
+            for x in op.outputs:
+                assert layout.slice_shapes(x.shape) == [tuple(layout.slice_shape(x.shape, pnum)) for pnum in range(4)]
+            amounts = [work.of_operation(op, layout, pnum) for pnum in range(4)]
+            sizes = [[math.prod(layout.slice_shape(x.shape, p)) for x in (*op.inputs, *op.outputs)] for p in range(4)]
+            moved = [sum(4 * size for size in of_processor) for of_processor in sizes]
+            assert all(own[1] in (0, expected) for own, expected in zip(amounts, moved, strict=True))
