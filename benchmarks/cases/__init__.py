@@ -6,6 +6,7 @@ from types import MappingProxyType
 from benchmarks.cases.dropout import Dropout
 from benchmarks.cases.faults import Faults
 from benchmarks.cases.heterogeneous import Heterogeneous
+from benchmarks.cases.keras_fit import KerasFit
 from benchmarks.cases.keras_models import KerasModels
 from benchmarks.cases.learning import ClusterCurve, Cosmology, LearningCurve, Segmentation
 from benchmarks.cases.lowering import Lowering
@@ -17,7 +18,7 @@ from benchmarks.harness import Case
 
 _ALL = (
     *(OneDevice(), Accounting(), Lowering(), Dropout(), LearningCurve(), ClusterCurve(), Heterogeneous()),
-    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Planner(), KerasModels(), Faults()),
+    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Planner(), KerasModels(), KerasFit(), Faults()),
 )
 CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in _ALL})
 

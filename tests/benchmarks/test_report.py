@@ -237,7 +237,19 @@ def write_keras_models(directory):
     writer.write("Other/batch", {**settings, "model": "Other", "layout": "batch", "failed": "no memory"})
 
 
+def write_keras_fit(directory):
+    writer = Writer("keras_fit", directory)
+    settings = {"network": "Small", "batch_size": 8, "pixels": 64, "repeats": 3, "fractions": None}
+    for setting in ("one device", "workers"):
+        for way, ratio in (("Keras", 1.0), ("mtf_hetero", 0.8)):
+            names = [f"{clock}_{kind}" for clock in ("wall", "cpu") for kind in ("seconds_per_step", "ratio")]
+            values = dict.fromkeys(names, summarise([ratio]))
+            row = {**settings, "setting": setting, "way": way, **values}
+            writer.write(f"Small/{setting}/{way}", {**row, "fractions": [1.0, 0.33] if setting == "workers" else None})
+
+
 WRITE = {
+    "keras_fit": write_keras_fit,
     "one_device": write_one_device,
     "accounting": write_accounting,
     "lowering": write_lowering,
@@ -254,6 +266,11 @@ WRITE = {
     "keras_models": write_keras_models,
 }
 EXPECTED = {
+    "keras_fit": [
+        "| Small, 8 | mtf_hetero | 0.8 (0.8 to 0.8) | 0.8 (0.8 to 0.8) | 0.8 (0.8 to 0.8) | 0.8 (0.8 to 0.8) |",
+        "| Small, 8 | mtf_hetero | 0.8 (0.8 to 0.8) | 0.8 (0.8 to 0.8) |",
+        "mtf_hetero on workers of 1, 0.33 cores, by the layout that auto takes.",
+    ],
     "keras_models": [
         "| Small | 2.5 | 9 | one device, batch | 2e-07 | 4e-06 | 4e-09 | - | 5e-08 |",
         "1 of 2 models are within",

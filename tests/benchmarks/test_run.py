@@ -99,8 +99,15 @@ def test_a_case_in_small(case, tmp_path):
         "segmentation": check_segmentation,
         "faults": check_faults,
         "keras_models": check_keras_models,
+        "keras_fit": check_keras_fit,
     }
     check[case]({row["variant"]: row for row in found})
+
+
+def check_keras_fit(found):
+    ways = ["Keras", "Keras, compiled", "mtf_hetero"]
+    assert sorted(found) == [f"MobileNetV2/one device/{way}" for way in ways]
+    assert not any("failed" in row for row in found.values())
 
 
 def check_keras_models(found):

@@ -1,0 +1,82 @@
+"""Keras training: seconds of a step by model.fit, interpreted and compiled, and by mtf_hetero.keras.fit.
+
+    python -m benchmarks.run keras_fit
+
+Models of keras.applications, on images of 64 x 64, with stochastic gradient descent and momentum. On one device: Keras
+without and with XLA (jit_compile), and mtf_hetero on the same cores. On workers: Keras on one core, and mtf_hetero on a
+worker of that core and one of a third of another, with the layout that `layout="auto"` finds. All ways of a setting
+begin with the same weights and images, and take turns, step by step, each in a process of its own.
+
+Time: about twenty minutes on two cores; `--only=ResNet50/` measures one model. Expected: mtf_hetero takes no longer
+than Keras on one device, and less than Keras on the fast core where the planner divides the model.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from benchmarks.harness import CHECKED_STEPS, Case, Part, chief, compare_losses, take_turns
+from benchmarks.rows import Writer, summarise
+
+_TARGET = "benchmarks.frameworks.keras_fit:KerasFit"
+KERAS, COMPILED, OURS = "Keras", "Keras, compiled", "mtf_hetero"
+ONE_DEVICE, WORKERS = "one device", "workers"
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasFit(Case):
+    """The case."""
+
+    name: ClassVar[str] = "keras_fit"
+    summary: ClassVar[str] = "Keras models trained by model.fit and by mtf_hetero.keras.fit: seconds of a step"
+    small: ClassVar[Mapping[str, Any]] = {
+        "networks": ("MobileNetV2",),
+        "pixels": 32,
+        "batch_size": 4,
+        "repeats": 2,
+        "settings": (ONE_DEVICE,),
+    }
+
+    repeats: int = 9  # steps of each way
+    networks: tuple[str, ...] = ("ResNet50", "MobileNetV2", "EfficientNetB0")
+    settings: tuple[str, ...] = (ONE_DEVICE, WORKERS)
+    pixels: int = 64
+    batch_size: int = 32  # images of a step
+    fractions: tuple[float, ...] = (1.0, 0.33)  # cores of each worker
+
+    def parts(self) -> Mapping[str, Part]:
+        """{variant: what measures it}."""
+
+        def part(network: str, setting: str) -> Part:
+            return lambda writer, bar: self._measure(network, setting, writer)
+
+        return {
+            f"{network}/{setting}": part(network, setting) for network in self.networks for setting in self.settings
+        }
+
+    def _measure(self, network: str, setting: str, writer: Writer) -> None:
+        common = {"network": network, "pixels": self.pixels, "batch_size": self.batch_size, "seed": self.seed}
+        if setting == ONE_DEVICE:
+            options: dict[str, dict[str, Any]] = {KERAS: {}, COMPILED: {}, OURS: {}}
+        else:
+            options = {KERAS: {"cores": [0]}, OURS: {"fractions": list(self.fractions)}}
+        with contextlib.ExitStack() as stack:
+            children = {
+                way: stack.enter_context(chief(_TARGET, way=way, **common, **own)) for way, own in options.items()
+            }
+            losses = {way: child.call("run", steps=CHECKED_STEPS)["losses"] for way, child in children.items()}
+            ways = {way: functools.partial(child.call, "run", steps=1) for way, child in children.items()}
+            turns = take_turns(ways, self.repeats, self.seed)
+        about = {**self.columns(warmup=CHECKED_STEPS, steps=1), **common, "setting": setting}
+        about |= {"devices": ["cpu:0"], "fractions": list(self.fractions) if setting == WORKERS else None}
+        for way, results in turns.items():
+            values: dict[str, Any] = {"way": way, "layout": "auto" if setting == WORKERS and way == OURS else None}
+            for clock in ("wall", "cpu"):
+                seconds = [result[f"{clock}_seconds"] for result in results]
+                of_keras = [result[f"{clock}_seconds"] for result in turns[KERAS]]
+                values[f"{clock}_seconds_per_step"] = summarise(seconds)
+                values[f"{clock}_ratio"] = summarise(a / b for a, b in zip(seconds, of_keras, strict=True))
+            values |= {"losses": losses[way], **compare_losses(losses[way], losses[KERAS])}
+            writer.write(f"{network}/{setting}/{way}", {**about, **values})
