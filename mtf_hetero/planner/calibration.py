@@ -3,11 +3,12 @@
 A step of it is run on each device in turn, while all others are busy with theirs, each with an equal part and nothing
 added up, and traced: how long each operation took, over what the rates of its device say of its arithmetic and its
 memory, is the factor of its kind there. Devices that share a bus, or the halves of a core, are slower so than alone:
-how much faster the fastest one is while the others rest is measured too. Then the links are timed, and what a byte
+the whole step is traced on the fastest one while the others rest, too. Then the links are timed, and what a byte
 costs the processor at either end.
 """
 
 import collections
+import dataclasses
 import itertools
 import math
 import statistics
@@ -56,7 +57,7 @@ def calibrate(
     Raises:
       ValueError: the graph assigns no variable.
     """
-    rated, alone = _rated(build, cluster, seconds, done)
+    rated = _rated(build, cluster, seconds, done)
     config, devices = cluster.session_config(), cluster.devices
     with tf.Graph().as_default(), tf.Session(cluster.target, config=config) as session:
         limits = memory_limits(cluster, session)
@@ -84,18 +85,21 @@ def calibrate(
                 operation_seconds=_OPERATION_SECONDS,
                 seconds_per_byte=per_byte,
                 seconds_per_message=per_message,
-                alone_factor=alone.get(device, 1.0),
                 factors=factors,
                 granule=measure_granule(device, target=cluster.target, config=config),
             )
         )
+    if len(machines) > 1:
+        fastest = max(range(len(machines)), key=lambda number: machines[number].flops_per_second)
+        machines[fastest] = _measured_alone(build, cluster, machines[fastest], seconds)
+        done("alone")
     slowest = max(links.values(), key=lambda link: link.seconds(2**20), default=_IN_MEMORY)
     return Machines(tuple(machines), slowest, links, _empty_step(cluster))
 
 
 def parts(count: int) -> int:
     """How often `calibrate` says that a part is done, of so many devices."""
-    return 1 + len(pairs(count)) + (count if count > 1 else 0)
+    return 1 + len(pairs(count)) + (count + 1 if count > 1 else 0)
 
 
 def pairs(count: int) -> list[tuple[int, int]]:
@@ -127,8 +131,8 @@ _Rated = tuple[float, float, Mapping[str, float]]
 
 def _rated(
     build: Callable[[], mtf.Graph], cluster: Cluster, seconds: float, done: Callable[[str], None]
-) -> tuple[dict[str, _Rated], dict[str, float]]:
-    """{device: (flops per second, bytes per second, factors)}, and {the fastest of them: its factor alone}."""
+) -> dict[str, _Rated]:
+    """{device: (flops per second, bytes per second, factors)}."""
     devices = cluster.devices
     for layout in _equal_parts(build, len(devices)):
         try:
@@ -136,18 +140,16 @@ def _rated(
                 trial.run()  # TensorFlow prepares the graph
                 traced = [_traced_beside_others(trial, pnum, seconds) for pnum in range(len(devices))]
                 rated = {device: _rates(trial, traced[pnum], pnum) for pnum, device in enumerate(devices)}
-                fastest = max(range(len(devices)), key=lambda pnum: rated[devices[pnum]][0])
-                alone = {devices[fastest]: _alone_factor(trial, traced[fastest], fastest, seconds)}
         except NotImplementedError:
             continue
         done("step")
-        return rated, alone
+        return rated
     rated = {}
     for device in devices:
         with Trial(build, Layout([(AXIS, 1)], ()), [device], cluster) as trial:
             rated[device] = _rates(trial, _traced(trial.run_traced, seconds), 0)
     done("step")
-    return rated, {}
+    return rated
 
 
 def _traced_beside_others(trial: Trial, pnum: int, seconds: float) -> list[tuple[trace.Event, ...]]:
@@ -156,13 +158,18 @@ def _traced_beside_others(trial: Trial, pnum: int, seconds: float) -> list[tuple
         return _traced(lambda: trial.run_traced_on(pnum), seconds)
 
 
-def _alone_factor(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int, seconds: float) -> float:
-    """What a device takes while the others rest, over what it takes beside them: they may share a bus, or a socket."""
-    beside = statistics.median(_computing_seconds(trial, events, pnum) for events in steps)
-    alone = statistics.median(
-        _computing_seconds(trial, events, pnum) for events in _traced(lambda: trial.run_traced_on(pnum), seconds)
-    )
-    return alone / beside if alone and beside else 1.0
+def _measured_alone(build: Callable[[], mtf.Graph], cluster: Cluster, machine: Machine, seconds: float) -> Machine:
+    """A device with its factor for a whole step, while the others rest.
+
+    They may share a bus; and an operation on all examples may take less than as many times as long as on a part.
+    """
+    whole = Layout([(AXIS, 1)], ())
+    with Trial(build, whole, [machine.name], cluster) as trial:
+        steps = _traced(trial.run_traced, seconds)
+        measured = statistics.median(_computing_seconds(trial, events, 0) for events in steps)
+        kinds = ((work.of_operation(op, whole, 0), work.kind_of(op)) for op in live(trial.graph))
+        predicted = math.fsum(machine.seconds(*amount, kind) for amount, kind in kinds)
+    return dataclasses.replace(machine, alone_factor=measured / predicted) if measured and predicted else machine
 
 
 def _equal_parts(build: Callable[[], mtf.Graph], count: int) -> Iterator[Layout]:
