@@ -12,7 +12,7 @@ from mtf_hetero.speeds import Link
 
 HOPS = {1 << 10: 400, 1 << 16: 200, 1 << 20: 50, 1 << 23: 10}  # {bytes of a message: how often it is sent}
 _FEW_HOPS = 2
-LOADS = {1 << 10: 200, 1 << 22: 24}  # {bytes of a message: how often it goes to and fro while a device computes}
+LOADS = {1 << 10: 200, 1 << 22: 16}  # {bytes of a message: how often it goes to and fro while a device computes}
 _LOAD_EXTENT = 512  # of the square matrices that it multiplies meanwhile
 _LOAD_TIMES = 2.5  # as long as the messages take by themselves
 MOST_BYTES_PER_SECOND = 1e13  # what is faster, between logical devices of one CPU, costs nothing that can be measured
@@ -52,7 +52,7 @@ def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats
 
 
 def measure_processor(
-    device: str, other: str, *, target: str, config: tf.ConfigProto, repeats: int = 6
+    device: str, other: str, *, target: str, config: tf.ConfigProto, repeats: int = 5
 ) -> tuple[float, float]:
     """By how many seconds a message, and each byte, puts off what a device computes that sends or receives it.
 
