@@ -1,5 +1,6 @@
 """Layouts that are planned on a cluster of unequal workers, and what a plan is compared with."""
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -61,12 +62,11 @@ class Planner:
                 f"alone, {shorten(machines.names[number])}": describe(graph, machines.only([number]), whole)
                 for number in order
             }
-            recipes = {
-                name: describe(
-                    graph, machines, LAYOUTS[name](graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
-                )
-                for name in problem["recipes"]
-            }
+            recipes = {}
+            for name in problem["recipes"]:
+                with contextlib.suppress(NotImplementedError, ValueError):  # fewer examples than workers
+                    layout = LAYOUTS[name](graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
+                    recipes[name] = describe(graph, machines, layout)
         plans = {**alone, **recipes, "plan": plan}
         turns = auto.race(build, self._cluster, plans, seconds=_NEVER, rounds=rounds)
         tried = [next(iter(alone)), min(recipes, key=lambda name: recipes[name].seconds), "plan"]
