@@ -60,7 +60,8 @@ class KerasFit:
         )
         self._model = keras.Model(base.inputs, keras.layers.Dense(_CLASSES, name="head")(base.outputs[0]))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        self._model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), loss, jit_compile=way == COMPILED)
+        compile_options: dict[str, Any] = {"jit_compile": way == COMPILED}
+        self._model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), loss, **compile_options)
         fit = self._model.fit if way in (KERAS, COMPILED) else self._fit
         self._options = {} if way in (KERAS, COMPILED) else options
         self._turns, self._taken = threading.Semaphore(0), threading.Semaphore(0)

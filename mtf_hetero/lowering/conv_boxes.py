@@ -111,7 +111,7 @@ class Geometry:
 
     def of_space(self, box: Sequence) -> list:
         """The part of an image's box, or of its dimensions, that is of space."""
-        return box[-self.rank : -self.channel_dims]
+        return list(box[-self.rank : -self.channel_dims])
 
     def large(self, pnum: int) -> Box:
         """A processor's part of the large image."""

@@ -79,6 +79,7 @@ def test_a_row_is_as_fast_as_its_slowest():
     with tf.Graph().as_default():
         problem, _ = grid(step(batch=300)[0], machines_of(2, 2, 2, 1))
     rows, columns = problem.menus_of_axes()["batch"]
+    assert isinstance(rows, Along) and isinstance(columns, Along)
     assert (rows.axis, columns.axis) == (0, 1) and rows.sizes == columns.sizes
     assert rows.sizes == pytest.approx((200, 100), abs=2)
 
@@ -189,9 +190,9 @@ def test_a_few_stand_for_all_on_two_axes():
             sizes = few.allowed_of(one, menus, 0) | few.allowed_of(other, menus, 1)
             sampled = timeline.predict(few, few.layout(sizes), owners)
             every = timeline.predict(exact, exact.layout(sizes), owners)
-            assert isinstance(few.priced(few.layout(sizes)), Sample)
             assert sampled.seconds == pytest.approx(every.seconds, rel=0.03)
             layout = few.priced(few.layout(sizes))
+            assert isinstance(layout, Sample)
             total = sum(t.bytes * t.times * layout.members[t.source] for t in sampled.sent)
             assert total == pytest.approx(sum(t.bytes for t in every.sent), rel=0.03)
             assert isinstance(every.sent[0], transfers.Transfer)

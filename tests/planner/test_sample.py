@@ -17,6 +17,7 @@ from mtf_hetero.planner.find import describe, find
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import EXACT, Problem, problem_of
 from mtf_hetero.planner.sample import Sample, crowd_of
+from mtf_hetero.planner.transfers import sketch
 from mtf_hetero.speeds import Link
 
 LINK = Link(1e-5, 1e10)
@@ -144,14 +145,14 @@ def test_devices_with_links_of_their_own_stand_for_themselves():
 def made_values(monkeypatch, problem, sizes, owners):
     """How many values a sketch of a step makes."""
     made = []
-    keep = transfers.step.Sketch.value
+    keep = sketch.Sketch.value
 
     def value(self, *arguments, **options):
         made.append(1)
         return keep(self, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(transfers.step.Sketch, "value", value)
+        patch.setattr(sketch.Sketch, "value", value)
         timeline.predict(problem, problem.layout(sizes), owners)
     return len(made)
 
