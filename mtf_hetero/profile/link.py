@@ -12,6 +12,7 @@ from mtf_hetero.speeds import Link
 
 HOPS = {1 << 10: 400, 1 << 16: 200, 1 << 20: 50, 1 << 23: 10}  # {bytes of a message: how often it is sent}
 _FEW_HOPS = 2
+_LEAST_REPEATS, _MOST_SECONDS = 2, 5.0  # over a slow link no more is repeated after so long
 LOADS = {1 << 10: 200, 1 << 22: 16}  # {bytes of a message: how often it goes to and fro while a device computes}
 _LOAD_EXTENT = 512  # of the square matrices that it multiplies meanwhile
 _LOAD_TIMES = 2.5  # as long as the messages take by themselves
@@ -29,7 +30,7 @@ def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats
       b: another.
       target: of the session.
       config: tf.ConfigProto of the session.
-      repeats: how often each size is sent.
+      repeats: how often each size is sent, at most.
     """
     quiet = without_optimizers(config)
     with tf.Graph().as_default() as graph:
@@ -37,7 +38,10 @@ def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats
         with tf.Session(target, graph=graph, config=quiet) as session:
             calls = {key: session.make_callable(end) for key, end in ends.items()}
             samples: dict[tuple[int, int], list[float]] = {key: [] for key in calls}
+            end = time.perf_counter() + _MOST_SECONDS
             for repeat in range(repeats + 1):
+                if repeat > _LEAST_REPEATS and time.perf_counter() > end:
+                    break
                 for key, call in calls.items():
                     begin = time.perf_counter()
                     call()
@@ -64,7 +68,7 @@ def measure_processor(
       other: to and from which it sends.
       target: of the session.
       config: tf.ConfigProto of the session.
-      repeats: how often each is timed; the mean counts, since a quota's periods make any of them longer or shorter.
+      repeats: how often each is timed, at most; the mean counts, since a quota's periods make any longer or shorter.
 
     Returns:
       (seconds a message, seconds a byte).
@@ -95,7 +99,11 @@ def _delay(send: Callable[[], Any], compute: Callable[[int], Any], both: Callabl
     while (seconds := _seconds_of(compute, turns)) < wanted / 2:
         turns = math.ceil(turns * min(8.0, max(2.0, wanted / seconds)))
     turns = math.ceil(turns * wanted / seconds)
-    return max(statistics.fmean(_seconds_of(both, turns) - _seconds_of(compute, turns) for _ in range(repeats)), 0.0)
+    delays: list[float] = []
+    end = time.perf_counter() + _MOST_SECONDS
+    while len(delays) < repeats and (len(delays) < _LEAST_REPEATS or time.perf_counter() < end):
+        delays.append(_seconds_of(both, turns) - _seconds_of(compute, turns))
+    return max(statistics.fmean(delays), 0.0)
 
 
 def _seconds_of(call: Callable[..., Any], *arguments: Any) -> float:
