@@ -17,7 +17,6 @@ from mtf_hetero.cluster import LocalCluster
 _CLASSES = 10
 _BATCHES = 2  # of images, over and over
 _FOREVER = 10**6  # steps of an epoch
-_OPTIONS = {"EfficientNetB0": {"drop_connect_rate": 0.0}}  # random numbers are each framework's own
 
 
 class KerasFit:
@@ -55,9 +54,10 @@ class KerasFit:
         labels = rng.integers(0, _CLASSES, len(images))
         self._data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(batch_size).repeat()
         make = getattr(keras.applications, network)
-        base = make(
-            weights=None, include_top=False, input_shape=images.shape[1:], pooling="avg", **_OPTIONS.get(network, {})
-        )
+        base = make(weights=None, include_top=False, input_shape=images.shape[1:], pooling="avg")
+        for layer in base.layers:
+            if hasattr(layer, "rate"):
+                layer.rate = 0.0  # what dropout drops is each framework's own
         self._model = keras.Model(base.inputs, keras.layers.Dense(_CLASSES, name="head")(base.outputs[0]))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         compile_options: dict[str, Any] = {"jit_compile": way == COMPILED}
