@@ -24,7 +24,8 @@ def compiled():
 
 
 @on_workers
-@pytest.mark.parametrize("layout", ["batch", pytest.param("filters", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("layout", ["batch", "filters"])
 def test_over_workers(workers, layout):
     place = {"workers": ",".join(workers.addresses), "devices": NAMES, "layout": layout, "list_speed": "4,2,1"}
     check(compiled, *images(), validation_data=images(9, seed=1), places=[place])
@@ -70,6 +71,7 @@ def test_a_lost_worker_is_said_in_one_line(how):
     model.evaluate(x, y, verbose=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_broken_off_in_an_epoch_the_model_has_the_last_step(error):
     x, y = images(32)

@@ -116,6 +116,7 @@ def dry_run(path, **options):
         return run, run.describe_dry_run()
 
 
+@pytest.mark.full
 def test_a_dry_run_on_devices_that_are_not_here(tmp_path):
     path = tmp_path / "gpus.yaml"
     path.write_text(GPUS)

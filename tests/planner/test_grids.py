@@ -158,6 +158,7 @@ def test_all_that_is_said_of_a_plan(planned, tmp_path):
     assert plan.memory_bytes[0] > plan.memory_bytes[2] and plan.memory_bytes[0] == plan.memory_bytes[1]
 
 
+@pytest.mark.full
 def test_two_axes_are_taken_where_they_win(monkeypatch):
     """The batch over four rows of the devices, and the height of its images over the two of a row."""
     with tf.Graph().as_default():
