@@ -3,10 +3,11 @@
 A recipe changes speed and memory and nothing else, so it may be used on any program.
 """
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from mtf_hetero import Layout
+from mtf_hetero import Layout, mtf
 from mtf_hetero.layouts.batch import batch
 from mtf_hetero.layouts.filters import even, filters
 from mtf_hetero.layouts.hybrid import hybrid
@@ -16,4 +17,15 @@ LAYOUTS: Mapping[str, Callable[..., Layout]] = MappingProxyType(
     {"batch": batch, "even": even, "filters": filters, "hybrid": hybrid, "spatial": spatial}
 )
 
-__all__ = ["LAYOUTS", "batch", "even", "filters", "hybrid", "spatial"]
+
+def by_speeds(name: str, graph: mtf.Graph, speeds: Sequence[float]) -> Layout:
+    """The layout of a recipe on a mesh of one axis, called all, whose processors have these speeds."""
+    return LAYOUTS[name](graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
+
+
+# Those that a plan has to beat, each from a graph and the devices' speeds to its layout
+COMPARED: Mapping[str, Callable[[mtf.Graph, Sequence[float]], Layout]] = MappingProxyType(
+    {name: functools.partial(by_speeds, name) for name in ("batch", "filters", "spatial")}
+)
+
+__all__ = ["COMPARED", "LAYOUTS", "batch", "by_speeds", "even", "filters", "hybrid", "spatial"]

@@ -119,14 +119,18 @@ def _plan(arguments: argparse.Namespace) -> str:
         from mtf_hetero.planner.held import find_fitting
 
         build = _builder(arguments)
-    with tf.Graph().as_default():
+
+    def checked() -> mtf.Graph:
         graph = build()
         if not isinstance(graph, mtf.Graph):
             raise ValueError(f"--graph is {arguments.graph!r}, which returned {graph!r}; return an mtf.Graph")
-        plan = find_fitting(build, machines, seconds=arguments.seconds)
-        parts = [show.table(plan), show.summary(plan)]
-        if arguments.explain:
-            parts.append(show.alternatives(explain(graph, machines, plan, progress=sys.stderr.isatty())))
+        return graph
+
+    plan = find_fitting(checked, machines, seconds=arguments.seconds)
+    parts = [show.table(plan), show.summary(plan)]
+    if arguments.explain:
+        with tf.Graph().as_default():
+            parts.append(show.alternatives(explain(checked(), machines, plan, progress=sys.stderr.isatty())))
     if arguments.save is not None:
         plan_lib.save(plan, arguments.save)
     if arguments.picture is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
-from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.layouts import by_speeds
 from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import auto, calibration
@@ -65,8 +65,7 @@ class Planner:
             recipes = {}
             for name in problem["recipes"]:
                 with contextlib.suppress(NotImplementedError, ValueError):  # fewer examples than workers
-                    layout = LAYOUTS[name](graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
-                    recipes[name] = describe(graph, machines, layout)
+                    recipes[name] = describe(graph, machines, by_speeds(name, graph, speeds))
         plans = {**alone, **recipes, "plan": plan}
         turns = auto.race(build, self._cluster, plans, seconds=_NEVER, rounds=rounds)
         tried = [next(iter(alone)), min(recipes, key=lambda name: recipes[name].seconds), "plan"]

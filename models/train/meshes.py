@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from mtf_hetero import Layout, mtf
+from mtf_hetero._support import graphs
 from mtf_hetero.layout import convert_to_mesh_shape
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
@@ -58,7 +59,7 @@ def make_layout(config: Config, graph: mtf.Graph, empty: Layout) -> Layout:
         options = {} if dense_shares is None else {"dense_shares": parse_shares(dense_shares, "dense_shares")}
         layout = LAYOUTS[config.layout](graph, mesh_shape=empty.mesh_shape, shares=dict(empty.shares), **options)
     axes = [axis for axis, _ in layout.mesh_shape]
-    sizes = _sizes(graph)
+    sizes = graphs.mtf_sizes(graph)
     for dim, axis in layout.rules:
         if axis not in axes:
             raise ValueError(
@@ -88,35 +89,20 @@ def make_layout(config: Config, graph: mtf.Graph, empty: Layout) -> Layout:
 
 def planned_layout(plan: Plan, graph: mtf.Graph, devices: tuple[str, ...]) -> Layout:
     """The layout of a plan, which has to be for this graph and these devices."""
-    plan.check((dim for shape in _shapes(graph) for dim in shape), devices)
+    plan.check((dim for shape in graphs.mtf_shapes(graph) for dim in shape), devices)
     _check_tensors(graph, plan.layout)
     return plan.layout
 
 
 def _check_tensors(graph: mtf.Graph, layout: Layout) -> None:
     """Raises ValueError where the layout cannot hold a tensor of the graph."""
-    for shape in _shapes(graph):
+    for shape in graphs.mtf_shapes(graph):
         layout.check(shape)
-
-
-def _shapes(graph: mtf.Graph) -> list[mtf.Shape]:
-    return [tensor.shape for op in graph.operations for tensor in op.outputs]
-
-
-def _sizes(graph: mtf.Graph) -> dict[str, list[int]]:
-    """{dimension: sizes with which it occurs}, in the order of the graph."""
-    sizes: dict[str, list[int]] = {}
-    for shape in _shapes(graph):
-        for dim in shape:
-            dim_sizes = sizes.setdefault(dim.name, [])
-            if dim.size not in dim_sizes:
-                dim_sizes.append(dim.size)
-    return sizes
 
 
 def split_dims(graph: mtf.Graph, layout: Layout) -> tuple[tuple[str, int], ...]:
     """The dimensions of a graph that a layout splits, as (name, size)."""
-    dims = [mtf.Dimension(name, size) for name, sizes in _sizes(graph).items() for size in sizes]
+    dims = [mtf.Dimension(name, size) for name, sizes in graphs.mtf_sizes(graph).items() for size in sizes]
     return tuple((dim.name, dim.size) for dim in dims if layout.axis_of(dim) is not None)
 
 

@@ -5,14 +5,14 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from mtf_hetero import Layout, mtf, profile, tf
 from mtf_hetero import saver as saver_lib
 from mtf_hetero._support import files
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
-from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.layouts import COMPARED, LAYOUTS
 from mtf_hetero.models import named
 from mtf_hetero.models.registry import MODELS, Model, is_keras
 from mtf_hetero.models.train import inputs, meshes, recorded
@@ -25,7 +25,6 @@ from mtf_hetero.planner import machines as machines_lib
 from mtf_hetero.planner import plan as plan_lib
 from mtf_hetero.planner.held import find_fitting
 
-_COMPARED = ("batch", "filters", "spatial")  # recipes that a plan has to beat
 _PLAN, _DEVICES = "plan.json", "devices.json"  # in the directory of a run
 
 
@@ -205,13 +204,11 @@ def measure(run: Run) -> Run:
         limits = dict(zip(run.cluster.devices, parsed, strict=True))
     # the next local cluster's workers have other addresses, or other speeds
     cache_dir = None if config.local_cluster is not None else profile.cache_directory(os.environ)
-    compared = _COMPARED if names is None else ()
-    recipes = {name: functools.partial(_of_recipe, LAYOUTS[name]) for name in compared}
     seconds = {} if config.measure_seconds is None else {"seconds": config.measure_seconds}
     choice = auto.choose(
         run.build_graph,
         run.cluster,
-        recipes,
+        COMPARED if names is None else {},
         names=names,
         memory_bytes=limits,
         cache_dir=cache_dir,
@@ -250,10 +247,6 @@ def _kept(choice: auto.Choice, model_dir: str) -> list[str]:
     plan_lib.save(choice.plan, path)
     files.write_text(devices, machines_lib.dumps(choice.machines))
     return [f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"]
-
-
-def _of_recipe(recipe: Callable[..., Layout], graph: mtf.Graph, speeds: Sequence[float]) -> Layout:
-    return recipe(graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
 
 
 def _split_dims(build: Callable[[], mtf.Graph], layout: Layout) -> tuple[tuple[str, int], ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mtf_hetero import Layout, data, memory, mtf, tf
 from mtf_hetero import saver as saver_lib
-from mtf_hetero._support import extras, tables
+from mtf_hetero._support import extras, logs, tables
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.estimator.hooks import ProgressHook
@@ -235,7 +235,7 @@ class Run:
     def _tested(self, log: MetricsLog, kind: str, step: int, path: str | None = None) -> str:
         """Tests a checkpoint, which becomes a row of the log; returns what the user is told."""
         # A worker that is lost during the test is named by a warning
-        with seen.verbosity(tf.logging.WARN if self.cluster.workers else tf.logging.ERROR):
+        with logs.verbosity(tf.logging.WARN if self.cluster.workers else tf.logging.ERROR):
             results = self.test(checkpoint_path=path)
         row = {name: value for name, value in results.items() if name != tf.GraphKeys.GLOBAL_STEP}
         with saver_lib.as_write_error(f"cannot write to {self.model_dir}"):

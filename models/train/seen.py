@@ -1,8 +1,7 @@
 """What a user sees of a training while it goes on: log lines, metrics.jsonl and TensorBoard's curves."""
 
-import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mtf_hetero import tf, trace
@@ -21,17 +20,6 @@ class LogFromNowOnHook(tf.train.SessionRunHook):
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         if not sys.stderr.isatty():
             tf.logging.set_verbosity(tf.logging.INFO)
-
-
-@contextlib.contextmanager
-def verbosity(level: int) -> Iterator[None]:
-    """Logs what is of a level or above it, and then what was logged before."""
-    before = tf.logging.get_verbosity()
-    tf.logging.set_verbosity(level)
-    try:
-        yield
-    finally:
-        tf.logging.set_verbosity(before)
 
 
 def metrics_hook(config: Config, log: MetricsLog, model_dir: str, devices: Sequence[str], unit: str) -> MetricsHook:

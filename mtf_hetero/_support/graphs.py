@@ -71,6 +71,22 @@ def mtf_ancestors(operations: Iterable[mtf.Operation]) -> set[mtf.Operation]:
     return reachable(operations, lambda op: [tensor.operation for tensor in op.inputs])
 
 
+def mtf_shapes(graph: mtf.Graph) -> list[mtf.Shape]:
+    """The shapes of all tensors, in the order of the graph."""
+    return [tensor.shape for op in graph.operations for tensor in op.outputs]
+
+
+def mtf_sizes(graph: mtf.Graph) -> dict[str, list[int]]:
+    """{dimension: sizes with which it occurs}, in the order of the graph."""
+    sizes: dict[str, list[int]] = {}
+    for shape in mtf_shapes(graph):
+        for dim in shape:
+            dim_sizes = sizes.setdefault(dim.name, [])
+            if dim.size not in dim_sizes:
+                dim_sizes.append(dim.size)
+    return sizes
+
+
 def mtf_size_bytes(tensor: mtf.Tensor) -> int:
     """The size of an mtf.Tensor as a whole."""
     return tensor.shape.size * tensor.dtype.size

@@ -1,15 +1,15 @@
 """Where a Keras model is trained: the devices, and how its tensors lie on them."""
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import graphs
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.layout import Layout
-from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.layouts import COMPARED, LAYOUTS
 from mtf_hetero.planner import auto, calibration
 from mtf_hetero.planner import plan as plan_lib
 from mtf_hetero.planner.known import measure_once
@@ -17,7 +17,6 @@ from mtf_hetero.planner.plan import Plan
 from mtf_hetero.profile.hardware import cache_directory
 
 AUTO = "auto"
-_COMPARED = ("batch", "filters", "spatial")  # recipes that a plan has to beat
 _AXIS = "all"
 
 
@@ -109,7 +108,7 @@ def place(
     """
     if isinstance(layout, Plan):
         with tf.Graph().as_default():
-            layout.check((dim for shape in _shapes(build()) for dim in shape), cluster.devices)
+            layout.check((dim for shape in graphs.mtf_shapes(build()) for dim in shape), cluster.devices)
         return Placement(cluster, layout.layout)
     if isinstance(layout, Layout):
         if layout.size != len(cluster.devices):
@@ -134,15 +133,10 @@ def _planned(cluster: Cluster, build: Callable[[], mtf.Graph], *, progress: bool
     """The fastest layout that is found, on the devices that it takes."""
     if len(cluster.devices) == 1:
         return Placement(cluster, Layout([(_AXIS, 1)], ()))
-    recipes = {name: functools.partial(_of_recipe, LAYOUTS[name]) for name in _COMPARED}
-    choice = auto.choose(build, cluster, recipes, cache_dir=cache_directory(os.environ), progress=progress)
+    choice = auto.choose(build, cluster, COMPARED, cache_dir=cache_directory(os.environ), progress=progress)
     for line in choice.lines:
         tf.logging.info("%s", line)
     return Placement(dataclasses.replace(cluster, devices=choice.plan.devices), choice.plan.layout)
-
-
-def _of_recipe(recipe: Callable[..., Layout], graph: mtf.Graph, speeds: Sequence[float]) -> Layout:
-    return recipe(graph, mesh_shape=f"{_AXIS}:{len(speeds)}", shares={_AXIS: speeds})
 
 
 def _speeds(list_speed: Any, cluster: Cluster, build: Callable[[], mtf.Graph]) -> tuple[float, ...]:
@@ -170,10 +164,6 @@ def _speeds(list_speed: Any, cluster: Cluster, build: Callable[[], mtf.Graph]) -
     return speeds
 
 
-def _shapes(graph: mtf.Graph) -> list[mtf.Shape]:
-    return [tensor.shape for op in graph.operations for tensor in op.outputs]
-
-
 def fitted(layout: Layout, graph: mtf.Graph) -> Layout:
     """A layout for a graph whose dimensions may have other sizes, which are divided in the same proportions.
 
@@ -181,15 +171,12 @@ def fitted(layout: Layout, graph: mtf.Graph) -> Layout:
       layout: with exact sizes of dimensions of another graph of the same model.
       graph: mtf.Graph, of another batch.
     """
-    extents: dict[str, set[int]] = {}
-    for shape in _shapes(graph):
-        for dim in shape:
-            extents.setdefault(dim.name, set()).add(dim.size)
+    extents = graphs.mtf_sizes(graph)
     sizes: dict[str, Sequence[int]] = dict(layout.sizes)
     rules: Mapping[str, str] = dict(layout.rules)
     dropped = set()
     for name, exact in layout.sizes:
-        found = extents.get(name, set())
+        found = extents.get(name, [])
         if sum(exact) in found:
             continue
         largest = max(found, default=0)

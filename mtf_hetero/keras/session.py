@@ -10,6 +10,7 @@ import numpy as np
 
 from mtf_hetero import traffic
 from mtf_hetero._compat import tf
+from mtf_hetero._support import logs
 from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch
 from mtf_hetero.keras import program
 from mtf_hetero.keras.builder import Builder
@@ -179,7 +180,9 @@ class Session:
         layout = fitted(placement.layout, built.graph)
         mesh_impl = UnevenMeshImpl.from_layout(layout, placement.devices)
         before = len(tf.global_variables()) + len(tf.local_variables())
-        with contextlib.nullcontext() if first else _quiet():  # a smaller batch may be too small to be divided
+        with (
+            contextlib.nullcontext() if first else logs.verbosity(tf.logging.ERROR)
+        ):  # a smaller batch may be too small to be divided
             lowering = Lowering(built.graph, {built.mesh: mesh_impl})
         if not first and len(tf.global_variables()) + len(tf.local_variables()) != before:
             raise NotImplementedError(
@@ -246,17 +249,6 @@ class Session:
                     f"the last epoch that ended: {str(error.message).splitlines()[0]}"
                 ) from error
             raise
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without TensorFlow's warnings."""
-    before = tf.logging.get_verbosity()
-    tf.logging.set_verbosity(tf.logging.ERROR)
-    try:
-        yield
-    finally:
-        tf.logging.set_verbosity(before)
 
 
 def _say_nothing(line: str) -> None:

@@ -144,14 +144,15 @@ class Trial:
 
     def run_traced(self) -> tuple[trace.Event, ...]:
         """Runs a step; returns its events."""
-        metadata = tf.RunMetadata()
-        self._session.run(self._step, options=trace.run_options(), run_metadata=metadata)
-        return trace.read(metadata)
+        return self._traced(self._step)
 
     def run_traced_on(self, pnum: int) -> tuple[trace.Event, ...]:
         """Runs what one device does of a step whose processors add nothing up; its events."""
+        return self._traced(self._parts[pnum])
+
+    def _traced(self, fetches: Any) -> tuple[trace.Event, ...]:
         metadata = tf.RunMetadata()
-        self._session.run(self._parts[pnum], options=trace.run_options(), run_metadata=metadata)
+        self._session.run(fetches, options=trace.run_options(), run_metadata=metadata)
         return trace.read(metadata)
 
     @contextlib.contextmanager
