@@ -27,8 +27,10 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     figure, axes = drawing.make(1, 1, height=1.2 + 0.22 * len(models))
     ax = axes[0][0]
     for number, (kind, label) in enumerate(KINDS.items()):
-        pairs = [(max(_worst(of, kind) or 0.0, 1e-16), name) for name, of in models.items()]
-        ax.scatter(*zip(*pairs, strict=True), s=14, color=drawing.COLOURS[number], label=label)
+        worst = {name: _worst(of, kind) for name, of in models.items()}
+        pairs = [(max(value, 1e-16), name) for name, value in worst.items() if value is not None]
+        if pairs:
+            ax.scatter(*zip(*pairs, strict=True), s=14, color=drawing.COLOURS[number], label=label)
     for limit in sorted(set(_LIMITS.values())):
         ax.axvline(limit, color=drawing.GREY, linestyle="--", linewidth=1)
     ax.set_xscale("log")
