@@ -166,6 +166,26 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
                 results[pnum] = y
         return self.LaidOutTensor(results)
 
+    def join(
+        self, x: Any, mesh_axes: Sequence[int], function: Callable[[Sequence[int], Sequence[tf.Tensor]], tf.Tensor]
+    ) -> Any:
+        """Every processor gets what a function makes of all slices over some mesh axes, on the device of the first.
+
+        Args:
+          x: a LaidOutTensor.
+          mesh_axes: indices of mesh axes.
+          function: from the numbers of the processors that are not absent, and their slices, to one tensor.
+        """
+        results: list[Any] = [None] * self.size
+        for group in mtf.processor_groups(self.shape, mesh_axes):
+            present = collectives.present_of(group, x.absent)
+            with tf.device(self.devices[present[0]]):
+                joint = function(present, [x.tensor_list[pnum] for pnum in present])
+            for pnum in group:
+                with tf.device(self.devices[pnum]):
+                    results[pnum] = tf.identity(joint)
+        return self.LaidOutTensor(results)
+
     def reduce_scatter(
         self, x: Any, mesh_axes: Sequence[int], moves: Sequence[Any]
     ) -> Iterator[tuple[int, tf.Tensor | None]]:

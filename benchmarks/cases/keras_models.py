@@ -14,13 +14,12 @@ weights and moving averages within 1e-3, on every layout.
 """
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from benchmarks.child import Child
-from benchmarks.harness import Case, Part
+from benchmarks.harness import Case, progress
 from benchmarks.rows import Writer
 
 _TARGET = "benchmarks.frameworks.keras_twin:Twin"
@@ -49,26 +48,38 @@ class KerasModels(Case):
     steps: int = 3
     limit_seconds: float = 1800.0  # how long one measurement may take
 
-    def parts(self) -> Mapping[str, Part]:
-        pairs = itertools.product(self.models, LAYOUTS)
-        return {f"{model}/{layout}": functools.partial(self._measure, model, layout) for model, layout in pairs}
+    def variants(self) -> tuple[str, ...]:
+        return tuple(f"{model}/{layout}" for model, layout in itertools.product(self.models, LAYOUTS))
 
-    def _measure(self, model: str, layout: str, writer: Writer, bar: Any) -> None:
-        del bar
-        devices = [f"cpu:{index}" for index in range(1 if layout == LAYOUTS[0] else len(self.shares))]
-        values = self.columns(shares=self.shares, repeats=1, layout=layout, warmup=0, devices=devices)
-        try:
-            found = self._compare(model, layout, "float64", self.steps)
-            if layout == LAYOUTS[0]:
-                found["float32"] = self._compare(model, layout, "float32", 0)["output"]
-        except Exception as error:
-            writer.write(f"{model}/{layout}", {**values, "model": model, "failed": str(error)})
-            raise
-        writer.write(f"{model}/{layout}", {**values, "model": model, **found})
+    def measure(self, writer: Writer, variants: Sequence[str]) -> None:
+        with progress(len(variants), self.unit) as bar:
+            for model, of_model in itertools.groupby(variants, lambda variant: variant.partition("/")[0]):
+                self._measure(model, [variant.partition("/")[2] for variant in of_model], writer, bar)
 
-    def _compare(self, model: str, layout: str, dtype: str, steps: int) -> dict[str, Any]:
+    def _measure(self, model: str, layouts: Sequence[str], writer: Writer, bar: Any) -> None:
+        """Layouts of a model, of which Keras takes its steps once."""
+        with self._twin(model, "float64", self.steps) as twin:
+            for layout in layouts:
+                bar.set_description(f"{model}/{layout}")
+                devices = [f"cpu:{index}" for index in range(1 if layout == LAYOUTS[0] else len(self.shares))]
+                values = self.columns(shares=self.shares, repeats=1, layout=layout, warmup=0, devices=devices)
+                values["model"] = model
+                try:
+                    found = self._compare(twin, layout)
+                    if layout == LAYOUTS[0]:
+                        with self._twin(model, "float32", 0) as inferring:
+                            found["float32"] = self._compare(inferring, layout)["output"]
+                except Exception as error:
+                    writer.write(f"{model}/{layout}", {**values, "failed": str(error)})
+                    raise
+                writer.write(f"{model}/{layout}", {**values, **found})
+                bar.update()
+
+    def _twin(self, model: str, dtype: str, steps: int) -> Child:
         arguments = {"name": model, "examples": self.examples, "dtype": dtype, "steps": steps, "seed": self.seed}
-        with Child(_TARGET, arguments) as child:
-            shares: Sequence[float] = self.shares
-            found = child.call("compare", layout=layout, shares=shares, timeout_seconds=self.limit_seconds)
-            return {**child.call("facts"), **found}
+        return Child(_TARGET, arguments)
+
+    def _compare(self, twin: Child, layout: str) -> dict[str, Any]:
+        shares: Sequence[float] = self.shares
+        found = twin.call("compare", layout=layout, shares=shares, timeout_seconds=self.limit_seconds)
+        return {**twin.call("facts"), **found}

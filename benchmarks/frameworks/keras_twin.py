@@ -1,6 +1,9 @@
 """A model of keras.applications, trained by Keras and by its builder on several layouts: how far they are apart."""
 
 import gc
+import itertools
+import pathlib
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,6 +53,7 @@ class Twin:
         self._images = (mean + deviation * rng.standard_normal((examples, size, size, 3))).astype(dtype)
         self._factors = (rng.standard_normal((examples, _CLASSES)) / examples).astype(dtype)
         self._builder = build(self._model)
+        self._directory, self._numbers = tempfile.TemporaryDirectory(), itertools.count()
         self._reference = self._train_keras()
 
     def facts(self) -> dict[str, Any]:
@@ -69,7 +73,7 @@ class Twin:
         images = tf.convert_to_tensor(self._images)
         inferred = {"output/inference": np.asarray(self._model(images, training=False))}
         if not self._steps:
-            steps.append(inferred)
+            steps.append(self._stored(inferred))
         for _ in range(self._steps):
             with tf.GradientTape() as tape:
                 tape.watch(images)
@@ -82,11 +86,20 @@ class Twin:
             found |= {f"gradient/{v.path}": np.array(g) for v, g in zip(weights, gradients, strict=True)}
             moved = [v for v in self._model.variables if v.dtype == dtype and v.name not in _CONSTANT]
             found |= {f"{_kind(v)}/{v.path}": np.array(v) for v in moved}
-            steps.append(found)
+            steps.append(self._stored(found))
         if self._steps:
             steps[-1]["output/trained"] = np.asarray(self._model(images, training=False))
         self._seconds = time.perf_counter() - begin
         return steps
+
+    def _stored(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The same arrays in files: of large models, those of all steps are more than a machine's memory."""
+        stored = {}
+        for name, value in values.items():
+            path = pathlib.Path(self._directory.name, f"{next(self._numbers)}.npy")
+            np.save(path, value)
+            stored[name] = np.load(path, mmap_mode="r")
+        return stored
 
     def compare(self, layout: str, shares: Sequence[float]) -> dict[str, Any]:
         """How far the builder is from Keras on a layout: {what: the largest difference}, and seconds.
@@ -134,8 +147,7 @@ class Twin:
         inference = lowering.export_to_tf_tensor(inferred)
         held = {v.name: lowering.export_to_tf_tensor(v.outputs[0]) for v in graph.all_variables if v.name in names}
         step = tf.group([lowering.lowered_operation(op) for op in updates])
-        config = tf.ConfigProto(device_count={"CPU": mesh_impl.size})
-        with tf.Session(config=config) as session:
+        with _session(mesh_impl.size) as session:
             session.run(tf.global_variables_initializer())
             session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
             steps = [{"output/inference": session.run(inference)}] + [{} for _ in range(self._steps - 1)]
@@ -153,7 +165,7 @@ class Twin:
         mesh_impl = _mesh_impl(graph, layout, shares)
         lowering = mtf_hetero.Lowering(graph, {images.mesh: mesh_impl})
         output = lowering.export_to_tf_tensor(logits)
-        with tf.Session(config=tf.ConfigProto(device_count={"CPU": mesh_impl.size})) as session:
+        with _session(mesh_impl.size) as session:
             session.run(tf.global_variables_initializer())
             session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
             return {"output/inference": session.run(output)}
@@ -202,6 +214,13 @@ def _momentum(variable: mtf.Variable, gradient: mtf.Tensor) -> list[mtf.Operatio
     )  # fmt: skip
     moved = velocity * _MOMENTUM - gradient * _RATE
     return [mtf.assign(velocity.operation, moved), mtf.assign_add(variable, moved)]
+
+
+def _session(devices: int) -> tf.Session:
+    """A session of so many devices, which does not spend minutes on optimizing a graph for a few steps."""
+    config = tf.ConfigProto(device_count={"CPU": devices})
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return tf.Session(config=config)
 
 
 def _mesh_impl(graph: mtf.Graph, layout: str, shares: Sequence[float]) -> mtf_hetero.UnevenMeshImpl:

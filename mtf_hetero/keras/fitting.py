@@ -48,7 +48,8 @@ def fit(
       workers: "host:port,host:port" of `mtf_hetero.worker` on other machines; None: none.
       layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
         mtf_hetero.layouts; rules such as "conv/filters:all"; a Layout; a Plan, or the path of one, "plan.json".
-      list_speed: of a named layout, one number per device, [70, 25, 5] or "70,25,5"; "auto": measured; None: alike.
+      list_speed: of a named layout or rules, one number per device, [70, 25, 5] or "70,25,5"; None: they are alike;
+        "auto": measured, divided as is fastest, and left to one device where that is faster still.
       **options: the others that model.fit takes: verbose, shuffle, class_weight, sample_weight, validation_split,
         validation_freq, validation_steps, validation_batch_size, initial_epoch, steps_per_epoch.
 

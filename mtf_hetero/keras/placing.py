@@ -2,17 +2,16 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import graphs
-from mtf_hetero.cluster import Cluster, shorten
+from mtf_hetero.cluster import Cluster
 from mtf_hetero.layout import Layout
 from mtf_hetero.layouts import COMPARED, LAYOUTS
-from mtf_hetero.planner import auto, calibration
+from mtf_hetero.planner import auto
 from mtf_hetero.planner import plan as plan_lib
-from mtf_hetero.planner.known import measure_once
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.profile.hardware import cache_directory
 
@@ -97,7 +96,8 @@ def place(
 
     Args:
       layout: what `convert_to_layout` gives.
-      list_speed: one number per device, as a sequence or "70,25,5"; AUTO: measured; None: they are alike.
+      list_speed: one number per device, as a sequence or "70,25,5"; AUTO: what the layout names is divided as the
+        devices are measured to be fastest, or not at all; None: they are alike.
       cluster: the devices.
       build: builds the step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
       progress: whether to show a bar while devices are measured.
@@ -117,38 +117,40 @@ def place(
                 f"{', '.join(cluster.devices)}; give one device per processor"
             )
         return Placement(cluster, layout)
-    if layout == AUTO:
-        return _planned(cluster, build, progress=progress)
     count = len(cluster.devices)
     if count == 1:
         return Placement(cluster, Layout([(_AXIS, 1)], ()))
-    shares = {} if list_speed is None else {_AXIS: _speeds(list_speed, cluster, build)}
+    if layout == AUTO:
+        return _planned(cluster, build, COMPARED, progress=progress)
+    shares = {} if list_speed in (None, AUTO) else {_AXIS: _speeds(list_speed, cluster)}
     if ":" in layout:
-        return Placement(cluster, Layout([(_AXIS, count)], layout, shares))
-    with tf.Graph().as_default():
-        return Placement(cluster, LAYOUTS[layout](build(), mesh_shape=[(_AXIS, count)], shares=shares))
+        found = Layout([(_AXIS, count)], layout, shares)
+    else:
+        with tf.Graph().as_default():
+            found = LAYOUTS[layout](build(), mesh_shape=[(_AXIS, count)], shares=shares)
+    if list_speed == AUTO:
+        return _planned(cluster, build, {}, names={name for name, _ in found.rules}, progress=progress)
+    return Placement(cluster, found)
 
 
-def _planned(cluster: Cluster, build: Callable[[], mtf.Graph], *, progress: bool) -> Placement:
+def _planned(
+    cluster: Cluster,
+    build: Callable[[], mtf.Graph],
+    recipes: Mapping[str, auto.Recipe],
+    *,
+    names: Collection[str] | None = None,
+    progress: bool,
+) -> Placement:
     """The fastest layout that is found, on the devices that it takes."""
-    if len(cluster.devices) == 1:
-        return Placement(cluster, Layout([(_AXIS, 1)], ()))
-    choice = auto.choose(build, cluster, COMPARED, cache_dir=cache_directory(os.environ), progress=progress)
+    cache_dir = cache_directory(os.environ)
+    choice = auto.choose(build, cluster, recipes, names=names, cache_dir=cache_dir, progress=progress)
     for line in choice.lines:
         tf.logging.info("%s", line)
     return Placement(dataclasses.replace(cluster, devices=choice.plan.devices), choice.plan.layout)
 
 
-def _speeds(list_speed: Any, cluster: Cluster, build: Callable[[], mtf.Graph]) -> tuple[float, ...]:
+def _speeds(list_speed: Any, cluster: Cluster) -> tuple[float, ...]:
     """One number per device."""
-    if list_speed == AUTO:
-        machines, _ = measure_once(
-            lambda: calibration.calibrate(build, cluster), build, cluster, cache_directory(os.environ)
-        )
-        with tf.Graph().as_default():
-            speeds = calibration.speeds(build(), machines)
-        tf.logging.info("measured: %s", shorten(", ".join(map("{} {:.4g}".format, cluster.devices, speeds))))
-        return speeds
     parts = list_speed.split(",") if isinstance(list_speed, str) else list(list_speed)
     try:
         speeds = tuple(float(part) for part in parts)

@@ -5,9 +5,10 @@ Where each holds whole channels there is nothing to join, and TensorFlow's fused
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from mtf_hetero import collectives, layers
+from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layers.normalization import is_native, joint_moments, native, native_gradient
 from mtf_hetero.layout import Layout
@@ -49,28 +50,25 @@ def _set_outputs(op: mtf.Operation, lowering: mtf.Lowering, function: Any) -> No
         lowering.set_tensor_lowering(output, value)
 
 
+def _join(op: mtf.Operation, mesh_impl: Any, pnums: Sequence[int], own: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The moments of what some processors have of a group."""
+    if len(own) == 1:
+        return own[0]
+    slices = [mesh_impl.slice_shape(op.inputs[0].shape, pnum) for pnum in pnums]
+    return joint_moments(own, [math.prod(size[axis] for axis in op.axes) for size in slices])
+
+
 @register(layers.BatchNormOperation)
 def lower_batch_norm(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Joins the moments of the parts, each with its number of values for a weight."""
     if _is_native(op, lowering):
         _set_outputs(op, lowering, functools.partial(native, epsilon=op.epsilon))
         return
-    mesh_impl, x = lowering.mesh_impl(op), op.inputs[0]
-    moments = op.own_moments(lowering)
+    mesh_impl, moments = lowering.mesh_impl(op), op.own_moments(lowering)
     axes = split_axes(op, mesh_impl.layout)
     if axes:
-        parts, joint, left_out = moments.tensor_list, [None] * mesh_impl.size, absent(op, mesh_impl.layout)
-        for group in mtf.processor_groups(mesh_impl.shape, axes):
-            present = collectives.present_of(group, left_out)
-            slices = [mesh_impl.slice_shape(x.shape, pnum) for pnum in present]
-            counts = [math.prod(size[axis] for axis in op.axes) for size in slices]
-            with tf.device(mesh_impl.devices[present[0]]):
-                own = [parts[pnum] for pnum in present]
-                total = own[0] if len(own) == 1 < len(group) else joint_moments(own, counts)
-            for pnum in group:
-                with tf.device(mesh_impl.devices[pnum]):
-                    joint[pnum] = tf.identity(total)
-        moments = mesh_impl.LaidOutTensor(joint)
+        own = mesh_impl.LaidOutTensor(moments.tensor_list, absent(op, mesh_impl.layout))
+        moments = mesh_impl.join(own, axes, functools.partial(_join, op, mesh_impl))
         _count_allreduce(op, lowering, axes)
     op.lower_with(lowering, moments)
 

@@ -26,6 +26,9 @@ class AloneMesh(UnevenMeshImpl):
     def allreduce(self, x: Any, mesh_axes: Sequence[int], reduction_fn_string: str) -> Any:
         return x.to_laid_out_tensor()
 
+    def join(self, x: Any, mesh_axes: Sequence[int], function: Any) -> Any:
+        return x
+
 
 class _TrialLowering(Lowering):
     """Lowers with inputs of zeros, and keeps the name scope of each operation of mtf.

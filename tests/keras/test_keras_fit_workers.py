@@ -33,9 +33,10 @@ def test_over_workers(workers, layout):
 
 @on_workers
 @pytest.mark.full
-def test_planned_for_workers(workers):
+@pytest.mark.parametrize("layout", [{}, {"layout": "filters", "list_speed": "auto"}], ids=["planned", "measured"])
+def test_planned_for_workers(workers, layout):
     model = made(compiled)
-    history = mtf_hetero.keras.fit(model, *images(), batch_size=8, verbose=0, workers=workers.addresses)
+    history = mtf_hetero.keras.fit(model, *images(), batch_size=8, verbose=0, workers=workers.addresses, **layout)
     reference = made(compiled)
     expected = mtf_hetero.keras.fit(reference, *images(), batch_size=8, verbose=0, **ONE)
     np.testing.assert_allclose(history.history["loss"], expected.history["loss"], rtol=1e-4)

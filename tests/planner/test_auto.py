@@ -1,6 +1,7 @@
 """Layouts for the devices that are here: measured, planned, tried, and taken only where they win."""
 
 import dataclasses
+import functools
 import math
 import statistics
 
@@ -11,6 +12,8 @@ from tiers import on_workers
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, memory, mtf, tf, trace
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models.plan import build_step
+from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import auto, calibration, held, work
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
@@ -71,6 +74,17 @@ def test_devices_are_busy_while_another_is_traced():
             trial.close()  # what a device cannot do is not lost
     for of_device, name in ((events, "CPU:0"), (alone, "CPU:1")):
         assert {event.device[-5:] for event in of_device if event.work == "matrix product"} == {name}
+
+
+def test_a_device_does_its_part_without_the_others():
+    """With batch norm too, whose moments are joined otherwise."""
+    devices = ("cpu:0", "cpu:1")
+    small = functools.partial(build_step, MODELS["resnet18"], 4, "sgd", filters=(4, 4, 4, 4, 4))
+    layout = next(calibration._equal_parts(small, 2))
+    with Trial(small, layout, devices, Cluster.local(devices), alone=True) as trial:
+        for pnum in range(2):
+            events = trial.run_traced_on(pnum)
+            assert {event.device[-5:] for event in events if event.work == "convolution"} == {f"CPU:{pnum}"}
 
 
 def test_rates_say_of_each_operation_what_was_measured():
