@@ -3,8 +3,8 @@
 A step of it is run on each device in turn, while all others are busy with theirs, each with an equal part and nothing
 added up, and traced: how long each operation took, over what the rates of its device say of its arithmetic and its
 memory, is the factor of its kind there. Devices that share a bus, or the halves of a core, are slower so than alone:
-the whole step is traced on the fastest one while the others rest, too. Then the links are timed, and what a byte
-costs the processor at either end.
+the whole step is traced on the fastest one while the others rest, too, which is taken to hold for its neighbours. Then
+the links are timed, and what a byte costs the processor at either end.
 """
 
 import collections
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from mtf_hetero import trace
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cluster import Cluster
-from mtf_hetero.cluster.devices import complete
+from mtf_hetero.cluster.devices import Device, complete
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import work
 from mtf_hetero.planner.machines import Machine, Machines
@@ -91,7 +91,9 @@ def calibrate(
         )
     if len(machines) > 1:
         fastest = max(range(len(machines)), key=lambda number: machines[number].flops_per_second)
-        machines[fastest] = _measured_alone(build, cluster, machines[fastest], seconds)
+        factor = _alone_factor(build, cluster, machines[fastest], seconds)
+        neighbours = _neighbours(cluster, machines[fastest].name)
+        machines = [dataclasses.replace(m, alone_factor=factor) if m.name in neighbours else m for m in machines]
         done("alone")
     slowest = max(links.values(), key=lambda link: link.seconds(2**20), default=_IN_MEMORY)
     return Machines(tuple(machines), slowest, links, _empty_step(cluster))
@@ -158,8 +160,8 @@ def _traced_beside_others(trial: Trial, pnum: int, seconds: float) -> list[tuple
         return _traced(lambda: trial.run_traced_on(pnum), seconds)
 
 
-def _measured_alone(build: Callable[[], mtf.Graph], cluster: Cluster, machine: Machine, seconds: float) -> Machine:
-    """A device with its factor for a whole step, while the others rest.
+def _alone_factor(build: Callable[[], mtf.Graph], cluster: Cluster, machine: Machine, seconds: float) -> float:
+    """What a whole step takes while the other devices rest, over what the rates say.
 
     They may share a bus; and an operation on all examples may take less than as many times as long as on a part.
     """
@@ -169,7 +171,18 @@ def _measured_alone(build: Callable[[], mtf.Graph], cluster: Cluster, machine: M
         measured = statistics.median(_computing_seconds(trial, events, 0) for events in steps)
         kinds = ((work.of_operation(op, whole, 0), work.kind_of(op)) for op in live(trial.graph))
         predicted = math.fsum(machine.seconds(*amount, kind) for amount, kind in kinds)
-    return dataclasses.replace(machine, alone_factor=measured / predicted) if measured and predicted else machine
+    return measured / predicted if measured and predicted else 1.0
+
+
+def _neighbours(cluster: Cluster, name: str) -> set[str]:
+    """The devices of the same kind on the same host as one of them, itself included: they are alone as it is."""
+
+    def place(device: Device) -> tuple[str, str]:
+        address = cluster.workers[device.task or 0] if device.job == "worker" else ""
+        return str(device.kind), address.rpartition(":")[0]
+
+    places = {other: place(device) for other, device in complete(cluster.devices).items()}
+    return {other for other in places if places[other] == places[name]}
 
 
 def _equal_parts(build: Callable[[], mtf.Graph], count: int) -> Iterator[Layout]:

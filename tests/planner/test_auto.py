@@ -87,6 +87,14 @@ def test_a_device_does_its_part_without_the_others():
             assert {event.device[-5:] for event in events if event.work == "convolution"} == {f"CPU:{pnum}"}
 
 
+def test_neighbours_are_on_one_host():
+    workers = ("10.0.0.7:2222", "10.0.0.7:2223", "10.0.0.8:2222")
+    names = [f"/job:worker/task:{task}/device:CPU:0" for task in range(3)]
+    cluster = Cluster(workers, (*names, "/job:worker/task:0/device:GPU:0"))
+    assert calibration._neighbours(cluster, names[0]) == set(names[:2])
+    assert calibration._neighbours(cluster, names[2]) == {names[2]}
+
+
 def test_rates_say_of_each_operation_what_was_measured():
     """Over the part that a device has had; the rates of the whole add up to the time that all took."""
     cluster = Cluster.local(["cpu:0"])
