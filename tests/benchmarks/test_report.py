@@ -330,8 +330,8 @@ EXPECTED = {
     ],
     "planner": [
         "| vgg11, 256 | 3 (3 to 3.3) | batch | 2.5 (2.5 to 2.5) | 2 (2 to 2) | 0.80 | 1.00 | 0.8 (0.8 to 0.8) | plan |",
-        "The plan beats the best recipe by more than the spread on 1 of 1 settings.",
-        "5 of 5 predictions are within 15 %; the median is off by 10 %.",
+        "The plan is the fastest of all ways on 1 of 1 settings, and beats the best recipe by more than the spread on",
+        "5 of 5 predictions are within 15 %; the median is off by 10 %. Of what is taken, 1 of 1 are.",
     ],
     "dropout": ["| b | 10 | 0.015 (0.015 to 0.015) | 0.97 | 1 | 1.00 |"],
     "learning_curve": ["| 70,25,5 on 3 devices | 2.300000 | 2.2 | 25.00% | 4.33% |", "a of 6: 4, 1, 1", "of all 100."],
