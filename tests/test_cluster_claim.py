@@ -54,6 +54,7 @@ def hold(addresses):
     return process
 
 
+@pytest.mark.full
 @on_workers
 def test_the_second_is_told_who_holds_it_and_a_dead_holder_frees_it(workers):
     addresses = workers.addresses[:2]

@@ -209,7 +209,8 @@ OPTIMIZERS = {  # mtf's adaptive ones compute in float32
 }
 
 
-@parametrize("name", OPTIMIZERS, first=["adafactor"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_of_an_optimizer_is_that_of_one_device(name):
     optimizer, dtype = OPTIMIZERS[name]
     (start,), reference = train(random_tokens(), optimizer, None, 1)

@@ -104,7 +104,8 @@ def rows(count=11):
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")  # as Keras says of the output that is left out
-@parametrize("kind", ["lists", "weighted", "one left out", "dicts"], first=["weighted"])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["lists", "weighted", "one left out", "dicts"])
 def test_several_inputs_and_outputs(kind):
     x, (classes, numbers) = rows()
     losses = ["sparse_categorical_crossentropy", "mse"]

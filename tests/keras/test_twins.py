@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from tiers import parametrize
 
 import mtf_hetero
 import mtf_hetero.layers
@@ -133,7 +134,7 @@ def test_each_network_has_a_twin():
     assert set(SMALL) == set(MODELS)
 
 
-@pytest.mark.parametrize("training", [False, True])
+@parametrize("training", [False, True], first=[True])
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FIRST else pytest.mark.full) for n in SMALL])
 def test_a_twin_infers_and_is_trained_as_the_network(name, training):
     shape, config = SMALL[name]

@@ -139,7 +139,8 @@ def test_weight_memory_saved(name):
                 assert 100 * (1 - own / whole) == pytest.approx(expected, abs=1), f"{name} over {k}, processor {pnum}"
 
 
-@parametrize("rounds", [None, (3, 2)], first=[(3, 2)])
+@pytest.mark.full
+@pytest.mark.parametrize("rounds", [None, (3, 2)])
 def test_a_training_run_follows_one_device(rounds):
     """Four steps of models.network's own step, in float64."""
 

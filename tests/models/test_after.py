@@ -97,6 +97,7 @@ def test_images_of_the_users_own(trained, predicted, tmp_path):
         np.testing.assert_allclose(arrays["logits"], predicted["logits"][:37], atol=1e-5)
 
 
+@pytest.mark.full
 def test_plain_tensorflow_serves_it(trained, predicted, tmp_path, capfd):
     assert call(export, model_dir=trained, output=tmp_path / "lenet" / "1", batch_size=8) == 0
     said = f"{tmp_path}/lenet/1: a SavedModel of step 3, serving_default(images=float32 [None, 28, 28, 1])\n"

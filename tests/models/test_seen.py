@@ -20,6 +20,7 @@ def rows_of(directory, *kinds):
     return [row for row in rows if not kinds or row["kind"] in kinds]
 
 
+@pytest.mark.full
 def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
     uneven = ONE | {"devices": CPUS, "list_speed": "3,2,1", "summary_steps": 3, "learning_rate": 0.02}
     assert run(**uneven | {"max_steps": 7}, eval_every=4, model_dir=tmp_path) == 0

@@ -317,6 +317,7 @@ def test_a_signal_to_a_process_saves_and_says_how_to_resume(number, code, tmp_pa
     )
 
 
+@pytest.mark.full
 def test_a_session_that_is_made_anew_goes_on_where_the_checkpoint_was(one_device, tmp_path, capfd, monkeypatch):
     failures = []
 

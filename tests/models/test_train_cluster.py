@@ -65,6 +65,7 @@ def test_devices_of_workers_and_of_this_process(small, workers, tmp_path, capfd)
     assert f"mesh all:3 on {devices.replace(',', ', ')}\n" in capfd.readouterr().out
 
 
+@pytest.mark.full
 def test_a_cluster_of_its_own(small, tmp_path, capfd, monkeypatch):
     entered = []
     monkeypatch.setattr(isolation, "enter", lambda: entered.append(psutil.Process().children()))
@@ -140,6 +141,7 @@ def test_a_second_training_on_the_same_workers_is_told_who_has_them(workers, tmp
 # Measured speeds
 
 
+@pytest.mark.full
 @on_workers
 def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})

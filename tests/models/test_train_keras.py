@@ -126,6 +126,7 @@ def test_it_is_tested_as_the_run_was(place, trained, capfd):
     assert result["metrics"] == pytest.approx({name: row[name] for name in ("accuracy", "loss")}, abs=1e-6)
 
 
+@pytest.mark.full
 def test_plain_keras_has_what_was_trained(trained, tmp_path, capfd):
     directory, _ = trained
     assert call(evaluate, model_dir=directory) == 0

@@ -44,6 +44,7 @@ def on_terminal():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+@pytest.mark.full
 def test_a_closed_terminal_loses_nothing(tmp_path):
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 120))  # a bar fills no terminal of no width

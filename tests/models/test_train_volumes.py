@@ -216,7 +216,8 @@ def test_a_file_that_is_cut_off(tmp_path, options, capfd):
     assert re.search(rf"error: {path} is cut off at byte [\d,]+, but should have", err)
 
 
-@parametrize("split", ["train", "test"], first=["train"])
+@pytest.mark.full
+@pytest.mark.parametrize("split", ["train", "test"])
 def test_a_file_that_is_damaged_is_named_when_it_is_read(split, tmp_path, options, capfd):
     directory = labelled(tmp_path / "set")
     path = sorted(directory.glob(f"{split}-*"))[0]
@@ -230,6 +231,7 @@ def test_a_file_that_is_damaged_is_named_when_it_is_read(split, tmp_path, option
     assert re.search(rf"error: {path} cannot be read from byte \d+: it is missing, damaged or cut off", err[0])
 
 
+@pytest.mark.full
 def test_a_set_without_test_volumes(tmp_path, options, capfd):
     directory = labelled(tmp_path / "set", test=0)
     one = {"devices": "cpu:0", "layout": "batch", "mesh_shape": "all:1", "list_speed": "1", "max_steps": 1}
@@ -351,6 +353,7 @@ def test_cosine_decay():
     np.testing.assert_allclose(found, [0.1, 0.05 * (1 + np.cos(np.pi / 4)), 0.05, 0, 0], atol=1e-8)
 
 
+@pytest.mark.full
 def test_predictions_come_in_the_order_of_the_set(options, universes, tmp_path):
     given = dict(options["cosmoflow_small"], model_dir=str(tmp_path), dataset=str(universes), devices=TWO.split(","))
     with contextlib.ExitStack() as stack:

@@ -79,7 +79,7 @@ def test_devices_are_busy_while_another_is_traced():
 def test_a_device_does_its_part_without_the_others():
     """With batch norm too, whose moments are joined otherwise."""
     devices = ("cpu:0", "cpu:1")
-    small = functools.partial(build_step, MODELS["resnet18"], 4, "sgd", filters=(4, 4, 4, 4, 4))
+    small = functools.partial(build_step, MODELS["resnet18"], 4, "sgd", blocks=(1,), filters=(4, 4))
     layout = next(calibration._equal_parts(small, 2))
     with Trial(small, layout, devices, Cluster.local(devices), alone=True) as trial:
         for pnum in range(2):

@@ -34,6 +34,7 @@ def seconds_of(graph, plan, sizes):
     return timeline.predict(problem, problem.layout(sizes), owners).seconds
 
 
+@pytest.mark.full
 def test_the_plans_own_way_makes_no_difference(explained):
     _, plan, layers = explained
     assert plan.devices == ("b", "a") and [layer.name for layer in layers] == [

@@ -6,6 +6,7 @@ import math
 
 import pytest
 from test_find import step
+from tiers import parametrize
 
 from mtf_hetero import tf
 from mtf_hetero.layout import Layout
@@ -201,7 +202,7 @@ KNOWN = [  # (network, devices of each kind, the seconds and the sizes of what w
 ]
 
 
-@pytest.mark.parametrize(("build", "counts", "seconds", "sizes"), KNOWN)
+@parametrize(("build", "counts", "seconds", "sizes"), KNOWN, first=KNOWN[1:])
 def test_plans_for_few_devices_are_what_they_were(build, counts, seconds, sizes):
     """With each device priced by itself: found so, on the same graphs and devices."""
     with tf.Graph().as_default():
