@@ -13,12 +13,13 @@ import numpy as np
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
-from mtf_hetero.keras import Builder, build
+from mtf_hetero.keras import Builder
 from mtf_hetero.layers import batch_norm_updates
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.planner.find import find
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.speeds import Link
+from mtf_hetero.variables import initial_value_feed
 
 _LEAST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}  # pixels; of the others 32
 _CLASSES = 10
@@ -52,7 +53,8 @@ class Twin:
         mean, deviation = (128.0, 64.0) if _rescales(self._model) else (0.0, 1.0)
         self._images = (mean + deviation * rng.standard_normal((examples, size, size, 3))).astype(dtype)
         self._factors = (rng.standard_normal((examples, _CLASSES)) / examples).astype(dtype)
-        self._builder = build(self._model)
+        self._builder = Builder(self._model, starts=False)  # a graph has no room for the weights of the largest models
+        self._initial = {v.path: np.copy(np.asarray(v)) for v in self._model.variables}
         self._directory, self._numbers = tempfile.TemporaryDirectory(), itertools.count()
         self._reference = self._train_keras()
 
@@ -148,7 +150,7 @@ class Twin:
         held = {v.name: lowering.export_to_tf_tensor(v.outputs[0]) for v in graph.all_variables if v.name in names}
         step = tf.group([lowering.lowered_operation(op) for op in updates])
         with _session(mesh_impl.size) as session:
-            session.run(tf.global_variables_initializer())
+            session.run(tf.global_variables_initializer(), self._initial_values())
             session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
             steps = [{"output/inference": session.run(inference)}] + [{} for _ in range(self._steps - 1)]
             for values in steps:
@@ -166,9 +168,14 @@ class Twin:
         lowering = mtf_hetero.Lowering(graph, {images.mesh: mesh_impl})
         output = lowering.export_to_tf_tensor(logits)
         with _session(mesh_impl.size) as session:
-            session.run(tf.global_variables_initializer())
+            session.run(tf.global_variables_initializer(), self._initial_values())
             session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
             return {"output/inference": session.run(output)}
+
+    def _initial_values(self) -> Mapping[Any, np.ndarray]:
+        """What to feed, so that the builder starts from what Keras started from."""
+        weights = self._builder.variables.items()
+        return initial_value_feed({name: w.to_mtf(self._initial[w.variable.path]) for name, w in weights})
 
     def _as_keras(self, name: str, value: np.ndarray) -> np.ndarray:
         of = {weight.variable.path: weight for weight in self._builder.variables.values()}
