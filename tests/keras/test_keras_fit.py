@@ -206,6 +206,21 @@ def test_steps_per_execution():
 
 
 @pytest.mark.full
+def test_mixed_precision():
+    def make():
+        half = {"dtype": "mixed_bfloat16"}
+        x = inputs = keras.Input((6, 6, 3), dtype="float32")
+        x = keras.layers.BatchNormalization(**half)(keras.layers.Conv2D(7, 3, activation="tanh", **half)(x))
+        x = keras.layers.Dense(5, **half)(keras.layers.Flatten(**half)(x))
+        model = keras.Model(inputs, keras.layers.Activation("softmax", dtype="float32")(x))
+        model.compile("sgd", CROSSENTROPY)
+        return model
+
+    x, y = images(16)
+    check(make, x.astype("float32"), y, tolerance=0.05)  # bfloat16 has three digits
+
+
+@pytest.mark.full
 def test_layouts_by_rules_and_by_themselves():
     devices = "cpu:0,cpu:1"
     rules = {"devices": devices, "layout": "dense/units:all", "list_speed": "3,1"}
