@@ -87,7 +87,7 @@ class Session:
             tf.set_random_seed(random.getrandbits(31))  # Python's own, which keras.utils.set_random_seed begins anew
             with tf.device("/cpu:0"):
                 steps = tf.get_variable("steps", [], tf.int64, tf.zeros_initializer(), use_resource=True)
-                self._steps, self._count, self._begin = steps.read_value(), steps.assign_add(1).op, steps.initializer
+                self._counter, self._steps = steps, steps.read_value()
             self._lower(batch, training=True)
             self._slices = _slices_of_variables()
         self._weights = {**builder.variables, **self._kept}
@@ -107,7 +107,7 @@ class Session:
             self._stack.callback(self._session.close)
             watch = self._stack.enter_context(WorkerWatch(workers, report=_say_nothing))
             watch.after_create_session(self._session, _Interrupted())  # pyright: ignore[reportArgumentType]
-            self._run(self._begin)
+            self._run(self._counter.initializer)
             self._put(values)
             self._stack = self._stack.pop_all()
         return self
@@ -194,7 +194,7 @@ class Session:
         fetches.append([export(output) for output in built.outputs])
         if training:
             with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
-                fetches.append(tf.group(self._count, tf.no_op()))
+                fetches.append(self._counter.assign_add(1).op)
         if first:
             traffic.fuse([fetches[0], *fetches[3:]])
             self._copies.append(lowering.copy_masters_to_slices())
