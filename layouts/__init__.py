@@ -18,14 +18,14 @@ LAYOUTS: Mapping[str, Callable[..., Layout]] = MappingProxyType(
 )
 
 
-def by_speeds(name: str, graph: mtf.Graph, speeds: Sequence[float]) -> Layout:
+def _by_speeds(name: str, graph: mtf.Graph, speeds: Sequence[float]) -> Layout:
     """The layout of a recipe on a mesh of one axis, called all, whose processors have these speeds."""
     return LAYOUTS[name](graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
 
 
 # Those that a plan has to beat, each from a graph and the devices' speeds to its layout
 COMPARED: Mapping[str, Callable[[mtf.Graph, Sequence[float]], Layout]] = MappingProxyType(
-    {name: functools.partial(by_speeds, name) for name in ("batch", "filters", "spatial")}
+    {name: functools.partial(_by_speeds, name) for name in ("batch", "filters", "spatial")}
 )
 
-__all__ = ["COMPARED", "LAYOUTS", "batch", "by_speeds", "even", "filters", "hybrid", "spatial"]
+__all__ = ["COMPARED", "LAYOUTS", "batch", "even", "filters", "hybrid", "spatial"]

@@ -325,7 +325,8 @@ while True:
 """
 
 
-@parametrize("every", [1, 6], first=[])
+@pytest.mark.full
+@pytest.mark.parametrize("every", [1, 6])
 def test_killed_at_any_moment_of_a_save(tmp_path, every):
     """Each time the process dies just before another renaming or deletion: before each, or each sixth."""
     make(tmp_path / "start", save_checkpoints_steps=1, keep_checkpoint_max=2).train(line_data, max_steps=2)

@@ -62,8 +62,8 @@ class KerasModels(Case):
             for layout in layouts:
                 bar.set_description(f"{model}/{layout}")
                 devices = [f"cpu:{index}" for index in range(1 if layout == LAYOUTS[0] else len(self.shares))]
-                values = self.columns(shares=self.shares, repeats=1, layout=layout, warmup=0, devices=devices)
-                values["model"] = model
+                about = {"model": model, "layout": layout, "shares": self.shares, "devices": devices}
+                values = self.columns(repeats=1, warmup=0, **about)
                 try:
                     found = self._compare(twin, layout)
                     if layout == LAYOUTS[0]:

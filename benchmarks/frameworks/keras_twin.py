@@ -5,7 +5,7 @@ import itertools
 import pathlib
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -110,27 +110,28 @@ class Twin:
         gradients to the largest of a tensor, or to a hundredth of the largest of all if that is more.
         """
         begin = time.perf_counter()
-        with tf.Graph().as_default():
-            found = self._train(layout, shares)
-        gc.collect()
         errors: dict[str, float] = {}
-        for expected, actual in zip(self._reference, found, strict=True):
-            gradients = [np.abs(v).max() for name, v in expected.items() if name.startswith("gradient/")]
-            floor = 0.01 * max(gradients, default=0.0)
-            for name, value in expected.items():
-                kind = name.partition("/")[0]
-                scale = max(np.abs(value).max(), floor if kind == "gradient" else 1.0)
-                error = float(np.abs(value - actual[name]).max() / scale)
-                errors[kind] = max(errors.get(kind, 0.0), error)
+        with tf.Graph().as_default():
+            for expected, actual in zip(self._reference, self._train(layout, shares), strict=True):
+                gradients = [np.abs(v).max() for name, v in expected.items() if name.startswith("gradient/")]
+                floor = 0.01 * max(gradients, default=0.0)
+                for name, value in expected.items():
+                    kind = name.partition("/")[0]
+                    scale = max(np.abs(value).max(), floor if kind == "gradient" else 1.0)
+                    error = float(np.abs(value - actual[name]).max() / scale)
+                    errors[kind] = max(errors.get(kind, 0.0), error)
+        gc.collect()
         return {**errors, "seconds": time.perf_counter() - begin}
 
-    def _train(self, layout: str, shares: Sequence[float]) -> list[dict[str, np.ndarray]]:
+    def _train(self, layout: str, shares: Sequence[float]) -> Iterator[dict[str, np.ndarray]]:
+        """What the builder has, step by step, as `_train_keras` has it of Keras: one step's is in memory at a time."""
         graph = mtf.Graph()
         mesh = mtf.Mesh(graph, "mesh")
         dims = [mtf.Dimension(n, s) for n, s in zip(("batch", "height", "width", "channels"), self._images.shape)]
         images = mtf.import_tf_tensor(mesh, tf.constant(self._images), mtf.Shape(dims))
         if not self._steps:
-            return [self._infer(graph, images, layout, shares)]
+            yield self._infer(graph, images, layout, shares)
+            return
         logits = self._builder(images, training=True)
         factors = mtf.import_tf_tensor(mesh, tf.constant(self._factors), logits.shape)
         weights = graph.trainable_variables
@@ -152,15 +153,17 @@ class Twin:
         with _session(mesh_impl.size) as session:
             session.run(tf.global_variables_initializer(), self._initial_values())
             session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
-            steps = [{"output/inference": session.run(inference)}] + [{} for _ in range(self._steps - 1)]
-            for values in steps:
+            values = {"output/inference": session.run(inference)}
+            for left in reversed(range(self._steps)):
                 found, _ = session.run([fetched, step])
                 values |= {name: self._as_keras(name, value) for name, value in found.items()}
                 for name, value in session.run(held).items():
                     weight = self._builder.variables[name]
                     values[f"{_kind(weight.variable)}/{weight.variable.path}"] = weight.to_keras(value)
-            steps[-1]["output/trained"] = session.run(inference)
-        return steps
+                if not left:
+                    values["output/trained"] = session.run(inference)
+                yield values
+                values = {}
 
     def _infer(self, graph: mtf.Graph, images: mtf.Tensor, layout: str, shares: Sequence[float]) -> dict[str, Any]:
         logits = self._builder(images, training=False)

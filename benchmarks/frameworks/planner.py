@@ -1,6 +1,5 @@
 """Layouts that are planned on a cluster of unequal workers, and what a plan is compared with."""
 
-import contextlib
 import dataclasses
 import functools
 import time
@@ -9,7 +8,7 @@ from typing import Any
 
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
-from mtf_hetero.layouts import by_speeds
+from mtf_hetero.layouts import COMPARED
 from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import auto, calibration
@@ -62,10 +61,7 @@ class Planner:
                 f"alone, {shorten(machines.names[number])}": describe(graph, machines.only([number]), whole)
                 for number in order
             }
-            recipes = {}
-            for name in problem["recipes"]:
-                with contextlib.suppress(NotImplementedError, ValueError):  # fewer examples than workers
-                    recipes[name] = describe(graph, machines, by_speeds(name, graph, speeds))
+            recipes = auto.of_recipes(graph, machines, {name: COMPARED[name] for name in problem["recipes"]})
         plans = {**alone, **recipes, "plan": plan}
         turns = auto.race(build, self._cluster, plans, seconds=_NEVER, rounds=rounds)
         tried = [next(iter(alone)), min(recipes, key=lambda name: recipes[name].seconds), "plan"]

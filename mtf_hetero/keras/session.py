@@ -180,9 +180,9 @@ class Session:
         layout = fitted(placement.layout, built.graph)
         mesh_impl = UnevenMeshImpl.from_layout(layout, placement.devices)
         before = len(tf.global_variables()) + len(tf.local_variables())
-        with (
-            contextlib.nullcontext() if first else logs.verbosity(tf.logging.ERROR)
-        ):  # a smaller batch may be too small to be divided
+        # a smaller batch may be too small to be divided
+        quiet = contextlib.nullcontext() if first else logs.verbosity(tf.logging.ERROR)
+        with quiet:
             lowering = Lowering(built.graph, {built.mesh: mesh_impl})
         if not first and len(tf.global_variables()) + len(tf.local_variables()) != before:
             raise NotImplementedError(

@@ -139,11 +139,7 @@ def _candidates(
             found[ALONE] = whole
         if len(plan.devices) == 1:
             return found or {PLAN: plan}
-        speeds = calibration.speeds(graph, machines)
-        tried = {}
-        for name, recipe in recipes.items():
-            with contextlib.suppress(NotImplementedError, ValueError):  # it splits nothing of this network
-                tried[name] = describe(graph, machines, recipe(graph, speeds))
+        tried = of_recipes(graph, machines, recipes)
         for name in sorted(tried, key=lambda name: tried[name].seconds):
             recipe_plan = _checked(tried[name], build, machines)
             if fits(recipe_plan, machines):
@@ -152,6 +148,15 @@ def _candidates(
         if all(plan.layout != other.layout for other in found.values()):
             found[PLAN] = plan
         return found
+
+
+def of_recipes(graph: mtf.Graph, machines: Machines, recipes: Mapping[str, Recipe]) -> dict[str, Plan]:
+    """{name: what is predicted of its layout} of those recipes that split something of a graph on the devices."""
+    speeds, plans = calibration.speeds(graph, machines), {}
+    for name, recipe in recipes.items():
+        with contextlib.suppress(NotImplementedError, ValueError):  # it splits nothing, or too little for so many
+            plans[name] = describe(graph, machines, recipe(graph, speeds))
+    return plans
 
 
 def _checked(plan: Plan, build: Callable[[], mtf.Graph], machines: Machines) -> Plan:

@@ -19,6 +19,7 @@ from mtf_hetero import trace
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.cluster.devices import Device, complete
+from mtf_hetero.cluster.probe import split_address
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import work
 from mtf_hetero.planner.machines import Machine, Machines
@@ -177,9 +178,9 @@ def _alone_factor(build: Callable[[], mtf.Graph], cluster: Cluster, machine: Mac
 def _neighbours(cluster: Cluster, name: str) -> set[str]:
     """The devices of the same kind on the same host as one of them, itself included: they are alone as it is."""
 
-    def place(device: Device) -> tuple[str, str]:
-        address = cluster.workers[device.task or 0] if device.job == "worker" else ""
-        return str(device.kind), address.rpartition(":")[0]
+    def place(device: Device) -> tuple[str | None, str]:
+        is_worker = device.job == "worker"
+        return device.kind, split_address(cluster.workers[device.task or 0])[0] if is_worker else ""
 
     places = {other: place(device) for other, device in complete(cluster.devices).items()}
     return {other for other in places if places[other] == places[name]}

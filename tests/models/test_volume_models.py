@@ -193,7 +193,8 @@ def test_unet_is_the_same_on_every_mesh(mesh):
     check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
-@parametrize("own", [{}, {"filters": (2, 3), "strided": 2}], first=[])
+@pytest.mark.full
+@pytest.mark.parametrize("own", [{}, {"filters": (2, 3), "strided": 2}])
 def test_groups_of_examples_with_moments_of_their_own(own):
     names = ("groups", *NAMES)
 
