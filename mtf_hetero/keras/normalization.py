@@ -104,7 +104,8 @@ def _normalization(call: Call, x: mtf.Tensor) -> mtf.Tensor:
 @register(keras.layers.Rescaling)
 def _rescaling(call: Call, x: mtf.Tensor) -> mtf.Tensor:
     x = mtf.cast(x, call.dtype)
-    return x * aligned(call, x, call.layer.scale) + aligned(call, x, call.layer.offset)
+    scale, offset = (tf.make_ndarray(tf.make_tensor_proto(n)) for n in (call.layer.scale, call.layer.offset))
+    return x * aligned(call, x, scale) + aligned(call, x, offset)  # Keras rounds them to float32, for float64 too
 
 
 @register("keras.src.applications.convnext.LayerScale")

@@ -234,6 +234,8 @@ def write_keras_models(directory):
     writer.write("Small/one device", {**settings, "layout": "one device", **differences, "float32": 5e-8})
     writer.write("Small/batch", {**settings, "layout": "batch", **differences, "gradient": 4e-6})
     writer.write("Large/batch", {**settings, "model": "Large", "layout": "batch", **differences, "output": 1.0})
+    again = {"output": 0.5, "gradient": 2e-6, "weight": 4e-9}
+    writer.write("Large/Keras again", {**settings, "model": "Large", "layout": "Keras again", **again})
     writer.write("Other/batch", {**settings, "model": "Other", "layout": "batch", "failed": "no memory"})
 
 
@@ -272,7 +274,8 @@ EXPECTED = {
         "mtf_hetero on workers of 1, 0.33 cores, by the layout that auto takes.",
     ],
     "keras_models": [
-        "| Small | 2.5 | 9 | one device, batch | 2e-07 | 4e-06 | 4e-09 | - | 5e-08 |",
+        "| Small | 2.5 | 9 | one device, batch | 2e-07 | 4e-06 | 4e-09 | - | 5e-08 | - | - |",
+        "| Large | 2.5 | 9 | batch | 1e+00 | 3e-06 | 4e-09 | - | - | 5e-01 | 2e-06 |",
         "1 of 2 models are within",
         "* Other could not be compared: no memory",
     ],
