@@ -15,9 +15,11 @@ Time: two hours on two cores; `--only=ResNet50/` measures one model. Expected: o
 weights and moving averages within 1e-3, on every layout.
 """
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from benchmarks.child import Child
@@ -80,9 +82,12 @@ class KerasModels(Case):
                 writer.write(f"{model}/{layout}", {**values, **found})
                 bar.update()
 
-    def _twin(self, model: str, dtype: str, steps: int) -> Child:
+    @contextlib.contextmanager
+    def _twin(self, model: str, dtype: str, steps: int) -> Iterator[Child]:
+        """A child of a model, and a directory for what Keras has of it, gigabytes of the largest models."""
         arguments = {"name": model, "examples": self.examples, "dtype": dtype, "steps": steps, "seed": self.seed}
-        return Child(_TARGET, arguments)
+        with tempfile.TemporaryDirectory() as directory, Child(_TARGET, {**arguments, "directory": directory}) as child:
+            yield child
 
     def _compare(self, twin: Child, layout: str) -> dict[str, Any]:
         shares: Sequence[float] = self.shares

@@ -3,7 +3,6 @@
 import gc
 import itertools
 import pathlib
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -39,9 +38,10 @@ class Twin:
       dtype: of the numbers, "float32" or "float64".
       steps: training steps.
       seed: of the weights and the data.
+      directory: for what Keras has.
     """
 
-    def __init__(self, name: str, examples: int, dtype: str, steps: int, seed: int) -> None:
+    def __init__(self, name: str, examples: int, dtype: str, steps: int, seed: int, directory: str) -> None:
         self._steps = steps
         keras.config.set_floatx(dtype)
         keras.config.set_dtype_policy(dtype)
@@ -56,7 +56,7 @@ class Twin:
         self._factors = (rng.standard_normal((examples, _CLASSES)) / examples).astype(dtype)
         self._builder = Builder(self._model, starts=False)  # a graph has no room for the weights of the largest models
         self._initial = {v.path: np.copy(np.asarray(v)) for v in self._model.variables}
-        self._directory, self._numbers = tempfile.TemporaryDirectory(), itertools.count()
+        self._directory, self._numbers = directory, itertools.count()
         self._reference = self._train_keras(self._images)
 
     def facts(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Twin:
         """The same arrays in files: of large models, those of all steps are more than a machine's memory."""
         stored = {}
         for name, value in values.items():
-            path = pathlib.Path(self._directory.name, f"{next(self._numbers)}.npy")
+            path = pathlib.Path(self._directory, f"{next(self._numbers)}.npy")
             np.save(path, value)
             stored[name] = np.load(path, mmap_mode="r")
         return stored

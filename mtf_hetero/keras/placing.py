@@ -122,13 +122,14 @@ def place(
         return Placement(cluster, Layout([(_AXIS, 1)], ()))
     if layout == AUTO:
         return _planned(cluster, build, COMPARED, progress=progress)
-    shares = {} if list_speed in (None, AUTO) else {_AXIS: _speeds(list_speed, cluster)}
+    measured = isinstance(list_speed, str) and list_speed == AUTO
+    shares = {} if list_speed is None or measured else {_AXIS: _speeds(list_speed, cluster)}
     if ":" in layout:
         found = Layout([(_AXIS, count)], layout, shares)
     else:
         with tf.Graph().as_default():
             found = LAYOUTS[layout](build(), mesh_shape=[(_AXIS, count)], shares=shares)
-    if list_speed == AUTO:
+    if measured:
         return _planned(cluster, build, {}, names={name for name, _ in found.rules}, progress=progress)
     return Placement(cluster, found)
 

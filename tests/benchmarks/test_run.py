@@ -111,7 +111,7 @@ def check_keras_fit(found):
 
 
 def check_keras_models(found):
-    assert [row["layout"] for row in found.values()] == ["batch", "Keras again"]
+    assert [row["layout"] for row in found.values()] == ["batch", "planned", "Keras again"]
     for row in found.values():
         assert all(0 < row[kind] < 1e-3 for kind in ("output", "gradient", "weight", "average"))
 

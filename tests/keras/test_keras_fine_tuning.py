@@ -57,7 +57,7 @@ def test_a_network_learns_other_digits(workers, layout, tmp_path):
         verbose=0,
         workers=workers.addresses[:2],
         layout=layout,
-        list_speed=[2, 1],
+        list_speed=np.array([2, 1]),
     ).history
     assert all(np.array_equal(a, b) for a, b in zip(base.get_weights(), learnt, strict=True))
     assert before < 0.5
