@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 
 from benchmarks import drawing
-from benchmarks.cases.keras_models import AGAIN, LAYOUTS
+from benchmarks.cases.keras_models import AGAIN, LAYOUTS, MODELS
 from benchmarks.renderers.tables import Row, bullets, could_not, group_by, table
 
 KINDS = {"output": "outputs", "gradient": "gradients", "weight": "weights", "average": "moving averages"}
@@ -23,7 +23,8 @@ def _power(value: float | None) -> str | None:
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws keras_models.png; returns the body of the report."""
     good = [row for row in rows if "failed" not in row]
-    models = group_by((row for row in good if row["layout"] != AGAIN), lambda row: row["model"])
+    ordered = sorted(good, key=lambda row: MODELS.index(row["model"]) if row["model"] in MODELS else len(MODELS))
+    models = group_by((row for row in ordered if row["layout"] != AGAIN), lambda row: row["model"])
     again = group_by((row for row in good if row["layout"] == AGAIN), lambda row: row["model"])
     figure, axes = drawing.make(1, 1, height=1.2 + 0.22 * len(models))
     ax = axes[0][0]
@@ -46,6 +47,7 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
         "layouts",
         *KINDS.values(),
         "outputs in float32",
+        "Keras's own outputs",
         "Keras's own gradients",
     ]
     lines = [
