@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 import mtf_hetero
+from benchmarks.cases.keras_models import AGAIN, ONE_DEVICE, PLANNED
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.keras import Builder
 from mtf_hetero.layers import batch_norm_updates
@@ -24,8 +25,6 @@ _LEAST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}  # pixels;
 _CLASSES = 10
 _RATE, _MOMENTUM = 2.0**-13, 0.875  # of which float32 has all digits: Keras keeps them so
 _CONSTANT = ("mean", "variance", "count")  # weights that nothing changes, of a Normalization
-ONE_DEVICE, PLANNED = "one device", "planned"
-AGAIN = "Keras again"  # with images of which every number is the next larger one: what rounding alone may do
 _LINK = Link(1e-6, 1e12)  # over which it pays to divide
 
 
@@ -115,7 +114,7 @@ class Twin:
         begin = time.perf_counter()
         errors: dict[str, float] = {}
         if layout == AGAIN:
-            trained = iter(self._train_keras(np.nextafter(self._images, np.inf, dtype=self._images.dtype)))
+            trained = self._train_keras(np.nextafter(self._images, np.inf, dtype=self._images.dtype))
         else:
             trained = self._train(layout, shares)
         for expected, actual in zip(self._reference, trained, strict=True):

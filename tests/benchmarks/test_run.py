@@ -23,7 +23,7 @@ ONLY = {  # the rest takes the same ways, or minutes
     "lowering": ["--only=filters/4"],
     "spatial": ["--only=conv"],
     "faults": ["--only=faults/"],
-    "keras_models": ["--only=a"],
+    "keras_models": ["--only=a"],  # batch, planned, Keras again
 }
 SETTINGS = ("seed", "warmup", "steps", "repeats", "shares", "layout")
 

@@ -4,6 +4,7 @@ import keras
 import pytest
 from keras import layers
 from keras_oracle import check
+from tiers import parametrize
 
 from mtf_hetero.keras import build
 
@@ -37,9 +38,7 @@ def model_of(shape, layer):
     return keras.Model(inputs, layer(inputs))
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case in FIRST else pytest.mark.full) for case in CASES]
-)
+@parametrize("case", CASES, first=FIRST)
 def test_forward_gradients_and_steps(case):
     shape, layer = CASES[case]
     check(model_of(shape, layer()))

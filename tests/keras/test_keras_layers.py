@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import layers
 from keras_oracle import check, floatx
+from tiers import parametrize
 
 from mtf_hetero import tf
 
@@ -84,15 +85,13 @@ def model_of(shape, layer):
     return keras.Model(inputs, layer(inputs))
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in FIRST else pytest.mark.full) for c in ONE])
+@parametrize("case", ONE, first=FIRST)
 def test_forward_gradients_and_steps(case):
     shape, layer = ONE[case]
     check(model_of(shape, layer()), training=False)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=() if c == "batch norm" else pytest.mark.full) for c in TRAINED]
-)
+@parametrize("case", TRAINED, first=["batch norm"])
 def test_in_training(case):
     shape, layer = ONE[case]
     check(model_of(shape, layer()), training=True)
@@ -107,14 +106,7 @@ def test_all_activations():
 NOT_DOUBLE = ("max pool 3d", "average pool 3d", "bilinear")  # TensorFlow has none, or computes in float32
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        case if case == "rescaling" else pytest.param(case, marks=pytest.mark.full)
-        for case in ONE
-        if case not in NOT_DOUBLE
-    ],
-)
+@parametrize("case", [case for case in ONE if case not in NOT_DOUBLE], first=["rescaling"])
 def test_in_double_precision(case):
     with floatx(tf.float64):
         shape, layer = ONE[case]
@@ -127,7 +119,7 @@ def test_a_frozen_batch_norm_infers():
     assert len(builder.variables) == 4
 
 
-@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.full)])
+@parametrize("causal", [False, True], first=[False])
 def test_attention(causal):
     x, y = keras.Input((7, 6)), keras.Input((7 if causal else 5, 8))
     attention = layers.MultiHeadAttention(num_heads=4, key_dim=5, value_dim=3, output_shape=9)

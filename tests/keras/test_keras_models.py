@@ -7,6 +7,7 @@ import pytest
 from keras import layers
 from keras_oracle import check, floatx, layouts_of
 from networks import NETWORKS, nested
+from tiers import parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
@@ -42,8 +43,8 @@ def recipes(graph):
     return found
 
 
-@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "residual" else pytest.mark.full) for n in NETWORKS])
+@parametrize("training", [True, False], first=[True])
+@parametrize("name", NETWORKS, first=["residual"])
 def test_networks(name, training):
     with floatx(tf.float64):
         check(NETWORKS[name](), training=training, dtype=tf.float64, layouts=recipes, tolerance=1e-8)

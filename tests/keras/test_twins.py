@@ -135,7 +135,7 @@ def test_each_network_has_a_twin():
 
 
 @parametrize("training", [False, True], first=[True])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FIRST else pytest.mark.full) for n in SMALL])
+@parametrize("name", SMALL, first=FIRST)
 def test_a_twin_infers_and_is_trained_as_the_network(name, training):
     shape, config = SMALL[name]
     check(name, shape, without_chance(config, name), training=training)
