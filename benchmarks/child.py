@@ -31,10 +31,8 @@ _EXIT_SECONDS = 10
 _START_SECONDS = 60
 
 
-def _slowed_down(megabits_per_second: float) -> tuple[str, ...]:
-    """What starts a process in a network of its own, of which the kernel lets so much pass: a wrapper of a Process."""
-    limit = f"tc qdisc add dev lo root tbf rate {megabits_per_second:g}mbit burst 512kb latency 1s"
-    return "unshare", "--net", "sh", "-c", f'ip link set lo up && {limit} && exec "$@"', "sh"
+# What starts a process in a network of its own: a wrapper of a Process
+_OWN_NETWORK = "unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"
 
 
 class ChildError(RuntimeError):
@@ -47,19 +45,16 @@ class Child:
     Args:
       target: the class.
       arguments: its keyword arguments.
-      megabits_per_second: what passes between it and the processes that it starts, in a network of their own; None:
-        all.
+      own_network: whether it and the processes that it starts have a network of their own.
 
     Raises:
       ValueError: the class raised it: a mistake of the user's.
       ChildError: the class raised anything else.
     """
 
-    def __init__(
-        self, target: str, arguments: Mapping[str, Any] | None = None, megabits_per_second: float | None = None
-    ) -> None:
+    def __init__(self, target: str, arguments: Mapping[str, Any] | None = None, own_network: bool = False) -> None:
         self._stream: Any = None
-        self._wrapper = () if megabits_per_second is None else _slowed_down(megabits_per_second)
+        self._wrapper = _OWN_NETWORK if own_network else ()
         try:
             self._connect(target)
             self.call("__init__", **(arguments or {}))

@@ -130,15 +130,15 @@ def timed(row: Mapping[str, Any], seconds: Sequence[float], reference: Sequence[
 
 
 @contextlib.contextmanager
-def chief(target: str, megabits_per_second: float | None = None, **arguments: Any) -> Iterator[Child]:
+def chief(target: str, own_network: bool = False, **arguments: Any) -> Iterator[Child]:
     """A child that holds a cluster, and closes it in the end: "package.module:Class" and its arguments.
 
     Args:
       target: the class.
-      megabits_per_second: as of `Child`.
+      own_network: as of `Child`.
       **arguments: of the class.
     """
-    with Child(target, arguments, megabits_per_second) as child:
+    with Child(target, arguments, own_network) as child:
         try:
             yield child
         finally:

@@ -7,8 +7,8 @@ is planned. Then whole steps take turns under the plan, under each recipe in pro
 each worker alone. What auto would take is what wins by more than the spread, of the fastest worker alone, the recipe
 that is predicted to be the best, and the plan.
 
-Workers are processes of this machine whose processor time the kernel limits; for some, it limits what passes between
-them too (`tc`, in a network of their own). Time: about a quarter of an hour for each cluster on two cores;
+Workers are processes of this machine whose processor time the kernel limits; for some, it limits what each sends
+too (`tc`, in a network of their own). Time: about a quarter of an hour for each cluster on two cores;
 `--only=vgg11/` measures one network, `--only=/1.0,0.5` one cluster. Expected: what is taken is never slower than the
 fastest worker alone, and within 5 % of the best of all; a step takes within 15 % of what was predicted.
 """
@@ -67,7 +67,7 @@ class Planner(Case):
 
     repeats: int = 7  # turns of each way
     problems: tuple[str, ...] = tuple(name for name in PROBLEMS if name != TOY)
-    # cores of each worker, and what the kernel lets through between them in a second; None: all
+    # cores of each worker, and what the kernel lets it send in a second; None: all
     clusters: tuple[tuple[tuple[float, ...], float | None], ...] = (
         ((1.0, 0.33), None),
         ((1.0, 0.5, 0.25), None),
@@ -93,13 +93,13 @@ class Planner(Case):
         self, variant: str, name: str, fractions: tuple[float, ...], megabits: float | None, writer: Writer
     ) -> None:
         problem = PROBLEMS[name]
-        with chief(_TARGET, megabits, fractions=list(fractions)) as child:
+        workers = {"fractions": list(fractions), "megabits_per_second": megabits}
+        with chief(_TARGET, own_network=megabits is not None, **workers) as child:
             common = {
                 **self.columns(warmup=1, steps=1),
                 **child.call("describe"),
                 **dataclasses.asdict(problem),
-                "fractions": list(fractions),
-                "megabits_per_second": megabits,
+                **workers,
             }
             found = child.call("measure", problem=dataclasses.asdict(problem), rounds=self.repeats)
         for way, row in found.items():

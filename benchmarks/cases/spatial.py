@@ -14,13 +14,13 @@ Each worker is a process under a CPU quota of the kernel. The parts, each measur
 * memory: the most that each worker takes, in a cluster of its own for each number of workers, which return memory.
 * limit: the largest cube on which CosmoFlow trains where the kernel lets each worker take so much memory and no more.
 * input: bytes that each worker reads of a set on disk, epoch by epoch, and how long a step waits for them.
-* projected: what workers compute and send that are not there. The reports mark what is modelled.
+* projected: a step on workers that are not there, up to 2,048. The reports mark what is modelled.
 
-For conv, strong and weak, mtf_hetero.profile also times each layer's slab on one worker of each speed. From these
-times, the bytes and messages of the lowered graph and the measured link, benchmarks/scaling.py predicts each step.
+For conv, strong and weak, the workers are measured once in each setting as `--layout=auto` measures them, and the
+planner predicts each step.
 
-Time: on two cores, about eight minutes for a setting of conv at W=128 and five at W=64, twelve for strong (of U-Net
-at W=128 sixteen), ten each for weak settings, memory and limit, two for input and projected. Expected: two workers 1.8
+Time: on two cores, about five minutes for a setting of conv or strong at W=128, two for the others and for weak, ten
+each for memory and limit, two for input and projected. Expected: two workers 1.8
 times as fast as one, where their slabs without any exchange are 1.9 times as fast; a fast worker and one of half its
 speed 1.3 to 1.4 times as fast as the fast one alone; memory within 5 % of the share and halo.
 """
@@ -38,16 +38,15 @@ from benchmarks.harness import CHECKED_STEPS, Part, TimedCase, chief, runner, se
 from benchmarks.rows import Writer, summarise
 
 _CHIEF = "benchmarks.frameworks.volume_cluster:VolumeNets"
-_MODELLED_NETS = "benchmarks.frameworks.volume_nets:ModelledVolumes"
 _MEMORY_STEPS = 8  # until a worker takes little more from step to step
 _LIMIT_STEPS = 4
-_LINK_REPEATS = 9
 _EPOCHS = 3  # of the set that is read
 _CLOSE_SECONDS = 30.0
 _END_SECONDS = 5.0  # from a worker's last word to its exit code
 _TRIAL_SECONDS = 900.0  # for steps under a memory limit, when a lost worker is not noticed
 _CORES = 2.0  # that workers share
 _COUNTS = (1, 2, 4, 8)  # of workers
+_MORE = 4  # times as many workers from one projection to the next
 CONV, STRONG, WEAK, MEMORY, LIMIT = "conv", "strong", "weak", "memory", "limit"
 INPUT, PROJECTED, MODELLED = "input", "projected", "modelled"
 ALONE, EVEN = "alone", "even"
@@ -132,11 +131,12 @@ class Spatial(TimedCase):
         "inputs": (((1.0, 1.0), (2.0, 1.0)),),
         "input_edge": 16,
         "input_count": 4,
-        "profile": (("sizes", 2), ("repeats", 1), ("budget_seconds", 0.1), ("sample_seconds", 0.01)),
         "network": "toy",
         "whole_network": "toy",
+        "projected_from": 8,
         "projected_edge": 8,
         "projected_counts": (2,),
+        "projected_most": 8,
     }
 
     settings: tuple[Setting, ...] = SETTINGS
@@ -147,11 +147,12 @@ class Spatial(TimedCase):
     inputs: tuple[tuple[tuple[float, ...], tuple[float, ...] | None], ...] = _INPUTS  # cores and shares of readers
     input_edge: int = 64  # of a set's cubes
     input_count: int = 16
-    profile: tuple[tuple[str, float], ...] = (("budget_seconds", 120.0), ("sample_seconds", 0.2))  # profile.Effort
     network: str = "conv"  # of the memory measurements
     whole_network: str = "cosmoflow"  # of limit and input
+    projected_from: int = 128  # cubes on which the workers are measured that are not there
     projected_edge: int = 512
     projected_counts: tuple[int, ...] = (8, 16)  # workers per sample
+    projected_most: int = 2048  # workers in all
 
     def parts(self) -> Mapping[str, Part]:
         parts: dict[str, Part] = {setting.name: functools.partial(self._time, setting) for setting in self.settings}
@@ -183,12 +184,13 @@ class Spatial(TimedCase):
                 turns.append(("run_apart", EVEN))
             timings = self.time_ways({turn: runner(cluster, turn[1], turn[0]) for turn in turns})
             about = cluster.call("describe")
-            about["link"] = cluster.call("link", repeats=1 if self.toy else _LINK_REPEATS)
+            calibrated: dict[_Extents, dict[str, Any]] = {}
             for way in setting.ways:
+                if way.extents not in calibrated:
+                    calibrated[way.extents] = cluster.call("calibrate", name=way.name)
                 row = rows[way.name]
                 row |= cluster.call("trace", name=way.name)
-                row["call_seconds"] = cluster.call("call_seconds", devices=way.devices)
-                row["layer_seconds"] = cluster.call("layer_seconds", name=way.name, effort=dict(self.profile))
+                row |= {**calibrated[way.extents], **cluster.call("predict", name=way.name)}
         references: dict[_Extents, list[float]] = {}
         for way in setting.ways:
             row = rows[way.name]
@@ -295,19 +297,26 @@ class Spatial(TimedCase):
         writer.write(name, values)
 
     def _project(self, writer: Writer, bar: Any) -> None:
-        """What one worker of a group computes and sends, from the lowered graph."""
-        edge = self.projected_edge
-        with Child(_MODELLED_NETS, {"network": self.whole_network}) as child:
+        """Steps on more and more workers as fast as one is here, each group of which shares a sample."""
+        edge, workers = self.projected_edge, [0, 1]
+        with self._chief((1.0, 1.0)) as cluster:
+            cluster.call("add", name=EVEN, network=self.network, extents=_cube(self.projected_from), devices=workers)
+            measured = {**cluster.call("describe"), **cluster.call("calibrate", name=EVEN)}
             for count in self.projected_counts:
-                about = self._about(PROJECTED, self.whole_network, [1.0] * count, edge=edge, count=count)
-                slabs = child.call("slabs", edge=edge, count=count)
-                writer.write(f"{PROJECTED}/W={edge}/{count}, {MODELLED}", {**about, MODELLED: True, **slabs})
-        edges = {way.extents[0] for setting in self.settings for way in setting.ways if len(set(way.extents)) == 1}
-        with Child(_MODELLED_NETS, {"network": self.network}) as child:
-            for reference in sorted(edges):
-                about = self._about(PROJECTED, self.network, [1.0], edge=reference)
-                operations = child.call("flops", edge=reference)
-                writer.write(f"{PROJECTED}/flops/W={reference}, {MODELLED}", {**about, MODELLED: True, **operations})
+                groups = 1
+                while count * groups <= self.projected_most:
+                    step = {"network": self.whole_network, "edge": edge, "count": count, "groups": groups}
+                    values = {
+                        **self._about(PROJECTED, self.whole_network, [1.0], warmup=0, repeats=1),
+                        **step,
+                        **measured,
+                        MODELLED: True,
+                        "measured_network": self.network,
+                        "measured_edge": self.projected_from,
+                        **cluster.call("project", name=EVEN, **step),
+                    }
+                    writer.write(f"{PROJECTED}/W={edge}/{count} x {groups}, {MODELLED}", values)
+                    groups *= _MORE
 
 
 def _difference(before: Sequence[int], after: Sequence[int]) -> list[int]:

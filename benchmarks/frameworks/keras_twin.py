@@ -4,7 +4,7 @@ import gc
 import itertools
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -26,6 +26,8 @@ _CLASSES = 10
 _RATE, _MOMENTUM = 2.0**-13, 0.875  # of which float32 has all digits: Keras keeps them so
 _CONSTANT = ("mean", "variance", "count")  # weights that nothing changes, of a Normalization
 _LINK = Link(1e-6, 1e12)  # over which it pays to divide
+_PARTS = 8  # in which weights are read
+_Values = Iterable[tuple[str, np.ndarray]]  # (kind/path, array)
 
 
 class Twin:
@@ -54,8 +56,8 @@ class Twin:
         self._images = (mean + deviation * rng.standard_normal((examples, size, size, 3))).astype(dtype)
         self._factors = (rng.standard_normal((examples, _CLASSES)) / examples).astype(dtype)
         self._builder = Builder(self._model, starts=False)  # a graph has no room for the weights of the largest models
-        self._initial = {v.path: np.copy(np.asarray(v)) for v in self._model.variables}
         self._directory, self._numbers = directory, itertools.count()
+        self._initial = self._stored({v.path: np.asarray(v) for v in self._model.variables})
         self._reference = self._train_keras(self._images)
 
     def facts(self) -> dict[str, Any]:
@@ -114,32 +116,36 @@ class Twin:
         begin = time.perf_counter()
         errors: dict[str, float] = {}
         if layout == AGAIN:
-            trained = self._train_keras(np.nextafter(self._images, np.inf, dtype=self._images.dtype))
+            again = self._train_keras(np.nextafter(self._images, np.inf, dtype=self._images.dtype))
+            trained = (step.items() for step in again)
         else:
             trained = self._train(layout, shares)
         for expected, actual in zip(self._reference, trained, strict=True):
             gradients = [np.abs(v).max() for name, v in expected.items() if name.startswith("gradient/")]
-            floor = 0.01 * max(gradients, default=0.0)
-            for name, value in expected.items():
+            floor, left = 0.01 * max(gradients, default=0.0), set(expected)
+            for name, value in actual:
                 kind = name.partition("/")[0]
-                scale = max(np.abs(value).max(), floor if kind == "gradient" else 1.0)
-                error = float(np.abs(value - actual[name]).max() / scale)
+                scale = max(np.abs(expected[name]).max(), floor if kind == "gradient" else 1.0)
+                error = float(np.abs(expected[name] - value).max() / scale)
                 errors[kind] = max(errors.get(kind, 0.0), error)
+                left.remove(name)
+            if left:
+                raise RuntimeError(f"the builder has no {min(left)}")
         gc.collect()
         return {**errors, "seconds": time.perf_counter() - begin}
 
-    def _train(self, layout: str, shares: Sequence[float]) -> Iterator[dict[str, np.ndarray]]:
-        """What the builder has, step by step, as `_train_keras` has it of Keras: one step's is in memory at a time."""
+    def _train(self, layout: str, shares: Sequence[float]) -> Iterator[_Values]:
+        """What the builder has, step by step, as `_train_keras` has it of Keras: to be read before the next step's."""
         with tf.Graph().as_default():
             yield from self._train_in_graph(layout, shares)
 
-    def _train_in_graph(self, layout: str, shares: Sequence[float]) -> Iterator[dict[str, np.ndarray]]:
+    def _train_in_graph(self, layout: str, shares: Sequence[float]) -> Iterator[_Values]:
         graph = mtf.Graph()
         mesh = mtf.Mesh(graph, "mesh")
         dims = [mtf.Dimension(n, s) for n, s in zip(("batch", "height", "width", "channels"), self._images.shape)]
         images = mtf.import_tf_tensor(mesh, tf.constant(self._images), mtf.Shape(dims))
         if not self._steps:
-            yield self._infer(graph, images, layout, shares)
+            yield self._infer(graph, images, layout, shares).items()
             return
         logits = self._builder(images, training=True)
         factors = mtf.import_tf_tensor(mesh, tf.constant(self._factors), logits.shape)
@@ -162,17 +168,27 @@ class Twin:
         with _session(mesh_impl.size) as session:
             session.run(tf.global_variables_initializer(), self._initial_values())
             session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
-            values = {"output/inference": session.run(inference)}
+            before = {"output/inference": session.run(inference)}
             for left in reversed(range(self._steps)):
                 found, _ = session.run([fetched, step])
-                values |= {name: self._as_keras(name, value) for name, value in found.items()}
-                for name, value in session.run(held).items():
-                    weight = self._builder.variables[name]
-                    values[f"{_kind(weight.variable)}/{weight.variable.path}"] = weight.to_keras(value)
-                if not left:
-                    values["output/trained"] = session.run(inference)
-                yield values
-                values = {}
+                after = {} if left else {"output/trained": session.run(inference)}
+                yield itertools.chain(
+                    before.items(), self._gradients(found), self._weights(session, held), after.items()
+                )
+                before = {}
+
+    def _gradients(self, found: dict[str, np.ndarray]) -> _Values:
+        """What was fetched, as Keras has it; each array is let go once it has been given."""
+        while found:
+            name, value = found.popitem()
+            yield name, self._as_keras(name, value)
+
+    def _weights(self, session: tf.Session, held: Mapping[str, tf.Tensor]) -> _Values:
+        """The weights as Keras has them, a part of them at a time: of large models all are gigabytes."""
+        for part in range(_PARTS):
+            for name, value in session.run({name: held[name] for name in sorted(held)[part::_PARTS]}).items():
+                weight = self._builder.variables[name]
+                yield f"{_kind(weight.variable)}/{weight.variable.path}", weight.to_keras(value)
 
     def _infer(self, graph: mtf.Graph, images: mtf.Tensor, layout: str, shares: Sequence[float]) -> dict[str, Any]:
         logits = self._builder(images, training=False)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from benchmarks.frameworks import slow_link
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
 from mtf_hetero.layouts import COMPARED
@@ -25,11 +26,14 @@ class Planner:
 
     Args:
       fractions: cores of each worker.
+      megabits_per_second: that each sends; None: as many as it can.
     """
 
-    def __init__(self, fractions: list[float]) -> None:
+    def __init__(self, fractions: list[float], megabits_per_second: float | None) -> None:
         self._local = LocalCluster(fractions)
         self._cluster: Cluster = self._local.__enter__()
+        if megabits_per_second is not None:
+            slow_link.slow_down(self._local.addresses, megabits_per_second)
 
     def close(self) -> None:
         """Ends the workers."""

@@ -3,8 +3,6 @@
 import concurrent.futures
 import dataclasses
 import pathlib
-import statistics
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,13 +12,16 @@ import numpy as np
 from benchmarks.frameworks import volume_nets
 from benchmarks.frameworks.chief import Chief
 from benchmarks.frameworks.steps import Step
-from mtf_hetero import memory, profile, tf, trace, traffic
+from mtf_hetero import Layout, memory, tf, trace, traffic
 from mtf_hetero.data import Planes, load_volumes, write_volumes
 from mtf_hetero.data.source import TRAIN
-from mtf_hetero.partition import split_by_share
+from mtf_hetero.planner import calibration, transfers
+from mtf_hetero.planner.find import describe
+from mtf_hetero.planner.machines import Machines
+from mtf_hetero.planner.problem import EXACT
 
-_CALLS = 30
 _TARGETS = ("a", "b", "c", "d")
+_Program = tuple[str, tuple[int, ...], int]  # network, extents of a volume, batch size
 
 
 def _apart(name: str, device: str) -> str:
@@ -33,12 +34,8 @@ class VolumeNets(Chief):
     def __init__(self, fractions: Sequence[float], seed: int, **options: Any) -> None:
         super().__init__(fractions, **options)
         self._seed = seed
-        self._programs: dict[str, tuple[str, tuple[int, ...], int]] = {}  # network, extents of a volume, batch size
-        self._measured = tempfile.TemporaryDirectory(prefix="mtf_hetero_profile_")
-
-    def close(self) -> None:
-        super().close()
-        self._measured.cleanup()
+        self._programs: dict[str, _Program] = {}  # {way: what it trains}
+        self._machines: dict[_Program, Machines] = {}
 
     def build(
         self, devices: Sequence[str], *, network: str, extents: Sequence[int], **arguments: Any
@@ -55,7 +52,7 @@ class VolumeNets(Chief):
         return {"whole_bytes": [estimate.weights + estimate.gradients + estimate.runtime for estimate in estimates]}
 
     def add(self, name: str, *args: Any, **arguments: Any) -> dict[str, Any]:
-        """As in Chief; the arguments are kept, for `add_apart` and `layer_seconds`."""
+        """As in Chief; the arguments are kept, for `add_apart` and `calibrate`."""
         self._programs[name] = arguments["network"], tuple(arguments["extents"]), arguments.get("batch_size", 1)
         return super().add(name, *args, **arguments)
 
@@ -95,54 +92,40 @@ class VolumeNets(Chief):
             for device in self.step(name).devices
         ]
 
-    def call_seconds(self, devices: Sequence[int]) -> float:
-        """Seconds of a session's run in which these workers have nothing to do: the median."""
-        with tf.Graph().as_default():
-            nothing = []
-            for device in self.choose(devices):
-                with tf.device(device):
-                    nothing.append(tf.no_op())
-            with self.session() as session:
-                samples = []
-                for _ in range(_CALLS):
-                    begin = time.perf_counter()
-                    session.run(nothing)
-                    samples.append(time.perf_counter() - begin)
-        return statistics.median(samples)
+    def calibrate(self, name: str) -> dict[str, Any]:
+        """Measures all workers on the program of a way, as --layout=auto does, for `predict` and `project`.
 
-    def layer_seconds(self, name: str, effort: dict[str, Any]) -> dict[str, list[float]]:
-        """What each layer's slab takes on each worker of a way, as mtf_hetero.profile times it: one worker, alone.
+        Returns:
+          The link between the first two of them.
+        """
+        program = self._programs[name]
+        machines = calibration.calibrate(lambda: volume_nets.build_training(*program).graph, self.cluster)
+        self._machines[program] = machines
+        return {"link": dataclasses.asdict(machines.link_between(0, 1))}
+
+    def predict(self, name: str) -> dict[str, Any]:
+        """What the planner's cost model says of a step, whose program was calibrated."""
+        step, program = self.step(name), self._programs[name]
+        numbers = [self.cluster.devices.index(device) for device in step.devices]
+        return _predicted(program, step.layout, self._machines[program].only(numbers))
+
+    def project(self, name: str, network: str, edge: int, count: int, groups: int) -> dict[str, Any]:
+        """As `predict`, of workers that are not there, each as fast as the first one is on the program of a way.
 
         Args:
           name: of the way.
-          effort: fields of profile.Effort.
-
-        Returns:
-          {layer: seconds per worker, forward, backward and update}. Workers with the same cores are measured once.
+          network: of volume_nets.NETWORKS.
+          edge: of its cubes, of which each group of workers has one.
+          count: workers of a group.
+          groups: of workers.
         """
-        step, program = self.step(name), self._programs[name]
-        count, layout = len(step.devices), step.layout
-        cores = dict(zip(self.cluster.devices, self.local.fractions, strict=True))
-        first = {cores[device]: device for device in reversed(self.cluster.devices)}
-        representatives = [first[cores[device]] for device in step.devices]
-        cluster = dataclasses.replace(self.cluster, devices=tuple(dict.fromkeys(representatives)))
-        with tf.Graph().as_default():
-            graph = volume_nets.build_training(*program).graph
-            split = layout if count > 1 else volume_nets.plan(*program, 2)
-            options = {"effort": profile.Effort(**effort), "cache_dir": self._measured.name}
-            measured = profile.measure(graph, split, cluster, **options)
-        seconds: dict[str, list[float]] = {}
-        for layer in measured.work.layers:
-            units = [layer.units] * count
-            if layer.dim is not None and count > 1:
-                names = measured.work.dims[layer.dim]
-                largest = max(names, key=names.__getitem__)
-                units = list(split_by_share(layer.units, layout.split(largest, names[largest])))
-            models = [measured.profile.model(device, layer.key).settle() for device in representatives]
-            title = f"{layer.name}{'' if layer.dim else ', whole'}"
-            others = seconds.get(title, [0.0] * count)
-            seconds[title] = [model(n) + other for model, n, other in zip(models, units, others, strict=True)]
-        return seconds
+        measured = self._machines[self._programs[name]]
+        like = dataclasses.replace(measured.devices[0], factors={}, memory_bytes=None)  # the kinds are not the same
+        devices = tuple(dataclasses.replace(like, name=str(number)) for number in range(count * groups))
+        machines = Machines(devices, measured.link_between(0, 1), step_seconds=measured.step_seconds)
+        program = network, (edge,) * 3, groups
+        layout = volume_nets.plan(*program, count, groups=groups)
+        return {**_predicted(program, layout, machines), "flops_per_second": like.flops_per_second}
 
     def read_bytes(self) -> list[int]:
         """Bytes that each worker has read so far, from files or their cache in memory."""
@@ -157,3 +140,23 @@ class VolumeNets(Chief):
             for _ in range(count):
                 writer.add(TRAIN, [(rng.integers(0, 99, planes.shape, np.int16), None)], rng.uniform(size=4).tolist())
         return {"plane_bytes": load_volumes(directory).manifest.planes.record_bytes}
+
+
+def _predicted(program: _Program, layout: Layout, machines: Machines) -> dict[str, Any]:
+    """What the planner says of a step: its seconds, those of the busiest device and of layers, and the bytes sent."""
+    with tf.Graph().as_default():
+        built = volume_nets.build_training(*program)
+        plan = describe(built.graph, machines, layout)
+        if layout.size > EXACT:  # a few devices stand for all
+            sent = sum(sum(layer.sent_bytes) for layer in plan.layers)
+        else:
+            sent = sum(each.bytes for each in transfers.of_step(built.graph, layout, fetched=[built.loss]))
+    computing = dict.fromkeys((span.device for span in plan.timeline), 0.0)
+    for span in plan.timeline:
+        computing[span.device] += span.end - span.begin
+    return {
+        "predicted_seconds": plan.seconds,
+        "predicted_computing_seconds": max(computing.values()),
+        "predicted_layer_seconds": {layer.name: max(layer.seconds) for layer in plan.layers},
+        "predicted_bytes": sent,
+    }

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 import mtf_hetero.layers
-from benchmarks import flops
-from benchmarks.frameworks.steps import Step, lower_step, slices, worker_devices
+from benchmarks.frameworks.steps import Step, lower_step, slices
 from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf, trace, traffic
 from mtf_hetero.data import laid_out_volumes, load_volumes
 from mtf_hetero.layouts import LAYOUTS
@@ -122,14 +121,23 @@ def build_training(
 
 
 def plan(
-    network: str, extents: Sequence[int], batch_size: int, count: int, shares: Sequence[float] | None = None
+    network: str,
+    extents: Sequence[int],
+    batch_size: int,
+    count: int,
+    shares: Sequence[float] | None = None,
+    groups: int = 1,
 ) -> Layout:
-    """How the volumes lie on so many processors: by depth, as layouts.spatial decides for each layer."""
+    """How the volumes lie on so many processors: by depth, as layouts.spatial decides for each layer.
+
+    With several groups of so many, each has its part of the batch.
+    """
     if count == 1:
         return Layout(f"{AXIS}:1", "")
+    mesh_shape = f"{AXIS}:{count}" if groups == 1 else f"batch:{groups};{AXIS}:{count}"
     with tf.Graph().as_default():
         graph = build_training(network, extents, batch_size).graph
-        return LAYOUTS["spatial"](graph, mesh_shape=f"{AXIS}:{count}", shares=shares and {AXIS: shares})
+        return LAYOUTS["spatial"](graph, mesh_shape=mesh_shape, shares=shares and {AXIS: shares})
 
 
 def build_step(
@@ -212,28 +220,16 @@ def _halo_test(step: Step) -> Callable[[traffic.Send], bool]:
 
 
 def exchanged(step: Step) -> list[dict[str, int]]:
-    """Per processor: bytes and messages that it sends and receives in a step, with and of halos, and halo exchanges.
-
-    An exchange is all the halos that an operation receives, from both sides.
-    """
+    """Per processor: messages that it sends and receives in a step, and of halos that it receives their bytes."""
     sends = [send for send in step.sends() if send.bytes and not send.in_memory]
     is_halo = _halo_test(step)
-    counts = []
-    for device in step.devices:
-        of_device = [send for send in sends if device in (send.source, send.target)]
-        halo = [send for send in of_device if is_halo(send)]
-        received = [send for send in halo if send.target == device]
-        counts.append(
-            {
-                "bytes": sum(send.bytes for send in of_device),
-                "messages": len(of_device),
-                "both_halo_bytes": sum(send.bytes for send in halo),
-                "both_halo_messages": len(halo),
-                "halo_bytes": sum(send.bytes for send in received),
-                "halo_exchanges": len({send.consumer for send in received}),
-            }
-        )
-    return counts
+    return [
+        {
+            "messages": sum(device in (send.source, send.target) for send in sends),
+            "halo_bytes": sum(send.bytes for send in sends if send.target == device and is_halo(send)),
+        }
+        for device in step.devices
+    ]
 
 
 def overlap(step: Step, events: Sequence[trace.Event]) -> list[dict[str, float]]:
@@ -250,42 +246,3 @@ def overlap(step: Step, events: Sequence[trace.Event]) -> list[dict[str, float]]
         both = halo + convolution - either
         seconds.append({"halo_seconds": halo, "convolution_seconds": convolution, "both_seconds": both})
     return seconds
-
-
-class ModelledVolumes:
-    """What a step of a network of NETWORKS would compute and send on workers that are not there."""
-
-    def __init__(self, network: str) -> None:
-        self._network = network
-
-    def flops(self, edge: int) -> dict[str, int]:
-        """Floating-point operations of a step on a cube."""
-        with tf.Graph().as_default():
-            return {"flops": flops.of_step(build_training(self._network, [edge] * 3))}
-
-    def slabs(self, edge: int, count: int) -> dict[str, Any]:
-        """Of so many workers that share a cube: the most that one computes and exchanges, and what is summed."""
-        with tf.Graph().as_default():
-            step = build_step(self._network, [edge] * 3, devices=worker_devices(count))
-        workers = exchanged(step)
-        sizes = {"convolution": [], "dense": []}
-        for variable in step.built.graph.trainable_variables:
-            sizes["convolution" if variable.name.startswith("conv") else "dense"].append(variable.shape.size)
-        return {
-            "flops": max(_slab_flops(step, pnum) for pnum in range(count)),
-            "halo_bytes": max(worker["both_halo_bytes"] for worker in workers),
-            "halo_messages": max(worker["both_halo_messages"] for worker in workers),
-            "halo_exchanges": max(worker["halo_exchanges"] for worker in workers),
-            "weights": sizes,
-        }
-
-
-def _slab_flops(step: Step, pnum: int) -> float:
-    """What a processor computes in a step: of each operation the part that it has of the dimension that is split."""
-    total, layout = 0.0, step.layout
-    for op in flops.needed(step.built):
-        dims = [dim for x in (*op.inputs, *op.outputs) for dim in x.shape.dims if layout.axis_of(dim) is not None]
-        largest = max(dims, key=lambda dim: dim.size, default=None)
-        part = 1.0 if largest is None else layout.split(largest.name, largest.size)[pnum] / largest.size
-        total += part * flops.of_operation(op)
-    return total

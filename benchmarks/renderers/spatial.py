@@ -39,8 +39,9 @@ def _steps(rows: Sequence[Row]) -> str:
         "speedup": lambda row: f"{scaling.speedup(row, first):.2f}",
         "MB sent": lambda row: row["received_bytes"] / MB,
         "of it halo": halo,
-        "predicted s": lambda row: None if row is first else scaling.predict(row, first).seconds,
-        "error": lambda row: None if row is first else f"{scaling.error(row, first):+.0%}",
+        "predicted MB": lambda row: row["predicted_bytes"] / MB,
+        "predicted s": lambda row: row["predicted_seconds"],
+        "error": lambda row: f"{scaling.error(row):+.0%}",
     }
     return table_of(rows, columns, labels=2)
 
@@ -95,16 +96,13 @@ def _demands(ways: Mapping[str, Row], first: Row) -> str:
 
 def _layers(rows: Sequence[Row]) -> str:
     """The layers' times behind the predictions, on the slowest worker of each way."""
-    predictions = [scaling.predict(row, rows[0]) for row in rows]
     seconds = {
-        name: [max(row["layer_seconds"][name]) if name in row["layer_seconds"] else None for row in rows]
-        for name in dict.fromkeys(name for row in rows for name in row["layer_seconds"])
+        name: [row["predicted_layer_seconds"].get(name) for row in rows]
+        for name in dict.fromkeys(name for row in rows for name in row["predicted_layer_seconds"])
     } | {
-        "all layers, as the first way's step takes them": [part.compute for part in predictions],
-        "sending and receiving": [part.exchange for part in predictions],
-        "waiting in halo exchanges": [part.wait for part in predictions],
-        "the session's call": [part.call for part in predictions],
-        "step, predicted": [part.seconds for part in predictions],
+        "all that the busiest worker computes": [row["predicted_computing_seconds"] for row in rows],
+        "messages, and waiting": [row["predicted_seconds"] - row["predicted_computing_seconds"] for row in rows],
+        "step, predicted": [row["predicted_seconds"] for row in rows],
         "step, measured": [median(row) for row in rows],
     }
     lines = [[name, *(None if s is None else 1e3 * s for s in of_ways)] for name, of_ways in seconds.items()]
@@ -112,11 +110,7 @@ def _layers(rows: Sequence[Row]) -> str:
 
 
 def _accuracy(rows: Sequence[Row]) -> str:
-    errors = {
-        f"{name}/{row['way']}": scaling.error(row, group[0])
-        for name, group in group_by(rows, lambda row: row["setting"]).items()
-        for row in group[1:]
-    }
+    errors = {f"{row['setting']}/{row['way']}": scaling.error(row) for row in rows}
     within = sum(abs(error) <= _DEMANDED for error in errors.values())
     worst = max(errors, key=lambda name: abs(errors[name]))
     return (
@@ -132,11 +126,8 @@ def _timed(rows: Sequence[Row]) -> list[str]:
     if done:
         parts += [
             "Median (minimum to maximum) over the repeats. Speedups are in voxels a second over the first way. MB sent "
-            "are counted in a traced step. Predicted: each layer's slab timed on one worker by itself, times what the "
-            "first way's step takes of its layers' times, the messages of the lowered graph over the measured link, "
-            f"half of each hop to either end, {1e3 * scaling.WAIT_SECONDS:g} ms of waiting in each halo exchange, "
-            "fitted to the two workers at W=128 and longer in proportion where no worker has a whole core, and an "
-            "empty call.",
+            "are counted in a traced step. Predicted: by the planner's cost model, of workers that were measured once "
+            "in a setting, as `--layout=auto` measures them, and of a graph that was not lowered.",
             _accuracy(done),
         ]
     for title, group in group_by(rows, lambda row: row["setting"]).items():
@@ -223,35 +214,26 @@ def _about(part: str, rows: Sequence[Row]) -> str:
     return f"{texts[part]} {every}; seed {rows[0]['seed']}."
 
 
-def _machine(convolutions: Sequence[Row], projected: Sequence[Row]) -> scaling.Machine | None:
-    """A worker of one core on the largest cube that was measured alone, and the link between two such."""
-    flops = {row["edge"]: row["flops"] for row in projected if "count" not in row}
-    alone = [row for row in convolutions if row["way"] == ALONE and row["extents"][0] in flops]
-    alone = [row for row in alone if row.get("batch_size", 1) == 1]
-    if not alone:
-        return None
-    best = max(alone, key=lambda row: (row["extents"][0], row["fractions"]))
-    return scaling.Machine(flops[best["extents"][0]] / median(best), best["link"])
-
-
-def _model(machine: scaling.Machine, edge: int, projected: Mapping[int, Sequence[scaling.Projection]]) -> list[str]:
+def _model(projected: Mapping[int, Sequence[Row]]) -> list[str]:
     """The section on workers that are not there."""
     lines = []
     for count, steps in projected.items():
-        for step in steps:
-            seconds = (step.seconds, step.compute, step.halo, step.reduce)
-            efficiency = f"{steps[0].seconds / step.seconds:.2f}"
-            lines.append([count, step.devices, step.devices // count, *seconds, efficiency, step.direct])
-    about = ["workers per sample", "workers", "samples", "s/step"]
+        for row in steps:
+            workers, seconds = count * row["groups"], row["predicted_seconds"]
+            rest = seconds - row["predicted_computing_seconds"]
+            efficiency = f"{steps[0]['predicted_seconds'] / seconds:.2f}"
+            sent = row["predicted_bytes"] / workers / MB
+            lines.append([count, workers, row["groups"], seconds, seconds - rest, rest, sent, efficiency])
+    first = next(iter(projected.values()))[0]
+    about = ["workers per sample", "workers", "samples", "s/step", "computing", "messages, and waiting"]
     return [
-        f"## Modelled: CosmoFlow at W={edge}, data and spatial parallelism",
-        "Not measured. Workers of one core compute as many FLOP/s as one did alone on the convolutional part, "
-        f"{machine.flops_per_second / 1e9:.3g} G, and exchange over the link measured here, "
-        f"{per_link(machine.link)} hop, with nothing "
-        "overlapped. What a worker of a group computes and exchanges is counted in the lowered graph. Gradients are "
-        "summed by recursive halving and doubling; today each worker sends to each other one: the last column is what "
-        "their latencies would cost.",
-        table([*about, "compute", "halo", "sums", "efficiency", "sums today"], lines),
+        f"## Modelled: CosmoFlow at W={first['edge']}, data and spatial parallelism",
+        "Not measured. The planner's cost model, for workers of one core that are each as fast as the first of two is "
+        f"here beside the other, on the convolutional part at W={first['measured_edge']}: convolutions at "
+        f"{first['flops_per_second'] / 1e9:.3g} GFLOP/s, over the link measured here, {per_link(first['link'])} hop, "
+        "and with what a message costs the processors at its ends. Gradients are summed as mtf_hetero does it, each "
+        "worker with each other one.",
+        table([*about, "MB sent by a worker", "efficiency"], lines),
     ]
 
 
@@ -260,10 +242,8 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     of = {part: [row for row in rows if row["part"] == part] for part in (CONV, MEMORY, LIMIT, INPUT, PROJECTED)}
     timed = [row for row in rows if row["part"] in (CONV, STRONG, WEAK)]
     done = group_by((row for row in timed if "failed" not in row), lambda row: row["part"] == CONV)
-    modelled = [row for row in of[PROJECTED] if "count" in row]
-    assert all(row.get(MODELLED) for row in modelled)
-    machine = _machine(of[CONV], of[PROJECTED])
-    projected = {row["count"]: machine.project_all(row) for row in modelled} if machine else {}
+    assert all(row.get(MODELLED) for row in of[PROJECTED])
+    projected = group_by(of[PROJECTED], lambda row: row["count"])
     path = directory / "spatial.png"
     spatial_drawing.draw(path, done.get(False, []), done.get(True, []), of[MEMORY], projected)
     parts = ["![Speedups, splits, memory and projection](spatial.png)", *_timed(timed)]
@@ -274,6 +254,6 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     ):
         if of[part]:
             parts += [f"## {title}", _about(part, of[part]), describe(of[part])]
-    if machine and projected:
-        parts += _model(machine, modelled[0]["edge"], projected)
+    if projected:
+        parts += _model(projected)
     return "\n\n".join(parts)

@@ -17,7 +17,7 @@ def draw(
     scaled: Sequence[Row],
     convolutions: Sequence[Row],
     memory: Sequence[Row],
-    projected: Mapping[int, Sequence[scaling.Projection]],
+    projected: Mapping[int, Sequence[Row]],
 ) -> None:
     """Draws a panel for each of these that is there.
 
@@ -113,11 +113,11 @@ def _draw_memory(ax: Any, rows: Sequence[Row]) -> None:
     ax.set_ylabel("peak memory of a worker, MB")
 
 
-def _draw_projection(ax: Any, projected: Mapping[int, Sequence[scaling.Projection]]) -> None:
+def _draw_projection(ax: Any, projected: Mapping[int, Sequence[Row]]) -> None:
     ticks: set[int] = set()
     for colour, (count, steps) in zip(drawing.COLOURS, projected.items(), strict=False):
-        devices = [step.devices for step in steps]
-        efficiency = [steps[0].seconds / step.seconds for step in steps]
+        devices = [count * row["groups"] for row in steps]
+        efficiency = [steps[0]["predicted_seconds"] / row["predicted_seconds"] for row in steps]
         ax.plot(devices, efficiency, "o-", color=colour, label=f"{count} workers per sample")
         ticks |= set(devices)
     ax.set_ylim(0, 1.05)

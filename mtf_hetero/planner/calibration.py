@@ -3,11 +3,12 @@
 A step of it is run on each device in turn, while all others are busy with theirs, each with an equal part and nothing
 added up, and traced: how long each operation took, over what the rates of its device say of its arithmetic and its
 memory, is the factor of its kind there. Devices that share a bus, or the halves of a core, are slower so than alone:
-the whole step is traced on the fastest one while the others rest, too, which is taken to hold for its neighbours. Then
-the links are timed, and what a byte costs the processor at either end.
+the whole step is traced on the fastest one while the others rest, too, which is taken to hold for its neighbours.
+Between these traces the links are timed, and what a byte costs the processor at either end.
 """
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -59,15 +60,37 @@ def calibrate(
       ValueError: the graph assigns no variable.
     """
     rated = _rated(build, cluster, seconds, done)
+    fastest = max(rated, key=lambda device: rated[device][0])
+    alone = Trial(build, Layout([(AXIS, 1)], ()), [fastest], cluster) if len(rated) > 1 else contextlib.nullcontext()
+    with alone as trial:
+        steps = _traced(trial.run_traced, seconds) if trial else []
+        links = _links(cluster, done)
+        machines = _machines(cluster, rated, done)
+        if trial:
+            steps += _traced(trial.run_traced, seconds)  # once more, some time later: machines are shared, and noisy
+            factor = _alone_factor(trial, steps, next(m for m in machines if m.name == fastest))
+            neighbours = _neighbours(cluster, fastest)
+            machines = [dataclasses.replace(m, alone_factor=factor) if m.name in neighbours else m for m in machines]
+            done("alone")
+    slowest = max(links.values(), key=lambda link: link.seconds(2**20), default=_IN_MEMORY)
+    return Machines(tuple(machines), slowest, links, _empty_step(cluster))
+
+
+def _links(cluster: Cluster, done: Callable[[str], None]) -> dict[tuple[str, str], Link]:
+    """{devices: the link between them}."""
+    links, config = {}, cluster.session_config()
+    for a, b in pairs(len(cluster.devices)):
+        ends = cluster.devices[a], cluster.devices[b]
+        links[ends] = measure_link(*ends, target=cluster.target, config=config, repeats=5)
+        done("link")
+    return links
+
+
+def _machines(cluster: Cluster, rated: "Mapping[str, _Rated]", done: Callable[[str], None]) -> list[Machine]:
+    """The devices, with what messages cost each of them."""
     config, devices = cluster.session_config(), cluster.devices
     with tf.Graph().as_default(), tf.Session(cluster.target, config=config) as session:
         limits = memory_limits(cluster, session)
-    links = {}
-    for a, b in pairs(len(devices)):
-        links[devices[a], devices[b]] = measure_link(
-            devices[a], devices[b], target=cluster.target, config=config, repeats=5
-        )
-        done("link")
     machines = []
     for number, device in enumerate(devices):
         others = [pair for pair in pairs(len(devices)) if number in pair]
@@ -90,14 +113,7 @@ def calibrate(
                 granule=measure_granule(device, target=cluster.target, config=config),
             )
         )
-    if len(machines) > 1:
-        fastest = max(range(len(machines)), key=lambda number: machines[number].flops_per_second)
-        factor = _alone_factor(build, cluster, machines[fastest], seconds)
-        neighbours = _neighbours(cluster, machines[fastest].name)
-        machines = [dataclasses.replace(m, alone_factor=factor) if m.name in neighbours else m for m in machines]
-        done("alone")
-    slowest = max(links.values(), key=lambda link: link.seconds(2**20), default=_IN_MEMORY)
-    return Machines(tuple(machines), slowest, links, _empty_step(cluster))
+    return machines
 
 
 def parts(count: int) -> int:
@@ -161,17 +177,14 @@ def _traced_beside_others(trial: Trial, pnum: int, seconds: float) -> list[tuple
         return _traced(lambda: trial.run_traced_on(pnum), seconds)
 
 
-def _alone_factor(build: Callable[[], mtf.Graph], cluster: Cluster, machine: Machine, seconds: float) -> float:
+def _alone_factor(trial: Trial, steps: Sequence[Sequence[trace.Event]], machine: Machine) -> float:
     """What a whole step takes while the other devices rest, over what the rates say.
 
     They may share a bus; and an operation on all examples may take less than as many times as long as on a part.
     """
-    whole = Layout([(AXIS, 1)], ())
-    with Trial(build, whole, [machine.name], cluster) as trial:
-        steps = _traced(trial.run_traced, seconds)
-        measured = statistics.median(_computing_seconds(trial, events, 0) for events in steps)
-        kinds = ((work.of_operation(op, whole, 0), work.kind_of(op)) for op in live(trial.graph))
-        predicted = math.fsum(machine.seconds(*amount, kind) for amount, kind in kinds)
+    measured = statistics.median(_computing_seconds(trial, events, 0) for events in steps)
+    kinds = ((work.of_operation(op, trial.layout, 0), work.kind_of(op)) for op in live(trial.graph))
+    predicted = math.fsum(machine.seconds(*amount, kind) for amount, kind in kinds)
     return measured / predicted if measured and predicted else 1.0
 
 

@@ -149,11 +149,10 @@ def write_spatial(directory):
     writer = Writer("spatial", directory)
     common = {"network": "conv", "fractions": [1.0, 0.5], "repeats": 5, "steps": 1, "seed": 1, "limits": ["a quota"]}
     link = {"latency_seconds": 1e-3, "bytes_per_second": 1e9}
-    timed = {**common, "link": link, "call_seconds": 0.01, "loss_error": 1e-7, "extents": [64] * 3}
+    timed = {**common, "link": link, "loss_error": 1e-7, "extents": [64] * 3}
     timed |= {"usage": [{"computing": 1.0, "receiving": 0.1, "waiting": 0.2}] * 2, "received_bytes": 4_000_000}
     timed |= {"overlap": [{"halo_seconds": 0.2, "convolution_seconds": 0.9, "both_seconds": 0.05}] * 2}
-    own = {"bytes": 4_000_000, "messages": 20, "halo_bytes": 1_000_000, "halo_exchanges": 10}
-    none = {"bytes": 4, "messages": 1, "halo_bytes": 0, "halo_exchanges": 0}
+    own, none = {"messages": 20, "halo_bytes": 1_000_000}, {"messages": 1, "halo_bytes": 0}
     for part, way, workers, seconds in (
         ("conv", "alone", [0], 1.5),
         ("conv", "even", [0, 1], 1.4),
@@ -165,7 +164,9 @@ def write_spatial(directory):
         halos = [own] * 2 if len(workers) > 1 else [none]
         row = {**timed, **setting, "sizes": {"depth": [43, 21]} if way == "2:1" else {}, "exchanged": halos}
         row |= {"wall_seconds_per_step": summarise([seconds, seconds + 0.1, seconds + 0.2])}
-        row |= {"layer_seconds": {"conv1": [seconds] * len(workers)}, "sent_bytes": sum(x["bytes"] for x in halos) // 2}
+        row |= {"predicted_seconds": seconds, "predicted_computing_seconds": 0.9 * seconds}
+        row |= {"predicted_layer_seconds": {"conv1": 0.8 * seconds}, "predicted_bytes": 4_000_000}
+        row |= {"sent_bytes": 4_000_000 if len(workers) > 1 else 4}
         writer.write(f"{setting['setting']}/{way}", row)
     for count, peak in ((1, 415_000_000), (2, 240_000_000)):
         row = {**common, "part": "memory", "edge": 64, "fractions": [1.0] * count, "split": [64 // count] * count}
@@ -179,12 +180,11 @@ def write_spatial(directory):
     row = {**common, "part": "input", "edge": 64, "split": [43, 21], "plane_bytes": 1000, "volumes": 10}
     row |= {"read_bytes": [[431_000, 212_000], [900, 900], [900, 900]], "read_bytes_without_input": [1000, 2000]}
     writer.write("input/1.0,0.5", {**row, "wait_seconds": [[1e-3, 2e-3]] * 3})
-    modelled = {**common, "part": "projected", "modelled": True}
-    writer.write("projected/flops/W=64, modelled", {**modelled, "edge": 64, "flops": 16 * 10**9})
-    row = {**modelled, "edge": 512, "count": 8, "flops": 10**11, "halo_bytes": 2 * 10**8, "halo_messages": 100}
-    row |= {"halo_exchanges": 50}
-    row |= {"weights": {"convolution": [10**6, 10**6], "dense": [10**6]}}
-    writer.write("projected/W=512/8, modelled", row)
+    row = {**common, "part": "projected", "modelled": True, "edge": 512, "count": 8, "measured_edge": 64, "link": link}
+    row |= {"flops_per_second": 3e10, "predicted_computing_seconds": 4.0, "predicted_bytes": 2**30}
+    for groups, seconds in ((1, 5.0), (256, 10.0)):
+        variant = f"projected/W=512/8 x {groups}, modelled"
+        writer.write(variant, {**row, "groups": groups, "predicted_seconds": seconds})
 
 
 def volume_row(**values):
@@ -296,15 +296,15 @@ EXPECTED = {
     ],
     "segmentation": ["| brain | 0.8 | 0.6 |", "The thresholds, from 90 to below 140 of 255"],
     "spatial": [
-        "| 2:1 | 1, 0.5 | 43:21 | 1.1 (1 to 1.2) | 1.45 | 4 | 50% | 1.1 | -0% |",
+        "| 2:1 | 1, 0.5 | 43:21 | 1.1 (1 to 1.2) | 1.45 | 4 | 50% | 4 | 1 | -9% |",
         "1.45 times as fast as the fast worker alone (demanded: 1.35) and 1.36 times as fast as the even split",
         "| 2:1 | 0 | 1,000 | 100 | 200 | 200 | 25% |",
-        "Of 3 steps, 3 are predicted within 15%",
+        "Of 5 steps, 5 are predicted within 15%",
         "| 64 | 2 | 240 | 208 | 230 | +4% | 240 |",
         "| 0.5 | 2 | 64 | 300 | 128: the kernel ended worker 1 |",
         "| 1, 0.5 | 1 | 21 | 0.21 | 0.21 | +0.0% | -0.00, -0.00 | 2, 2, 2 |",
         "## Modelled: CosmoFlow at W=512",
-        "| 8 | 2048 | 256 |",
+        "| 8 | 2048 | 256 | 10 | 4 | 6 | 0.524 | 0.50 |",
     ],
     "one_device": [f"| {OURS} | 1.5 (1 to 2) |", "PyTorch, compiled could not be measured: RuntimeError: no compiler"],
     "heterogeneous": [
