@@ -11,9 +11,14 @@ Workers are processes of this machine whose processor time the kernel limits; fo
 too (`tc`, in a network of their own). Time: about a quarter of an hour for each cluster on two cores;
 `--only=vgg11/` measures one network, `--only=/1.0,0.5` one cluster. Expected: what is taken is never slower than the
 fastest worker alone, and within 5 % of the best of all; a step takes within 15 % of what was predicted.
+
+The part `memory` takes steps of plans on workers that give back what they free, and counts what each of them takes;
+half a minute each.
 """
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -21,7 +26,8 @@ from benchmarks.harness import Case, Part, chief
 from benchmarks.rows import Writer, summarise
 
 _TARGET = "benchmarks.frameworks.planner:Planner"
-ALONE, PLAN = "alone", "plan"
+_MEMORY_STEPS = 8
+ALONE, PLAN, MEMORY = "alone", "plan", "memory"
 IMAGES, VOLUMES = ("batch", "filters"), ("batch", "filters", "spatial")
 
 
@@ -63,7 +69,12 @@ class Planner(Case):
 
     name: ClassVar[str] = "planner"
     summary: ClassVar[str] = "planned layouts against recipes and the fastest worker alone, predicted and measured"
-    small: ClassVar[Mapping[str, Any]] = {"problems": (TOY,), "clusters": (((0.6, 0.3), None),), "repeats": 2}
+    small: ClassVar[Mapping[str, Any]] = {
+        "problems": (TOY,),
+        "clusters": (((0.6, 0.3), None),),
+        "repeats": 2,
+        "memory_clusters": ((0.6, 0.3),),
+    }
 
     repeats: int = 7  # turns of each way
     problems: tuple[str, ...] = tuple(name for name in PROBLEMS if name != TOY)
@@ -74,6 +85,7 @@ class Planner(Case):
         ((0.8, 0.8), None),
         ((1.0, 0.33), 400.0),
     )
+    memory_clusters: tuple[tuple[float, ...], ...] = ((1.0, 0.33), (1.0, 0.5, 0.25))  # on which memory is measured
 
     def parts(self) -> Mapping[str, Part]:
         """{variant: what measures it}."""
@@ -87,7 +99,20 @@ class Planner(Case):
             parts |= {
                 f"{name}/{workers}": part(f"{name}/{workers}", name, fractions, megabits) for name in self.problems
             }
+        for fractions, name in itertools.product(self.memory_clusters, self.problems):
+            variant = f"{MEMORY}/{name}/{','.join(map(str, fractions))}"
+            parts[variant] = functools.partial(self._measure_memory, name, fractions)
         return parts
+
+    def _measure_memory(self, name: str, fractions: tuple[float, ...], writer: Writer, bar: Any) -> None:
+        """What each worker takes under a plan, on workers that give back what they free."""
+        problem = PROBLEMS[name]
+        workers = {"fractions": list(fractions), "megabits_per_second": None}
+        with chief(_TARGET, return_memory=True, **workers) as child:
+            common = {**self.columns(warmup=0, repeats=1, steps=_MEMORY_STEPS), **child.call("describe"), **workers}
+            found = child.call("measure_memory", problem=dataclasses.asdict(problem), steps=_MEMORY_STEPS)
+        values = {**dataclasses.asdict(problem), "layout": PLAN, "part": MEMORY, **found}
+        writer.write(f"{MEMORY}/{name}/{','.join(map(str, fractions))}", {**common, **values})
 
     def _measure(
         self, variant: str, name: str, fractions: tuple[float, ...], megabits: float | None, writer: Writer

@@ -20,9 +20,9 @@ For conv, strong and weak, the workers are measured once in each setting as `--l
 planner predicts each step.
 
 Time: on two cores, about five minutes for a setting of conv or strong at W=128, two for the others and for weak, ten
-each for memory and limit, two for input and projected. Expected: two workers 1.8
-times as fast as one, where their slabs without any exchange are 1.9 times as fast; a fast worker and one of half its
-speed 1.3 to 1.4 times as fast as the fast one alone; memory within 5 % of the share and halo.
+each for memory and limit, two for input and projected. Expected: two workers 1.8 times as fast as one, where their
+slabs without any exchange are 1.9 times as fast; a fast worker and one of half its speed 1.3 to 1.4 times as fast as
+the fast one alone; memory within 5 % of the share and halo.
 """
 
 import contextlib

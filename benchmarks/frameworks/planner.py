@@ -7,16 +7,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.frameworks import slow_link
-from mtf_hetero import Layout, mtf, tf
+from mtf_hetero import Layout, memory, mtf, tf
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
 from mtf_hetero.layouts import COMPARED
 from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import auto, calibration
 from mtf_hetero.planner.find import describe, find
+from mtf_hetero.planner.held import estimates_of
+from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
+from mtf_hetero.profile.trial import Trial
+from mtf_hetero.speeds import Link
 
 _NEVER = 1e6  # seconds
+_FLOPS, _BYTES, _LINK = 1e11, 2e10, Link(2e-4, 1e9)  # of a core, and between two, for plans whose memory is measured
 _TRANSFORMER = {"length": 64, "d_model": 256, "heads": 8, "d_kv": 32, "d_ff": 1024, "vocab": 512}
 _LAYERS = 2
 
@@ -27,10 +32,11 @@ class Planner:
     Args:
       fractions: cores of each worker.
       megabits_per_second: that each sends; None: as many as it can.
+      return_memory: as of LocalCluster.
     """
 
-    def __init__(self, fractions: list[float], megabits_per_second: float | None) -> None:
-        self._local = LocalCluster(fractions)
+    def __init__(self, fractions: list[float], megabits_per_second: float | None, return_memory: bool = False) -> None:
+        self._local = LocalCluster(fractions, return_memory=return_memory)
         self._cluster: Cluster = self._local.__enter__()
         if megabits_per_second is not None:
             slow_link.slow_down(self._local.addresses, megabits_per_second)
@@ -74,6 +80,31 @@ class Planner:
         return {
             name: {**_row(plans[name]), "turns": list(turns[name]), "is_taken": name == taken, **spent}
             for name in plans
+        }
+
+    def measure_memory(self, problem: Mapping[str, Any], steps: int) -> dict[str, Any]:
+        """What each worker takes in steps of a plan, for devices of such speeds, beside what is predicted.
+
+        Args:
+          problem: as of `measure`.
+          steps: how many are taken.
+        """
+        build, devices = _builder(problem), zip(self._cluster.devices, self._local.fractions, strict=True)
+        machines = Machines(tuple(Machine(d, cores * _FLOPS, cores * _BYTES) for d, cores in devices), _LINK)
+        with tf.Graph().as_default():
+            plan = find(build(), machines)
+        estimates = estimates_of(plan, build)
+        places = [self._cluster.devices.index(device) for device in plan.devices]
+        peaks = memory.ProcessPeaks([self._local.pids[place] for place in places])
+        with Trial(build, plan.layout, plan.devices, self._cluster) as trial:
+            for _ in range(steps):
+                trial.run()
+            measured = peaks.read()
+        return {
+            "workers": places,
+            "peak_bytes": list(measured),
+            "predicted_bytes": [each.peak for each in estimates],
+            "runtime_bytes": [each.runtime for each in estimates],
         }
 
 

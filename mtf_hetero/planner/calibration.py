@@ -1,10 +1,10 @@
 """Machines as they are: their rates, measured on the program that is to be planned.
 
 A step of it is run on each device in turn, while all others are busy with theirs, each with an equal part and nothing
-added up, and traced: how long each operation took, over what the rates of its device say of its arithmetic and its
-memory, is the factor of its kind there. Devices that share a bus, or the halves of a core, are slower so than alone:
-the whole step is traced on the fastest one while the others rest, too, which is taken to hold for its neighbours.
-Between these traces the links are timed, and what a byte costs the processor at either end.
+added up or sent, and traced: how long each operation took, over what the rates of its device say of its arithmetic and
+its memory, is the factor of its kind there. Devices that share a bus, or the halves of a core, are slower so than
+alone: the whole step is traced on the fastest one while the others rest, too, which is taken to hold for its
+neighbours. Between these traces the links are timed, and what a byte costs the processor at either end.
 """
 
 import collections

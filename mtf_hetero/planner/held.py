@@ -31,18 +31,28 @@ def estimated(plan: Plan, build: Build) -> Plan:
       plan: for the graph.
       build: builds a training step in TensorFlow's default graph, a new one, and returns its mtf.Graph.
     """
-    if len(plan.devices) > MOST_DEVICES:
+    estimates = estimates_of(plan, build) if len(plan.devices) <= MOST_DEVICES else ()
+    if not estimates:
         return plan
+    return dataclasses.replace(plan, memory_bytes=tuple(each.peak - each.runtime for each in estimates))
+
+
+def estimates_of(plan: Plan, build: Build) -> tuple[memory.Estimate, ...]:
+    """What each device holds in a step, by the lowered graph; () where the graph assigns no variable.
+
+    Args:
+      plan: as of `estimated`.
+      build: likewise.
+    """
     places = [f"/job:worker/task:{number}/device:CPU:0" for number in range(len(plan.devices))]
     with tf.Graph().as_default():
         graph = build()
         updates = [op for op in graph.operations if isinstance(op, mtf.Assign)]
         if not updates:
-            return plan
+            return ()
         lowering = Lowering(graph, {updates[0].mesh: UnevenMeshImpl.from_layout(plan.layout, places)})
         estimates = memory.estimate(lowering, [lowering.lowered_operation(op) for op in updates])
-    held = tuple(estimates[place].peak - estimates[place].runtime for place in places)
-    return dataclasses.replace(plan, memory_bytes=held)
+    return tuple(estimates[place] for place in places)
 
 
 def fits(plan: Plan, machines: Machines) -> bool:

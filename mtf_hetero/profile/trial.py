@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from mtf_hetero import trace, traffic
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import graphs
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import Lowering
@@ -57,25 +58,43 @@ class _TrialLowering(Lowering):
 def _own_zeros(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Each processor has its slice of an input, of zeros, in a variable."""
     mesh_impl, (output,) = lowering.mesh_impl(op), op.outputs
-
-    def zeros(pnum: int) -> tf.Tensor:
-        shape = mesh_impl.slice_shape(output.shape, pnum)
-        make = functools.partial(tf.zeros, shape, output.dtype)
-        return tf.Variable(
-            make, trainable=False, collections=[tf.GraphKeys.LOCAL_VARIABLES], use_resource=True, dtype=output.dtype
-        ).read_value()
-
     slices = []
     for pnum, device in enumerate(mesh_impl.devices):
         with tf.device(device):
-            slices.append(zeros(pnum))
+            slices.append(_zeros(mesh_impl.slice_shape(output.shape, pnum), output.dtype))
     lowering.set_tensor_lowering(output, mesh_impl.LaidOutTensor(slices))
+
+
+def _zeros(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
+    """Zeros in a variable, which TensorFlow does not see through."""
+    make, local = functools.partial(tf.zeros, shape, dtype), [tf.GraphKeys.LOCAL_VARIABLES]
+    return tf.Variable(make, trainable=False, collections=local, use_resource=True, dtype=dtype).read_value()
+
+
+def _name_of(device: str) -> str:
+    """A device as TensorFlow's operations have it."""
+    with tf.device(device):
+        return tf.no_op().device
+
+
+def _cut_off(step: tf.Operation, devices: Sequence[str]) -> None:
+    """Has each device read zeros in place of what others have made: halos, and what is laid out anew."""
+    names = dict.fromkeys(map(_name_of, devices))
+    zeros: dict[Any, tf.Tensor] = {}
+    for op in graphs.needed([step]):
+        for number, x in enumerate(op.inputs):
+            if op.device not in names or x.op.device not in names or op.device == x.op.device:
+                continue
+            key = op.device, tuple(x.shape.as_list()), x.dtype
+            if key not in zeros:
+                with tf.device(op.device):
+                    zeros[key] = _zeros(*key[1:])
+            op._update_input(number, zeros[key])
 
 
 def _on_device(step: tf.Operation, device: str) -> list[tf.Operation]:
     """The operations for which a group waits, directly or through other groups, that are on a device."""
-    with tf.device(device):
-        name = tf.no_op().device
+    name = _name_of(device)
     found, left = [], [step]
     while left:
         op = left.pop()
@@ -94,7 +113,8 @@ class Trial:
       layout: how its tensors lie on the mesh.
       devices: one per processor.
       cluster: where they are.
-      alone: whether the processors add nothing up: each does its own part of the work, and what comes of it is wrong.
+      alone: whether the processors add nothing up, and send nothing: each does its own part of the work, and what comes
+        of it is wrong.
 
     Raises:
       ValueError: the graph assigns no variable, or the layout does not fit it or the devices.
@@ -122,6 +142,8 @@ class Trial:
             lowering = _TrialLowering(self.graph, updates[0].mesh, mesh_class.from_layout(layout, devices))
             self._scopes: Mapping[str, mtf.Operation] = lowering.scopes
             self._step = tf.group([lowering.lowered_operation(op) for op in updates])
+            if alone:
+                _cut_off(self._step, devices)
             traffic.fuse(self._step)
             self._parts = [_on_device(self._step, device) for device in devices] if alone else []
             initializers = [tf.global_variables_initializer(), tf.local_variables_initializer()]

@@ -76,11 +76,13 @@ def test_devices_are_busy_while_another_is_traced():
         assert {event.device[-5:] for event in of_device if event.work == "matrix product"} == {name}
 
 
-def test_a_device_does_its_part_without_the_others():
-    """With batch norm too, whose moments are joined otherwise."""
+@pytest.mark.parametrize("batch_size", [4, 1])
+def test_a_device_does_its_part_without_the_others(batch_size):
+    """With batch norm too, whose moments are joined otherwise; and where neighbours exchange halos, of one image."""
     devices = ("cpu:0", "cpu:1")
-    small = functools.partial(build_step, MODELS["resnet18"], 4, "sgd", blocks=(1,), filters=(4, 4))
+    small = functools.partial(build_step, MODELS["resnet18"], batch_size, "sgd", blocks=(1,), filters=(4, 4))
     layout = next(calibration._equal_parts(small, 2))
+    assert ("batch" in dict(layout.sizes)) == (batch_size > 1)
     with Trial(small, layout, devices, Cluster.local(devices), alone=True) as trial:
         for pnum in range(2):
             events = trial.run_traced_on(pnum)
