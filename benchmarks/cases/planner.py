@@ -12,8 +12,9 @@ too (`tc`, in a network of their own). Time: about a quarter of an hour for each
 `--only=vgg11/` measures one network, `--only=/1.0,0.5` one cluster. Expected: what is taken is never slower than the
 fastest worker alone, and within 5 % of the best of all; a step takes within 15 % of what was predicted.
 
-The part `memory` takes steps of plans on workers that give back what they free, and counts what each of them takes;
-half a minute each.
+The part `every way` takes steps of a small network in all ways to divide its layers, each by its batch, its outputs or
+its inputs, or not at all, and has the fastest take turns with the plan: five minutes. The part `memory` takes steps of
+plans on workers that give back what they free, and counts what each of them takes; half a minute each.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from benchmarks.rows import Writer, summarise
 
 _TARGET = "benchmarks.frameworks.planner:Planner"
 _MEMORY_STEPS = 8
-ALONE, PLAN, MEMORY = "alone", "plan", "memory"
+ALONE, PLAN, MEMORY, EVERY = "alone", "plan", "memory", "every way"
 IMAGES, VOLUMES = ("batch", "filters"), ("batch", "filters", "spatial")
 
 
@@ -59,8 +60,9 @@ PROBLEMS: Mapping[str, Problem] = {
     "unet3d": Problem("unet3d", 2, VOLUMES, image_shape=(32, 32, 32, 1)),
     "transformer": Problem("transformer", 16),
     "toy": Problem("lenet", 32),
+    "small": Problem("lenet", 256, config={"filters": (32, 64), "units": (512,)}),
 }
-TOY = "toy"
+TOY, SMALL = "toy", "small"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +76,12 @@ class Planner(Case):
         "clusters": (((0.6, 0.3), None),),
         "repeats": 2,
         "memory_clusters": ((0.6, 0.3),),
+        "exhausted": (),
     }
 
     repeats: int = 7  # turns of each way
-    problems: tuple[str, ...] = tuple(name for name in PROBLEMS if name != TOY)
+    problems: tuple[str, ...] = tuple(name for name in PROBLEMS if name not in (TOY, SMALL))
+    exhausted: tuple[str, ...] = (SMALL,)  # of which all ways are tried
     # cores of each worker, and what the kernel lets it send in a second; None: all
     clusters: tuple[tuple[tuple[float, ...], float | None], ...] = (
         ((1.0, 0.33), None),
@@ -102,7 +106,21 @@ class Planner(Case):
         for fractions, name in itertools.product(self.memory_clusters, self.problems):
             variant = f"{MEMORY}/{name}/{','.join(map(str, fractions))}"
             parts[variant] = functools.partial(self._measure_memory, name, fractions)
+        for (fractions, megabits), name in itertools.product(self.clusters[:1], self.exhausted):
+            variant = f"{EVERY}/{name}/{','.join(map(str, fractions))}"
+            parts[variant] = functools.partial(self._exhaust, variant, name, fractions, megabits)
         return parts
+
+    def _exhaust(
+        self, variant: str, name: str, fractions: tuple[float, ...], megabits: float | None, writer: Writer, bar: Any
+    ) -> None:
+        """A plan beside all ways to divide a small network."""
+        problem = dataclasses.asdict(PROBLEMS[name])
+        workers = {"fractions": list(fractions), "megabits_per_second": megabits}
+        with chief(_TARGET, own_network=megabits is not None, **workers) as child:
+            common = {**self.columns(warmup=1, steps=1), **child.call("describe"), **workers, **problem}
+            found = child.call("exhaust", problem=problem, rounds=self.repeats)
+        writer.write(variant, {**common, "layout": PLAN, "part": EVERY, **found})
 
     def _measure_memory(self, name: str, fractions: tuple[float, ...], writer: Writer, bar: Any) -> None:
         """What each worker takes under a plan, on workers that give back what they free."""

@@ -16,8 +16,8 @@ Each worker is a process under a CPU quota of the kernel. The parts, each measur
 * input: bytes that each worker reads of a set on disk, epoch by epoch, and how long a step waits for them.
 * projected: a step on workers that are not there, up to 2,048. The reports mark what is modelled.
 
-For conv, strong and weak, the workers are measured once in each setting as `--layout=auto` measures them, and the
-planner predicts each step.
+For conv, strong and weak, the workers of a way are measured as `--layout=auto` measures them, and the planner predicts
+each step.
 
 Time: on two cores, about five minutes for a setting of conv or strong at W=128, two for the others and for weak, ten
 each for memory and limit, two for input and projected. Expected: two workers 1.8 times as fast as one, where their
@@ -45,6 +45,7 @@ _CLOSE_SECONDS = 30.0
 _END_SECONDS = 5.0  # from a worker's last word to its exit code
 _TRIAL_SECONDS = 900.0  # for steps under a memory limit, when a lost worker is not noticed
 _CORES = 2.0  # that workers share
+_LINK_REPEATS = 9
 _COUNTS = (1, 2, 4, 8)  # of workers
 _MORE = 4  # times as many workers from one projection to the next
 CONV, STRONG, WEAK, MEMORY, LIMIT = "conv", "strong", "weak", "memory", "limit"
@@ -184,13 +185,10 @@ class Spatial(TimedCase):
                 turns.append(("run_apart", EVEN))
             timings = self.time_ways({turn: runner(cluster, turn[1], turn[0]) for turn in turns})
             about = cluster.call("describe")
-            calibrated: dict[_Extents, dict[str, Any]] = {}
+            about["link"] = cluster.call("link", repeats=1 if self.toy else _LINK_REPEATS)
             for way in setting.ways:
-                if way.extents not in calibrated:
-                    calibrated[way.extents] = cluster.call("calibrate", name=way.name)
-                row = rows[way.name]
-                row |= cluster.call("trace", name=way.name)
-                row |= {**calibrated[way.extents], **cluster.call("predict", name=way.name)}
+                rows[way.name] |= cluster.call("trace", name=way.name)
+                rows[way.name] |= cluster.call("predict", name=way.name)
         references: dict[_Extents, list[float]] = {}
         for way in setting.ways:
             row = rows[way.name]
@@ -301,7 +299,7 @@ class Spatial(TimedCase):
         edge, workers = self.projected_edge, [0, 1]
         with self._chief((1.0, 1.0)) as cluster:
             cluster.call("add", name=EVEN, network=self.network, extents=_cube(self.projected_from), devices=workers)
-            measured = {**cluster.call("describe"), **cluster.call("calibrate", name=EVEN)}
+            measured = {**cluster.call("describe"), "link": cluster.call("link")}
             for count in self.projected_counts:
                 groups = 1
                 while count * groups <= self.projected_most:

@@ -1,12 +1,15 @@
 """Layouts that are planned on a cluster of unequal workers, and what a plan is compared with."""
 
+import contextlib
 import dataclasses
 import functools
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.frameworks import slow_link
+from benchmarks.frameworks.every_way import every_way
 from mtf_hetero import Layout, memory, mtf, tf
 from mtf_hetero.cluster import Cluster, LocalCluster, shorten
 from mtf_hetero.layouts import COMPARED
@@ -21,6 +24,8 @@ from mtf_hetero.profile.trial import Trial
 from mtf_hetero.speeds import Link
 
 _NEVER = 1e6  # seconds
+_AT_ONCE = 16  # ways of all that take turns
+_FASTEST = 6  # of them, that take turns with a plan
 _FLOPS, _BYTES, _LINK = 1e11, 2e10, Link(2e-4, 1e9)  # of a core, and between two, for plans whose memory is measured
 _TRANSFORMER = {"length": 64, "d_model": 256, "heads": 8, "d_kv": 32, "d_ff": 1024, "vocab": 512}
 _LAYERS = 2
@@ -80,6 +85,38 @@ class Planner:
         return {
             name: {**_row(plans[name]), "turns": list(turns[name]), "is_taken": name == taken, **spent}
             for name in plans
+        }
+
+    def exhaust(self, problem: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+        """Steps of a plan beside those of all ways to divide the network, of which the fastest take turns with it.
+
+        Args:
+          problem: as of `measure`.
+          rounds: turns of the plan and the fastest.
+
+        Returns:
+          {"ways": {name: (predicted seconds, measured seconds)}, "turns": {name: seconds of each turn}, "predicted":
+          {name: seconds of a step}}, the latter two of those that took turns.
+        """
+        build = _builder(problem)
+        machines = calibration.calibrate(build, self._cluster)
+        with tf.Graph().as_default():
+            graph = build()
+            plan, plans = find(graph, machines), {}
+            for name, layout in every_way(graph, machines).items():
+                with contextlib.suppress(NotImplementedError):
+                    plans[name] = describe(graph, machines, layout)
+        seconds: dict[str, float] = {}
+        for names in (list(plans)[first : first + _AT_ONCE] for first in range(0, len(plans), _AT_ONCE)):
+            turns = auto.race(build, self._cluster, {name: plans[name] for name in names}, seconds=0.0)
+            seconds |= {name: statistics.median(times) for name, times in turns.items()}
+        fastest = sorted(seconds, key=seconds.__getitem__)[:_FASTEST]
+        tried = {**{name: plans[name] for name in fastest}, "plan": plan}
+        turns = auto.race(build, self._cluster, tried, seconds=_NEVER, rounds=rounds)
+        return {
+            "ways": {name: (plans[name].seconds, seconds[name]) for name in seconds},
+            "turns": {name: list(times) for name, times in turns.items()},
+            "predicted": {name: each.seconds for name, each in tried.items()},
         }
 
     def measure_memory(self, problem: Mapping[str, Any], steps: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class VolumeNets(Chief):
         super().__init__(fractions, **options)
         self._seed = seed
         self._programs: dict[str, _Program] = {}  # {way: what it trains}
-        self._machines: dict[_Program, Machines] = {}
+        self._machines: dict[tuple[_Program, tuple[str, ...]], Machines] = {}
 
     def build(
         self, devices: Sequence[str], *, network: str, extents: Sequence[int], **arguments: Any
@@ -52,7 +52,7 @@ class VolumeNets(Chief):
         return {"whole_bytes": [estimate.weights + estimate.gradients + estimate.runtime for estimate in estimates]}
 
     def add(self, name: str, *args: Any, **arguments: Any) -> dict[str, Any]:
-        """As in Chief; the arguments are kept, for `add_apart` and `calibrate`."""
+        """As in Chief; the arguments are kept, for `add_apart` and `predict`."""
         self._programs[name] = arguments["network"], tuple(arguments["extents"]), arguments.get("batch_size", 1)
         return super().add(name, *args, **arguments)
 
@@ -92,22 +92,18 @@ class VolumeNets(Chief):
             for device in self.step(name).devices
         ]
 
-    def calibrate(self, name: str) -> dict[str, Any]:
-        """Measures all workers on the program of a way, as --layout=auto does, for `predict` and `project`.
-
-        Returns:
-          The link between the first two of them.
-        """
-        program = self._programs[name]
-        machines = calibration.calibrate(lambda: volume_nets.build_training(*program).graph, self.cluster)
-        self._machines[program] = machines
-        return {"link": dataclasses.asdict(machines.link_between(0, 1))}
+    def _measured(self, name: str) -> Machines:
+        """The workers of a way, measured on its program as --layout=auto does it, once."""
+        program, devices = self._programs[name], self.step(name).devices
+        if (program, devices) not in self._machines:
+            cluster = dataclasses.replace(self.cluster, devices=devices)
+            machines = calibration.calibrate(lambda: volume_nets.build_training(*program).graph, cluster)
+            self._machines[program, devices] = machines
+        return self._machines[program, devices]
 
     def predict(self, name: str) -> dict[str, Any]:
-        """What the planner's cost model says of a step, whose program was calibrated."""
-        step, program = self.step(name), self._programs[name]
-        numbers = [self.cluster.devices.index(device) for device in step.devices]
-        return _predicted(program, step.layout, self._machines[program].only(numbers))
+        """What the planner's cost model says of a step."""
+        return _predicted(self._programs[name], self.step(name).layout, self._measured(name))
 
     def project(self, name: str, network: str, edge: int, count: int, groups: int) -> dict[str, Any]:
         """As `predict`, of workers that are not there, each as fast as the first one is on the program of a way.
@@ -119,7 +115,7 @@ class VolumeNets(Chief):
           count: workers of a group.
           groups: of workers.
         """
-        measured = self._machines[self._programs[name]]
+        measured = self._measured(name)
         like = dataclasses.replace(measured.devices[0], factors={}, memory_bytes=None)  # the kinds are not the same
         devices = tuple(dataclasses.replace(like, name=str(number)) for number in range(count * groups))
         machines = Machines(devices, measured.link_between(0, 1), step_seconds=measured.step_seconds)

@@ -126,8 +126,8 @@ def _timed(rows: Sequence[Row]) -> list[str]:
     if done:
         parts += [
             "Median (minimum to maximum) over the repeats. Speedups are in voxels a second over the first way. MB sent "
-            "are counted in a traced step. Predicted: by the planner's cost model, of workers that were measured once "
-            "in a setting, as `--layout=auto` measures them, and of a graph that was not lowered.",
+            "are counted in a traced step. Predicted: by the planner's cost model, of the workers of that way as "
+            "`--layout=auto` measures them, and of a graph that was not lowered.",
             _accuracy(done),
         ]
     for title, group in group_by(rows, lambda row: row["setting"]).items():

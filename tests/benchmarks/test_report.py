@@ -79,6 +79,9 @@ def write_planner(directory):
     held = {"part": "memory", "steps": 8, "workers": [0, 1], "peak_bytes": [10**8, 5 * 10**7]}
     held |= {"predicted_bytes": [1.05e8, 6e7], "runtime_bytes": [2e7, 2e7]}
     writer.write("memory/vgg11/1.0,0.33", {**row, **held})
+    tried = {"part": "every way", "ways": {"conv1 batch": [1.0, 1.1], "conv1 outputs": [2.0, 3.0]}}
+    tried |= {"turns": {"conv1 batch": [1.0] * 3, "plan": [0.8] * 3}, "predicted": {"conv1 batch": 1.0, "plan": 0.9}}
+    writer.write("every way/vgg11/1.0,0.33", {**row, **tried})
 
 
 def learning_row(**values):
@@ -339,6 +342,8 @@ EXPECTED = {
         "The plan is the fastest of all ways on 1 of 1 settings, and beats the best recipe by more than the spread on",
         "5 of 5 predictions are within 15 %; the median is off by 10 %. Of what is taken, 1 of 1 are.",
         "1 of 2 are within 10 %",
+        "2 layouts, of which a step takes 1.1 to 3 s; 1 are predicted within 15 %. The fastest then took",
+        "| plan | 0.9 | 0.8 (0.8 to 0.8) |",
         "| vgg11, 256 | 0.33 | 50 | 60 | 20 | 1.2 |",
     ],
     "dropout": ["| b | 10 | 0.015 (0.015 to 0.015) | 0.97 | 1 | 1.00 |"],

@@ -1,0 +1,66 @@
+"""All ways to divide a small network, layer by layer: what a plan for it can be compared with."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+from mtf_hetero import Layout, mtf
+from mtf_hetero.planner import roles
+from mtf_hetero.planner.machines import Machines
+from mtf_hetero.planner.problem import Choice, Problem
+from mtf_hetero.profile.work import layer_of, live
+
+ONE = "one device"
+
+
+def every_way(graph: mtf.Graph, machines: Machines) -> dict[str, Layout]:
+    """{"conv1 batch, conv2 outputs, ...": layout}, of all that can be: each layer by each of its product's dimensions.
+
+    A layer may be the fastest device's alone, too. What has no product of its own, a pool or the loss, is divided as
+    the layer before it. The sizes are in proportion to what the devices do of a layer's operations.
+    """
+    operations = live(graph)
+    owners = layer_of(operations, graph.trainable_variables)
+    products = roles.products(operations, owners)
+    problem = Problem(operations, machines)
+    fastest = max(range(len(machines.devices)), key=lambda pnum: machines.devices[pnum].flops_per_second)
+    followers = _followers(operations, products)
+    layouts: dict[str, Layout] = {}
+    for ways in itertools.product(*(_ways(problem, layer, products, fastest) for layer in products)):
+        sizes: dict[str, Choice] = {}
+        for layer, (_, chosen) in zip(products, ways, strict=True):
+            sizes |= chosen
+            families = {frozenset(family): name for family in problem.families for name in chosen if name in family}
+            for family, name in families.items():
+                sizes |= {other: chosen[name] for other in followers[layer] if other in family}
+        if problem.is_allowed(sizes):
+            layouts[", ".join(f"{layer} {way}" for layer, (way, _) in zip(products, ways, strict=True))] = (
+                problem.layout(sizes)
+            )
+    return layouts
+
+
+def _ways(
+    problem: Problem, layer: str, products: Mapping[str, roles.Product], fastest: int
+) -> Iterator[tuple[str, dict[str, Choice]]]:
+    menus = problem.menus([range(len(problem.machines.devices))])
+    for name, kind in products[layer][1].items():
+        if kind == roles.SPACE or not menus.get(name):
+            continue
+        yield kind, {name: menus[name][0]}
+        if kind == roles.BATCH:
+            extent = max(problem.extents[name])
+            alone = tuple(extent * (pnum == fastest) for pnum in range(len(problem.machines.devices)))
+            yield ONE, {name: alone}
+
+
+def _followers(operations: list[mtf.Operation], products: Mapping[str, roles.Product]) -> dict[str, list[str]]:
+    """{layer: names that no product has, and that come first after it}."""
+    of_products = {name for _, kinds in products.values() for name in kinds}
+    last, followers = next(iter(products)), {layer: [] for layer in products}
+    layers = {op: layer for layer, (op, _) in products.items()}
+    for op in operations:
+        last = layers.get(op, last)
+        names = [name for x in op.outputs for name in x.shape.dimension_names]
+        followers[last] += [name for name in names if name not in of_products]
+        of_products.update(names)
+    return followers
