@@ -29,6 +29,21 @@ class Output:
     before: Before | None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Activity:
+    """What a layer gives that regularizes it.
+
+    Args:
+      name: the layer's.
+      layer: of Keras.
+      tensor: mtf.Tensor [batch, ...].
+    """
+
+    name: str
+    layer: Any
+    tensor: mtf.Tensor
+
+
 class Builder:
     """Builds a Keras model into mtf graphs. Made by `build`.
 
@@ -76,8 +91,11 @@ class Builder:
         outputs = [output.tensor for output in self.outputs(images, training)]
         return outputs if self._programs[id(self.model)].several else outputs[0]
 
-    def outputs(self, images: Any, training: bool) -> list[Output]:
-        """Builds the model; returns each of its outputs with what is before its activation."""
+    def outputs(self, images: Any, training: bool, activities: list[Activity] | None = None) -> list[Output]:
+        """Builds the model; returns each of its outputs with what is before its activation.
+
+        What layers give that regularize it is added to `activities`.
+        """
         inputs = list(images) if isinstance(images, (list, tuple)) else [images]
         program = self._programs[id(self.model)]
         _check_inputs(self.model, program, inputs)
@@ -87,6 +105,8 @@ class Builder:
         tensors = [_flat(y, f"output{i}") for i, y in enumerate(self._run(program, building, "", inputs))]
         move_averages(building)
         batch = inputs[0].shape.dims[0]
+        if activities is not None:
+            activities += [Activity(n, layer, _flat(y, f"{n}/activity")) for n, layer, y in building.regularized]
         outputs = []
         for y in tensors:
             before = building.activated.get(y)
@@ -131,7 +151,10 @@ class Builder:
         options = {key: value for key, value in kwargs.items() if key not in ("training", "mask")}
         if not args and "inputs" in options:
             args = [options.pop("inputs")]
-        return _called(function, Call(layer, name, building), args, options)
+        given = _called(function, Call(layer, name, building), args, options)
+        if getattr(layer, "activity_regularizer", None) is not None:
+            building.regularized += [(name, layer, y) for y in keras.tree.flatten(given)]
+        return given
 
 
 def build(model: Any, *, logits: bool = False) -> Builder:

@@ -50,6 +50,7 @@ class Building:
     made: dict[int, tuple[str, mtf.Tensor]] = dataclasses.field(default_factory=dict)  # {id of a Keras variable}
     averages: dict[int, mtf.Tensor] = dataclasses.field(default_factory=dict)  # the same: what it is moved to
     activated: dict[mtf.Tensor, "Before"] = dataclasses.field(default_factory=dict)  # what a softmax or sigmoid gave
+    regularized: list[tuple[str, Any, Any]] = dataclasses.field(default_factory=list)  # (name, layer, what it gave)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ The one place that reads what Keras keeps for itself, so that its own code decid
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class Term:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Penalty:
-    """What a regularizer adds to the losses: l1 sum |w| + l2 sum w^2.
+    """What the regularizer of a weight adds to the losses: l1 sum |w| + l2 sum w^2.
 
     Args:
       variable: the weight, a keras.Variable.
@@ -57,11 +57,13 @@ class Objective:
 
     Args:
       terms: the losses.
-      penalties: of regularizers.
+      penalties: of regularizers of weights.
+      activities: {id of a layer: l1 and l2 of the regularizer of what it gives}.
     """
 
     terms: tuple[Term, ...]
     penalties: tuple[Penalty, ...]
+    activities: Mapping[int, tuple[float, float]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,19 +109,8 @@ def check(model: Any) -> None:
                 "mtf_hetero.keras.fit does not run; use keras.Model's"
             )
     check_optimizer(model.optimizer)
-    for layer in layers_of(model):
-        if getattr(layer, "activity_regularizer", None) is not None:
-            raise NotImplementedError(
-                f"layer {layer.name!r} has an activity_regularizer, which mtf_hetero.keras.fit does not have; "
-                "regularize its weights"
-            )
+    _activities(model)
     list(_penalties(model))
-    for variable in model.trainable_variables:
-        if variable.constraint is not None:
-            raise NotImplementedError(
-                f"weight {variable.path!r} has the constraint {type(variable.constraint).__name__}; "
-                "mtf_hetero.keras.fit has none"
-            )
 
 
 def layers_of(model: Any) -> Iterator[Any]:
@@ -137,7 +128,7 @@ def structure_of(model: Any) -> Any:
 
 def objective(model: Any, y: Any, sample_weight: Any) -> Objective:
     """What `fit` minimises, of targets and sample weights as Keras has them of a batch. Call it eagerly."""
-    return Objective(tuple(_terms(model, y, sample_weight)), tuple(_penalties(model)))
+    return Objective(tuple(_terms(model, y, sample_weight)), tuple(_penalties(model)), _activities(model))
 
 
 def _terms(model: Any, y: Any, sample_weight: Any) -> list[Term]:
@@ -185,17 +176,33 @@ def _terms(model: Any, y: Any, sample_weight: Any) -> list[Term]:
 
 def _penalties(model: Any) -> Iterator[Penalty]:
     for variable in model.trainable_variables:
-        regularizer = variable.regularizer
-        if regularizer is None:
-            continue
-        if type(regularizer) not in _REGULARIZERS:
-            raise NotImplementedError(
-                f"weight {variable.path!r} has the regularizer {type(regularizer).__name__}; "
-                "mtf_hetero.keras.fit has L1, L2 and L1L2"
-            )
-        l1, l2 = (float(keras.ops.cast(getattr(regularizer, key, 0.0), variable.dtype)) for key in ("l1", "l2"))
-        if l1 or l2:
-            yield Penalty(variable, l1, l2)
+        if variable.regularizer is not None:
+            factors = _factors(variable.regularizer, f"weight {variable.path!r}", variable.dtype)
+            if any(factors):
+                yield Penalty(variable, *factors)
+
+
+def _activities(model: Any) -> dict[int, tuple[float, float]]:
+    """{id of a layer: l1 and l2} of those that regularize what they give."""
+    return {
+        id(layer): _factors(layer.activity_regularizer, f"what layer {layer.name!r} gives", layer.compute_dtype)
+        for layer in layers_of(model)
+        if getattr(layer, "activity_regularizer", None) is not None
+    }
+
+
+def _factors(regularizer: Any, owner: str, dtype: str) -> tuple[float, float]:
+    """A regularizer's factors of the absolute values and of the squares, as Keras rounds them.
+
+    Raises:
+      NotImplementedError: it is none of Keras's own; of what, says `owner`.
+    """
+    if type(regularizer) not in _REGULARIZERS:
+        raise NotImplementedError(
+            f"{owner} has the regularizer {type(regularizer).__name__}; mtf_hetero.keras.fit has L1, L2 and L1L2"
+        )
+    l1, l2 = (float(keras.ops.cast(getattr(regularizer, key, 0.0), dtype)) for key in ("l1", "l2"))
+    return l1, l2
 
 
 def _leaves(structure: Any) -> Any:

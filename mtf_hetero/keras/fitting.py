@@ -43,7 +43,8 @@ def fit(
       epochs: as of model.fit.
       batch_size: of all devices together, as of model.fit.
       validation_data: as of model.fit.
-      callbacks: keras.callbacks; what they see of the weights is that of an epoch's end.
+      callbacks: keras.callbacks; what they see of the weights is that of an epoch's end, or where one of them saves
+        more often, of each batch's.
       devices: "gpu:0", "cpu:0", "worker:1/gpu:0", one per processor. None: all GPUs, else "cpu:0"; of workers, all.
       workers: "host:port,host:port" of `mtf_hetero.worker` on other machines; None: none.
       layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
@@ -101,14 +102,18 @@ def _unpacked(data: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
 
 
 def _check_callbacks(callbacks: Any) -> None:
-    """Raises NotImplementedError where a callback saves weights in the midst of an epoch."""
+    """Raises NotImplementedError where a callback changes weights in the midst of an epoch."""
     for callback in _listed(callbacks):
-        frequency = getattr(callback, "save_freq", "epoch")
-        if frequency != "epoch":
+        if isinstance(callback, keras.callbacks.SwapEMAWeights):
             raise NotImplementedError(
-                f"callback {type(callback).__name__} has save_freq={frequency!r}; in mtf_hetero.keras.fit the model "
-                "has its weights when an epoch ends: use save_freq='epoch'"
+                "callback SwapEMAWeights changes the weights for each test; mtf_hetero.keras.fit takes over what is "
+                "changed when an epoch begins: leave it out, and the model has its averages in the end"
             )
+
+
+def _saves_within(callbacks: Any) -> bool:
+    """Whether a callback saves the model in the midst of an epoch."""
+    return any(getattr(callback, "save_freq", "epoch") != "epoch" for callback in _listed(callbacks))
 
 
 def _listed(callbacks: Any) -> list[Any]:
@@ -119,7 +124,7 @@ def _listed(callbacks: Any) -> list[Any]:
 
 def _with(training: "_Training", callbacks: Any, stack: contextlib.ExitStack) -> Any:
     """The callbacks, after one that gives the model its weights when an epoch ends."""
-    first = _callback(training)
+    first = _callback(training, each_batch=_saves_within(callbacks))
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks.callbacks.insert(0, first)
         stack.callback(callbacks.callbacks.remove, first)
@@ -127,10 +132,11 @@ def _with(training: "_Training", callbacks: Any, stack: contextlib.ExitStack) ->
     return [first, *_listed(callbacks)]
 
 
-def _callback(training: "_Training") -> Any:
-    """Lets other callbacks see the weights when an epoch ends, and the training see what they changed."""
+def _callback(training: "_Training", *, each_batch: bool) -> Any:
+    """Lets other callbacks see the weights when an epoch ends, or each batch, and the training what they changed."""
     return keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda epoch, logs: training.take_changed(),
+        on_train_batch_end=(lambda batch, logs: training.give_back()) if each_batch else None,
         on_epoch_end=lambda epoch, logs: training.give_back(),
     )
 
@@ -212,7 +218,8 @@ class _Training:
     def _open(self, batch: Batch) -> Session:
         model = self._model
         if not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
+            with keras.name_scope(model.optimizer.name, caller=model.optimizer):  # as Keras, for the variables' names
+                model.optimizer.build(model.trainable_variables)
         objective = compiled.objective(model, batch.y, batch.sample_weight)
         placement = self._place(lambda: program.build(self._builder, batch, objective, training=True).graph)
         self._session = self._stack.enter_context(Session(self._builder, placement, batch, objective))

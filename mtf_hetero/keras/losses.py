@@ -12,7 +12,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.activations import elementwise
 from mtf_hetero.keras.builder import Output
-from mtf_hetero.keras.compiled import Penalty, Term
+from mtf_hetero.keras.compiled import Term
 
 _OF_EACH_EXAMPLE = frozenset(
     getattr(keras.losses, name)
@@ -145,20 +145,21 @@ def _slicewise(
     return mtf.SlicewiseOperation(function, list(tensors), [shape], [dtype], list(splittable), name=name).outputs[0]
 
 
-def penalty_of(penalty: Penalty, value: mtf.Tensor, name: str) -> mtf.Tensor:
-    """What Keras adds to the losses for a weight.
+def penalty_of(l1: float, l2: float, value: mtf.Tensor, name: str) -> mtf.Tensor:
+    """What Keras adds to the losses for a weight, or for what a layer gives.
 
     Args:
-      penalty: of which one factor at least is not zero.
-      value: mtf.Tensor, the weight.
+      l1: factor of the absolute values; one factor at least is not zero.
+      l2: factor of the squares.
+      value: mtf.Tensor.
       name: of the operations.
 
     Returns:
       mtf.Tensor [].
     """
     parts = []
-    if penalty.l1:
-        parts.append(mtf.reduce_sum(elementwise(value, tf.abs, f"{name}/l1")) * penalty.l1)
-    if penalty.l2:
-        parts.append(mtf.reduce_sum(mtf.square(value)) * penalty.l2)
+    if l1:
+        parts.append(mtf.reduce_sum(elementwise(value, tf.abs, f"{name}/l1")) * l1)
+    if l2:
+        parts.append(mtf.reduce_sum(mtf.square(value)) * l2)
     return sum(parts[1:], parts[0])

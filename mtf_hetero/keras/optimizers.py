@@ -11,11 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero.keras import constraints
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.weights import Weight
 
-KNOWN = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Ftrl", "Lion")
+KNOWN = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl", "Lion")
 _NOT_SLOTS = ("_variables", "_trainable_variables")
+_ACCUMULATED, _AVERAGE = "_accumulated_gradients", "_model_variables_moving_average"
+_PRODUCT = "_u_product"  # of Nadam: one number for all weights
+_NADAM_DECAY = 0.96
 _OPERATORS = ("add", "sub", "mul", "truediv", "pow")
 
 
@@ -26,12 +30,6 @@ def check_optimizer(optimizer: Any) -> None:
         raise NotImplementedError(
             f"the optimizer is a {name}, which mtf_hetero.keras.fit does not know; use one of {', '.join(KNOWN)}"
         )
-    for option in ("use_ema", "gradient_accumulation_steps", "loss_scale_factor"):
-        if getattr(optimizer, option, None):
-            raise NotImplementedError(
-                f"the optimizer {name} has {option}={getattr(optimizer, option)!r}, which mtf_hetero.keras.fit does "
-                "not have; leave it out"
-            )
 
 
 class _State:
@@ -137,12 +135,19 @@ class Rule:
       options: numbers of the optimizer.
       slots: the attributes in which it keeps what it keeps of the weight.
       decay: weight decay of this weight, or None.
+
+    Attributes:
+      every: of how many steps one changes the weights, by the mean of their gradients.
     """
 
     name: str
     options: Mapping[str, Any]
     slots: tuple[str, ...]
     decay: float | None
+
+    @property
+    def every(self) -> int:
+        return self.options.get("gradient_accumulation_steps", 1)
 
     @classmethod
     def of(cls, optimizer: Any, weight: Weight, slots: Sequence[str]) -> "Rule":
@@ -154,29 +159,59 @@ class Rule:
         return cls(type(optimizer).__name__, plain, tuple(slots), None if decay is None else float(decay))
 
     def step(
-        self, gradient: tf.Tensor, rate: tf.Tensor, iterations: tf.Tensor, value: tf.Tensor, *kept: tf.Tensor
+        self, gradient: tf.Tensor, rate: tf.Tensor, steps: tf.Tensor, product: tf.Tensor, value: tf.Tensor, *kept: Any
     ) -> tf.Tensor | tuple[tf.Tensor, ...]:
         """The weight and its slots after a step.
 
         Args:
           gradient: of the weight.
           rate: the learning rate.
-          iterations: how many steps there were.
+          steps: how many there were.
+          product: Nadam's, after this step; of others it is not read.
           value: the weight.
           *kept: its slots.
         """
-        variable, states = _State(value), [_State(x) for x in kept]
+        variable, states = _State(value), dict(zip(self.slots, map(_State, kept), strict=True))
+        iterations = steps // self.every
         if self.decay is not None:
             dtype = value.dtype
             variable.tensor = value - value * tf.cast(self.decay, dtype) * tf.cast(rate, dtype)
         kind = _assigning(self.name)
         rule = object.__new__(kind)
         vars(rule).update(self.options)
-        vars(rule).update(
-            {slot: [state] for slot, state in zip(self.slots, states, strict=True)}, iterations=iterations
-        )
+        vars(rule).update({slot: [state] for slot, state in states.items()}, iterations=iterations)
+        vars(rule)[_PRODUCT] = product
         rule.update_step(gradient, variable, rate)
-        return (variable.tensor, *(state.tensor for state in states)) if states else variable.tensor
+        if self.every > 1:
+            is_last = self.is_last(steps)
+            for state, before in zip([variable, *states.values()], [value, *kept], strict=True):
+                state.tensor = tf.where_v2(is_last, state.tensor, before)
+        if _AVERAGE in states:
+            self._average(variable, states[_AVERAGE], iterations)
+        return (variable.tensor, *(state.tensor for state in states.values())) if states else variable.tensor
+
+    def is_last(self, steps: tf.Tensor) -> tf.Tensor:
+        """Whether a step, after so many, changes the weights."""
+        return tf.equal((steps + 1) % self.every, 0)
+
+    def _average(self, variable: _State, average: _State, iterations: tf.Tensor) -> None:
+        """Moves the average of a weight, and has the weight be its average every so many steps."""
+        dtype = variable.dtype
+        momentum = tf.cast(tf.not_equal(iterations, 0), dtype) * tf.constant(self.options["ema_momentum"], dtype)
+        average.tensor = momentum * average.tensor + (1 - momentum) * variable.tensor
+        if frequency := self.options.get("ema_overwrite_frequency"):
+            is_overwritten = tf.equal((iterations + 1) % frequency, 0)
+            variable.tensor = tf.where_v2(is_overwritten, average.tensor, variable.tensor)
+
+    def accumulated(self, gradient: tf.Tensor, steps: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
+        """The sum of the gradients since the weights were changed."""
+        return tf.where_v2(self.is_last(steps), tf.zeros_like(before), before + gradient)
+
+    def product_after(self, before: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
+        """Nadam's product of momenta after a step."""
+        decay = tf.pow(tf.constant(_NADAM_DECAY, before.dtype), tf.cast(steps // self.every + 1, before.dtype))
+        after = before * self.options["beta_1"] * (1.0 - 0.5 * decay)
+        return tf.where_v2(self.is_last(steps), after, before)
 
 
 @functools.cache
@@ -212,15 +247,15 @@ def clipped(optimizer: Any, gradients: Sequence[mtf.Tensor]) -> list[mtf.Tensor]
     return list(gradients)
 
 
-def _applied(function: Callable[..., tf.Tensor], x: mtf.Tensor, scalar: mtf.Tensor) -> mtf.Tensor:
-    return mtf.slicewise(function, [x, scalar], x.shape, x.dtype, splittable_dims=x.shape.dims)
+def _applied(function: Callable[..., tf.Tensor], x: mtf.Tensor, *others: mtf.Tensor) -> mtf.Tensor:
+    return mtf.slicewise(function, [x, *others], x.shape, x.dtype, splittable_dims=x.shape.dims)
 
 
 def updates(
     optimizer: Any,
     gradients: Sequence[tuple[mtf.Variable, Weight, mtf.Tensor]],
     rate: mtf.Tensor,
-    iterations: mtf.Tensor,
+    steps: mtf.Tensor,
 ) -> tuple[list[mtf.Operation], dict[str, Weight]]:
     """One step of an optimizer.
 
@@ -228,37 +263,61 @@ def updates(
       optimizer: the keras.optimizers.Optimizer, which is built.
       gradients: (variable, what it is in Keras, its gradient).
       rate: mtf.Tensor [], the learning rate.
-      iterations: mtf.Tensor [], how many steps there were.
+      steps: mtf.Tensor [], how many there were.
 
     Returns:
       The operations, and {mtf variable: Weight} of what the optimizer keeps.
     """
-    operations, kept = [], {}
-    clipped_gradients = clipped(optimizer, [gradient for *_, gradient in gradients])
-    for (variable, weight, _), gradient in zip(gradients, clipped_gradients, strict=True):
-        value = variable.value
-        slots = slots_of(optimizer, variable.name, weight)
-        names = list(slots.names)
-        states = [
-            mtf.get_variable(
-                value.mesh,
-                slots.names[name],
-                value.shape,
-                dtype=tf.as_dtype(slots.weights[name].variable.dtype),
-                initializer=tf.zeros_initializer(),
-                trainable=False,
-            )
-            for name in names
-        ]
-        tensors = [value, *states]
+    keeper = _Keeper(steps.mesh)
+    operations: list[mtf.Operation] = []
+    product = steps
+    if hasattr(optimizer, _PRODUCT):
+        weight = Weight(getattr(optimizer, _PRODUCT), (), ())
+        before = keeper.variable(f"optimizer/{_PRODUCT.strip('_')}", mtf.Shape([]), weight)
+        rule = Rule.of(optimizer, gradients[0][1], ())
+        (product,) = mtf.SlicewiseOperation(
+            rule.product_after, [before, steps], [before.shape], [before.dtype], [], name="optimizer/product"
+        ).outputs
+        operations.append(mtf.assign(before.operation, product))
+    slots = [slots_of(optimizer, variable.name, weight) for variable, weight, _ in gradients]
+    kept = [
+        {key: keeper.variable(name, variable.shape, each.weights[key]) for key, name in each.names.items()}
+        for each, (variable, *_) in zip(slots, gradients, strict=True)
+    ]
+    taken = [gradient for *_, gradient in gradients]
+    if scale := optimizer.loss_scale_factor:
+        taken = [gradient / scale for gradient in taken]
+    if every := optimizer.gradient_accumulation_steps:
+        for number, (gradient, states) in enumerate(zip(taken, kept, strict=True)):
+            before = states.pop(_ACCUMULATED)
+            rule = Rule.of(optimizer, gradients[number][1], ())
+            operations.append(mtf.assign(before.operation, _applied(rule.accumulated, gradient, steps, before)))
+            taken[number] = (gradient + before) / every
+    for (variable, weight, _), gradient, states in zip(gradients, clipped(optimizer, taken), kept, strict=True):
+        tensors = [variable.value, *states.values()]
         results = mtf.slicewise(
-            Rule.of(optimizer, weight, names).step,
-            [gradient, rate, iterations, *tensors],
+            Rule.of(optimizer, weight, list(states)).step,
+            [gradient, rate, steps, product, *tensors],
             [x.shape for x in tensors],
             [x.dtype for x in tensors],
-            splittable_dims=value.shape.dims,
+            splittable_dims=variable.shape.dims,
             name=f"{variable.name}/step",
         )
+        results = [constraints.constrained(weight, results[0], variable.name), *results[1:]]
         operations += [mtf.assign(x.operation, y) for x, y in zip(tensors, results, strict=True)]
-        kept.update({slots.names[name]: slots.weights[name] for name in names})
-    return operations, kept
+    return operations, keeper.kept
+
+
+class _Keeper:
+    """Makes the variables of what an optimizer keeps, and notes which they are."""
+
+    def __init__(self, mesh: mtf.Mesh) -> None:
+        self._mesh = mesh
+        self.kept: dict[str, Weight] = {}
+
+    def variable(self, name: str, shape: mtf.Shape, weight: Weight) -> mtf.Tensor:
+        """The mtf.Tensor of a variable."""
+        self.kept[name] = weight
+        dtype = tf.as_dtype(weight.variable.dtype)
+        zeros = tf.zeros_initializer()
+        return mtf.get_variable(self._mesh, name, shape, dtype=dtype, initializer=zeros, trainable=False)

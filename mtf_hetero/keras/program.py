@@ -10,7 +10,7 @@ import mtf_hetero.layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.keras import losses, optimizers
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.builder import Builder
+from mtf_hetero.keras.builder import Activity, Builder
 from mtf_hetero.keras.compiled import Objective
 from mtf_hetero.keras.weights import Weight
 
@@ -100,7 +100,7 @@ class Program:
       mesh: mtf.Mesh.
       feeds: placeholders of a batch's arrays.
       rate: placeholder of the learning rate.
-      iterations: placeholder of the number of steps so far.
+      steps: placeholder of the number of steps so far.
       loss: of the batch, with the penalties of regularizers.
       values: each loss by itself.
       outputs: the model's, in the order of `model.outputs`.
@@ -112,7 +112,7 @@ class Program:
     mesh: mtf.Mesh
     feeds: tuple[tf.Tensor, ...]
     rate: tf.Tensor
-    iterations: tf.Tensor
+    steps: tf.Tensor
     loss: mtf.Tensor
     values: tuple[mtf.Tensor, ...]
     outputs: tuple[mtf.Tensor, ...]
@@ -136,13 +136,14 @@ def build(builder: Builder, batch: Batch, objective: Objective, *, training: boo
     mesh = mtf.Mesh(graph, "mesh")
     with tf.device("/cpu:0"):
         feeds = tuple(tf.placeholder(x.dtype, x.shape) for x in batch.arrays)
-        rate, iterations = tf.placeholder(keras.config.floatx(), []), tf.placeholder(tf.int64, [])
+        rate, steps = tf.placeholder(keras.config.floatx(), []), tf.placeholder(tf.int64, [])
     ends = np.cumsum([len(batch.inputs), len(batch.targets)])
     inputs, targets, weights = feeds[: ends[0]], feeds[ends[0] : ends[1]], feeds[ends[1] :]
     several = len(inputs) > 1
     images = [_imported(mesh, x, _names(x, tensor.name if several else "")) for x, tensor in zip(inputs, model.inputs)]
     with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
-        outputs = builder.outputs(images, training)
+        activities: list[Activity] = []
+        outputs = builder.outputs(images, training, activities)
         values = []
         for number, term in enumerate(objective.terms):
             name = f"loss{number}"
@@ -153,16 +154,16 @@ def build(builder: Builder, batch: Batch, objective: Objective, *, training: boo
                 weight = _imported_as(mesh, weights[term.weight], dtype, f"{name}/weight")
                 total = _scalar(mesh, tf.reduce_sum(tf.cast(weights[term.weight], dtype)))
             values.append(losses.value_of(term, outputs[term.output], target, weight, total, name))
-        loss = _total(graph, builder, objective, values)
+        loss = _total(graph, builder, objective, values, activities)
         operations, kept = [], {}
         if training:
-            operations, kept = _updates(model, graph, builder, loss, _scalar(mesh, rate), _scalar(mesh, iterations))
+            operations, kept = _updates(model, graph, builder, loss, _scalar(mesh, rate), _scalar(mesh, steps))
     return Program(
         graph,
         mesh,
         feeds,
         rate,
-        iterations,
+        steps,
         loss,
         tuple(values),
         tuple(output.tensor for output in outputs),
@@ -171,7 +172,13 @@ def build(builder: Builder, batch: Batch, objective: Objective, *, training: boo
     )
 
 
-def _total(graph: mtf.Graph, builder: Builder, objective: Objective, values: Sequence[mtf.Tensor]) -> mtf.Tensor:
+def _total(
+    graph: mtf.Graph,
+    builder: Builder,
+    objective: Objective,
+    values: Sequence[mtf.Tensor],
+    activities: Sequence[Activity],
+) -> mtf.Tensor:
     """The sum of the losses, by their factors, and of the penalties of regularizers."""
     dtype = tf.as_dtype(keras.config.floatx())
     scaled = [
@@ -182,24 +189,36 @@ def _total(graph: mtf.Graph, builder: Builder, objective: Objective, values: Seq
     for penalty in objective.penalties:
         name = names[id(penalty.variable)]
         value = graph.name_to_variable[name].value
-        scaled.append(mtf.cast(losses.penalty_of(penalty, value, name), dtype))
+        scaled.append(mtf.cast(losses.penalty_of(penalty.l1, penalty.l2, value, name), dtype))
+    for activity in activities:
+        factors = objective.activities[id(activity.layer)]
+        if any(factors):
+            value = losses.penalty_of(*factors, activity.tensor, f"{activity.name}/activity")
+            scaled.append(mtf.cast(value, dtype) / activity.tensor.shape.dims[0].size)
     return sum(scaled[1:], scaled[0])
 
 
 def _updates(
-    model: Any, graph: mtf.Graph, builder: Builder, loss: mtf.Tensor, rate: mtf.Tensor, iterations: mtf.Tensor
+    model: Any, graph: mtf.Graph, builder: Builder, loss: mtf.Tensor, rate: mtf.Tensor, steps: mtf.Tensor
 ) -> tuple[list[mtf.Operation], dict[str, Weight]]:
     """A step of the optimizer, and of the moving averages."""
     variables = graph.trainable_variables
+    if model.optimizer.loss_scale_factor:
+        loss *= model.optimizer.loss_scale_factor
     gradients = mtf.gradients([loss], [variable.value for variable in variables])
     trained = [
         (variable, builder.variables[variable.name], gradient)
         for variable, gradient in zip(variables, gradients, strict=True)
         if gradient is not None
     ]
+    if model.optimizer.use_ema and len(trained) < len(variables):
+        name = next(v.name for v, gradient in zip(variables, gradients, strict=True) if gradient is None)
+        raise NotImplementedError(
+            f"the optimizer has use_ema, and weight {name!r} has no gradient; set trainable=False for its layer"
+        )
     if not trained:
         raise ValueError(f"model {model.name!r} has no weight to train; make a layer trainable, and compile it again")
-    operations, kept = optimizers.updates(model.optimizer, trained, rate, iterations)
+    operations, kept = optimizers.updates(model.optimizer, trained, rate, steps)
     return [*operations, *mtf_hetero.layers.batch_norm_updates(graph)], kept
 
 

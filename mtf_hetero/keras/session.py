@@ -98,7 +98,7 @@ class Session:
     def __enter__(self) -> "Session":
         workers = self._placement.cluster.workers_in_use
         values = {name: weight.to_mtf(np.asarray(weight.variable)) for name, weight in self._weights.items()}
-        self._first_step = self._steps_given = int(self._builder.model.optimizer.iterations.numpy())
+        self._first_step = self._steps_given = int(self._builder.model.optimizer._iterations.numpy())
         with self._stack, self._graph.as_default(), self._lost_is_said():
             if workers:
                 self._session = WaitingSessionCreator(_Plain(self._placement.cluster), workers).create_session()
@@ -123,9 +123,9 @@ class Session:
           outputs: whether the model's outputs are wanted.
         """
         optimizer = self._builder.model.optimizer
-        feed = [np.asarray(optimizer.learning_rate), np.asarray(optimizer.iterations)]
+        feed = [np.asarray(optimizer.learning_rate), np.asarray(optimizer._iterations)]
         result = self._of_batch(batch, feed, training=True, outputs=outputs)
-        optimizer.iterations.assign_add(1)
+        optimizer._iterations.assign_add(1)
         return result
 
     def test(self, batch: Batch, *, outputs: bool) -> Result:
@@ -139,7 +139,7 @@ class Session:
                 lowered = self._lower(batch, training=training)
         built = lowered.program
         feed = dict(zip(built.feeds, batch.arrays, strict=True))
-        feed.update(zip([built.rate, built.iterations], scalars, strict=False))
+        feed.update(zip([built.rate, built.steps], scalars, strict=False))
         loss, values, tensors, *_ = lowered.fetches
         fetches = (loss, values, tensors if outputs else (), *lowered.fetches[3:])
         with self._lost_is_said():
@@ -159,7 +159,7 @@ class Session:
 
     def forget_steps(self) -> None:
         """Has the optimizer count the steps until the model was given its values back, and none after them."""
-        self._builder.model.optimizer.iterations.assign(self._steps_given)
+        self._builder.model.optimizer._iterations.assign(self._steps_given)
 
     def take_changed(self) -> None:
         """Takes over what was changed in the Keras model since it was given its values back."""

@@ -227,17 +227,26 @@ class SlicedVariable:
         return copies
 
 
-def _assign(assign_fn: Any, variable: mtf.Variable, slice_: tf.Variable, value: tf.Tensor) -> tf.Operation:
-    """Of mtf's own functions, which read the slice again before and after, the one operation that each comes to."""
+def _assign(
+    assign_fn: Any, variable: mtf.Variable, slice_: tf.Variable, value: tf.Tensor, read: tf.Tensor
+) -> tf.Operation:
+    """Of mtf's own functions, which read the slice again before and after, the one operation that each comes to.
+
+    It comes after a read. tf.control_dependencies would give the read an attribute, and TensorFlow warn where a session
+    has run it already, as that of another lowering.
+    """
     own = {
         mtf.ops.assign_slice: "AssignVariableOp",
         mtf.ops.assign_add_slice: "AssignAddVariableOp",
         mtf.ops.assign_sub_slice: "AssignSubVariableOp",
     }
     if assign_fn not in own or tf.executing_eagerly():
-        return assign_fn(variable, slice_, value)
+        with tf.control_dependencies([read]):
+            return assign_fn(variable, slice_, value)
     kind, dtype = own[assign_fn], variable.slice_dtype
-    return create(kind, [slice_.handle, tf.cast(value, dtype)], [], kind, {"dtype": attribute(dtype)})
+    assign = create(kind, [slice_.handle, tf.cast(value, dtype)], [], kind, {"dtype": attribute(dtype)})
+    assign._add_control_input(read.op)
+    return assign
 
 
 class LaidOutVariable:
@@ -287,10 +296,10 @@ class LaidOutVariable:
         """
         ops = []
         for pnum, (device, value) in enumerate(zip(self._mesh_impl.devices, values, strict=True)):
-            with tf.device(device), tf.control_dependencies([self.value.tensor_list[pnum]]):
+            with tf.device(device):
                 parts = tf.unstack(value) if self._stacked else [value]
                 ops += [
-                    _assign(assign_fn, self._variable, member.slices[pnum], part)
+                    _assign(assign_fn, self._variable, member.slices[pnum], part, self.value.tensor_list[pnum])
                     for member, part in zip(self._members, parts, strict=True)
                 ]
         with tf.control_dependencies(ops):

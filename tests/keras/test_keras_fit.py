@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tiers
 from fit_oracle import BATCH, FILTERS, ONE, PLACES, check, images, made, network, same, state
 from keras_oracle import floatx
 
@@ -27,6 +28,14 @@ OPTIMIZERS = {
     "adamax": lambda: keras.optimizers.Adamax(0.01),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
     "lion": lambda: keras.optimizers.Lion(0.001),
+    "nadam": lambda: keras.optimizers.Nadam(0.01),
+    "loss scale": lambda: keras.optimizers.SGD(0.1, momentum=0.9, loss_scale_factor=7.0),
+    "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.7),
+    "averages now and then": lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
+    "accumulated": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2, global_clipnorm=0.1),
+    "all of it": lambda: keras.optimizers.Nadam(
+        0.01, gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=3, weight_decay=0.1, clipnorm=0.05
+    ),
     "clipnorm": lambda: keras.optimizers.SGD(0.5, clipnorm=0.05),
     "global clipnorm": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.1),
     "clipvalue": lambda: keras.optimizers.SGD(0.5, momentum=0.9, clipvalue=0.02),
@@ -56,7 +65,7 @@ def test_it_is_what_keras_does():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["momentum", "adam", "cosine"])
+@pytest.mark.parametrize("name", ["momentum", "adam", "cosine", "all of it"])
 def test_a_second_fit_goes_on(name):
     check(compiled(name), *images(), again=True)
 
@@ -79,6 +88,56 @@ def test_what_weight_decay_leaves_out():
 )
 def test_regularizers(regularizer):
     check(compiled("momentum", kernel_regularizer=regularizer), *images(), validation_split=0.3)
+
+
+class Odd(keras.constraints.Constraint):
+    """What no part of a weight can know."""
+
+    def __call__(self, w):
+        largest: Any = keras.ops.max(keras.ops.abs(w))
+        return w * keras.ops.minimum(1.0, 0.3 / largest)
+
+
+CONSTRAINTS = {
+    "not negative": keras.constraints.NonNeg(),
+    "max norm": keras.constraints.MaxNorm(0.4),
+    "norms of filters": keras.constraints.MinMaxNorm(0.3, 0.5, rate=0.8, axis=[0, 1, 2]),
+    "unit norm": keras.constraints.UnitNorm(axis=-1),
+    "of one's own": Odd(),
+}
+
+
+@tiers.parametrize("name", CONSTRAINTS, first=["max norm"])
+def test_constraints(name):
+    constraint = CONSTRAINTS[name]
+    of_dense = keras.constraints.MaxNorm(0.5, axis=1) if "filters" in name else constraint
+
+    def make():
+        x = inputs = keras.Input((6, 6, 3))
+        x = keras.layers.Conv2D(7, 3, kernel_constraint=constraint)(x)
+        x = keras.layers.DepthwiseConv2D(3, depth_multiplier=2, depthwise_constraint=constraint)(x)
+        x = keras.layers.Dense(5, activation="softmax", kernel_constraint=of_dense)(keras.layers.Flatten()(x))
+        model = keras.Model(inputs, x)
+        model.compile(keras.optimizers.SGD(0.5, momentum=0.9), CROSSENTROPY)
+        return model
+
+    check(make, *images())
+
+
+@pytest.mark.full
+def test_regularizers_of_what_layers_give():
+    def make():
+        x = inputs = keras.Input((6, 6, 3))
+        x = keras.layers.Conv2D(7, 3, activity_regularizer=keras.regularizers.L1L2(0.01, 0.02))(x)
+        x = keras.layers.Flatten(activity_regularizer="l1")(x)
+        dense = keras.layers.Dense(4, activity_regularizer="l2")
+        inner = keras.Sequential([keras.Input((4,)), dense, keras.layers.ActivityRegularization(l2=0.1)])
+        x = keras.layers.Dense(5, activation="softmax")(inner(dense(keras.layers.Dense(4)(x))))
+        model = keras.Model(inputs, x)
+        model.compile("adam", CROSSENTROPY)
+        return model
+
+    check(make, *images(), validation_data=images(9, seed=1))
 
 
 @pytest.mark.full
@@ -193,6 +252,20 @@ def test_callbacks_that_write(tmp_path):
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 4
     saved = keras.models.load_model(path)
     same(state(saved), state(model), 0)
+
+
+@pytest.mark.full
+def test_what_is_saved_within_an_epoch(tmp_path):
+    saved = []
+    for train in (keras.Model.fit, mtf_hetero.keras.fit):
+        path = tmp_path / f"{len(saved)}"
+        model = made(compiled("adam"))
+        callback = keras.callbacks.ModelCheckpoint(f"{path}-{{batch}}.keras", save_freq=2)
+        place = BATCH if saved else {}
+        train(model, *images(33), batch_size=8, shuffle=False, verbose=0, callbacks=[callback], **place)
+        saved.append([state(keras.models.load_model(f"{path}-{batch}.keras")) for batch in (2, 4)])
+    for expected, found in zip(*saved, strict=True):
+        same(found, expected, 1e-4)
 
 
 @pytest.mark.full

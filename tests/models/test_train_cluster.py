@@ -172,17 +172,23 @@ def test_a_layout_that_is_found(small, workers, tmp_path, capfd, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kills", "volumes"),
+    ("kills", "trained"),
     [
-        pytest.param(1, False, marks=pytest.mark.full),
-        pytest.param(1, True, marks=pytest.mark.full),
-        pytest.param(20, False, marks=pytest.mark.slow),
+        pytest.param(1, "lenet", marks=pytest.mark.full),
+        pytest.param(1, "volumes", marks=pytest.mark.full),
+        pytest.param(1, "keras", marks=pytest.mark.full),
+        pytest.param(20, "lenet", marks=pytest.mark.slow),
     ],
 )
-def test_training_survives_a_killed_worker(local, tmp_path, kills, volumes):
+def test_training_survives_a_killed_worker(local, tmp_path, kills, trained):
     rng = random.Random(kills)
     options = {**ON_WORKERS, "max_steps": 100_000, "train_epochs": 50_000, "save_checkpoints_secs": 2}
-    if volumes:
+    if trained == "keras":
+        from tiny_keras import tiny  # other tests do without Keras
+
+        tiny(tmp_path / "my.keras")
+        options |= {"model": tmp_path / "my.keras", "layout": "batch"}
+    if trained == "volumes":
         write_universes(tmp_path / "universes", train=5, test=1, size=16)
         options |= {"model": "cosmoflow_small", "dataset": tmp_path / "universes", "batch_size": 2}
         options |= {"layout": "spatial", "mesh_shape": "depth:2"}
@@ -208,7 +214,9 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills, volumes):
     assert "Traceback" not in text
     assert "to resume, run the same command" in reader.lines[-1]
     losses = [float(loss) for loss in re.findall(r"loss (\S+),", text)]
-    assert volumes or np.median(losses[-5:]) < losses[0]  # five universes are told no better within seconds
+    assert (
+        trained == "volumes" or np.median(losses[-5:]) < losses[0]
+    )  # five universes are told no better within seconds
     assert np.isfinite(losses).all()
     assert text.count(" is gone: ") == kills
 
