@@ -104,10 +104,10 @@ class Planner(Case):
                 f"{name}/{workers}": part(f"{name}/{workers}", name, fractions, megabits) for name in self.problems
             }
         for fractions, name in itertools.product(self.memory_clusters, self.problems):
-            variant = f"{MEMORY}/{name}/{','.join(map(str, fractions))}"
-            parts[variant] = functools.partial(self._measure_memory, name, fractions)
+            variant = f"{MEMORY}/{name} on {','.join(map(str, fractions))}"
+            parts[variant] = functools.partial(self._measure_memory, variant, name, fractions)
         for (fractions, megabits), name in itertools.product(self.clusters[:1], self.exhausted):
-            variant = f"{EVERY}/{name}/{','.join(map(str, fractions))}"
+            variant = f"{EVERY}/{name} on {','.join(map(str, fractions))}"
             parts[variant] = functools.partial(self._exhaust, variant, name, fractions, megabits)
         return parts
 
@@ -122,7 +122,7 @@ class Planner(Case):
             found = child.call("exhaust", problem=problem, rounds=self.repeats)
         writer.write(variant, {**common, "layout": PLAN, "part": EVERY, **found})
 
-    def _measure_memory(self, name: str, fractions: tuple[float, ...], writer: Writer, bar: Any) -> None:
+    def _measure_memory(self, variant: str, name: str, fractions: tuple[float, ...], writer: Writer, bar: Any) -> None:
         """What each worker takes under a plan, on workers that give back what they free."""
         problem = PROBLEMS[name]
         workers = {"fractions": list(fractions), "megabits_per_second": None}
@@ -130,7 +130,7 @@ class Planner(Case):
             common = {**self.columns(warmup=0, repeats=1, steps=_MEMORY_STEPS), **child.call("describe"), **workers}
             found = child.call("measure_memory", problem=dataclasses.asdict(problem), steps=_MEMORY_STEPS)
         values = {**dataclasses.asdict(problem), "layout": PLAN, "part": MEMORY, **found}
-        writer.write(f"{MEMORY}/{name}/{','.join(map(str, fractions))}", {**common, **values})
+        writer.write(variant, {**common, **values})
 
     def _measure(
         self, variant: str, name: str, fractions: tuple[float, ...], megabits: float | None, writer: Writer

@@ -165,7 +165,7 @@ def check_dropout(found):
 
 
 def check_planner(found):
-    held = found.pop("memory/toy/0.6,0.3")
+    held = found.pop("memory/toy on 0.6,0.3")
     assert len(held["workers"]) == len(held["peak_bytes"]) == len(held["predicted_bytes"])
     assert min(held["peak_bytes"]) > 0 and min(held["predicted_bytes"]) > min(held["runtime_bytes"]) > 0
     names = {name.removeprefix("toy/0.6,0.3/"): row for name, row in found.items()}
