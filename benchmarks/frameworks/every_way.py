@@ -1,7 +1,7 @@
 """All ways to divide a small network, layer by layer: what a plan for it can be compared with."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from mtf_hetero import Layout, mtf
 from mtf_hetero.planner import roles
@@ -23,9 +23,9 @@ def every_way(graph: mtf.Graph, machines: Machines) -> dict[str, Layout]:
     products = roles.products(operations, owners)
     problem = Problem(operations, machines)
     fastest = max(range(len(machines.devices)), key=lambda pnum: machines.devices[pnum].flops_per_second)
-    followers = _followers(operations, products)
+    followers, menus = _followers(operations, products), problem.menus([range(len(machines.devices))])
     layouts: dict[str, Layout] = {}
-    for ways in itertools.product(*(_ways(problem, layer, products, fastest) for layer in products)):
+    for ways in itertools.product(*(_ways(problem, menus, products[layer][1], fastest) for layer in products)):
         sizes: dict[str, Choice] = {}
         for layer, (_, chosen) in zip(products, ways, strict=True):
             sizes |= chosen
@@ -40,10 +40,10 @@ def every_way(graph: mtf.Graph, machines: Machines) -> dict[str, Layout]:
 
 
 def _ways(
-    problem: Problem, layer: str, products: Mapping[str, roles.Product], fastest: int
+    problem: Problem, menus: Mapping[str, Sequence[Choice]], kinds: Mapping[str, str], fastest: int
 ) -> Iterator[tuple[str, dict[str, Choice]]]:
-    menus = problem.menus([range(len(problem.machines.devices))])
-    for name, kind in products[layer][1].items():
+    """The ways to divide a layer's product: what it is to be divided by, and {dimension: sizes}."""
+    for name, kind in kinds.items():
         if kind == roles.SPACE or not menus.get(name):
             continue
         yield kind, {name: menus[name][0]}

@@ -220,16 +220,10 @@ def _halo_test(step: Step) -> Callable[[traffic.Send], bool]:
 
 
 def exchanged(step: Step) -> list[dict[str, int]]:
-    """Per processor: messages that it sends and receives in a step, and of halos that it receives their bytes."""
-    sends = [send for send in step.sends() if send.bytes and not send.in_memory]
+    """Per processor: the bytes of halos that it receives in a step."""
     is_halo = _halo_test(step)
-    return [
-        {
-            "messages": sum(device in (send.source, send.target) for send in sends),
-            "halo_bytes": sum(send.bytes for send in sends if send.target == device and is_halo(send)),
-        }
-        for device in step.devices
-    ]
+    halos = [send for send in step.sends() if not send.in_memory and is_halo(send)]
+    return [{"halo_bytes": sum(send.bytes for send in halos if send.target == device)} for device in step.devices]
 
 
 def overlap(step: Step, events: Sequence[trace.Event]) -> list[dict[str, float]]:

@@ -158,7 +158,7 @@ def write_spatial(directory):
     timed = {**common, "link": link, "loss_error": 1e-7, "extents": [64] * 3}
     timed |= {"usage": [{"computing": 1.0, "receiving": 0.1, "waiting": 0.2}] * 2, "received_bytes": 4_000_000}
     timed |= {"overlap": [{"halo_seconds": 0.2, "convolution_seconds": 0.9, "both_seconds": 0.05}] * 2}
-    own, none = {"messages": 20, "halo_bytes": 1_000_000}, {"messages": 1, "halo_bytes": 0}
+    own, none = {"halo_bytes": 1_000_000}, {"halo_bytes": 0}
     for part, way, workers, seconds in (
         ("conv", "alone", [0], 1.5),
         ("conv", "even", [0, 1], 1.4),
