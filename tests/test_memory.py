@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import mtf_hetero
 from benchmarks.frameworks.cluster_nets import ClusterNets
-from mtf_hetero import memory, mtf, tf
+from mtf_hetero import memory, mtf, tf, trace
 from mtf_hetero._support.graphs import needed
 from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.memory import graph as memory_graph
-from mtf_hetero.memory.estimation import _makes_much
+from mtf_hetero.memory.estimation import BUFFERED, CONVOLUTION_BYTES, MESSAGE_BYTES, RUNTIME_BYTES, _runtime_bytes
 from mtf_hetero.memory.executor import events
 from mtf_hetero.memory.liveness import BEGIN, END, RECEIVED, SEND, Node, Output, Variable, _Step, peaks
 from mtf_hetero.models.registry import MODELS
@@ -245,6 +245,24 @@ def test_aliases():
     assert not aliases(lambda x: x + 1.0, 64)
 
 
+def test_what_is_computed_twice_is_made_once_as_tensorflow_makes_it():
+    with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+        x = tf.placeholder(tf.float32, [100])
+        centred = [x - tf.reduce_mean(x) for _ in range(3)]  # alike, down to the sums before them
+        with tf.device("cpu:1"):
+            centred.append(x - tf.reduce_mean(x))
+        centred.append(x - tf.reduce_max(x))
+        noise = [tf.random.uniform([100], seed=7) for _ in range(2)]
+        fetch = tf.add_n([tf.exp(part) * (1 + number) for number, part in enumerate([*centred, *noise])])
+        lowering, places = mtf_hetero.Lowering(mtf.Graph(), {}), memory_graph.Places(["cpu:0", "cpu:1"])
+        nodes = memory_graph.nodes(lowering, needed([fetch]), {}, places)
+        metadata = tf.RunMetadata()
+        session.run(fetch, {x: range(100)}, options=trace.run_options(), run_metadata=metadata)
+    ran = collections.Counter(node.op for graph in metadata.partition_graphs for node in graph.node)
+    assert (ran["Sub"], ran["Exp"], ran["RandomUniform"], ran["Mul"], ran["AddN"]) == (3, 5, 2, 7, 1)
+    assert sum(any(output.size_bytes == 400 for output in node.outputs) for node in nodes) == 3 + 5 + 2 + 7 + 1 + 1
+
+
 def test_an_unknown_size_is_an_error():
     with tf.Graph().as_default():
         x = tf.placeholder(tf.float32, [None, 3], name="images")
@@ -309,9 +327,19 @@ def test_table():
     assert "measured" not in memory.table(estimates)
 
 
-def test_constants_and_a_few_numbers_are_not_what_an_operation_costs():
-    made = ((), (Output(64),), (Output(400, permanent=True),), (Output(4), Output(65)))
-    assert [_makes_much(Node("a", outputs=outputs)) for outputs in made] == [False, False, False, True]
+def test_what_tensorflow_itself_takes():
+    made = (Output(1000), Output(500))
+    nodes = [
+        Node("a", outputs=made, is_convolution=True),
+        Node("b", inputs=((0, 0), (0, 0))),
+        Node("b", inputs=((0, 1),)),
+        Node("a", inputs=((0, 0),)),
+    ]
+    found = _runtime_bytes(nodes, {"a": "a", "b": "b"}, {"a": "here", "b": "b"})
+    assert found == {
+        "here": RUNTIME_BYTES + CONVOLUTION_BYTES,
+        "b": RUNTIME_BYTES + 2 * MESSAGE_BYTES + round(BUFFERED * 1500),
+    }
 
 
 def test_the_peak_of_a_process():

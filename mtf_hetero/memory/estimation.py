@@ -11,7 +11,6 @@ a worker does (`mtf_hetero.worker`). Left to themselves, TensorFlow's allocator 
 and a process takes up to twice as much.
 """
 
-import collections
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
@@ -23,12 +22,14 @@ from mtf_hetero.memory import graph as memory_graph
 from mtf_hetero.memory.graph import GRADIENTS, OPTIMIZER, WEIGHTS
 from mtf_hetero.memory.liveness import MESSAGES
 
-# What a worker holds more after its steps than before them, beside variables: fitted to 31 runs of 1 to 8 workers
-RUNTIME_BYTES = 18_000_000  # whatever the network
-OPERATION_BYTES = 40_000  # for each operation that makes more than a few numbers
-MESSAGE_BYTES = 43_000  # for each message that a step receives
-_FEW_BYTES = 64
+# What a worker holds beside tensors once it trains: fitted to what 282 workers took in steps of 56 ways to split 9
+# networks over 1 to 8 of them (benchmarks/results, planner and splitbrain)
+RUNTIME_BYTES = 16_000_000  # whatever the network
+CONVOLUTION_BYTES = 100_000  # for each convolution, of which oneDNN compiles a kernel
+MESSAGE_BYTES = 60_000  # for each message that a step receives
+BUFFERED = 0.27  # of the bytes that a step receives
 _STEPS = 20  # simulated, each with durations of its own
+_EVENTS = 200_000  # about, after which no other step of a large graph is simulated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +86,9 @@ def estimate(
     in_use = list(dict.fromkeys([*devices, *(x.device for x in (*nodes, *variables.values()))]))
     memories = {device: places.memory(device) for device in in_use}
     accounts = {device: memories[device] if by_process else device for device in in_use}
+    steps = max(1, min(_STEPS, _EVENTS // len(nodes)))
     events = itertools.chain.from_iterable(
-        executor.events(nodes, memories=memories, threads=threads, seed=seed) for seed in range(_STEPS)
+        executor.events(nodes, memories=memories, threads=threads, seed=seed) for seed in range(steps)
     )
     hosts = {device: places.process(device) for device in in_use if not places.is_cpu(device)}
     peaks = liveness.peaks(nodes, events, variables=variables, memories=memories, accounts=accounts, hosts=hosts)
@@ -94,24 +96,26 @@ def estimate(
     for variable in variables.values():
         held[accounts[variable.device]][variable.label] += variable.size_bytes
     on_cpu = {accounts[device] for device in in_use if places.is_cpu(device)}
-    operations_of = collections.Counter(accounts[node.device] for node in nodes if _makes_much(node))
-    received = itertools.chain.from_iterable(liveness.readers(nodes, memories).values())
-    received_by = collections.Counter(accounts[device] for device in received if device)
+    runtime = _runtime_bytes(nodes, memories, accounts)
     return {
-        account: _estimate(
-            peaks[account],
-            held[account],
-            runtime=RUNTIME_BYTES + OPERATION_BYTES * operations_of[account] + MESSAGE_BYTES * received_by[account]
-            if account in on_cpu
-            else 0,
-        )
+        account: _estimate(peaks[account], held[account], runtime=runtime[account] if account in on_cpu else 0)
         for account in dict.fromkeys(accounts.values())
         if account in peaks
     }
 
 
-def _makes_much(node: liveness.Node) -> bool:
-    return any(output.size_bytes > _FEW_BYTES and not output.permanent for output in node.outputs)
+def _runtime_bytes(
+    nodes: Sequence[liveness.Node], memories: Mapping[str, str], accounts: Mapping[str, str]
+) -> dict[str, int]:
+    """{account: what TensorFlow itself takes there, were it a CPU's}."""
+    total = dict.fromkeys(accounts.values(), RUNTIME_BYTES)
+    for node in nodes:
+        total[accounts[node.device]] += CONVOLUTION_BYTES * node.is_convolution
+    for (source, number), devices in liveness.readers(nodes, memories).items():
+        for device in filter(None, devices):
+            received = nodes[source].outputs[number].size_bytes
+            total[accounts[device]] += MESSAGE_BYTES + round(BUFFERED * received)
+    return total
 
 
 def _estimate(peak: liveness.Peak, held: Mapping[str, int], *, runtime: int) -> Estimate:

@@ -276,6 +276,25 @@ class _Labels:
         return ACTIVATIONS
 
 
+def _same(operations: Sequence[tf.Operation]) -> dict[tf.Operation, tf.Operation]:
+    """{operation: the first of those that compute the same}, which alone TensorFlow runs of them.
+
+    So where a gradient begins as its operation did, what they share is made once, and held in between.
+    """
+    first: dict[tuple, tf.Operation] = {}
+    same: dict[tf.Operation, tf.Operation] = {}
+    for op in operations:
+        before = [*(x.op for x in op.inputs), *op.control_inputs]
+        if op.op_def.is_stateful or any(other not in same for other in before):  # a loop's way back is not there yet
+            same[op] = op
+            continue
+        inputs = tuple((same[x.op], x.value_index) for x in op.inputs)
+        after = frozenset(same[other] for other in op.control_inputs)
+        attributes = tuple((name, value.SerializeToString()) for name, value in sorted(op.node_def.attr.items()))
+        same[op] = first.setdefault((op.type, op.device, inputs, after, attributes), op)
+    return same
+
+
 def nodes(
     lowering: mtf.Lowering, operations: Sequence[tf.Operation], known: Mapping[str, Variable], places: Places
 ) -> list[Node]:
@@ -290,8 +309,10 @@ def nodes(
     Raises:
       ValueError: a tensor whose size is not known.
     """
-    labels = _Labels(lowering)
+    labels, same = _Labels(lowering), _same(operations)
+    operations = list(dict.fromkeys(same.values()))
     index_of = {op: index for index, op in enumerate(operations)}
+    index_of = {op: index_of[first] for op, first in same.items()}
     result = []
     for index, op in enumerate(operations):
         variable = _variable_of(op)
@@ -309,6 +330,7 @@ def nodes(
                 variable=variable,
                 access=_ACCESS.get(op.type) if variable else None,
                 label=labels.of(op.name),
+                is_convolution=_CONVOLUTIONS.match(op.type) is not None,
             )
         )
     return result

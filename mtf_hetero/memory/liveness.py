@@ -47,6 +47,7 @@ class Node:
       access: "read": output 0 is the variable's buffer; "assign": the last input becomes its value; "update": its value
         is changed in place, or in a copy where a reader still holds it.
       label: what its outputs and its scratch count as.
+      is_convolution: whether oneDNN makes a kernel for it, and keeps that.
     """
 
     device: str
@@ -58,6 +59,7 @@ class Node:
     variable: str | None = None
     access: str | None = None
     label: str = ""
+    is_convolution: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

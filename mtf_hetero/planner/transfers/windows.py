@@ -2,16 +2,33 @@
 
 from collections.abc import Sequence
 
-from mtf_hetero import collectives, layers
+from mtf_hetero import blocks, collectives, layers
 from mtf_hetero._compat import mtf
 from mtf_hetero.layers.normalization import accumulator_of, is_native_shape
+from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import batch_norm, reshape, rounds
 from mtf_hetero.lowering.boxes import parts_of
 from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, Geometry, roles_of
 from mtf_hetero.lowering.pool import Places, gradient_inputs, windows_of
+from mtf_hetero.planner.sample import Sample
 from mtf_hetero.planner.transfers.rules import register, set_output, slice_by_slice
 from mtf_hetero.planner.transfers.sending import added, allreduce, fetch_boxes, halos, move, reduce_scatter
 from mtf_hetero.planner.transfers.sketch import Sketch, Sum, Value, Values, made
+
+_MOST = 2**13  # reshapes whose moves are kept
+_kept: dict[tuple, Sequence[blocks.Move]] = {}
+
+
+def _plan_moves(op: mtf.Operation, layout: Layout) -> Sequence[blocks.Move]:
+    """As `reshape.plan_moves`; kept, for a network repeats its layers, and a search asks for the same again."""
+    shapes = [op.inputs[0].shape, op.outputs[0].shape]
+    divisions = tuple(tuple((layout.axis_of(dim), layout.split(dim.name, dim.size)) for dim in x) for x in shapes)
+    key = layout.mesh_shape, layout.crowds if isinstance(layout, Sample) else (), divisions
+    if key not in _kept:
+        if len(_kept) >= _MOST:
+            _kept.clear()
+        _kept[key] = reshape.plan_moves(op, layout)
+    return _kept[key]
 
 
 class _MovedSum(Sum):
@@ -38,7 +55,7 @@ def _reshape(op: mtf.Operation, sketch: Sketch) -> None:
     if reshape.lie_alike(sketch.layout, op.inputs[0].shape, op.outputs[0].shape):
         sketch.set(op.outputs[0], x)
         return
-    moves = reshape.plan_moves(op, sketch.layout)
+    moves = _plan_moves(op, sketch.layout)
     if isinstance(x, Sum):
         way = reshape.way_of(op, sketch.layout, moves, x.axes, is_made=x.made is not None)
         if way is reshape.Way.KEEP:
