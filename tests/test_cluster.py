@@ -1,30 +1,22 @@
-"""Workers: found, named when they are gone, limited, and never left behind."""
+"""Workers: what they compute, how they are limited, and what their binary says."""
 
 import dataclasses
-import json
 import os
 import pathlib
-import re
 import signal
-import socket
 import sys
-import threading
-import time
 import types
-from typing import Any
-from unittest import mock
 
 import numpy as np
 import oracle
 import pytest
+from ports import free_port
 from tiers import on_workers
 
 import mtf_hetero
-from mtf_hetero import cluster as cluster_lib
 from mtf_hetero import mtf, tf, worker
-from mtf_hetero.cluster import Cluster, LocalCluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch, guard
+from mtf_hetero.cluster import Cluster, LocalCluster, WorkerWatch, guard
 from mtf_hetero.cluster.local import LimitedProcesses
-from mtf_hetero.cluster.probe import Answer, Outcome, ask
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 pytestmark = on_workers
@@ -37,16 +29,8 @@ def local(workers):
     return types.SimpleNamespace(
         addresses=addresses,
         cluster=Cluster.from_workers(addresses),
-        kill=lambda index: os.kill(workers.pids[index], signal.SIGKILL),
-        restart=workers.restart,
         log=workers._log(0),
     )
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 # Two workers compute what one device computes
@@ -163,102 +147,6 @@ def test_workers_are_limited():
         assert_limited(cluster)
 
 
-# Addresses, TF_CONFIG, Slurm
-
-
-def test_a_worker_that_cannot_be_reached_is_named(local):
-    gone = f"127.0.0.1:{free_port()}"
-    with pytest.raises(UnreachableWorkerError, match=f"^worker 1 \\({gone}\\): connection refused; start it") as caught:
-        Cluster.from_workers([local.addresses[0], gone])
-    assert "\n" not in str(caught.value)
-    with pytest.raises(UnreachableWorkerError, match=r"^worker 0 \(no-such-host\.invalid:2222\)"):
-        cluster_lib.check_reachable(("no-such-host.invalid:2222",))
-
-
-def test_a_port_that_is_silent_is_named():
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(UnreachableWorkerError, match=r"worker 0 \(127\.0\.0\.1:\d+\)"):
-            cluster_lib.check_reachable((address,), 1.0)
-
-
-@pytest.mark.parametrize(
-    ("workers", "message"),
-    [
-        ("host", "'host' is not host:port"),
-        ("host:0", "'host:0' is not host:port"),
-        ("host:65536", "is not host:port"),
-        ("http://host:80", "is not host:port"),
-        ("a:1,b:2,a:1", "'a:1' is given twice"),
-        ("", "no worker is named"),
-    ],
-)
-def test_wrong_addresses(workers, message):
-    with pytest.raises(ValueError, match=message):
-        Cluster.from_workers(workers)
-
-
-def test_the_devices_of_this_process():
-    assert Cluster.local().devices[-1] == "cpu:0"
-    cluster = Cluster.local(["cpu:0", "/device:CPU:2"])
-    assert (cluster.devices, cluster.target, cluster.cpus) == (("cpu:0", "cpu:2"), "", 3)
-    with pytest.raises(ValueError, match="gpu:99"):
-        Cluster.local(["gpu:99"])
-
-
-def tf_config(monkeypatch, cluster, job, index):
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
-
-
-JOBS = {"chief": ["a:1"], "worker": ["b:2", "c:3"]}
-
-
-def test_tf_config(monkeypatch, local):
-    tf_config(monkeypatch, JOBS, "worker", 1)
-    task = cluster_lib.task_of_environment()
-    assert task == cluster_lib.Task("worker", 1, "c:3", ("b:2", "c:3"), "TF_CONFIG")
-    with pytest.raises(ValueError, match="this process is worker 1 of TF_CONFIG; train in its task 'chief'"):
-        Cluster.from_environment()
-    chief = f"127.0.0.1:{free_port()}"
-    tf_config(monkeypatch, {"master": [chief], "worker": local.addresses}, "master", 0)
-    cluster = Cluster.from_environment()
-    assert cluster is not None
-    assert (cluster.workers, cluster.target) == (tuple(local.addresses), f"grpc://{chief}")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "TF_CONFIG cannot be understood"),
-        ("{}", "it needs a chief, which trains, and one worker"),
-        (json.dumps({"cluster": {"worker": ["b:2"]}, "task": {"type": "worker", "index": 0}}), "needs a chief"),
-        (json.dumps({"cluster": JOBS, "task": {"type": "worker", "index": 2}}), "task 2 of job 'worker'"),
-        (json.dumps({"cluster": JOBS}), "task None of job None"),
-    ],
-)
-def test_a_wrong_tf_config(text, message, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(ValueError, match=message) as caught:
-        cluster_lib.task_of_environment()
-    assert "\n" not in str(caught.value)
-
-
-def test_slurm(monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert cluster_lib.task_of_environment({}) is None
-    for name, value in {
-        "PROCID": "2",
-        "STEP_NUM_TASKS": "3",
-        "STEP_NODELIST": "node[1-2]",
-        "STEP_TASKS_PER_NODE": "2,1",
-    }.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    task = cluster_lib.task_of_environment()
-    assert task == cluster_lib.Task("worker", 1, "node2:8888", ("node1:8889", "node2:8888"), "Slurm")
-
-
 # The worker's binary
 
 
@@ -306,140 +194,3 @@ def test_a_port_in_use(local, capfd):
     err = capfd.readouterr().err
     assert "which is in use on this machine" in err
     assert err.count("\n") == 1
-
-
-# A worker that dies
-
-
-class _EndAfter(tf.train.SessionRunHook):
-    """Ends training some steps after the global step was seen to fall back."""
-
-    def __init__(self):
-        self.steps = []
-
-    def before_run(self, run_context):
-        return tf.train.SessionRunArgs(tf.train.get_global_step())
-
-    def after_run(self, run_context, run_values):
-        self.steps.append(int(run_values.results))
-
-
-def test_training_goes_on_after_a_worker_died(local, tmp_path):
-    cluster, said, seen = local.cluster, [], _EndAfter()
-    with tf.Graph().as_default(), WorkerWatch(cluster.workers, report=said.append, interval_seconds=0.2) as watch:
-        step = tf.train.get_or_create_global_step()
-        with tf.device(cluster.devices[1]):
-            total = tf.get_variable("total", initializer=0.0, use_resource=True)
-            train = tf.group(total.assign_add(1.0), tf.assign_add(step, 1))
-        creator = WaitingSessionCreator(
-            tf.train.ChiefSessionCreator(
-                checkpoint_dir=str(tmp_path), master=cluster.target, config=cluster.session_config()
-            ),
-            cluster.workers,
-        )
-        saver = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=5)
-        with tf.train.MonitoredSession(creator, hooks=[seen, watch, saver]) as session:
-            for number in range(30):
-                if number == 12:
-                    local.kill(1)
-                    end = time.monotonic() + 30
-                    while not said and time.monotonic() < end:
-                        time.sleep(0.05)
-                    local.restart(1)
-                session.run(train)
-            value, last = session.run([total, step])
-    assert said[0].startswith(f"worker 1 ({cluster.workers[1]}) is gone: ")
-    assert "start it again there with `python -m mtf_hetero.worker --port=" in said[0]
-    assert value == last  # both are of the same checkpoint
-    assert last < 30  # some steps were lost, but not all
-    assert last > 18
-
-
-def test_a_worker_that_dies_again_before_it_is_asked_is_named_again(monkeypatch):
-    said, asked = [], []
-    watch = WorkerWatch(("127.0.0.1:1",), report=said.append, interval_seconds=0.001)
-
-    def ask(address, timeout_seconds):
-        asked.append(address)
-        if len(asked) == 4:  # it was back for long enough that a session could be made
-            watch.after_create_session(mock.Mock(), mock.Mock())
-        if len(asked) == 1:
-            return Answer(Outcome.ANSWERED, status=b"one")
-        return Answer(Outcome.REFUSED, "connection refused")
-
-    monkeypatch.setattr("mtf_hetero.cluster.watch.ask", ask)
-    with watch:
-        end = time.monotonic() + 10
-        while len(said) < 3 and time.monotonic() < end:
-            time.sleep(0.01)
-    assert re.findall("is gone|answers again", " ".join(said)) == ["is gone", "answers again", "is gone"]
-
-
-def watch_until_asked(monkeypatch, answers):
-    """What a watch says of a worker that gives these answers, and answers from then on."""
-    said, done = [], threading.Event()
-
-    def ask(address, timeout_seconds):
-        if answers:
-            return answers.pop(0)
-        done.set()
-        return Answer(Outcome.ANSWERED, status=b"one")
-
-    monkeypatch.setattr("mtf_hetero.cluster.watch.ask", ask)
-    with WorkerWatch({4: "127.0.0.1:1"}, report=said.append, interval_seconds=0.001):
-        assert done.wait(60)
-    return [re.findall("^worker 4 .* (is gone|answers again)", line)[0] for line in said]
-
-
-def test_one_failure_alone_is_no_loss(monkeypatch):
-    answered = Answer(Outcome.ANSWERED, status=b"one")
-    for outcome in Outcome:
-        failed = Answer(outcome, "it failed")
-        if outcome not in (Outcome.ANSWERED, Outcome.REFUSED):
-            assert watch_until_asked(monkeypatch, [answered, failed, answered, failed, answered]) == []
-            assert watch_until_asked(monkeypatch, [answered, failed, failed, failed])[:1] == ["is gone"]
-    assert watch_until_asked(monkeypatch, [answered, Answer(Outcome.REFUSED, "refused")])[:1] == ["is gone"]
-
-
-def test_what_becomes_of_a_question(local):
-    assert ask(local.addresses[0], 60.0).outcome is Outcome.ANSWERED
-    assert ask(f"127.0.0.1:{free_port()}", 5.0).outcome is Outcome.REFUSED
-    assert ask("no-such-host.invalid:2222", 5.0).outcome is Outcome.UNREACHABLE
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert ask(address, 0.5) == Answer(Outcome.SILENT, "no answer within 0.5 seconds")
-
-
-def test_waiting_for_a_worker_can_be_stopped():
-    def check():
-        raise KeyboardInterrupt
-
-    creator = WaitingSessionCreator(None, (f"127.0.0.1:{free_port()}",), check=check)
-    with pytest.raises(KeyboardInterrupt):
-        creator.create_session()
-
-
-class _Stuck:
-    """A session whose steps wait without end for a worker."""
-
-    def __init__(self):
-        self.released = threading.Event()
-
-    def run(self, fetches):
-        self.released.wait()
-
-    def close(self):
-        self.released.set()
-
-    def create_session(self):
-        return self
-
-
-def test_a_step_that_waits_for_a_frozen_worker_is_ended():
-    stuck: Any = WaitingSessionCreator(_Stuck(), ()).create_session()
-    error = tf.errors.UnavailableError(None, None, "worker 1 does not answer")
-    threading.Timer(0.2, stuck.interrupt, [error]).start()
-    with pytest.raises(tf.errors.UnavailableError, match="worker 1"):
-        stuck.run("step")
-    stuck.close()
-    assert stuck.released.is_set()
