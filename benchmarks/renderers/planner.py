@@ -189,13 +189,14 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     of_taken = [abs(setting.taken["predicted_seconds"] / _seconds(setting.taken) - 1) for setting in settings]
     fastest = sum(_seconds(setting.plan) == min(map(_seconds, setting.rows)) for setting in settings)
     wins = sum(_ratio(setting.plan, setting.recipe)["upper_quartile"] < 1 for setting in settings)
-    first = rows[0]
+    counts = [row["repeats"] for row in rows]
+    turns = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
     parts = [
         "![Efficiency, and predicted and measured seconds](planner.png)",
         "Efficiency is the time that a step would take if each worker did its part as fast as it is alone and nothing "
         "were sent, over the time that it took. What is taken is what `--layout=auto` takes: of the fastest worker "
         "alone, the recipe predicted to be the best and the plan, the last that beats those before it in more than "
-        f"three quarters of the rounds. Median (minimum to maximum) of {first['repeats']} turns. {limits(first)}",
+        f"three quarters of the rounds. Median (minimum to maximum) of {turns} turns. {limits(rows[0])}",
         bullets(
             [
                 f"The plan is the fastest of all ways on {fastest} of {len(settings)} settings, and beats the best "

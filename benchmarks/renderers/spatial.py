@@ -24,11 +24,6 @@ from benchmarks.renderers.tables import (
 _DEMANDED = 0.15  # by how much predictions of steps, and memory, may be off
 
 
-def _is_predicted(row: Row) -> bool:
-    """Whether the planner predicted a step; of rows of before it did, there is none."""
-    return "predicted_seconds" in row
-
-
 def _steps(rows: Sequence[Row]) -> str:
     first = rows[0]
 
@@ -44,9 +39,9 @@ def _steps(rows: Sequence[Row]) -> str:
         "speedup": lambda row: f"{scaling.speedup(row, first):.2f}",
         "MB sent": lambda row: row["received_bytes"] / MB,
         "of it halo": halo,
-        "predicted MB": lambda row: row["predicted_bytes"] / MB if _is_predicted(row) else None,
-        "predicted s": lambda row: row.get("predicted_seconds"),
-        "error": lambda row: f"{scaling.error(row):+.0%}" if _is_predicted(row) else None,
+        "predicted MB": lambda row: row["predicted_bytes"] / MB,
+        "predicted s": lambda row: row["predicted_seconds"],
+        "error": lambda row: f"{scaling.error(row):+.0%}",
     }
     return table_of(rows, columns, labels=2)
 
@@ -133,15 +128,14 @@ def _timed(rows: Sequence[Row]) -> list[str]:
             "Median (minimum to maximum) over the repeats. Speedups are in voxels a second over the first way. MB sent "
             "are counted in a traced step. Predicted: by the planner's cost model, of the workers of that way as "
             "`--layout=auto` measures them, and of a graph that was not lowered.",
-            _accuracy([row for row in done if _is_predicted(row)]),
+            _accuracy(done),
         ]
     for title, group in group_by(rows, lambda row: row["setting"]).items():
         good = [row for row in group if "failed" not in row]
         parts += [f"## {title}: {group[0]['network']}", _steps(group), _notes(group)]
         parts += ["How each worker spends a traced step, and the time of halos that passes beside convolutions:"]
         parts += [_spent(good)]
-        if all(map(_is_predicted, good)):
-            parts += ["What the prediction is made of:", _layers(good)]
+        parts += ["What the prediction is made of:", _layers(good)]
     return parts
 
 
