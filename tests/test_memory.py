@@ -252,15 +252,18 @@ def test_what_is_computed_twice_is_made_once_as_tensorflow_makes_it():
         with tf.device("cpu:1"):
             centred.append(x - tf.reduce_mean(x))
         centred.append(x - tf.reduce_max(x))
+        fed = [tf.placeholder(tf.float32, [100]) for _ in range(2)]
+        centred += [tf.placeholder_with_default(value - 1.0, [100]) for value in fed]
         noise = [tf.random.uniform([100], seed=7) for _ in range(2)]
         fetch = tf.add_n([tf.exp(part) * (1 + number) for number, part in enumerate([*centred, *noise])])
         lowering, places = mtf_hetero.Lowering(mtf.Graph(), {}), memory_graph.Places(["cpu:0", "cpu:1"])
         nodes = memory_graph.nodes(lowering, needed([fetch]), {}, places)
         metadata = tf.RunMetadata()
-        session.run(fetch, {x: range(100)}, options=trace.run_options(), run_metadata=metadata)
+        session.run(fetch, dict.fromkeys([x, *fed], range(100)), options=trace.run_options(), run_metadata=metadata)
     ran = collections.Counter(node.op for graph in metadata.partition_graphs for node in graph.node)
-    assert (ran["Sub"], ran["Exp"], ran["RandomUniform"], ran["Mul"], ran["AddN"]) == (3, 5, 2, 7, 1)
-    assert sum(any(output.size_bytes == 400 for output in node.outputs) for node in nodes) == 3 + 5 + 2 + 7 + 1 + 1
+    assert (ran["Sub"], ran["Exp"], ran["RandomUniform"], ran["Mul"], ran["AddN"]) == (5, 7, 2, 9, 1)
+    large = [node for node in nodes if any(output.size_bytes == 400 for output in node.outputs)]
+    assert len(large) == 5 + 7 + 2 + 9 + 1 + 3 + 2  # and what is fed, of itself and in place of another value
 
 
 def test_an_unknown_size_is_an_error():

@@ -29,7 +29,7 @@ CONVOLUTION_BYTES = 100_000  # for each convolution, of which oneDNN compiles a 
 MESSAGE_BYTES = 60_000  # for each message that a step receives
 BUFFERED = 0.27  # of the bytes that a step receives
 _STEPS = 20  # simulated, each with durations of its own
-_EVENTS = 200_000  # about, after which no other step of a large graph is simulated
+_MOST_OPERATIONS = 200_000  # of all these steps: of a large graph there are fewer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ def estimate(
     in_use = list(dict.fromkeys([*devices, *(x.device for x in (*nodes, *variables.values()))]))
     memories = {device: places.memory(device) for device in in_use}
     accounts = {device: memories[device] if by_process else device for device in in_use}
-    steps = max(1, min(_STEPS, _EVENTS // len(nodes)))
+    steps = max(1, min(_STEPS, _MOST_OPERATIONS // len(nodes)))
     events = itertools.chain.from_iterable(
         executor.events(nodes, memories=memories, threads=threads, seed=seed) for seed in range(steps)
     )

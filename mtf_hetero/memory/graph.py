@@ -285,7 +285,8 @@ def _same(operations: Sequence[tf.Operation]) -> dict[tf.Operation, tf.Operation
     same: dict[tf.Operation, tf.Operation] = {}
     for op in operations:
         before = [*(x.op for x in op.inputs), *op.control_inputs]
-        if op.op_def.is_stateful or any(other not in same for other in before):  # a loop's way back is not there yet
+        is_own = op.op_def.is_stateful or op.type.startswith("Placeholder")
+        if is_own or any(other not in same for other in before):  # a loop's way back is not there yet
             same[op] = op
             continue
         inputs = tuple((same[x.op], x.value_index) for x in op.inputs)
