@@ -22,6 +22,7 @@ WITHOUT_TENSORFLOW = (
     ".models.after.evaluate",
     ".models.after.export",
     ".models.after.predict",
+    ".models.plan",
     ".models.train.config_file",
     ".partition",
     ".speeds",

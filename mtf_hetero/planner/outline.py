@@ -9,8 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from mtf_hetero.planner.plan import LayerPlan, Plan
-from mtf_hetero.planner.timeline import Span
+from mtf_hetero.planner.plan import LayerPlan, Plan, Span
 
 MOST_ROWS = 28  # of a row for each layer
 MOST_COLUMNS = 8
@@ -80,7 +79,7 @@ class Block:
 
     Args:
       row: the number of the row whose layers are computed; None: of what no row has.
-      backward: as `timeline.Span.backward`.
+      backward: as `plan.Span.backward`.
       begin: seconds since the step began.
       end: likewise.
     """

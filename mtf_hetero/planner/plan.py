@@ -8,19 +8,35 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mtf_hetero._support import files
 from mtf_hetero.layout import Dim, Layout
-
-if TYPE_CHECKING:
-    from mtf_hetero.planner.timeline import Span
 
 SCHEMA = 1
 
 
 class PlanError(ValueError):
     """A file that is not a plan, or one that does not fit the graph or the devices."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """What a device does for a while.
+
+    Args:
+      device: its number, among those that are priced.
+      layer: the layer whose operation it is.
+      begin: seconds since the step began.
+      end: likewise.
+      backward: whether it is after the last layer's product: of the loss, the gradients or the updates.
+    """
+
+    device: int
+    layer: str
+    begin: float
+    end: float
+    backward: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +86,7 @@ class Plan:
     memory_bytes: tuple[int, ...]
     extents: Mapping[str, int]
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    timeline: tuple["Span", ...] = dataclasses.field(default=(), compare=False, repr=False)
+    timeline: tuple[Span, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     def check(self, dims: Iterable[Dim], devices: Iterable[str]) -> None:
         """Raises unless the plan is for a graph with these dimensions, and for these devices.

@@ -13,29 +13,11 @@ from mtf_hetero._compat import mtf
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import transfers, work
 from mtf_hetero.planner.machines import Machines
+from mtf_hetero.planner.plan import Span
 from mtf_hetero.planner.problem import Problem
 from mtf_hetero.traffic import BUCKET_BYTES
 
 _SHORT = 1e-3  # of a step: waiting that a picture does not show
-
-
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """What a device does for a while.
-
-    Args:
-      device: its number, among those that are priced.
-      layer: the layer whose operation it is.
-      begin: seconds since the step began.
-      end: likewise.
-      backward: whether it is after the last layer's product: of the loss, the gradients or the updates.
-    """
-
-    device: int
-    layer: str
-    begin: float
-    end: float
-    backward: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,7 @@ import pytest
 
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import outline, picture
-from mtf_hetero.planner.plan import LayerPlan, Plan
-from mtf_hetero.planner.timeline import Span
+from mtf_hetero.planner.plan import LayerPlan, Plan, Span
 
 KINDS = {"batch": "batch", "filters": "outputs", "channels": "inputs", "height": "space", "other": "other"}
 
