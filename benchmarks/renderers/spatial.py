@@ -134,8 +134,7 @@ def _timed(rows: Sequence[Row]) -> list[str]:
         good = [row for row in group if "failed" not in row]
         parts += [f"## {title}: {group[0]['network']}", _steps(group), _notes(group)]
         parts += ["How each worker spends a traced step, and the time of halos that passes beside convolutions:"]
-        parts += [_spent(good)]
-        parts += ["What the prediction is made of:", _layers(good)]
+        parts += [_spent(good), "What the prediction is made of:", _layers(good)]
     return parts
 
 

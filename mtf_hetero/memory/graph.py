@@ -312,8 +312,8 @@ def nodes(
     """
     labels, same = _Labels(lowering), _same(operations)
     operations = list(dict.fromkeys(same.values()))
-    index_of = {op: index for index, op in enumerate(operations)}
-    index_of = {op: index_of[first] for op, first in same.items()}
+    number_of = {op: index for index, op in enumerate(operations)}
+    index_of = {op: number_of[first] for op, first in same.items()}
     result = []
     for index, op in enumerate(operations):
         variable = _variable_of(op)
