@@ -17,8 +17,7 @@ from zlib import crc32
 import numpy as np
 
 import mtf_hetero
-from mtf_hetero import collectives, mtf, tf
-from mtf_hetero.traffic.fusing import fuse_between
+from mtf_hetero import collectives, mtf, tf, traffic
 
 TOLERANCE = {tf.float64: 1e-9, tf.float32: 1e-5}
 MODEL_TOLERANCE_FLOAT32 = 1e-4
@@ -161,7 +160,7 @@ def run(
       momentum: of the descent.
       gradients: whether there are any, and a descent.
       exports: whether all that is compared is exported too.
-      fused: whether devices of one process send messages, and fuse them, as workers always do.
+      fused: whether devices of one process send messages, which are arranged as those of workers always are.
       averages: whether each step moves the moving averages of batch norms.
     """
     rate = LEARNING_RATE[dtype] if rate is None else rate
@@ -190,7 +189,8 @@ def run(
         assert_nothing_is_kept(tf_graph)
         step = [lowering.lowered_operation(op) for op in updates]
         if fused or cluster is not None:
-            fuse_between([slices, exported, step], lambda *ends: fused or not collectives.share_memory(ends))
+            fetches = [slices, exported, step]
+            traffic.arrange(fetches, is_message=lambda *ends: fused or not collectives.share_memory(ends))
         with tf.Session("" if cluster is None else cluster.target, config=_config(mesh_impl, cluster)) as session:
             session.run([tf.global_variables_initializer()])
             session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])

@@ -257,3 +257,33 @@ def test_ports_in_a_network_of_its_own_are_reached_by_nobody_else():
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(address, 10)
         process.stdin.close()
+
+
+TURNS = """
+import ctypes, platform, threading
+from mtf_hetero import worker
+
+def turn():
+    attributes = worker._SchedAttr()
+    size = ctypes.sizeof(attributes)
+    number = {"x86_64": 315, "aarch64": 275}[platform.machine()]  # sched_getattr
+    ctypes.CDLL(None).syscall(number, 0, ctypes.byref(attributes), size, 0)
+    turns.append(attributes.runtime)
+
+turns = []
+turn()
+worker._take_short_turns()
+thread = threading.Thread(target=turn)
+thread.start()
+thread.join()
+print(*turns)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has turns that a thread can choose")
+def test_threads_of_a_worker_take_short_turns():
+    done = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, cwd=ROOT, check=True)
+    before, after = (int(turn) for turn in done.stdout.split())
+    if not before:
+        pytest.skip("this kernel does not say how long a turn is: it is older than 6.12")
+    assert after == 100_000 <= before

@@ -64,7 +64,7 @@ def lower_step(
     loss = lowering.export_to_tf_tensor(built.loss)
     with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
         fetches = loss, tf.no_op()
-    traffic.fuse(fetches)
+    traffic.arrange(fetches)
     return Step(layout, tuple(devices), built, masters, lowering, fetches)
 
 

@@ -162,7 +162,7 @@ class Estimator:
             step = order_global_step(spec.loss)
             add_mtf_scalar_summaries()
             add_scalar_summary("loss", spec.loss)
-            traffic.fuse([spec.train_op, spec.loss])
+            traffic.arrange([spec.train_op, spec.loss])
             hooks = training_hooks(self._config, spec, step, hooks, listeners)
             try:
                 self._run_steps(spec, hooks)

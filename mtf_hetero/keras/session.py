@@ -196,7 +196,7 @@ class Session:
             with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
                 fetches.append(self._counter.assign_add(1).op)
         if first:
-            traffic.fuse([fetches[0], *fetches[3:]])
+            traffic.arrange([fetches[0], *fetches[3:]])
             self._copies.append(lowering.copy_masters_to_slices())
             self._kept = built.kept
         self._lowered[training, batch.kind] = lowered = _Lowered(built, tuple(fetches))

@@ -144,7 +144,7 @@ class Trial:
             self._step = tf.group([lowering.lowered_operation(op) for op in updates])
             if alone:
                 _cut_off(self._step, devices)
-            traffic.fuse(self._step)
+            traffic.arrange(self._step)
             self._parts = [_on_device(self._step, device) for device in devices] if alone else []
             initializers = [tf.global_variables_initializer(), tf.local_variables_initializer()]
         self._session = tf.Session(cluster.target, graph=graph, config=cluster.session_config())

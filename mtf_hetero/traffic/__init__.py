@@ -2,7 +2,8 @@ r"""What a step sends from device to device: counted in the lowered graph, read 
 
 TensorFlow sends a tensor where an operation on one device reads an operation on another, once to each device that
 reads it. `sends` finds these tensors in a graph, and runs nothing. `received` reads from the trace of a step what was
-sent in fact. `fuse` lets small tensors travel together.
+sent in fact. `arrange` has small tensors travel together (`fuse`) and what others wait for come first
+(`prioritize`).
 
 Example:
   >>> expected = traffic.links(traffic.sends([loss, train_op], graph=lowering.graph))
@@ -22,6 +23,7 @@ from mtf_hetero.traffic.counting import (
     table,
 )
 from mtf_hetero.traffic.fusing import BUCKET_BYTES, fuse
+from mtf_hetero.traffic.ordering import arrange, prioritize
 
 __all__ = [
     "BUCKET_BYTES",
@@ -29,9 +31,11 @@ __all__ = [
     "Link",
     "Send",
     "allreduce_bytes",
+    "arrange",
     "find_operation",
     "fuse",
     "links",
+    "prioritize",
     "received",
     "sends",
     "table",

@@ -7,54 +7,20 @@ gradients alone.
 
 import collections
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import collectives
 from mtf_hetero._compat import tf
-from mtf_hetero._support import graphs
 from mtf_hetero._support.ops import concat, constant, reshape
-from mtf_hetero.traffic.counting import CHIEF, HANDLES, find_device, full_name, size_bytes
+from mtf_hetero.traffic.counting import CHIEF, size_bytes
+from mtf_hetero.traffic.waiting import Around, IsMessage, Message, find_waiting
 
 BUCKET_BYTES = 2**22  # of tensors that nothing waits for: sent once there is so much; one of more travels alone
 SMALL_BYTES = collectives.SMALL_BYTES  # of tensors that something waits for: copying more costs more than a message
 
-_HEAVY = ("Conv", "DepthwiseConv", "MatMul", "BatchMatMul", "Einsum", "_Fused")
-_FED = ("Placeholder", "PlaceholderWithDefault")
 
-
-@dataclasses.dataclass(eq=False)
-class _Message:
-    """A tensor that operations of another process read."""
-
-    tensor: tf.Tensor
-    target: str
-    readers: list[tuple[tf.Operation, int]]  # and which of their inputs it is
-
-    def is_awaited(self, around: "Mapping[tf.Operation, _Around]") -> bool:
-        """Whether a product or a convolution waits for it."""
-        return any(around[reader].is_heavy for reader, _ in self.readers)
-
-
-@dataclasses.dataclass
-class _Around:
-    """What lies before and after an operation.
-
-    Args:
-      fed: one bit per placeholder that it is computed from.
-      before: messages, one after another, until it can be computed.
-      after: messages, one after another, that wait for it.
-      is_heavy: whether a product or a convolution, or what waits for it is.
-    """
-
-    fed: int = 0
-    before: int = 0
-    after: int = 0
-    is_heavy: bool = False
-
-
-def fuse(fetches: Any, *, chief: str = CHIEF) -> int:
+def fuse(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = None) -> int:
     """Sends small tensors together in TensorFlow's default graph, which no session has run yet; results stay the same.
 
     Two tensors travel as one where source, target and type are the same, where they are needed at the same time (as
@@ -69,6 +35,8 @@ def fuse(fetches: Any, *, chief: str = CHIEF) -> int:
     Args:
       fetches: what a session runs at once, each time: tensors and operations of a training step, in any nest.
       chief: the device of the session, as in `sends`.
+      is_message: says of two devices whether a tensor has to be sent from one to the other; None: it has to where they
+        do not share memory.
 
     Returns:
       By how many messages a step has fewer.
@@ -77,76 +45,19 @@ def fuse(fetches: Any, *, chief: str = CHIEF) -> int:
       >>> traffic.fuse([loss, train_op])
       16
     """
-    devices = {full_name(op.device, chief) for op in tf.get_default_graph().get_operations()}
-    if collectives.share_memory(sorted(devices)):
+    waiting = find_waiting(fetches, chief, is_message)
+    if waiting is None:
         return 0
-    return fuse_between(fetches, lambda source, target: not collectives.share_memory([source, target]), chief=chief)
-
-
-def fuse_between(fetches: Any, is_message: Callable[[str, str], bool], *, chief: str = CHIEF) -> int:
-    """As `fuse`, where `is_message` says of two devices whether a tensor has to be sent from one to the other."""
-    chief = full_name(chief)
-    operations = graphs.needed(tf.nest.flatten(fetches))
-    if any(op.type == "Enter" for op in operations):  # a loop, which has no order
-        return 0
-    device_of = find_device(chief)
-    messages = _messages(operations, device_of, is_message)
-    if not messages:
-        return 0
-    around = _look_around(operations, messages)
-    groups: dict[Any, list[_Message]] = collections.defaultdict(list)
-    for message in messages.values():
+    device_of, around = waiting.device_of, waiting.around
+    groups: dict[Any, list[Message]] = collections.defaultdict(list)
+    for message in waiting.messages.values():
         if _can_travel(message, around):
             groups[_key(message, device_of, around)].append(message)
     packed: dict[tuple[str, ...], tf.Tensor] = {}  # once for all targets
     return sum(_send_together(bucket, packed) for group in groups.values() for bucket in _buckets(group))
 
 
-def _messages(
-    operations: Sequence[tf.Operation],
-    device_of: Callable[[tf.Operation], str],
-    is_message: Callable[[str, str], bool],
-) -> dict[tuple[str, str], _Message]:
-    """{(tensor's name, target): what is sent}, in the order in which it is ready."""
-    sent: dict[tuple[str, str], _Message] = {}
-    for op in operations:
-        for number, x in enumerate(op.inputs):
-            source, target = device_of(x.op), device_of(op)
-            if source != target and x.dtype.base_dtype not in HANDLES and is_message(source, target):
-                sent.setdefault((x.name, target), _Message(x, target, [])).readers.append((op, number))
-    place = {op: number for number, op in enumerate(operations)}
-    return dict(sorted(sent.items(), key=lambda item: place[item[1].tensor.op]))
-
-
-def _look_around(
-    operations: Sequence[tf.Operation], messages: Mapping[tuple[str, str], _Message]
-) -> dict[tf.Operation, _Around]:
-    around = {op: _Around(is_heavy=op.type.startswith(_HEAVY)) for op in operations}
-    crossing = {(message.tensor.name, reader) for message in messages.values() for reader, _ in message.readers}
-
-    def between(op: tf.Operation) -> Iterator[tuple[tf.Operation, int]]:
-        """What an operation waits for, and whether a message lies between."""
-        yield from ((x.op, (x.name, op) in crossing) for x in op.inputs)
-        yield from ((waited, 0) for waited in op.control_inputs)
-
-    placeholders = 0
-    for op in operations:
-        at = around[op]
-        if op.type in _FED:
-            at.fed, placeholders = 1 << placeholders, placeholders + 1
-        for waited, messages_between in between(op):
-            at.fed |= around[waited].fed
-            at.before = max(at.before, around[waited].before + messages_between)
-    for op in reversed(operations):
-        at = around[op]
-        for waited, messages_between in between(op):
-            around[waited].after = max(around[waited].after, at.after + messages_between)
-        for x in op.inputs:
-            around[x.op].is_heavy |= at.is_heavy
-    return around
-
-
-def _can_travel(message: _Message, around: Mapping[tf.Operation, _Around]) -> bool:
+def _can_travel(message: Message, around: Mapping[tf.Operation, Around]) -> bool:
     """Whether a tensor can be put together with others, and is small enough for that."""
     x = message.tensor
     operations = [x.op, *(reader for reader, _ in message.readers)]
@@ -158,7 +69,7 @@ def _can_travel(message: _Message, around: Mapping[tf.Operation, _Around]) -> bo
     return size_bytes(x) <= (SMALL_BYTES if message.is_awaited(around) else BUCKET_BYTES)
 
 
-def _key(message: _Message, device_of: Callable[[tf.Operation], str], around: Mapping[tf.Operation, _Around]) -> Any:
+def _key(message: Message, device_of: Callable[[tf.Operation], str], around: Mapping[tf.Operation, Around]) -> Any:
     """What messages have in common that may be one.
 
     None of those that are needed at the same time waits for another: all that waits for one of them has fewer messages
@@ -170,9 +81,9 @@ def _key(message: _Message, device_of: Callable[[tf.Operation], str], around: Ma
     return device_of(x.op), message.target, x.dtype, source.fed, after, ready
 
 
-def _buckets(messages: Sequence[_Message]) -> list[list[_Message]]:
+def _buckets(messages: Sequence[Message]) -> list[list[Message]]:
     """Messages that go the same way, by those that go together: in the order in which they are ready."""
-    buckets: list[list[_Message]] = []
+    buckets: list[list[Message]] = []
     size = BUCKET_BYTES
     for message in messages:
         if size >= BUCKET_BYTES:
@@ -183,7 +94,7 @@ def _buckets(messages: Sequence[_Message]) -> list[list[_Message]]:
     return buckets
 
 
-def _send_together(messages: Sequence[_Message], packed: dict[tuple[str, ...], tf.Tensor]) -> int:
+def _send_together(messages: Sequence[Message], packed: dict[tuple[str, ...], tf.Tensor]) -> int:
     """Makes one message of several; returns by how many there are fewer."""
     if len(messages) < 2:
         return 0

@@ -1,0 +1,139 @@
+"""What others wait for comes first: control edges that have messages sent as early as they can be.
+
+TensorFlow computes what is ready in an order of its own. Of an image it may convolve the whole before it cuts the edge
+that its neighbour waits for, and of what comes back from a layer it may compute the gradient of the kernel, for which
+nobody waits, before that of the image.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero.traffic.counting import CHIEF
+from mtf_hetero.traffic.fusing import fuse
+from mtf_hetero.traffic.waiting import IsMessage, Waiting, find_waiting, is_heavy
+
+_CUTS = ("Cast", "ConcatV2", "Identity", "Reshape", "Slice", "Squeeze", "StridedSlice")
+
+
+def arrange(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = None) -> None:
+    """Has a step wait less for messages: `fuse`, and then `prioritize`, which take the same arguments.
+
+    Example:
+      >>> traffic.arrange([loss, train_op])  # before a session runs anything
+    """
+    fuse(fetches, chief=chief, is_message=is_message)
+    prioritize(fetches, chief=chief, is_message=is_message)
+
+
+def prioritize(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = None) -> int:
+    """Puts first what other devices wait for, in TensorFlow's default graph; results stay the same.
+
+    What is sent of a tensor is cut before anything else is made of it. Of two products (or convolutions) of one tensor
+    that are ready as early, that comes first for which more messages, one after another, wait. No session may have run
+    the graph yet. Steps with loops keep their order, as do those of one process, which sends nothing.
+
+    Args:
+      fetches: what a session runs at once, each time: tensors and operations of a training step, in any nest.
+      chief: the device of the session, as in `sends`.
+      is_message: as in `fuse`.
+
+    Returns:
+      How many operations wait for one more.
+
+    Example:
+      >>> traffic.prioritize([loss, train_op])
+      38
+    """
+    waiting = find_waiting(fetches, chief, is_message)
+    if waiting is None:
+        return 0
+    place = _urgent_first(waiting)
+    edges = {edge for edge in _edges(waiting) if place[edge[0]] < place[edge[1]]}  # so that no edges make a circle
+    for first, then in sorted(edges, key=lambda edge: (place[edge[0]], place[edge[1]])):
+        then._add_control_input(first)
+    return len(edges)
+
+
+def _urgent_first(waiting: Waiting) -> dict[tf.Operation, int]:
+    """{operation: its place}: each after those that it waits for, of several that for which the most messages wait."""
+    operations, around = waiting.operations, waiting.around
+    number_of = {op: number for number, op in enumerate(operations)}
+    readers: dict[tf.Operation, list[tf.Operation]] = {op: [] for op in operations}
+    missing = {}
+    for op in operations:
+        before = {x.op for x in op.inputs} | set(op.control_inputs)
+        missing[op] = len(before)
+        for other in before:
+            readers[other].append(op)
+    ready = [(-around[op].after, number_of[op]) for op in operations if not missing[op]]
+    heapq.heapify(ready)
+    place: dict[tf.Operation, int] = {}
+    while ready:
+        op = operations[heapq.heappop(ready)[1]]
+        place[op] = len(place)
+        for reader in readers[op]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, (-around[reader].after, number_of[reader]))
+    return place
+
+
+def _edges(waiting: Waiting) -> Iterator[tuple[tf.Operation, tf.Operation]]:
+    """Pairs of operations of one device of which the first should come first."""
+    around, readers = waiting.around, _readers(waiting)
+    depth = _depths(waiting.operations)
+
+    def is_as_early(first: tf.Operation, then: tf.Operation) -> bool:
+        return around[first].before <= around[then].before and depth[first] <= depth[then]
+
+    sent = {message.tensor.op: None for message in waiting.messages.values()}
+    for op in sent:
+        for x in _cut_from(op, waiting):
+            yield from ((op, reader) for reader in readers[x] if reader not in sent and is_as_early(op, reader))
+    for ops in readers.values():
+        products = [op for op in ops if is_heavy(op)]
+        for first in products:
+            for then in products:
+                if around[first].after > around[then].after and is_as_early(first, then):
+                    yield first, then
+
+
+def _readers(waiting: Waiting) -> dict[str, list[tf.Operation]]:
+    """{name of a tensor: the operations that read it on the device that makes it}."""
+    readers: dict[str, list[tf.Operation]] = {}
+    for op in waiting.operations:
+        for name in dict.fromkeys(x.name for x in op.inputs if _is_made(x.op, op, waiting)):
+            readers.setdefault(name, []).append(op)
+    return readers
+
+
+def _is_made(op: tf.Operation, reader: tf.Operation, waiting: Waiting) -> bool:
+    """Whether an operation makes anew, on its reader's device, what that reads."""
+    return bool(op.inputs) and op.type != "ReadVariableOp" and waiting.device_of(op) == waiting.device_of(reader)
+
+
+def _depths(operations: Sequence[tf.Operation]) -> Mapping[tf.Operation, int]:
+    """{operation: products and convolutions, one after another, until it can be computed}."""
+    depth: dict[tf.Operation, int] = {}
+    for op in operations:
+        before = [*(x.op for x in op.inputs), *op.control_inputs]
+        depth[op] = max((depth[other] + is_heavy(other) for other in before), default=0)
+    return depth
+
+
+def _cut_from(sent: tf.Operation, waiting: Waiting) -> Iterator[str]:
+    """Names of the tensors from which what is sent is cut."""
+    left, seen = [sent], {sent}
+    while left:
+        op = left.pop()
+        if op.type not in _CUTS:
+            continue
+        for x in op.inputs:
+            if not _is_made(x.op, sent, waiting):
+                continue
+            yield x.name
+            if x.op not in seen:
+                seen.add(x.op)
+                left.append(x.op)

@@ -1,0 +1,111 @@
+"""What others wait for comes first: edges that say so, none that make a circle, and the same results."""
+
+import pytest
+
+from benchmarks.frameworks import volume_nets
+from benchmarks.frameworks.cluster_nets import build_step
+from benchmarks.networks import NETWORKS, batch
+from mtf_hetero import tf, traffic
+from mtf_hetero._support import graphs
+
+A, B = (f"/job:worker/task:{task}/device:CPU:0" for task in range(2))
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as entered:
+        yield entered
+
+
+def on(device, function, *args, **kwargs):
+    with tf.device(device):
+        return function(*args, **kwargs)
+
+
+def made(*shape, device=A):
+    """A tensor that a device makes anew in each step."""
+    return on(device, lambda: tf.random.stateless_uniform(shape, [1, 2]) + tf.random.stateless_uniform(shape, [3, 4]))
+
+
+def product(x, device=A):
+    return on(device, tf.matmul, x, made(3, 3, device=device))
+
+
+def there_and_back(x):
+    return on(A, tf.exp, on(B, tf.exp, x))
+
+
+def test_what_is_sent_is_cut_before_anything_else_is_made_of_it():
+    x = made(3, 3)
+    own, pooled = product(x), on(A, tf.reduce_max, x)
+    cut = on(A, tf.reshape, on(A, tf.slice, x, [0, 0], [1, 3]), [3])
+    assert traffic.prioritize([own.op, pooled.op, on(B, tf.exp, cut).op]) == 2
+    assert own.op.control_inputs == pooled.op.control_inputs == [cut.op]
+
+
+def test_what_is_computed_and_sent_is_not_cut():
+    x = made(3, 3)
+    own = product(x)
+    assert traffic.prioritize([own.op, on(B, tf.exp, on(A, tf.exp, x)).op]) == 0
+
+
+def test_of_two_products_that_for_which_messages_wait_comes_first():
+    x = made(3, 3)
+    for_nobody, sent = product(x), product(x)
+    back = there_and_back(sent)
+    assert traffic.prioritize([for_nobody.op, back.op]) == 1
+    assert for_nobody.op.control_inputs == [sent.op]
+
+
+def test_of_two_products_for_which_as_many_messages_wait_none_comes_first():
+    x = made(3, 3)
+    assert traffic.prioritize([there_and_back(product(x)).op for _ in range(2)]) == 0
+
+
+def test_a_product_does_not_wait_for_what_is_ready_later():
+    x = made(3, 3)
+    own, first = product(x), product(product(made(3, 3)))
+    late = on(A, tf.matmul, x, there_and_back(made(3, 3)))
+    behind = on(A, tf.matmul, x, first)
+    step = [own.op, on(B, tf.exp, late).op, on(B, tf.exp, behind).op]
+    traffic.prioritize(step)
+    assert own.op.control_inputs == []
+
+
+def test_of_what_is_sent_twice_no_circle_is_made():
+    x = made(3, 3)
+    first, second = product(x), product(x)
+    step = [there_and_back(there_and_back(first)).op, there_and_back(second).op]
+    step.append(on(B, tf.exp, on(A, tf.add, first, second)).op)  # made of both, cut from x
+    traffic.prioritize(step)
+    order = {op: place for place, op in enumerate(graphs.needed(step))}
+    assert all(order[before] < order[op] for op in order for before in op.control_inputs)
+    with tf.Session() as session:
+        session.graph.as_graph_def()
+
+
+def test_one_process_sends_nothing_and_a_loop_is_left_alone():
+    x = made(3, 3)
+    near = on("/job:worker/task:0/device:CPU:1", tf.exp, product(x))
+    assert traffic.prioritize([product(x).op, near.op]) == 0
+    turns = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, product(y)), [0, x])
+    step = [*turns, there_and_back(product(x)).op, product(x).op]
+    assert traffic.prioritize(step) == 1
+    assert not any(op.control_inputs for op in graphs.needed(step) if "While" in op.type)
+
+
+def network_of_images():
+    return build_step(NETWORKS["paper_cifar"], *batch(NETWORKS["paper_cifar"], 8, 1), recipe="filters", devices=[A, B])
+
+
+def network_of_volumes():
+    return volume_nets.build_step("conv", (16, 16, 16), devices=[A, B], seed=1)
+
+
+@pytest.mark.parametrize("build", [network_of_images, network_of_volumes])
+def test_a_training_step_has_an_order_without_circles(build):
+    operations = graphs.needed(tf.nest.flatten(build().fetches))
+    order = {op: place for place, op in enumerate(operations)}
+    added = [(before, op) for op in operations for before in op.control_inputs if "Conv" in op.type]
+    assert added
+    assert all(order[before] < order[op] and before.device == op.device for before, op in added)
