@@ -23,7 +23,7 @@ from mtf_hetero.layouts.rules import Rules, require_units
 
 BATCH_AXES = ("batch", "data")  # a mesh axis of such a name takes the batch
 LEAST_VALUES = 2048  # per channel, of all examples: below, an exchange takes longer than the part that it saves
-LEAST_WEIGHTS = 2**18  # from about as many on, a kernel that is whole everywhere takes longer than an exchange
+LEAST_WEIGHTS = 2**17  # from about as many on, a kernel that is whole everywhere takes longer than an exchange
 
 
 def spatial(
