@@ -111,6 +111,7 @@ def _find_messages(
 def _look_around(
     operations: Sequence[tf.Operation], messages: Mapping[tuple[str, str], Message]
 ) -> dict[tf.Operation, Around]:
+    """What lies before and after each operation."""
     around = {op: Around(is_heavy=is_heavy(op)) for op in operations}
     crossing = {(message.tensor.name, reader) for message in messages.values() for reader, _ in message.readers}
 
