@@ -317,7 +317,7 @@ def peak_of(build, edge, **config):
         )
         lowering = network.lower(built, Layout("x:1", ""), ["cpu:0"])
         fetches = [lowering.export_to_tf_tensor(built.loss), *(lowering.lowered_operation(op) for op in built.updates)]
-        return memory.estimate(lowering, fetches)["cpu:0"].activations
+        return memory.estimate(lowering, fetches, threads=2)["cpu:0"].activations
 
 
 LESS_MEMORY = [
