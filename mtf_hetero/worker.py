@@ -24,13 +24,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mtf_hetero._support import command_line
+from mtf_hetero._support import command_line, cores
 
 PROGRAM = "python -m mtf_hetero.worker"
 _MAX_CPUS = 128
 _NAMES_THE_PORT = ("TF_CONFIG", "SLURM_STEP_NUM_TASKS")  # of the environment
 _NO_PORT = "--port is missing, and neither TF_CONFIG nor Slurm gives one; write --port=2222"
-_OPERATIONS = 8  # at least, side by side: all threads may be in long ones when there is something to send
 _TURN_NS = 100_000  # the shortest that Linux grants
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # numbers of the system call
 _RETURNED_BYTES = 2**16  # of what is as large; gRPC receives in blocks of this size
@@ -104,7 +103,7 @@ def _session_config(arguments: argparse.Namespace) -> Any:
     config = tf.ConfigProto(
         device_count={"CPU": arguments.cpus},
         intra_op_parallelism_threads=arguments.threads,
-        inter_op_parallelism_threads=max(arguments.threads or os.cpu_count() or 1, _OPERATIONS),
+        inter_op_parallelism_threads=max(arguments.threads or len(cores.usable()), cores.OPERATIONS),
     )
     config.gpu_options.allow_growth = True
     if arguments.gpus == "none":

@@ -25,6 +25,15 @@ def pytest_collection_finish():
     gc.freeze()  # what is imported stays: it is not looked through each time that a graph is thrown away
 
 
+@pytest.fixture
+def own_graph():
+    """A TensorFlow graph of the test's own, which is the default one meanwhile."""
+    from mtf_hetero import tf  # tests that need no TensorFlow do not wait for it
+
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
 @pytest.fixture(scope="session")
 def workers():
     """A LocalCluster of three workers, as `.cluster`, which is entered; for tests that are marked `on_workers`."""

@@ -1,6 +1,7 @@
 """The memory report: liveness and order by brute force, the reading of a graph, and the estimate against workers."""
 
 import collections
+import inspect
 import mmap
 import os
 
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 import mtf_hetero
 from benchmarks.frameworks.cluster_nets import ClusterNets
 from mtf_hetero import memory, mtf, tf, trace, worker
+from mtf_hetero._support import cores
 from mtf_hetero._support.graphs import needed
 from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.memory import graph as memory_graph
 from mtf_hetero.memory.estimation import BUFFERED, CONVOLUTION_BYTES, MESSAGE_BYTES, RUNTIME_BYTES, _runtime_bytes
-from mtf_hetero.memory.executor import THREADS, events
+from mtf_hetero.memory.executor import events
 from mtf_hetero.memory.liveness import BEGIN, END, RECEIVED, SEND, Node, Output, Variable, _Step, peaks
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import program as network
@@ -214,7 +216,9 @@ def test_what_is_received_is_there_twice_for_a_moment_and_in_one_memory_nothing_
 
 
 def test_a_worker_has_as_many_threads_as_are_assumed():
-    assert worker._OPERATIONS == THREADS
+    config = worker._session_config(worker._parse(["--port=0", "--threads=1"], worker.PROGRAM))
+    default = inspect.signature(memory.estimate).parameters["threads"].default
+    assert config.inter_op_parallelism_threads == default == cores.OPERATIONS
 
 
 def test_nodes_that_wait_for_each_other_are_an_error():
@@ -375,24 +379,27 @@ def test_allocator_peaks():
     assert list(memory.allocator_peaks(metadata).values()) == [5, 7]
 
 
-# Where one gradient is a good part of all that a worker holds, as here, it matters most when that is added up: two
-# workers of vgg11_4096 take 19 per cent less than is estimated, four in rounds 17 per cent more.
-NEAR = 0.25
+# On a machine that does nothing else most estimates are off by 10 per cent at most; beside other tests, the workers of
+# a group wait for each other elsewhere than they would.
+NEAR = 0.15
+# Where one gradient is a good part of all, it matters most when that is added up: two workers of VGG-11 take 14 per
+# cent less than is estimated with Adam and 19 less with a head of 4096, four in rounds 17 more.
+LESS_NEAR = 0.25
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "optimizer", "batch_size", "layout", "cores"),
+    ("model", "optimizer", "batch_size", "layout", "cores", "near"),
     [
-        ("paper_cifar", "adam", 128, "batch", [1]),
-        ("paper_cifar", "sgd", 128, "batch", [1, 1]),
-        ("vgg11", "sgd", 64, "batch", [1]),
-        ("vgg11", "adafactor", 64, "batch", [1]),
-        ("vgg11", "adam", 128, "batch", [1, 1]),
-        ("vgg11", "sgd", 128, "filters", [1, 1]),
+        ("paper_cifar", "adam", 128, "batch", [1], NEAR),
+        ("paper_cifar", "sgd", 128, "batch", [1, 1], NEAR),
+        ("vgg11", "sgd", 64, "batch", [1], NEAR),
+        ("vgg11", "adafactor", 64, "batch", [1], NEAR),
+        ("vgg11", "adam", 128, "batch", [1, 1], LESS_NEAR),
+        ("vgg11", "sgd", 128, "filters", [1, 1], NEAR),
     ],
 )
-def test_the_estimate_is_near_what_a_worker_takes(model, optimizer, batch_size, layout, cores):
+def test_the_estimate_is_near_what_a_worker_takes(model, optimizer, batch_size, layout, cores, near):
     local = LocalCluster(cores, report=lambda line: None, return_memory=True)
     with local as cluster, tf.Graph().as_default():
         lowering, fetches = training_step(model, optimizer, batch_size, layout, cluster.devices, cores)
@@ -406,23 +413,23 @@ def test_the_estimate_is_near_what_a_worker_takes(model, optimizer, batch_size, 
                 session.run(fetches)
             taken = measured.read()
     estimates = [found[device].peak for device in cluster.devices]
-    assert estimates == pytest.approx(taken, rel=NEAR)
+    assert estimates == pytest.approx(taken, rel=near)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("network_name", "count", "way"),
+    ("network_name", "count", "way", "near"),
     [
-        ("paper_cifar", 1, {"recipe": "batch"}),
-        ("vgg11_4096", 1, {"recipe": "batch"}),
-        ("vgg11_4096", 2, {"recipe": "batch"}),
-        ("paper_cifar", 4, {"recipe": "filters"}),
-        ("vgg11_4096", 4, {"recipe": "hybrid", "mesh_shape": "data:2;model:2"}),
-        ("vgg11_4096", 8, {"recipe": "hybrid", "mesh_shape": "data:2;model:4"}),
-        ("vgg11_4096", 4, {"recipe": "hybrid", "mesh_shape": "data:1;model:4", "dense_rounds": True}),
+        ("paper_cifar", 1, {"recipe": "batch"}, NEAR),
+        ("vgg11_4096", 1, {"recipe": "batch"}, NEAR),
+        ("vgg11_4096", 2, {"recipe": "batch"}, LESS_NEAR),
+        ("paper_cifar", 4, {"recipe": "filters"}, NEAR),
+        ("vgg11_4096", 4, {"recipe": "hybrid", "mesh_shape": "data:2;model:2"}, NEAR),
+        ("vgg11_4096", 8, {"recipe": "hybrid", "mesh_shape": "data:2;model:4"}, NEAR),
+        ("vgg11_4096", 4, {"recipe": "hybrid", "mesh_shape": "data:1;model:4", "dense_rounds": True}, LESS_NEAR),
     ],
 )
-def test_the_estimate_is_near_what_groups_of_workers_take(network_name, count, way):
+def test_the_estimate_is_near_what_groups_of_workers_take(network_name, count, way, near):
     """Summed over the workers: which of them holds most differs from run to run."""
     nets = ClusterNets([min(1.0, 2 / count)] * count, network_name, batch_size=64, seed=1, return_memory=True)
     try:
@@ -431,4 +438,4 @@ def test_the_estimate_is_near_what_groups_of_workers_take(network_name, count, w
         found = nets.memory("way")
     finally:
         nets.close()
-    assert sum(found["estimated_bytes"]) == pytest.approx(sum(found["peak_bytes"]), rel=NEAR)
+    assert sum(found["estimated_bytes"]) == pytest.approx(sum(found["peak_bytes"]), rel=near)

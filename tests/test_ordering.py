@@ -1,6 +1,7 @@
 """What others wait for comes first: edges that say so, none that make a circle, and the same results."""
 
 import pytest
+from apart import A, B, on
 
 from benchmarks.frameworks import volume_nets
 from benchmarks.frameworks.cluster_nets import build_step
@@ -8,18 +9,7 @@ from benchmarks.networks import NETWORKS, batch
 from mtf_hetero import tf, traffic
 from mtf_hetero._support import graphs
 
-A, B = (f"/job:worker/task:{task}/device:CPU:0" for task in range(2))
-
-
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as entered:
-        yield entered
-
-
-def on(device, function, *args, **kwargs):
-    with tf.device(device):
-        return function(*args, **kwargs)
+pytestmark = pytest.mark.usefixtures("own_graph")
 
 
 def made(*shape, device=A):

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from apart import WORKERS, A, B, on
 from tiers import on_workers
 
 from benchmarks.frameworks.cluster_nets import build_step, sent_by
@@ -11,20 +12,8 @@ from benchmarks.networks import NETWORKS, batch
 from mtf_hetero import Lowering, UnevenMeshImpl, collectives, mtf, tf, trace, traffic
 from mtf_hetero.cluster import LocalCluster
 
-WORKERS = [f"/job:worker/task:{task}/device:CPU:0" for task in range(4)]
-A, B = WORKERS[:2]
 TOLERANCE = 0.05  # of the bytes on a link
-
-
-def on(device, function, *args, **kwargs):
-    with tf.device(device):
-        return function(*args, **kwargs)
-
-
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as entered:
-        yield entered
+pytestmark = pytest.mark.usefixtures("own_graph")
 
 
 def summary(*args, **kwargs):

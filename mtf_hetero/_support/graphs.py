@@ -24,6 +24,11 @@ def reachable(starts: Iterable[_T], before: Callable[[_T], Iterable[_T]]) -> set
     return seen
 
 
+def before(op: tf.Operation) -> list[tf.Operation]:
+    """What an operation of TensorFlow waits for; one that makes several of its inputs, as often."""
+    return [*(x.op for x in op.inputs), *op.control_inputs]
+
+
 def ancestors(operations: Iterable[tf.Operation], fed: Iterable[tf.Tensor] = ()) -> set[tf.Operation]:
     """Operations of TensorFlow, and all that they wait for.
 
@@ -57,9 +62,9 @@ def _after_inputs(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
         left = [op]
         while left:
             last = left[-1]
-            before = () if last in opened else [*(x.op for x in last.inputs), *last.control_inputs]
+            waited = () if last in opened else before(last)
             opened.add(last)
-            missing = [x for x in before if x in wanted and x not in opened]
+            missing = [x for x in waited if x in wanted and x not in opened]
             left += missing
             if not missing:
                 order[left.pop()] = None

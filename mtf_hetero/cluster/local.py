@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import cores
 from mtf_hetero.cluster import guard, isolation
 from mtf_hetero.cluster.cluster import Cluster
 from mtf_hetero.cluster.probe import ask
@@ -101,9 +102,9 @@ class LimitedProcesses:
         allow_groups: bool = True,
     ) -> None:
         self.fractions = convert_to_fractions(fractions)
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-        self._cores = assign_cores(self.fractions, list(cores))
-        self._core_count = len(cores)
+        there = cores.usable()
+        self._cores = assign_cores(self.fractions, there)
+        self._core_count = len(there)
         self._report = report or tf.logging.warning
         self._allow_groups = allow_groups
         self._guard: subprocess.Popen[bytes] | None = None

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import graphs
+from mtf_hetero._support import cores, graphs
 from mtf_hetero.memory import executor, liveness
 from mtf_hetero.memory import graph as memory_graph
 from mtf_hetero.memory.graph import GRADIENTS, OPTIMIZER, WEIGHTS
@@ -62,7 +62,7 @@ def estimate(
     lowering: mtf.Lowering,
     fetches: Sequence[tf.Tensor | tf.Operation],
     *,
-    threads: int = executor.THREADS,
+    threads: int = cores.OPERATIONS,
     by_process: bool = False,
 ) -> dict[str, Estimate]:
     """Estimates the memory that each device needs for a step.

@@ -25,9 +25,9 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
+from mtf_hetero._support import cores
 from mtf_hetero.memory.liveness import BEGIN, END, RECEIVED, SEND, Event, Node
 
-THREADS = 8  # of a worker, at least (mtf_hetero.worker)
 BYTES_PER_SECOND = 1e9  # of a link
 SLOWEST = 2.0  # of two steps, an operation takes up to twice as long in one
 
@@ -171,7 +171,7 @@ class _Executor:
 
 
 def events(
-    nodes: Sequence[Node], *, memories: Mapping[str, str] | None = None, threads: int = THREADS, seed: int = 0
+    nodes: Sequence[Node], *, memories: Mapping[str, str] | None = None, threads: int = cores.OPERATIONS, seed: int = 0
 ) -> list[Event]:
     """All that happens while the nodes run, in its order.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import graphs
 from mtf_hetero.cluster.devices import Device, complete
 from mtf_hetero.memory.liveness import Node, Output, Variable
 
@@ -284,9 +285,8 @@ def _same(operations: Sequence[tf.Operation]) -> dict[tf.Operation, tf.Operation
     first: dict[tuple, tf.Operation] = {}
     same: dict[tf.Operation, tf.Operation] = {}
     for op in operations:
-        before = [*(x.op for x in op.inputs), *op.control_inputs]
         is_own = op.op_def.is_stateful or op.type.startswith("Placeholder")
-        if is_own or any(other not in same for other in before):  # a loop's way back is not there yet
+        if is_own or any(other not in same for other in graphs.before(op)):  # a loop's way back is not there yet
             same[op] = op
             continue
         inputs = tuple((same[x.op], x.value_index) for x in op.inputs)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import cores
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.cluster.devices import Device, complete
 
@@ -35,12 +36,8 @@ def _description(device: Device, cluster: Cluster) -> str:
     if device.job == "worker":
         return f"{place} of {cluster.workers[device.task or 0]}"
     if device.is_cpu:
-        return f"{_cpu_name()} with {_cores()} cores of {platform.node()}"
+        return f"{_cpu_name()} with {len(cores.usable())} cores of {platform.node()}"
     return f"{place} {_gpu_name(device.index or 0)} of {platform.node()}"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_name() -> str:

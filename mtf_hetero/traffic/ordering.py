@@ -5,11 +5,13 @@ that its neighbour waits for, and of what comes back from a layer it may compute
 nobody waits, before that of the image.
 """
 
+import graphlib
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import graphs
 from mtf_hetero.traffic.counting import CHIEF
 from mtf_hetero.traffic.fusing import fuse
 from mtf_hetero.traffic.waiting import IsMessage, Waiting, find_waiting, is_heavy
@@ -60,33 +62,25 @@ def _urgent_first(waiting: Waiting) -> dict[tf.Operation, int]:
     """{operation: its place}: each after those that it waits for, of several that for which the most messages wait."""
     operations, around = waiting.operations, waiting.around
     number_of = {op: number for number, op in enumerate(operations)}
-    readers: dict[tf.Operation, list[tf.Operation]] = {op: [] for op in operations}
-    missing = {}
-    for op in operations:
-        before = {x.op for x in op.inputs} | set(op.control_inputs)
-        missing[op] = len(before)
-        for other in before:
-            readers[other].append(op)
-    ready = [(-around[op].after, number_of[op]) for op in operations if not missing[op]]
-    heapq.heapify(ready)
+    left = graphlib.TopologicalSorter({op: graphs.before(op) for op in operations})
+    left.prepare()
+    ready: list[tuple[int, int]] = []
     place: dict[tf.Operation, int] = {}
-    while ready:
+    while left.is_active():
+        for op in left.get_ready():
+            heapq.heappush(ready, (-around[op].after, number_of[op]))
         op = operations[heapq.heappop(ready)[1]]
         place[op] = len(place)
-        for reader in readers[op]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, (-around[reader].after, number_of[reader]))
+        left.done(op)
     return place
 
 
 def _edges(waiting: Waiting) -> Iterator[tuple[tf.Operation, tf.Operation]]:
     """Pairs of operations of one device of which the first should come first."""
     around, readers = waiting.around, _readers(waiting)
-    depth = _depths(waiting.operations)
 
     def is_as_early(first: tf.Operation, then: tf.Operation) -> bool:
-        return around[first].before <= around[then].before and depth[first] <= depth[then]
+        return around[first].before <= around[then].before and around[first].depth <= around[then].depth
 
     sent = {message.tensor.op: None for message in waiting.messages.values()}
     for op in sent:
@@ -112,15 +106,6 @@ def _readers(waiting: Waiting) -> dict[str, list[tf.Operation]]:
 def _is_made(op: tf.Operation, reader: tf.Operation, waiting: Waiting) -> bool:
     """Whether an operation makes anew, on its reader's device, what that reads."""
     return bool(op.inputs) and op.type != "ReadVariableOp" and waiting.device_of(op) == waiting.device_of(reader)
-
-
-def _depths(operations: Sequence[tf.Operation]) -> Mapping[tf.Operation, int]:
-    """{operation: products and convolutions, one after another, until it can be computed}."""
-    depth: dict[tf.Operation, int] = {}
-    for op in operations:
-        before = [*(x.op for x in op.inputs), *op.control_inputs]
-        depth[op] = max((depth[other] + is_heavy(other) for other in before), default=0)
-    return depth
 
 
 def _cut_from(sent: tf.Operation, waiting: Waiting) -> Iterator[str]:

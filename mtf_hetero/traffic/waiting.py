@@ -35,12 +35,14 @@ class Around:
       fed: one bit per placeholder that it is computed from.
       before: messages, one after another, until it can be computed.
       after: messages, one after another, that wait for it.
+      depth: products and convolutions, one after another, until it can be computed.
       is_heavy: whether a product or a convolution, or what waits for it is.
     """
 
     fed: int = 0
     before: int = 0
     after: int = 0
+    depth: int = 0
     is_heavy: bool = False
 
 
@@ -128,6 +130,7 @@ def _look_around(
         for waited, messages_between in between(op):
             at.fed |= around[waited].fed
             at.before = max(at.before, around[waited].before + messages_between)
+            at.depth = max(at.depth, around[waited].depth + is_heavy(waited))
     for op in reversed(operations):
         at = around[op]
         for waited, messages_between in between(op):
