@@ -182,7 +182,7 @@ def _alone_factor(trial: Trial, steps: Sequence[Sequence[trace.Event]], machine:
 
     They may share a bus; and an operation on all examples may take less than as many times as long as on a part.
     """
-    measured = statistics.median(_computing_seconds(trial, events, 0) for events in steps)
+    measured = _typical_seconds([_own_events(trial, events, 0) for events in steps])
     kinds = ((work.of_operation(op, trial.layout, 0), work.kind_of(op)) for op in live(trial.graph))
     predicted = math.fsum(machine.seconds(*amount, kind) for amount, kind in kinds)
     return measured / predicted if measured and predicted else 1.0
@@ -246,24 +246,21 @@ def _rates(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) -> _
 
 
 def operation_seconds(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) -> dict[mtf.Operation, float]:
-    """{operation: seconds of a step} of a processor, which add up to the time in which it computes.
+    """{operation: seconds of a step} of a processor that waits for no other, which add up to the time that it takes.
 
-    What TensorFlow fuses with a convolution or a product counts as a part of that; what belongs to no operation, and
-    what went on side by side, is spread.
+    What TensorFlow fuses with a convolution or a product counts as a part of that; what belongs to no operation, what
+    passes between two and what went on side by side is spread.
     """
     seconds: dict[mtf.Operation, float] = collections.defaultdict(float)
-    computing = 0.0
-    for events in steps:
-        own = _own_events(trial, events, pnum)
-        computing += trace.covered(own)
-        for event in own:
-            op = trial.operation_of(event.name)
-            if op is not None and event.work in ("convolution", "matrix product"):
-                op = _contraction_before(op)
-            if op is not None:
-                seconds[op] += event.seconds
+    own = [_own_events(trial, events, pnum) for events in steps]
+    for event in itertools.chain.from_iterable(own):
+        op = trial.operation_of(event.name)
+        if op is not None and event.work in ("convolution", "matrix product"):
+            op = _contraction_before(op)
+        if op is not None:
+            seconds[op] += event.seconds
     total = math.fsum(seconds.values())
-    scale = computing / total / len(steps) if total else 0.0
+    scale = _typical_seconds(own) / total if total else 0.0
     return {op: taken * scale for op, taken in seconds.items()}
 
 
@@ -274,8 +271,13 @@ def _own_events(trial: Trial, events: Sequence[trace.Event], pnum: int) -> list[
     return [e for e in events if places[e.device] == mine and not trace.TRANSFER.search(e.kind)]
 
 
-def _computing_seconds(trial: Trial, events: Sequence[trace.Event], pnum: int) -> float:
-    return trace.covered(_own_events(trial, events, pnum))
+def _typical_seconds(steps: Sequence[Sequence[trace.Event]]) -> float:
+    """From the first event of a step to the end of the last, of a processor that waits for no other.
+
+    What passes between operations counts: a CPU quota stops a processor in there too, and where operations are small,
+    a fifth of a step is lost so.
+    """
+    return statistics.median(max(e.end_seconds for e in step) - step[0].begin_seconds if step else 0.0 for step in steps)
 
 
 def _contraction_before(op: mtf.Operation) -> mtf.Operation:
