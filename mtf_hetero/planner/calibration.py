@@ -277,7 +277,9 @@ def _typical_seconds(steps: Sequence[Sequence[trace.Event]]) -> float:
     What passes between operations counts: a CPU quota stops a processor in there too, and where operations are small,
     a fifth of a step is lost so.
     """
-    return statistics.median(max(e.end_seconds for e in step) - step[0].begin_seconds if step else 0.0 for step in steps)
+    return statistics.median(
+        max(e.end_seconds for e in step) - step[0].begin_seconds if step else 0.0 for step in steps
+    )
 
 
 def _contraction_before(op: mtf.Operation) -> mtf.Operation:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import mtf
+from mtf_hetero._support import garbage
 from mtf_hetero._support.graphs import mtf_size_bytes
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import roles, search, work
@@ -59,6 +60,7 @@ class _Candidate:
         return self.problem.everyone
 
 
+@garbage.uncollected()
 def find(graph: mtf.Graph, machines: Machines, *, names: Collection[str] | None = None, seconds: float = 60.0) -> Plan:
     """The plan that is predicted to take the least time.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 
 from mtf_hetero import memory, traffic
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import garbage
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
 from mtf_hetero.planner.find import find
@@ -37,6 +38,7 @@ def estimated(plan: Plan, build: Build) -> Plan:
     return dataclasses.replace(plan, memory_bytes=tuple(each.peak - each.runtime for each in estimates))
 
 
+@garbage.uncollected()
 def estimates_of(plan: Plan, build: Build) -> tuple[memory.Estimate, ...]:
     """What each device holds in a step, by the lowered graph; () where the graph assigns no variable.
 

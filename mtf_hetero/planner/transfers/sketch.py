@@ -7,7 +7,7 @@ processor, coarser than TensorFlow's operations: what is made of the same values
 import functools
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layout import Layout
@@ -92,6 +92,8 @@ class Sketch:
       memories: of each processor what names its memory; None: each has one of its own.
       wire_dtype: as in mtf_hetero.UnevenMeshImpl.
       lower: sketches an operation that was left out, for whoever asks for its result after all; False if it was not.
+
+    As a context manager it lets go of its tensors at the end: sums know the sketch that makes them, and would keep it.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Sketch:
         *,
         memories: Sequence[Hashable] | None = None,
         wire_dtype: tf.DType | None = None,
-        lower: Callable[[mtf.Operation], bool] = lambda op: False,
+        lower: Callable[[mtf.Operation, "Sketch"], bool] = lambda op, sketch: False,
     ) -> None:
         self.layout = layout
         self.processors = range(layout.size)
@@ -122,6 +124,12 @@ class Sketch:
         self.counts = layout.counts if is_sample else (1,) * layout.size  # for how many each processor stands
         self._mesh_shape = mtf.Shape(layout.shown_shape if is_sample else layout.mesh_shape)
         self._groups: dict[tuple[int, ...], list[list[int]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.tensors.clear()
 
     def value(
         self,
@@ -147,7 +155,7 @@ class Sketch:
 
     def laid_out(self, tensor: mtf.Tensor) -> Values | Sum:
         """A tensor's slices, or the sum that they are."""
-        if tensor not in self.tensors and not self._lower(tensor.operation):
+        if tensor not in self.tensors and not self._lower(tensor.operation, self):
             self.tensors[tensor] = self.local(tensor)  # from elsewhere; each processor has its own
         return self.tensors[tensor]
 

@@ -66,15 +66,15 @@ def of_operation(
       >>> of_operation(product, Layout("all:2", "units:all"))  # [rows=3, units=8] by [units=8, others=5]
       (Transfer(source=0, target=1, bytes=60, operation='einsum'), Transfer(source=1, target=0, bytes=60, ...))
     """
-    sketch = Sketch(layout, memories=memories, wire_dtype=wire_dtype)
-    if rule_of(op, sketch) is slice_by_slice:
-        return ()
-    _run(op, sketch)
-    roots = list(sketch.operations.get(op, ()))
-    for output in op.outputs:
-        laid_out = sketch.laid_out(output)
-        roots += laid_out.partial if isinstance(laid_out, Sum) and not sums else made(laid_out)
-    return _transfers(sketch, roots)
+    with Sketch(layout, memories=memories, wire_dtype=wire_dtype) as sketch:
+        if rule_of(op, sketch) is slice_by_slice:
+            return ()
+        _run(op, sketch)
+        roots = list(sketch.operations.get(op, ()))
+        for output in op.outputs:
+            laid_out = sketch.laid_out(output)
+            roots += laid_out.partial if isinstance(laid_out, Sum) and not sums else made(laid_out)
+        return _transfers(sketch, roots)
 
 
 def of_step(
@@ -110,25 +110,25 @@ def of_step(
     rules, unneeded = native.plan(operations)
     inputs = native.inputs_as_lowered(operations)
 
-    def lower(op: mtf.Operation) -> bool:
+    def lower(op: mtf.Operation, sketch: Sketch) -> bool:
         if op not in unneeded:
             return False
         unneeded.remove(op)
         _run(op, sketch)
         return True
 
-    sketch = Sketch(layout, memories=memories, wire_dtype=wire_dtype, lower=lower)
-    for op in operations:
-        if op in rules:  # one operation of TensorFlow takes its place
-            sketch.operation = op.name
-            sketch.set(op.outputs[0], sketch.local(op.outputs[0], *map(sketch.slices, inputs[op])))
-        elif op not in unneeded:
-            _run(op, sketch)
-    roots = [value for values in sketch.operations.values() for value in values]
-    for tensor in fetched:
-        sketch.operation = tensor.operation.name
-        roots.append(_exported(sketch, tensor))
-    return _transfers(sketch, roots or _unread(sketch, operations))
+    with Sketch(layout, memories=memories, wire_dtype=wire_dtype, lower=lower) as sketch:
+        for op in operations:
+            if op in rules:  # one operation of TensorFlow takes its place
+                sketch.operation = op.name
+                sketch.set(op.outputs[0], sketch.local(op.outputs[0], *map(sketch.slices, inputs[op])))
+            elif op not in unneeded:
+                _run(op, sketch)
+        roots = [value for values in sketch.operations.values() for value in values]
+        for tensor in fetched:
+            sketch.operation = tensor.operation.name
+            roots.append(_exported(sketch, tensor))
+        return _transfers(sketch, roots or _unread(sketch, operations))
 
 
 def _run(op: mtf.Operation, sketch: Sketch) -> None:
