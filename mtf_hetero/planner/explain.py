@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 
 from mtf_hetero._compat import mtf
-from mtf_hetero._support import extras
+from mtf_hetero._support import extras, garbage
 from mtf_hetero.partition import split_among_positive
 from mtf_hetero.planner import roles
 from mtf_hetero.planner.machines import Machines
@@ -43,6 +43,7 @@ class LayerAlternatives:
     sizes: Mapping[str, Mapping[str, tuple[int, ...]]]
 
 
+@garbage.uncollected()
 def explain(
     graph: mtf.Graph, machines: Machines, plan: Plan, *, progress: bool = False
 ) -> tuple[LayerAlternatives, ...]:
