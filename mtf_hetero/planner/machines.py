@@ -41,7 +41,8 @@ class Machine:
       seconds_per_byte: of its processor, for a byte that it sends or receives.
       seconds_per_message: likewise, for a message of any size.
       factors: {kind of operation: its seconds over what the rates say}, as measured; absent: 1.
-      alone_factor: what it takes while the other devices rest, over what the rates say, where they share a bus.
+      alone_factor: what it takes while the other devices rest, over what the rates say, where they share a bus. They
+        rest where it is alone, and may where it is the only one that has something of an operation.
       granule: how many output channels of a convolution it computes at a time, so that fewer take as long.
 
     Raises:

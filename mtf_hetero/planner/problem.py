@@ -79,6 +79,7 @@ class Problem:
         self.crowds = self._crowds(subsets)
         self.crowd = product_of(self.crowds)
         self.machines = machines.some(self.crowd.shown) if self.crowd.is_sample else machines  # those that are priced
+        self._alone = tuple(machine.alone() for machine in self.machines.devices)
         self.extents = steps.extents(operations)
         self.families = steps.families(operations, self.extents)
         self.units = steps.units(operations, self.extents)
@@ -200,12 +201,15 @@ class Problem:
         return total + max(busy) + self.sending_seconds(sent)
 
     def seconds_of(self, op: mtf.Operation, layout: Layout) -> tuple[float, ...]:
-        """Seconds that each device that is priced computes for an operation; kept by what the layout splits of it."""
+        """Seconds that each device that is priced computes for an operation; kept by what the layout splits of it.
+
+        Of one that a single device has, they are those that it takes while the others rest.
+        """
         layout = self.priced(layout)
         key = op, layout.sizes_among(self._names_of[op])
         if key not in self._seconds:
-            devices = self.machines.devices
             amounts = work.of_processors(op, layout)
+            devices = self._alone if sum(map(any, amounts)) == 1 else self.machines.devices
             paddings = work.paddings(op, layout, [machine.granule for machine in devices])
             self._seconds[key] = tuple(
                 machine.seconds(flops * padding, moved, self._kind_of[op])

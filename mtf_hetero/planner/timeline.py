@@ -69,6 +69,14 @@ class _Clocks:
         """When all inputs of an operation are on a device."""
         return max((self.ready[x][device] for x in op.inputs if x in self.ready), default=0.0)
 
+    def beside_others(self, device: int, begin: float, seconds: float) -> float:
+        """What takes a device so many seconds while the others rest, as far as they are busy then."""
+        factor = self.machines.devices[device].alone_factor
+        if factor == 1:
+            return seconds
+        others = max((free for other, free in enumerate(self.free) if other != device), default=0.0)
+        return seconds + (1 - factor) * min(max(others - begin, 0.0), seconds / factor)
+
     def send(self, transfer: transfers.Transfer, ready: float) -> float:
         """When a message arrives that is ready at its sender then."""
         link = self.machines.link_between(transfer.source, transfer.target)
@@ -123,9 +131,13 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
     for number, op in enumerate(operations):
         begins = [clocks.inputs_ready(op, device) for device in range(layout.size)]
         ends = list(begins)
-        for device, seconds in enumerate(problem.seconds_of(op, layout)):
+        of_devices = problem.seconds_of(op, layout)
+        is_single = sum(map(bool, of_devices)) == 1
+        for device, seconds in enumerate(of_devices):
             if seconds:
                 begin = max(begins[device], clocks.free[device])
+                if is_single:
+                    seconds = clocks.beside_others(device, begin, seconds)
                 clocks.free[device] = ends[device] = begin + seconds
                 spans.append(Span(device, owners.get(op, ""), begin, begin + seconds, number > last_product))
         arrivals = list(ends)

@@ -183,3 +183,21 @@ def test_refined_sizes_are_no_worse_and_keep_zeros(overhead):
     assert refined["a"][1] == 0 and sum(refined["a"]) == 256 and sum(refined["b"]) == 30
     assert seconds_of(refined) < seconds_of(first)
     assert all(size > 0 for size in (*refined["b"], refined["a"][0], refined["a"][2]))
+
+
+@pytest.mark.parametrize(("busy", "factor"), [(0.0, 0.5), (1.0, 0.75), (9.0, 1.0)])
+def test_what_a_device_has_alone_is_as_fast_as_the_others_rest(busy, factor):
+    """Twice as fast where they rest, as fast as beside them where they are busy all the time, else between."""
+    machines = Machines((Machine("fast", 6e10, 1e10, alone_factor=0.5), SLOW))
+    with tf.Graph().as_default():
+        graph, *_ = step()
+    problem = Problem(find_lib.live(graph), machines)
+    product = next(op for op in problem.operations if isinstance(op, mtf.EinsumOperation))
+    names = [dim.name for dim in product.outputs[0].shape.dims]
+    seconds, none = problem.seconds_of(product, problem.layout({names[0]: (64, 0)}))
+    both, _ = problem.seconds_of(product, problem.layout({}))
+    assert none == 0 and seconds - 1e-5 == pytest.approx((both - 1e-5) / 2)
+    clocks = timeline._Clocks(machines)
+    clocks.free[1] = 3.0 + busy
+    assert clocks.beside_others(0, 3.0, 1.0) == pytest.approx(2 * factor)
+    assert clocks.beside_others(1, 3.0, 1.0) == 1.0  # the other one is as fast beside it
