@@ -10,6 +10,7 @@ neighbours. Between these traces the links are timed, and what a byte costs the 
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
@@ -34,6 +35,7 @@ from mtf_hetero.speeds import Link
 
 WARM_UP = 1
 LEAST_STEPS, MOST_STEPS = 2, 20
+_TURNS = 3
 _ALL_PAIRS = 3  # devices, up to which each pair's link is timed; of more, those of neighbours
 _OPERATION_SECONDS = 5e-6  # of a kernel that does nothing, and what it takes to start it
 _EMPTY_STEPS = 20
@@ -45,7 +47,7 @@ def calibrate(
     build: Callable[[], mtf.Graph],
     cluster: Cluster,
     *,
-    seconds: float = 2.0,
+    seconds: float = 3.0,
     done: Callable[[str], None] = lambda what: None,
 ) -> Machines:
     """Measures the devices of a cluster on a program.
@@ -157,7 +159,7 @@ def _rated(
         try:
             with Trial(build, layout, devices, cluster, alone=True) as trial:
                 trial.run()  # TensorFlow prepares the graph
-                traced = [_traced_beside_others(trial, pnum, seconds) for pnum in range(len(devices))]
+                traced = _traced_beside_others(trial, seconds)
                 rated = {device: _rates(trial, traced[pnum], pnum) for pnum, device in enumerate(devices)}
         except NotImplementedError:
             continue
@@ -171,10 +173,22 @@ def _rated(
     return rated
 
 
-def _traced_beside_others(trial: Trial, pnum: int, seconds: float) -> list[tuple[trace.Event, ...]]:
-    """The events of a device's parts of steps, while all others are busy with theirs."""
-    with trial.busy([other for other in range(len(trial.devices)) if other != pnum]):
-        return _traced(lambda: trial.run_traced_on(pnum), seconds)
+def _traced_beside_others(trial: Trial, seconds: float) -> list[list[tuple[trace.Event, ...]]]:
+    """The events of each device's parts of steps, while all others are busy with theirs.
+
+    They take turns, for machines are shared, and noisy; one whose steps are long needs no more than the least of them.
+    """
+    steps: list[list[tuple[trace.Event, ...]]] = [[] for _ in trial.devices]
+    spent = [0.0] * len(steps)
+    for turn, (pnum, mine) in itertools.product(range(_TURNS), enumerate(steps)):
+        if len(mine) >= LEAST_STEPS and spent[pnum] >= seconds:
+            continue
+        with trial.busy([other for other in range(len(steps)) if other != pnum]):
+            begin = time.monotonic()
+            run = functools.partial(trial.run_traced_on, pnum)
+            mine += _traced(run, seconds / _TURNS, warm_up=0 if turn else WARM_UP, least=1)
+            spent[pnum] += time.monotonic() - begin
+    return steps
 
 
 def _alone_factor(trial: Trial, steps: Sequence[Sequence[trace.Event]], machine: Machine) -> float:
@@ -212,13 +226,15 @@ def _equal_parts(build: Callable[[], mtf.Graph], count: int) -> Iterator[Layout]
                 yield problem.layout(sizes)
 
 
-def _traced(run: Callable[[], tuple[trace.Event, ...]], seconds: float) -> list[tuple[trace.Event, ...]]:
+def _traced(
+    run: Callable[[], tuple[trace.Event, ...]], seconds: float, *, warm_up: int = WARM_UP, least: int = LEAST_STEPS
+) -> list[tuple[trace.Event, ...]]:
     """The events of steps, of which the first ones are not counted."""
-    for _ in range(WARM_UP):
+    for _ in range(warm_up):
         run()
     steps: list[tuple[trace.Event, ...]] = []
     end = time.monotonic() + seconds
-    while len(steps) < LEAST_STEPS or (len(steps) < MOST_STEPS and time.monotonic() < end):
+    while len(steps) < least or (len(steps) < MOST_STEPS and time.monotonic() < end):
         steps.append(run())
     return steps
 
