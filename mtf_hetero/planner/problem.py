@@ -20,7 +20,7 @@ from mtf_hetero._compat import mtf
 from mtf_hetero.layout import Layout
 from mtf_hetero.partition import split_among_positive
 from mtf_hetero.planner import steps, transfers, work
-from mtf_hetero.planner.machines import Machines, kinds_of
+from mtf_hetero.planner.machines import Machine, Machines, kinds_of
 from mtf_hetero.planner.sample import Crowd, Sample, crowd_of, everyone, product_of
 from mtf_hetero.planner.search import Table
 
@@ -209,12 +209,16 @@ class Problem:
         key = op, layout.sizes_among(self._names_of[op])
         if key not in self._seconds:
             amounts = work.of_processors(op, layout)
-            devices = self._alone if sum(map(any, amounts)) == 1 else self.machines.devices
-            paddings = work.paddings(op, layout, [machine.granule for machine in devices])
-            self._seconds[key] = tuple(
-                machine.seconds(flops * padding, moved, self._kind_of[op])
-                for machine, (flops, moved), padding in zip(devices, amounts, paddings, strict=True)
-            )
+            paddings = work.paddings(op, layout, [machine.granule for machine in self.machines.devices])
+
+            def seconds_on(devices: Sequence[Machine]) -> tuple[float, ...]:
+                return tuple(
+                    machine.seconds(flops * padding, moved, self._kind_of[op])
+                    for machine, (flops, moved), padding in zip(devices, amounts, paddings, strict=True)
+                )
+
+            seconds = seconds_on(self.machines.devices)
+            self._seconds[key] = seconds_on(self._alone) if is_single(seconds) else seconds
         return self._seconds[key]
 
     def sending_seconds(self, sent: Iterable[transfers.Transfer]) -> float:
@@ -335,6 +339,11 @@ class Problem:
         if key not in self._vectors:
             self._vectors[key] = split_among_positive(*key[:2], multiple_of=key[2])
         return self._vectors[key]
+
+
+def is_single(seconds: Iterable[float]) -> bool:
+    """Whether a single device takes some time for an operation, of all."""
+    return sum(map(bool, seconds)) == 1
 
 
 def choices_of(layout: Layout, extents: Mapping[str, Collection[int]]) -> dict[str, Choice]:

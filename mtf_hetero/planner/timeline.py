@@ -14,7 +14,7 @@ from mtf_hetero.layout import Layout
 from mtf_hetero.planner import transfers, work
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import Span
-from mtf_hetero.planner.problem import Problem
+from mtf_hetero.planner.problem import Problem, is_single
 from mtf_hetero.traffic import BUCKET_BYTES
 
 _SHORT = 1e-3  # of a step: waiting that a picture does not show
@@ -132,11 +132,11 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
         begins = [clocks.inputs_ready(op, device) for device in range(layout.size)]
         ends = list(begins)
         of_devices = problem.seconds_of(op, layout)
-        is_single = sum(map(bool, of_devices)) == 1
+        is_alone = is_single(of_devices)
         for device, seconds in enumerate(of_devices):
             if seconds:
                 begin = max(begins[device], clocks.free[device])
-                if is_single:
+                if is_alone:
                     seconds = clocks.beside_others(device, begin, seconds)
                 clocks.free[device] = ends[device] = begin + seconds
                 spans.append(Span(device, owners.get(op, ""), begin, begin + seconds, number > last_product))
