@@ -5,6 +5,7 @@ import socket
 
 import pytest
 from ports import free_port
+from silent_proxy import silent_after
 from tiers import on_workers
 
 from mtf_hetero import cluster as cluster_lib
@@ -105,3 +106,12 @@ def test_slurm(monkeypatch):
         monkeypatch.setenv(f"SLURM_{name}", value)
     task = cluster_lib.task_of_environment()
     assert task == cluster_lib.Task("worker", 1, "node2:8888", ("node1:8889", "node2:8888"), "Slurm")
+
+
+def test_a_proxy_that_goes_silent_is_named(workers):
+    silent = "answers, and then does not list its devices"
+    with (
+        silent_after(2, workers.addresses[0]) as address,
+        pytest.raises(UnreachableWorkerError, match=f"{address}. {silent}"),
+    ):
+        Cluster.from_workers(address, timeout_seconds=2)

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster.devices import CHIEF, Device, cpu_count, local_device, offered_by
 from mtf_hetero.cluster.environment import task_of_environment
-from mtf_hetero.cluster.probe import check_reachable, convert_to_workers, split_address
+from mtf_hetero.cluster.probe import UnreachableWorkerError, check_reachable, convert_to_workers, split_address
 
 _WORKER = "worker"  # the job of all workers
 
@@ -105,7 +105,7 @@ class Cluster:
             raise ValueError("no worker is named; give host:port of each, with commas between them")
         needed = dict(enumerate(workers)) if devices is None else _named(workers, devices)
         check_reachable(needed, timeout_seconds)
-        offered = {task: offered_by(address, timeout_seconds) for task, address in needed.items()}
+        offered = {task: _offered(task, address, timeout_seconds) for task, address in needed.items()}
         if devices is None:
             chosen = [
                 device.within(_worker(task)).name for task, devices_of in offered.items() for device in devices_of
@@ -128,15 +128,22 @@ class Cluster:
 
         Raises:
           UnreachableWorkerError: a worker does not answer; it says which.
-          ValueError: TF_CONFIG is malformed, there is no worker, or this process is not the chief.
+          ValueError: TF_CONFIG is malformed, there is no worker, this process is not the chief, or the devices are all
+            of this process, so that it cannot be both.
         """
         task = task_of_environment(environment)
         if task is None:
             return None
+        if devices and all(Device.parse(device).job != _WORKER for device in devices):
+            raise ValueError(
+                f"the devices {', '.join(devices)} are of this process alone, and {task.source} describes a cluster of "
+                f"{len(task.workers)} workers; unset {task.variable} to train here, or name devices of the workers, as "
+                "worker:0/cpu:0"
+            )
         if task.job != "chief":
             raise ValueError(
                 f"this process is {task.job} {task.index} of {task.source}; train in its task 'chief', and run "
-                "`python -m mtf_hetero.worker` in the others"
+                f"`python -m mtf_hetero.worker` in the others; or unset {task.variable} to train in this process alone"
             )
         return cls.from_workers(task.workers, devices, chief=task.address, timeout_seconds=timeout_seconds)
 
@@ -184,6 +191,17 @@ def _named(workers: tuple[str, ...], devices: Sequence[str]) -> dict[int, str]:
                 raise ValueError(f"device {text!r} is of worker {task}, but there are workers 0 to {len(workers) - 1}")
             named[task] = workers[task]
     return named
+
+
+def _offered(task: int, address: str, timeout_seconds: float) -> list[Device]:
+    """Return the devices of a worker that answered. Raises UnreachableWorkerError where it goes silent after that."""
+    try:
+        return offered_by(address, timeout_seconds)
+    except tf.errors.OpError as error:
+        raise UnreachableWorkerError(
+            f"worker {task} ({address}) answers, and then does not list its devices ({type(error).__name__}): is there "
+            "a proxy on the way? start the worker again, or give its own address"
+        ) from error
 
 
 def _worker(task: int) -> Device:

@@ -8,6 +8,7 @@ from typing import Any
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster.probe import convert_to_workers
 
+_SLURM_VARIABLE = "SLURM_STEP_NUM_TASKS"
 SLURM_PORT = 8888  # of the first task on a node, as in TensorFlow's SlurmClusterResolver
 
 
@@ -29,6 +30,11 @@ class Task:
     workers: tuple[str, ...]
     source: str
 
+    @property
+    def variable(self) -> str:
+        """Return the environment variable that decides it: a process that has it not is on its own."""
+        return "TF_CONFIG" if self.source == "TF_CONFIG" else _SLURM_VARIABLE
+
 
 def task_of_environment(environment: Mapping | None = None) -> Task | None:
     """This process's task according to TF_CONFIG or else Slurm, by TensorFlow's own resolvers; None where neither says.
@@ -48,8 +54,8 @@ def task_of_environment(environment: Mapping | None = None) -> Task | None:
             source, resolver = "TF_CONFIG", resolvers.TFConfigClusterResolver()
             job, index = resolver.task_type, resolver.task_id
             jobs = resolver.cluster_spec().as_dict()
-        elif int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
-            tasks = int(environment["SLURM_STEP_NUM_TASKS"])
+        elif int(environment.get(_SLURM_VARIABLE, 1)) > 1:
+            tasks = int(environment[_SLURM_VARIABLE])
             # One imaginary GPU a task: with none, the resolver finds no task at all
             source, resolver = (
                 "Slurm",
@@ -62,8 +68,13 @@ def task_of_environment(environment: Mapping | None = None) -> Task | None:
         else:
             return None
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        name = "TF_CONFIG" if environment.get("TF_CONFIG") else "the Slurm environment"
-        raise ValueError(f"{name} cannot be understood: {' '.join(str(error).split())}") from error
+        name, variable = (
+            ("TF_CONFIG",) * 2 if environment.get("TF_CONFIG") else ("the Slurm environment", _SLURM_VARIABLE)
+        )
+        raise ValueError(
+            f"{name} cannot be understood: {' '.join(str(error).split())}; correct it, or unset {variable} to train in "
+            "this process alone"
+        ) from error
     jobs = {("chief" if name == "master" else name): addresses for name, addresses in jobs.items()}
     job = "chief" if job == "master" else job
     _check_task(source, jobs, job, index)
