@@ -69,17 +69,19 @@ class Builder:
         self._programs: dict[int, walk.Program] = {}
         self._owned: weakref.WeakKeyDictionary[mtf.Graph, set[str]] = weakref.WeakKeyDictionary()
         self._learn(model)
+        _check_variables(model)
         self._without = endings.softmax_of(model, self._programs) if logits else None
         variables = model.variables if starts else ()
         self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in variables}
 
-    def __call__(self, images: Any, training: bool = False) -> Any:
+    def __call__(self, images: Any, training: bool | None = None) -> Any:
         """Builds the model.
 
         Args:
           images: mtf.Tensor [batch, ...]; a list of them where the model has several inputs, in `model.inputs`' order.
-          training: whether dropout drops, and batch norm normalises by the batch and moves its averages: run the
-            operations of `mtf_hetero.layers.batch_norm_updates` with each step.
+          training: as of `model(images, training)`: whether dropout drops, and batch norm normalises by the batch and
+            moves its averages (run the operations of `mtf_hetero.layers.batch_norm_updates` with each step). None: only
+            in layers that the model calls with training=True, such as a dropout that samples in inference.
 
         Returns:
           mtf.Tensor [batch, ...], or a list of them where the model has several outputs. The batch is the images' own.
@@ -91,7 +93,7 @@ class Builder:
         outputs = [output.tensor for output in self.outputs(images, training)]
         return outputs if self._programs[id(self.model)].several else outputs[0]
 
-    def outputs(self, images: Any, training: bool, activities: list[Activity] | None = None) -> list[Output]:
+    def outputs(self, images: Any, training: bool | None, activities: list[Activity] | None = None) -> list[Output]:
         """Builds the model; returns each of its outputs with what is before its activation.
 
         What layers give that regularize it is added to `activities`.
@@ -101,7 +103,7 @@ class Builder:
         _check_inputs(self.model, program, inputs)
         mesh = inputs[0].mesh
         owned = self._owned.setdefault(mesh.graph, set())
-        building = Building(mesh, bool(training), self._arrays, self.variables, owned, self._apply, self._without)
+        building = Building(mesh, training, self._arrays, self.variables, owned, self._apply, self._without)
         tensors = [_flat(y, f"output{i}") for i, y in enumerate(self._run(program, building, "", inputs))]
         move_averages(building)
         batch = inputs[0].shape.dims[0]
@@ -121,6 +123,8 @@ class Builder:
             return
         program = self._programs[id(model)] = walk.program_of(model)
         for step in program.steps:
+            _check_layer(step.layer)
+        for step in program.steps:
             if walk.is_graph(step.layer) and registry.find(type(step.layer)) is None:
                 self._learn(step.layer)
             else:
@@ -138,6 +142,9 @@ class Builder:
     def _apply(self, building: Building, layer: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What a layer gives, as a registered function or a model's calls have it."""
         name = building.names.setdefault(id(layer), name)
+        training = kwargs.get("training")
+        if building.training is None and training is not None:  # what the model is called with wins, as in Keras
+            building = dataclasses.replace(building, training=bool(training))
         if registry.find(type(layer)) is None and id(layer) in self._programs:
             given = [x for x in keras.tree.flatten((args, dict(kwargs))) if isinstance(x, (mtf.Tensor, dims.Flattened))]
             program = self._programs[id(layer)]
@@ -192,12 +199,43 @@ def _function_of(layer: Any) -> registry.Function:
             f"layer {layer.name!r} is a {type(layer).__name__}, which mtf_hetero.keras does not know; tell it how to "
             "build one by mtf_hetero.keras.register"
         )
+    return function
+
+
+def _check_layer(layer: Any) -> None:
+    """Raises, by what the user wrote, where a layer was given an option that no registered function has."""
+    name = f"layer {layer.name!r}"
+    if "call" in vars(layer):
+        raise NotImplementedError(
+            f"{name} has a call of its own, set on the instance, which mtf_hetero.keras does not run; make a subclass "
+            "with this call, and tell mtf_hetero.keras.register how to build it"
+        )
+    if getattr(layer, "mask_zero", False) or isinstance(layer, keras.layers.Masking):
+        what = "has mask_zero=True" if getattr(layer, "mask_zero", False) else "is a Masking"
+        raise NotImplementedError(f"{name} {what}, and mtf_hetero.keras has no masks; leave the mask out")
+    if getattr(layer, "lora_enabled", False):
+        raise NotImplementedError(
+            f"{name} has LoRA (enable_lora), which mtf_hetero.keras does not have; make the model without it"
+        )
+    if getattr(layer, "quantization_mode", None):
+        raise NotImplementedError(
+            f"{name} is quantized ({layer.quantization_mode}), which mtf_hetero.keras does not have; make the model "
+            "without quantize"
+        )
     if getattr(layer, "data_format", None) == "channels_first":
         raise ValueError(
-            f"layer {layer.name!r} has data_format='channels_first'; make the model with 'channels_last', the only one "
-            "that mtf_hetero.keras knows"
+            f"{name} has data_format='channels_first'; make the model with 'channels_last', the only one that "
+            "mtf_hetero.keras knows"
         )
-    return function
+
+
+def _check_variables(model: Any) -> None:
+    for variable in model.variables:
+        if isinstance(variable.value, tf.compat.v2.distribute.DistributedValues):
+            raise NotImplementedError(
+                f"model {model.name!r} was made in the scope of a tf.distribute strategy, which copies its weights; "
+                "make it outside of the scope: mtf_hetero distributes it"
+            )
 
 
 def _check_inputs(model: Any, program: walk.Program, inputs: Sequence[Any]) -> None:

@@ -31,7 +31,7 @@ class Building:
 
     Args:
       mesh: mtf.Mesh.
-      training: as of the model.
+      training: as of the model; None: a layer infers, unless the call that the model has of it says otherwise.
       arrays: {id of a Keras variable: its value}, its initial value; of one that is not there, zeros.
       weights: {name of an mtf variable: Weight}, to which the variables are added.
       owned: names of variables that the graph has of this model.
@@ -40,7 +40,7 @@ class Building:
     """
 
     mesh: mtf.Mesh
-    training: bool
+    training: bool | None
     arrays: dict[int, np.ndarray]
     weights: dict[str, Weight]
     owned: set[str]
@@ -70,7 +70,7 @@ class Call:
     @property
     def training(self) -> bool:
         """Whether the model is built for training."""
-        return self.building.training
+        return bool(self.building.training)
 
     @property
     def mesh(self) -> mtf.Mesh:
@@ -112,10 +112,10 @@ class Call:
           ValueError: the graph has another variable of this name, or the dimensions do not fit.
         """
         building, shape = self.building, mtf.Shape(list(dims))
-        if id(variable) in building.made:
-            _, tensor = building.made[id(variable)]
-            return mtf.cast(mtf.reshape(tensor, shape), dtype or self.dtype)
         known = weight(variable, shape.to_integer_list, split, axes)
+        if id(variable) in building.made:
+            full_name, tensor = building.made[id(variable)]
+            return mtf.cast(_used_again(tensor, building.weights[full_name], known, shape), dtype or self.dtype)
         stored = tf.as_dtype(variable.dtype)
         name = f"{self.name}/{naming.plain(variable.name)}"
         scope = tf.get_variable_scope().name
@@ -163,6 +163,21 @@ class Call:
     def part(self, layer: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         """What a layer within this one gives, by the name NAME/name."""
         return self.building.apply(self.building, layer, f"{self.name}/{name}", args, kwargs)
+
+
+def _used_again(tensor: mtf.Tensor, first: Weight, again: Weight, shape: mtf.Shape) -> mtf.Tensor:
+    """Return a variable as a second use asks for it, whose array is split and ordered in another way than the first's.
+
+    Args:
+      tensor: the mtf variable, as the first use has it.
+      first: how its array is made of the Keras variable's.
+      again: the same of the second use.
+      shape: of the result.
+    """
+    as_split = mtf.Shape([tensor.shape.dims[place] for place in np.argsort(first.axes)])
+    whole = tensor if tensor.shape == as_split else mtf.transpose(tensor, as_split)
+    whole = mtf.reshape(whole, [shape.dims[place] for place in np.argsort(again.axes)])
+    return whole if whole.shape == shape else mtf.transpose(whole, shape)
 
 
 def move_averages(building: Building) -> None:

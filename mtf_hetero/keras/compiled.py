@@ -3,6 +3,7 @@
 The one place that reads what Keras keeps for itself, so that its own code decides which loss is whose.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,10 @@ from mtf_hetero.keras.optimizers import check_optimizer
 
 _REDUCTIONS = ("sum_over_batch_size", "mean", "sum", "mean_with_sample_weight")
 _REGULARIZERS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
+
+
+_STEPS = ("train_step", "test_step", "compute_loss", "make_train_function", "make_test_function")
+_RULES = ("apply", "apply_gradients", "update_step", "stateless_apply")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,15 +107,62 @@ def check(model: Any) -> None:
         raise ValueError(f"model {model.name!r} is compiled without a loss; give model.compile one")
     if not hasattr(model._compile_loss, "_flat_losses"):
         raise ImportError(f"Keras {keras.__version__} is too old for mtf_hetero.keras.fit; pip install --upgrade keras")
-    for name in ("train_step", "test_step", "compute_loss"):
-        if getattr(type(model), name) is not getattr(keras.Model, name):
-            raise NotImplementedError(
-                f"model {model.name!r} is a {type(model).__name__} with a {name} of its own, which "
-                "mtf_hetero.keras.fit does not run; use keras.Model's"
-            )
+    _check_overrides(model, f"model {model.name!r}", keras.Model, _STEPS)
     check_optimizer(model.optimizer)
+    _check_overrides(model.optimizer, "the optimizer", type(model.optimizer), _RULES)
     _activities(model)
     list(_penalties(model))
+
+
+def overrides(instance: Any, base: type, name: str) -> bool:
+    """Return whether an object has another method than `base`: of its class, or set on the instance."""
+    method = getattr(instance, name)
+    return getattr(method, "__func__", method) is not getattr(base, name)
+
+
+def _check_overrides(instance: Any, owner: str, base: type, names: Sequence[str]) -> None:
+    for name in names:
+        if overrides(instance, base, name):
+            where = "set on the instance" if name in vars(instance) else f"of its class {type(instance).__name__}"
+            raise NotImplementedError(
+                f"{owner} has a {name} of its own ({where}), which mtf_hetero.keras.fit does not run; use that of "
+                f"keras.{base.__name__ if base is keras.Model else f'optimizers.{base.__name__}'}"
+            )
+
+
+def check_added(model: Any, x: Any) -> None:
+    """Raises NotImplementedError where a layer of the user's own adds a loss or keeps a metric, which `fit` would drop.
+
+    Keras's own layers do neither. Whether a layer does is only known when it is called: it is, with a batch's inputs,
+    and what that changes in the model is forgotten.
+
+    Args:
+      model: the keras.Model.
+      x: inputs, in Keras's structure.
+    """
+    own = [layer for layer in layers_of(model) if not type(layer).__module__.startswith("keras.")]
+    for layer in own:
+        if layer.metrics:
+            raise NotImplementedError(
+                f"layer {layer.name!r} keeps the metric {layer.metrics[0].name!r}, which mtf_hetero.keras.fit does not "
+                "compute; give the metric to model.compile"
+            )
+    if not own:
+        return
+    added = []
+    with contextlib.ExitStack() as stack:
+        for layer in own:
+            stack.callback(setattr, layer, "activity_regularizer", layer.activity_regularizer)
+            layer.activity_regularizer = None  # is heeded, and would be a loss that the layer adds
+            layer.add_loss = lambda loss, layer=layer: added.append(layer)
+            stack.callback(delattr, layer, "add_loss")
+        with keras.StatelessScope(), tf.device("cpu:0"):
+            model(x, training=True)
+    if added:
+        raise NotImplementedError(
+            f"layer {added[0].name!r} adds a loss by add_loss, which mtf_hetero.keras.fit does not minimise; "
+            "compute it in a loss of model.compile"
+        )
 
 
 def layers_of(model: Any) -> Iterator[Any]:
@@ -228,4 +280,4 @@ def track(model: Any, loss: Any, values: Sequence[Any], examples: int) -> None:
 
 def has_metrics(model: Any) -> bool:
     """Whether metrics are computed from the model's outputs."""
-    return model._compile_metrics is not None or type(model).compute_metrics is not keras.Model.compute_metrics
+    return model._compile_metrics is not None or overrides(model, keras.Model, "compute_metrics")

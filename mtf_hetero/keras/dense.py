@@ -15,8 +15,6 @@ from mtf_hetero.keras.registry import register
 def _dense(call: Call, given: mtf.Tensor | Flattened) -> mtf.Tensor:
     """Over the last dimension, or over all but the first as they are."""
     layer = call.layer
-    if getattr(layer, "quantization_mode", None) or getattr(layer, "lora_enabled", False):
-        raise NotImplementedError(f"layer {layer.name!r} is quantized or has LoRA; mtf_hetero.keras does without")
     x = call.enter(given.tensor if isinstance(given, Flattened) else given, "inputs")
     count = x.shape.ndims - 1 if isinstance(given, Flattened) else 1
     reduced = x.shape.dims[x.shape.ndims - count :]

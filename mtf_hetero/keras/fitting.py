@@ -7,6 +7,7 @@ from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError, WorkerClaim
+from mtf_hetero.keras import callbacks as callbacks_lib
 from mtf_hetero.keras import compiled, placing, program
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.builder import Builder
@@ -16,7 +17,7 @@ from mtf_hetero.keras.session import Result, Session
 
 def fit(
     model: Any,
-    data: Any,
+    x: Any = None,
     y: Any = None,
     *,
     epochs: int = 1,
@@ -37,14 +38,14 @@ def fit(
 
     Args:
       model: a keras.Model that `mtf_hetero.keras.build` takes, compiled.
-      data: as `x` of model.fit: arrays, a tf.data.Dataset, a keras.utils.PyDataset, a generator; or a tuple
-        (x, y) or (x, y, sample_weight) of arrays.
-      y: targets, where `data` are inputs alone.
+      x: as of model.fit: arrays, a tf.data.Dataset, a keras.utils.PyDataset, a generator; or a tuple (x, y) or
+        (x, y, sample_weight) of arrays.
+      y: targets, where `x` are inputs alone.
       epochs: as of model.fit.
       batch_size: of all devices together, as of model.fit.
       validation_data: as of model.fit.
-      callbacks: keras.callbacks; what they see of the weights is that of an epoch's end, or where one of them saves
-        more often, of each batch's.
+      callbacks: keras.callbacks. They read the weights of the present step, and what they write is used in the next;
+        one that overrides a batch's hook has all weights brought to the model for each batch.
       devices: "gpu:0", "cpu:0", "worker:1/gpu:0", one per processor. None: all GPUs, else "cpu:0"; of workers, all.
       workers: "host:port,host:port" of `mtf_hetero.worker` on other machines; None: none.
       layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
@@ -66,27 +67,32 @@ def fit(
       >>> model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
       >>> history = mtf_hetero.keras.fit(model, (images, labels), epochs=5, devices=["gpu:0", "gpu:1"])
     """
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"model is a {type(model).__name__}; give a keras.Model that is compiled")
     compiled.check(model)
     builder = Builder(model, starts=False)
     layout = placing.convert_to_layout(layout, list_speed)
     cluster = placing.cluster_of(devices, workers, layout)
-    if y is None and isinstance(data, tuple):
-        data, y, options["sample_weight"] = _unpacked(data, options.get("sample_weight"))
-    _check_callbacks(callbacks)
+    if x is None:
+        raise ValueError("x is None; give the data, as model.fit takes them")
+    if y is None and isinstance(x, tuple):
+        x, y, options["sample_weight"] = _unpacked(x, options.get("sample_weight"))
     verbose = options.get("verbose", "auto")
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
         place = _Placing(layout, list_speed, cluster, progress=verbose != 0)
         training = _Training(builder, place, stack)
+        callbacks, restore = callbacks_lib.surround(callbacks, training.before_callbacks, training.after_callbacks)
+        stack.callback(restore)
         with _in_place_of_keras(model, training):
             try:
                 return model.fit(
-                    data,
+                    x,
                     y,
                     epochs=epochs,
                     batch_size=batch_size,
                     validation_data=validation_data,
-                    callbacks=_with(training, callbacks, stack),
+                    callbacks=callbacks,
                     **options,
                 )
             except BaseException as error:
@@ -99,46 +105,6 @@ def _unpacked(data: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     if weights is not None and sample_weight is not None:
         raise ValueError("sample_weight is given, and data have weights too; give one of the two")
     return x, y, sample_weight if weights is None else weights
-
-
-def _check_callbacks(callbacks: Any) -> None:
-    """Raises NotImplementedError where a callback changes weights in the midst of an epoch."""
-    for callback in _listed(callbacks):
-        if isinstance(callback, keras.callbacks.SwapEMAWeights):
-            raise NotImplementedError(
-                "callback SwapEMAWeights changes the weights for each test; mtf_hetero.keras.fit takes over what is "
-                "changed when an epoch begins: leave it out, and the model has its averages in the end"
-            )
-
-
-def _saves_within(callbacks: Any) -> bool:
-    """Whether a callback saves the model in the midst of an epoch."""
-    return any(getattr(callback, "save_freq", "epoch") != "epoch" for callback in _listed(callbacks))
-
-
-def _listed(callbacks: Any) -> list[Any]:
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        return list(callbacks.callbacks)
-    return list(keras.tree.flatten(callbacks)) if callbacks else []
-
-
-def _with(training: "_Training", callbacks: Any, stack: contextlib.ExitStack) -> Any:
-    """The callbacks, after one that gives the model its weights when an epoch ends."""
-    first = _callback(training, each_batch=_saves_within(callbacks))
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.callbacks.insert(0, first)
-        stack.callback(callbacks.callbacks.remove, first)
-        return callbacks
-    return [first, *_listed(callbacks)]
-
-
-def _callback(training: "_Training", *, each_batch: bool) -> Any:
-    """Lets other callbacks see the weights when an epoch ends, or each batch, and the training what they changed."""
-    return keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: training.take_changed(),
-        on_train_batch_end=(lambda batch, logs: training.give_back()) if each_batch else None,
-        on_epoch_end=lambda epoch, logs: training.give_back(),
-    )
 
 
 @contextlib.contextmanager
@@ -178,6 +144,7 @@ class _Training:
         self._builder, self._model, self._place, self._stack = builder, builder.model, place, stack
         self._session: Session | None = None
         self._is_given_back = True
+        self._in_callbacks = False
         self._has_metrics = compiled.has_metrics(self._model)
         self._measure = self._taken_in
         if not self._model.run_eagerly:
@@ -193,7 +160,12 @@ class _Training:
 
     def _for_each(self, iterator: Any, take: Callable[[Batch], Any]) -> Any:
         batches = iter(iterator)
-        logs = take(self._batch(next(batches)))
+        first = next(batches, None)
+        if first is None:
+            if self._session is None:
+                raise ValueError(f"the data of model {self._model.name!r} are empty; give one batch at least")
+            raise StopIteration  # as of the iterator: Keras ends the epoch
+        logs = take(self._batch(first))
         for _ in range(self._model.steps_per_execution - 1):
             try:
                 data = next(batches)
@@ -207,22 +179,33 @@ class _Training:
         return program.batch_of(self._model, data)
 
     def _train(self, batch: Batch) -> Any:
-        session = self._session or self._open(batch)
+        session = self._ready(batch)
         self._is_given_back = False
-        return self._logs(batch, session.train(batch, outputs=self._has_metrics))
+        logs = self._logs(batch, session.train(batch, outputs=self._has_metrics))
+        if self._in_callbacks:  # a callback trains, and may look at the weights next
+            self.give_back()
+        return logs
 
     def _test(self, batch: Batch) -> Any:
-        session = self._session or self._open(batch)
-        return self._logs(batch, session.test(batch, outputs=self._has_metrics))
+        return self._logs(batch, self._ready(batch).test(batch, outputs=self._has_metrics))
+
+    def _ready(self, batch: Batch) -> Session:
+        """Return the session; within a callback it first takes over what the callback changed so far."""
+        if self._session is None:
+            return self._open(batch)
+        if self._in_callbacks:
+            self._session.take_changed()
+        return self._session
 
     def _open(self, batch: Batch) -> Session:
         model = self._model
+        compiled.check_added(model, batch.x)
         if not model.optimizer.built:
             with keras.name_scope(model.optimizer.name, caller=model.optimizer):  # as Keras, for the variables' names
                 model.optimizer.build(model.trainable_variables)
         objective = compiled.objective(model, batch.y, batch.sample_weight)
         placement = self._place(lambda: program.build(self._builder, batch, objective, training=True).graph)
-        self._session = self._stack.enter_context(Session(self._builder, placement, batch, objective))
+        self._session = self._stack.enter_context(Session(self._builder, placement, batch))
         return self._session
 
     def _logs(self, batch: Batch, result: Result) -> Any:
@@ -251,16 +234,22 @@ class _Training:
         ]
         return keras.tree.pack_sequence_as(compiled.structure_of(self._model), outputs)
 
+    def before_callbacks(self) -> None:
+        """Gives the model its weights, for callbacks to look at and to change."""
+        self.give_back()
+        self._in_callbacks = True
+
+    def after_callbacks(self) -> None:
+        """Takes over what callbacks changed in the model."""
+        self._in_callbacks = False
+        if self._session is not None:
+            self._session.take_changed()
+
     def give_back(self) -> None:
         """Gives the model its weights."""
         if self._session is not None and not self._is_given_back:
             self._session.give_back()
             self._is_given_back = True
-
-    def take_changed(self) -> None:
-        """Takes over what callbacks changed in the model."""
-        if self._session is not None:
-            self._session.take_changed()
 
     def rescue(self, error: BaseException) -> None:
         """Gives the model the weights of the last step of an epoch that was broken off, unless they are lost."""

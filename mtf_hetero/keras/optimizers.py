@@ -26,6 +26,11 @@ _OPERATORS = ("add", "sub", "mul", "truediv", "pow")
 def check_optimizer(optimizer: Any) -> None:
     """Raises NotImplementedError, by name, where an optimizer does what `fit` does not have."""
     name = type(optimizer).__name__
+    if type(optimizer) is getattr(keras.optimizers, "LossScaleOptimizer", None):
+        raise NotImplementedError(
+            "the model has the dtype policy mixed_float16, or its optimizer is a LossScaleOptimizer, whose changing "
+            "loss scale mtf_hetero.keras.fit does not have; make the model with the policy mixed_bfloat16 or float32"
+        )
     if type(optimizer) not in [getattr(keras.optimizers, known, None) for known in KNOWN]:
         raise NotImplementedError(
             f"the optimizer is a {name}, which mtf_hetero.keras.fit does not know; use one of {', '.join(KNOWN)}"

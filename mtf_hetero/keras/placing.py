@@ -51,6 +51,7 @@ def cluster_of(devices: str | Sequence[str] | None, workers: str | Sequence[str]
     """
     if isinstance(devices, str):
         devices = [device.strip() for device in devices.split(",")]
+    devices, workers = _named("devices", devices, '"gpu:0"'), _named("workers", workers, '"10.0.0.7:2222"')
     if devices is None and isinstance(layout, Plan):
         devices = layout.devices
     if workers:
@@ -61,6 +62,15 @@ def cluster_of(devices: str | Sequence[str] | None, workers: str | Sequence[str]
     cluster = Cluster.local(devices)
     gpus = tuple(device for device in cluster.devices if device.startswith("gpu"))
     return dataclasses.replace(cluster, devices=gpus) if devices is None and gpus else cluster
+
+
+def _named(option: str, names: Any, example: str) -> Any:
+    """Return the names of devices or workers, if they are names. Raises ValueError."""
+    if names is None or isinstance(names, str):
+        return names
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{option} is {names!r}; name each one, as in [{example}]")
+    return list(names)
 
 
 def convert_to_layout(layout: Any, list_speed: Any) -> Any:

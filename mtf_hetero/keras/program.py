@@ -51,9 +51,10 @@ class Batch:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What decides which program is built: shapes and types."""
+        """What decides which program is built: shapes, types, and which target and weight is whose."""
+        paths = tuple(tuple(path for path, _ in keras.tree.flatten_with_path(x)) for x in (self.y, self.sample_weight))
         groups = (self.inputs, self.targets, self.weights)
-        return tuple(tuple((x.shape, x.dtype.name) for x in group) for group in groups)
+        return paths, tuple(tuple((x.shape, x.dtype.name) for x in group) for group in groups)
 
 
 def batch_of(model: Any, data: Any) -> Batch:
@@ -71,9 +72,26 @@ def batch_of(model: Any, data: Any) -> Batch:
 
 
 def _in_order(model: Any, x: Any) -> list[Any]:
-    """The inputs in the order of `model.inputs`."""
+    """Return the inputs in the order of `model.inputs`, found as Keras finds them.
+
+    A dict goes by the keys of the dict that the model was made with; where it was made with one input or a list of
+    them, by the names of the inputs.
+    """
+    made_with = getattr(model, "input", model.inputs)
     names = [tensor.name for tensor in model.inputs]
-    flat = [x[name] for name in names] if isinstance(x, dict) and set(names) <= set(x) else keras.tree.flatten(x)
+    keys = names
+    if isinstance(made_with, dict):
+        keys = list(made_with)
+        if not isinstance(x, dict) and keys != sorted(keys):
+            raise ValueError(f"model {model.name!r} has inputs by the keys {', '.join(keys)}; give a dict of them")
+    if isinstance(x, dict):
+        missing = [key for key in keys if key not in x]
+        if missing:
+            raise ValueError(
+                f"the data of model {model.name!r} have no {missing[0]!r} among {', '.join(x)}; give {', '.join(keys)}"
+            )
+        x = {key: x[key] for key in keys} if isinstance(made_with, dict) else [x[key] for key in keys]
+    flat = keras.tree.flatten(x)
     if len(flat) != len(names):
         raise ValueError(f"model {model.name!r} has {len(names)} inputs, {', '.join(names)}, and is given {len(flat)}")
     return flat

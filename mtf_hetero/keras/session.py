@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import random
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +14,8 @@ from mtf_hetero import traffic
 from mtf_hetero._compat import tf
 from mtf_hetero._support import logs
 from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch
-from mtf_hetero.keras import program
+from mtf_hetero.keras import compiled, program
 from mtf_hetero.keras.builder import Builder
-from mtf_hetero.keras.compiled import Objective
 from mtf_hetero.keras.placing import Placement, fitted
 from mtf_hetero.keras.program import Batch, Program
 from mtf_hetero.keras.weights import Weight
@@ -22,6 +23,9 @@ from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
 from mtf_hetero.variables import initial_value_feed
 
+_LEAST_KINDS = 8  # of batches that a session has room for, however large the model
+_MOST_OPERATIONS = 100_000  # of TensorFlow in a session of more kinds: about 10 kB each
+_ANSWER_SECONDS = 10.0  # within which a worker must answer: one under a small quota is slow
 _AT_ONCE_BYTES = 2**27  # of weights that one call takes to the devices, or back: protobuf has no more than 2**31
 
 
@@ -56,7 +60,22 @@ class _Plain(tf.train.SessionCreator):
 
     def create_session(self) -> tf.Session:
         """A tf.Session."""
-        return tf.Session(self._cluster.target, config=self._cluster.session_config())
+        config = self._cluster.session_config()
+        config.graph_options.place_pruned_graph = True  # else each new kind of batch has all the graph placed again
+        return tf.Session(self._cluster.target, config=config)
+
+
+class _Patience:
+    """Ends a wait for workers: called again and again, it raises UnreachableWorkerError once one is silent."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._next = time.monotonic() + _ANSWER_SECONDS
+
+    def __call__(self) -> None:
+        if time.monotonic() > self._next:
+            self._cluster.check_reachable(_ANSWER_SECONDS)
+            self._next = time.monotonic() + _ANSWER_SECONDS
 
 
 class _Interrupted:
@@ -72,48 +91,73 @@ class Session:
     Args:
       builder: of the model.
       placement: where it lies.
-      batch: the first one; its program is built and lowered.
-      objective: what is minimised.
+      batch: the first one; its training step is built and lowered.
     """
 
-    def __init__(self, builder: Builder, placement: Placement, batch: Batch, objective: Objective) -> None:
-        self._builder, self._placement, self._objective = builder, placement, objective
+    def __init__(self, builder: Builder, placement: Placement, batch: Batch) -> None:
+        self._builder, self._placement, self._batch = builder, placement, batch
+        self._stack = contextlib.ExitStack()
+        self._known: dict[str, np.ndarray] = {}
+        self._first_step = self._steps_given = 0
+        self._session: Any = None
+        self._begin_graph()
+
+    def _begin_graph(self) -> None:
+        """Makes a graph, with the training step of the first batch in it."""
         self._graph = tf.Graph()
         self._lowered: dict[Any, _Lowered] = {}
         self._copies: list[tf.Operation] = []
         self._kept: dict[str, Weight] = {}
-        self._stack = contextlib.ExitStack()
+        seed = _seed(self._iterations())
         with self._graph.as_default():
-            tf.set_random_seed(random.getrandbits(31))  # Python's own, which keras.utils.set_random_seed begins anew
+            tf.set_random_seed(seed)
             with tf.device("/cpu:0"):
                 steps = tf.get_variable("steps", [], tf.int64, tf.zeros_initializer(), use_resource=True)
                 self._counter, self._steps = steps, steps.read_value()
-            self._lower(batch, training=True)
+        self._lower(self._batch, training=True)
+        with self._graph.as_default():
             self._slices = _slices_of_variables()
-        self._weights = {**builder.variables, **self._kept}
-        self._known: dict[str, np.ndarray] = {}
-        self._first_step = self._steps_given = 0
-        self._session: Any = None
+        self._weights = {**self._builder.variables, **self._kept}
 
     def __enter__(self) -> "Session":
-        workers = self._placement.cluster.workers_in_use
         values = {name: weight.to_mtf(np.asarray(weight.variable)) for name, weight in self._weights.items()}
-        self._first_step = self._steps_given = int(self._builder.model.optimizer._iterations.numpy())
+        self._steps_given = self._iterations()
+        self._begin_session(values)
+        self._known = values
+        return self
+
+    def _begin_session(self, values: Mapping[str, np.ndarray]) -> None:
+        """Opens a session of the graph, in which variables have these values."""
+        cluster = self._placement.cluster
+        workers = cluster.workers_in_use
+        self._first_step = self._iterations()
         with self._stack, self._graph.as_default(), self._lost_is_said():
             if workers:
-                self._session = WaitingSessionCreator(_Plain(self._placement.cluster), workers).create_session()
+                creator = WaitingSessionCreator(_Plain(cluster), workers, check=_Patience(cluster))
+                self._session = creator.create_session()
             else:
-                self._session = _Plain(self._placement.cluster).create_session()
+                self._session = _Plain(cluster).create_session()
             self._stack.callback(self._session.close)
             watch = self._stack.enter_context(WorkerWatch(workers, report=_say_nothing))
             watch.after_create_session(self._session, _Interrupted())  # pyright: ignore[reportArgumentType]
             self._run(self._counter.initializer)
             self._put(values)
             self._stack = self._stack.pop_all()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _iterations(self) -> int:
+        return int(self._builder.model.optimizer._iterations.numpy())
+
+    def _make_room(self) -> None:
+        """Begins a new session where the graph has grown too large: TensorFlow keeps all that a session ran."""
+        if len(self._lowered) < _LEAST_KINDS or len(self._graph.get_operations()) < _MOST_OPERATIONS:
+            return
+        values = self._read()
+        self._stack.close()
+        self._begin_graph()
+        self._begin_session(values)
 
     def train(self, batch: Batch, *, outputs: bool) -> Result:
         """Takes a step.
@@ -122,6 +166,7 @@ class Session:
           batch: the examples.
           outputs: whether the model's outputs are wanted.
         """
+        self._known = {}
         optimizer = self._builder.model.optimizer
         feed = [np.asarray(optimizer.learning_rate), np.asarray(optimizer._iterations)]
         result = self._of_batch(batch, feed, training=True, outputs=outputs)
@@ -135,8 +180,8 @@ class Session:
     def _of_batch(self, batch: Batch, scalars: Sequence[np.ndarray], *, training: bool, outputs: bool) -> Result:
         lowered = self._lowered.get((training, batch.kind))
         if lowered is None:
-            with self._graph.as_default():
-                lowered = self._lower(batch, training=training)
+            self._make_room()
+            lowered = self._lower(batch, training=training)
         built = lowered.program
         feed = dict(zip(built.feeds, batch.arrays, strict=True))
         feed.update(zip([built.rate, built.steps], scalars, strict=False))
@@ -163,6 +208,8 @@ class Session:
 
     def take_changed(self) -> None:
         """Takes over what was changed in the Keras model since it was given its values back."""
+        if not self._known:  # a step was taken since
+            return
         changed = {}
         for name, known in self._known.items():
             weight = self._weights[name]
@@ -171,14 +218,23 @@ class Session:
                 changed[name] = value
         if changed:
             self._put(changed)
-        self._known = {}
+            self._known |= changed
+        iterations = self._iterations()
+        self._first_step += iterations - self._steps_given
+        self._steps_given = iterations
 
     def _lower(self, batch: Batch, *, training: bool) -> _Lowered:
         """A program of such a batch, lowered beside those that there are, on the same variables."""
-        built = program.build(self._builder, batch, self._objective, training=training)
-        placement, first = self._placement, not self._lowered
-        layout = fitted(placement.layout, built.graph)
-        mesh_impl = UnevenMeshImpl.from_layout(layout, placement.devices)
+        objective = compiled.objective(self._builder.model, batch.y, batch.sample_weight)
+        with self._graph.as_default():
+            built = program.build(self._builder, batch, objective, training=training)
+            self._lowered[training, batch.kind] = lowered = self._lower_program(built, batch, training=training)
+        return lowered
+
+    def _lower_program(self, built: Program, batch: Batch, *, training: bool) -> _Lowered:
+        first = not self._lowered
+        layout = fitted(self._placement.layout, built.graph)
+        mesh_impl = UnevenMeshImpl.from_layout(layout, self._placement.devices)
         before = len(tf.global_variables()) + len(tf.local_variables())
         # a smaller batch may be too small to be divided
         quiet = contextlib.nullcontext() if first else logs.verbosity(tf.logging.ERROR)
@@ -199,8 +255,7 @@ class Session:
             traffic.arrange([fetches[0], *fetches[3:]])
             self._copies.append(lowering.copy_masters_to_slices())
             self._kept = built.kept
-        self._lowered[training, batch.kind] = lowered = _Lowered(built, tuple(fetches))
-        return lowered
+        return _Lowered(built, tuple(fetches))
 
     def _put(self, values: Mapping[str, np.ndarray]) -> None:
         """Gives variables values, and has the copies of them follow."""
@@ -234,6 +289,10 @@ class Session:
             yield
         except tf.errors.OpError as error:
             cluster = self._placement.cluster
+            if isinstance(
+                error, tf.errors.InvalidArgumentError
+            ):  # of the data: the line alone, as the caller knows where
+                raise tf.errors.InvalidArgumentError(None, None, _line_of(error)) from None
             if not cluster.workers_in_use:
                 raise
             try:
@@ -249,6 +308,31 @@ class Session:
                     f"the last epoch that ended: {str(error.message).splitlines()[0]}"
                 ) from error
             raise
+
+
+def _seed(iterations: int) -> int:
+    """Draw a seed that follows from keras.utils.set_random_seed and the steps so far, and leave Python's numbers alone.
+
+    A generator of batches that shuffles by `random` gives the same batches as under model.fit.
+    """
+    state = random.getstate()
+    seed = random.getrandbits(64)
+    random.setstate(state)
+    return random.Random(f"{seed} {iterations}").getrandbits(31)
+
+
+def _line_of(error: tf.errors.OpError) -> str:
+    """Return what an operation said, without the places in the code at which TensorFlow and we made it."""
+    original = error.__context__ if isinstance(error.__context__, tf.errors.OpError) else error
+    message = str(original.message)
+    label = re.search(r"Received a label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)", message)
+    if label is None:
+        first = re.search(r"^ *\(0\) \w+: (.*)$", message, re.MULTILINE)  # of several devices that say it
+        return first[1] if first else message.splitlines()[0]
+    return (
+        f"a label is {label[1]}, and the model's output has the classes 0 to {int(label[2]) - 1}; correct the labels, "
+        "or give the last layer more units"
+    )
 
 
 def _say_nothing(line: str) -> None:

@@ -66,7 +66,7 @@ class _Called(keras.Operation):
 
 def is_graph(layer: Any) -> bool:
     """Whether a layer is a model that Keras knows as a graph of layers: a functional or sequential one, unchanged."""
-    if not isinstance(layer, keras.Model):
+    if not isinstance(layer, keras.Model) or "call" in vars(layer):
         return False
     names = [kind.__name__ for kind in type(layer).__mro__ if "call" in vars(kind)]
     return bool(names) and names[0] in ("Functional", "Sequential")
@@ -79,10 +79,15 @@ def program_of(model: Any) -> Program:
       ValueError: the model does not know its inputs yet.
       NotImplementedError: the model is a class of the user's own, whose calls Keras does not know.
     """
+    if "call" in vars(model):
+        raise NotImplementedError(
+            f"model {model.name!r} has a call of its own, set on the instance, which mtf_hetero.keras does not run; "
+            "make the model of keras.Input and layers"
+        )
     if not is_graph(model):
         raise NotImplementedError(
             f"model {model.name!r} is a {type(model).__name__}, whose layers only its own code calls; make it of "
-            "keras.Input and layers, or register its class by mtf_hetero.keras.register"
+            "keras.Input and layers, as keras.Model(inputs, outputs), or train it by model.fit"
         )
     if not getattr(model, "inputs", None):
         raise ValueError(f"model {model.name!r} is not built; give its first layer a keras.Input, or call it once")

@@ -1,17 +1,15 @@
-"""Losses and metrics of `mtf_hetero.keras.fit` are Keras's: each loss, reduction and weight; and what is refused."""
+"""Losses and metrics of `mtf_hetero.keras.fit` are Keras's: each loss, reduction and weight."""
 
 import keras
 import numpy as np
 import pytest
-from fit_oracle import BATCH, FILTERS, PLACES, check, images, made, network
+from fit_oracle import BATCH, FILTERS, PLACES, check, images, network
 from networks import two_in_two_out
 from tiers import parametrize
 
-import mtf_hetero.keras
 from mtf_hetero.keras.losses import is_of_each_example
 
 SPLIT = [BATCH]
-ORTHOGONAL = keras.regularizers.OrthogonalRegularizer()
 
 
 def with_loss(loss, *, activation="softmax", units=5, metrics=(), **options):
@@ -149,38 +147,3 @@ def test_a_loss_of_each_pixel_with_its_weights():
     weights = rng.uniform(0, 1, (11, 6, 6))
     places = [*PLACES, {**BATCH, "layout": "spatial"}]
     check(make, x, y, sample_weight=weights, places=places)
-
-
-def refused(error, match, model=None, data=None, **options):
-    with pytest.raises(error, match=match):
-        mtf_hetero.keras.fit(model or made(with_loss("mse")), *(data or images()), verbose=0, **options)
-
-
-def test_what_is_refused_by_name():
-    refused(ValueError, "is not compiled; call model.compile", network())
-    model = network()
-    model.compile("sgd")
-    refused(ValueError, "is compiled without a loss", model)
-    model.compile(keras.optimizers.Adafactor(), "mse")
-    refused(NotImplementedError, "the optimizer is a Adafactor, which .* use one of SGD, Adam", model)
-    model.compile(keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
-    refused(NotImplementedError, "the optimizer is a LossScaleOptimizer, which", model)
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activity_regularizer=ORTHOGONAL, name="dense")])
-    model.compile("sgd", "mse")
-    refused(NotImplementedError, "what layer 'dense' gives has the regularizer OrthogonalRegularizer", model)
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_regularizer=ORTHOGONAL, name="dense")])
-    model.compile("sgd", "mse")
-    refused(NotImplementedError, "weight '.*dense/kernel' has the regularizer OrthogonalRegularizer", model)
-    swapping = keras.callbacks.SwapEMAWeights()
-    refused(NotImplementedError, "callback SwapEMAWeights changes the weights", callbacks=[swapping])
-
-
-def test_what_does_not_fit_together():
-    refused(ValueError, "layout is 'bach'; it must be one of auto, batch", layout="bach")
-    refused(ValueError, r"list_speed is \[1, 2\], which layout='auto' does not heed", list_speed=[1, 2])
-    two = {"devices": "cpu:0,cpu:1", "layout": "batch"}
-    refused(ValueError, "1 numbers for the 2 devices cpu:0, cpu:1", list_speed="3", **two)
-    refused(ValueError, "give one number per device", list_speed="fast,slow", **two)
-    layout = mtf_hetero.Layout("all:3", "batch:all")
-    refused(ValueError, "mesh all:3 has 3 processors, but there are 2 devices", devices="cpu:0,cpu:1", layout=layout)
-    refused(ValueError, "device 'cpu' is not known", devices="cpu")

@@ -2,11 +2,13 @@
 
 import os
 import signal
+import time
 
 import keras
 import numpy as np
 import pytest
 from fit_oracle import BATCH, ONE, check, images, made, network, same, state
+from silent_proxy import silent_after
 from tiers import on_workers
 
 import mtf_hetero.keras
@@ -89,3 +91,18 @@ def test_broken_off_in_an_epoch_the_model_has_the_last_step(error):
     same(state(model), state(reference), 0)
     assert int(model.optimizer.iterations) == 3
     assert model.train_function is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forwarded", [2, 3, 4, 5, 6])
+def test_a_proxy_that_goes_silent_ends_the_training(forwarded):
+    begin, said = time.monotonic(), ""
+    local = LocalCluster([1.0], report=lambda line: None)
+    with local as cluster, silent_after(forwarded, cluster.workers[0]) as address:
+        try:
+            mtf_hetero.keras.fit(made(compiled), *images(), workers=address, layout="batch", verbose=0)
+        except UnreachableWorkerError as error:
+            said = str(error)
+    assert address in said or forwarded > 4  # it went silent too late
+    assert len(said.splitlines()) <= 1
+    assert time.monotonic() - begin < 90

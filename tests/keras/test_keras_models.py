@@ -71,7 +71,7 @@ def test_one_of_each_family_of_keras_applications(name):
         np.testing.assert_allclose(inferred(builder, images, recipe), expected, atol=1e-5, rtol=1e-4)
 
 
-def inferred(builder, images, recipe=None, *, training=False):
+def inferred(builder, images, recipe=None, *, training: bool | None = False):
     """What a builder gives, on one device or as a recipe divides the model."""
     with tf.Graph().as_default():
         tf.set_random_seed(3)
@@ -103,6 +103,96 @@ def test_dropout_has_its_rate_and_no_layout():
     assert set(np.unique(np.round(whole.astype(float), 2))) == {0.0, 1.33, 2.0, 3.33}
     assert all(len(np.unique(example >= 2)) == 1 for example in whole)  # the second dropped whole examples
     np.testing.assert_array_equal(inferred(build(model), ones), 2 * ones)
+
+
+SAMPLING = {  # models of which a call without `training` drops half of what comes in
+    "keyword": lambda x: layers.Dropout(0.5)(x, training=True),
+    "nested": lambda x: keras.Sequential([layers.Dropout(0.5)])(x, training=True),
+    "nested twice": lambda x: keras.Sequential([keras.Sequential([layers.Dropout(0.5)])])(x, training=True),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_dropout_that_samples_in_inference(name):
+    inputs = keras.Input((10, 10, 3))
+    model = keras.Model(inputs, SAMPLING[name](inputs))
+    builder, ones = build(model), np.ones((6, 10, 10, 3), np.float32)
+    for training in (None, False, True):
+        found, expected = (
+            np.mean(y == 0) for y in (inferred(builder, ones, training=training), model(ones, training=training))
+        )
+        assert abs(found - expected) < 0.1, (training, found, expected)
+    np.testing.assert_array_equal(
+        inferred(builder, ones, training=None), inferred(builder, ones, "batch", training=None)
+    )
+
+
+def test_a_call_that_infers_within_one_that_says_nothing():
+    inputs = keras.Input((10, 10, 3))
+    inner = keras.Sequential([keras.Input((10, 10, 3)), layers.Dropout(0.5)])
+    x = layers.Dropout(0.5)(keras.Sequential([keras.Input((10, 10, 3)), inner])(inputs, training=False))
+    ones = np.ones((6, 10, 10, 3), np.float32)
+    np.testing.assert_array_equal(inferred(build(keras.Model(inputs, x)), ones, training=None), ones)
+
+
+class Table(layers.Layer):
+    """A table of vectors."""
+
+    def build(self, shape):
+        self.vectors = self.add_weight(shape=(12, 3), name="vectors", initializer="normal")
+
+    def call(self, x):
+        return keras.ops.matmul(x, self.vectors)
+
+
+class Back(layers.Layer):
+    """The same table in another form: as it is, transposed, or as two numbers of rows."""
+
+    def __init__(self, table, form, **options):
+        super().__init__(**options)
+        self.table, self.form = table, form
+
+    def call(self, x):
+        vectors = self.table.vectors
+        if self.form == "transposed":
+            return keras.ops.matmul(x, keras.ops.transpose(vectors))
+        if self.form == "as it is":
+            return keras.ops.matmul(2 * x, keras.ops.transpose(vectors))
+        return keras.ops.einsum("bc,ijc->bij", x, keras.ops.reshape(vectors, (4, 3, 3)))
+
+
+@mtf_hetero.keras.register(Table)
+def table(call, x):
+    outputs = call.dim("outputs", 3)
+    kernel = call.variable(call.layer.vectors, [x.shape.dims[-1], outputs])
+    return mtf.einsum([x, kernel], mtf.Shape([x.shape.dims[0], outputs]))
+
+
+@mtf_hetero.keras.register(Back)
+def back(call, x):
+    batch, last = x.shape.dims
+    vectors, form = call.layer.table.vectors, call.layer.form
+    if form == "as it is":
+        units = call.dim("units", 12)
+        return 2 * mtf.einsum([x, call.variable(vectors, [units, last])], mtf.Shape([batch, units]))
+    if form == "transposed":
+        units = call.dim("units", 12)
+        kernel = call.variable(vectors, [last, units], split=[12, 3], axes=[1, 0])
+        return mtf.einsum([x, kernel], mtf.Shape([batch, units]))
+    rows, columns = call.dim("rows", 4), call.dim("columns", 3)
+    kernel = call.variable(vectors, [columns, last, rows], split=[4, 3, 3], axes=[1, 2, 0])
+    return mtf.einsum([x, kernel], mtf.Shape([batch, rows, columns]))
+
+
+@parametrize("split", ["", "tied/outputs", "back/units", "back/rows", "back/columns", "batch"], first=["back/units"])
+@parametrize("form", ["as it is", "transposed", "in two"], first=["transposed"])
+def test_a_weight_that_is_used_twice_in_different_forms(form, split):
+    with floatx(tf.float64):
+        inputs = keras.Input((12,))
+        first = Table(name="tied")
+        model = keras.Model(inputs, Back(first, form, name="back")(first(inputs)))
+        layout = Layout("all:3", f"{split}:all" if split else (), {"all": [4, 2, 1]})
+        check(model, training=True, dtype=tf.float64, layouts=lambda graph: [layout], tolerance=1e-9)
 
 
 def test_a_softmax_of_what_is_flattened_is_over_all_of_it():

@@ -1,0 +1,76 @@
+"""Callbacks see and change the model as under Keras.
+
+Weights are exchanged with the session around each hook in which a callback may look at them, and only there.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mtf_hetero.keras._keras import keras
+
+_EPOCH_HOOKS = ("on_epoch_begin", "on_epoch_end")  # the model always has its weights there
+_PHASE_HOOKS = ("on_train_begin", "on_train_end", "on_test_begin", "on_test_end")
+_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin", "on_test_batch_end")
+_SAME_AS = {
+    "on_train_batch_begin": "on_batch_begin",
+    "on_train_batch_end": "on_batch_end",
+}  # the first calls the second
+_BLIND = tuple(  # callbacks of Keras that never look at weights but when an epoch ends
+    getattr(keras.callbacks, name)
+    for name in ("CSVLogger", "History", "ProgbarLogger", "RemoteMonitor", "TensorBoard", "TerminateOnNaN")
+)
+
+
+def listed(callbacks: Any) -> list[Any]:
+    """Return the callbacks that were given to `fit`: one, a list or a CallbackList."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
+    return list(keras.tree.flatten(callbacks)) if callbacks else []
+
+
+def surround(callbacks: Any, before: Callable[[], None], after: Callable[[], None]) -> tuple[Any, Callable[[], None]]:
+    """Return the callbacks with one in front and one behind that exchange weights, and what removes the two again.
+
+    Args:
+      callbacks: as given to `fit`; a CallbackList is changed in place.
+      before: gives the model its weights; called before each hook in which a callback may look at them.
+      after: takes over what the callbacks changed; called after each such hook.
+    """
+    hooks = sorted(_watched(listed(callbacks)))
+    first, last = (
+        keras.callbacks.LambdaCallback(**{hook: lambda *_, act=act, **__: act() for hook in hooks})
+        for act in (before, after)
+    )
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        return [first, *listed(callbacks), last], lambda: None
+    callbacks.callbacks[:] = [first, *callbacks.callbacks, last]
+
+    def remove() -> None:
+        for callback in (first, last):
+            callbacks.callbacks.remove(callback)
+
+    return callbacks, remove
+
+
+def _watched(callbacks: list[Any]) -> Iterator[str]:
+    """Yield the hooks in which a callback may look at the weights."""
+    yield from _EPOCH_HOOKS
+    for hook in (*_PHASE_HOOKS, *_BATCH_HOOKS):
+        if any(_may_look(callback, hook) for callback in callbacks):
+            yield hook
+
+
+def _may_look(callback: Any, hook: str) -> bool:
+    """Return whether a callback overrides a hook, unless it is one of Keras's own that does not look there."""
+    if type(callback) in _BLIND:
+        return False
+    of_keras = type(callback).__module__.startswith("keras.")
+    if hook in _BATCH_HOOKS and of_keras and getattr(callback, "save_freq", None) == "epoch":
+        return False
+    names = (hook, _SAME_AS.get(hook, hook))
+    return any(not _is_default(callback, name) for name in names)
+
+
+def _is_default(callback: Any, hook: str) -> bool:
+    method = getattr(callback, hook)
+    return getattr(method, "__func__", method) is getattr(keras.callbacks.Callback, hook)

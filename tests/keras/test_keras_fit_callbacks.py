@@ -1,0 +1,186 @@
+"""What callbacks read in `mtf_hetero.keras.fit` is of the present step, and what they write is used in the next."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tiers
+from fit_oracle import BATCH, FILTERS, ONE, PLACES, check, images, made
+
+import mtf_hetero.keras
+
+X, Y = images()
+
+
+def small():
+    inputs = keras.Input((6, 6, 3))
+    x = keras.layers.Dense(6, activation="relu")(keras.layers.GlobalAveragePooling2D()(inputs))
+    return keras.Model(inputs, keras.layers.Dense(5, activation="softmax")(x))
+
+
+def compiled():
+    model = small()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def averaged():
+    model = small()
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.7), "sparse_categorical_crossentropy")
+    return model
+
+
+class Callback(keras.callbacks.Callback):
+    """Notes what it sees, of each model in turn."""
+
+    def __init__(self, seen: list[list[float]]) -> None:
+        super().__init__()
+        self.seen: list[float] = []
+        seen.append(self.seen)
+
+    @property
+    def trained(self) -> Any:
+        """Return the model."""
+        return self.model
+
+    @property
+    def kernel(self) -> Any:
+        """Return a weight."""
+        return self.trained.layers[-1].kernel
+
+    def double(self) -> None:
+        """Change a weight."""
+        self.kernel.assign(self.kernel * 2)
+
+
+class ClipsCritic(Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.kernel.assign(keras.ops.clip(self.kernel, -0.1, 0.1))
+        self.seen.append(float(keras.ops.sum(self.trained.layers[2].kernel)))
+
+
+class PrunesByOldName(Callback):
+    def on_batch_end(self, batch, logs=None):
+        small = np.abs(np.asarray(self.kernel)) < 0.1
+        self.kernel.assign(keras.ops.where(small, 0.0, self.kernel))
+
+
+class ChangesBeforeBatch(Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        self.seen.append(float(self.trained.optimizer.iterations))
+        self.kernel.assign(self.kernel * 0.9)
+
+
+class PredictsAfterTest(Callback):
+    def on_test_end(self, logs=None):
+        self.seen.extend(self.trained.predict(X[:2], verbose=0).ravel())
+
+
+class SwapsForTest(Callback):
+    def on_test_begin(self, logs=None):
+        self.kept = np.asarray(self.kernel).copy()
+        self.double()
+
+    def on_test_end(self, logs=None):
+        self.kernel.assign(self.kept)
+
+
+class EvaluatesSwapped(Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        kept = np.asarray(self.kernel).copy()
+        self.double()
+        self.seen.append(self.trained.evaluate(X, Y, verbose=0)[0])
+        self.kernel.assign(kept)
+
+
+class ReadsAfterTestBatch(Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        self.seen.append(float(keras.ops.sum(self.kernel)))
+
+
+class TrainsByItself(Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.trained.train_on_batch(X[:8], Y[:8])
+        self.seen.append(float(keras.ops.sum(self.kernel)))
+
+
+class CountsAnew(Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.trained.optimizer.iterations.assign(50)
+
+
+class LooksBeforeAndAfter(Callback):
+    def on_train_begin(self, logs=None):
+        self.seen.extend(self.trained.evaluate(X[:8], Y[:8], verbose=0))
+        self.double()
+
+    def on_train_end(self, logs=None):
+        self.double()
+        self.seen.extend(self.trained.evaluate(X, Y, verbose=0))
+
+
+KINDS = [
+    ClipsCritic,
+    PrunesByOldName,
+    ChangesBeforeBatch,
+    PredictsAfterTest,
+    SwapsForTest,
+    EvaluatesSwapped,
+    ReadsAfterTestBatch,
+    TrainsByItself,
+    CountsAnew,
+    LooksBeforeAndAfter,
+]
+
+
+@tiers.parametrize(
+    ("kind", "places"),
+    [(kind, [place]) for kind in KINDS for place in PLACES],
+    first=[(ClipsCritic, [BATCH]), (SwapsForTest, [FILTERS]), (PredictsAfterTest, [ONE])],
+)
+def test_they_see_and_change_what_keras_shows(kind, places):
+    seen: list[list[float]] = []
+    check(compiled, X, Y, validation_data=(X[:9], Y[:9]), callbacks=lambda: [kind(seen)], places=places)
+    for found in seen[1:]:
+        np.testing.assert_allclose(found, seen[0], rtol=1e-9)
+
+
+@tiers.parametrize("on_epoch", [False, True], first=[False])
+def test_averages_are_swapped_for_tests(on_epoch):
+    swap = keras.callbacks.SwapEMAWeights
+    check(averaged, X, Y, validation_data=(X, Y), callbacks=lambda: [swap(swap_on_epoch=on_epoch)], places=[FILTERS])
+
+
+@pytest.mark.full
+def test_a_list_of_callbacks_that_keras_made():
+    def own(model):
+        return keras.callbacks.CallbackList([ClipsCritic([])], add_history=True, model=model, epochs=2)
+
+    models = [made(compiled) for _ in range(2)]
+    lists = [own(model) for model in models]
+    options = {"epochs": 2, "batch_size": 8, "shuffle": False, "verbose": 0}
+    models[0].fit(X, Y, callbacks=lists[0], **options)
+    mtf_hetero.keras.fit(models[1], X, Y, callbacks=lists[1], **options, **BATCH)
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert [type(callback).__name__ for callback in lists[1].callbacks] == ["ClipsCritic", "History"]
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "reads"),
+    [
+        ([keras.callbacks.TerminateOnNaN(), keras.callbacks.ModelCheckpoint("unused.keras", save_freq="epoch")], 2),
+        ([keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)], 6),
+    ],
+    ids=["nobody looks", "somebody may"],
+)
+def test_weights_are_read_only_where_somebody_looks(callbacks, reads, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    session = mtf_hetero.keras.fitting.Session
+    count = []
+    read = session._read
+    monkeypatch.setattr(session, "_read", lambda self: count.append(None) or read(self))
+    options = {"epochs": 2, "batch_size": 8, "verbose": 0, **ONE}
+    mtf_hetero.keras.fit(made(compiled), X, Y, callbacks=callbacks, **options)
+    assert len(count) == reads

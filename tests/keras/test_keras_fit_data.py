@@ -1,0 +1,183 @@
+"""Batches of `mtf_hetero.keras.fit`: weights of examples, dicts of inputs, many shapes, and data that are wrong."""
+
+import random
+
+import keras
+import numpy as np
+import pytest
+import tiers
+from fit_oracle import BATCH, FILTERS, ONE, check, images, made, same, state
+
+import mtf_hetero.keras
+from mtf_hetero import tf
+
+X, Y = images()
+WEIGHTS = np.random.default_rng(1).uniform(0.1, 2, len(X))
+NUMBERS = np.random.default_rng(2)
+
+
+def compiled():
+    inputs = keras.Input((6, 6, 3))
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3, activation="relu")(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(5, activation="softmax")(x))
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"], weighted_metrics=["accuracy"])
+    return model
+
+
+WEIGHED = {
+    "classes, and a split": {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0, 4: 3.0}, "validation_split": 0.3},
+    "training alone": {"sample_weight": WEIGHTS, "validation_data": (X[:9], Y[:9])},
+    "tests alone": {"validation_data": (X[:9], Y[:9], WEIGHTS[:9])},
+    "classes, and tests": {
+        "class_weight": {0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0, 4: 3.0},
+        "validation_data": (X[:9], Y[:9], WEIGHTS[:9]),
+    },
+    "a data set of tests": {
+        "validation_data": tf.data.Dataset.from_tensor_slices((X[:9], Y[:9], WEIGHTS[:9])).batch(4),
+        "sample_weight": WEIGHTS,
+    },
+}
+
+
+@tiers.parametrize("name", WEIGHED, first=["classes, and a split", "tests alone"])
+def test_each_batch_decides_what_is_weighed(name):
+    check(compiled, X, Y, places=[BATCH], **WEIGHED[name])
+
+
+@pytest.mark.full
+def test_outputs_weighed_apart():
+    def make():
+        inputs = keras.Input((3,))
+        outputs = {"one": keras.layers.Dense(2)(inputs), "other": keras.layers.Dense(1)(inputs)}
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", {"one": "mse", "other": "mae"}, loss_weights={"one": 2.0, "other": 0.5})
+        return model
+
+    x, y = NUMBERS.random((17, 3)), {"one": NUMBERS.random((17, 2)), "other": NUMBERS.random((17, 1))}
+    weights = {"one": WEIGHTS, "other": WEIGHTS[::-1].copy()}
+    check(make, x, y, sample_weight=weights, validation_data=(x, y), places=[ONE, BATCH])
+
+
+A, B = NUMBERS.random((17, 3)), NUMBERS.random((17, 3))
+
+
+def subtracts(structure):
+    """Return what makes a model of two inputs, which are not alike, in a structure."""
+
+    def make():
+        first, second = keras.Input((3,), name="b"), keras.Input((3,), name="a")
+        outputs = keras.layers.Dense(2)(keras.layers.Subtract()([first, keras.layers.Dense(3)(second)]))
+        model = keras.Model(structure(first, second), outputs)
+        model.compile("sgd", "mse")
+        return model
+
+    return make
+
+
+@tiers.parametrize(
+    ("structure", "data"),
+    [
+        (lambda first, second: {"a": first, "b": second}, {"a": A, "b": B}),
+        (lambda first, second: {"left": first, "right": second}, {"left": A, "right": B}),
+        (lambda first, second: [first, second], {"a": A, "b": B, "more": A}),
+        (lambda first, second: {"x": first, "y": [second]}, {"x": A, "y": [B]}),
+    ],
+    first=[],
+)
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+def test_inputs_in_dicts(structure, data):
+    check(subtracts(structure), data, NUMBERS.random((17, 2)), places=[BATCH])
+
+
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+def test_a_dict_goes_by_its_keys_and_not_by_the_names_of_inputs():
+    make = subtracts(lambda first, second: {"a": first, "b": second})
+    check(make, {"a": A, "b": B}, NUMBERS.random((17, 2)), places=[ONE])
+    with pytest.raises(ValueError, match="have no 'b' among a, c; give a, b"):
+        mtf_hetero.keras.fit(make(), {"a": A, "c": B}, B[:, :2], verbose=0, **ONE)
+
+
+class Shuffled(keras.utils.PyDataset):
+    """Batches that Python's random numbers choose."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        chosen = random.sample(range(17), 8)
+        return X[chosen], Y[chosen]
+
+
+def test_random_batches_are_those_that_keras_has():
+    check(compiled, Shuffled(), batch_size=None, places=[ONE])
+
+
+def test_dropout_differs_from_fit_to_fit_and_not_with_the_same_seed():
+    def make():
+        inputs = keras.Input((6, 6, 3))
+        x = keras.layers.Dropout(0.5)(keras.layers.Flatten()(inputs))
+        model = keras.Model(inputs, keras.layers.Dense(5)(x))
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    def losses(model):
+        options = {"batch_size": 17, "verbose": 0, **ONE}
+        model.optimizer.learning_rate = 0.0
+        return [mtf_hetero.keras.fit(model, X, Y, **options).history["loss"][0] for _ in range(2)]
+
+    first, again = losses(made(make)), losses(made(make))
+    assert first == again
+    assert first[0] != first[1]
+
+
+def lengths(count, seed=0):
+    """Yield batches of sequences, each of another length."""
+    rng = np.random.default_rng(seed)
+    while True:
+        for length in range(5, 5 + count):
+            yield rng.standard_normal((7, length, 2)), rng.integers(0, 3, 7)
+
+
+def of_sequences():
+    x = inputs = keras.Input((None, 2))
+    x = keras.layers.Conv1D(4, 3, padding="same", activation="relu")(x)
+    model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(keras.layers.GlobalMaxPooling1D()(x)))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+
+@tiers.parametrize("place", [ONE, BATCH, FILTERS], first=[FILTERS])
+def test_a_session_makes_room_for_more_shapes(place, monkeypatch):
+    monkeypatch.setattr("mtf_hetero.keras.session._LEAST_KINDS", 3)
+    monkeypatch.setattr("mtf_hetero.keras.session._MOST_OPERATIONS", 10)
+    options = {"epochs": 2, "steps_per_epoch": 5, "validation_steps": 1, "shuffle": False, "verbose": 0}
+    reference, model = made(of_sequences), made(of_sequences)
+    expected = reference.fit(lengths(5), validation_data=lengths(3, seed=1), **options)
+    found = mtf_hetero.keras.fit(model, lengths(5), validation_data=lengths(3, seed=1), **options, **place)
+    same(found.history, expected.history, 1e-5)
+    same(state(model), state(reference), 1e-4)
+
+
+def refused(error, match, *data, **options):
+    with pytest.raises(error, match=match) as caught:
+        mtf_hetero.keras.fit(made(compiled), *data, verbose=0, **{**ONE, **options})
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_wrong_data_are_refused_in_one_line():
+    classes = "a label is 7, and the model's output has the classes 0 to 4; correct the labels"
+    refused(tf.errors.InvalidArgumentError, classes, X, np.full(17, 7))
+    refused(tf.errors.InvalidArgumentError, classes, X, Y, validation_data=(X, np.full(17, 7)))
+    refused(tf.errors.InvalidArgumentError, "a label is -1, and", X, Y * 0 - 1, devices="cpu:0,cpu:1", layout="batch")
+    refused(ValueError, "the data of model '.*' are empty; give one batch", X[:0], Y[:0])
+    refused(ValueError, "x is None; give the data, as model.fit takes them")
+    refused(ValueError, "the data of model '.*' have no targets", X)
+
+
+def test_the_names_that_model_fit_has():
+    one, other = made(compiled), made(compiled)
+    options = {"batch_size": 8, "verbose": 0, **ONE}
+    mtf_hetero.keras.fit(one, x=X, y=Y, **options)
+    mtf_hetero.keras.fit(model=other, x=(X, Y), **options)
+    same(state(one), state(other), 0)

@@ -1,0 +1,210 @@
+"""`mtf_hetero.keras.fit` refuses by name, before anything runs, what it does not do, in the words of the program."""
+
+import json
+
+import keras
+import pytest
+from fit_oracle import ONE, check, images, made, network
+
+import mtf_hetero.keras
+from mtf_hetero import tf
+from mtf_hetero.cluster import Cluster
+
+ORTHOGONAL = keras.regularizers.OrthogonalRegularizer()
+
+
+def compiled():
+    model = network()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def refused(error, match, model=None, data=None, **options):
+    with pytest.raises(error, match=match) as caught:
+        mtf_hetero.keras.fit(model or made(compiled), *(data or images()), verbose=0, **options)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_is_refused_by_name():
+    refused(ValueError, "is not compiled; call model.compile", network())
+    model = network()
+    model.compile("sgd")
+    refused(ValueError, "is compiled without a loss", model)
+    model.compile(keras.optimizers.Adafactor(), "mse")
+    refused(NotImplementedError, "the optimizer is a Adafactor, which .* use one of SGD, Adam", model)
+    model.compile(keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
+    refused(NotImplementedError, "its optimizer is a LossScaleOptimizer, .* mixed_bfloat16 or float32", model)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activity_regularizer=ORTHOGONAL, name="dense")])
+    model.compile("sgd", "mse")
+    refused(NotImplementedError, "what layer 'dense' gives has the regularizer OrthogonalRegularizer", model)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_regularizer=ORTHOGONAL, name="dense")])
+    model.compile("sgd", "mse")
+    refused(NotImplementedError, "weight '.*dense/kernel' has the regularizer OrthogonalRegularizer", model)
+
+
+def test_what_does_not_fit_together():
+    refused(ValueError, "layout is 'bach'; it must be one of auto, batch", layout="bach")
+    refused(ValueError, r"list_speed is \[1, 2\], which layout='auto' does not heed", list_speed=[1, 2])
+    two = {"devices": "cpu:0,cpu:1", "layout": "batch"}
+    refused(ValueError, "1 numbers for the 2 devices cpu:0, cpu:1", list_speed="3", **two)
+    refused(ValueError, "give one number per device", list_speed="fast,slow", **two)
+    layout = mtf_hetero.Layout("all:3", "batch:all")
+    refused(ValueError, "mesh all:3 has 3 processors, but there are 2 devices", devices="cpu:0,cpu:1", layout=layout)
+    refused(ValueError, "device 'cpu' is not known", devices="cpu")
+    refused(ValueError, r'devices is 3; name each one, as in \["gpu:0"\]', devices=3)
+    refused(ValueError, r"devices is \[0, 1\]; name each one", devices=[0, 1])
+    refused(ValueError, "workers is Cluster.* name each one", workers=Cluster.local(["cpu:0"]))
+    with pytest.raises(ValueError, match="model is a str; give a keras.Model"):
+        mtf_hetero.keras.fit("model.keras", *images())
+
+
+def test_devices_of_this_process_and_an_environment_that_names_others(monkeypatch):
+    cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
+    refused(ValueError, "are of this process alone, and TF_CONFIG .* of 1 workers; unset TF_CONFIG", devices="cpu:0")
+    monkeypatch.setenv("TF_CONFIG", "{")
+    refused(ValueError, "TF_CONFIG cannot be understood: .* unset TF_CONFIG", devices="cpu:0")
+    monkeypatch.delenv("TF_CONFIG")
+    for name, value in {"PROCID": "1", "STEP_NUM_TASKS": "4", "STEP_NODELIST": "n", "STEP_TASKS_PER_NODE": "4"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    refused(ValueError, "and Slurm describes .* of 3 workers; unset SLURM_STEP_NUM_TASKS", devices=["cpu:0", "cpu:1"])
+    refused(ValueError, "is worker 0 of Slurm; .* or unset SLURM_STEP_NUM_TASKS")
+
+
+@pytest.mark.parametrize("name", ["train_step", "test_step", "compute_loss", "make_train_function"])
+def test_steps_that_are_not_run(name):
+    model = made(compiled)
+    setattr(model, name, lambda *_, **__: 1 / 0)
+    refused(NotImplementedError, rf"has a {name} of its own \(set on the instance\)", model)
+    kind = type("Own", (keras.Model,), {name: lambda *_, **__: 1 / 0})
+    own = kind(model.inputs, model.outputs)
+    own.compile("sgd", "mse")
+    refused(NotImplementedError, rf"has a {name} of its own \(of its class Own\)", own)
+
+
+def test_calls_and_rules_that_are_not_run():
+    model = made(compiled)
+    model.call = lambda x, training=None: x
+    refused(NotImplementedError, "model '.*' has a call of its own, set on the instance", model)
+    model = made(compiled)
+    model.layers[1].call = lambda x: x
+    refused(NotImplementedError, "layer 'conv2d' has a call of its own, set on the instance", model)
+    model = made(compiled)
+    model.optimizer.update_step = lambda *_: None
+    refused(NotImplementedError, "the optimizer has a update_step of its own", model)
+
+
+class Scales(keras.Layer):
+    """Does more than its registered function."""
+
+    def __init__(self, more, **options):
+        super().__init__(**options)
+        self.more = more
+        self.mean = keras.metrics.Mean(name="mean") if more == "metric" else None
+
+    def build(self, shape):
+        self.factor = self.add_weight(shape=(), name="factor", initializer="ones")
+
+    def call(self, x):
+        if self.more == "loss":
+            self.add_loss(keras.ops.mean(x))
+        if self.mean is not None:
+            self.mean.update_state(x)
+        return x * self.factor
+
+
+@mtf_hetero.keras.register(Scales)
+def scales(call, x):
+    return x * call.variable(call.layer.factor, [])
+
+
+def scaled(more, *, nested=False, **options):
+    layer = Scales(more, name="scales", **options)
+    inputs = keras.Input((6, 6, 3))
+    x = keras.Sequential([keras.Input((6, 6, 3)), layer])(inputs) if nested else layer(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(5, activation="softmax")(keras.layers.Flatten()(x)))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_losses_and_metrics_of_layers(nested):
+    refused(NotImplementedError, "layer 'scales' adds a loss by add_loss", scaled("loss", nested=nested))
+    refused(NotImplementedError, "layer 'scales' keeps the metric 'mean'", scaled("metric", nested=nested))
+    check(lambda: scaled("nothing", nested=nested, activity_regularizer="l2"), *images(), places=[ONE])
+
+
+def on_ids(layer, lora=False):
+    inputs = keras.Input((4,), dtype="int32")
+    x = layer(inputs)
+    if lora:
+        layer.enable_lora(2)
+    return keras.Model(inputs, keras.layers.Dense(5)(keras.layers.GlobalAveragePooling1D()(x)))
+
+
+def on_images(layer, change):
+    inputs = keras.Input((6, 6, 3))
+    x = layer(inputs)
+    change(layer)
+    return keras.Model(inputs, keras.layers.Dense(5)(keras.layers.Flatten()(x)))
+
+
+def recurrent():
+    inputs = keras.Input((4, 3))
+    x = keras.layers.Masking(name="masking")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(5)(keras.layers.LSTM(3)(x)))
+
+
+def mirrored():
+    with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
+        return network()
+
+
+class Own(keras.Model):
+    """Calls its layers itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(5)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def lora(layer):
+    return on_images(layer, lambda made: made.enable_lora(2))
+
+
+REFUSED = {
+    "mask_zero": (lambda: on_ids(keras.layers.Embedding(7, 3, mask_zero=True, name="e")), "'e' has mask_zero=True"),
+    "Masking": (recurrent, "layer 'masking' is a Masking"),
+    "LoRA of Dense": (lambda: lora(keras.layers.Dense(4, name="d")), r"layer 'd' has LoRA \(enable_lora\)"),
+    "LoRA of Conv2D": (lambda: lora(keras.layers.Conv2D(4, 3, name="c")), "layer 'c' has LoRA"),
+    "LoRA of Embedding": (lambda: on_ids(keras.layers.Embedding(7, 3, name="e"), lora=True), "layer 'e' has LoRA"),
+    "int8": (
+        lambda: on_images(keras.layers.Dense(4, name="d"), lambda made: made.quantize("int8")),
+        r"layer 'd' is quantized \(int8\)",
+    ),
+    "subclassed": (Own, "is a Own, whose layers only its own code calls; .* train it by model.fit"),
+    "strategy": (mirrored, "in the scope of a tf.distribute strategy"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_user_wrote_is_named(name):
+    make, message = REFUSED[name]
+    model = make()
+    model.compile("sgd", "mse")
+    refused(NotImplementedError, message, model)
+
+
+def test_mixed_precision_with_a_loss_scale():
+    def halved():
+        keras.config.set_dtype_policy("mixed_float16")
+        try:
+            return compiled()
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+    model = made(halved)
+    refused(NotImplementedError, "the dtype policy mixed_float16, .* mixed_bfloat16 or float32", model)
