@@ -94,7 +94,7 @@ def test_they_are_what_mtf_gathers(kind):
 
 
 @pytest.mark.parametrize("chosen", ONE_OR_ALL)
-@pytest.mark.parametrize("look_up", [layers.lookup, last])
+@parametrize("look_up", [layers.lookup, last], first=[layers.lookup])
 def test_they_are_the_same_on_every_layout(look_up, chosen):
     check(program(look_up), *chosen(LAYOUTS.values()), reference=stock(), exports=False)
 

@@ -42,7 +42,7 @@ def lower_lookup(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         with tf.control_dependencies([_check(op, ids, mesh_impl.devices[pnum])] if pnum in checking else []):
             return gather_own(part, ids, layout.slice_begin(table.shape, pnum)[0])
 
-    def kind_of(pnum: int) -> tuple[int, int, bool]:
+    def kind_of(pnum: int) -> tuple[int, bool]:
         return layout.slice_begin(table.shape, pnum)[0], pnum in checking
 
     processors = mesh_impl.processors(output.shape, kind_of)
