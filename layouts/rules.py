@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 
 from mtf_hetero import Layout, mtf
-from mtf_hetero.layers.lookup import split_shapes
+from mtf_hetero.layers.lookups import split_shapes
 from mtf_hetero.layout import MeshShapeLike
 
 

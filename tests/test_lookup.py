@@ -1,4 +1,4 @@
-"""Lookups in tables: as mtf.gather and TensorFlow's gather have them, on every layout; wrong ids are errors."""
+"""Lookups in tables give what mtf.gather gives, on every layout, and wrong ids are errors."""
 
 import re
 
@@ -11,6 +11,7 @@ from tiers import ONE_OR_ALL, parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
+from mtf_hetero.layouts import LAYOUTS as LAYOUTS_BY_NAME
 
 B, L, V, D, E = (mtf.Dimension(*dim) for dim in [("b", 7), ("l", 3), ("v", 11), ("d", 5), ("e", 2)])
 SHARES = {"x": [5, 2, 1], "y": [3, 1]}
@@ -211,8 +212,8 @@ def check_error(ids, layout, dtype):
     assert error.value.op.name.startswith("words/")
 
 
-def test_wrong_ids_are_looked_for_once():
-    """Of processors that look up the same ids in parts of one table, the first that has some rows does."""
+def test_ids_are_checked_once():
+    """One processor checks the ids for each group that splits the rows: the first that has some rows."""
 
     def checks(layout):
         with tf.Graph().as_default() as tf_graph:
@@ -255,6 +256,35 @@ def test_rows_and_ids_are_not_split_over_one_axis():
     message = r"LookupOperation 'lookup' cannot add up over mesh axis 'x', over which its output's dimension 'b' is"
     with pytest.raises(NotImplementedError, match=message):
         run(build, mesh_impl_of(Layout("x:2", "v:x;b:x")))
+
+
+def renamed(feed):
+    """A program whose layers own their dimensions, as recipes expect it."""
+    ids = feed("ids", [mtf.Dimension("batch", 7)], below=V.size)
+    table, units = variable(feed, "table", [V, D]), mtf.Dimension("head/units", 9)
+    rows = layers.lookup(table, mtf.reshape(ids, [mtf.Dimension("words/batch", 7)]), V)
+    inputs = [mtf.Dimension("head/batch", 7), mtf.Dimension("head/inputs", D.size)]
+    y = mtf.einsum(
+        [mtf.reshape(rows, inputs), variable(feed, "kernel", [inputs[1], units])], mtf.Shape([inputs[0], units])
+    )
+    return {"y": mtf.square(mtf.reshape(y, [mtf.Dimension("batch", 7), mtf.Dimension("logits", 9)]))}
+
+
+RECIPES = {
+    "batch": {"batch", "words/batch", "head/batch"},
+    "filters": {"d", "head/inputs"},
+    "hybrid": {"batch", "v", "head/inputs"},
+}
+
+
+@parametrize("recipe", RECIPES, first=["hybrid"])
+def test_recipes_split_them(recipe):
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        renamed(Feed(mtf.Mesh(graph, "mesh"), tf.float64))
+        layout = LAYOUTS_BY_NAME[recipe](graph, mesh_shape="all:3", shares={"all": [4, 2, 1]})
+    assert {name for name, _ in layout.rules} == RECIPES[recipe]
+    check(renamed, layout, **ONCE)
 
 
 @pytest.mark.parametrize(

@@ -89,13 +89,13 @@ def _units(call: Call, second: str, first: str) -> list[tuple[str, str]]:
 
 
 def _from_the_end(ids: tf.Tensor, size: int) -> tf.Tensor:
-    """The numbers of rows of which negative ones count from the end."""
+    """Count negative ids from the end of the table."""
     return tf.where_v2(ids < 0, ids + size, ids)
 
 
 @register(keras.layers.Embedding)
 def _embedding(call: Call, x: mtf.Tensor) -> mtf.Tensor:
-    """As Keras does: what is not of whole numbers is rounded towards zero, and a negative id counts from the end."""
+    """Takes ids as Keras does: floats are cut to integers, and a negative id counts from the end."""
     layer = call.layer
     if layer.mask_zero:
         raise NotImplementedError(f"layer {layer.name!r} has mask_zero=True; mtf_hetero.keras has no masks")

@@ -1,4 +1,4 @@
-"""Says in one line which id an Embedding does not have."""
+"""Errors of one line for ids that an Embedding does not have."""
 
 import contextlib
 import re
@@ -9,16 +9,19 @@ from mtf_hetero._support import graphs
 from mtf_hetero.layers import LookupOperation
 
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
-# As TensorFlow's gather says it, and as our own check of a table that is split
+# In the message of TensorFlow's gather, or in that of LookupOperation.check
 _WRONG = re.compile(r"(?:= |\[id\] \[)(-?\d+)\]? \[?is not in \[0, (\d+)\)")
 
 
 @contextlib.contextmanager
-def wrong_id_is_said(graph: mtf.Graph) -> Iterator[None]:
-    """Says which layer has no row for an id, where that is why a step of a graph fails.
+def explain_wrong_id(graph: mtf.Graph) -> Iterator[None]:
+    """Turn TensorFlow's error about a wrong id into one line.
+
+    Args:
+      graph: mtf.Graph of the step that runs in this context.
 
     Raises:
-      ValueError: with the id, the layer, and what to do.
+      ValueError: a layer has no row for an id.
     """
     try:
         yield
@@ -26,21 +29,21 @@ def wrong_id_is_said(graph: mtf.Graph) -> Iterator[None]:
         line = _line(str(error.message), graph)
         if line is None:
             raise
-        raise ValueError(line) from None  # TensorFlow's message is of a hundred lines
+        raise ValueError(line) from None  # TensorFlow's message has a hundred lines
 
 
 def _line(message: str, graph: mtf.Graph) -> str | None:
     node, wrong = _NODE.search(message), _WRONG.search(message)
     if node is None or wrong is None:
         return None
-    for op in graph.operations:  # a graph that is lowered after another has numbers at the ends of its scopes
+    for op in graph.operations:  # the scopes of a second lowering end in numbers
         if isinstance(op, LookupOperation) and re.match(rf"{re.escape(op.name)}(_\d+)?/", node[1]):
             found, size = int(wrong[1]), op.rows.size
             given, least = (found - size, -size) if found < 0 else (found, 0)  # a negative one counts from the end
             table = graphs.variable_of(op.inputs[0])
             layer = op.name if table is None else table.name.rpartition("/")[0]
             return (
-                f"id {given} is not in [{least}, {size}) of layer {layer!r}; give ids below its input_dim, or make "
-                "that larger"
+                f"id {given} is not in [{least}, {size}) of layer {layer!r}; give ids below its input_dim, or "
+                "increase that"
             )
     return None

@@ -15,7 +15,7 @@ from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WaitingSessionCr
 from mtf_hetero.keras import program
 from mtf_hetero.keras.builder import Builder
 from mtf_hetero.keras.compiled import Objective
-from mtf_hetero.keras.ids import wrong_id_is_said
+from mtf_hetero.keras.ids import explain_wrong_id
 from mtf_hetero.keras.placing import Placement, fitted
 from mtf_hetero.keras.program import Batch, Program
 from mtf_hetero.keras.weights import Weight
@@ -143,7 +143,7 @@ class Session:
         feed.update(zip([built.rate, built.steps], scalars, strict=False))
         loss, values, tensors, *_ = lowered.fetches
         fetches = (loss, values, tensors if outputs else (), *lowered.fetches[3:])
-        with self._lost_is_said(), wrong_id_is_said(built.graph):
+        with self._lost_is_said(), explain_wrong_id(built.graph):
             found = self._session.run(fetches, feed)
         return Result(found[0], tuple(found[1]), tuple(found[2]))
 

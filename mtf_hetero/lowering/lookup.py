@@ -1,4 +1,4 @@
-"""Lookups of rows in tables: each processor gathers those that it has, and what a split table gives is added up."""
+"""Lookups of rows in tables: each processor gathers from its own part, and an all-reduce adds up the parts."""
 
 import contextlib
 
@@ -7,18 +7,18 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.alike import is_cpu
 from mtf_hetero._support.ops import zeros
 from mtf_hetero.collectives import present_of
-from mtf_hetero.layers.lookup import add_rows, gather, gather_own
+from mtf_hetero.layers.lookups import add_rows, gather, gather_local
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering.registry import absent_from, register, set_output
 
 
 def is_idle(layout: Layout, pnum: int, *shapes: mtf.Shape) -> bool:
-    """Whether a processor has nothing to gather or to add, because its slice of one of the shapes is empty."""
+    """Whether a processor has nothing to gather or to sum, because its slice of one of the shapes is empty."""
     return any(0 in layout.slice_shape(shape, pnum) for shape in shapes)
 
 
-def _checking(op: mtf.Operation, layout: Layout) -> set[int]:
-    """The processors that check the ids: of those that have parts of one table and the same ids, the first."""
+def _checkers(op: mtf.Operation, layout: Layout) -> set[int]:
+    """Choose the processors that check the ids: one of each group that has the same ids and splits the rows."""
     axis, absent = layout.axis_of(op.rows), absent_from(layout, [op.rows])
     if axis is None:
         return set()
@@ -29,21 +29,21 @@ def _checking(op: mtf.Operation, layout: Layout) -> set[int]:
 
 @register(layers.LookupOperation)
 def lower_lookup(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """A gather where the rows are whole. Where they are split, ids are checked, for nobody else would miss a row."""
+    """Gathers rows. If they are split, no processor's gather can find a wrong id, so that a check looks for it."""
     mesh_impl, (table, _), (output,) = lowering.mesh_impl(op), op.inputs, op.outputs
     layout = mesh_impl.layout
-    is_split, checking = layout.axis_of(op.rows) is not None, _checking(op, layout)
+    is_split, checkers = layout.axis_of(op.rows) is not None, _checkers(op, layout)
 
     def look_up(part: tf.Tensor, ids: tf.Tensor, pnum: int) -> tf.Tensor:
         if is_idle(layout, pnum, table.shape, output.shape):
             return zeros(layout.slice_shape(output.shape, pnum), output.dtype)
         if not is_split:
             return gather(part, ids)
-        with tf.control_dependencies([_check(op, ids, mesh_impl.devices[pnum])] if pnum in checking else []):
-            return gather_own(part, ids, layout.slice_begin(table.shape, pnum)[0])
+        with tf.control_dependencies([_check(op, ids, mesh_impl.devices[pnum])] if pnum in checkers else []):
+            return gather_local(part, ids, layout.slice_begin(table.shape, pnum)[0])
 
     def kind_of(pnum: int) -> tuple[int, bool]:
-        return layout.slice_begin(table.shape, pnum)[0], pnum in checking
+        return layout.slice_begin(table.shape, pnum)[0], pnum in checkers
 
     processors = mesh_impl.processors(output.shape, kind_of)
     values = [lowering.tensors[x] for x in op.inputs]
@@ -51,14 +51,14 @@ def lower_lookup(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 
 
 def _check(op: mtf.Operation, ids: tf.Tensor, device: str) -> tf.Operation:
-    """Raises where an id is no row's, from the CPU of the device's process: a GPU has no strings."""
+    """Check the ids on the CPU of the device's process, for a GPU holds no strings."""
     with contextlib.nullcontext() if is_cpu(device) else tf.device("/device:CPU:0"):
         return op.check(ids)
 
 
 @register(layers.LookupGradientOperation)
 def lower_lookup_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Each processor adds up its ids' rows; a sum over the processors that have others."""
+    """Sums the rows of each id, first on each processor, then over the mesh axes that split the ids."""
     mesh_impl, (dy, ids), (output,) = lowering.mesh_impl(op), op.inputs, op.outputs
     layout = mesh_impl.layout
 

@@ -53,7 +53,7 @@ def _kinds(op: mtf.Operation, kernel: mtf.Tensor) -> dict[str, str]:
     names = list(dict.fromkeys(name for x in (*op.inputs, *op.outputs) for name in x.shape.dimension_names))
     weights, out = set(kernel.shape.dimension_names), op.outputs[0].shape.dimension_names
     arriving = {name for x in op.inputs if x is not kernel for name in x.shape.dimension_names}
-    if isinstance(op, LookupOperation):  # it sums over the rows, of which its ids name one
+    if isinstance(op, LookupOperation):  # it sums over the rows, as a product with a one-hot tensor does
         arriving.add(op.rows.name)
     space = _space(op, out)
     kinds = {}

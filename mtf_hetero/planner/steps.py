@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf
 from mtf_hetero.blocks import aligned
-from mtf_hetero.layers.lookup import split_shapes
+from mtf_hetero.layers.lookups import split_shapes
 from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, KERNEL, roles_of
 from mtf_hetero.lowering.pool import windows_of
 from mtf_hetero.planner import work
@@ -88,7 +88,7 @@ def spaces(op: mtf.Operation) -> list[list[str]]:
 
 
 def conflicts(operations: Iterable[mtf.Operation]) -> dict[str, set[str]]:
-    """{name: those that cannot be split over its mesh axis}: they share a tensor with it, or a lookup."""
+    """{name: those that cannot be split over its mesh axis}, because they share a tensor or a lookup with it."""
     conflicts: dict[str, set[str]] = collections.defaultdict(set)
     for op in operations:
         for shape in split_shapes(op):

@@ -38,7 +38,7 @@ def is_contraction(op: mtf.Operation) -> bool:
 
 
 def leaves_sums(op: mtf.Operation) -> bool:
-    """Whether what is split over a mesh axis makes an operation's outputs sums, which are made after it."""
+    """Whether an operation's outputs may be partial sums, which an all-reduce adds up after it."""
     return is_contraction(op) or isinstance(op, (mtf.ReduceOperation, *LOOKUPS))
 
 
@@ -69,7 +69,7 @@ def of_processors(op: mtf.Operation, layout: Layout) -> list[tuple[int, int]]:
 
 
 def _item_bytes(op: mtf.Operation, tensors: Sequence[mtf.Tensor]) -> list[int]:
-    """Bytes read or written for each element of each tensor: a lookup reads of its table what it writes."""
+    """Count the bytes per element of each tensor: a lookup reads as much of its table as it writes."""
     sizes = [tensor.dtype.size for tensor in tensors]
     if isinstance(op, layers.LookupOperation):
         (table, ids, output) = sizes

@@ -107,7 +107,7 @@ class OneHot(layers.Layer):
 
 
 def losses(train, optimizer, make_layer=layers.Embedding):
-    """Of three steps on one batch, from the same weights."""
+    """Take three steps on one batch, from the same weights each time."""
     with floatx(tf.float64):
         model = randomised(made(words(optimizer, make_layer=make_layer)))
         options = {"epochs": 3, "batch_size": 18, "shuffle": False, "verbose": 0}
@@ -151,7 +151,7 @@ def test_an_int64_id_is_not_cut():
 
 
 WRONG = {
-    "too large": (11, r"id 11 is not in \[0, 11\) of layer 'words'; give ids below its input_dim, or make that larger"),
+    "too large": (11, r"id 11 is not in \[0, 11\) of layer 'words'; give ids below its input_dim, or increase that"),
     "far": (2**31 - 1, r"id 2147483647 is not in \[0, 11\) of layer 'words'"),
     "negative": (-12, r"id -12 is not in \[-11, 11\) of layer 'words'"),
 }
@@ -173,7 +173,7 @@ def with_id(x, wrong):
 
 
 def assert_wrong(make, x, y, place, line, **options):
-    """It is one line; the model has the weights that it had."""
+    """Asserts that fit raises one line, and leaves the model's weights as they are."""
     model = made(make)
     before = model.get_weights()
     with pytest.raises(ValueError, match=line) as error:
@@ -184,7 +184,7 @@ def assert_wrong(make, x, y, place, line, **options):
 
 
 def test_wrong_ids_of_other_batches_and_layers():
-    """Of a later batch of another size, in validation, and of the second of two tables of one size, within a model."""
+    """A later, smaller batch, the validation data, and the second of two tables of one size, in an inner model."""
     (x, y), (wrong, of_wrong) = sequences(7), sequences(3)
     wrong[1, 2] = 30
     message, both = (
@@ -237,7 +237,7 @@ def test_nothing_is_as_large_as_a_one_hot_tensor():
 
 @tiers.parametrize("training", [False, True], first=[])
 def test_layers(training):
-    """By the oracle of layers: shapes of ids, a layer that is called twice, frozen ones."""
+    """Several shapes of ids, a layer that is called twice, and a frozen one."""
     one, two = keras.Input((4,), dtype="int32"), keras.Input((3, 2), dtype="int32")
     words = layers.Embedding(11, 5, name="words")
     outputs = [words(one), words(two), layers.Embedding(13, 3, trainable=False)(two), layers.Embedding(11, 1)(one)]

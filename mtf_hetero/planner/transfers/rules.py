@@ -228,7 +228,7 @@ def _lookup_gradient(op: mtf.Operation, sketch: Sketch) -> None:
 
 
 def _unless_idle(op: mtf.Operation, sketch: Sketch, shape: mtf.Shape) -> Values:
-    """What each processor makes of its slices of both inputs, or of nothing, as `lookup.is_idle` has it."""
+    """Have each processor read its slices of both inputs, or nothing where `lookup.is_idle` holds."""
     (output,), inputs = op.outputs, [sketch.slices(x) for x in op.inputs]
     values = []
     for pnum, size in enumerate(sketch.layout.slice_shapes(output.shape)):

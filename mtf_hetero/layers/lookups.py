@@ -1,7 +1,7 @@
-"""Rows of a table by their numbers: `mtf.gather` without the one-hot tensor, which is as long as the table.
+"""Lookups of rows in tables: `mtf.gather` without its one-hot tensor, which is as long as the table.
 
-Where the rows are whole on a processor it gathers them. Where they are split, each processor gathers those that it has,
-and they are added up. The gradient to the table adds up the rows of each id.
+A processor that holds the whole table gathers its rows. Where the rows are split, each processor gathers from its own
+part, with zeros for all other rows, and an all-reduce adds up the parts. The gradient sums the rows of each id.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from mtf_hetero._support.ops import constant, reshape
 def lookup(table: mtf.Tensor, ids: mtf.Tensor, dim: mtf.Dimension, *, name: str = "lookup") -> mtf.Tensor:
     """Looks up rows of a table, as tf.gather does.
 
-    An id that is not in [0, dim.size) is an error when it is run, a tf.errors.InvalidArgumentError. TensorFlow's gather
-    on a GPU gives zeros in its place; where a layout splits `dim`, it is an error there too.
+    The step raises tf.errors.InvalidArgumentError for an id that is not in [0, dim.size). On a GPU, TensorFlow's gather
+    gives zeros instead; where a layout splits `dim`, a check raises the error on every device.
 
     Args:
       table: mtf.Tensor of numbers, with the dimension `dim`.
-      ids: mtf.Tensor of integers, of any dimensions that the table does not have.
-      dim: the dimension that counts the rows.
+      ids: mtf.Tensor of integers, with any dimensions that the table does not have.
+      dim: the dimension that counts the table's rows.
       name: the operation's name.
 
     Returns:
-      mtf.Tensor [those of `ids`, those of `table` but `dim`].
+      mtf.Tensor [dimensions of `ids`, dimensions of `table` except `dim`].
 
     Raises:
-      ValueError: the table does not have `dim`, or shares a dimension with the ids; or ids that are not integers, or a
-        table that does not hold numbers.
+      ValueError: the table lacks `dim` or shares a dimension with the ids, the ids are not integers, or the table does
+        not hold numbers.
 
     Example:
       >>> lookup(table, ids, words).shape  # table: [words=100, channels=8], ids: [batch=2, length=5]
@@ -56,7 +56,7 @@ def lookup(table: mtf.Tensor, ids: mtf.Tensor, dim: mtf.Dimension, *, name: str 
 
 
 class LookupOperation(mtf.Operation):
-    """The rows of a table that have these numbers.
+    """Looks up the rows of a table that some ids name.
 
     Args:
       table: mtf.Tensor [rows, ...].
@@ -86,13 +86,13 @@ class LookupOperation(mtf.Operation):
 
         def look_up(table: tf.Tensor, ids: tf.Tensor, coordinate: Any) -> tf.Tensor:
             with tf.control_dependencies([self.check(ids)]):
-                return gather_own(table, ids, coordinate * table.shape.as_list()[0])
+                return gather_local(table, ids, coordinate * table.shape.as_list()[0])
 
         value = mesh_impl.slicewise(look_up, *values, mesh_impl.laid_out_pcoord(axis))
         lowering.set_tensor_lowering(self.outputs[0], mtf.LazyAllreduceSum(mesh_impl, value, [axis]))
 
     def check(self, ids: tf.Tensor) -> tf.Operation:
-        """An operation that raises tf.errors.InvalidArgumentError where an id is no row's; it names one."""
+        """Make an operation that raises tf.errors.InvalidArgumentError, with the id, if an id has no row."""
         size = constant(self.rows.size, ids.dtype)
         axes = constant(list(range(ids.shape.rank)))
         least, most = tf.reduce_min(ids, axes), tf.reduce_max(ids, axes)
@@ -104,7 +104,7 @@ class LookupOperation(mtf.Operation):
 
 
 class LookupGradientOperation(mtf.Operation):
-    """The gradient to the table of a LookupOperation. Its inputs are dy and the ids.
+    """Sums the gradients of the rows of each id: the gradient to the table of a LookupOperation.
 
     Args:
       lookup: the operation.
@@ -138,7 +138,11 @@ class LookupGradientOperation(mtf.Operation):
 
 
 def split_shapes(op: mtf.Operation) -> list[mtf.Shape]:
-    """The shapes of which a mesh axis splits one dimension at most: of outputs; of a lookup, ids and table together."""
+    """List the shapes of which a mesh axis may split one dimension only.
+
+    These are the shapes of the outputs and, for a lookup, the dimensions of ids and table together: no tensor shows
+    that the rows and the ids cannot be split over one axis.
+    """
     shapes = [y.shape for y in op.outputs]
     if isinstance(op, LookupOperation):
         table, ids = op.inputs
@@ -147,52 +151,52 @@ def split_shapes(op: mtf.Operation) -> list[mtf.Shape]:
 
 
 def gather(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """The rows [..., those of a row] of a table that has all of them."""
+    """Gather rows of a whole table."""
     return tf.gather(table, ids, axis=constant(0))
 
 
-def _own(ids: tf.Tensor, begin: Any, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The numbers of rows in a part of a table, and which of them it has."""
-    own = ids - (constant(begin, ids.dtype) if isinstance(begin, int) else tf.cast(begin, ids.dtype))
-    is_own = tf.logical_and(own >= constant(0, ids.dtype), own < constant(count, ids.dtype))
-    return own, is_own
+def _local(ids: tf.Tensor, begin: Any, count: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Number the ids within a part of a table, and tell which of them have their row there."""
+    local = ids - (constant(begin, ids.dtype) if isinstance(begin, int) else tf.cast(begin, ids.dtype))
+    is_local = tf.logical_and(local >= constant(0, ids.dtype), local < constant(count, ids.dtype))
+    return local, is_local
 
 
-def gather_own(part: tf.Tensor, ids: tf.Tensor, begin: Any) -> tf.Tensor:
-    """The rows that a part of a table has, and zeros in place of all others.
+def gather_local(part: tf.Tensor, ids: tf.Tensor, begin: Any) -> tf.Tensor:
+    """Gather rows from a part of a table, with zeros for all rows that lie elsewhere.
 
     Args:
-      part: [rows, ...] of the table, one at least.
-      ids: of rows of the whole table.
-      begin: the number of its first row.
+      part: tf.Tensor [rows, ...], of one row or more.
+      ids: in the whole table.
+      begin: the id of the part's first row.
     """
-    own, is_own = _own(ids, begin, part.shape.as_list()[0])
-    rows = gather(part, tf.where_v2(is_own, own, constant(0, own.dtype)))
-    mask = reshape(is_own, [*ids.shape.as_list(), *[1] * (part.shape.rank - 1)])
+    local, is_local = _local(ids, begin, part.shape.as_list()[0])
+    rows = gather(part, tf.where_v2(is_local, local, constant(0, local.dtype)))
+    mask = reshape(is_local, [*ids.shape.as_list(), *[1] * (part.shape.rank - 1)])
     return tf.where_v2(mask, rows, constant(0, rows.dtype))
 
 
 def add_rows(dy: tf.Tensor, ids: tf.Tensor, begin: Any, count: int) -> tf.Tensor:
-    """The sum of the rows of each id, for those in [begin, begin + count); others are passed over.
+    """Sum the rows of each id in [begin, begin + count), and skip all other ids.
 
-    Numbers of half precision are added up in float32.
+    Numbers of half precision are summed in float32.
 
     Args:
-      dy: [those of ids, those of a row].
-      ids: of rows of the whole table.
+      dy: tf.Tensor [dimensions of ids, dimensions of a row].
+      ids: in the whole table.
       begin: the first id.
-      count: how many ids.
+      count: the number of ids.
 
     Returns:
-      [count, those of a row].
+      tf.Tensor [count, dimensions of a row].
     """
-    own, is_own = _own(ids, begin, count)
+    local, is_local = _local(ids, begin, count)
     number = mtf.list_product(ids.shape.as_list())
     rows = reshape(dy, [number, *dy.shape.as_list()[ids.shape.rank :]])
     is_half = dy.dtype.is_floating and dy.dtype.size < tf.float32.size
     sums = tf.raw_ops.UnsortedSegmentSum(
         data=tf.cast(rows, tf.float32) if is_half else rows,
-        segment_ids=reshape(tf.where_v2(is_own, own, constant(-1, own.dtype)), [number]),
+        segment_ids=reshape(tf.where_v2(is_local, local, constant(-1, local.dtype)), [number]),
         num_segments=constant(count),
     )
     return tf.cast(sums, dy.dtype) if is_half else sums
