@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from mtf_hetero import blocks, mtf
 from mtf_hetero._support import graphs
+from mtf_hetero.layers import LookupOperation
 
 CONVOLUTIONS = (
     mtf.Conv2dOperation,
@@ -17,14 +18,14 @@ CONVOLUTIONS = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
-    """An operation that contracts an activation with a trainable variable.
+    """An operation that contracts an activation with a trainable variable, or looks up rows of one.
 
     Args:
-      operation: the convolution or einsum.
-      x: the activation, an mtf.Tensor.
-      inputs: names of the kernel's dimensions that are summed over, the largest first.
+      operation: the convolution, einsum or lookup.
+      x: the activation, or the ids, an mtf.Tensor.
+      inputs: names of the kernel's dimensions that are summed over, the largest first; of a lookup, that of its rows.
       outputs: names of the kernel's dimensions that it adds to the activation's, the largest first.
-      work: multiply-adds.
+      work: multiply-adds; of a lookup, elements that it gives.
       weights: elements of the kernel.
     """
 
@@ -52,12 +53,12 @@ def _by_size(dims: Iterable[mtf.Dimension]) -> tuple[str, ...]:
 
 
 def _layer(op: mtf.Operation, x: mtf.Tensor, kernel: mtf.Tensor) -> Layer | None:
-    y = op.outputs[0].shape.dims
-    inputs = [dim for dim in kernel.shape.dims if dim in x.shape.dims and dim not in y]
+    y, is_lookup = op.outputs[0].shape.dims, isinstance(op, LookupOperation)
+    inputs = [dim for dim in kernel.shape.dims if (is_lookup or dim in x.shape.dims) and dim not in y]
     outputs = [dim for dim in kernel.shape.dims if dim in y and dim not in x.shape.dims]
     if not inputs or not outputs:
         return None
-    work = mtf.Shape(list(dict.fromkeys([*kernel.shape.dims, *y]))).size
+    work = mtf.Shape(y if is_lookup else list(dict.fromkeys([*kernel.shape.dims, *y]))).size
     return Layer(op, x, _by_size(inputs), _by_size(outputs), work, kernel.shape.size)
 
 
@@ -66,7 +67,7 @@ def layers(graph: mtf.Graph) -> list[Layer]:
     result = []
     trainable, used = set(graph.trainable_variables), set()
     for op in graph.operations:
-        if len(op.inputs) != 2 or not isinstance(op, (*CONVOLUTIONS, mtf.EinsumOperation)):
+        if len(op.inputs) != 2 or not isinstance(op, (*CONVOLUTIONS, mtf.EinsumOperation, LookupOperation)):
             continue
         kernels = [(x, variable) for x in op.inputs if (variable := graphs.variable_of(x)) in trainable]
         if len(kernels) != 1 or kernels[0][1] in used:

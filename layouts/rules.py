@@ -4,6 +4,7 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 
 from mtf_hetero import Layout, mtf
+from mtf_hetero.layers.lookups import split_shapes
 from mtf_hetero.layout import MeshShapeLike
 
 
@@ -50,9 +51,9 @@ class Rules:
         self._whole: set[str] = set()
         for op in graph.operations:
             self._whole |= op.unsplittable_dims
-            for tensor in op.outputs:
-                names = set(tensor.shape.dimension_names)
-                for dim in tensor.shape.dims:
+            for shape in split_shapes(op):
+                names = set(shape.dimension_names)
+                for dim in shape.dims:
                     self._dims_of[dim.name].add(dim)
                     self._neighbours[dim.name] |= names - {dim.name}
 

@@ -14,6 +14,7 @@ from tiers import parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
+from mtf_hetero.keras import dense
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models import MODELS
 
@@ -110,6 +111,23 @@ def image_layers(feed):
 @parametrize("rules", ["h:x;b:y", "c:x;f:y", "b:x"], first=["h:x;b:y"])
 def test_layers(rules, dtype):
     check(image_layers, Layout("x:2;y:2", rules, {"x": [2, 1]}), dtype)
+
+
+@pytest.mark.parametrize("ids_dtype", [tf.int32, tf.int64])
+@pytest.mark.parametrize("dtype", [tf.float32, *HALF])
+def test_lookups(dtype, ids_dtype):
+    """With the check of ids, which is made on the CPU, of a table whose rows are split."""
+    rows = mtf.Dimension("v", 5)
+
+    def build(feed):
+        ids = mtf.cast(feed("ids", [B, H], below=rows.size), ids_dtype)
+        ids = mtf.cwise(functools.partial(dense._from_the_end, size=rows.size), [ids])
+        types = mtf.VariableDType(tf.float32, tf.float32, feed.dtype)
+        table = mtf.layers.embedding_weights(feed.mesh, rows, C, types, name="table")
+        return {"y": mtf.relu(layers.lookup(table, ids, rows))}
+
+    for rules in ("v:x;b:y", "b:x", "c:x;h:y"):
+        check(build, Layout("x:2;y:2", rules, {"x": [2, 1]}), dtype)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, *HALF])

@@ -4,7 +4,7 @@ import pytest
 from oracle import check
 from tiers import FEW_OR_ALL
 
-from mtf_hetero import Layout, mtf, tf
+from mtf_hetero import Layout, layers, mtf, tf
 
 B, H, W, C, F = (mtf.Dimension(n, s) for n, s in [("b", 7), ("h", 6), ("w", 4), ("c", 5), ("f", 11)])
 K2 = [mtf.Dimension("kh", 2), mtf.Dimension("kw", 2)]
@@ -211,6 +211,10 @@ def _gather(feed):
     return {"y": mtf.gather(variable(feed, "w", [V, C]), feed("i", [B, H], below=V.size), V)}
 
 
+def _lookup(feed):
+    return {"y": layers.lookup(variable(feed, "w", [V, C]), feed("i", [B, H], below=V.size), V)}
+
+
 def _layer_norm(feed):
     return {"y": mtf.layers.layer_norm(feed("x", [B, H, C]), C)}
 
@@ -294,6 +298,7 @@ PROGRAMS = {
     "softmax_loss": (_softmax_loss, ("b:x", "h:x", "v:x", "b:x;v:y", "v:x;h:y")),
     "integer_targets": (_integer_targets, ("b:x", "v:x", "b:x;v:y")),
     "gather": (_gather, ("b:x", "v:x", "c:x", "b:x;v:y", "v:x;c:y")),
+    "lookup": (_lookup, ("b:x", "v:x", "c:x", "b:x;v:y", "v:x;c:y")),
     "range_and_cumsum": (_range_and_cumsum, ("b:x", "c:x", "b:x;c:y")),
     "constants": (_constants, ONE),
     "variables": (_variables, ("c:x", "f:x", "c:x;f:y", "f:x;c:y", "b:x")),

@@ -50,7 +50,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "traffic",
         "variables",
     },
-    "profile": {"cluster", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace", "traffic"},
+    "profile": {"cluster", "layers", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace", "traffic"},
     "keras": {
         "cluster",
         "layers",

@@ -1,5 +1,6 @@
 """Dense layers, products by Einstein's convention, embeddings; dropout."""
 
+import functools
 from collections.abc import Sequence
 
 from mtf_hetero._compat import mtf, tf
@@ -9,6 +10,7 @@ from mtf_hetero.keras.activations import activate
 from mtf_hetero.keras.call import Call
 from mtf_hetero.keras.dims import Flattened
 from mtf_hetero.keras.registry import register
+from mtf_hetero.layers import lookup
 
 
 @register(keras.layers.Dense, flattened=True)
@@ -84,15 +86,22 @@ def _units(call: Call, second: str, first: str) -> list[tuple[str, str]]:
     return [(letter, f"{call.name}/units{f'_{letter}' if len(new) > 1 else ''}") for letter in new]
 
 
+def _from_the_end(ids: tf.Tensor, size: int) -> tf.Tensor:
+    """Count negative ids from the end of the table."""
+    return tf.where_v2(ids < 0, ids + size, ids)
+
+
 @register(keras.layers.Embedding)
 def _embedding(call: Call, x: mtf.Tensor) -> mtf.Tensor:
+    """Takes ids as Keras does: floats are cut to integers, and a negative id counts from the end."""
     layer = call.layer
-    if layer.mask_zero:
-        raise NotImplementedError(f"layer {layer.name!r} has mask_zero=True; mtf_hetero.keras has no masks")
-    x = call.enter(x)
-    vocabulary = call.dim("vocabulary", layer.input_dim)
-    table = call.variable(layer.embeddings, [vocabulary, call.dim("outputs", layer.output_dim)])
-    return mtf.gather(table, mtf.cast(x, tf.int32), vocabulary)
+    ids = call.enter(x)
+    if ids.dtype not in (tf.int32, tf.int64):
+        ids = mtf.cast(ids, tf.int32)
+    vocabulary, outputs = call.dim("vocabulary", layer.input_dim), call.dim("outputs", layer.output_dim)
+    ids = mtf.cwise(functools.partial(_from_the_end, size=vocabulary.size), [ids], name=f"{call.name}/ids")
+    table = call.variable(layer.embeddings, [vocabulary, outputs], dtype=tf.as_dtype(layer.embeddings.dtype))
+    return mtf.cast(lookup(table, ids, vocabulary, name=call.name), call.dtype)
 
 
 @register(keras.layers.Dropout, elementwise=True)

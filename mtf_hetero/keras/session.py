@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import random
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from mtf_hetero.keras.builder import Builder
 from mtf_hetero.keras.placing import Placement, fitted
 from mtf_hetero.keras.program import Batch, Program
 from mtf_hetero.keras.weights import Weight
+from mtf_hetero.keras.wrong_data import explain_wrong_data
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
 from mtf_hetero.variables import initial_value_feed
@@ -187,7 +187,7 @@ class Session:
         feed.update(zip([built.rate, built.steps], scalars, strict=False))
         loss, values, tensors, *_ = lowered.fetches
         fetches = (loss, values, tensors if outputs else (), *lowered.fetches[3:])
-        with self._lost_is_said():
+        with self._lost_is_said(), explain_wrong_data(built.graph):
             found = self._session.run(fetches, feed)
         return Result(found[0], tuple(found[1]), tuple(found[2]))
 
@@ -289,10 +289,6 @@ class Session:
             yield
         except tf.errors.OpError as error:
             cluster = self._placement.cluster
-            if isinstance(
-                error, tf.errors.InvalidArgumentError
-            ):  # of the data: the line alone, as the caller knows where
-                raise tf.errors.InvalidArgumentError(None, None, _line_of(error)) from None
             if not cluster.workers_in_use:
                 raise
             try:
@@ -319,20 +315,6 @@ def _seed(iterations: int) -> int:
     seed = random.getrandbits(64)
     random.setstate(state)
     return random.Random(f"{seed} {iterations}").getrandbits(31)
-
-
-def _line_of(error: tf.errors.OpError) -> str:
-    """Return what an operation said, without the places in the code at which TensorFlow and we made it."""
-    original = error.__context__ if isinstance(error.__context__, tf.errors.OpError) else error
-    message = str(original.message)
-    label = re.search(r"Received a label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)", message)
-    if label is None:
-        first = re.search(r"^ *\(0\) \w+: (.*)$", message, re.MULTILINE)  # of several devices that say it
-        return first[1] if first else message.splitlines()[0]
-    return (
-        f"a label is {label[1]}, and the model's output has the classes 0 to {int(label[2]) - 1}; correct the labels, "
-        "or give the last layer more units"
-    )
 
 
 def _say_nothing(line: str) -> None:

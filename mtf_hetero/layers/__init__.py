@@ -1,4 +1,4 @@
-"""Layers that mtf lacks: convolutions in groups, pools of any windows, batch norm, upsampling, and rounds.
+"""Layers that mtf lacks: convolutions in groups, pools of any windows, batch norm, lookups, upsampling, and rounds.
 
 Most are an mtf.Operation with a gradient of its own. On an UnevenMeshImpl a layout may split any of their dimensions;
 on a mesh of mtf's own, those along which nothing needs to be sent.
@@ -11,6 +11,7 @@ from mtf_hetero.layers.grouped_conv import (
     GroupedConvKernelGradient,
 )
 from mtf_hetero.layers.layers import batch_norm, batch_norm_updates, dilate, pool, update_average
+from mtf_hetero.layers.lookups import LookupGradientOperation, LookupOperation, lookup
 from mtf_hetero.layers.normalization import BatchNormGradientOperation, BatchNormOperation
 from mtf_hetero.layers.pooling import PoolGradientOperation, PoolOperation
 from mtf_hetero.layers.rounds import AfterOperation, CutOperation, PlaceOperation, in_rounds
@@ -24,6 +25,8 @@ __all__ = [
     "GroupedConv2dOperation",
     "GroupedConvInputGradient",
     "GroupedConvKernelGradient",
+    "LookupGradientOperation",
+    "LookupOperation",
     "PlaceOperation",
     "PoolGradientOperation",
     "PoolOperation",
@@ -33,6 +36,7 @@ __all__ = [
     "dilate",
     "grouped_conv2d",
     "in_rounds",
+    "lookup",
     "pool",
     "separable_conv2d",
     "update_average",

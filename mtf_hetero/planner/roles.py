@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from mtf_hetero._compat import mtf
 from mtf_hetero._support import graphs
+from mtf_hetero.layers import LookupOperation
 from mtf_hetero.planner import work
 
 BATCH, OUTPUTS, INPUTS, SPACE = KINDS = ("batch", "outputs", "inputs", "space")
@@ -14,7 +15,7 @@ Product: TypeAlias = tuple[mtf.Operation, dict[str, str]]
 
 
 def products(operations: Iterable[mtf.Operation], owners: Mapping[mtf.Operation, str]) -> dict[str, Product]:
-    """{layer: (its first contraction with a variable, {dimension: what it is to it})}, in the graph's order.
+    """{layer: (its first contraction with a variable, or lookup, {dimension: what it is to it})}, in the graph's order.
 
     Args:
       operations: of a step, in the graph's order.
@@ -27,7 +28,7 @@ def products(operations: Iterable[mtf.Operation], owners: Mapping[mtf.Operation,
     found: dict[str, Product] = {}
     for op in operations:
         layer = owners.get(op)
-        if layer is None or layer in found or not work.is_contraction(op):
+        if layer is None or layer in found or not (work.is_contraction(op) or isinstance(op, LookupOperation)):
             continue
         kernels = [x for x in op.inputs if graphs.variable_of(x) is not None]
         if len(kernels) == 1:
@@ -52,6 +53,8 @@ def _kinds(op: mtf.Operation, kernel: mtf.Tensor) -> dict[str, str]:
     names = list(dict.fromkeys(name for x in (*op.inputs, *op.outputs) for name in x.shape.dimension_names))
     weights, out = set(kernel.shape.dimension_names), op.outputs[0].shape.dimension_names
     arriving = {name for x in op.inputs if x is not kernel for name in x.shape.dimension_names}
+    if isinstance(op, LookupOperation):  # it sums over the rows, as a product with a one-hot tensor does
+        arriving.add(op.rows.name)
     space = _space(op, out)
     kinds = {}
     for name in names:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf
 from mtf_hetero.blocks import aligned
+from mtf_hetero.layers.lookups import split_shapes
 from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, KERNEL, roles_of
 from mtf_hetero.lowering.pool import windows_of
 from mtf_hetero.planner import work
@@ -18,7 +19,7 @@ _POOLS = (layers.PoolOperation, layers.PoolGradientOperation, mtf.PoolOperation,
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Unit:
-    """Operations that are priced together: one, or a contraction and the reshapes that alone read its result."""
+    """Operations that are priced together: one, or a product or lookup and the reshapes that alone read its result."""
 
     operations: tuple[mtf.Operation, ...]
     names: tuple[str, ...]  # in the order in which they occur
@@ -87,11 +88,11 @@ def spaces(op: mtf.Operation) -> list[list[str]]:
 
 
 def conflicts(operations: Iterable[mtf.Operation]) -> dict[str, set[str]]:
-    """{name: those that share a tensor with it}."""
+    """{name: those that cannot be split over its mesh axis}, because they share a tensor or a lookup with it."""
     conflicts: dict[str, set[str]] = collections.defaultdict(set)
     for op in operations:
-        for tensor in op.outputs:
-            for one, other in itertools.permutations(tensor.shape.dimension_names, 2):
+        for shape in split_shapes(op):
+            for one, other in itertools.permutations(shape.dimension_names, 2):
                 conflicts[one].add(other)
     return conflicts
 
@@ -117,7 +118,7 @@ def families(operations: Iterable[mtf.Operation], extents: Mapping[str, set[int]
 
 
 def units(operations: Sequence[mtf.Operation], extents: Mapping[str, set[int]]) -> list[Unit]:
-    """Every operation, once; a reshape with the contraction whose sum it may scatter."""
+    """Every operation, once; a reshape with the contraction or the lookup whose sum it may scatter."""
     readers: dict[mtf.Tensor, list[mtf.Operation]] = collections.defaultdict(list)
     for op in operations:
         for x in op.inputs:
@@ -129,7 +130,8 @@ def units(operations: Sequence[mtf.Operation], extents: Mapping[str, set[int]]) 
             continue
         group = [op]
         after = readers[op.outputs[0]]
-        if work.is_contraction(op) and after and all(isinstance(o, mtf.ReshapeOperation) for o in after):
+        is_product = work.is_contraction(op) or isinstance(op, layers.LookupOperation)
+        if is_product and after and all(isinstance(o, mtf.ReshapeOperation) for o in after):
             group += after
         taken |= set(group)
         tensors = [tensor for o in group for tensor in (*o.inputs, *o.outputs)]

@@ -142,9 +142,7 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
                 spans.append(Span(device, owners.get(op, ""), begin, begin + seconds, number > last_product))
         arrivals = list(ends)
         for transfer in by_operation[op.name]:
-            ready = (ends if work.is_contraction(op) or isinstance(op, mtf.ReduceOperation) else begins)[
-                transfer.source
-            ]
+            ready = (ends if work.leaves_sums(op) else begins)[transfer.source]
             if op not in awaited and transfer.bytes / transfer.messages <= BUCKET_BYTES:
                 clocks.send_together(transfer, ready)
             else:

@@ -1,7 +1,8 @@
 """What an operation of mtf computes on one processor's slices: floating-point operations, and bytes of memory.
 
 A contraction multiplies and adds once for each element of the box of all its dimensions; anything else reads its inputs
-and writes its outputs. What only hands a tensor on - a variable, a reshape - does neither.
+and writes its outputs; a lookup reads no more rows of its table than it gives. What only hands a tensor on - a
+variable, a reshape - does neither.
 """
 
 import math
@@ -11,7 +12,7 @@ from mtf_hetero import layers
 from mtf_hetero._compat import mtf
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS
-from mtf_hetero.profile.work import CONTRACTIONS, key_of
+from mtf_hetero.profile.work import CONTRACTIONS, LOOKUPS, key_of
 
 _CONTRACTIONS = (
     *CONTRACTIONS,
@@ -36,6 +37,11 @@ def is_contraction(op: mtf.Operation) -> bool:
     return isinstance(op, _CONTRACTIONS)
 
 
+def leaves_sums(op: mtf.Operation) -> bool:
+    """Whether an operation's outputs may be partial sums, which an all-reduce adds up after it."""
+    return is_contraction(op) or isinstance(op, (mtf.ReduceOperation, *LOOKUPS))
+
+
 def kind_of(op: mtf.Operation) -> str:
     """A name for all operations that do the same: of its class, its attributes and the shapes of its tensors."""
     return key_of([op], [], frozenset(), 0)
@@ -52,7 +58,7 @@ def of_processors(op: mtf.Operation, layout: Layout) -> list[tuple[int, int]]:
         return [(0, 0)] * layout.size
     tensors = [*op.inputs, *op.outputs]
     boxes = [tensor.shape.dims for tensor in tensors] + ([_box(op)] if is_contraction(op) else [])
-    item_bytes = [tensor.dtype.size for tensor in tensors]
+    item_bytes = _item_bytes(op, tensors)
     known: dict[tuple, tuple[int, int]] = {}
     amounts = []
     for shapes in zip(*map(layout.slice_shapes, boxes), strict=True):
@@ -60,6 +66,15 @@ def of_processors(op: mtf.Operation, layout: Layout) -> list[tuple[int, int]]:
             known[shapes] = _amount(shapes, item_bytes)
         amounts.append(known[shapes])
     return amounts
+
+
+def _item_bytes(op: mtf.Operation, tensors: Sequence[mtf.Tensor]) -> list[int]:
+    """Count the bytes per element of each tensor: a lookup reads as much of its table as it writes."""
+    sizes = [tensor.dtype.size for tensor in tensors]
+    if isinstance(op, layers.LookupOperation):
+        (table, ids, output) = sizes
+        return [0, ids, table + output]
+    return sizes
 
 
 def _amount(shapes: Sequence[tuple[int, ...]], item_bytes: Sequence[int]) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero._support import graphs
+from mtf_hetero.layers import LookupGradientOperation, LookupOperation
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import native
 from mtf_hetero.profile.footprint import bytes_by_dim
@@ -26,6 +27,7 @@ CONTRACTIONS = (
     mtf.Conv2or3dBackpropFilterOperation,
     mtf.EinsumOperation,
 )
+LOOKUPS = (LookupOperation, LookupGradientOperation)
 # What has no part in the time of a step: variables are there, the input comes from elsewhere, and an assignment hands
 # a tensor over.
 _RESIDENT = (mtf.Variable, mtf.ReadVariable, mtf.ImportOperation, mtf.ImportLaidOutTensorOperation, mtf.Assign)
@@ -152,7 +154,7 @@ def layer_of(operations: Sequence[mtf.Operation], trainable: Sequence[mtf.Variab
     order = {op: i for i, op in enumerate(operations)}
     last = "input"
     for op in operations:
-        kernel = _kernel(op, trainable_set, contracted) if isinstance(op, CONTRACTIONS) else None
+        kernel = _kernel(op, trainable_set, contracted) if isinstance(op, (*CONTRACTIONS, *LOOKUPS)) else None
         if isinstance(op, _RESIDENT):
             continue
         if kernel is not None:
@@ -173,7 +175,7 @@ def _layer_name(variable: mtf.Variable) -> str:
 def _kernel(
     op: mtf.Operation, trainable: set[mtf.Variable], contracted: dict[mtf.Tensor, list[mtf.Variable]]
 ) -> mtf.Variable | None:
-    """The trainable variable whose layer a contraction is, or a gradient of which it is; or None."""
+    """The trainable variable whose layer a contraction or a lookup is, or a gradient of which it is; or None."""
     kernels = [variable for x in op.inputs if (variable := graphs.variable_of(x)) in trainable]
     if len(kernels) == 1:
         for x in op.inputs:

@@ -6,6 +6,7 @@ import dataclasses
 import oracle
 import pytest
 from random_programs import Program, random_layout
+from test_lookup import LAYOUTS_BETWEEN_RESHAPES, lookups_between_reshapes
 from test_models_oracle import MESHES, toy_layout, toy_program
 from test_random_programs import REFUSED
 from test_reshape import flatten, outstanding_sum, rename
@@ -332,6 +333,14 @@ def test_convolutions_whose_images_are_flattened(program):
         layout = Layout("x:3;y:2", rule, SHARES)
         assert check(program, layout, wire_dtype=None if rule == "h:x" else tf.bfloat16)
         check(program, with_zeros(program, layout, 0))
+
+
+@parametrize("rule", LAYOUTS_BETWEEN_RESHAPES, first=["v:x;o:y", "v:x;c:x"])
+def test_lookups(rule):
+    program, layout = lookups_between_reshapes, Layout("x:3;y:2", rule, SHARES)
+    for variant, optimizer in enumerate(("sgd", "momentum", "adam")):
+        check(program, layout, optimizer=optimizer)
+        check(program, with_zeros(program, layout, variant), wire_dtype=(None, tf.bfloat16)[variant % 2], fetches="all")
 
 
 def random_step(seed, *, zeros=False):

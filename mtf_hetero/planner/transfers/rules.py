@@ -9,7 +9,7 @@ from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.lowering import local, registry, sums
+from mtf_hetero.lowering import local, lookup, registry, sums
 from mtf_hetero.planner.transfers.sending import allreduce
 from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Values, made
 from mtf_hetero.variables import random_numbers
@@ -212,6 +212,29 @@ def _einsum(op: mtf.Operation, sketch: Sketch) -> None:
     else:  # it has dimensions that no input has
         absent = registry.absent_from(sketch.layout, sums.summed_dims(op))
         sketch.set(output, sketch.local(output, allreduce(sketch, values, axes, op.name, absent)))
+
+
+@register(layers.LookupOperation)
+def _lookup(op: mtf.Operation, sketch: Sketch) -> None:
+    """A processor that has nothing to gather reads nothing."""
+    table, _ = op.inputs
+    set_output(op, sketch, _unless_idle(op, sketch, table.shape), [op.rows])
+
+
+@register(layers.LookupGradientOperation)
+def _lookup_gradient(op: mtf.Operation, sketch: Sketch) -> None:
+    dy, ids = op.inputs
+    set_output(op, sketch, _unless_idle(op, sketch, dy.shape), ids.shape.dims)
+
+
+def _unless_idle(op: mtf.Operation, sketch: Sketch, shape: mtf.Shape) -> Values:
+    """Have each processor read its slices of both inputs, or nothing where `lookup.is_idle` holds."""
+    (output,), inputs = op.outputs, [sketch.slices(x) for x in op.inputs]
+    values = []
+    for pnum, size in enumerate(sketch.layout.slice_shapes(output.shape)):
+        reads = [] if lookup.is_idle(sketch.layout, pnum, shape, output.shape) else [x[pnum] for x in inputs]
+        values.append(sketch.value(pnum, size, output.dtype, reads))
+    return values
 
 
 @register(mtf.WhileLoopOperation)

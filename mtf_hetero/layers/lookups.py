@@ -1,0 +1,202 @@
+"""Lookups of rows in tables: `mtf.gather` without its one-hot tensor, which is as long as the table.
+
+A processor that holds the whole table gathers its rows. Where the rows are split, each processor gathers from its own
+part, with zeros for all other rows, and an all-reduce adds up the parts. The gradient sums the rows of each id.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import constant, reshape
+
+
+def lookup(table: mtf.Tensor, ids: mtf.Tensor, dim: mtf.Dimension, *, name: str = "lookup") -> mtf.Tensor:
+    """Looks up rows of a table, as tf.gather does.
+
+    The step raises tf.errors.InvalidArgumentError for an id that is not in [0, dim.size). On a GPU, TensorFlow's gather
+    gives zeros instead; where a layout splits `dim`, a check raises the error on every device.
+
+    Args:
+      table: mtf.Tensor of numbers, with the dimension `dim`.
+      ids: mtf.Tensor of integers, with any dimensions that the table does not have.
+      dim: the dimension that counts the table's rows.
+      name: the operation's name.
+
+    Returns:
+      mtf.Tensor [dimensions of `ids`, dimensions of `table` except `dim`].
+
+    Raises:
+      ValueError: the table lacks `dim` or shares a dimension with the ids, the ids are not integers, or the table does
+        not hold numbers.
+
+    Example:
+      >>> lookup(table, ids, words).shape  # table: [words=100, channels=8], ids: [batch=2, length=5]
+      Shape[batch=2, length=5, channels=8]
+    """
+    if dim not in table.shape.dims:
+        raise ValueError(
+            f"lookup {name!r}: the table is {table.shape.to_string}, without the dimension {dim.name}={dim.size}; give "
+            "one of its dimensions"
+        )
+    if not ids.dtype.is_integer:
+        raise ValueError(f"lookup {name!r}: ids are of type {ids.dtype.name}; cast them to tf.int32 or tf.int64")
+    if not (table.dtype.is_floating or table.dtype.is_integer):
+        raise ValueError(f"lookup {name!r}: the table is of type {table.dtype.name}; cast it to numbers")
+    shared = set(ids.shape.dimension_names) & set(table.shape.dimension_names)
+    if shared:
+        raise ValueError(
+            f"lookup {name!r}: ids and table both have a dimension {min(shared)!r}; rename that of the ids"
+        )
+    if table.shape.dims[0] != dim:
+        table = mtf.transpose(table, mtf.Shape([dim, *(d for d in table.shape.dims if d != dim)]))
+    if ids.dtype not in (tf.int32, tf.int64):
+        ids = mtf.cast(ids, tf.int32)
+    return LookupOperation(table, ids, name).outputs[0]
+
+
+class LookupOperation(mtf.Operation):
+    """Looks up the rows of a table that some ids name.
+
+    Args:
+      table: mtf.Tensor [rows, ...].
+      ids: mtf.Tensor of int32 or int64.
+      name: the operation's name.
+    """
+
+    def __init__(self, table: mtf.Tensor, ids: mtf.Tensor, name: str) -> None:
+        super().__init__([table, ids], name=name)
+        self._outputs = [mtf.Tensor(self, mtf.Shape([*ids.shape.dims, *table.shape.dims[1:]]), table.dtype)]
+
+    @property
+    def rows(self) -> mtf.Dimension:
+        """The dimension that counts the rows of the table."""
+        return self.inputs[0].shape.dims[0]
+
+    def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor | None]:
+        return [LookupGradientOperation(self, grad_ys[0]).outputs[0], None]
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        mesh_impl = lowering.mesh_impl(self)
+        values = [lowering.tensors[x] for x in self.inputs]
+        axis = mesh_impl.tensor_dimension_to_mesh_axis(self.rows)
+        if axis is None:
+            lowering.set_tensor_lowering(self.outputs[0], mesh_impl.slicewise(gather, *values))
+            return
+
+        def look_up(table: tf.Tensor, ids: tf.Tensor, coordinate: Any) -> tf.Tensor:
+            with tf.control_dependencies([self.check(ids)]):
+                return gather_local(table, ids, coordinate * table.shape.as_list()[0])
+
+        value = mesh_impl.slicewise(look_up, *values, mesh_impl.laid_out_pcoord(axis))
+        lowering.set_tensor_lowering(self.outputs[0], mtf.LazyAllreduceSum(mesh_impl, value, [axis]))
+
+    def check(self, ids: tf.Tensor) -> tf.Operation:
+        """Make an operation that raises tf.errors.InvalidArgumentError, with the id, if an id has no row."""
+        size = constant(self.rows.size, ids.dtype)
+        axes = constant(list(range(ids.shape.rank)))
+        least, most = tf.reduce_min(ids, axes), tf.reduce_max(ids, axes)
+        is_right = tf.logical_and(least >= constant(0, ids.dtype), most < size)
+        wrong = tf.where_v2(most < size, least, most)
+        return tf.raw_ops.Assert(
+            condition=is_right, data=["id", wrong, f"is not in [0, {self.rows.size}) of lookup {self.name}"]
+        )
+
+
+class LookupGradientOperation(mtf.Operation):
+    """Sums the gradients of the rows of each id: the gradient to the table of a LookupOperation.
+
+    Args:
+      lookup: the operation.
+      dy: mtf.Tensor of the shape of its output.
+    """
+
+    def __init__(self, lookup: LookupOperation, dy: mtf.Tensor) -> None:
+        table, ids = lookup.inputs
+        super().__init__([dy, ids], name=f"{lookup.name}/gradient")
+        self._outputs = [mtf.Tensor(self, table.shape, table.dtype)]
+
+    @property
+    def rows(self) -> mtf.Dimension:
+        """The dimension that counts the rows of the table."""
+        return self.outputs[0].shape.dims[0]
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        mesh_impl, (dy, ids), (output,) = lowering.mesh_impl(self), self.inputs, self.outputs
+        axis = mesh_impl.tensor_dimension_to_mesh_axis(self.rows)
+        count = mesh_impl.slice_shape(output.shape)[0]
+
+        def add(dy: tf.Tensor, ids: tf.Tensor, coordinate: Any) -> tf.Tensor:
+            return add_rows(dy, ids, 0 if axis is None else coordinate * count, count)
+
+        coordinates = mesh_impl.laid_out_pcoord(axis) if axis is not None else mesh_impl.laid_out_pnum()
+        value = mesh_impl.slicewise(add, lowering.tensors[dy], lowering.tensors[ids], coordinates)
+        axes = {mesh_impl.tensor_dimension_to_mesh_axis(dim) for dim in ids.shape.dims} - {None}
+        if axes:
+            value = mtf.LazyAllreduceSum(mesh_impl, value, sorted(axes))
+        lowering.set_tensor_lowering(output, value)
+
+
+def split_shapes(op: mtf.Operation) -> list[mtf.Shape]:
+    """List the shapes of which a mesh axis may split one dimension only.
+
+    These are the shapes of the outputs and, for a lookup, the dimensions of ids and table together: no tensor shows
+    that the rows and the ids cannot be split over one axis.
+    """
+    shapes = [y.shape for y in op.outputs]
+    if isinstance(op, LookupOperation):
+        table, ids = op.inputs
+        shapes.append(mtf.Shape([*ids.shape.dims, *table.shape.dims]))
+    return shapes
+
+
+def gather(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """Gather rows of a whole table."""
+    return tf.gather(table, ids, axis=constant(0))
+
+
+def _local(ids: tf.Tensor, begin: Any, count: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Number the ids within a part of a table, and tell which of them have their row there."""
+    local = ids - (constant(begin, ids.dtype) if isinstance(begin, int) else tf.cast(begin, ids.dtype))
+    is_local = tf.logical_and(local >= constant(0, ids.dtype), local < constant(count, ids.dtype))
+    return local, is_local
+
+
+def gather_local(part: tf.Tensor, ids: tf.Tensor, begin: Any) -> tf.Tensor:
+    """Gather rows from a part of a table, with zeros for all rows that lie elsewhere.
+
+    Args:
+      part: tf.Tensor [rows, ...], of one row or more.
+      ids: in the whole table.
+      begin: the id of the part's first row.
+    """
+    local, is_local = _local(ids, begin, part.shape.as_list()[0])
+    rows = gather(part, tf.where_v2(is_local, local, constant(0, local.dtype)))
+    mask = reshape(is_local, [*ids.shape.as_list(), *[1] * (part.shape.rank - 1)])
+    return tf.where_v2(mask, rows, constant(0, rows.dtype))
+
+
+def add_rows(dy: tf.Tensor, ids: tf.Tensor, begin: Any, count: int) -> tf.Tensor:
+    """Sum the rows of each id in [begin, begin + count), and skip all other ids.
+
+    Numbers of half precision are summed in float32.
+
+    Args:
+      dy: tf.Tensor [dimensions of ids, dimensions of a row].
+      ids: in the whole table.
+      begin: the first id.
+      count: the number of ids.
+
+    Returns:
+      tf.Tensor [count, dimensions of a row].
+    """
+    local, is_local = _local(ids, begin, count)
+    number = mtf.list_product(ids.shape.as_list())
+    rows = reshape(dy, [number, *dy.shape.as_list()[ids.shape.rank :]])
+    is_half = dy.dtype.is_floating and dy.dtype.size < tf.float32.size
+    sums = tf.raw_ops.UnsortedSegmentSum(
+        data=tf.cast(rows, tf.float32) if is_half else rows,
+        segment_ids=reshape(tf.where_v2(is_local, local, constant(-1, local.dtype)), [number]),
+        num_segments=constant(count),
+    )
+    return tf.cast(sums, dy.dtype) if is_half else sums

@@ -1,0 +1,243 @@
+"""Embeddings: what `fit` and `build` give is what Keras gives, whatever is split; wrong ids are errors, in one line."""
+
+import keras
+import numpy as np
+import pytest
+import tiers
+from fit_oracle import BATCH, ONE, check, made
+from keras import layers
+from keras_oracle import check as check_layers
+from keras_oracle import floatx, randomised
+
+import mtf_hetero.keras
+from mtf_hetero import Layout, mtf, tf
+
+VOCABULARY, LENGTH = 11, 3
+DEVICES = {"devices": "cpu:0,cpu:1,cpu:2", "list_speed": [4, 2, 1]}
+FOUR = "cpu:0,cpu:1,cpu:2,cpu:3"
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "lion": lambda: keras.optimizers.Lion(0.01),
+    "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.7),
+    "accumulated": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2, global_clipnorm=0.1),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
+    "nadam": lambda: keras.optimizers.Nadam(0.01),
+    "adamax": lambda: keras.optimizers.Adamax(0.01),
+    "adadelta": lambda: keras.optimizers.Adadelta(0.5),
+    "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.01),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.05),
+    "clipnorm": lambda: keras.optimizers.SGD(0.5, clipnorm=0.05),
+    "global clipnorm": lambda: keras.optimizers.SGD(0.5, global_clipnorm=0.05),
+    "clipvalue": lambda: keras.optimizers.SGD(0.5, clipvalue=0.02),
+}
+SUMMED = ("sgd", "momentum", "nesterov", "lion", "averages", "accumulated")  # by which Keras adds up a token's rows
+
+
+def sequences(count=18, dtype="int32", repeated=True, seed=0):
+    """Ids and targets; the last batch of seven has four. With repeated=False, no id is twice in a batch of three."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, VOCABULARY, (count, LENGTH))
+    if not repeated:
+        x = np.concatenate([rng.permutation(VOCABULARY)[:9].reshape(3, LENGTH) for _ in range(count // 3)])
+    return x.astype(dtype), rng.standard_normal((count, 2))
+
+
+def words(optimizer="sgd", dtype="int32", make_layer=layers.Embedding):
+    """Makes a model of words."""
+
+    def make():
+        x = keras.Input((LENGTH,), dtype=dtype)
+        y = layers.Dense(4, activation="tanh", name="hidden")(make_layer(VOCABULARY, 5, name="words")(x))
+        model = keras.Model(x, layers.Dense(2, name="head")(layers.Flatten()(y)))
+        model.compile(OPTIMIZERS[optimizer](), "mse")
+        return model
+
+    return make
+
+
+LAYOUTS = {
+    "one": ONE,
+    "batch": BATCH,
+    "vocabulary": {**DEVICES, "layout": "words/vocabulary:all"},
+    "outputs": {**DEVICES, "layout": "words/outputs:all"},
+    "length": {**DEVICES, "layout": "words/channels:all"},
+    "none of the vocabulary": {
+        "devices": DEVICES["devices"],
+        "layout": Layout("all:3", "words/vocabulary:all", sizes={"words/vocabulary": [0, 2, 9]}),
+    },
+    "batch and vocabulary": {
+        "devices": FOUR,
+        "layout": Layout("a:2;b:2", "batch:a;words/batch:a;words/vocabulary:b", {"a": [3, 1], "b": [1, 4]}),
+    },
+    "batch and outputs": {
+        "devices": FOUR,
+        "layout": Layout("a:2;b:2", "batch:a;words/batch:a;words/outputs:b", {"a": [3, 1], "b": [1, 4]}),
+    },
+}
+
+
+@tiers.parametrize("place", LAYOUTS, first=["one", "batch and vocabulary"])
+def test_it_is_what_keras_does(place):
+    check(words(), *sequences(), places=[LAYOUTS[place]], batch_size=7, validation_data=sequences(8, seed=1))
+
+
+@tiers.parametrize("optimizer", SUMMED, first=[])
+def test_optimizers_that_add_up_the_rows_of_a_token(optimizer):
+    check(words(optimizer), *sequences(), places=[ONE, LAYOUTS["vocabulary"], BATCH], batch_size=7)
+
+
+@tiers.parametrize("optimizer", [name for name in OPTIMIZERS if name not in SUMMED], first=["adam"])
+def test_no_token_is_twice_in_a_batch(optimizer):
+    check(words(optimizer), *sequences(repeated=False), places=[LAYOUTS["vocabulary"]], batch_size=3)
+
+
+class OneHot(layers.Layer):
+    """An embedding by a product, the gradient of which has one row for a token."""
+
+    def __init__(self, vocabulary, size, **options):
+        super().__init__(**options)
+        self.embeddings = self.add_weight(shape=(vocabulary, size), name="embeddings")
+
+    def call(self, inputs):
+        return keras.ops.matmul(keras.ops.one_hot(inputs, VOCABULARY, dtype=self.dtype), self.embeddings)
+
+
+def losses(train, optimizer, make_layer=layers.Embedding):
+    """Take three steps on one batch, from the same weights each time."""
+    with floatx(tf.float64):
+        model = randomised(made(words(optimizer, make_layer=make_layer)))
+        options = {"epochs": 3, "batch_size": 18, "shuffle": False, "verbose": 0}
+        return train(model, *sequences(), **options).history["loss"]
+
+
+@tiers.parametrize("optimizer", [name for name in OPTIMIZERS if name not in SUMMED], first=["adam", "clipnorm"])
+def test_a_token_twice_in_a_batch(optimizer):
+    """Keras does not add up its rows before it squares or clips them; `fit` does, as Keras by a one-hot tensor."""
+
+    def fit(model, *data, **options):
+        return mtf_hetero.keras.fit(model, *data, **options, **LAYOUTS["vocabulary"])
+
+    by_keras, by_product = losses(keras.Model.fit, optimizer), losses(keras.Model.fit, optimizer, OneHot)
+    found = losses(fit, optimizer)
+    np.testing.assert_allclose(found, by_product, rtol=1e-9)
+    assert abs(found[-1] - by_keras[-1]) > 1e-4, (found, by_keras)
+    if optimizer == "adam":  # docs/keras.md quotes them
+        assert (round(by_keras[-1], 3), round(found[-1], 3)) == (1.303, 1.357)
+
+
+@tiers.parametrize("dtype", ["int64", "uint8", "float32", "int8", "float64"], first=["int64", "float32"])
+def test_types_of_ids(dtype):
+    """Keras takes int32 and int64 as they are, and makes int32 of all others."""
+    x, y = sequences(dtype=dtype)
+    x = x + np.asarray(0.7 if dtype.startswith("float") else 0, dtype)
+    check(words(dtype=dtype), x, y, places=[ONE, LAYOUTS["vocabulary"]], batch_size=7)
+
+
+def test_a_negative_id_counts_from_the_end():
+    x, y = sequences()
+    check(words(), np.where(x > 6, x - VOCABULARY, x), y, places=[ONE, LAYOUTS["vocabulary"]], batch_size=7)
+
+
+def test_an_int64_id_is_not_cut():
+    """2^32 + 1 is not 1."""
+    x, y = sequences(7, dtype="int64")
+    x[3, 1] = 2**32 + 1
+    for place in (ONE, LAYOUTS["vocabulary"]):
+        assert_wrong(words(dtype="int64"), x, y, place, r"id 4294967297 is not in \[0, 11\) of layer 'words'; give ids")
+
+
+WRONG = {
+    "too large": (11, r"id 11 is not in \[0, 11\) of layer 'words'; give ids below its input_dim, or increase that"),
+    "far": (2**31 - 1, r"id 2147483647 is not in \[0, 11\) of layer 'words'"),
+    "negative": (-12, r"id -12 is not in \[-11, 11\) of layer 'words'"),
+}
+
+
+@tiers.parametrize("place", LAYOUTS, first=["one", "vocabulary"])
+def test_a_wrong_id_is_said_in_one_line(place):
+    x, y = sequences(7)
+    for wrong, line in WRONG.values():
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"is not in \[0, 11\)"):
+            made(words()).fit(with_id(x, wrong), y, batch_size=7, verbose=0)
+        assert_wrong(words(), with_id(x, wrong), y, LAYOUTS[place], line)
+
+
+def with_id(x, wrong):
+    x = x.copy()
+    x[-1, 1] = wrong
+    return x
+
+
+def assert_wrong(make, x, y, place, line, **options):
+    """Asserts that fit raises one line, and leaves the model's weights as they are."""
+    model = made(make)
+    before = model.get_weights()
+    with pytest.raises(ValueError, match=line) as error:
+        mtf_hetero.keras.fit(model, x, y, batch_size=7, verbose=0, **options, **place)
+    assert "\n" not in str(error.value) and error.value.__suppress_context__
+    for found, expected in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_wrong_ids_of_other_batches_and_layers():
+    """A later, smaller batch, the validation data, and the second of two tables of one size, in an inner model."""
+    (x, y), (wrong, of_wrong) = sequences(7), sequences(3)
+    wrong[1, 2] = 30
+    message, both = (
+        r"id 30 is not in \[0, 11\) of layer 'words'",
+        (np.concatenate([x, wrong]), np.concatenate([y, of_wrong])),
+    )
+    options = {"verbose": 0, **LAYOUTS["vocabulary"]}
+    with pytest.raises(ValueError, match=message):
+        mtf_hetero.keras.fit(made(words()), *both, batch_size=7, shuffle=False, **options)
+    with pytest.raises(ValueError, match=message):
+        mtf_hetero.keras.fit(made(words()), x, y, validation_data=(wrong, of_wrong), **options)
+
+    def two():
+        users, items = keras.Input((1,), dtype="int32", name="users"), keras.Input((1,), dtype="int32", name="items")
+        inner = keras.Sequential([keras.Input((1,), dtype="int32"), layers.Embedding(5, 3, name="item")], name="tower")
+        z = layers.Multiply()([layers.Embedding(5, 3, name="user")(users), inner(items)])
+        model = keras.Model([users, items], layers.Dense(1)(layers.Flatten()(z)))
+        model.compile("sgd", "mse")
+        return model
+
+    ids = np.arange(5)[:, None]
+    data = {"users": ids, "items": np.where(ids == 3, 7, ids)}
+    with pytest.raises(ValueError, match=r"id 7 is not in \[0, 5\) of layer 'tower/item'"):
+        mtf_hetero.keras.fit(made(two), data, ids * 1.0, verbose=0, **ONE)
+
+
+def test_a_wrong_label_is_not_taken_for_an_id():
+    x = keras.Input((LENGTH,), dtype="int32")
+    y = layers.Dense(4)(layers.Flatten()(layers.Embedding(VOCABULARY, 5)(x)))
+    model = keras.Model(x, y)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="a label is 9, and the model's output has the classes 0 to 3"):
+        mtf_hetero.keras.fit(model, sequences(4)[0], np.array([0, 1, 9, 2]), verbose=0, **ONE)
+
+
+def test_nothing_is_as_large_as_a_one_hot_tensor():
+    x = keras.Input((2,), dtype="int32")
+    builder = mtf_hetero.keras.build(keras.Model(x, layers.Embedding(3000, 2, name="words")(x)))
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        ids = mtf.import_tf_tensor(
+            mesh, tf.zeros([50, 2], tf.int32), mtf.Shape([mtf.Dimension("batch", 50), mtf.Dimension("channels", 2)])
+        )
+        y = builder(ids)
+        assert max(t.shape.size for op in graph.operations for t in op.outputs) == 3000 * 2
+        assert y.shape.dimension_names == ["batch", "words/channels", "words/outputs"]
+
+
+@tiers.parametrize("training", [False, True], first=[])
+def test_layers(training):
+    """Several shapes of ids, a layer that is called twice, and a frozen one."""
+    one, two = keras.Input((4,), dtype="int32"), keras.Input((3, 2), dtype="int32")
+    words = layers.Embedding(11, 5, name="words")
+    outputs = [words(one), words(two), layers.Embedding(13, 3, trainable=False)(two), layers.Embedding(11, 1)(one)]
+    check_layers(keras.Model([one, two], outputs), below=11, training=training)
