@@ -36,6 +36,7 @@ from mtf_hetero.collectives import join
 from mtf_hetero.layout import Layout
 from mtf_hetero.variables import replicas
 from mtf_hetero.variables.initial import InitialValue
+from mtf_hetero.variables.saving import save_in
 
 _FIRST = "_mtf_hetero_slices"  # of a master: the slices that the first lowering made of it
 
@@ -192,6 +193,8 @@ class SlicedVariable:
                 self._sources.setdefault(place, slice_)
                 self._primaries.append(slice_)
             slice_._set_save_slice_info(_SaveSliceInfo(self._name, master.shape.as_list(), begin, size))
+            if slice_ is self._sources.get(place) and saved:
+                save_in(slice_, master.dtype.base_dtype)
         for place, copies in following.items():
             values = [self._sources[place].initial_value] * len(copies)
             self._copies.append(replicas.link([self._sources[place]], copies, values, reads[place]))
