@@ -241,6 +241,9 @@ else:
     mtf, tf = _import()
 
 
+saveable: Any = importlib.import_module("tensorflow.python.training.saving.saveable_object")  # without a public name
+
+
 def chrome_trace(step_stats: Any) -> str:
     """A step's statistics as a Chrome trace, by TensorFlow's own writer, which has no public name."""
     timeline: Any = importlib.import_module("tensorflow.python.client.timeline")

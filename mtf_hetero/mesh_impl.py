@@ -249,7 +249,25 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
                 for pnum in range(self.size)
             ]
 
-    def random(self, shape: mtf.Shape, tf_fn: Any, kwargs: Mapping[str, Any], seed: int | None = None) -> Any:
+    def random_key(self, seed: int | None) -> Any:
+        """Draw a key for `random`, another one at every step; returns each processor's copy.
+
+        Args:
+          seed: operation-level seed, or None for one that differs from run to run.
+        """
+        with tf.device(self.devices[0]):
+            key = random_numbers.draw_key(seed)
+        return self.slicewise(tf.identity, key)
+
+    def random(
+        self,
+        shape: mtf.Shape,
+        tf_fn: Any,
+        kwargs: Mapping[str, Any],
+        seed: int | None = None,
+        key: Any = None,
+        turns: Sequence[Any] = (),
+    ) -> Any:
         """Random numbers that do not depend on the layout, of which each processor makes its own.
 
         Args:
@@ -258,17 +276,23 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
             int32 for the first; of anything else the whole tensor is made in one place.
           kwargs: keyword arguments of tf_fn.
           seed: operation-level seed, or None for one that differs from run to run.
+          key: of `random_key`, drawn before the outermost loop around the operation; None: draw one here.
+          turns: LaidOutTensors, int64 [], the number of the present turn of each loop, the outermost first. Each
+            combination of numbers gives other random numbers, and always the same ones.
         """
-        kwargs = {key: value for key, value in kwargs.items() if key not in ("name", "seed")}
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("name", "seed")}
         if not random_numbers.is_known(tf_fn, tf.as_dtype(kwargs.get("dtype", tf.float32))):
             with tf.device(self.devices[0]):
                 whole = tf_fn(shape.to_integer_list, seed=seed, **kwargs)
             return self.LaidOutTensor(self.make_slices(whole, shape))
-        with tf.device(self.devices[0]):
-            key = random_numbers.draw_key(seed)
+        if key is None:
+            with tf.device(self.devices[0]):
+                key = random_numbers.draw_key(seed)
 
-        def draw(pnum: int) -> tf.Tensor:
+        def draw(pnum: int, key: tf.Tensor, *turns: tf.Tensor) -> tf.Tensor:
+            for turn in turns:
+                key = random_numbers.split_key(key, turn)
             begin, size = self.slice_begin(shape, pnum), self.slice_shape(shape, pnum)
             return random_numbers.draw(tf_fn, kwargs, key, shape.to_integer_list, begin, size)
 
-        return self.slicewise(draw, self.laid_out_pnum())
+        return self.slicewise(draw, self.laid_out_pnum(), key, *turns)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from oracle import Feed, mesh_impl_of
 from test_models_oracle import PAIRS, TOY, toy_layout, toy_program
+from test_random_loops import control_flow
 from tiers import parametrize
 
 import mtf_hetero
@@ -139,6 +140,20 @@ def test_random_numbers(dtype):
         return {**drawn, "int": mtf.random_uniform(feed.mesh, shape, dtype=tf.int32, maxval=7)}
 
     check(build, Layout("x:2", "c:x", {"x": [2, 1]}), dtype)
+
+
+def test_random_numbers_in_loops():
+    """Each operation of a loop is in the graph itself, as in a program that disables TensorFlow 2's control flow."""
+
+    def build(feed):
+        def turn(i, x):
+            return [i + 1, x + mtf.random_normal(feed.mesh, x.shape)]
+
+        start = [mtf.constant(feed.mesh, 0, dtype=tf.int32), mtf.zeros(feed.mesh, mtf.Shape([B, C]))]
+        return {"y": mtf.while_loop(lambda i, x: mtf.less(i, 3), turn, start)[1]}
+
+    with control_flow(1):
+        check(build, Layout("x:2", "c:x", {"x": [2, 1]}), tf.float32)
 
 
 def losses(layout, steps=25):

@@ -169,7 +169,7 @@ def test_stacked_variables_keep_their_names(tmp_path, layout):
         np.testing.assert_allclose(stacked_values[name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_slice_dtype_is_what_is_kept_and_saved(tmp_path):
+def test_slice_dtype_is_kept_and_master_dtype_saved(tmp_path):
     layout = LAYOUTS["three"]
     with tf.Graph().as_default(), session_of(layout) as session:
         graph = mtf.Graph()
@@ -180,7 +180,8 @@ def test_slice_dtype_is_what_is_kept_and_saved(tmp_path):
         assert lowering.export_to_tf_tensor(w).dtype == tf.bfloat16
         session.run(tf.global_variables_initializer())
         path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-    assert tf.train.load_checkpoint(path).get_tensor("w").dtype == np.float32
+        assert {slice_.dtype.base_dtype for slice_ in tf.global_variables()} == {tf.float32}
+    assert tf.train.load_checkpoint(path).get_variable_to_dtype_map() == {"w": tf.bfloat16}
 
 
 def test_a_read_after_an_assignment_sees_it():

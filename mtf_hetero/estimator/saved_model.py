@@ -176,10 +176,11 @@ class _CopyingSaver(tf.train.Saver):
 
     def __init__(self, variables: Sequence[tf.Variable], checkpoint: str) -> None:
         super().__init__(variables)
-        self._names, self._checkpoint = [variable.op.name for variable in variables], checkpoint
+        self._dtypes = {variable.op.name: variable.dtype.base_dtype for variable in variables}
+        self._checkpoint = checkpoint
 
     def save(self, sess: Any, save_path: Any, *_: Any, **__: Any) -> str:
-        copy_variables(self._checkpoint, save_path, self._names)
+        copy_variables(self._checkpoint, save_path, self._dtypes)
         return save_path
 
 

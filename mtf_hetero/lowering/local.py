@@ -1,7 +1,6 @@
 """Operations that each processor does on its own slice, once it knows where that slice begins and ends."""
 
 import itertools
-from zlib import crc32
 
 import numpy as np
 
@@ -93,14 +92,6 @@ def lower_one_hot(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     indices = lowering.tensors[op.inputs[0]]
     processors = mesh_impl.processors(shape, lambda pnum: mesh_impl.slice_begin(shape, pnum)[-1])
     set_output(op, lowering, mesh_impl.slicewise(one_hot, indices, processors))
-
-
-@register(mtf.RandomOperation)
-def lower_random(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Numbers that depend on the graph's seed and the operation's name, not on the layout or on other operations."""
-    seed = None if tf.get_default_graph().seed is None else crc32(op.name.encode()) & 0x7FFFFFFF
-    mesh_impl = lowering.mesh_impl(op)
-    set_output(op, lowering, mesh_impl.random(op.outputs[0].shape, op._tf_fn, op._kwargs, seed=seed))
 
 
 @register(mtf.GenericGradOperation)

@@ -1,5 +1,6 @@
 """Lowering: a subclass of mtf.Lowering that knows unequal slices."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -8,16 +9,8 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layout import UnevenShapeError
 from mtf_hetero.lowering import native, registry
 from mtf_hetero.lowering.halo import opaque
+from mtf_hetero.lowering.loop import operations_within
 from mtf_hetero.mesh_impl import UnevenMeshImpl
-
-
-def _flat(operations: Iterable[mtf.Operation]) -> Iterator[mtf.Operation]:
-    """The operations, and those inside their loops."""
-    for op in operations:
-        yield op
-        if isinstance(op, mtf.WhileLoopOperation):
-            yield from _flat(op._cond_ops)
-            yield from _flat(op._body_ops)
 
 
 def _lower_as_mtf_does(op: mtf.Operation, lowering: mtf.Lowering) -> None:
@@ -81,11 +74,13 @@ class Lowering(mtf.Lowering):
     ) -> None:
         self._stack_variables = autostack
         self.sent: dict[Any, Any] = {}  # pieces of slices that went to other processors
+        self.keys: dict[mtf.Operation, Any] = {}  # of random operations in loops, each processor's copy
+        self.turns: list[Any] = []  # number of the present turn of each loop that is being lowered, on each processor
         # mtf calls autostack just before its lowering loop, and that is where the rules go in.
         try:
             super().__init__(graph, mesh_to_impl, autostack=True, log_file=log_file)
         finally:
-            for op in _flat(graph.operations):
+            for op in operations_within(graph.operations):
                 vars(op).pop("lower", None)
 
     def autostack(self) -> None:
@@ -93,7 +88,7 @@ class Lowering(mtf.Lowering):
         uneven = {mesh for mesh, impl in self.mesh_to_impl.items() if isinstance(impl, UnevenMeshImpl)}
         if self._stack_variables and any(v.mesh not in uneven for v in self.graph.all_variables):
             super().autostack()
-        operations = [op for op in _flat(self.graph.operations) if op.mesh in uneven]
+        operations = [op for op in operations_within(self.graph.operations) if op.mesh in uneven]
         _check_shapes(operations, self.mesh_to_impl)
         _say_what_is_kept_whole(operations, self.mesh_to_impl)
         _check_sizes_occur(operations, self.mesh_to_impl)
@@ -101,6 +96,15 @@ class Lowering(mtf.Lowering):
         for op in operations:
             rule = _leave_out if op in self._unneeded else rules.get(op) or _rule_of(op)
             op.lower = functools.partial(rule, op)
+
+    @contextlib.contextmanager
+    def in_turn(self, number: Any) -> Iterator[None]:
+        """Lower a loop's operations, in which `number` is that of the turn: a LaidOutTensor."""
+        self.turns.append(number)
+        try:
+            yield
+        finally:
+            self.turns.pop()
 
     @property
     def tensors(self) -> dict[Any, Any]:

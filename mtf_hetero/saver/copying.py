@@ -3,14 +3,16 @@
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import tf
 
 PIECE_BYTES = 2**24
 
 
-def copy_variables(checkpoint: str, path: str, names: Sequence[str], *, piece_bytes: int = PIECE_BYTES) -> None:
+def copy_variables(
+    checkpoint: str, path: str, variables: Mapping[str, tf.DType], *, piece_bytes: int = PIECE_BYTES
+) -> None:
     """Copies some of the variables of a checkpoint. What is in memory at a time is a piece of one.
 
     The copy is a checkpoint without `checkpoint` and checksums; TensorFlow restores it, and the variables of a
@@ -19,7 +21,7 @@ def copy_variables(checkpoint: str, path: str, names: Sequence[str], *, piece_by
     Args:
       checkpoint: path of the checkpoint, as `Estimator.latest_checkpoint` gives it.
       path: the same of the copy, whose directory is there.
-      names: of logical variables.
+      variables: {name of a logical variable: type that it has in the copy}.
       piece_bytes: so much is read at a time.
 
     Raises:
@@ -27,14 +29,14 @@ def copy_variables(checkpoint: str, path: str, names: Sequence[str], *, piece_by
     """
     reader = tf.train.load_checkpoint(checkpoint)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    for name in names:
+    for name in variables:
         if name not in shapes:
             raise ValueError(
                 f"checkpoint {checkpoint} has no variable {name!r}; export it with the model it was saved of"
             )
     groups: list[list[tuple[str, str]]] = []
     room = 0
-    for name in names:
+    for name in variables:
         for spec, size in slice_specs(shapes[name], dtypes[name].size, piece_bytes=piece_bytes):
             room -= size
             if room < 0 or (groups and groups[-1][-1][0] == name):
@@ -44,7 +46,8 @@ def copy_variables(checkpoint: str, path: str, names: Sequence[str], *, piece_by
     with tempfile.TemporaryDirectory(prefix=".pieces_", dir=os.path.dirname(path)) as directory:
         parts = [os.path.join(directory, f"part-{number}") for number in range(len(groups))]
         for group, part in zip(groups, parts, strict=True):
-            _copy_group(checkpoint, part, group, [dtypes[name] for name, _ in group])
+            types = [(dtypes[name], variables[name]) for name, _ in group]
+            _copy_group(checkpoint, part, group, types)
         with tf.Graph().as_default(), _session() as session:
             merge = tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=parts, destination_prefix=path, delete_old_dirs=False
@@ -56,11 +59,16 @@ def _session() -> tf.Session:
     return tf.Session(config=tf.ConfigProto(device_count={"GPU": 0}))
 
 
-def _copy_group(checkpoint: str, path: str, pieces: Sequence[tuple[str, str]], dtypes: Sequence[tf.DType]) -> None:
+def _copy_group(
+    checkpoint: str, path: str, pieces: Sequence[tuple[str, str]], types: Sequence[tuple[tf.DType, tf.DType]]
+) -> None:
+    """Copy pieces, (name, TensorFlow's text), each from a type to a type."""
     names, specs = zip(*pieces, strict=True)
+    dtypes, copied_dtypes = zip(*types, strict=True)
     with tf.Graph().as_default(), _session() as session:
         read = tf.raw_ops.RestoreV2(prefix=checkpoint, tensor_names=names, shape_and_slices=specs, dtypes=dtypes)
-        session.run(tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=specs, tensors=read))
+        copied = [tf.cast(x, dtype) for x, dtype in zip(read, copied_dtypes, strict=True)]
+        session.run(tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=specs, tensors=copied))
 
 
 def slice_specs(shape: Sequence[int], element_bytes: int, *, piece_bytes: int) -> Iterator[tuple[str, int]]:

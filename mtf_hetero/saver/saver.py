@@ -18,6 +18,7 @@ import collections
 import errno
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -93,8 +94,9 @@ def _groups(saveables: Sequence[Any], group_bytes: int) -> list[list[Any]]:
     places: dict[str, int] = collections.defaultdict(int)
     ranks: dict[int, list[Any]] = collections.defaultdict(list)
     for saveable in saveables:
-        ranks[places[saveable.name]].append(saveable)
-        places[saveable.name] += 1
+        name = saveable.specs[0].name if saveable.specs else saveable.name
+        ranks[places[name]].append(saveable)
+        places[name] += 1
     groups: list[list[Any]] = []
     for rank in sorted(ranks):
         size = group_bytes
@@ -109,7 +111,7 @@ def _groups(saveables: Sequence[Any], group_bytes: int) -> list[list[Any]]:
 
 def _bytes(saveable: Any) -> int:
     """Size of what is saved, as far as it is known; a slice has at least one byte."""
-    shape: Any = getattr(saveable.op, "shape", None)
+    shape: Any = getattr(saveable.op, "shape", None) or getattr(saveable, "shape", None)
     if not isinstance(shape, tf.TensorShape):
         return 1
     return 1 + (shape.num_elements() or 0) * saveable.specs[0].dtype.size
@@ -123,10 +125,28 @@ class Saver(tf.train.Saver):
 
     Raises:
       WriteError: `save`, where the disk is full or fails; nothing is left of that checkpoint.
+      ValueError: `restore`, of a variable that was saved in another type.
     """
 
     def save(self, sess: tf.Session, save_path: Any, global_step: Any = None, *args: Any, **options: Any) -> str | None:
         return _save(self, super().save, sess, save_path, global_step, *args, **options)
+
+    def restore(self, sess: tf.Session, save_path: Any) -> None:
+        try:
+            super().restore(sess, save_path)
+        except tf.errors.InvalidArgumentError as error:
+            found = re.search(
+                r"tensor_name = (\S+); expected dtype (\w+) does not equal original dtype (\w+)", str(error)
+            )
+            if found is None:
+                raise
+            name, wanted, saved = found[1], tf.as_dtype(found[2]).name, tf.as_dtype(found[3]).name
+            remedy = f"give the variable master_dtype=tf.{saved}, or dtype=tf.{saved} where it has one type"
+            if saved == "float16":
+                remedy = "convert the checkpoint to float32: TensorFlow cannot read slices of float16"
+            raise ValueError(
+                f"{save_path} has variable {name!r} in {saved}, which this program saves in {wanted}; {remedy}"
+            ) from error
 
 
 def save_once(saver: tf.train.Saver) -> None:

@@ -39,6 +39,19 @@ def draw_key(seed: int | None) -> tf.Tensor:
     return tf.bitcast(key, tf.uint64)
 
 
+def split_key(key: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """Derive one of many keys from a key.
+
+    Args:
+      key: uint64 [].
+      number: int64 []; other numbers give other keys.
+    """
+    x = key + tf.bitcast(number, tf.uint64) * _unsigned(_GAMMA)
+    for shift, factor in _MIX:
+        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _unsigned(shift))) * _unsigned(factor)
+    return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _unsigned(_LAST_SHIFT)))
+
+
 def is_known(tf_fn: Callable[..., tf.Tensor], dtype: tf.DType) -> bool:
     """Whether `draw` knows the distribution that a function of tf.random draws from, in this type."""
     return tf_fn in _DRAWN and (dtype in _DIGITS or (tf_fn is tf.random.uniform and dtype == tf.int32))

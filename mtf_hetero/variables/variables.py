@@ -8,11 +8,12 @@ and the others replicas.
 * A primary is a global variable that carries TensorFlow's slice information, so that any `tf.train.Saver` writes the
   primaries of one variable as one tensor under the variable's own name, and reads each slice out of such a tensor,
   whatever layout it was saved from. With `saver.SliceSaverBuilder` it does so slice by slice.
-* A replica is a local variable that is initialised from its primary, so that `tf.local_variables_initializer()`,
-  which a MonitoredTrainingSession runs after every initialisation and every restore, brings it up to date. So does
-  `lowering.copy_masters_to_slices()`, which mtf programs call at the same point.
+* A replica is a local variable, set by its primary's initializer. `tf.local_variables_initializer()`, which a
+  MonitoredTrainingSession runs after every initialisation and every restore, brings it up to date. So does
+  `lowering.copy_masters_to_slices()`, which mtf programs call at the same point. A program may run all of these in one
+  call of a session, in any order, and more than once.
 
-* An empty slice has nothing to save or to restore: it is a local variable of its own.
+* An empty slice has nothing to save or to restore: it is a local variable, set with the first primary.
 
 The variables that an optimizer makes have the dimensions of the weights, and are sliced like them.
 
@@ -33,7 +34,9 @@ from mtf_hetero._support.ops import attribute, create, cut, zeros
 from mtf_hetero.blocks import box_of, plan_window
 from mtf_hetero.collectives import join
 from mtf_hetero.layout import Layout
+from mtf_hetero.variables import replicas
 from mtf_hetero.variables.initial import InitialValue
+from mtf_hetero.variables.saving import save_in
 
 _FIRST = "_mtf_hetero_slices"  # of a master: the slices that the first lowering made of it
 
@@ -144,6 +147,8 @@ class SlicedVariable:
         self._dtype = variable.slice_dtype
         self._name = master.name.split(":")[0]
         self._copies: list[tf.Operation] = []
+        self._primaries: list[tf.Variable] = []  # that start from the initial value by themselves
+        self._sources: dict[tuple[int, ...], tf.Variable] = {}  # by where they begin, one of each box
         self.slices: list[tf.Variable] = []
         self._first: SlicedVariable | None = getattr(master, _FIRST, None)
         if self._first is None:
@@ -151,35 +156,63 @@ class SlicedVariable:
             setattr(master, _FIRST, self)
         elif (self._devices, self._boxes) == (self._first._devices, self._first._boxes):
             self.slices, self._copies, self._first = self._first.slices, self._first._copies, None
+            return
         else:
-            for pnum in range(len(self._devices)):
-                self._add(pnum, lambda box=self._first._box, pnum=pnum: box(self._layout, pnum))
+            self._make_beside(self._first)
+        primaries = (self._first or self)._primaries
+        if primaries and not tf.executing_eagerly():  # a program may initialize the master, which it knows
+            initializers = list(dict.fromkeys(primary.initializer for primary in primaries))
+            master._initializer_op = replicas.wait_for(initializers, self._devices[0])
 
     def _make(self, master: tf.Variable) -> None:
+        """Make a primary for each box, and replicas of it for the other processors that have the box."""
         collections = _take_out_of_collections(master)
         saved = tf.GraphKeys.GLOBAL_VARIABLES in collections
         whole = master.read_value() if tf.executing_eagerly() else master.initial_value
         boxes = self._boxes
-        primaries: dict[tuple[int, ...], Any] = {}
+        places: dict[tuple[int, ...], Any] = {}
         for device, (begin, size) in zip(self._devices, boxes, strict=True):
             if 0 not in size:
-                primaries.setdefault(tuple(begin), (device, begin, size))
-        initial = InitialValue(whole, self._dtype, primaries.values())
-        reads: dict[tuple[int, ...], tf.Tensor] = {}  # of the primaries, one for all replicas
+                places.setdefault(tuple(begin), (device, begin, size))
+        initial = InitialValue(whole, self._dtype, places.values())
+        reads: dict[tuple[int, ...], replicas.Reads] = {}
+        following: dict[tuple[int, ...], list[tf.Variable]] = {}
+        empty: list[tf.Variable] = []
         for pnum, (device, (begin, size)) in enumerate(zip(self._devices, boxes, strict=True)):
-            info = _SaveSliceInfo(self._name, master.shape.as_list(), begin, size)  # a Saver heeds that of primaries
+            place, source = tuple(begin), self._sources.get(tuple(begin))
             if 0 in size:
-                empty = self._add(pnum, lambda s=size: zeros(s, self._dtype), None if saved else collections)
-                empty._set_save_slice_info(info)
-                continue
-            read = reads.get(tuple(begin))
-            if read is not None:
-                self._add(pnum, lambda value=read: value)._set_save_slice_info(info)
-                continue
-            primary = self._add(pnum, lambda b=begin, s=size, d=device: initial.part(b, s, d), collections)
-            primary._set_save_slice_info(info)
-            if saved:
-                reads[tuple(begin)] = _first_read(primary)
+                slice_ = self._add(pnum, lambda s=size: zeros(s, self._dtype), None if saved else collections)
+                empty += [slice_] if saved else []
+            elif saved and source is not None:
+                if place not in reads:
+                    reads[place] = replicas.Reads([source])
+                slice_ = self._add(pnum, lambda read=reads[place].of, source=source: read(source))
+                following.setdefault(place, []).append(slice_)
+            else:
+                slice_ = self._add(pnum, lambda b=begin, s=size, d=device: initial.part(b, s, d), collections)
+                self._sources.setdefault(place, slice_)
+                self._primaries.append(slice_)
+            slice_._set_save_slice_info(_SaveSliceInfo(self._name, master.shape.as_list(), begin, size))
+            if slice_ is self._sources.get(place) and saved:
+                save_in(slice_, master.dtype.base_dtype)
+        for place, copies in following.items():
+            values = [self._sources[place].initial_value] * len(copies)
+            self._copies.append(replicas.link([self._sources[place]], copies, values, reads[place]))
+        if empty:
+            self._copies += [slice_.initializer for slice_ in empty]
+            replicas.set_with(self._primaries[0], empty)
+
+    def _make_beside(self, first: "SlicedVariable") -> None:
+        """Make replicas, in slices of this layout, of what another lowering made."""
+        sources = list(first._sources.values())
+        reads = replicas.Reads(sources)
+        for pnum in range(len(self._devices)):
+            self._add(pnum, lambda pnum=pnum: first._box(self._layout, pnum, reads.of))
+        values = []
+        for pnum, device in enumerate(self._devices):
+            with tf.device(device):
+                values.append(first._box(self._layout, pnum, lambda source: source.initial_value))
+        self._copies.append(replicas.link(sources, self.slices, values, reads))
 
     @property
     def _boxes(self) -> list[tuple[list[int], list[int]]]:
@@ -196,25 +229,33 @@ class SlicedVariable:
         with tf.device(self._devices[pnum]), tf.name_scope(f"{self._name}/"):
             keys = [tf.GraphKeys.LOCAL_VARIABLES] if collections is None else collections
             slice_ = _new_variable(initial_value(), f"processor_{pnum}", keys)
-        if collections is None:
-            self._copies.append(slice_.initializer)
         self.slices.append(slice_)
         return slice_
 
-    def _box(self, layout: Layout, pnum: int) -> tf.Tensor:
-        """What a processor of another layout has of the variable, put together of the slices of this one."""
+    def _box(self, layout: Layout, pnum: int, read: Callable[[tf.Variable], tf.Tensor] | None = None) -> tf.Tensor:
+        """What a processor of another layout has of the variable, put together of the slices of this one.
+
+        Args:
+          layout: the other layout.
+          pnum: the processor.
+          read: reads a source; None: read the slices themselves, as they are now.
+        """
         window = plan_window(self._layout, self._dims, box_of(layout, self._dims, pnum), 0)
         if not window.pieces:
             return zeros(window.size, self._dtype)
         pieces = []
         for piece in window.pieces:
             with tf.device(self._devices[piece.source]):
-                pieces.append(cut(self.slices[piece.source].value(), piece.begin, piece.size))
+                if read is None:
+                    value = self.slices[piece.source].value()
+                else:
+                    value = read(self._sources[tuple(self._layout.slice_begin(self._dims, piece.source))])
+                pieces.append(cut(value, piece.begin, piece.size))
         return join(pieces, window.grid)
 
     @property
     def copies(self) -> list[tf.Operation]:
-        """Operations that set each replica to its primary."""
+        """Operations that set each replica to its primary, as far as that has a value."""
         return list(self._copies)
 
     def copy_back(self) -> list[tf.Operation]:
