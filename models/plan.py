@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mtf_hetero._support import command_line
+from mtf_hetero._support import command_line, functions
 from mtf_hetero.planner import machines as machines_lib
 from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
@@ -57,10 +57,13 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
 def _check(arguments: argparse.Namespace) -> None:
     """Finds the mistakes that can be seen before TensorFlow is loaded, which takes seconds."""
     if arguments.graph is not None:
-        command_line.check_function("graph", arguments.graph)
+        functions.check_function("graph", arguments.graph)
     for flag in ("seconds", "batch_size"):
         if not getattr(arguments, flag) > 0:
             raise ValueError(f"--{flag} is {getattr(arguments, flag)!r}; it must be greater than zero")
+    for flag in ("save", "picture"):
+        if getattr(arguments, flag) is not None:
+            command_line.check_output(flag, getattr(arguments, flag))
     if arguments.picture is not None:
         try:
             picture.check(arguments.picture)
@@ -71,7 +74,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _builder(arguments: argparse.Namespace) -> Callable[[], Any]:
     """What builds the graph of a training step."""
     if arguments.graph is not None:
-        return command_line.function_of("graph", arguments.graph)
+        return functions.function_of("graph", arguments.graph)
     from mtf_hetero.models import named
     from mtf_hetero.models.train.config import OPTIMIZERS
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from mtf_hetero._support import command_line
 from mtf_hetero.models.after import flags, predictions, restored
 
 PROGRAM = "python -m mtf_hetero.models.after.predict"
@@ -29,7 +30,7 @@ PROGRAM = "python -m mtf_hetero.models.after.predict"
 
 def _check(arguments: argparse.Namespace) -> None:
     flags.check_suffix("output", arguments.output, predictions.SUFFIXES)
-    flags.check_parent("output", arguments.output)
+    command_line.check_output("output", arguments.output)
     if hasattr(arguments, "input"):
         flags.check_suffix("input", arguments.input, [".npy"])
         _load(arguments.input)

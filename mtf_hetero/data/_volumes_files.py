@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero._support.files import new_directory
+from mtf_hetero._support.files import new_directory, write_text
 from mtf_hetero.data.source import TEST, TRAIN
 
 MANIFEST = "manifest.json"
@@ -134,7 +134,7 @@ class Manifest:
     def save(self, directory: pathlib.Path) -> None:
         """Writes the manifest into the directory of a set."""
         content = {"format": _FORMAT, **dataclasses.asdict(self)}
-        (directory / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(directory / MANIFEST, json.dumps(content, indent=1) + "\n")
 
 
 def load_manifest(directory: str | os.PathLike) -> Manifest:

@@ -139,6 +139,7 @@ class Estimator:
             raise ValueError(f"train: steps is {steps} and max_steps is {max_steps}; give one of the two")
         hooks = list(hooks or ())
         with saver_lib.run_lock(self.model_dir), self._writing():
+            saver_lib.check_names(self.model_dir)
             saver_lib.clear_leftovers(self.model_dir)
             saver_lib.resume(self.model_dir, self._config.keep_checkpoint_max)
             step = self._saved_step()

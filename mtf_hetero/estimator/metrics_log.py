@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero._support.files import write_text
+from mtf_hetero._support.files import open_regular, write_text
 
 NAME = "metrics.jsonl"
 
@@ -67,8 +67,7 @@ class MetricsLog:
         row = {"kind": kind, "step": step, **{name: plain(value) for name, value in values.items()}}
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
+        with open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
             size = os.fstat(descriptor).st_size
             try:
                 if os.write(descriptor, line) < len(line):
@@ -76,8 +75,6 @@ class MetricsLog:
             except OSError:
                 os.ftruncate(descriptor, size)
                 raise
-        finally:
-            os.close(descriptor)
         self._known.add((kind, step))
 
 

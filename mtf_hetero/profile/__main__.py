@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mtf_hetero._support import command_line
+from mtf_hetero._support import command_line, functions
 from mtf_hetero.layout import Layout
 from mtf_hetero.profile.effort import Effort
 
@@ -56,7 +56,9 @@ def _check(arguments: argparse.Namespace) -> None:
     _effort(arguments)
     for flag in ("graph", "recipe"):
         if (text := getattr(arguments, flag)) is not None:
-            command_line.check_function(flag, text)
+            functions.check_function(flag, text)
+    if arguments.save is not None:
+        command_line.check_output("save", arguments.save)
     if arguments.layout is not None:
         Layout(_mesh_shape(len(_devices(arguments) or ())), arguments.layout)
 
@@ -84,8 +86,8 @@ def _run(arguments: argparse.Namespace) -> "Measured":
 
         devices = _devices(arguments)
         cluster = Cluster.from_workers(arguments.workers, devices) if arguments.workers else Cluster.local(devices)
-    build = command_line.function_of("graph", arguments.graph)
-    recipe = None if arguments.recipe is None else command_line.function_of("recipe", arguments.recipe)
+    build = functions.function_of("graph", arguments.graph)
+    recipe = None if arguments.recipe is None else functions.function_of("recipe", arguments.recipe)
     cache_dir = cache_directory(os.environ) if arguments.cache_dir is None else arguments.cache_dir
     with WorkerClaim(cluster.workers_in_use), tf.Graph().as_default():
         graph = build()
