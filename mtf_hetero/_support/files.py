@@ -14,7 +14,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 
-MOST_BYTES = 2**24  # of a file that is read as a whole
+MOST_BYTES = 2**26  # of a file that is read as a whole
 _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFCHR: "a device",

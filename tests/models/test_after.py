@@ -128,7 +128,7 @@ def test_a_full_disk(trained, tmp_path, capfd, monkeypatch):
     assert call(export, model_dir=trained, output=tmp_path / "served") == 1
     assert capfd.readouterr().err == f"error: cannot write {tmp_path}/served: No space left on device\n"
     (tmp_path / "p.npz").write_text("before")
-    monkeypatch.setattr(predictions, "sync", fail)
+    monkeypatch.setattr(predictions.files, "sync", fail)
     assert call(predict, model_dir=trained, output=tmp_path / "p.npz") == 1
     assert "No space left on device" in capfd.readouterr().err
     assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
