@@ -51,7 +51,8 @@ class Run:
       parameters: number of trainable parameters.
       split_dims: the dimensions of the graph that the layout splits, as (name, size).
       plan: whose layout it is; None: of no plan.
-      simulated: the devices that these stand for in a dry run; None: they are meant themselves.
+      simulated: the figures of the devices that these stand for in a dry run; None: a dry run predicts no step.
+      absent: the names of the devices that these stand for in a dry run; none: they are meant themselves.
       notes: lines for the user, about the workers and about the speeds that were measured.
     """
 
@@ -69,6 +70,7 @@ class Run:
     split_dims: tuple[tuple[str, int], ...]
     plan: Plan | None = None
     simulated: Machines | None = None
+    absent: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -114,7 +116,7 @@ class Run:
 
     def describe(self) -> str:
         """The model, the data, the mesh, and how each split dimension is divided."""
-        names = self.devices if self.simulated is None else self.simulated.names
+        names = self.absent or self.devices
         lines = [
             f"{self.config.model}: {self.parameters:,} parameters",
             ", ".join(filter(None, (inputs.describe(self.dataset), self.task.describe()))),
@@ -155,7 +157,7 @@ class Run:
             fetches += [lowering.lowered_operation(op) for op in built.updates]
             traffic.arrange(fetches)
             estimates = memory.estimate(lowering, fetches)
-        names = map(shorten, self.devices) if self.simulated is None else self.simulated.names
+        names = self.absent or map(shorten, self.devices)
         return memory.table({n: estimates[d] for d, n in dict(zip(self.devices, names, strict=True)).items()})
 
     def how_to_resume(self) -> str:
