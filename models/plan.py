@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support import command_line, functions
+from mtf_hetero._support.schema import shown
 from mtf_hetero.planner import machines as machines_lib
 from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
@@ -126,7 +127,7 @@ def _plan(arguments: argparse.Namespace) -> str:
     def checked() -> mtf.Graph:
         graph = build()
         if not isinstance(graph, mtf.Graph):
-            raise ValueError(f"--graph is {arguments.graph!r}, which returned {graph!r}; return an mtf.Graph")
+            raise ValueError(f"--graph is {arguments.graph!r}, which returned {shown(graph)}; return an mtf.Graph")
         return graph
 
     plan = find_fitting(checked, machines, seconds=arguments.seconds)

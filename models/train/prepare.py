@@ -11,7 +11,7 @@ from typing import Any
 from mtf_hetero import Layout, mtf, profile, tf
 from mtf_hetero import saver as saver_lib
 from mtf_hetero._support import files
-from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
+from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim, run_watched
 from mtf_hetero.layouts import COMPARED, LAYOUTS
 from mtf_hetero.models import named
 from mtf_hetero.models.registry import MODELS, Model, is_keras
@@ -75,7 +75,8 @@ def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str, *, rea
     dataset = None if record is None or reads_data else record.data_of(config)
     run, shapes = _lay_out(config, stack, model, training=False, dataset=dataset)
     _check_checkpoint(checkpoint, shapes, "{path} is of another network, or of another data set")
-    return dataclasses.replace(run, model_dir=stack.enter_context(tempfile.TemporaryDirectory(prefix="mtf_hetero_")))
+    model_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="mtf_hetero_"))
+    return dataclasses.replace(run, model_dir=model_dir, trains=False)
 
 
 def _find(config: Config, kept: str | None = None) -> Model:
@@ -201,7 +202,7 @@ def measure(run: Run) -> Run:
     """The same run, laid out as its devices are measured to be fast. It shows how it gets on.
 
     Raises:
-      ValueError: the step fits on no set of the devices.
+      ValueError: the step fits on no set of the devices, or a worker was lost.
       NotImplementedError: an operation that cannot be measured by itself.
     """
     config, limits = run.config, None
@@ -214,7 +215,8 @@ def measure(run: Run) -> Run:
     # the next local cluster's workers have other addresses, or other speeds
     cache_dir = None if config.local_cluster is not None else profile.cache_directory(os.environ)
     seconds = {} if config.measure_seconds is None else {"seconds": config.measure_seconds}
-    choice = auto.choose(
+    choose = functools.partial(
+        auto.choose,
         run.build_graph,
         run.cluster,
         COMPARED if names is None else {},
@@ -224,6 +226,7 @@ def measure(run: Run) -> Run:
         progress=True,
         **seconds,
     )
+    choice = run_watched(choose, run.cluster.workers_in_use)
     return dataclasses.replace(
         run,
         layout=choice.plan.layout,

@@ -53,6 +53,7 @@ class Run:
       plan: whose layout it is; None: of no plan.
       simulated: the figures of the devices that these stand for in a dry run; None: a dry run predicts no step.
       absent: the names of the devices that these stand for in a dry run; none: they are meant themselves.
+      trains: whether anything is trained, and a worker that is lost is waited for.
       notes: lines for the user, about the workers and about the speeds that were measured.
     """
 
@@ -71,6 +72,7 @@ class Run:
     plan: Plan | None = None
     simulated: Machines | None = None
     absent: tuple[str, ...] = ()
+    trains: bool = True
     notes: tuple[str, ...] = ()
 
     @property
@@ -89,6 +91,7 @@ class Run:
             session_config=self.cluster.session_config(),
             master=self.cluster.target,
             workers=self.cluster.workers_in_use,
+            wait_for_workers=self.trains,
         )
         model_fn = functools.partial(
             network.model_fn,
