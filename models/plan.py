@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support import command_line, functions
 from mtf_hetero._support.schema import shown
+from mtf_hetero.models.train.config import MOST_WHOLE
 from mtf_hetero.planner import machines as machines_lib
 from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
@@ -59,6 +60,8 @@ def _check(arguments: argparse.Namespace) -> None:
     """Finds the mistakes that can be seen before TensorFlow is loaded, which takes seconds."""
     if arguments.graph is not None:
         functions.check_function("graph", arguments.graph)
+    if arguments.batch_size > MOST_WHOLE:
+        raise ValueError(f"--batch_size is {shown(arguments.batch_size)}; it must be at most {MOST_WHOLE}")
     for flag in ("seconds", "batch_size"):
         if not getattr(arguments, flag) > 0:
             raise ValueError(f"--{flag} is {getattr(arguments, flag)!r}; it must be greater than zero")

@@ -31,6 +31,7 @@ _FILE = schema.Record(
         "images": schema.Table(schema.Anything()),  # one of two kinds
     }
 )
+_VOLUMES = schema.Record({"manifest": schema.Table(schema.Anything())})
 _IMAGES = schema.Record(
     {
         "image_shape": schema.Many(schema.Number(whole=True, least=1, most=2**20), least=3, most=3),
@@ -136,7 +137,7 @@ def load(directory: str | None) -> Record | None:
     try:
         value = _FILE.read(loading.load(path))
         if "manifest" in value["images"]:
-            data.Manifest.of_json(value["images"]["manifest"])
+            data.Manifest.of_json(_VOLUMES.read(value["images"], "images")["manifest"])
         else:
             value["images"] = _read_images(value["images"])
         return Record(directory, value["model"], value["dataset"], value["images"])

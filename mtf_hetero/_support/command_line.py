@@ -21,13 +21,17 @@ class Parser(argparse.ArgumentParser):
     """Reports a mistake in one line, where argparse would print its usage first."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(WRONG_USAGE, f"error: {' '.join(message.split())}; see {self.prog} --help\n")
+        self.exit(WRONG_USAGE, f"error: {_one_line(message)}; see {self.prog} --help\n")
 
 
 def say(error: object) -> None:
     """Prints an error on one line, which is cut if it is long."""
+    sys.stderr.write(f"error: {_one_line(error)}\n")
+
+
+def _one_line(error: object) -> str:
     line = " ".join(str(error)[: 2 * MOST_CHARACTERS].split())
-    sys.stderr.write(f"error: {line if len(line) <= MOST_CHARACTERS else line[:MOST_CHARACTERS] + '...'}\n")
+    return line if len(line) <= MOST_CHARACTERS else line[:MOST_CHARACTERS] + "..."
 
 
 def begin_process() -> None:

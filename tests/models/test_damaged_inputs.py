@@ -1,0 +1,223 @@
+"""Damaged inputs, on command lines and in files that a command line names: one line and exit code 2, at once."""
+
+import os
+import time
+
+import pytest
+from test_damaged_files import DAMAGES, is_one_line
+from training_runs import ONE, restored_logging, run  # noqa: F401 - one is a fixture
+
+from mtf_hetero.models import plan as plan_program
+from mtf_hetero.models.after import export
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+MOST_SECONDS = 20.0
+WHOLE = ["", "x", "nan", "1.5", "-1", "9" * 400, "1" * 5000, "2147483648", "[]", "1,2"]
+POSITIVE = ["", "x", "nan", "inf", "-inf", "-1", "0", "1e400", "1,2"]
+PATHS = [
+    "none",
+    ".",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/null",
+    "pipe",
+    "link_to_nothing",
+    "x" * 5000,
+    "a\0b",
+    "/proc/self/mem",
+]
+NAMES = ["", "no_such_name", "a\nb", "\0", "x" * 5000, "../..", "-"]
+TRAIN = {  # flag -> values that are wrong whatever else there is
+    **{
+        name: [*WHOLE, "0"]
+        for name in ("batch_size", "train_epochs", "max_steps", "summary_steps", "save_checkpoints_secs")
+    },
+    "busy_steps": WHOLE,
+    "seed": WHOLE,
+    "learning_rate": POSITIVE,
+    "optimizer": NAMES,
+    "learning_rate_schedule": NAMES,
+    "wire_dtype": NAMES,
+    "model": [*NAMES, "none.keras", ".keras", "keras:", "keras:NoSuchModel", "cosmoflow"],
+    "dataset": [*NAMES, "/dev/zero"],
+    "layout": [
+        *NAMES,
+        ":",
+        "a:b:c",
+        "filters:",
+        "a:nowhere",
+        "none.json",
+        "/dev/zero.json",
+        ".json",
+    ],
+    "mesh_shape": [
+        "all",
+        "all:0",
+        "all:-1",
+        "all:1.5",
+        "all:1000000000000",
+        "all:2;all:1",
+        ":2",
+        "all:x",
+        "\0",
+        "all:9",
+    ],
+    "list_speed": [
+        "",
+        "x",
+        "nan",
+        "inf",
+        "0",
+        "-1",
+        "1,2",
+        "1,",
+        ",",
+        "all:1;all:1",
+        "rows:1",
+        "1e400",
+        "\0",
+        "auto:1",
+    ],
+    "devices": ["tpu:0", "cpu:0,cpu:0", "cpu:-1", "cpu:999999999999", "gpu:99", "worker:0/cpu:0", "\0", ":", "cpu"],
+    "workers": ["a", "a:0", "a:b", "a:99999", "127.0.0.1:1", "a:1,a:1", "\0:1", "::1"],
+    "local_cluster": ["x", "nan", "inf", "0", "-1", "1,x", "1,0", ",", "1e400"],
+    "memory_limit": ["1", "x"],
+    "measure_seconds": ["1", "x", "nan"],
+    "dense_shares": ["1", "x"],
+    "eval_every": ["", "x", "0", "-1", "1.5", "1.5epochs", "epoch", "nan", "99999999", "1" * 5000, "\0"],
+    "trace_steps": ["x", "-1", "1.5", "99999999", "1,x", "9" * 400, "\0"],
+    "recompute": ["all", "nothing"],
+    "dense_rounds": ["true", "x"],
+    "augment": ["x", "2"],
+    "simulate": PATHS,
+    "config": PATHS,
+    "model_dir": ["file", "\0"],
+    "no_such_flag": ["1"],
+}
+PLAN = {
+    "batch_size": [*WHOLE, "0"],
+    "seconds": ["", "x", "nan", "-1", "0", "1,2"],
+    "optimizer": NAMES,
+    "model": [*NAMES, "none.keras", "keras:NoSuchModel"],
+    "simulate": PATHS,
+    "save": [
+        ".",
+        "/dev/full",
+        "/dev/null",
+        "/dev/zero",
+        "pipe",
+        "link_to_nothing",
+        "x" * 5000,
+        "a\0b",
+        "file/plan.json",
+    ],
+    "picture": [
+        ".",
+        "/dev/full",
+        "pipe.png",
+        "link_to_nothing.png",
+        "x" * 5000,
+        "a\0b.png",
+        "file/plan.png",
+        "plan.jpg",
+    ],
+    "graph": [
+        "",
+        ":",
+        "a",
+        "a:",
+        ":b",
+        "no_such:f",
+        "sys:no_such",
+        "sys:exit",
+        "sys:path",
+        "os.path:",
+        "..a:b",
+        "\0:b",
+    ],
+}
+DEVICES = "devices: [{kind: V100}]"
+
+
+@pytest.fixture(name="here")
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("TF_CONFIG", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "devices.yaml").write_text(DEVICES)
+    (tmp_path / "file").write_text("x")
+    for name in ("", ".png"):
+        os.mkfifo(f"pipe{name}")
+        (tmp_path / f"link_to_nothing{name}").symlink_to("nothing")
+    return tmp_path
+
+
+def wrong_of(call, capfd):
+    """What is wrong with how a mistake is told, or ""."""
+    begin = time.monotonic()
+    try:
+        code = call()
+    except SystemExit as end:  # of a parser of flags
+        code = end.code
+    except BaseException as error:
+        return f"raised {error!r}"
+    out, err = capfd.readouterr()
+    if code != 2 or out or not is_one_line(err.removesuffix("\n")) or not err.startswith("error: "):
+        return f"exit code {code}, said {out[-200:]!r} and {err[:500]!r}"
+    seconds = time.monotonic() - begin
+    return f"took {seconds} s" if seconds > MOST_SECONDS else ""
+
+
+@pytest.mark.parametrize("flag", TRAIN)
+def test_train(flag, here, capfd):
+    values = ONE | {"dry_run": True}
+    wrong = {}
+    for value in TRAIN[flag]:
+        if found := wrong_of(lambda value=value: run(**values | {flag: value}), capfd):
+            wrong[value[:50]] = found
+    assert not wrong
+
+
+@pytest.mark.parametrize("flag", PLAN)
+def test_plan(flag, here, capfd):
+    values = {"model": "lenet", "simulate": "devices.yaml"}
+    if flag == "graph":
+        del values["model"]
+    wrong = {}
+    for value in PLAN[flag]:
+        flags = [f"--{name}={text}" for name, text in {**values, flag: value}.items()]
+        if found := wrong_of(lambda flags=flags: plan_program.main(flags), capfd):
+            wrong[value[:50]] = found
+    assert not wrong
+    assert not os.path.exists("nothing") and sorted(os.listdir())[:2] == ["devices.yaml", "file"]
+
+
+@pytest.fixture(name="programs", scope="module")
+def _programs(tmp_path_factory):
+    """{kind of file: (where it lies, what reads it)}."""
+    trained = tmp_path_factory.mktemp("trained") / "run"
+    assert run(**ONE | {"max_steps": 1}, model_dir=trained) == 0
+    new = tmp_path_factory.mktemp("new")
+    return {
+        "plan.json": (new, lambda: run(**ONE | {"layout": new / "plan.json", "dry_run": True})),
+        "devices.yaml": (new, lambda: plan_program.main(["--model=lenet", f"--simulate={new}/devices.yaml"])),
+        "network.json": (
+            trained,
+            lambda: export.main([f"--model_dir={trained}", f"--output={new}/exported"], "mtf-hetero export"),
+        ),
+        "config.yaml": (new, lambda: run(config=new / "config.yaml", dry_run=True)),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_files_on_the_command_line(kind, programs, capfd):
+    directory, program = programs[kind]
+    wrong = {}
+    capfd.readouterr()
+    for each in DAMAGES[kind]:
+        if each.refused:
+            (directory / kind).write_bytes(each.text)
+            if found := wrong_of(program, capfd):
+                wrong[each.what] = found
+    assert not wrong
