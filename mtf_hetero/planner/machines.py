@@ -219,9 +219,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     }
 )
 MOST_DEVICES = 10_000
-_RATE, _SECONDS = Number(above=0, of_text=True), Number(least=0, most=1e6, of_text=True)
+_RATE, _SECONDS = Number(least=1, of_text=True), Number(least=0, most=1e6, of_text=True)
 _NUMBERS: Mapping[str, Number] = {  # of a Machine
-    **dict.fromkeys(("flops_per_second", "bytes_per_second", "memory_bytes", "alone_factor"), _RATE),
+    **dict.fromkeys(("flops_per_second", "bytes_per_second", "memory_bytes"), _RATE),
+    "alone_factor": Number(least=1e-3, most=1e3, of_text=True),
     **dict.fromkeys(("operation_seconds", "seconds_per_byte", "seconds_per_message"), _SECONDS),
     "granule": Number(whole=True, least=1, most=1e6, of_text=True),
 }
@@ -230,7 +231,7 @@ _DEVICE = {
     "kind": Text(KINDS),
     "count": Number(whole=True, least=1, most=MOST_DEVICES),
     **_NUMBERS,
-    "factors": Table(Number(least=0, of_text=True), "an object, {kind of operation: factor}"),
+    "factors": Table(Number(least=0, most=1e6, of_text=True), "an object, {kind of operation: factor}"),
 }
 _LINK_FIELDS = {"latency_seconds": _SECONDS, "bytes_per_second": _RATE}
 _ENDS = {"from": Text(least=1, of_number=True), "to": Text(least=1, of_number=True)}

@@ -64,13 +64,13 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
         ),
         (
             {"devices": [{**CPU, "flops_per_second": "fast"}]},
-            r"devices\[0\].flops_per_second is 'fast'; it must be a number, greater",
+            r"devices\[0\].flops_per_second is 'fast'; it must be a number, 1 or more",
         ),
-        ({"devices": [{**CPU, "flops_per_second": -1}]}, "greater than zero"),
-        ({"devices": [{**CPU, "memory_bytes": 0}]}, "greater than zero"),
+        ({"devices": [{**CPU, "flops_per_second": -1}]}, "1 or more"),
+        ({"devices": [{**CPU, "memory_bytes": 0}]}, "1 or more"),
         (
             {"devices": [CPU], "link": {"latency_seconds": 1}},
-            "'link.bytes_per_second' is missing; it must be a number, gr",
+            "'link.bytes_per_second' is missing; it must be a number, 1 or",
         ),
         ({"devices": [{**CPU, "factors": 2}]}, "factors is 2; it must be an object, {kind of operation: factor}"),
         ({"devices": [CPU], "step_seconds": "long"}, "step_seconds is 'long'; it must be a number, 0 or more and"),
