@@ -17,6 +17,7 @@ which), 130 after Ctrl-C.
 import argparse
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _load(path: str) -> np.ndarray:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"--input is {path!r}, which is no regular file; name another file")
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:

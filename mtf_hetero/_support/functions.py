@@ -110,7 +110,7 @@ def _described(error: BaseException) -> str:
     """What an error says, with the line of the user's file."""
     if isinstance(error, SystemExit):
         text = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-    elif isinstance(error, ImportError) and str(error):
+    elif isinstance(error, (ImportError, AttributeError)) and str(error):
         text = str(error)
     else:
         text = ": ".join(filter(None, (type(error).__name__, str(error))))

@@ -16,7 +16,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 
-from mtf_hetero._support.files import check_place, open_regular, sync, write_text
+from mtf_hetero._support.files import check_place, open_regular, read_text, sync, write_text
 
 STATE = "checkpoint"  # where TensorFlow writes which checkpoint is the last
 _GRAPH = "graph.pbtxt"  # of tf.train.CheckpointSaverHook
@@ -68,12 +68,12 @@ def read_state(directory: str) -> tuple[list[str], str | None]:
     Returns:
       (paths, the last one first; what is wrong with the file: "is missing", or None)
     """
-    try:
-        with open(os.path.join(directory, STATE), encoding="utf-8") as file:
-            lines = [line for line in file.read().splitlines() if line.strip()]
-    except FileNotFoundError:
+    path = os.path.join(directory, STATE)
+    if not os.path.exists(path):
         return [], "is missing"
-    except (OSError, UnicodeDecodeError):
+    try:
+        lines = [line for line in read_text(path).splitlines() if line.strip()]
+    except ValueError:
         return [], "cannot be read"
     if not lines:
         return [], "is empty"
@@ -164,9 +164,8 @@ def changed_files(path: str) -> list[str] | None:
     """
     directory, index = os.path.split(path + ".index")
     try:
-        with open(path + _CHECKSUMS, encoding="utf-8") as file:
-            written = [line.rstrip("\n").split("  ", 1)[::-1] for line in file]
-    except (OSError, UnicodeDecodeError):
+        written = [line.split("  ", 1)[::-1] for line in read_text(path + _CHECKSUMS).splitlines()]
+    except ValueError:
         return None
     if not written or written[-1][0] != index or not all(_FILE.fullmatch(name) for name, *_ in written):
         return None

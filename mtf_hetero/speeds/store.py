@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mtf_hetero._support import files
+from mtf_hetero._support import files, loading
 from mtf_hetero.speeds.models import Link, Profile, TimeModel
 
 SCHEMA = 1
@@ -41,7 +41,7 @@ def loads(text: str, *, source: str = "the text") -> Profile:
       ProfileError: in one line, what is wrong with it.
     """
     try:
-        value = json.loads(text)
+        value = loading.parse_json(text)
     except ValueError as error:
         raise ProfileError(f"{source} is not a profile: {error}; measure again with --fresh") from error
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:

@@ -199,10 +199,16 @@ def all_damages():
     }
 
 
+def read_network(path):
+    found = recorded.load(os.path.dirname(path))
+    assert found is not None
+    return found.data_of(Config())
+
+
 READERS = {
     "plan.json": plan.load,
     "devices.yaml": machines.load,
-    "network.json": lambda path: recorded.load(os.path.dirname(path)).data_of(Config()),
+    "network.json": read_network,
     "config.yaml": lambda path: Config(**config_file.load(path)),
 }
 DAMAGES = {kind: list({each.what: each for each in found}.values()) for kind, found in all_damages().items()}
