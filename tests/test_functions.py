@@ -118,6 +118,17 @@ def test_the_working_directory_comes_last(monkeypatch, tmp_path):
         assert sys.path == ["/else", str(tmp_path)]
 
 
+def test_a_working_directory_that_is_gone(monkeypatch, tmp_path):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(sys, "path", ["/else"])
+    command_line.begin_process()
+    assert "/else" in sys.path
+    with pytest.raises(ValueError, match="No module named 'no_such_module'"):
+        functions.check_function("graph", "no_such_module:f")
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -146,7 +146,7 @@ def load(directory: str | None) -> Record | None:
 
 
 def _read_images(value: Mapping[str, Any]) -> dict[str, Any]:
-    """What `save` says of a set of images."""
+    """Reads what `save` wrote about a set of images."""
     images = _IMAGES.read(value, "images")
     channels, names = images["image_shape"][-1], images["class_names"]
     for name in ("mean", "deviation"):

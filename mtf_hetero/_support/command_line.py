@@ -37,15 +37,23 @@ def _one_line(error: object) -> str:
 def begin_process() -> None:
     """Prepares the process of a program: its standard streams, and where it looks for modules. Call it first."""
     _open_standard_streams()
-    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()):
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", _working_directory()):
         del sys.path[0]  # as of `python -m`: a module there would shadow another one of its name
     search_working_directory()
 
 
 def search_working_directory() -> None:
     """Has Python look for modules in the working directory too, after all other places: none there shadows another."""
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())
+    if not {"", _working_directory()} & set(sys.path):
+        sys.path.append(_working_directory())
+
+
+def _working_directory() -> str:
+    """Its path; "" where it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _open_standard_streams() -> None:

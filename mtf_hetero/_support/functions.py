@@ -1,4 +1,4 @@
-"""Functions of the user's own, "module:function" on a command line: found, and their errors told in one line.
+"""Functions of the user, "module:function" on a command line: finds them, and reports their errors in one line.
 
 A module is looked for in the working directory too. One that is called as a module of Python or of an installed package
 is loaded under another name, so that it shadows nothing.

@@ -1,4 +1,4 @@
-"""What the fields of a file may hold, said once; any other value is refused in one line.
+"""Schemas of files: each says once what the fields may hold, and refuses any other value in one line.
 
     LINK = Record({"latency_seconds": Number(least=0), "bytes_per_second": Number(above=0)})
     DEVICE = Record({"name": Text(), "count": Number(whole=True, least=1)}, optional=["count"])
@@ -40,7 +40,7 @@ def _plain(number: float) -> str:
 
 
 class Kind:
-    """What a field may hold; `str` of it completes "it must be"."""
+    """The values that a field may hold; `str` of it completes "it must be"."""
 
     def read(self, value: Any, name: str = "") -> Any:
         """Returns a value as the program uses it.

@@ -109,7 +109,7 @@ def single_session(
 
 
 def _say_nothing(line: str) -> None:
-    """What a WorkerWatch says where nothing waits: the error says it."""
+    """Drops a line of a WorkerWatch: where nothing waits for a worker, an error says the same."""
 
 
 def session_config(config: RunConfig) -> tf.ConfigProto:
