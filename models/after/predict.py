@@ -42,7 +42,7 @@ def _load(path: str) -> np.ndarray:
         raise ValueError(f"--input is {path!r}, which is no regular file; name another file")
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of a damaged head, NumPy's reader has errors of many kinds
         reason = getattr(error, "strerror", None) or "it is no array of numbers that numpy.save wrote"
         raise ValueError(f"--input is {path!r}, which cannot be read: {reason}; name another file") from error
 

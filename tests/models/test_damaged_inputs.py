@@ -1,14 +1,16 @@
 """Damaged inputs, on command lines and in files that a command line names: one line and exit code 2, at once."""
 
 import os
+import random
 import time
 
+import numpy as np
 import pytest
 from test_damaged_files import DAMAGES, is_one_line
 from training_runs import ONE, restored_logging, run  # noqa: F401 - one is a fixture
 
 from mtf_hetero.models import plan as plan_program
-from mtf_hetero.models.after import export
+from mtf_hetero.models.after import evaluate, export, predict
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 MOST_SECONDS = 20.0
@@ -136,6 +138,45 @@ PLAN = {
         "\0:b",
     ],
 }
+ARRAYS = 40  # that are damaged
+AFTER = {  # (program, flag): values
+    (evaluate, "model_dir"): [*NAMES, *PATHS],
+    (evaluate, "checkpoint"): [*NAMES, *PATHS],
+    (evaluate, "config"): PATHS,
+    (evaluate, "output"): [".", "/dev/full", "/dev/stdout", "pipe", "link_to_nothing", "x" * 5000, "a\0b", "file/x"],
+    (predict, "output"): [
+        ".",
+        "pipe.npz",
+        "link_to_nothing.npz",
+        "x.txt",
+        "x" * 5000 + ".npz",
+        "a\0b.npz",
+        "file/x.npz",
+    ],
+    (predict, "input"): [
+        "none.npy",
+        ".npy",
+        "pipe.npy",
+        "link_to_nothing.npy",
+        "file",
+        "damaged.npy",
+        "empty.npy",
+        "a\0.npy",
+        *(f"damaged_{number}.npy" for number in range(ARRAYS)),
+    ],
+    (export, "output"): [
+        ".",
+        "pipe",
+        "link_to_nothing",
+        "file",
+        "/dev/full",
+        "pipe.keras",
+        "a\0b",
+        "x" * 5000,
+        "file/x",
+    ],
+    (export, "format"): NAMES,
+}
 DEVICES = "devices: [{kind: V100}]"
 
 
@@ -146,7 +187,18 @@ def _here(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "devices.yaml").write_text(DEVICES)
     (tmp_path / "file").write_text("x")
-    for name in ("", ".png"):
+    (tmp_path / "damaged.npy").write_bytes(b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'shape': (99999999")
+    (tmp_path / "empty.npy").touch()
+    np.save("right.npy", np.zeros([2, 3]))
+    right, rng = (tmp_path / "right.npy").read_bytes(), random.Random(3)
+    for number in range(ARRAYS):
+        head = bytearray(right[: rng.randrange(len(right))] if number % 2 else right)
+        for _ in range(rng.randrange(4)):
+            head[rng.randrange(len(head) or 1) : len(head)] = rng.randbytes(rng.randrange(40))
+        (tmp_path / f"damaged_{number}.npy").write_bytes(head)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("model: lenet")
+    for name in ("", ".png", ".npz", ".npy", ".keras"):
         os.mkfifo(f"pipe{name}")
         (tmp_path / f"link_to_nothing{name}").symlink_to("nothing")
     return tmp_path
@@ -189,7 +241,22 @@ def test_plan(flag, here, capfd):
         if found := wrong_of(lambda flags=flags: plan_program.main(flags), capfd):
             wrong[value[:50]] = found
     assert not wrong
-    assert not os.path.exists("nothing") and sorted(os.listdir())[:2] == ["devices.yaml", "file"]
+    assert not os.path.exists("nothing") and "plan.json" not in os.listdir()
+
+
+@pytest.mark.parametrize(
+    ("program", "flag"), AFTER, ids=lambda value: getattr(value, "PROGRAM", value).rpartition(".")[2]
+)
+def test_after(program, flag, here, capfd):
+    values = {"model_dir": "run"} | ({} if program is evaluate else {"output": "new.npz"})
+    if flag == "checkpoint":
+        del values["model_dir"]
+    wrong = {}
+    for value in AFTER[program, flag]:
+        flags = [f"--{name}={text}" for name, text in {**values, flag: value}.items()]
+        if found := wrong_of(lambda flags=flags: program.main(flags, "mtf-hetero"), capfd):
+            wrong[value[:50]] = found
+    assert not wrong
 
 
 @pytest.fixture(name="programs", scope="module")
