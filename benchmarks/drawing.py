@@ -11,6 +11,8 @@ mpl.use("Agg")  # no display is needed
 from matplotlib import patches, ticker
 from matplotlib import pyplot as plt
 
+from mtf_hetero._support import files
+
 # Okabe and Ito's palette, in the order in which we use it
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#7F7F7F"
@@ -59,8 +61,8 @@ def make(rows: int, columns: int, *, width: float = 4.6, height: float = 3.2, **
 
 def save(figure: Any, path: pathlib.Path) -> None:
     """Writes a PNG and forgets the figure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160, metadata={"Software": None})
+    with files.replaced(path) as new:
+        figure.savefig(new, dpi=160, metadata={"Software": None})
     plt.close(figure)
 
 

@@ -15,6 +15,7 @@ from absl import app, flags
 from benchmarks import rows as rows_lib
 from benchmarks.cases import CASES
 from benchmarks.renderers import RENDERERS
+from mtf_hetero._support import files
 from mtf_hetero.models.train import console as command_line
 
 _FOLDER = rows_lib.ROOT / "benchmarks"
@@ -38,7 +39,7 @@ def write_reports(results: pathlib.Path, out: pathlib.Path) -> list[pathlib.Path
         body = render(rows, out)
         parts = [f"# {name}: {CASES[name].summary}", rows_lib.describe_provenance(rows), body]
         report = out / f"{name}.md"
-        report.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        files.write_text(report, "\n\n".join(parts) + "\n")
         written.append(report)
     if not written:
         raise ValueError(f"--results is {str(results)!r}, which has no rows of {', '.join(RENDERERS)}; measure first")

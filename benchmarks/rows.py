@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from mtf_hetero._support import files
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGES = ("tensorflow", "mesh-tensorflow", "keras", "torch", "numpy")
 REQUIRED = ("case", "run", "variant", "toy", "date", "command", "commit", "dirty", "versions", "host", "load_before")
@@ -105,8 +107,8 @@ class Writer:
             **values,
         }
         self.directory.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        with files.open_regular(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
+            os.write(descriptor, (json.dumps(row) + "\n").encode())
 
 
 def read(path: pathlib.Path, *, toy: bool = False) -> list[dict[str, Any]]:

@@ -24,7 +24,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mtf_hetero._support import command_line
+from mtf_hetero._support import command_line, functions
+from mtf_hetero._support.schema import shown
+from mtf_hetero.models.train.config import MOST_WHOLE
 from mtf_hetero.planner import machines as machines_lib
 from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
@@ -57,10 +59,15 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
 def _check(arguments: argparse.Namespace) -> None:
     """Finds the mistakes that can be seen before TensorFlow is loaded, which takes seconds."""
     if arguments.graph is not None:
-        command_line.check_function("graph", arguments.graph)
+        functions.check_function("graph", arguments.graph)
+    if arguments.batch_size > MOST_WHOLE:
+        raise ValueError(f"--batch_size is {shown(arguments.batch_size)}; it must be at most {MOST_WHOLE}")
     for flag in ("seconds", "batch_size"):
         if not getattr(arguments, flag) > 0:
             raise ValueError(f"--{flag} is {getattr(arguments, flag)!r}; it must be greater than zero")
+    for flag in ("save", "picture"):
+        if getattr(arguments, flag) is not None:
+            command_line.check_output(flag, getattr(arguments, flag))
     if arguments.picture is not None:
         try:
             picture.check(arguments.picture)
@@ -71,7 +78,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _builder(arguments: argparse.Namespace) -> Callable[[], Any]:
     """What builds the graph of a training step."""
     if arguments.graph is not None:
-        return command_line.function_of("graph", arguments.graph)
+        return functions.function_of("graph", arguments.graph)
     from mtf_hetero.models import named
     from mtf_hetero.models.train.config import OPTIMIZERS
 
@@ -123,7 +130,7 @@ def _plan(arguments: argparse.Namespace) -> str:
     def checked() -> mtf.Graph:
         graph = build()
         if not isinstance(graph, mtf.Graph):
-            raise ValueError(f"--graph is {arguments.graph!r}, which returned {graph!r}; return an mtf.Graph")
+            raise ValueError(f"--graph is {arguments.graph!r}, which returned {shown(graph)}; return an mtf.Graph")
         return graph
 
     plan = find_fitting(checked, machines, seconds=arguments.seconds)

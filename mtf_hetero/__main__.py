@@ -38,7 +38,7 @@ def _parser(program: str) -> command_line.Parser:
 
 def main(argv: Sequence[str] | None = None, program: str = "mtf-hetero") -> None:
     """Becomes the program that the command line names."""
-    command_line.open_standard_streams()
+    command_line.begin_process()
     arguments = sys.argv[1:] if argv is None else list(argv)
     if not arguments or arguments[0] not in _COMMANDS:
         _parser(program).parse_args(arguments)  # says what is wrong, or --help, and exits

@@ -223,7 +223,7 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 
 def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
     """The whole process: ends it with the exit code of `main`."""
-    command_line.open_standard_streams()
+    command_line.begin_process()
     _take_short_turns()
     code = main(argv, program)
     sys.stdout.flush()

@@ -1,13 +1,20 @@
 """Files that are complete or not there, and that several processes change at once."""
 
 import os
+import pathlib
+import socket
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from mtf_hetero import speeds
-from mtf_hetero._support import files
+from mtf_hetero._support import command_line, files
+from mtf_hetero.estimator.metrics_log import MetricsLog
+from mtf_hetero.models.after import predictions
+from mtf_hetero.saver import run_lock
+from mtf_hetero.saver.files import write_checksums
 from mtf_hetero.speeds import Profile, TimeModel
 
 PROCESSES, TIMES = 4, 12
@@ -64,3 +71,73 @@ def test_what_is_no_profile_is_written_over(tmp_path, content):
     profile = Profile({"device": {"key": TimeModel(((1, 1.0, 0.0),))}})
     speeds.update(profile, path)
     assert speeds.load(path) == profile
+
+
+def make_link(path):
+    path.with_name("target").write_text("mine")
+    path.symlink_to("target")
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(path))  # a name of a socket is short
+
+
+PLACES = {
+    "a symbolic link": make_link,
+    "a symbolic link to nothing": lambda path: path.symlink_to("nothing"),
+    "a pipe": os.mkfifo,
+    "a socket": make_socket,
+    "a directory": pathlib.Path.mkdir,
+}
+EXAMPLES = [{"class": np.int64(3)}]
+WRITERS = {
+    "text": lambda path: files.write_text(path, "new"),
+    "bytes": lambda path: files.write_bytes(path, b"new"),
+    "predictions.jsonl": lambda path: predictions.write(str(path), EXAMPLES, 1),
+    "predictions.npz": lambda path: predictions.write(str(path), EXAMPLES, 1),
+    "metrics.jsonl": lambda path: MetricsLog(path).append("train", 1, {"loss": 0.5}),
+    "profile.json": lambda path: speeds.update(Profile({}), path),
+    "lock": lambda path: files.locked(path.with_name("x")).__enter__(),
+    "run.lock": lambda path: run_lock(str(path.parent)).__enter__(),
+    "checksums": lambda path: write_checksums(str(path.with_name("model.ckpt-1"))),
+}
+NAMES = {"lock": "x.lock", "checksums": "model.ckpt-1.sha256"}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_is_no_regular_file_is_neither_replaced_nor_followed(writer, kind, tmp_path):
+    place = tmp_path / NAMES.get(writer, writer)
+    (tmp_path / "model.ckpt-1.index").touch()
+    PLACES[kind](place)
+    before = os.lstat(place)
+    with pytest.raises((OSError, ValueError), match=f"it is {kind.removesuffix(' to nothing')}, not a regular file"):
+        WRITERS[writer](place)
+    assert os.lstat(place) == before
+    if place.with_name("target").exists():
+        assert place.with_name("target").read_text() == "mine"
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "/dev/null", "/dev/stdout", "/dev/stdin", "/dev"])
+def test_a_device_is_refused(path):
+    with pytest.raises(files.PlaceError, match="not a regular file"):
+        files.check_place(path)
+    with pytest.raises(ValueError, match=f"^--save is '{path}': it is a.*, not a regular file; name another file$"):
+        command_line.check_output("save", path)
+    assert os.path.exists(path)
+
+
+def test_a_link_that_takes_the_place_meanwhile_is_not_followed(tmp_path, monkeypatch):
+    make_link(tmp_path / "file")
+    monkeypatch.setattr(files, "check_place", lambda path: None)
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        files.take_descriptor(tmp_path / "file", os.O_WRONLY | os.O_TRUNC)
+    assert (tmp_path / "target").read_text() == "mine"
+
+
+def test_directories_may_be_links(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    files.write_text(tmp_path / "link" / "file", "new")
+    assert (tmp_path / "real" / "file").read_text() == "new"

@@ -193,3 +193,46 @@ def test_the_tests_of_the_promises_are_there():
     named = re.findall(r"`((?:\w+/)?test_\w+\*?)`", text)
     wrong = [name for name in named if not list((ROOT / "tests").glob(f"{name}.py"))]
     assert named and not wrong
+
+
+WRITERS = {  # files that write without _support/files.py, and why they may
+    "mtf_hetero._support.files": "the one place",
+    "mtf_hetero._support.command_line": "standard streams, on /dev/null",
+    "mtf_hetero.cluster.guard": "control groups; logs in a new directory; the standard library alone",
+    "mtf_hetero.cluster.isolation": "/proc",
+    "mtf_hetero.memory.measurement": "/proc",
+    "mtf_hetero.models.after.predictions": "to the path that files.replaced gives",
+    "mtf_hetero.models.after.restored": "/dev/null",
+    "mtf_hetero.models.train.__main__": "/dev/null",
+    "mtf_hetero.saver.files": "moves what lies in its own directories",
+    "benchmarks.drawing": "to the path that files.replaced gives",
+    "benchmarks.frameworks.keras_twin": "a temporary directory",
+    "benchmarks.frameworks.memory_limit": "control groups",
+    "mtf_hetero.planner.picture": "to memory",
+}
+WRITING = {"write_text", "write_bytes", "savefig", "save", "savez", "open_memmap", "rename", "replace", "dump"}
+OF = {"os", "np", "json", "shutil", "pathlib", "figure"}  # modules whose functions of these names write
+
+
+def _writes(call):
+    """Whether a call writes to a file, or makes or moves one."""
+    name, owner = ast.unparse(call.func).rpartition(".")[::2][::-1]
+    modes = [a.value for a in (*call.args[:2], *(k.value for k in call.keywords)) if isinstance(a, ast.Constant)]
+    if name == "open":
+        return owner == "os" or any(isinstance(m, str) and re.fullmatch(r"[rwaxbt+]*[wax+][bt+]*", m) for m in modes)
+    if name in ("write_text", "write_bytes"):
+        return owner not in ("", "files")
+    return name in WRITING and owner in OF
+
+
+def test_files_are_written_in_one_place():
+    """benchmarks/faults/ damages files on purpose."""
+    found = {
+        name: ast.unparse(node)
+        for name in SOURCES
+        if package_of(name) in ("mtf_hetero", "layouts", "models", "benchmarks") and "benchmarks.faults" not in name
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Call) and _writes(node)
+    }
+    assert found.keys() - WRITERS.keys() == set(), "write them with mtf_hetero/_support/files.py"
+    assert WRITERS.keys() - found.keys() == set(), "these write no more: take them out of WRITERS"

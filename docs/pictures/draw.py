@@ -8,6 +8,8 @@ import io
 import pathlib
 import tempfile
 
+from mtf_hetero._support import files
+
 HERE = pathlib.Path(__file__).parent
 COLOURS = {"gpu:0": "#0072B2", "gpu:1": "#009E73", "cpu:0": "#D55E00"}  # Okabe and Ito's
 INK, SOFT, WAIT = "#1F2933", "#5F6C7B", "#E4E7EB"
@@ -38,7 +40,7 @@ def save(name, width, height, parts):
         'font-family="Helvetica, Arial, sans-serif">'
     )
     body = "\n".join([head, box(0, 0, width, height, "#FFFFFF", radius=0), *parts, "</svg>"])
-    (HERE / name).write_text(body + "\n", encoding="utf-8")
+    files.write_text(HERE / name, body + "\n")
 
 
 def draw_split():

@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Sequence
 
+from mtf_hetero._support import command_line
 from mtf_hetero._support.files import write_text
 from mtf_hetero.models.after import flags, restored
 
@@ -23,7 +24,7 @@ PROGRAM = "python -m mtf_hetero.models.after.evaluate"
 
 def _check(arguments: argparse.Namespace) -> None:
     if hasattr(arguments, "output"):
-        flags.check_parent("output", arguments.output)
+        command_line.check_output("output", arguments.output)
 
 
 def _evaluate(given: restored.Restored, arguments: argparse.Namespace) -> str:

@@ -25,6 +25,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mtf_hetero._support import command_line
 from mtf_hetero.models.after import flags, restored
 
 PROGRAM = "python -m mtf_hetero.models.after.export"
@@ -47,7 +48,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if os.path.lexists(arguments.output):
         kind = "file" if is_keras else "directory"
         raise ValueError(f"--output is {arguments.output!r}, which is there already; name a new {kind}")
-    flags.check_parent("output", arguments.output)
+    command_line.check_output("output", arguments.output)
 
 
 def _export(given: restored.Restored, arguments: argparse.Namespace) -> str:

@@ -136,15 +136,6 @@ def _of_files(path: str | None, model_dir: str, given: dict[str, Any]) -> dict[s
     return {}
 
 
-def check_parent(flag: str, path: str) -> None:
-    """Raises ValueError where nothing can be written to a path."""
-    parent = os.path.dirname(os.path.abspath(path))
-    while not os.path.lexists(parent):
-        parent = os.path.dirname(parent)
-    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
-        raise ValueError(f"--{flag} is {path!r}, but {parent} cannot be written to; name another place")
-
-
 def check_suffix(flag: str, path: str, suffixes: Sequence[str]) -> None:
     """Raises ValueError unless a path ends in one of the suffixes."""
     if not path.endswith(tuple(suffixes)):

@@ -17,11 +17,13 @@ which), 130 after Ctrl-C.
 import argparse
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from mtf_hetero._support import command_line
 from mtf_hetero.models.after import flags, predictions, restored
 
 PROGRAM = "python -m mtf_hetero.models.after.predict"
@@ -29,16 +31,18 @@ PROGRAM = "python -m mtf_hetero.models.after.predict"
 
 def _check(arguments: argparse.Namespace) -> None:
     flags.check_suffix("output", arguments.output, predictions.SUFFIXES)
-    flags.check_parent("output", arguments.output)
+    command_line.check_output("output", arguments.output)
     if hasattr(arguments, "input"):
         flags.check_suffix("input", arguments.input, [".npy"])
         _load(arguments.input)
 
 
 def _load(path: str) -> np.ndarray:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"--input is {path!r}, which is no regular file; name another file")
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of a damaged head, NumPy's reader has errors of many kinds
         reason = getattr(error, "strerror", None) or "it is no array of numbers that numpy.save wrote"
         raise ValueError(f"--input is {path!r}, which cannot be read: {reason}; name another file") from error
 

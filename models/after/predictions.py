@@ -1,16 +1,14 @@
 """Predictions in a file, an example at a time: an .npz of arrays, or a .jsonl with a line for each example."""
 
 import json
-import os
 import pathlib
-import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from mtf_hetero._support.files import sync
+from mtf_hetero._support import files
 
 SUFFIXES = (".npz", ".jsonl")
 
@@ -26,14 +24,8 @@ def write(path: str, examples: Iterable[Mapping[str, np.ndarray]], count: int) -
     Raises:
       OSError: it cannot be written; what was there before is as it was.
     """
-    place = pathlib.Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".writing_{place.name}_", dir=place.parent) as directory:
-        made = pathlib.Path(directory) / "new"
-        names = (_write_lines if path.endswith(".jsonl") else _write_arrays)(made, examples, count)
-        sync(made)
-        os.replace(made, place)
-    return names
+    with files.replaced(path) as made:
+        return (_write_lines if path.endswith(".jsonl") else _write_arrays)(made, examples, count)
 
 
 def _write_lines(path: pathlib.Path, examples: Iterable[Mapping[str, np.ndarray]], count: int) -> tuple[str, ...]:
@@ -48,17 +40,17 @@ def _write_lines(path: pathlib.Path, examples: Iterable[Mapping[str, np.ndarray]
 
 def _write_arrays(path: pathlib.Path, examples: Iterable[Mapping[str, np.ndarray]], count: int) -> tuple[str, ...]:
     arrays: dict[str, Any] = {}
-    files: dict[str, pathlib.Path] = {}
+    parts: dict[str, pathlib.Path] = {}
     for number, example in zip(range(count), examples, strict=True):
         for name, value in example.items():
             if name not in arrays:
-                files[name] = path.with_name(f"{name}.npy")
+                parts[name] = path.with_name(f"{name}.npy")
                 shape, dtype = (count, *np.shape(value)), np.asarray(value).dtype
-                arrays[name] = np.lib.format.open_memmap(files[name], mode="w+", dtype=dtype, shape=shape)
+                arrays[name] = np.lib.format.open_memmap(parts[name], mode="w+", dtype=dtype, shape=shape)
             arrays[name][number] = value
     for array in arrays.values():
         array.flush()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for name, file in files.items():
+        for name, file in parts.items():
             archive.write(file, f"{name}.npy")
     return tuple(arrays)

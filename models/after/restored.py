@@ -110,7 +110,7 @@ def _restore(wanted: Asked, stack: contextlib.ExitStack, *, reads_data: bool) ->
 
 def run(main_of: Callable[[Sequence[str], str], int], argv: Sequence[str] | None, program: str) -> None:
     """The whole process: ends it with the exit code, past the threads that TensorFlow leaves behind."""
-    command_line.open_standard_streams()
+    command_line.begin_process()
     try:
         code = main_of(sys.argv[1:] if argv is None else argv, program)
     except SystemExit as end:  # of the parser

@@ -138,7 +138,7 @@ def _help(program: str, *, full: bool) -> str:
 
 def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
     """The whole process: ends it with the exit code of `main`."""
-    command_line.open_standard_streams()
+    command_line.begin_process()
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         if asked := set(arguments) & (_HELP | _FULL_HELP):

@@ -9,6 +9,8 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mtf_hetero._support.schema import shown
+
 OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
 SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
@@ -17,6 +19,7 @@ HYBRID = "hybrid"
 SPATIAL = "spatial"
 _DEVICE = re.compile(r"(?:worker:(\d+))?/?(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
 _MAX_CPU_DEVICES = 128
+MOST_WHOLE = 2**31 - 1  # of a flag that is a whole number
 
 
 def _flag(default: Any, help_text: str, parse: Callable[[Any], Any] | None = None) -> Any:
@@ -168,8 +171,8 @@ class Config:
 
     def __post_init__(self) -> None:
         self._check_positive()
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"--seed is {self.seed}; it must be a whole number from 0 to {2**31 - 1}")
+        if not 0 <= self.seed <= MOST_WHOLE:
+            raise ValueError(f"--seed is {shown(self.seed)}; it must be a whole number from 0 to {MOST_WHOLE}")
         choices = {"optimizer": OPTIMIZERS, "learning_rate_schedule": SCHEDULES, "wire_dtype": (None, *WIRE_DTYPES)}
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -220,13 +223,17 @@ class Config:
         """Raises ValueError where a number is not positive."""
         for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs", "summary_steps"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name} is {value}; it must be a positive whole number")
-        if self.busy_steps < 0:
-            raise ValueError(f"--busy_steps is {self.busy_steps}; it must be a whole number, 0 or more")
+            if value is not None and not 1 <= value <= MOST_WHOLE:
+                raise ValueError(
+                    f"--{name} is {shown(value)}; it must be a positive whole number, at most {MOST_WHOLE}"
+                )
+        if not 0 <= self.busy_steps <= MOST_WHOLE:
+            raise ValueError(
+                f"--busy_steps is {shown(self.busy_steps)}; it must be a whole number, 0 or more, at most {MOST_WHOLE}"
+            )
         for name in ("learning_rate", "measure_seconds"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"--{name} is {value}; it must be a positive number")
 
     def _check_simulated(self) -> None:

@@ -3,22 +3,31 @@
 import dataclasses
 import json
 import os
-import pathlib
 from typing import Any
 
-from mtf_hetero._support import extras
+from mtf_hetero._support import loading, schema
 from mtf_hetero._support.files import write_text
-from mtf_hetero.models.train.config import Config, kind_of
+from mtf_hetero.models.train.config import MOST_WHOLE, Config, kind_of
 
 NAME = "config.yaml"  # in a model directory
 _FIELDS = {field.name: field for field in dataclasses.fields(Config)}
-_KINDS = {
-    bool: "true or false",
-    float: "a number",
-    int: "a whole number",
-    str: "text, in quotes where YAML would read a number or a list",
-    tuple: "a list, such as [cpu:0, cpu:1]",
+_KINDS: dict[type, schema.Kind] = {
+    bool: schema.Flag(),
+    float: schema.Number(of_text=True),
+    int: schema.Number(whole=True, most=MOST_WHOLE),
+    str: schema.Text(described="text, in quotes where YAML would read a number or a list"),
+    tuple: schema.Many(
+        schema.Text(of_number=True), of_text=True, most=10_000, described="a list, such as [cpu:0, cpu:1]"
+    ),
 }
+
+
+def _kind_in_file(field: dataclasses.Field[Any]) -> schema.Kind:
+    kind = _KINDS[kind_of(field)]
+    return schema.Maybe(kind) if field.default is None else kind
+
+
+SCHEMA = schema.Record({name: _kind_in_file(field) for name, field in _FIELDS.items()}, _FIELDS, noun="flag")
 _PATHS = {  # fields that may be a path -> whether a value is one
     "data_dir": lambda value: True,
     "dataset": lambda value: os.path.isfile(os.path.join(value, "manifest.json")),
@@ -38,66 +47,17 @@ def load(path: str) -> dict[str, Any]:
       ValueError: in one line, what is wrong with it.
     """
     try:
-        text = pathlib.Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise ValueError(f"--config is {path!r}, which cannot be read: {reason}; name another file") from error
-    try:
-        return {name: _converted(name, value) for name, value in _entries(text, path)}
+        content = loading.load(os.path.expanduser(path), yaml_for="train")
+        values = {} if content is None else SCHEMA.read(content)
+        for name, value in values.items():
+            parse = _FIELDS[name].metadata["parse"]
+            if value is not None and parse is not None:
+                values[name] = parse(value)
     except ValueError as error:
-        raise ValueError(f"--config is {path!r}: {error}") from error
-
-
-def _entries(text: str, path: str) -> list[tuple[str, Any]]:
-    """The entries of a YAML mapping, of which none comes twice and each is a flag."""
-    yaml = extras.import_package("yaml", extra="train", user=f"--config={path}")
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{' '.join(str(error).split())}; write one flag a line, as in batch_size: 25") from error
-    if node is None:
-        return []
-    if not isinstance(values, dict):
-        raise ValueError("it is no list of flags; write one a line, as in batch_size: 25")
-    names = [key.value for key, _ in node.value]
-    for name in names:
-        if name not in _FIELDS:
-            raise ValueError(f"{name!r} is not a flag; the flags are {', '.join(_FIELDS)}")
-        if names.count(name) > 1:
-            raise ValueError(f"{name!r} is there twice; keep one of the two lines")
-    return list(values.items())
-
-
-def _converted(name: str, value: Any) -> Any:
-    """A value of the file as its field has it."""
-    field = _FIELDS[name]
-    kind, parse = kind_of(field), field.metadata["parse"]
-    if value is None:
-        if field.default is not None:
-            raise ValueError(f"{name} is null; it must be {_KINDS[kind]}")
-        return None
-    if kind is tuple and isinstance(value, str):
-        value = [part.strip() for part in value.split(",")]  # as on the command line
-    if kind is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as text
-        try:
-            value = float(value)
-        except ValueError:
-            raise ValueError(f"{name} is {value!r}; it must be {_KINDS[float]}") from None
-    if not _is(value, kind):
-        raise ValueError(f"{name} is {value!r}; it must be {_KINDS[kind]}")
-    if kind is tuple:
-        value = [str(part) for part in value]
-    if kind is float:
-        value = float(value)
-    return value if parse is None else parse(value)
-
-
-def _is(value: Any, kind: type) -> bool:
-    if kind is tuple:
-        return isinstance(value, list) and all(_is(part, int) or _is(part, str) for part in value)
-    kinds = {float: (int, float)}.get(kind, (kind,))
-    return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
+        raise ValueError(
+            f"--config is {path!r}, which cannot be read: {error}; correct it, or name another file"
+        ) from error
+    return values
 
 
 def save(config: Config, model_dir: str) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from mtf_hetero._support.command_line import WRONG_USAGE, open_standard_streams, say, stderr_held_back
+from mtf_hetero._support.command_line import WRONG_USAGE, begin_process, say, stderr_held_back
 
-__all__ = ["WRONG_USAGE", "open_standard_streams", "parse_flags", "say", "stderr_held_back"]
+__all__ = ["WRONG_USAGE", "begin_process", "parse_flags", "say", "stderr_held_back"]
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:

@@ -36,7 +36,12 @@ def load(config: Config, model: Model) -> Dataset:
             "of volumes, such as cosmoflow or unet3d"
         )
     else:
-        dataset = data.load(config.dataset, config.data_dir)
+        try:
+            dataset = data.load(config.dataset, config.data_dir)
+        except OSError as error:
+            raise ValueError(
+                f"--dataset is {config.dataset!r}, which cannot be read: {error.strerror or error}; name another one"
+            ) from error
     if config.batch_size > dataset.train_size:
         raise ValueError(
             f"--batch_size is {config.batch_size}, but {config.dataset} has {dataset.train_size} training "

@@ -11,7 +11,7 @@ from typing import Any
 from mtf_hetero import Layout, mtf, profile, tf
 from mtf_hetero import saver as saver_lib
 from mtf_hetero._support import files
-from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
+from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim, run_watched
 from mtf_hetero.layouts import COMPARED, LAYOUTS
 from mtf_hetero.models import named
 from mtf_hetero.models.registry import MODELS, Model, is_keras
@@ -75,7 +75,8 @@ def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str, *, rea
     dataset = None if record is None or reads_data else record.data_of(config)
     run, shapes = _lay_out(config, stack, model, training=False, dataset=dataset)
     _check_checkpoint(checkpoint, shapes, "{path} is of another network, or of another data set")
-    return dataclasses.replace(run, model_dir=stack.enter_context(tempfile.TemporaryDirectory(prefix="mtf_hetero_")))
+    model_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="mtf_hetero_"))
+    return dataclasses.replace(run, model_dir=model_dir, trains=False)
 
 
 def _find(config: Config, kept: str | None = None) -> Model:
@@ -103,18 +104,18 @@ def _lay_out(
     _check_names(config, model)
     planned = plan_lib.load(config.layout) if config.is_planned else None
     simulated = None if config.simulate is None else _simulated(config.simulate, planned)
-    devices = config.devices
-    if simulated is not None:
-        devices = tuple(f"cpu:{number}" for number in range(len(simulated.devices)))
-    elif planned is not None and devices is None:
-        devices = planned.devices
+    absent = _absent(config, planned, simulated)
+    devices = config.devices or (None if planned is None else planned.devices)
     dataset = inputs.load(config, model) if dataset is None else dataset
     if training:
         check_steps(config, dataset)
     meshes.check_axes(config, dataset.image_shape)
     task = model.task.of(dataset)
     model = model.fitted(dataset.image_shape, *task.config.values())
-    cluster, notes = _cluster(config, devices, stack, claims=training and not config.dry_run)
+    if absent:
+        cluster, notes = Cluster.local([f"cpu:{number}" for number in range(len(absent))]), ()
+    else:
+        cluster, notes = _cluster(config, devices, stack, claims=training and not config.dry_run)
     if config.memory_limit is not None:
         parse_memory_limit(config.memory_limit, len(cluster.devices))
     empty = meshes.make_mesh(config, cluster.devices) if planned is None else Layout(planned.layout.mesh_shape, ())
@@ -122,8 +123,7 @@ def _lay_out(
     build = _builder(config, model, task, rounds)
     with tf.Graph().as_default():
         built = (build_step if training else _build_test)(config, dataset, task, batch, build)
-        names = cluster.devices if simulated is None else simulated.names
-        layout = _first_layout(config, built.graph, planned, empty, names)
+        layout = _first_layout(config, built.graph, planned, empty, absent or cluster.devices)
         devices = cluster.devices[: layout.size]
         network.lower(built, layout, devices)
     run = Run(
@@ -142,8 +142,18 @@ def _lay_out(
         split_dims=meshes.split_dims(built.graph, layout),
         notes=(*model.notes, *notes),
         simulated=simulated,
+        absent=absent,
     )
     return run, {v.name: v.shape.to_integer_list for v in built.graph.all_variables}
+
+
+def _absent(config: Config, planned: plan_lib.Plan | None, simulated: machines_lib.Machines | None) -> tuple[str, ...]:
+    """The devices that need not be here: of a file, or of a plan in a dry run that names no workers."""
+    if simulated is not None:
+        return simulated.names
+    if planned is None or not config.dry_run or config.workers or config.local_cluster:
+        return ()
+    return config.devices or planned.devices
 
 
 def _simulated(path: str, planned: plan_lib.Plan | None) -> machines_lib.Machines:
@@ -192,7 +202,7 @@ def measure(run: Run) -> Run:
     """The same run, laid out as its devices are measured to be fast. It shows how it gets on.
 
     Raises:
-      ValueError: the step fits on no set of the devices.
+      ValueError: the step fits on no set of the devices, or a worker was lost.
       NotImplementedError: an operation that cannot be measured by itself.
     """
     config, limits = run.config, None
@@ -205,7 +215,8 @@ def measure(run: Run) -> Run:
     # the next local cluster's workers have other addresses, or other speeds
     cache_dir = None if config.local_cluster is not None else profile.cache_directory(os.environ)
     seconds = {} if config.measure_seconds is None else {"seconds": config.measure_seconds}
-    choice = auto.choose(
+    choose = functools.partial(
+        auto.choose,
         run.build_graph,
         run.cluster,
         COMPARED if names is None else {},
@@ -215,6 +226,7 @@ def measure(run: Run) -> Run:
         progress=True,
         **seconds,
     )
+    choice = run_watched(choose, run.cluster.workers_in_use)
     return dataclasses.replace(
         run,
         layout=choice.plan.layout,
@@ -235,6 +247,7 @@ def _planned_for(run: Run, machines: machines_lib.Machines, names: Collection[st
         plan=plan,
         devices=run.cluster.devices[: len(plan.devices)],
         simulated=machines.only([machines.names.index(device) for device in plan.devices]),
+        absent=plan.devices,
         split_dims=_split_dims(run.build_graph, plan.layout),
     )
 

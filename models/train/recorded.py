@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero import data
+from mtf_hetero._support import loading, schema
 from mtf_hetero._support.files import write_text
 from mtf_hetero.models.registry import Model, is_keras
 from mtf_hetero.models.train import config_file
@@ -22,6 +23,24 @@ from mtf_hetero.models.train.config import Config
 
 NAME, MODEL = "network.json", "model.keras"
 _FORMAT = 1
+_FILE = schema.Record(
+    {
+        "format": schema.Number(whole=True, least=_FORMAT, most=_FORMAT),
+        "model": schema.Text(least=1),
+        "dataset": schema.Text(least=1),
+        "images": schema.Table(schema.Anything()),  # one of two kinds
+    }
+)
+_VOLUMES = schema.Record({"manifest": schema.Table(schema.Anything())})
+_IMAGES = schema.Record(
+    {
+        "image_shape": schema.Many(schema.Number(whole=True, least=1, most=2**20), least=3, most=3),
+        "classes": schema.Number(whole=True, least=1, most=2**31 - 1),
+        "class_names": schema.Many(schema.Text()),
+        "mean": schema.Many(schema.Number()),
+        "deviation": schema.Many(schema.Number(above=0)),
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,10 +89,7 @@ class Record:
             return None
         if "manifest" in self.images:
             return data.Volumes(self.dataset, data.Manifest.of_json(self.images["manifest"]))
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in self.images.items()
-        }
-        return RecordedImages(name=self.dataset, train_size=0, test_size=0, source=_no_images, **values)
+        return RecordedImages(name=self.dataset, train_size=0, test_size=0, source=_no_images, **self.images)
 
 
 def _no_images(split: str) -> Any:
@@ -119,9 +135,23 @@ def load(directory: str | None) -> Record | None:
     if directory is None or not path.is_file():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != _FORMAT:
-            raise ValueError(f"its format is {content['format']!r}, not {_FORMAT}")
-        return Record(directory, content["model"], content["dataset"], dict(content["images"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read ({error!r}); delete it, and name --model and --dataset") from error
+        value = _FILE.read(loading.load(path))
+        if "manifest" in value["images"]:
+            data.Manifest.of_json(_VOLUMES.read(value["images"], "images")["manifest"])
+        else:
+            value["images"] = _read_images(value["images"])
+        return Record(directory, value["model"], value["dataset"], value["images"])
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}; delete it, and name --model and --dataset") from error
+
+
+def _read_images(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads what `save` wrote about a set of images."""
+    images = _IMAGES.read(value, "images")
+    channels, names = images["image_shape"][-1], images["class_names"]
+    for name in ("mean", "deviation"):
+        if len(images[name]) != channels:
+            raise ValueError(f"images.{name} has {len(images[name])} numbers for {channels} channels")
+    if names and len(names) != images["classes"]:
+        raise ValueError(f"images.class_names has {len(names)} names for {images['classes']} classes")
+    return images

@@ -51,7 +51,9 @@ class Run:
       parameters: number of trainable parameters.
       split_dims: the dimensions of the graph that the layout splits, as (name, size).
       plan: whose layout it is; None: of no plan.
-      simulated: the devices that these stand for in a dry run; None: they are meant themselves.
+      simulated: the figures of the devices that these stand for in a dry run; None: a dry run predicts no step.
+      absent: the names of the devices that these stand for in a dry run; none: they are meant themselves.
+      trains: whether anything is trained, and a worker that is lost is waited for.
       notes: lines for the user, about the workers and about the speeds that were measured.
     """
 
@@ -69,6 +71,8 @@ class Run:
     split_dims: tuple[tuple[str, int], ...]
     plan: Plan | None = None
     simulated: Machines | None = None
+    absent: tuple[str, ...] = ()
+    trains: bool = True
     notes: tuple[str, ...] = ()
 
     @property
@@ -87,6 +91,7 @@ class Run:
             session_config=self.cluster.session_config(),
             master=self.cluster.target,
             workers=self.cluster.workers_in_use,
+            wait_for_workers=self.trains,
         )
         model_fn = functools.partial(
             network.model_fn,
@@ -114,7 +119,7 @@ class Run:
 
     def describe(self) -> str:
         """The model, the data, the mesh, and how each split dimension is divided."""
-        names = self.devices if self.simulated is None else self.simulated.names
+        names = self.absent or self.devices
         lines = [
             f"{self.config.model}: {self.parameters:,} parameters",
             ", ".join(filter(None, (inputs.describe(self.dataset), self.task.describe()))),
@@ -155,7 +160,7 @@ class Run:
             fetches += [lowering.lowered_operation(op) for op in built.updates]
             traffic.arrange(fetches)
             estimates = memory.estimate(lowering, fetches)
-        names = map(shorten, self.devices) if self.simulated is None else self.simulated.names
+        names = self.absent or map(shorten, self.devices)
         return memory.table({n: estimates[d] for d, n in dict(zip(self.devices, names, strict=True)).items()})
 
     def how_to_resume(self) -> str:
@@ -207,11 +212,11 @@ class Run:
             ),
         ]
         if self.config.eval_every is not None:
-            steps = validation_steps(self.config, self.dataset)
+            is_due = validated_at(self.config, self.dataset)
             saver = ValidatingSaverHook(
                 self.model_dir,
                 save_secs=self.config.save_checkpoints_secs,
-                is_due=lambda step: step in steps and not log.has("validation", step),
+                is_due=lambda step: is_due(int(step)) and not log.has("validation", step),
                 evaluate=functools.partial(self._validate, log),
             )
             hooks.append(saver)
@@ -299,7 +304,7 @@ def check_steps(config: Config, dataset: inputs.Dataset) -> None:
             f"{dataset.train_size} {inputs.unit(dataset)} in batches of {config.batch_size}; give "
             f"--train_epochs={needed}"
         )
-    validation_steps(config, dataset)
+    validated_at(config, dataset)
     for step in config.trace_steps:
         if step >= last:
             raise ValueError(
@@ -308,30 +313,37 @@ def check_steps(config: Config, dataset: inputs.Dataset) -> None:
             )
 
 
-def validation_steps(config: Config, dataset: inputs.Dataset) -> frozenset[int]:
-    """The global steps after which the network is tested while it is trained.
+def validated_at(config: Config, dataset: inputs.Dataset) -> Callable[[int], bool]:
+    """Tells of a global step whether the network is tested after it, while it is trained.
 
     Raises:
-      ValueError: there is none of them before the training ends, or nothing to test on.
+      ValueError: there is no such step before the training ends, or nothing to test on.
     """
     if config.eval_every is None:
-        return frozenset()
+        return lambda step: False
     if not dataset.test_size:
         raise ValueError(
             f"--eval_every is {config.eval_every!r}, but {config.dataset} has no test {inputs.unit(dataset)}; leave it "
             "out"
         )
-    every, last = parse_eval_every(config.eval_every), total_steps(config, dataset)
-    if every[1]:
-        steps = [steps_of_epochs(config, dataset, epoch) for epoch in range(0, config.train_epochs + 1, every[0])][1:]
-    else:
-        steps = list(range(every[0], last + 1, every[0]))
-    if not steps or steps[0] > last:
+    (every, is_of_epochs), last = parse_eval_every(config.eval_every), total_steps(config, dataset)
+
+    def is_due(step: int) -> bool:
+        if not 0 < step < last:  # at the last one it is tested anyway
+            return False
+        if not is_of_epochs:
+            return step % every == 0
+        epoch = -(-step * config.batch_size // dataset.train_size)
+        is_whole = steps_of_epochs(config, dataset, epoch) == step
+        return is_whole and epoch % every == 0 and epoch <= config.train_epochs
+
+    first = steps_of_epochs(config, dataset, every) if is_of_epochs else every
+    if first > last:
         raise ValueError(
             f"--eval_every is {config.eval_every!r}, but the training ends before, after step {last}; give a smaller "
             "number, or leave it out: it is tested at the end"
         )
-    return frozenset(step for step in steps if step < last)  # at the last one it is tested anyway
+    return is_due
 
 
 def optimizer_of(config: Config, steps: int) -> network.Optimizer:

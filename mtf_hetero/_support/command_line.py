@@ -2,8 +2,6 @@
 
 import argparse
 import contextlib
-import importlib
-import importlib.util
 import os
 import pathlib
 import sys
@@ -12,7 +10,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
+from mtf_hetero._support import files
+
 WRONG_USAGE = 2
+MOST_CHARACTERS = 2000  # of an error
 _PACKAGE = pathlib.Path(__file__).parents[1]
 
 
@@ -20,16 +21,43 @@ class Parser(argparse.ArgumentParser):
     """Reports a mistake in one line, where argparse would print its usage first."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(WRONG_USAGE, f"error: {' '.join(message.split())}; see {self.prog} --help\n")
+        self.exit(WRONG_USAGE, f"error: {_one_line(message)}; see {self.prog} --help\n")
 
 
 def say(error: object) -> None:
-    """Prints an error on one line."""
-    sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+    """Prints an error on one line, which is cut if it is long."""
+    sys.stderr.write(f"error: {_one_line(error)}\n")
 
 
-def open_standard_streams() -> None:
-    """Opens those of the three standard streams that are closed, as by `2>&-`, on nothing. Call it first.
+def _one_line(error: object) -> str:
+    line = " ".join(str(error)[: 2 * MOST_CHARACTERS].split())
+    return line if len(line) <= MOST_CHARACTERS else line[:MOST_CHARACTERS] + "..."
+
+
+def begin_process() -> None:
+    """Prepares the process of a program: its standard streams, and where it looks for modules. Call it first."""
+    _open_standard_streams()
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", _working_directory()):
+        del sys.path[0]  # as of `python -m`: a module there would shadow another one of its name
+    search_working_directory()
+
+
+def search_working_directory() -> None:
+    """Has Python look for modules in the working directory too, after all other places: none there shadows another."""
+    if not {"", _working_directory()} & set(sys.path):
+        sys.path.append(_working_directory())
+
+
+def _working_directory() -> str:
+    """Its path; "" where it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _open_standard_streams() -> None:
+    """Opens those of the three standard streams that are closed, as by `2>&-`, on nothing.
 
     Python has None in their places, and the next file that is opened gets their numbers.
     """
@@ -44,18 +72,13 @@ def open_standard_streams() -> None:
 
 def run(main: Callable[[Sequence[str] | None, str], int], argv: Sequence[str] | None, program: str) -> NoReturn:
     """The whole process of a program: ends it with the exit code of its `main`."""
-    open_standard_streams()
+    begin_process()
     sys.exit(main(argv, program))
 
 
 def print_result(work: Callable[[], str]) -> int:
-    """Prints what a function returns, or the one line of its error; returns the exit code.
-
-    The working directory is searched for modules too, as by `python -m`: mtf-hetero is a script, whose own directory
-    Python searches instead.
-    """
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())
+    """Prints what a function returns, or the one line of its error; returns the exit code."""
+    search_working_directory()
     try:
         result = work()
     except (ValueError, NotImplementedError) as error:
@@ -68,27 +91,17 @@ def print_result(work: Callable[[], str]) -> int:
     return 0
 
 
-def check_function(flag: str, text: str) -> None:
-    """Raises ValueError unless "module:function" is well written and its top-level module is there to be imported."""
-    module, colon, name = text.partition(":")
-    if not (module and colon and name):
-        raise ValueError(f"--{flag} is {text!r}; write module:function")
-    top = module.partition(".")[0]
-    if top not in sys.modules and (not top or importlib.util.find_spec(top) is None):
-        raise ValueError(f"--{flag} is {text!r}, which cannot be imported: No module named {top!r}")
-
-
-def function_of(flag: str, text: str) -> Callable[..., Any]:
-    """The function that "module:function" names.
-
-    Raises:
-      ValueError: it cannot be imported.
-    """
-    module, _, name = text.partition(":")
+def check_output(flag: str, path: str) -> None:
+    """Raises ValueError where no file can be written at a path, before time is spent on what is to be in the file."""
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"--{flag} is {text!r}, which cannot be imported: {error}") from error
+        files.check_place(path)
+    except OSError as error:
+        raise ValueError(f"--{flag} is {path!r}: {error.strerror}; name another file") from error
+    parent = os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(parent):
+        parent = os.path.dirname(parent)
+    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
+        raise ValueError(f"--{flag} is {path!r}, but {parent} cannot be written to; name another place")
 
 
 @contextlib.contextmanager

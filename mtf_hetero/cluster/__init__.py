@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mtf_hetero.cluster.local import LimitedProcesses, LocalCluster, convert_to_fractions
     from mtf_hetero.cluster.probe import UnreachableWorkerError, Workers, check_reachable, convert_to_workers
     from mtf_hetero.cluster.session import WaitingSessionCreator
-    from mtf_hetero.cluster.watch import WorkerWatch
+    from mtf_hetero.cluster.watch import WorkerWatch, run_watched
 
 __all__ = [
     "Cluster",
@@ -31,6 +31,7 @@ __all__ = [
     "check_reachable",
     "convert_to_fractions",
     "convert_to_workers",
+    "run_watched",
     "shorten",
     "task_of_environment",
 ]
@@ -51,6 +52,7 @@ __getattr__, __dir__ = lazy.attach(
         "check_reachable": "probe",
         "convert_to_fractions": "local",
         "convert_to_workers": "probe",
+        "run_watched": "watch",
         "shorten": "devices",
         "task_of_environment": "environment",
     },

@@ -249,7 +249,7 @@ class LocalCluster(LimitedProcesses):
 
     def _launch(self, index: int, port: int) -> None:
         threads = math.ceil(self.fractions[index])
-        command = [sys.executable, "-m", "mtf_hetero.worker", f"--port={port}", "--host=127.0.0.1", "--gpus=none"]
+        command = [sys.executable, "-P", "-m", "mtf_hetero.worker", f"--port={port}", "--host=127.0.0.1", "--gpus=none"]
         command += ["--return_memory"] if self._return_memory else []
         self.start(index, [*command, f"--threads={threads}"])
 

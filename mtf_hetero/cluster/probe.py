@@ -138,6 +138,15 @@ def ask_all(workers: Workers, timeout_seconds: float) -> dict[int, Answer]:
         return dict(zip(addresses, answers, strict=True))
 
 
+def lost(workers: Workers, timeout_seconds: float = 5.0) -> UnreachableWorkerError:
+    """Returns the error that says in one line which workers were lost while something ran that cannot go on."""
+    try:
+        check_reachable(workers, timeout_seconds)
+    except UnreachableWorkerError as error:
+        return error
+    return UnreachableWorkerError("a worker was lost, and answers again; run the same command again")
+
+
 def check_reachable(workers: Workers, timeout_seconds: float = 5.0) -> None:
     """Raises unless every worker answers.
 

@@ -15,7 +15,15 @@ from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import claim
-from mtf_hetero.cluster.probe import Answer, Failures, UnreachableWorkerError, Workers, ask_all, by_index
+from mtf_hetero.cluster.probe import (
+    Answer,
+    Failures,
+    UnreachableWorkerError,
+    Workers,
+    ask_all,
+    by_index,
+    lost,
+)
 
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 3.0
@@ -35,6 +43,7 @@ class WaitingSessionCreator(tf.train.SessionCreator):
     Args:
       session_creator: the creator that makes the session, tf.train.ChiefSessionCreator(...) for instance.
       workers: "host:port" of each, or {index: "host:port"} of those that take part.
+      waits: False: a worker that does not answer, or is lost later, ends the session with UnreachableWorkerError.
       check: called about twice a second while this waits, in the calling thread; what it raises ends the wait.
       timeout_seconds: within which a worker must answer.
     """
@@ -44,11 +53,14 @@ class WaitingSessionCreator(tf.train.SessionCreator):
         session_creator: tf.train.SessionCreator,
         workers: Workers,
         *,
+        waits: bool = True,
         check: Callable[[], None] = _nothing,
         timeout_seconds: float = 10.0,
     ) -> None:
         self._session_creator = session_creator
         self._workers = by_index(workers)
+        self._waits = waits
+        self._made = False
         self._check = check
         self._timeout_seconds = timeout_seconds
 
@@ -57,7 +69,11 @@ class WaitingSessionCreator(tf.train.SessionCreator):
 
         Raises:
           tf.errors.UnavailableError: a worker was lost meanwhile; MonitoredSession then calls again.
+          UnreachableWorkerError: a worker is lost, and this does not wait.
         """
+        if self._made and not self._waits:  # MonitoredSession calls again after it has lost a worker
+            raise self._in_thread(lambda: lost(self._workers, self._timeout_seconds))
+        self._made = True
         told: dict[int, str] = {}
         while True:
             self.await_workers()
@@ -76,8 +92,14 @@ class WaitingSessionCreator(tf.train.SessionCreator):
             self._wait(_HELD_SECONDS)
 
     def await_workers(self) -> None:
-        """Returns once all workers answer."""
+        """Returns once all workers answer.
+
+        Raises:
+          UnreachableWorkerError: one does not answer, and this does not wait.
+        """
         while any(answer.failure for answer in self._ask().values()):
+            if not self._waits:
+                raise self._in_thread(lambda: lost(self._workers, self._timeout_seconds))
             self._wait(_POLL_SECONDS)
 
     def _ask(self) -> dict[int, Answer]:
@@ -110,9 +132,9 @@ class WaitingSessionCreator(tf.train.SessionCreator):
         try:
             while not attempt.done.wait(_POLL_SECONDS):
                 self._check()
-                lost = [index for index, answer in self._ask().items() if failures[index].is_gone(answer)]
-                if lost and not attempt.done.is_set():
-                    raise tf.errors.UnavailableError(None, None, f"worker {lost[0]} was lost while a session was made")
+                gone = [index for index, answer in self._ask().items() if failures[index].is_gone(answer)]
+                if gone and not attempt.done.is_set():
+                    raise tf.errors.UnavailableError(None, None, f"worker {gone[0]} was lost while a session was made")
         except BaseException:
             attempt.abandon()
             raise

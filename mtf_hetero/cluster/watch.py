@@ -5,15 +5,17 @@ last checkpoint. But a worker that is frozen, or cut off, leaves a step waiting 
 with the error that MonitoredSession recovers from.
 """
 
+import concurrent.futures
 import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster.probe import Failures, Outcome, Workers, ask, by_index, split_address
+from mtf_hetero.cluster.probe import Failures, Outcome, Workers, ask, ask_all, by_index, lost, split_address
 
+_Result = TypeVar("_Result")
 _AGAIN = "answers again; training goes on from the last checkpoint"
 _ANEW = "was started anew; training goes on from the last checkpoint"
 
@@ -124,3 +126,45 @@ class WorkerWatch(tf.train.SessionRunHook):
                 session.interrupt(error)
             else:
                 session.close()
+
+
+def run_watched(
+    work: Callable[[], _Result], workers: Workers, *, interval_seconds: float = 3.0, timeout_seconds: float = 10.0
+) -> _Result:
+    """Returns what a function returns; for work that cannot continue without one of its workers.
+
+    The work runs in a thread, which is left behind if it waits for a lost worker. Without workers it runs here.
+
+    Args:
+      work: the function.
+      workers: "host:port" of each, or {index: "host:port"}.
+      interval_seconds: between two questions to a worker.
+      timeout_seconds: within which an answer must come.
+
+    Raises:
+      UnreachableWorkerError: a worker was lost.
+    """
+    addresses = by_index(workers)
+    if not addresses:
+        return work()
+    future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="watched_work", daemon=True).start()
+    failures = {index: Failures() for index in addresses}
+    while not concurrent.futures.wait([future], interval_seconds).done:
+        answers = ask_all(addresses, timeout_seconds)
+        if any([failures[index].is_gone(answer) for index, answer in answers.items()]) and not future.done():  # noqa: C419 - all are counted
+            raise lost(addresses, timeout_seconds)
+    try:
+        return future.result()
+    except tf.errors.OpError as error:
+        is_of_worker = isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
+        if is_of_worker or any(answer.failure for answer in ask_all(addresses, timeout_seconds).values()):
+            raise lost(addresses, timeout_seconds) from error
+        raise

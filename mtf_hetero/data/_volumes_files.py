@@ -17,17 +17,45 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero._support.files import new_directory
+from mtf_hetero._support import loading
+from mtf_hetero._support.files import new_directory, read_text, write_text
+from mtf_hetero._support.schema import Anything, Flag, Many, Number, Record, Table, Text
 from mtf_hetero.data.source import TEST, TRAIN
 
 MANIFEST = "manifest.json"
 FILE_SUFFIX = ".tfrecord"
 DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "float16", "float32")
 SPLITS = (TRAIN, TEST)
+_MOST_FILES = 100_000  # their names have five digits
 FILE_BYTES = 2**28  # a file has no more, unless one volume has
 _FORMAT = "mtf_hetero volumes 1"
 _FRAMING_BYTES = 16  # of a TFRecord: its length and two checksums
 _TARGET_BYTES = 4
+
+_COUNT = Number(whole=True, least=0, most=2**40)
+_NUMBERS = Many(Number())
+_DEVIATIONS = Many(Number(above=0))
+SCHEMA = Record(
+    {
+        "planes": Record(
+            {
+                "shape": Many(Number(whole=True, least=1, most=2**20), least=4, most=4),
+                "dtype": Text(DTYPES),
+                "labelled": Flag(),
+                "targets": Many(Text(least=1)),
+            }
+        ),
+        "train_size": _COUNT,
+        "test_size": _COUNT,
+        "volumes_per_file": Number(whole=True, least=1, most=2**40),
+        "classes": Number(whole=True, least=0, most=256),  # labels are uint8
+        "mean": _NUMBERS,
+        "deviation": _DEVIATIONS,
+        "target_mean": _NUMBERS,
+        "target_deviation": _DEVIATIONS,
+        "provenance": Table(Anything()),
+    }
+)
 
 Block = tuple[np.ndarray, np.ndarray | None]  # planes of an image, and of its labels
 
@@ -125,16 +153,29 @@ class Manifest:
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> "Manifest":
-        """A manifest of what dataclasses.asdict made of it, and JSON of that."""
-        planes = content["planes"]
-        planes = Planes(**{**planes, "shape": tuple(planes["shape"]), "targets": tuple(planes["targets"])})
-        lists = {name: tuple(value) for name, value in content.items() if isinstance(value, list)}
-        return cls(**{**content, **lists, "planes": planes})
+        """A manifest of what dataclasses.asdict made of it, and JSON of that.
+
+        Raises:
+          ValueError: a field that is missing, unknown or out of range, or two that contradict each other.
+        """
+        content = SCHEMA.read(content)
+        manifest = cls(**{**content, "planes": Planes(**content["planes"])})
+        planes, targets = manifest.planes, len(manifest.planes.targets)
+        lengths = {"mean": planes.shape[3], "deviation": planes.shape[3], "target_mean": targets}
+        for name, length in {**lengths, "target_deviation": targets}.items():
+            if len(getattr(manifest, name)) != length:
+                raise ValueError(f"{name} has {len(getattr(manifest, name))} numbers, not {length}")
+        for split in SPLITS:
+            if manifest.size(split) > _MOST_FILES * manifest.volumes_per_file:
+                raise ValueError(f"{split}_size is {manifest.size(split)}, which are more than {_MOST_FILES:,} files")
+        if bool(manifest.classes) != planes.labelled:
+            raise ValueError(f"classes is {manifest.classes}, but labelled is {planes.labelled}")
+        return manifest
 
     def save(self, directory: pathlib.Path) -> None:
         """Writes the manifest into the directory of a set."""
         content = {"format": _FORMAT, **dataclasses.asdict(self)}
-        (directory / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(directory / MANIFEST, json.dumps(content, indent=1) + "\n")
 
 
 def load_manifest(directory: str | os.PathLike) -> Manifest:
@@ -146,16 +187,16 @@ def load_manifest(directory: str | os.PathLike) -> Manifest:
     path = pathlib.Path(directory).expanduser() / MANIFEST
     remedy = "copy the set anew, or make it with: python -m mtf_hetero.data convert"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format", None) != _FORMAT:
-            raise ValueError(f"{path} is not of the format {_FORMAT!r}; {remedy}")
+        text = read_text(path)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}); {remedy}") from error
+    try:
+        content = loading.parse_json(text)
+        if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
+            raise ValueError(f"it is not of the format {_FORMAT!r}")
         manifest = Manifest.of_json(content)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror or error}); {remedy}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged at byte {error.pos:,} ({error.msg}); {remedy}") from error
-    except (AttributeError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); {remedy}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}; {remedy}") from error
     for split in SPLITS:
         for number, expected in enumerate(manifest.file_sizes(split)):
             file = f"{file_prefix(str(path.parent), split)}{number:05d}{FILE_SUFFIX}"

@@ -80,6 +80,7 @@ class RunConfig:
       workers: "host:port" of each worker that takes part, or {index: "host:port"} (Cluster.workers_in_use): they belong
         to this run alone while it lasts; training waits for one that is lost, says which, and goes on from the last
         checkpoint once it is back.
+      wait_for_workers: whether training and evaluation wait for a lost worker; False: they end with an error.
       container: resource container that holds the variables on the servers; "" is TensorFlow's own.
 
     Raises:
@@ -97,6 +98,7 @@ class RunConfig:
     log_step_count_steps: int | None = 100
     master: str = ""
     workers: Workers = ()
+    wait_for_workers: bool = True
     container: str = ""
 
     def __post_init__(self) -> None:

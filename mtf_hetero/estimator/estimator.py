@@ -30,7 +30,7 @@ from mtf_hetero.estimator.hooks import (
     add_scalar_summary,
     order_global_step,
 )
-from mtf_hetero.estimator.training import monitored_session, session_config, training_hooks
+from mtf_hetero.estimator.training import monitored_session, single_session, training_hooks
 from mtf_hetero.saver import Saver, SliceSaverBuilder
 
 
@@ -139,6 +139,7 @@ class Estimator:
             raise ValueError(f"train: steps is {steps} and max_steps is {max_steps}; give one of the two")
         hooks = list(hooks or ())
         with saver_lib.run_lock(self.model_dir), self._writing():
+            saver_lib.check_names(self.model_dir)
             saver_lib.clear_leftovers(self.model_dir)
             saver_lib.resume(self.model_dir, self._config.keep_checkpoint_max)
             step = self._saved_step()
@@ -253,17 +254,13 @@ class Estimator:
         self, input_fn: Any, keys: Any, hooks: list[tf.train.SessionRunHook], checkpoint_path: str
     ) -> Generator:
         check_reachable(self._config.workers)
-        with WorkerClaim(self._config.workers), WorkerWatch(self._config.workers) as watch:
+        workers = self._config.workers
+        with WorkerClaim(workers), WorkerWatch(workers, report=lambda line: None) as watch:
             with self._new_graph() as graph:
                 spec = self._build(input_fn, ModeKeys.PREDICT, warn_if_endless=True)
                 fetches = predictions.select(spec.predictions, keys)
-                session = tf.train.SingularMonitoredSession(  # begun anew, it would give batches twice
-                    hooks=[*spec.prediction_hooks, *hooks, watch],
-                    scaffold=spec.scaffold,
-                    master=self._config.master,
-                    config=session_config(self._config),
-                    checkpoint_filename_with_path=checkpoint_path,
-                )
+                hooks = [*spec.prediction_hooks, *hooks, watch]
+                session = single_session(self._config, spec, hooks, checkpoint_path)
             with predictions.left_in(graph, session):
                 while not session.should_stop():
                     with graph.as_default():  # not while the caller has the batch: it may have a graph of its own

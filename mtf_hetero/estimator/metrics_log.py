@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero._support.files import write_text
+from mtf_hetero._support.files import check_place, open_regular, write_text
 
 NAME = "metrics.jsonl"
 
@@ -40,6 +40,7 @@ class MetricsLog:
         Raises:
           OSError: the file cannot be read or written; it is as it was.
         """
+        check_place(self._path)  # to read a pipe would take for ever
         text = self._path.read_bytes() if self._path.exists() else b""
         kept = [line for line in text.splitlines(keepends=True) if _step_of(line) <= step]
         if len(kept) < len(text.splitlines()):
@@ -67,8 +68,7 @@ class MetricsLog:
         row = {"kind": kind, "step": step, **{name: plain(value) for name, value in values.items()}}
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
+        with open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
             size = os.fstat(descriptor).st_size
             try:
                 if os.write(descriptor, line) < len(line):
@@ -76,8 +76,6 @@ class MetricsLog:
             except OSError:
                 os.ftruncate(descriptor, size)
                 raise
-        finally:
-            os.close(descriptor)
         self._known.add((kind, step))
 
 
@@ -92,7 +90,7 @@ def _step_of(line: bytes) -> float:
     try:
         row = json.loads(line)
         return row["step"] if line.endswith(b"\n") and isinstance(row["kind"], str) else math.inf
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf
 
 

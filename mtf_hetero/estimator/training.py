@@ -74,15 +74,42 @@ def monitored_session(
         )
     else:
         creator = tf.train.ChiefSessionCreator(spec.scaffold, checkpoint_filename_with_path=checkpoint_path, **options)
+    waits = config.wait_for_workers
     if workers:
-        creator = WaitingSessionCreator(creator, workers, check=stop.check)
+        creator = WaitingSessionCreator(creator, workers, waits=waits, check=stop.check)
         creator.await_workers()
     with (
         WorkerClaim(workers),
-        WorkerWatch(workers) as watch,
+        WorkerWatch(workers, report=None if waits else _say_nothing) as watch,
         tf.train.MonitoredSession(session_creator=creator, hooks=[*hooks, watch]) as session,
     ):
         yield session
+
+
+def single_session(
+    config: RunConfig, spec: EstimatorSpec, hooks: list[tf.train.SessionRunHook], checkpoint_path: str
+) -> tf.Session:
+    """A monitored session that is never begun anew: where a worker is lost, it ends with UnreachableWorkerError.
+
+    Args:
+      config: of the run.
+      spec: with its scaffold.
+      hooks: all hooks, a WorkerWatch among them.
+      checkpoint_path: what to restore.
+    """
+    options = {
+        "master": config.master,
+        "config": session_config(config),
+        "checkpoint_filename_with_path": checkpoint_path,
+    }
+    if not config.workers:
+        return tf.train.SingularMonitoredSession(hooks=hooks, scaffold=spec.scaffold, **options)
+    creator = tf.train.ChiefSessionCreator(spec.scaffold, **options)
+    return tf.train.MonitoredSession(WaitingSessionCreator(creator, config.workers, waits=False), hooks=hooks)
+
+
+def _say_nothing(line: str) -> None:
+    """Drops a line of a WorkerWatch: where nothing waits for a worker, an error says the same."""
 
 
 def session_config(config: RunConfig) -> tf.ConfigProto:

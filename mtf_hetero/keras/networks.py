@@ -9,13 +9,12 @@ import difflib
 import os
 import pathlib
 import random
-import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support.files import sync
+from mtf_hetero._support import files
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.walk import is_graph
 
@@ -66,13 +65,8 @@ def save(model: Any, path: str | os.PathLike) -> None:
     Raises:
       OSError: it cannot be written; what was there before is as it was.
     """
-    place = pathlib.Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".writing_{place.name}_", dir=place.parent) as directory:
-        made = pathlib.Path(directory) / f"new{SUFFIX}"
+    with files.replaced(path) as made:
         model.save(made)
-        sync(made)
-        os.replace(made, place)
 
 
 def names() -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from mtf_hetero.variables import initial_value_feed
 
 _LEAST_KINDS = 8  # of batches that a session has room for, however large the model
 _MOST_OPERATIONS = 100_000  # of TensorFlow in a session of more kinds: about 10 kB each
-_ANSWER_SECONDS = 10.0  # within which a worker must answer: one under a small quota is slow
 _AT_ONCE_BYTES = 2**27  # of weights that one call takes to the devices, or back: protobuf has no more than 2**31
 
 
@@ -63,19 +61,6 @@ class _Plain(tf.train.SessionCreator):
         config = self._cluster.session_config()
         config.graph_options.place_pruned_graph = True  # else each new kind of batch has all the graph placed again
         return tf.Session(self._cluster.target, config=config)
-
-
-class _Patience:
-    """Ends a wait for workers: called again and again, it raises UnreachableWorkerError once one is silent."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._next = time.monotonic() + _ANSWER_SECONDS
-
-    def __call__(self) -> None:
-        if time.monotonic() > self._next:
-            self._cluster.check_reachable(_ANSWER_SECONDS)
-            self._next = time.monotonic() + _ANSWER_SECONDS
 
 
 class _Interrupted:
@@ -133,7 +118,7 @@ class Session:
         self._first_step = self._iterations()
         with self._stack, self._graph.as_default(), self._lost_is_said():
             if workers:
-                creator = WaitingSessionCreator(_Plain(cluster), workers, check=_Patience(cluster))
+                creator = WaitingSessionCreator(_Plain(cluster), workers, waits=False)
                 self._session = creator.create_session()
             else:
                 self._session = _Plain(cluster).create_session()

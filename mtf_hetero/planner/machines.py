@@ -9,18 +9,19 @@
 The kinds are those of `KINDS`, whose figures are the makers': peaks in float32, of which a network reaches a part.
 """
 
+import collections
 import dataclasses
 import itertools
 import json
 import math
 import numbers
 import os
-import pathlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from mtf_hetero._support import extras
+from mtf_hetero._support import loading
+from mtf_hetero._support.schema import Many, Number, Record, Table, Text
 from mtf_hetero.speeds import Link
 
 EFFICIENCY = 0.4  # the part of the peak that convolutions reach, about
@@ -78,6 +79,9 @@ class Machine:
             value = getattr(self, field)
             if not (_is_number(value) and value >= 0):
                 raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be zero or more")
+        for kind, factor in self.factors.items():
+            if not (_is_number(factor) and factor >= 0):
+                raise ValueError(f"factor {kind!r} of device {self.name!r} is {factor!r}; it must be zero or more")
 
     def seconds(self, flops: float, moved_bytes: float, kind: str = "") -> float:
         """Seconds for an operation: its arithmetic or its memory, whichever takes longer, as measured of its kind."""
@@ -124,12 +128,14 @@ class Machines:
         names = self.names
         if not names:
             raise ValueError("there is no device; give one or more")
-        if len(set(names)) != len(names):
+        known = set(names)
+        if len(known) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"device {twice!r} is given twice; give each device a name of its own")
         for pair in self.links:
-            if not set(pair) <= set(names):
-                raise ValueError(f"a link joins {pair[0]!r} and {pair[1]!r}; the devices are {', '.join(names)}")
+            if not known.issuperset(pair):
+                first = ", ".join([*names[:20], *["..."] * (len(names) > 20)])
+                raise ValueError(f"a link joins {pair[0]!r} and {pair[1]!r}; the devices are {first}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -212,8 +218,37 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "Xeon-6148": Kind(2.0e12, 128e9, 192e9, "Intel Xeon Gold 6148: 20 cores, AVX-512, 6 x DDR4-2666"),
     }
 )
-_NUMBERS = tuple(f.name for f in dataclasses.fields(Machine) if f.name not in ("name", "factors"))
-_FIELDS = ("name", "kind", "count", *_NUMBERS, "factors")
+MOST_DEVICES = 10_000
+_RATE, _SECONDS = Number(least=1, of_text=True), Number(least=0, most=1e6, of_text=True)
+_NUMBERS: Mapping[str, Number] = {  # of a Machine
+    **dict.fromkeys(("flops_per_second", "bytes_per_second", "memory_bytes"), _RATE),
+    "alone_factor": Number(least=1e-3, most=1e3, of_text=True),
+    **dict.fromkeys(("operation_seconds", "seconds_per_byte", "seconds_per_message"), _SECONDS),
+    "granule": Number(whole=True, least=1, most=1e6, of_text=True),
+}
+_DEVICE = {
+    "name": Text(least=1, of_number=True),
+    "kind": Text(KINDS),
+    "count": Number(whole=True, least=1, most=MOST_DEVICES),
+    **_NUMBERS,
+    "factors": Table(Number(least=0, most=1e6, of_text=True), "an object, {kind of operation: factor}"),
+}
+_LINK_FIELDS = {"latency_seconds": _SECONDS, "bytes_per_second": _RATE}
+_ENDS = {"from": Text(least=1, of_number=True), "to": Text(least=1, of_number=True)}
+SCHEMA = Record(
+    {
+        "devices": Many(
+            Record(_DEVICE, _DEVICE),
+            least=1,
+            most=MOST_DEVICES,
+            described=f"a list of 1 to {MOST_DEVICES} devices, such as [{{kind: V100, count: 2}}]",
+        ),
+        "link": Record(_LINK_FIELDS),
+        "links": Many(Record({**_ENDS, **_LINK_FIELDS})),
+        "step_seconds": _SECONDS,
+    },
+    optional=["link", "links", "step_seconds"],
+)
 
 
 def load(path: str | os.PathLike) -> Machines:
@@ -222,21 +257,12 @@ def load(path: str | os.PathLike) -> Machines:
     Raises:
       ValueError: in one line, what is wrong with it.
     """
-    path = pathlib.Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise ValueError(f"devices file {str(path)!r} cannot be read: {reason}; name another file") from error
-    yaml = extras.import_package("yaml", extra="plan", user=f"devices file {str(path)!r}")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}; write YAML or JSON") from error
-    try:
-        return convert_to_machines(value)
+        return convert_to_machines(loading.load(path, yaml_for="plan"))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(
+            f"devices file {str(path)!r} cannot be read: {error}; correct it, or name another file"
+        ) from error
 
 
 def convert_to_machines(value: Any) -> Machines:
@@ -245,60 +271,45 @@ def convert_to_machines(value: Any) -> Machines:
     Raises:
       ValueError: an entry that is missing, unknown or out of range.
     """
-    if not isinstance(value, Mapping) or not isinstance(value.get("devices"), Sequence) or not value["devices"]:
-        raise ValueError("there is no list of devices; write devices: [{kind: V100, count: 2}, ...]")
-    if unknown := sorted(set(value) - {"devices", "link", "links", "step_seconds"}):
-        raise ValueError(f"entry {unknown[0]!r} is not known; the entries are devices, link, links and step_seconds")
-    devices = list(itertools.chain.from_iterable(map(_devices, value["devices"])))
-    named, taken = [], {}
+    value = SCHEMA.read(value)
+    entries = value["devices"]
+    if (total := sum(entry.get("count", 1) for entry in entries)) > MOST_DEVICES:
+        raise ValueError(f"devices are {total} in all, counted; at most {MOST_DEVICES} can be planned for")
+    devices = list(itertools.chain.from_iterable(itertools.starmap(_devices, enumerate(entries))))
+    named, taken, counts = [], {}, collections.Counter(name for name, _ in devices)
     for name, fields in devices:
         number = taken[name] = taken.get(name, -1) + 1
-        alone = sum(other == name for other, _ in devices) == 1
-        named.append(Machine(name if alone else f"{name}:{number}", **fields))
-    links = {(str(e["from"]), str(e["to"])): _link(e) for e in value.get("links", ())}
+        named.append(Machine(name if counts[name] == 1 else f"{name}:{number}", **fields))
+    links: dict[tuple[str, str], Link] = {}
+    for entry in value.get("links", ()):
+        ends = entry["from"], entry["to"]
+        if ends in links or ends[0] == ends[1]:
+            raise ValueError(
+                f"links join {ends[0]!r} and {ends[1]!r} twice, or a device and itself; give each link once"
+            )
+        links[ends] = _link(entry)
     link = _link(value["link"]) if "link" in value else _LINK
-    return Machines(tuple(named), link, links, _number("step_seconds", value.get("step_seconds", 0.0)))
+    return Machines(tuple(named), link, links, value.get("step_seconds", 0.0))
 
 
-def _devices(entry: Any) -> list[tuple[str, dict[str, Any]]]:
-    if not isinstance(entry, Mapping) or set(entry) - set(_FIELDS):
-        raise ValueError(f"a device is {entry!r}; its entries may be {', '.join(_FIELDS)}")
+def _devices(number: int, entry: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     fields: dict[str, Any] = {}
     if "kind" in entry:
-        if entry["kind"] not in KINDS:
-            raise ValueError(f"kind {entry['kind']!r} is not known; it must be one of {', '.join(KINDS)}")
         kind = KINDS[entry["kind"]]
         fields = {
             "flops_per_second": EFFICIENCY * kind.flops_per_second,
             "bytes_per_second": kind.bytes_per_second,
             "memory_bytes": kind.memory_bytes,
         }
-    fields |= {name: _number(name, entry[name]) for name in _NUMBERS if name in entry}
-    if "factors" in entry:
-        if not isinstance(entry["factors"], Mapping):
-            raise ValueError(f"factors of a device are {entry['factors']!r}; write {{kind of operation: factor}}")
-        fields["factors"] = {str(kind): _number(f"factor {kind!r}", x) for kind, x in entry["factors"].items()}
+    fields |= {name: entry[name] for name in (*_NUMBERS, "factors") if name in entry}
     if missing := [name for name in ("flops_per_second", "bytes_per_second") if name not in fields]:
-        raise ValueError(f"device {dict(entry)!r} has no {missing[0]}; give it, or a kind")
-    count = entry.get("count", 1)
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ValueError(f"count of a device is {count!r}; it must be a whole number, 1 or more")
-    name = str(entry.get("name", entry.get("kind", "device")))
-    return [(name, fields)] * count
+        raise ValueError(f"devices[{number}] has no {missing[0]}; give it, or a kind")
+    name = entry.get("name", entry.get("kind", "device"))
+    return [(name, fields)] * entry.get("count", 1)
 
 
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)  # YAML 1.1 reads 8e11 as text
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} is {value!r}; give a number") from None
-
-
-def _link(entry: Any) -> Link:
-    try:
-        return Link(*(_number(name, entry[name]) for name in ("latency_seconds", "bytes_per_second")))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"a link is {entry!r}; give latency_seconds and bytes_per_second") from error
+def _link(entry: Mapping[str, Any]) -> Link:
+    return Link(entry["latency_seconds"], entry["bytes_per_second"])
 
 
 def dumps(machines: Machines) -> str:

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mtf_hetero._support import extras
+from mtf_hetero._support import extras, files
 from mtf_hetero._support.units import seconds_text
 from mtf_hetero.planner import outline as outlines
 from mtf_hetero.planner.plan import Plan
@@ -71,7 +71,7 @@ def draw(plan: Plan, path: str | os.PathLike, *, title: str = "", offered: Itera
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=_DPI, metadata={"Software": None})
     try:
-        pathlib.Path(path).write_bytes(data.getvalue())
+        files.write_bytes(path, data.getvalue())
     except OSError as error:
         raise ValueError(f"picture {str(path)!r} cannot be written: {error.strerror}; name another file") from error
 

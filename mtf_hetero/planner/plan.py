@@ -10,10 +10,44 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mtf_hetero._support import files
+from mtf_hetero._support import files, loading
+from mtf_hetero._support.schema import Many, Number, Record, Table, Text, shown
 from mtf_hetero.layout import Dim, Layout
 
 SCHEMA = 1
+_SECONDS, _SIZES = Number(least=0), Table(Many(Number(whole=True, least=0), least=1))
+_LAYER = Record(
+    {
+        "name": Text(),
+        "split": _SIZES,
+        "seconds": Many(_SECONDS, least=1),
+        "sent_bytes": Many(Number(least=0), least=1),
+        "along": Text(),
+        "kind": Text(),
+    },
+    optional=["along", "kind"],
+)
+_FILE = Record(
+    {
+        "schema": Number(whole=True, least=SCHEMA, most=SCHEMA),
+        "provenance": Table(Text()),
+        "devices": Many(Text(least=1), least=1),
+        "mesh_shape": Text(least=1),
+        "rules": Table(Text(least=1)),
+        "shares": Table(Many(Number(above=0), least=1)),
+        "sizes": _SIZES,
+        "extents": Table(Number(whole=True, least=1)),
+        "predicted": Record(
+            {
+                "seconds": _SECONDS,
+                "alone": Record({"device": Text(least=1), "seconds": _SECONDS}),
+                "gap": Number(least=0),
+                "memory_bytes": Many(Number(least=0), least=1),
+                "layers": Many(_LAYER),
+            }
+        ),
+    }
+)
 
 
 class PlanError(ValueError):
@@ -146,46 +180,64 @@ def loads(text: str, *, source: str = "the text") -> Plan:
       PlanError: in one line, what is wrong with it.
     """
     try:
-        value = json.loads(text)
+        return _convert(loading.parse_json(text))
     except ValueError as error:
         raise PlanError(f"{source} is not a plan: {error}; plan anew") from error
+
+
+def _convert(value: Any) -> Plan:
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        schema = value.get("schema") if isinstance(value, dict) else None
-        raise PlanError(f"{source} has schema {schema!r}, not {SCHEMA}; plan anew")
-    try:
-        return _convert(value)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise PlanError(f"{source} is not a plan: {problem}; plan anew") from error
-
-
-def _convert(value: Mapping[str, Any]) -> Plan:
+        found = value.get("schema") if isinstance(value, dict) else None
+        raise ValueError(f"it has schema {shown(found)}, not {SCHEMA}")
+    value = _FILE.read(value)
     predicted = value["predicted"]
-    layers = tuple(
-        LayerPlan(
-            str(layer["name"]),
-            {name: tuple(sizes) for name, sizes in layer["split"].items()},
-            tuple(layer["seconds"]),
-            tuple(layer["sent_bytes"]),
-            str(layer.get("along", "")),
-            str(layer.get("kind", "")),
-        )
-        for layer in predicted["layers"]
-    )
+    alone, layers = predicted["alone"], tuple(LayerPlan(**layer) for layer in predicted["layers"])
     plan = Plan(
-        devices=tuple(map(str, value["devices"])),
+        devices=value["devices"],
         layout=Layout(value["mesh_shape"], value["rules"], value["shares"], value["sizes"]),
-        seconds=float(predicted["seconds"]),
-        alone=(str(predicted["alone"]["device"]), float(predicted["alone"]["seconds"])),
-        gap=float(predicted["gap"]),
+        seconds=predicted["seconds"],
+        alone=(alone["device"], alone["seconds"]),
+        gap=predicted["gap"],
         layers=layers,
-        memory_bytes=tuple(predicted["memory_bytes"]),
-        extents={str(name): int(extent) for name, extent in value["extents"].items()},
-        provenance={str(name): str(entry) for name, entry in value["provenance"].items()},
+        memory_bytes=predicted["memory_bytes"],
+        extents=value["extents"],
+        provenance=value["provenance"],
     )
-    if len(plan.devices) != plan.layout.size:
-        raise ValueError(f"{len(plan.devices)} devices for the mesh {plan.layout.mesh_text}")
+    _check_consistent(plan)
     return plan
+
+
+def _check_consistent(plan: Plan) -> None:
+    """Raises ValueError where two parts of a plan contradict each other."""
+    layout, count = plan.layout, len(plan.devices)
+    if count != layout.size:
+        raise ValueError(f"{count} devices for the mesh {layout.mesh_text}")
+    if len(set(plan.devices)) < count:
+        raise ValueError("a device is given twice")
+    if len(plan.memory_bytes) != count:
+        raise ValueError(f"memory_bytes has {len(plan.memory_bytes)} numbers for {count} devices")
+    for layer in plan.layers:
+        if not len(layer.seconds) == len(layer.sent_bytes) == count:
+            raise ValueError(
+                f"seconds and sent_bytes of layer {layer.name!r} need one number for each of {count} devices"
+            )
+    _check_rules(plan)
+
+
+def _check_rules(plan: Plan) -> None:
+    """Raises ValueError where rules, sizes and extents contradict each other."""
+    layout = plan.layout
+    axes, rules, sizes = dict(layout.mesh_shape), dict(layout.rules), dict(layout.sizes)
+    for dim, axis in rules.items():
+        if axis not in axes:
+            raise ValueError(
+                f"a rule splits {dim!r} over axis {axis!r}, which the mesh {layout.mesh_text} does not have"
+            )
+    for dim, extent in plan.extents.items():
+        if dim not in rules:
+            raise ValueError(f"extents name {dim!r}, which no rule splits")
+        if sum(sizes.get(dim, (extent,))) != extent:
+            raise ValueError(f"sizes of {dim!r} are {shown(sizes[dim])}, whose sum is not its extent, {extent}")
 
 
 def save(plan: Plan, path: str | os.PathLike) -> None:
@@ -207,8 +259,7 @@ def load(path: str | os.PathLike) -> Plan:
       PlanError: it cannot be read, or is not a plan.
     """
     try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise PlanError(f"plan {str(path)!r} cannot be read: {reason}; name another file") from error
+        text = files.read_text(path)
+    except ValueError as error:
+        raise PlanError(f"plan {str(path)!r} cannot be read: {error}; name another file") from error
     return loads(text, source=str(path))

@@ -20,7 +20,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mtf_hetero._support import command_line
+from mtf_hetero._support import command_line, functions
+from mtf_hetero._support.schema import shown
 from mtf_hetero.layout import Layout
 from mtf_hetero.profile.effort import Effort
 
@@ -56,7 +57,9 @@ def _check(arguments: argparse.Namespace) -> None:
     _effort(arguments)
     for flag in ("graph", "recipe"):
         if (text := getattr(arguments, flag)) is not None:
-            command_line.check_function(flag, text)
+            functions.check_function(flag, text)
+    if arguments.save is not None:
+        command_line.check_output("save", arguments.save)
     if arguments.layout is not None:
         Layout(_mesh_shape(len(_devices(arguments) or ())), arguments.layout)
 
@@ -78,33 +81,31 @@ def _run(arguments: argparse.Namespace) -> "Measured":
     with command_line.stderr_held_back():
         from mtf_hetero import speeds
         from mtf_hetero._compat import mtf, tf
-        from mtf_hetero.cluster import Cluster, WorkerClaim
+        from mtf_hetero.cluster import Cluster, WorkerClaim, run_watched
         from mtf_hetero.profile.hardware import cache_directory
         from mtf_hetero.profile.measurement import measure
 
         devices = _devices(arguments)
         cluster = Cluster.from_workers(arguments.workers, devices) if arguments.workers else Cluster.local(devices)
-    build = command_line.function_of("graph", arguments.graph)
-    recipe = None if arguments.recipe is None else command_line.function_of("recipe", arguments.recipe)
+    build = functions.function_of("graph", arguments.graph)
+    recipe = None if arguments.recipe is None else functions.function_of("recipe", arguments.recipe)
     cache_dir = cache_directory(os.environ) if arguments.cache_dir is None else arguments.cache_dir
-    with WorkerClaim(cluster.workers_in_use), tf.Graph().as_default():
-        graph = build()
-        if not isinstance(graph, mtf.Graph):
-            raise ValueError(f"--graph is {arguments.graph!r}, which returned {graph!r}; return an mtf.Graph")
-        mesh_shape = _mesh_shape(len(cluster.devices))
-        layout = recipe(graph, mesh_shape=mesh_shape) if recipe else Layout(mesh_shape, arguments.layout)
-        measured = measure(
-            graph,
-            layout,
-            cluster,
-            effort=_effort(arguments),
-            cache_dir=cache_dir,
-            remeasure=arguments.fresh,
-            progress=True,
-        )
+
+    def measured() -> "Measured":
+        with tf.Graph().as_default():
+            graph = build()
+            if not isinstance(graph, mtf.Graph):
+                raise ValueError(f"--graph is {arguments.graph!r}, which returned {shown(graph)}; return an mtf.Graph")
+            mesh_shape = _mesh_shape(len(cluster.devices))
+            layout = recipe(graph, mesh_shape=mesh_shape) if recipe else Layout(mesh_shape, arguments.layout)
+            effort, fresh = _effort(arguments), arguments.fresh
+            return measure(graph, layout, cluster, effort=effort, cache_dir=cache_dir, remeasure=fresh, progress=True)
+
+    with WorkerClaim(cluster.workers_in_use):
+        found = run_watched(measured, cluster.workers_in_use)
     if arguments.save is not None:
-        speeds.save(measured.profile, arguments.save)
-    return measured
+        speeds.save(found.profile, arguments.save)
+    return found
 
 
 def _report(arguments: argparse.Namespace) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support.files import PlaceError
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE)
 _WRITER_THREAD = "EventLoggerThread"  # of a tf.summary.FileWriter
@@ -39,6 +40,8 @@ def as_write_error(message_start: str, also: tuple[int, ...] = ()) -> Iterator[N
 
 def _reason(error: Any, numbers: tuple[int, ...]) -> str | None:
     """The operating system's words for what has happened to the disk; None for any other error."""
+    if isinstance(error, PlaceError):
+        return f"{error.filename} cannot be written: {error.strerror}"
     if isinstance(error, OSError):
         return os.strerror(error.errno) if error.errno in numbers else None
     operation = getattr(error, "op", None)

@@ -4,7 +4,8 @@ A checkpoint `model.ckpt-7` is `model.ckpt-7.index`, `model.ckpt-7.data-00000-of
 `.meta` (the graph) and `.sha256` (checksums, as `sha256sum -c` reads them). It is there if and only if its index is:
 the index is the last file to come and the first to go. Whoever puts a checkpoint in place or deletes it first makes a
 directory `model.ckpt-7_temp-...`, as TensorFlow makes `model.ckpt-7_temp`. So, where a process was killed, the
-directory distinguishes its leftovers from a checkpoint that has lost its index.
+directory distinguishes its leftovers from a checkpoint that has lost its index. A checkpoint that is to be deleted
+has a file `model.ckpt-7.deleted` in that directory, from before the file `checkpoint` stops naming it.
 """
 
 import contextlib
@@ -13,13 +14,15 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from mtf_hetero._support.files import sync, write_text
+from mtf_hetero._support.files import check_place, open_regular, read_text, sync, write_text
 
 STATE = "checkpoint"  # where TensorFlow writes which checkpoint is the last
+_GRAPH = "graph.pbtxt"  # of tf.train.CheckpointSaverHook
 SET_ASIDE = "set_aside"
 _CHECKSUMS = ".sha256"
+_DELETED = ".deleted"
 _FILE = re.compile(r"(?P<name>.+)\.(?:index|(?P<data>data-\d{5}-of-\d{5}))")
 _STEP = re.compile(r"(?P<base>.+)-(?P<step>\d+)")
 _TEMPORARY = re.compile(r"(?P<name>.+)_temp(-[0-9a-f]{16})?")
@@ -65,12 +68,12 @@ def read_state(directory: str) -> tuple[list[str], str | None]:
     Returns:
       (paths, the last one first; what is wrong with the file: "is missing", or None)
     """
-    try:
-        with open(os.path.join(directory, STATE), encoding="utf-8") as file:
-            lines = [line for line in file.read().splitlines() if line.strip()]
-    except FileNotFoundError:
+    path = os.path.join(directory, STATE)
+    if not os.path.exists(path):
         return [], "is missing"
-    except (OSError, UnicodeDecodeError):
+    try:
+        lines = [line for line in read_text(path).splitlines() if line.strip()]
+    except ValueError:
         return [], "cannot be read"
     if not lines:
         return [], "is empty"
@@ -101,6 +104,12 @@ def write_state(directory: str, text: str, name: str = STATE) -> None:
     """Replaces the file `checkpoint` as a whole."""
     write_text(os.path.join(directory, name), text)
     sync(directory)
+
+
+def check_names(directory: str) -> None:
+    """Raises PlaceError where something else than a file has a name under which TensorFlow writes one."""
+    for name in (STATE, _GRAPH):
+        check_place(os.path.join(directory, name))
 
 
 def files_of(path: str, meta_suffix: str = "meta") -> list[str]:
@@ -142,10 +151,10 @@ def missing_file(path: str) -> str | None:
 def write_checksums(path: str) -> None:
     """Writes the checksums of a checkpoint beside it."""
     directory = os.path.dirname(path)
-    with open(path + _CHECKSUMS, "w", encoding="utf-8") as file:
+    with open_regular(path + _CHECKSUMS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
         index, *others = filter(_FILE.fullmatch, files_of(path))
         for name in (*others, index):  # the index at the end: a file that is cut does not name it
-            file.write(f"{_sha256(os.path.join(directory, name))}  {name}\n")
+            os.write(descriptor, f"{_sha256(os.path.join(directory, name))}  {name}\n".encode())
 
 
 def changed_files(path: str) -> list[str] | None:
@@ -155,9 +164,8 @@ def changed_files(path: str) -> list[str] | None:
     """
     directory, index = os.path.split(path + ".index")
     try:
-        with open(path + _CHECKSUMS, encoding="utf-8") as file:
-            written = [line.rstrip("\n").split("  ", 1)[::-1] for line in file]
-    except (OSError, UnicodeDecodeError):
+        written = [line.split("  ", 1)[::-1] for line in read_text(path + _CHECKSUMS).splitlines()]
+    except ValueError:
         return None
     if not written or written[-1][0] != index or not all(_FILE.fullmatch(name) for name, *_ in written):
         return None
@@ -189,6 +197,7 @@ def replaced_as_a_whole(path: str, meta_suffix: str = "meta") -> Iterator[str]:
         write_checksums(temporary)
         names = _names(staging)
         for name in names:
+            check_place(os.path.join(directory, name))
             sync(os.path.join(staging, name))
         _unlink_all(path, meta_suffix)
         names.sort(key=lambda name: name.endswith(".index"))
@@ -201,11 +210,25 @@ def replaced_as_a_whole(path: str, meta_suffix: str = "meta") -> Iterator[str]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def delete(path: str, meta_suffix: str = "meta") -> None:
-    """Deletes a checkpoint: cut short, it leaves a whole one, or else what `clear_leftovers` clears away."""
-    staging = _begin(path)
-    _unlink_all(path, meta_suffix)
-    os.rmdir(staging)
+@contextlib.contextmanager
+def deleted(paths: Sequence[str], meta_suffix: str = "meta") -> Iterator[None]:
+    """Deletes checkpoints at the end of the `with` block, in which the file `checkpoint` is written without them.
+
+    They are marked before the block: `clear_leftovers` deletes them if the process is killed. If the block raises an
+    error, they stay.
+    """
+    stagings = []
+    try:
+        for path in paths:
+            stagings.append(_begin(path))
+            with open_regular(_marker(stagings[-1], os.path.basename(path)), os.O_WRONLY | os.O_CREAT):
+                pass
+        yield
+        for path in paths:
+            _unlink_all(path, meta_suffix)
+    finally:
+        for staging in stagings:
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def set_aside(path: str) -> str:
@@ -235,11 +258,15 @@ def clear_leftovers(directory: str) -> list[str]:
         match = _TEMPORARY.fullmatch(name)
         if match and os.path.isdir(path) and _is_staging(path, match["name"]):
             checkpoint = os.path.join(directory, match["name"])
-            if not os.path.exists(checkpoint + ".index"):
+            if not os.path.exists(checkpoint + ".index") or os.path.exists(_marker(path, match["name"])):
                 _unlink_all(checkpoint)
             shutil.rmtree(path)
             cleared.append(name)
     return cleared
+
+
+def _marker(staging: str, name: str) -> str:
+    return os.path.join(staging, name + _DELETED)
 
 
 def _is_staging(directory: str, name: str) -> bool:

@@ -9,6 +9,8 @@ import socket
 import threading
 from collections.abc import Iterator
 
+from mtf_hetero._support.files import PlaceError, take_descriptor
+
 LOCK = "run.lock"
 
 
@@ -59,8 +61,13 @@ def _take(directory: str) -> int:
         raise ValueError(f"model_dir is {directory!r}; it must be a directory of this machine: mount it, and name that")
     try:
         os.makedirs(directory, exist_ok=True)
-        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = take_descriptor(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT)
     except OSError as error:
+        if isinstance(error, PlaceError):
+            raise ValueError(
+                f"model_dir is {directory!r}, whose {LOCK} cannot be used: {error.strerror}; remove {LOCK} if no "
+                "training runs there"
+            ) from error
         raise ValueError(
             f"model_dir is {directory!r}, where nothing can be written: {error.strerror}; choose another directory"
         ) from error

@@ -211,9 +211,8 @@ def _save(
     _known(saver).add(key)
     if write_state:
         saver._RecordLastCheckpoint(path)
-        with as_write_error(f"cannot write to {directory}"):
+        with as_write_error(f"cannot write to {directory}"), files.deleted(_too_old(saver), meta_graph_suffix):
             whole.write_state(directory, path, saver.last_checkpoints, latest_filename or files.STATE)
-            _delete_old(saver, meta_graph_suffix)
     return path
 
 
@@ -225,11 +224,19 @@ def _checkpoint_path(saver: tf.train.Saver, sess: tf.Session, save_path: str, gl
     return f"{save_path}-{global_step:08d}" if saver._pad_step_number else f"{save_path}-{global_step}"
 
 
-def _delete_old(saver: tf.train.Saver, meta_suffix: str) -> None:
-    """Deletes what exceeds max_to_keep, but for one checkpoint in keep_checkpoint_every_n_hours, as TensorFlow does."""
-    while saver._checkpoints_to_be_deleted:
-        path, saved_at = saver._checkpoints_to_be_deleted.pop(0)
+def _too_old(saver: tf.train.Saver) -> list[str]:
+    """Returns what exceeds max_to_keep, but for one checkpoint in keep_checkpoint_every_n_hours, as TensorFlow does.
+
+    TensorFlow drops one checkpoint per save. A process that was killed after a save can leave one more than that.
+    """
+    listed, dropped = saver._last_checkpoints, saver._checkpoints_to_be_deleted
+    while saver.saver_def.max_to_keep and len(listed) > saver.saver_def.max_to_keep:
+        dropped.append(listed.pop(0))
+    paths = []
+    while dropped:
+        path, saved_at = dropped.pop(0)
         if saved_at > saver._next_checkpoint_time:
             saver._next_checkpoint_time += saver.saver_def.keep_checkpoint_every_n_hours * 3600
         else:
-            files.delete(path, meta_suffix)
+            paths.append(path)
+    return paths

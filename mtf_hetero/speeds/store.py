@@ -4,13 +4,12 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from mtf_hetero._support import files
+from mtf_hetero._support import files, loading
 from mtf_hetero.speeds.models import Link, Profile, TimeModel
 
 SCHEMA = 1
-_T = TypeVar("_T")
 
 
 class ProfileError(ValueError):
@@ -42,7 +41,7 @@ def loads(text: str, *, source: str = "the text") -> Profile:
       ProfileError: in one line, what is wrong with it.
     """
     try:
-        value = json.loads(text)
+        value = loading.parse_json(text)
     except ValueError as error:
         raise ProfileError(f"{source} is not a profile: {error}; measure again with --fresh") from error
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
@@ -77,7 +76,7 @@ def save(profile: Profile, path: str | os.PathLike) -> None:
       ProfileError: the file cannot be written.
     """
     path = pathlib.Path(path)
-    _report_os_error(lambda: files.write_text(path, dumps(profile)), path, "written")
+    _write(lambda: files.write_text(path, dumps(profile)), path)
 
 
 def update(profile: Profile, path: str | os.PathLike) -> None:
@@ -98,7 +97,7 @@ def update(profile: Profile, path: str | os.PathLike) -> None:
                 kept = Profile({})
             files.write_text(path, dumps(kept.merge(profile)))
 
-    _report_os_error(merge, path, "written")
+    _write(merge, path)
 
 
 def load(path: str | os.PathLike) -> Profile:
@@ -107,13 +106,15 @@ def load(path: str | os.PathLike) -> Profile:
     Raises:
       ProfileError: it cannot be read, or is not a profile.
     """
-    path = pathlib.Path(path)
-    return loads(_report_os_error(lambda: path.read_text(encoding="utf-8"), path, "read"), source=str(path))
-
-
-def _report_os_error(action: Callable[[], _T], path: pathlib.Path, participle: str) -> _T:
     try:
-        return action()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise ProfileError(f"profile {str(path)!r} cannot be {participle}: {reason}; name another file") from error
+        text = files.read_text(path)
+    except ValueError as error:
+        raise ProfileError(f"profile {str(path)!r} cannot be read: {error}; name another file") from error
+    return loads(text, source=str(path))
+
+
+def _write(action: Callable[[], None], path: pathlib.Path) -> None:
+    try:
+        action()
+    except OSError as error:
+        raise ProfileError(f"profile {str(path)!r} cannot be written: {error.strerror}; name another file") from error

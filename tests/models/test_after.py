@@ -1,5 +1,6 @@
 """After training: evaluate, predict and export say on any layout, and on one device, what the run itself said."""
 
+import contextlib
 import json
 import signal
 
@@ -13,6 +14,8 @@ from mtf_hetero.data import mnist5k
 from mtf_hetero.estimator import saved_model
 from mtf_hetero.models.after import evaluate, export, predict, predictions
 from mtf_hetero.models.train import __main__ as train  # noqa: F401 - absl's flags are defined once
+from mtf_hetero.models.train import config_file, prepare
+from mtf_hetero.models.train.config import Config
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 UNEVEN = {"devices": CPUS, "list_speed": "3,2,1"}
@@ -54,6 +57,13 @@ def test_every_layout_tests_as_the_run_did(place, trained, tmp_path, capfd):
     assert result["checkpoint"] == f"{trained}/model.ckpt-3"
     assert result["metrics"] == pytest.approx(reported(trained), abs=1e-6)
     assert sorted(trained.rglob("*")) == files  # it was only read
+
+
+def test_no_lost_worker_is_waited_for(trained):
+    config = Config(**config_file.load(str(trained / "config.yaml")))
+    with contextlib.ExitStack() as stack:
+        restored = prepare.restore(config, stack, str(trained / "model.ckpt-3"))
+        assert restored.estimator.config.wait_for_workers is False
 
 
 def test_a_checkpoint_and_a_file_of_flags(trained, tmp_path, capfd):
@@ -128,7 +138,7 @@ def test_a_full_disk(trained, tmp_path, capfd, monkeypatch):
     assert call(export, model_dir=trained, output=tmp_path / "served") == 1
     assert capfd.readouterr().err == f"error: cannot write {tmp_path}/served: No space left on device\n"
     (tmp_path / "p.npz").write_text("before")
-    monkeypatch.setattr(predictions, "sync", fail)
+    monkeypatch.setattr(predictions.files, "sync", fail)
     assert call(predict, model_dir=trained, output=tmp_path / "p.npz") == 1
     assert "No space left on device" in capfd.readouterr().err
     assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]

@@ -63,7 +63,7 @@ MISTAKES = [
     ("devices: {cpu: 0}", "devices is {'cpu': 0}; it must be a list, such as [cpu:0, cpu:1]"),
     ("devices: [tpu:0]", "--devices names 'tpu:0'; write cpu:N or gpu:N"),
     ("trace_steps: [a]", "--trace_steps is 'a'; write steps"),
-    ("- model", "it is no list of flags; write one a line"),
+    ("- model", "the file is ['model']; it must be an object with the flags model, dataset"),
     ("model: [", "expected the node content, but found '<stream end>'"),
     ("? [a]\n: b", "found unhashable key"),
     ("model: \x00", "special characters are not allowed"),
@@ -81,7 +81,7 @@ def test_a_mistake_gives_one_line_and_exit_code_2(text, message, tmp_path, capfd
 
 def test_a_file_that_cannot_be_read(tmp_path, capfd):
     assert run(config=tmp_path / "none.yaml") == 2
-    assert "none.yaml', which cannot be read: No such file or directory; name another file" in capfd.readouterr().err
+    assert "none.yaml', which cannot be read: No such file or directory; correct it" in capfd.readouterr().err
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     assert run(config=tmp_path / "bytes.yaml") == 2
     assert "which cannot be read: it is not text" in capfd.readouterr().err

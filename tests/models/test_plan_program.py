@@ -1,17 +1,20 @@
 """mtf-hetero plan, and training by its plan."""
 
 import contextlib
+import dataclasses
 import json
 import re
 import sys
 
 import pytest
 
+from mtf_hetero import Layout, tf
+from mtf_hetero.models import MODELS
 from mtf_hetero.models import plan as program
 from mtf_hetero.models.train.config import Config
 from mtf_hetero.models.train.prepare import measure, prepare
+from mtf_hetero.planner import find, machines, show
 from mtf_hetero.planner import plan as plan_lib
-from mtf_hetero.planner import show
 
 DEVICES = """
 devices:
@@ -41,6 +44,30 @@ def test_a_model_is_planned_shown_and_laid_out(devices, tmp_path, capsys):
     with contextlib.ExitStack() as stack:
         run = prepare(Config(model="lenet", batch_size=64, layout=str(path), dry_run=True), stack)
     assert run.layout == plan.layout and run.devices == plan.devices
+
+
+ABSENT = [("gpu:0", "gpu:1"), ("RTX-3090", "V100"), ("worker:0/gpu:0", "worker:1/cpu:0"), ("gpu:7", "cpu:0")]
+
+
+def test_a_dry_run_of_a_plan_needs_none_of_its_devices(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "chief"}}')
+    devices = machines.Machines((machines.Machine("a", 6e10, 1e10), machines.Machine("b", 2e10, 3e9)))
+    with tf.Graph().as_default():
+        graph = program.build_step(MODELS["lenet"], 64, "adafactor")
+        layout = Layout("all:2", "dense1/units:all", sizes={"dense1/units": [80, 40]})
+        plan = find.describe(graph, devices, layout)
+    path = tmp_path / "plan.json"
+    config = Config(model="lenet", batch_size=64, layout=str(path), dry_run=True)
+    for names in ABSENT:
+        plan_lib.save(dataclasses.replace(plan, devices=names), path)
+        run = prepare(config, contextlib.ExitStack())
+        assert run.layout == layout and f"mesh all:2 on {', '.join(names)}" in run.describe()
+    said = run.describe_dry_run()
+    assert all(re.search(rf"^ *{name} ", said, re.MULTILINE) for name in ABSENT[-1])
+    with pytest.raises(
+        plan_lib.PlanError, match="the plan is for the devices gpu:7, cpu:0, but there are gpu:2, gpu:3"
+    ):
+        prepare(dataclasses.replace(config, devices=("gpu:2", "gpu:3")), contextlib.ExitStack())
 
 
 def test_a_plan_for_another_network_is_refused(devices, tmp_path):

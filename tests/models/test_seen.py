@@ -10,7 +10,7 @@ from training_runs import CPUS, ONE, Reader, restored_logging, run, start  # noq
 
 from mtf_hetero import tf
 from mtf_hetero.models.train.config import Config
-from mtf_hetero.models.train.run import validation_steps
+from mtf_hetero.models.train.run import validated_at
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -78,13 +78,16 @@ def test_when_it_is_tested():
         train_size, test_size = 100, 10
 
     def steps(every, **values):
-        return sorted(validation_steps(Config(eval_every=every, batch_size=30, train_epochs=4, **values), Images))
+        is_due = validated_at(Config(eval_every=every, batch_size=30, train_epochs=4, **values), Images)
+        return [step for step in range(20) if is_due(step)]
 
     assert steps("4") == [4, 8, 12]  # of 13
     assert steps("13") == []
     assert steps("1epoch") == steps("1 epochs") == [3, 6, 10]
     assert steps("2epochs", max_steps=9) == [6]
     assert steps("3epochs", max_steps=10) == []
+    much = Config(eval_every="2", batch_size=30, train_epochs=2**31 - 1, max_steps=2**31 - 1)
+    assert validated_at(much, Images)(2**30)  # no list of them is made
 
 
 MISTAKES = [

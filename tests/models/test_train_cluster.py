@@ -155,6 +155,26 @@ def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
     assert "test accuracy" in out
 
 
+@pytest.mark.full
+@on_workers
+@pytest.mark.parametrize("flags", [{"list_speed": "auto", "layout": "batch"}, {"layout": "auto"}], ids=str)
+def test_a_worker_that_is_killed_while_devices_are_measured(flags, workers, tmp_path, capfd, monkeypatch):
+    measure, killed = prepare.auto.calibration.calibrate, []
+
+    def kill_and_measure(build, cluster, **options):
+        killed.append(os.kill(workers.pids[2], signal.SIGKILL))
+        return measure(build, cluster, **options)
+
+    monkeypatch.setattr(prepare.auto.calibration, "calibrate", kill_and_measure)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    try:
+        assert run(**ON_WORKERS, workers=",".join(workers.addresses), **flags) == 2
+    finally:
+        workers.restart(2)
+    err = capfd.readouterr().err
+    assert killed and err.count("\n") == 1 and err.startswith(f"error: worker 2 ({workers.addresses[2]}): "), err
+
+
 @on_workers
 def test_a_layout_that_is_found(small, workers, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})

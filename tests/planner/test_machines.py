@@ -49,19 +49,32 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ([], "no list of devices"),
-        ({"devices": []}, "no list of devices"),
-        ({"devices": [{"kind": "K9"}]}, "kind 'K9' is not known; it must be one of GTX-1080"),
+        ([], r"the file is \[\]; it must be an object with the fields devices, link, links, step_seconds"),
+        ({}, "'devices' is missing; it must be a list of 1 to 10000 devices, such as"),
+        ({"devices": []}, r"devices is \[\]; it must be a list of 1 to 10000 devices, such as .{kind: V100, count: 2}"),
+        ({"devices": [{"kind": "K9"}]}, r"devices\[0\].kind is 'K9'; it must be one of GTX-1080"),
         ({"devices": [{"name": "cpu"}]}, "has no flops_per_second; give it, or a kind"),
-        ({"devices": [{**CPU, "speed": 3}]}, "its entries may be name, kind, count"),
-        ({"devices": [{**CPU, "count": 0}]}, "count of a device is 0"),
-        ({"devices": [{**CPU, "flops_per_second": "fast"}]}, "flops_per_second is 'fast'; give a number"),
-        ({"devices": [{**CPU, "flops_per_second": -1}]}, "greater than zero"),
-        ({"devices": [{**CPU, "memory_bytes": 0}]}, "greater than zero"),
-        ({"devices": [CPU], "link": {"latency_seconds": 1}}, "give latency_seconds and bytes_per_second"),
-        ({"devices": [{**CPU, "factors": 2}]}, "write {kind of operation: factor}"),
-        ({"devices": [CPU], "step_seconds": "long"}, "step_seconds is 'long'; give a number"),
-        ({"devices": [CPU], "speeds": 1}, "entry 'speeds' is not known"),
+        (
+            {"devices": [{**CPU, "speed": 3}]},
+            r"'speed' is not a field of devices\[0\]; the fields are name, kind, count",
+        ),
+        (
+            {"devices": [{**CPU, "count": 0}]},
+            r"devices\[0\].count is 0; it must be a whole number, 1 or more and at most 10,000",
+        ),
+        (
+            {"devices": [{**CPU, "flops_per_second": "fast"}]},
+            r"devices\[0\].flops_per_second is 'fast'; it must be a number, 1 or more",
+        ),
+        ({"devices": [{**CPU, "flops_per_second": -1}]}, "1 or more"),
+        ({"devices": [{**CPU, "memory_bytes": 0}]}, "1 or more"),
+        (
+            {"devices": [CPU], "link": {"latency_seconds": 1}},
+            "'link.bytes_per_second' is missing; it must be a number, 1 or",
+        ),
+        ({"devices": [{**CPU, "factors": 2}]}, "factors is 2; it must be an object, {kind of operation: factor}"),
+        ({"devices": [CPU], "step_seconds": "long"}, "step_seconds is 'long'; it must be a number, 0 or more and"),
+        ({"devices": [CPU], "speeds": 1}, "'speeds' is not a field; the fields are devices, link, links, step_seconds"),
         (
             {"devices": [CPU], "links": [{"from": "cpu", "to": "gpu", "latency_seconds": 0, "bytes_per_second": 1}]},
             "a link joins 'cpu' and 'gpu'; the devices are cpu",
@@ -74,10 +87,10 @@ def test_mistakes(value, problem):
 
 
 def test_a_file_that_is_none(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read: No such file or directory; name another file"):
+    with pytest.raises(ValueError, match="cannot be read: No such file or directory; correct it, or name"):
         machines.load(tmp_path / "none.yaml")
     (tmp_path / "bad.yaml").write_text("devices: [")
-    with pytest.raises(ValueError, match="write YAML or JSON"):
+    with pytest.raises(ValueError, match="bad.yaml' cannot be read: while parsing a flow node"):
         machines.load(tmp_path / "bad.yaml")
 
 

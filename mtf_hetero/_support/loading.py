@@ -1,0 +1,140 @@
+"""Reads JSON and YAML files that anyone may have written: neither their size nor their depth is trusted."""
+
+import collections
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mtf_hetero._support import extras, files
+from mtf_hetero._support.schema import shown
+
+MOST_DEPTH = 20
+MOST_YAML_CHARACTERS = 2**18  # PyYAML reads about 100 kB a second
+_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp")}
+
+
+def load(path: str | os.PathLike, *, yaml_for: str | None = None) -> Any:
+    """The content of a file of JSON; with `yaml_for`, of YAML too.
+
+    Args:
+      path: of the file.
+      yaml_for: the extra of mtf_hetero that installs PyYAML; None: JSON alone.
+
+    Raises:
+      ValueError: in a few words, why it cannot be read.
+    """
+    text = files.read_text(path)
+    if yaml_for is None:
+        return parse_json(text)
+    if text.lstrip()[:1] == "{":  # JSON is read a hundred times as fast
+        try:
+            return parse_json(text)
+        except ValueError:
+            if len(text) > MOST_YAML_CHARACTERS:
+                raise
+    return parse_yaml(text, extra=yaml_for)
+
+
+def parse_json(text: str) -> Any:
+    """The value of a text of JSON, which has finite numbers alone and gives no name twice.
+
+    Raises:
+      ValueError: in a few words, what is wrong with it.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MOST_DEPTH} deep") from None
+    _check_depth(value)
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"it has {name}; give a finite number")
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = _first_twice(name for name, _ in pairs)
+        raise ValueError(f"{shown(twice)} is there twice; keep one of the two")
+    return value
+
+
+def _first_twice(names: Iterable[str]) -> str | None:
+    return next((name for name, count in collections.Counter(names).items() if count > 1), None)
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
+
+
+def parse_yaml(text: str, *, extra: str) -> Any:
+    """The value of a text of YAML, without anchors, tags, and names that are there twice.
+
+    Args:
+      text: the text.
+      extra: of mtf_hetero, which installs PyYAML.
+
+    Raises:
+      ValueError: in a few words, what is wrong with it.
+    """
+    yaml = extras.import_package("yaml", extra=extra, user="a YAML file")
+    if len(text) > MOST_YAML_CHARACTERS:
+        raise ValueError(f"it has more than {MOST_YAML_CHARACTERS:,} characters of YAML; write JSON")
+    try:
+        loader = yaml.SafeLoader(text)
+        loader.compose_node = _Composer(loader, yaml).compose
+        node = loader.get_single_node()
+        return None if node is None else loader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:  # of a constructor
+        raise ValueError(f"it cannot be read: {type(error).__name__}") from error
+
+
+class _Composer:
+    """Composes the nodes of a YAML document that cannot grow: each text is one value.
+
+    Args:
+      loader: a yaml.SafeLoader.
+      yaml: the package.
+    """
+
+    def __init__(self, loader: Any, yaml: Any) -> None:
+        self._loader, self._yaml, self._compose, self._depth = loader, yaml, loader.compose_node, 0
+
+    def compose(self, parent: Any, index: Any) -> Any:
+        """A node, as yaml.SafeLoader.compose_node makes it.
+
+        Raises:
+          yaml.YAMLError: the node is an alias, has a tag of its own, or is nested too deep.
+        """
+        if self._loader.check_event(self._yaml.AliasEvent):
+            self._refuse("anchors and aliases are not supported; write the value again")
+        self._depth += 1
+        if self._depth > MOST_DEPTH:
+            self._refuse(f"it is nested more than {MOST_DEPTH} deep")
+        node = self._compose(parent, index)
+        self._depth -= 1
+        if node.tag not in _TAGS:
+            self._refuse(f"the tag {shown(node.tag)} is not supported; leave it out")
+        if isinstance(node, self._yaml.MappingNode):
+            names = (key.value for key, _ in node.value if isinstance(key, self._yaml.ScalarNode))
+            if (twice := _first_twice(names)) is not None:
+                self._refuse(f"{shown(twice)} is there twice; keep one of the two lines")
+        return node
+
+    def _refuse(self, text: str) -> None:
+        raise self._yaml.YAMLError(text)

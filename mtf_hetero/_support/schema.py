@@ -1,0 +1,268 @@
+"""Schemas of files: each says once what the fields may hold, and refuses any other value in one line.
+
+    LINK = Record({"latency_seconds": Number(least=0), "bytes_per_second": Number(above=0)})
+    DEVICE = Record({"name": Text(), "count": Number(whole=True, least=1)}, optional=["count"])
+    FILE = Record({"devices": Many(DEVICE, least=1), "link": LINK})
+    value = FILE.read(loading.load(path))
+
+The values come from `loading.load`, which bounds the size and the depth of a file. A message shows the beginning of a
+value, however large the value is.
+"""
+
+import dataclasses
+import math
+import reprlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+_MOST_CHARACTERS = 10_000
+_MOST_NUMBER = 1e30
+
+
+class _Shown(reprlib.Repr):
+    """The beginning of a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxdict, self.maxlist, self.maxstring, self.maxlong, self.maxother = 3, 6, 6, 100, 40, 100
+
+    def repr_int(self, x: int, level: int) -> str:
+        return f"a number of {x.bit_length()} bits" if x.bit_length() > 200 else repr(x)
+
+
+def shown(value: Any) -> str:
+    """The beginning of a value's text, for a message: short, however large the value is."""
+    return "null" if value is None else _Shown().repr(value)
+
+
+def _plain(number: float) -> str:
+    return f"{number:,.0f}" if number == math.floor(number) and abs(number) < 1e10 else f"{number:g}"
+
+
+class Kind:
+    """The values that a field may hold; `str` of it completes "it must be"."""
+
+    def read(self, value: Any, name: str = "") -> Any:
+        """Returns a value as the program uses it.
+
+        Args:
+          value: as a file holds it.
+          name: what a message calls it; "" for a whole file.
+
+        Raises:
+          ValueError: in one line, which field holds what, and what it must be.
+        """
+        raise NotImplementedError
+
+    def _refuse(self, value: Any, name: str) -> ValueError:
+        return ValueError(f"{name or 'the file'} is {shown(value)}; it must be {self}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Number(Kind):
+    """A finite number.
+
+    Args:
+      least: it is this or more.
+      above: it is greater.
+      most: it is this or less.
+      whole: it has no fraction, and becomes an int.
+      of_text: text such as 8e11, which YAML 1.1 does not read as a number, is taken too.
+    """
+
+    least: float | None = None
+    above: float | None = None
+    most: float = _MOST_NUMBER
+    whole: bool = False
+    of_text: bool = False
+
+    def __str__(self) -> str:
+        text = "a whole number" if self.whole else "a number"
+        if self.least is not None:
+            text += f", {_plain(self.least)} or more"
+        if self.above is not None:
+            text += ", greater than zero" if self.above == 0 else f", greater than {_plain(self.above)}"
+        return (
+            text if self.most == _MOST_NUMBER else f"{text}{' and' if ',' in text else ','} at most {_plain(self.most)}"
+        )
+
+    def read(self, value: Any, name: str = "") -> Any:
+        number = value
+        if self.of_text and isinstance(value, str):
+            try:
+                number = float(value)
+            except ValueError:
+                raise self._refuse(value, name) from None
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not self._is_within(number):
+            raise self._refuse(value, name)
+        return int(number) if self.whole else float(number)
+
+    def _is_within(self, number: float) -> bool:
+        if not -self.most <= number <= self.most:  # of NaN, too
+            return False
+        if (self.least is not None and number < self.least) or (self.above is not None and number <= self.above):
+            return False
+        return not self.whole or number == math.floor(number)
+
+
+@dataclasses.dataclass(frozen=True)
+class Text(Kind):
+    """Text.
+
+    Args:
+      choices: it is one of these; none: any.
+      least: number of characters.
+      of_number: a whole number is taken too, as text.
+      described: completes "it must be" in a message; "": what the kind says.
+    """
+
+    choices: Collection[str] = ()
+    least: int = 0
+    of_number: bool = False
+    described: str = ""
+
+    def __str__(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        return self.described or ("text that is not empty" if self.least else "text")
+
+    def read(self, value: Any, name: str = "") -> str:
+        if self.of_number and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_NUMBER:
+            value = str(value)
+        if not isinstance(value, str) or not self.least <= len(value) <= _MOST_CHARACTERS or "\0" in value:
+            raise self._refuse(value, name)
+        if (self.choices and value not in self.choices) or any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise self._refuse(value, name)
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag(Kind):
+    """True or false."""
+
+    def __str__(self) -> str:
+        return "true or false"
+
+    def read(self, value: Any, name: str = "") -> bool:
+        if not isinstance(value, bool):
+            raise self._refuse(value, name)
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Many(Kind):
+    """A list; it becomes a tuple.
+
+    Args:
+      of: the kind of each value.
+      least: number of values.
+      most: likewise; None: any number.
+      of_text: text with commas between the values is taken too.
+      described: as of Text.
+    """
+
+    of: Kind
+    least: int = 0
+    most: int | None = None
+    of_text: bool = False
+    described: str = ""
+
+    def __str__(self) -> str:
+        if self.described:
+            return self.described
+        if self.least == self.most:
+            return f"a list of {self.least}"
+        text = f"a list of {self.least} or more" if self.least else "a list"
+        return text if self.most is None else f"{text} and at most {self.most}"
+
+    def read(self, value: Any, name: str = "") -> tuple[Any, ...]:
+        if self.of_text and isinstance(value, str):
+            value = [part.strip() for part in value.split(",")]
+        if not isinstance(value, (list, tuple)) or not self.least <= len(value) <= (self.most or math.inf):
+            raise self._refuse(value, name)
+        try:
+            return tuple(self.of.read(part) for part in value)  # a name for each value takes longer than to read it
+        except ValueError:
+            return tuple(self.of.read(part, f"{name}[{number}]") for number, part in enumerate(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class Table(Kind):
+    """A value for each of any names.
+
+    Args:
+      of: the kind of each value.
+      described: as of Text.
+    """
+
+    of: Kind
+    described: str = ""
+
+    def __str__(self) -> str:
+        return self.described or "an object, {name: value}"
+
+    def read(self, value: Any, name: str = "") -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise self._refuse(value, name)
+        label = f"{name} " if name else ""
+        keys = [_NAME.read(key, f"a name in {name or 'the file'}") for key in value]
+        return {key: self.of.read(value[key], f"{label}{shown(key)}") for key in keys}
+
+
+@dataclasses.dataclass(frozen=True)
+class Record(Kind):
+    """A value for each of some names.
+
+    Args:
+      fields: {name: kind}.
+      optional: names that may be absent, and then are in what `read` returns, too.
+      noun: what a message calls one of the names: "'speed' is not a known field".
+    """
+
+    fields: Mapping[str, Kind]
+    optional: Collection[str] = ()
+    noun: str = "field"
+
+    def __str__(self) -> str:
+        return f"an object with the {self.noun}s {', '.join(self.fields)}"
+
+    def read(self, value: Any, name: str = "") -> dict[str, Any]:
+        prefix, where = (f"{name}.", f" of {name}") if name else ("", "")
+        if not isinstance(value, Mapping):
+            raise self._refuse(value, name)
+        for key in value:
+            if key not in self.fields:
+                raise ValueError(
+                    f"{shown(key)} is not a {self.noun}{where}; the {self.noun}s are {', '.join(self.fields)}"
+                )
+        for key in self.fields:
+            if key not in value and key not in self.optional:
+                raise ValueError(f"{prefix + key!r} is missing; it must be {self.fields[key]}")
+        return {key: kind.read(value[key], prefix + key) for key, kind in self.fields.items() if key in value}
+
+
+@dataclasses.dataclass(frozen=True)
+class Maybe(Kind):
+    """A value, or null."""
+
+    of: Kind
+
+    def __str__(self) -> str:
+        return f"{self.of}, or null"
+
+    def read(self, value: Any, name: str = "") -> Any:
+        return None if value is None else self.of.read(value, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Anything(Kind):
+    """Any value of JSON."""
+
+    def __str__(self) -> str:
+        return "any value"
+
+    def read(self, value: Any, name: str = "") -> Any:
+        return value
+
+
+_NAME = Text()
