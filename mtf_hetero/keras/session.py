@@ -91,7 +91,6 @@ class Session:
         """Makes a graph, with the training step of the first batch in it."""
         self._graph = tf.Graph()
         self._lowered: dict[Any, _Lowered] = {}
-        self._copies: list[tf.Operation] = []
         self._kept: dict[str, Weight] = {}
         seed = _seed(self._iterations())
         with self._graph.as_default():
@@ -238,18 +237,16 @@ class Session:
                 fetches.append(self._counter.assign_add(1).op)
         if first:
             traffic.arrange([fetches[0], *fetches[3:]])
-            self._copies.append(lowering.copy_masters_to_slices())
             self._kept = built.kept
         return _Lowered(built, tuple(fetches))
 
     def _put(self, values: Mapping[str, np.ndarray]) -> None:
-        """Gives variables values, and has the copies of them follow."""
+        """Gives variables, and the copies of them, values."""
         with self._graph.as_default():
             for group in _groups({name: value.nbytes for name, value in values.items()}):
                 feed = initial_value_feed({name: values[name] for name in group})
                 operations = [slice_.initializer for name in group for slice_, _ in self._slices[name]]
                 self._run(operations, feed)
-            self._run(self._copies)
 
     def _read(self) -> dict[str, np.ndarray]:
         """The values of all variables, put together of their slices in this process's memory."""
