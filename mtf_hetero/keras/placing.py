@@ -10,6 +10,7 @@ from mtf_hetero._support import graphs
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.layout import Layout
 from mtf_hetero.layouts import COMPARED, LAYOUTS
+from mtf_hetero.lowering import names as names_lib
 from mtf_hetero.planner import auto
 from mtf_hetero.planner import plan as plan_lib
 from mtf_hetero.planner.plan import Plan
@@ -111,6 +112,7 @@ def place(
             layout.check((dim for shape in graphs.mtf_shapes(build()) for dim in shape), cluster.devices)
         return Placement(cluster, layout.layout)
     if isinstance(layout, Layout):
+        _check_names(layout, build)
         if layout.size != len(cluster.devices):
             raise ValueError(
                 f"mesh {layout.mesh_text} has {layout.size} processors, but there are {len(cluster.devices)} devices, "
@@ -119,6 +121,8 @@ def place(
         return Placement(cluster, layout)
     count = len(cluster.devices)
     if count == 1:
+        if ":" in layout:
+            _check_names(Layout([(_AXIS, 1)], layout), build)
         return Placement(cluster, Layout([(_AXIS, 1)], ()))
     if layout == AUTO:
         return _planned(cluster, build, COMPARED, progress=progress)
@@ -126,12 +130,19 @@ def place(
     shares = {} if list_speed is None or measured else {_AXIS: _speeds(list_speed, cluster)}
     if ":" in layout:
         found = Layout([(_AXIS, count)], layout, shares)
+        _check_names(found, build)
     else:
         with tf.Graph().as_default():
             found = LAYOUTS[layout](build(), mesh_shape=[(_AXIS, count)], shares=shares)
     if measured:
         return _planned(cluster, build, {}, names={name for name, _ in found.rules}, progress=progress)
     return Placement(cluster, found)
+
+
+def _check_names(layout: Layout, build: Callable[[], mtf.Graph]) -> None:
+    """Raises ValueError where a rule or sizes name a dimension that the training step does not have."""
+    with tf.Graph().as_default():
+        names_lib.check(layout, graphs.mtf_sizes(build()))
 
 
 def _planned(
@@ -175,6 +186,7 @@ def fitted(layout: Layout, graph: mtf.Graph) -> Layout:
       graph: mtf.Graph, of another batch.
     """
     extents = graphs.mtf_sizes(graph)
+    layout = names_lib.keep(layout, extents)
     sizes: dict[str, Sequence[int]] = dict(layout.sizes)
     rules: Mapping[str, str] = dict(layout.rules)
     dropped = set()

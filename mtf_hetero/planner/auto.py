@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import extras
+from mtf_hetero._support import extras, logs
 from mtf_hetero._support.units import seconds_text
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.layout import Layout
@@ -154,7 +154,8 @@ def of_recipes(graph: mtf.Graph, machines: Machines, recipes: Mapping[str, Recip
     """{name: what is predicted of its layout} of those recipes that split something of a graph on the devices."""
     speeds, plans = calibration.speeds(graph, machines), {}
     for name, recipe in recipes.items():
-        with contextlib.suppress(NotImplementedError, ValueError):  # it splits nothing, or too little for so many
+        # it splits nothing, or too little for so many
+        with contextlib.suppress(NotImplementedError, ValueError), logs.verbosity(tf.logging.ERROR):
             plans[name] = describe(graph, machines, recipe(graph, speeds))
     return plans
 

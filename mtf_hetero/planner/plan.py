@@ -12,6 +12,7 @@ from typing import Any
 
 from mtf_hetero._support import files
 from mtf_hetero.layout import Dim, Layout
+from mtf_hetero.lowering import names
 
 SCHEMA = 1
 
@@ -103,6 +104,10 @@ class Plan:
         largest: dict[str, int] = {}
         for dim in dims:
             largest[dim.name] = max(largest.get(dim.name, 0), dim.size)
+        try:
+            names.check(self.layout, largest)
+        except ValueError as error:
+            raise PlanError(f"the plan does not fit the graph: {error}; plan anew") from error
         for name, extent in self.extents.items():
             if name not in largest:
                 raise PlanError(f"the plan splits dimension {name!r}, which the graph does not have; plan anew")
