@@ -196,7 +196,7 @@ def _check_names(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.
     extents: dict[Any, dict[str, set[int]]] = {}
     for op in operations:
         of_mesh = extents.setdefault(op.mesh, {})
-        for tensor in op.outputs:
+        for tensor in (*op.inputs, *op.outputs):  # where a part of a graph is lowered, its inputs are nobody's outputs
             for dim in tensor.shape.dims:
                 of_mesh.setdefault(dim.name, set()).add(dim.size)
     for mesh, of_mesh in extents.items():
