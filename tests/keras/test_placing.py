@@ -1,13 +1,16 @@
 """Where `mtf_hetero.keras.fit` places a model: rules that name nothing are refused, and the choice is said."""
 
 import json
+import re
 
 import keras
 import numpy as np
 import pytest
+import tiers
 
 import mtf_hetero.keras
-from mtf_hetero import Layout
+from mtf_hetero import Layout, tf
+from mtf_hetero.keras import placing
 from mtf_hetero.planner import find, machines
 from mtf_hetero.planner import plan as plan_lib
 from tests.planner.test_find import step
@@ -74,3 +77,78 @@ def test_a_plan_that_names_nothing_is_refused(change, message, tmp_path):
     with pytest.raises(ValueError, match=message) as caught:
         fit(layout=path)
     assert "\n" not in str(caught.value)
+
+
+def test_what_was_chosen_is_said(capsys):
+    """As Keras says what it does, and not where it is told to say nothing."""
+    fit(verbose=2)
+    out = capsys.readouterr().out
+    assert re.search(r"^Layout: cpu:0 alone; there is no other device \(chosen in \d+ s\)$", out, re.MULTILINE)
+    fit(verbose=0)
+    assert "Layout" not in capsys.readouterr().out
+    fit(verbose=2, layout="batch")
+    assert "Layout" not in capsys.readouterr().out  # nothing was chosen
+
+
+@tiers.on_workers
+def test_a_short_training_is_not_measured(workers, capsys):
+    devices = workers.cluster.devices[:2]
+    fit(verbose=2, epochs=3, workers=",".join(workers.addresses), devices=devices)
+    assert "alone; in 6 steps a split saves at most " in capsys.readouterr().out
+
+
+@tiers.on_workers
+def test_a_time_limit_is_kept(workers, capsys):
+    data = tf.compat.v2.data.Dataset.from_tensors((np.zeros((8, 6)), np.zeros((8, 3)))).repeat()
+    stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: setattr(model, "stop_training", True))
+    model = compiled()
+    mtf_hetero.keras.fit(
+        model,
+        data.take(10**9).filter(lambda x, y: True),  # so that nobody knows how many there are
+        workers=",".join(workers.addresses),
+        devices=workers.cluster.devices[:2],
+        measure_seconds=0.01,
+        shuffle=False,
+        callbacks=[stop],
+        verbose=2,
+    )
+    assert "there was no time to try a split; give measure_seconds more than 0.01" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), True, "30", [30]])
+def test_a_wrong_measure_seconds(value):
+    with pytest.raises(ValueError, match="measure_seconds is .*; it must be a positive number, or None for 30$"):
+        fit(measure_seconds=value)
+
+
+class Images(keras.utils.PyDataset):
+    def __len__(self):
+        return 7
+
+
+X = np.zeros((100, 3))
+DATASET = tf.compat.v2.data.Dataset.from_tensor_slices(X)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "steps"),
+    [
+        (X, {}, 3 * 4),
+        ((X, X), {"batch_size": 30}, 3 * 4),
+        ({"a": X, "b": X}, {"batch_size": 200}, 3),
+        (X, {"batch_size": 10, "initial_epoch": 1, "validation_split": 0.25}, 2 * 8),
+        (X, {"initial_epoch": 5}, 0),
+        (tf.zeros([100, 3]), {"batch_size": 50}, 3 * 2),
+        (DATASET.batch(10), {}, 3 * 10),
+        (DATASET.batch(10).repeat(), {}, None),
+        (DATASET.batch(10).filter(lambda x: True), {}, None),
+        (DATASET.batch(10).repeat(), {"steps_per_epoch": 5}, 15),
+        (Images(), {}, 3 * 7),
+        (iter([X]), {}, None),
+        (iter([X]), {"steps_per_epoch": 2}, 6),
+        (None, {}, None),
+    ],
+)
+def test_the_steps_of_a_training(data, options, steps):
+    options = {"batch_size": None, **options}
+    assert placing.steps_of(data, epochs=3, batch_size=options.pop("batch_size"), options=options) == steps
