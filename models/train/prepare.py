@@ -253,6 +253,8 @@ def _kept(choice: auto.Choice, model_dir: str) -> list[str]:
         return []
     path, devices = (os.path.join(model_dir, name) for name in (_PLAN, _DEVICES))
     plan_lib.save(choice.plan, path)
+    if not choice.is_measured:
+        return [f"the plan is {path}, for --layout"]
     files.write_text(devices, machines_lib.dumps(choice.machines))
     return [f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"]
 

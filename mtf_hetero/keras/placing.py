@@ -176,7 +176,7 @@ def _planned(
 def check_measure_seconds(measure_seconds: Any) -> None:
     """Raises ValueError unless it is None or a positive number."""
     is_number = isinstance(measure_seconds, numbers.Real) and not isinstance(measure_seconds, bool)
-    if measure_seconds is not None and not (is_number and 0 < measure_seconds < math.inf):
+    if measure_seconds is not None and not (is_number and 0 < float(measure_seconds) < math.inf):
         raise ValueError(f"measure_seconds is {measure_seconds!r}; it must be a positive number, or None for 30")
 
 

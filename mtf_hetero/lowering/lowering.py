@@ -58,8 +58,8 @@ class Lowering(mtf.Lowering):
     """Lowers an mtf graph to a TensorFlow graph.
 
     Operations on a mesh whose implementation is an UnevenMeshImpl are lowered by the rules of this package; those on
-    any other mesh as mtf does. No class of mtf is changed: a rule takes the place of `lower` on the instances of this
-    graph's operations while the graph is lowered.
+    any other mesh as mtf does. Lowering changes no class of mtf: a rule takes the place of `lower` on the instances of
+    this graph's operations while the graph is lowered.
 
     Args:
       graph: mtf.Graph.

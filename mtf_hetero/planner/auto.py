@@ -64,6 +64,11 @@ class Choice:
     predicted: Mapping[str, float]
     machines: Machines
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the devices were measured on the program, and not only estimated."""
+        return any(machine.factors for machine in self.machines.devices)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Found:
