@@ -123,14 +123,14 @@ def choose(
     cluster = dataclasses.replace(cluster, devices=tuple(dict.fromkeys(first.values())))
     memory_bytes = memory_bytes or {}
     if len(cluster.devices) == 1:
-        found = _without_time(build, cluster, memory_bytes, {}, "there is no other device")
+        found = _without_time(build, cluster, names, memory_bytes, {}, "there is no other device")
         warning = ""
     else:
         hide = None if progress else True  # None: shown on a terminal
         total = 1 + calibration.parts(len(cluster.devices)) + 1 + trying.ROUNDS
         with extras.progress_bar(total=total, unit="part", disable=hide, leave=False) as bar:
-            kept = None if warning else cache_dir
-            search = _Search(build, cluster, recipes, names, memory_bytes, seconds, steps, kept, bar)
+            limits = {"seconds": seconds, "steps": steps, "cache_dir": cache_dir, "keeps": not warning}
+            search = _Search(build, cluster, recipes, names, memory_bytes, bar=bar, **limits)
             found = search.run()
             lines += search.lines
     lines += _tried(found)
@@ -153,7 +153,14 @@ def busy_warning() -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Search:
-    """The search for a layout, within a time limit: the arguments of `choose`, and a bar that shows what is done."""
+    """The search for a layout, within a time limit.
+
+    Args:
+      build: as of `choose`, as are those up to `cache_dir`.
+      keeps: whether what is measured is kept.
+      bar: shows what is being done.
+      lines: what the user should know of it.
+    """
 
     build: Callable[[], mtf.Graph]
     cluster: Cluster
@@ -163,6 +170,7 @@ class _Search:
     seconds: float
     steps: int | None
     cache_dir: str | os.PathLike | None
+    keeps: bool
     bar: Any
     lines: list[str] = dataclasses.field(default_factory=list)
 
@@ -180,8 +188,11 @@ class _Search:
                     self.bar.update()
                     return self._found(trial, figure)
         except OutOfTimeError:
-            reason = f"there was no time to try a split; give measure_seconds more than {self.seconds:g}"
-            return _without_time(self.build, self.cluster, self.memory_bytes, rates, reason)
+            return _without_time(self.build, self.cluster, self.names, self.memory_bytes, rates, self._no_time)
+
+    @property
+    def _no_time(self) -> str:
+        return f"there was no time to try a split; give measure_seconds more than {self.seconds:g}"
 
     def _show(self, what: str) -> None:
         self.bar.set_description(f"choosing a layout, at most {self.seconds:g} s: {what}")
@@ -234,7 +245,7 @@ class _Search:
                     machines = calibration.calibrate(self.build, self.cluster, done=done)
                 else:
                     machines = calibration.calibrate_quickly(self.build, self.cluster, figure, done=done)
-                if deadline.left() > 0:  # else a part of it may be missing
+                if self.keeps and deadline.left() > 0:  # else a part of it may be missing
                     known.save(machines)
         except OutOfTimeError:
             self.lines.append("there was no time to measure the devices on the program; their rates are estimated")
@@ -258,12 +269,15 @@ class _Search:
         trials = trying.race(self.build, self.cluster, candidates, opened=opened, done=self.bar.update)
         if trials:
             return _Found(trying.winner(trials), candidates, machines, trials)
-        raise OutOfTimeError
+        if ALONE in candidates:
+            return _Found(ALONE, candidates, machines, {}, self._no_time)
+        return _Found(best, candidates, machines, {}, "it was not tried")
 
 
 def _without_time(
     build: Callable[[], mtf.Graph],
     cluster: Cluster,
+    names: Collection[str] | None,
     memory_bytes: Mapping[str, float],
     rates: Mapping[str, float],
     reason: str,
@@ -273,7 +287,7 @@ def _without_time(
         rates = {name: _CPU if device.is_cpu else _GPU for name, device in complete(cluster.devices).items()}
     machines = calibration.unmeasured(cluster, rates).with_memory(memory_bytes)
     found = _alone(build, machines, quick.fastest_of(rates), reason)
-    return found or _Found(PLAN, {PLAN: find_fitting(build, machines)}, machines, {}, "it was not tried")
+    return found or _Found(PLAN, {PLAN: find_fitting(build, machines, names=names)}, machines, {}, "it was not tried")
 
 
 def _alone(build: Callable[[], mtf.Graph], machines: Machines, device: str, reason: str) -> _Found | None:

@@ -214,6 +214,13 @@ def test_measured_planned_and_tried(workers, quick, tmp_path, monkeypatch):
     assert path.stem.endswith("-light") and any(f"measured before: {path}" in line for line in again.lines)
     with pytest.raises(pytest.fail.Exception, match="all of it is known"):  # lightly, which is not enough
         auto.choose(build, cluster, {"batch": batch}, seconds=600.0, cache_dir=tmp_path)
+    with monkeypatch.context() as busy:
+        busy.setattr(auto, "busy_warning", lambda: "busy")
+        again = auto.choose(build, cluster, {"batch": batch}, cache_dir=tmp_path)
+        assert (again.machines, again.warning) == (machines, "busy")
+        busy.setattr(calibration, "calibrate_quickly", lambda *args, **kwargs: machines)
+        auto.choose(build, cluster, {"batch": batch}, cache_dir=tmp_path / "busy")
+        assert not (tmp_path / "busy").exists()
     path.write_text("{")
     with pytest.raises(pytest.fail.Exception, match="all of it is known"):
         auto.choose(build, cluster, {"batch": batch}, cache_dir=tmp_path)

@@ -16,6 +16,7 @@ from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.planner import auto, calibration, find, quick, trying
 from mtf_hetero.planner.plan import Plan
+from mtf_hetero.planner.search import NoAssignmentError
 from mtf_hetero.profile import limited, link
 from tests.planner.test_auto import MACHINES, batch, build
 
@@ -129,6 +130,8 @@ def test_what_does_not_fit_alone_is_divided_even_without_time(two):
     choice = auto.choose(build, two, {"batch": batch}, memory_bytes=limits, seconds=0.01)
     assert choice.name == "plan" and max(choice.plan.memory_bytes) <= 3.5e5
     assert "it was not tried" in choice.headline
+    with pytest.raises(NoAssignmentError, match="no layout was found that fits"):  # the weights are whole
+        auto.choose(build, two, {}, names={"batch"}, memory_bytes=dict.fromkeys(two.devices, 3.5e5), seconds=0.01)
 
 
 def plan_of(seconds, devices=("a",)):
