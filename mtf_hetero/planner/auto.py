@@ -8,6 +8,7 @@ keeps one time limit: when that passes, the best that has been tried is used, or
 
 import contextlib
 import dataclasses
+import functools
 import os
 import statistics
 import time
@@ -36,6 +37,7 @@ SECONDS = 30.0  # that choosing a layout takes at most, where nothing else is sa
 _THOROUGH_SECONDS = 120.0  # from this limit on, devices are measured thoroughly
 _MEASURING = 0.55  # of the time that is left, for measuring the devices; the rest is for planning and trying
 _CPU, _GPU = 5e10, 5e12  # floating-point operations a second, where nothing is known
+_LAST_WORDS = 2.0  # times as long as building the graph takes: for that, and to describe what is used in the end
 _SURE = 0.25  # of a device's memory: where the sketch of a step needs less, the step is not lowered to be sure
 Recipe = Callable[[mtf.Graph, Sequence[float]], Layout]  # from a graph and the devices' speeds
 
@@ -123,7 +125,7 @@ def choose(
     cluster = dataclasses.replace(cluster, devices=tuple(dict.fromkeys(first.values())))
     memory_bytes = memory_bytes or {}
     if len(cluster.devices) == 1:
-        found = _without_time(build, cluster, names, memory_bytes, {}, "there is no other device")
+        found = _without_time(build, _built(build), cluster, names, memory_bytes, {}, "there is no other device")
         warning = ""
     else:
         hide = None if progress else True  # None: shown on a terminal
@@ -178,17 +180,28 @@ class _Search:
         """What is found in time."""
         rates: dict[str, float] = {}
         try:
-            with deadline.within(self.seconds):
+            with deadline.within(self.seconds - _LAST_WORDS * self._build_seconds):
                 self._show("running first steps")
                 rates = quick.measure_rates(self.cluster)
-                guess = calibration.guess(self.build, self.cluster, rates)
+                guess = calibration.guess(self._graph, self.cluster, rates)
                 if found := self._not_worth(guess, guess.trying_seconds):
                     return found
                 with quick.whole_step(self.build, self.cluster, rates) as (trial, figure):
                     self.bar.update()
                     return self._found(trial, figure)
         except OutOfTimeError:
-            return _without_time(self.build, self.cluster, self.names, self.memory_bytes, rates, self._no_time)
+            about = self.cluster, self.names, self.memory_bytes, rates, self._no_time
+            return _without_time(self.build, self._graph, *about)
+
+    @functools.cached_property
+    def _graph(self) -> mtf.Graph:
+        return _built(self.build)
+
+    @functools.cached_property
+    def _build_seconds(self) -> float:
+        begin = time.monotonic()
+        _ = self._graph
+        return time.monotonic() - begin
 
     @property
     def _no_time(self) -> str:
@@ -219,12 +232,12 @@ class _Search:
         cost = min(self.seconds, cost)
         if self.steps is None or (saved := figure.most_saved(self.steps)) >= cost:
             return None
-        machines = calibration.estimate(self.build, self.cluster, figure, with_links=False)
+        machines = calibration.estimate(self._graph, self.cluster, figure, with_links=False)
         reason = f"in {self.steps} steps a split saves at most {seconds_text(saved)}, and finding it takes {cost:.0f} s"
-        return _alone(self.build, machines.with_memory(self.memory_bytes), figure.fastest, reason)
+        return _alone(self.build, self._graph, machines.with_memory(self.memory_bytes), figure.fastest, reason)
 
     def _estimated(self, figure: Figure) -> Machines:
-        return calibration.estimate(self.build, self.cluster, figure).with_memory(self.memory_bytes)
+        return calibration.estimate(self._graph, self.cluster, figure).with_memory(self.memory_bytes)
 
     def _loaded(self, machines: Machines, path: str) -> Machines:
         self.bar.update(calibration.parts(len(self.cluster.devices)))
@@ -274,8 +287,14 @@ class _Search:
         return _Found(best, candidates, machines, {}, "it was not tried")
 
 
+def _built(build: Callable[[], mtf.Graph]) -> mtf.Graph:
+    with tf.Graph().as_default():
+        return build()
+
+
 def _without_time(
     build: Callable[[], mtf.Graph],
+    graph: mtf.Graph,
     cluster: Cluster,
     names: Collection[str] | None,
     memory_bytes: Mapping[str, float],
@@ -286,15 +305,16 @@ def _without_time(
     if not rates:
         rates = {name: _CPU if device.is_cpu else _GPU for name, device in complete(cluster.devices).items()}
     machines = calibration.unmeasured(cluster, rates).with_memory(memory_bytes)
-    found = _alone(build, machines, quick.fastest_of(rates), reason)
+    found = _alone(build, graph, machines, quick.fastest_of(rates), reason)
     return found or _Found(PLAN, {PLAN: find_fitting(build, machines, names=names)}, machines, {}, "it was not tried")
 
 
-def _alone(build: Callable[[], mtf.Graph], machines: Machines, device: str, reason: str) -> _Found | None:
+def _alone(
+    build: Callable[[], mtf.Graph], graph: mtf.Graph, machines: Machines, device: str, reason: str
+) -> _Found | None:
     """A device alone, if it can hold the step."""
-    with tf.Graph().as_default():
-        only = machines.only([machines.names.index(device)])
-        plan = _checked(describe(build(), only, Layout([("all", 1)], ())), build, machines)
+    only = machines.only([machines.names.index(device)])
+    plan = _checked(describe(graph, only, Layout([("all", 1)], ())), build, machines)
     return _Found(ALONE, {ALONE: plan}, machines, {}, reason) if fits(plan, machines) else None
 
 

@@ -132,30 +132,28 @@ def calibrate_quickly(
     return _joined(machines, links, step_seconds)
 
 
-def guess(build: Callable[[], mtf.Graph], cluster: Cluster, rates: Mapping[str, float]) -> Figure:
+def guess(graph: mtf.Graph, cluster: Cluster, rates: Mapping[str, float]) -> Figure:
     """A figure before any step has been run, with a step that is rather too long than too short.
 
     Args:
-      build: as of `calibrate`.
-      cluster: likewise.
+      graph: mtf.Graph of a training step.
+      cluster: the devices.
       rates: as of `quick.measure_rates`.
     """
-    with tf.Graph().as_default():
-        return Figure(rates, 1.0 / max(speeds(build(), unmeasured(cluster, rates))), 0.0)
+    return Figure(rates, 1.0 / max(speeds(graph, unmeasured(cluster, rates))), 0.0)
 
 
-def estimate(build: Callable[[], mtf.Graph], cluster: Cluster, figure: Figure, *, with_links: bool = True) -> Machines:
+def estimate(graph: mtf.Graph, cluster: Cluster, figure: Figure, *, with_links: bool = True) -> Machines:
     """The devices by the first figure alone: as fast as they multiply matrices.
 
     Args:
-      build: as of `calibrate`.
-      cluster: likewise.
+      graph: mtf.Graph of a training step.
+      cluster: the devices.
       figure: the first figure.
       with_links: whether the links are measured, for a few seconds at most.
     """
     machines = [dataclasses.replace(m, operation_seconds=0.0) for m in unmeasured(cluster, figure.rates).devices]
-    with tf.Graph().as_default():
-        scale = max(speeds(build(), Machines(tuple(machines)))) * figure.step_seconds
+    scale = max(speeds(graph, Machines(tuple(machines)))) * figure.step_seconds
     scaled = [
         dataclasses.replace(m, flops_per_second=m.flops_per_second / scale, bytes_per_second=m.bytes_per_second / scale)
         for m in machines
