@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.cluster.devices import complete
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import calibration, quick, trying
+from mtf_hetero.planner.choice import ALONE, PLAN, Choice, Found, busy_warning, said, tried
 from mtf_hetero.planner.find import describe
 from mtf_hetero.planner.held import estimated, find_fitting, fits
 from mtf_hetero.planner.known import Known
@@ -32,59 +32,14 @@ from mtf_hetero.planner.quick import Figure
 from mtf_hetero.profile.hardware import representatives
 from mtf_hetero.profile.trial import Trial
 
-ALONE, PLAN = "alone", "plan"
 SECONDS = 30.0  # that choosing a layout takes at most, where nothing else is said
 _THOROUGH_SECONDS = 120.0  # from this limit on, devices are measured thoroughly
 _MEASURING = 0.55  # of the time that is left, for measuring the devices; the rest is for planning and trying
 _CPU, _GPU = 5e10, 5e12  # floating-point operations a second, where nothing is known
 _LAST_WORDS = 2.0  # times as long as building the graph takes: for that, and to describe what is used in the end
+_FIRST = "first alone"  # of candidates, the first figure's device, where another is measured to be faster
 _SURE = 0.25  # of a device's memory: where the sketch of a step needs less, the step is not lowered to be sure
 Recipe = Callable[[mtf.Graph, Sequence[float]], Layout]  # from a graph and the devices' speeds
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Choice:
-    """What was chosen.
-
-    Args:
-      name: ALONE, PLAN, or that of a recipe.
-      plan: what is split, on which devices; what is predicted of it.
-      headline: what was chosen and why, in one line, for the user.
-      lines: the same with what was tried.
-      warning: why the figures cannot be relied on, or "".
-      trials: {name: seconds of a step in each of its turns}, of those that were tried.
-      predicted: {name: seconds of a step}, of those that might have been.
-      machines: the devices as they were measured.
-    """
-
-    name: str
-    plan: Plan
-    headline: str
-    lines: tuple[str, ...]
-    warning: str
-    trials: Mapping[str, tuple[float, ...]]
-    predicted: Mapping[str, float]
-    machines: Machines
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the devices were measured on the program, and not only estimated."""
-        return any(machine.factors for machine in self.machines.devices)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Found:
-    """A layout that was found, and why it is used."""
-
-    name: str
-    candidates: Mapping[str, Plan]
-    machines: Machines
-    trials: Mapping[str, tuple[float, ...]]
-    reason: str = ""
-
-    @property
-    def plan(self) -> Plan:
-        return self.candidates[self.name]
 
 
 def choose(
@@ -135,22 +90,11 @@ def choose(
             search = _Search(build, cluster, recipes, names, memory_bytes, bar=bar, **limits)
             found = search.run()
             lines += search.lines
-    lines += _tried(found)
-    headline = shorten(f"{_said(found)} (chosen in {time.monotonic() - begin:.0f} s)")
+    lines += tried(found)
+    headline = shorten(f"{said(found)} (chosen in {time.monotonic() - begin:.0f} s)")
     predicted = {name: plan.seconds for name, plan in found.candidates.items()}
     lines = (*map(shorten, lines), headline)
     return Choice(found.name, found.plan, headline, lines, warning, found.trials, predicted, found.machines)
-
-
-def busy_warning() -> str:
-    """What to say where more runs on this machine than it has cores; "" where it is idle, or that is not known."""
-    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
-    if load <= cores:
-        return ""
-    return (
-        f"this machine is busy, with a load average of {load:.1f} on {cores} cores: what is measured now cannot be "
-        "relied on, and is not kept"
-    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,7 +120,7 @@ class _Search:
     bar: Any
     lines: list[str] = dataclasses.field(default_factory=list)
 
-    def run(self) -> _Found:
+    def run(self) -> Found:
         """What is found in time."""
         rates: dict[str, float] = {}
         try:
@@ -210,7 +154,7 @@ class _Search:
     def _show(self, what: str) -> None:
         self.bar.set_description(f"choosing a layout, at most {self.seconds:g} s: {what}")
 
-    def _found(self, trial: Trial, figure: Figure) -> _Found:
+    def _found(self, trial: Trial, figure: Figure) -> Found:
         if found := self._not_worth(figure, figure.trying_seconds):
             return found
         is_thorough = self.seconds >= _THOROUGH_SECONDS
@@ -224,10 +168,10 @@ class _Search:
         candidates = _candidates(self.build, machines, self.recipes, self.names)
         self.bar.update()
         if list(candidates) == [ALONE]:
-            return _Found(ALONE, candidates, machines, {}, "no split is predicted to be faster")
+            return Found(ALONE, candidates, machines, {}, "no split is predicted to be faster")
         return self._raced(candidates, machines, trial, figure)
 
-    def _not_worth(self, figure: Figure, cost: float) -> _Found | None:
+    def _not_worth(self, figure: Figure, cost: float) -> Found | None:
         """The fastest device alone, where no split can save the time that finding one takes."""
         cost = min(self.seconds, cost)
         if self.steps is None or (saved := figure.most_saved(self.steps)) >= cost:
@@ -265,9 +209,13 @@ class _Search:
             return self._estimated(figure)
         return machines.with_memory(self.memory_bytes)
 
-    def _raced(self, candidates: Mapping[str, Plan], machines: Machines, trial: Trial, figure: Figure) -> _Found:
+    def _raced(self, candidates: Mapping[str, Plan], machines: Machines, trial: Trial, figure: Figure) -> Found:
         """The candidate that wins its trials, of those that there is time for."""
-        opened = {ALONE: trial} if ALONE in candidates and candidates[ALONE].devices == trial.devices else {}
+        opened, first = {ALONE: trial}, None
+        if ALONE in candidates and candidates[ALONE].devices != trial.devices:
+            first = _alone(self.build, self._graph, machines, trial.devices[0], "")
+        if first is not None:  # which of two devices is faster is not sure, and this one runs already
+            candidates, opened = {_FIRST: first.plan, **candidates}, {_FIRST: trial}
         best = min(candidates, key=lambda name: candidates[name].seconds)
         both = {name: plan for name, plan in candidates.items() if name in (next(iter(candidates)), best)}
         cost = trying.seconds_of(both, opened, figure.build_seconds)
@@ -275,16 +223,16 @@ class _Search:
             saved = self.steps * (candidates[ALONE].seconds - candidates[best].seconds)
             if saved < cost:
                 reason = f"a split is predicted to save {seconds_text(max(saved, 0.0))} in {self.steps} steps"
-                return _Found(ALONE, candidates, machines, {}, f"{reason}, and trying it takes {cost:.0f} s")
+                return Found(ALONE, candidates, machines, {}, f"{reason}, and trying it takes {cost:.0f} s")
         if trying.seconds_of(candidates, opened, figure.build_seconds) > deadline.left():
             candidates = both
         self._show(f"trying {', '.join(candidates)}")
         trials = trying.race(self.build, self.cluster, candidates, opened=opened, done=self.bar.update)
         if trials:
-            return _Found(trying.winner(trials), candidates, machines, trials)
+            return Found(trying.winner(trials), candidates, machines, trials)
         if ALONE in candidates:
-            return _Found(ALONE, candidates, machines, {}, self._no_time)
-        return _Found(best, candidates, machines, {}, "it was not tried")
+            return Found(ALONE, candidates, machines, {}, self._no_time)
+        return Found(best, candidates, machines, {}, "it was not tried")
 
 
 def _built(build: Callable[[], mtf.Graph]) -> mtf.Graph:
@@ -300,22 +248,22 @@ def _without_time(
     memory_bytes: Mapping[str, float],
     rates: Mapping[str, float],
     reason: str,
-) -> _Found:
+) -> Found:
     """The fastest device alone, by its rate or its kind; where it cannot hold the step, the plan by the same."""
     if not rates:
         rates = {name: _CPU if device.is_cpu else _GPU for name, device in complete(cluster.devices).items()}
     machines = calibration.unmeasured(cluster, rates).with_memory(memory_bytes)
     found = _alone(build, graph, machines, quick.fastest_of(rates), reason)
-    return found or _Found(PLAN, {PLAN: find_fitting(build, machines, names=names)}, machines, {}, "it was not tried")
+    return found or Found(PLAN, {PLAN: find_fitting(build, machines, names=names)}, machines, {}, "it was not tried")
 
 
 def _alone(
     build: Callable[[], mtf.Graph], graph: mtf.Graph, machines: Machines, device: str, reason: str
-) -> _Found | None:
+) -> Found | None:
     """A device alone, if it can hold the step."""
     only = machines.only([machines.names.index(device)])
     plan = _checked(describe(graph, only, Layout([("all", 1)], ())), build, machines)
-    return _Found(ALONE, {ALONE: plan}, machines, {}, reason) if fits(plan, machines) else None
+    return Found(ALONE, {ALONE: plan}, machines, {}, reason) if fits(plan, machines) else None
 
 
 def _candidates(
@@ -363,33 +311,3 @@ def _checked(plan: Plan, build: Callable[[], mtf.Graph], machines: Machines) -> 
     needed = zip(plan.devices, plan.memory_bytes, strict=True)
     is_sure = all((limit := limits.get(name)) is None or bytes_ < _SURE * limit for name, bytes_ in needed)
     return plan if is_sure else estimated(plan, build)
-
-
-def _tried(found: _Found) -> list[str]:
-    """What was tried, for the user."""
-    lines = []
-    for name, times in found.trials.items():
-        plan = found.candidates[name]
-        low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
-        what = f"{plan.devices[0]} alone" if name == ALONE else "the plan" if name == PLAN else f"layout {name}"
-        lines.append(
-            f"tried: {what}, {seconds_text(middle)} a step ({seconds_text(low)} to {seconds_text(high)}), predicted "
-            f"{seconds_text(plan.seconds)}{', which is taken' if name == found.name else ''}"
-        )
-    return lines
-
-
-def _said(found: _Found) -> str:
-    """What was chosen and why, without the time that it took."""
-    plan, devices = found.plan, found.plan.devices
-    if len(devices) == 1:
-        return f"Layout: {devices[0]} alone; {found.reason or 'no split won its trials'}"
-    fastest, seconds = plan.alone
-    text = (
-        f"Layout: {'a plan' if found.name == PLAN else found.name} over {', '.join(devices[:-1])} and {devices[-1]}, "
-        f"predicted {seconds / plan.seconds:.2f}x faster than {fastest} alone"
-    )
-    if ALONE in found.trials:
-        before, after = (statistics.median(found.trials[name]) for name in (ALONE, found.name))
-        text += f", {before / after:.2f}x when tried"
-    return text + (f"; {found.reason}" if found.reason else "")

@@ -22,6 +22,7 @@ from mtf_hetero.profile.link import PRODUCT_FLOPS, products, without_optimizers
 from mtf_hetero.profile.trial import Trial
 
 _RATE_SECONDS, _RATE_TURNS = 0.25, 3  # a few periods of a CPU quota
+_NEARLY = 1.1  # times as fast; how far two measurements of one device lie apart
 _STEP_SECONDS, _MOST_STEPS = 0.2, 10
 _FIXED_SECONDS = 8.0  # of measuring, whatever the program: links, and what messages cost
 _STEPS, _TRIALS = 12, 3  # that measuring, planning and trying take, about, and sessions that they open
@@ -68,8 +69,13 @@ class Figure:
 
 
 def fastest_of(rates: Mapping[str, float]) -> str:
-    """The device with the highest rate; the first one of several."""
-    return max(rates, key=rates.__getitem__)
+    """The device with the highest rate; the first one of those that are nearly as fast.
+
+    Example:
+      >>> fastest_of({"a": 1.0, "b": 2.0, "c": 2.1})
+      'b'
+    """
+    return next(device for device, rate in rates.items() if rate * _NEARLY >= max(rates.values()))
 
 
 def measure_rates(cluster: Cluster) -> dict[str, float]:

@@ -209,16 +209,16 @@ def test_what_is_measured_is_what_the_layout_splits(monkeypatch):
     asked = []
 
     def choose(build, cluster, recipes, *, names, cache_dir, **options):
-        asked.append((recipes, names, options.get("seconds")))
+        asked.append((recipes, names, options.get("seconds"), options.get("steps")))
         with tf.Graph().as_default():
             plan = find(build(), Machines(tuple(Machine(name, 1e12, 1e12) for name in cluster.devices)), names=names)
-        return auto.Choice("plan", plan, ("tried",), {}, {}, Machines((Machine("cpu:0", 1.0, 1.0),)))
+        return auto.Choice("plan", plan, "", ("tried",), "", {}, {}, Machines((Machine("cpu:0", 1.0, 1.0),)))
 
     monkeypatch.setattr(auto, "choose", choose)
     options = FAST | {"devices": "cpu:0,cpu:1", "layout": "dense1/units:all", "list_speed": "auto", "dry_run": True}
     assert run(**options, measure_seconds=7.5) == 0
     assert run(**options) == 0
-    assert asked == [({}, {"dense1/units"}, 7.5), ({}, {"dense1/units"}, None)]
+    assert asked == [({}, {"dense1/units"}, seconds, FAST["max_steps"]) for seconds in (7.5, None)]
 
 
 @pytest.mark.full

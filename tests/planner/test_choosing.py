@@ -15,7 +15,8 @@ from mtf_hetero import Layout, tf
 from mtf_hetero._support import deadline
 from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero.cluster import Cluster
-from mtf_hetero.planner import auto, calibration, find, quick, trying
+from mtf_hetero.planner import auto, calibration, choice, find, quick, trying
+from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
 from mtf_hetero.profile import limited, link
@@ -80,11 +81,11 @@ def test_what_a_split_saves_at_most():
 @on_workers
 def test_a_short_training_is_not_measured(two, unmeasured):
     for steps in (0, 1, 24):
-        choice = auto.choose(build, two, {"batch": batch}, steps=steps)
-        assert (choice.name, len(choice.plan.devices), choice.trials) == ("alone", 1, {})
-        assert f" alone; in {steps} steps a split saves at most " in choice.headline
-        assert choice.headline.startswith("Layout: worker:") and "(chosen in " in choice.headline
-        assert choice.plan.seconds > 0 and not choice.is_measured
+        chosen = auto.choose(build, two, {"batch": batch}, steps=steps)
+        assert (chosen.name, len(chosen.plan.devices), chosen.trials) == ("alone", 1, {})
+        assert f" alone; in {steps} steps a split saves at most " in chosen.headline
+        assert chosen.headline.startswith("Layout: worker:") and "(chosen in " in chosen.headline
+        assert chosen.plan.seconds > 0 and not chosen.is_measured
 
 
 @on_workers
@@ -102,11 +103,11 @@ def test_a_time_limit_is_kept(two, seconds, monkeypatch):
     monkeypatch.setattr(trying, "race", functools.partial(trying.race, rounds=10**9))
     monkeypatch.setattr(trying, "seconds_of", lambda *args: 0.0)
     begin = time.monotonic()
-    choice = auto.choose(build, two, {"batch": batch}, seconds=seconds)
+    chosen = auto.choose(build, two, {"batch": batch}, seconds=seconds)
     assert time.monotonic() - begin < seconds + 2.5
-    assert (choice.name, len(choice.plan.devices)) == ("alone", 1)
+    assert (chosen.name, len(chosen.plan.devices)) == ("alone", 1)
     no_time = f"there was no time to try a split; give measure_seconds more than {seconds:g}"
-    assert no_time in choice.headline or "no split is predicted to be faster" in choice.headline
+    assert no_time in chosen.headline or "no split is predicted to be faster" in chosen.headline
 
 
 @on_workers
@@ -117,24 +118,42 @@ def test_where_there_is_no_time_to_measure_rates_are_estimated(two, monkeypatch)
     monkeypatch.setattr(calibration, "calibrate_quickly", slow)
     monkeypatch.setattr(link, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
     monkeypatch.setattr(trying, "_TURN_SECONDS", 0.01)
-    choice = auto.choose(build, two, {"batch": batch})
-    assert "there was no time to measure the devices on the program; their rates are estimated" in choice.lines
-    assert choice.machines.link_between(0, 1).bytes_per_second > 1e6
+    chosen = auto.choose(build, two, {"batch": batch})
+    assert "there was no time to measure the devices on the program; their rates are estimated" in chosen.lines
+    assert chosen.machines.link_between(0, 1).bytes_per_second > 1e6
     with tf.Graph().as_default():
-        speeds = calibration.speeds(build(), choice.machines)
+        speeds = calibration.speeds(build(), chosen.machines)
     assert all(speed > 0 for speed in speeds)
 
 
 @on_workers
 def test_what_does_not_fit_alone_is_divided_even_without_time(two):
     limits = dict.fromkeys(two.devices, 3.5e5)
-    choice = auto.choose(build, two, {"batch": batch}, memory_bytes=limits, seconds=0.01)
-    assert choice.name == "plan" and max(choice.plan.memory_bytes) <= 3.5e5
-    assert "it was not tried" in choice.headline
+    chosen = auto.choose(build, two, {"batch": batch}, memory_bytes=limits, seconds=0.01)
+    assert chosen.name == "plan" and max(chosen.plan.memory_bytes) <= 3.5e5
+    assert "it was not tried" in chosen.headline
     for names in (None, {"batch"}):  # the batch alone leaves the weights whole
         limits = dict.fromkeys(two.devices, 4e5)
         with contextlib.nullcontext() if names is None else pytest.raises(NoAssignmentError):
             auto.choose(build, two, {}, names=names, memory_bytes=limits, seconds=0.01)
+
+
+@on_workers
+def test_of_two_devices_alone_the_faster_one_wins(two, monkeypatch):
+    """Where the first figure and what is measured name different ones, both are tried."""
+    slow, fast = Machine(two.devices[0], 1e9, 1e8), Machine(two.devices[1], 6e10, 1e10)
+    monkeypatch.setattr(calibration, "calibrate_quickly", lambda *args, **kwargs: Machines((slow, fast)))
+    monkeypatch.setattr(quick, "measure_rates", lambda cluster: dict(zip(two.devices, (2e10, 1e10), strict=True)))
+    monkeypatch.setattr(
+        auto, "_candidates", lambda *args: {"alone": plan_of(1e-3, two.devices[1:]), "plan": plan_of(5e-4, two.devices)}
+    )
+    monkeypatch.setattr(trying, "_TURN_SECONDS", 0.01)
+    chosen = auto.choose(build, two, {})
+    assert list(chosen.trials) == ["first alone", "alone", "plan"]
+    assert [plan.split(" a step")[0].split(",")[0] for plan in chosen.lines[:2]] == [
+        "tried: worker:0/cpu:0 alone",
+        "tried: worker:1/cpu:0 alone",
+    ]
 
 
 def plan_of(seconds, devices=("a",)):
@@ -187,11 +206,11 @@ def test_a_search_that_runs_out_of_time_gives_the_best_so_far():
     ("found", "line"),
     [
         (
-            auto._Found("batch", {"batch": plan_of(0.5, ("a", "b"))}, MACHINES, {}, "it was not tried"),
+            choice.Found("batch", {"batch": plan_of(0.5, ("a", "b"))}, MACHINES, {}, "it was not tried"),
             "Layout: batch over a and b, predicted 2.00x faster than a alone; it was not tried",
         ),
         (
-            auto._Found(
+            choice.Found(
                 "plan",
                 {"alone": plan_of(1.0), "plan": plan_of(0.8, ("a", "b", "c"))},
                 MACHINES,
@@ -200,24 +219,24 @@ def test_a_search_that_runs_out_of_time_gives_the_best_so_far():
             "Layout: a plan over a, b and c, predicted 1.25x faster than a alone, 1.10x when tried",
         ),
         (
-            auto._Found("alone", {"alone": plan_of(1.0)}, MACHINES, {"alone": (1.0, 1.0)}),
+            choice.Found("alone", {"alone": plan_of(1.0)}, MACHINES, {"alone": (1.0, 1.0)}),
             "Layout: a alone; no split won its trials",
         ),
     ],
 )
 def test_what_was_chosen_is_said(found, line):
-    assert auto._said(found) == line
+    assert choice.said(found) == line
 
 
 @pytest.mark.parametrize(("load", "warned"), [(0.0, False), (1.9, False), (4.0, False), (4.1, True), (80.0, True)])
 def test_a_busy_machine_is_said(load, warned, monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert bool(auto.busy_warning()) == warned
+    assert bool(choice.busy_warning()) == warned
     if warned:
-        assert f"busy, with a load average of {load:.1f} on 4 cores" in auto.busy_warning()
+        assert f"busy, with a load average of {load:.1f} on 4 cores" in choice.busy_warning()
     monkeypatch.delattr(os, "getloadavg")
-    assert not auto.busy_warning()
+    assert not choice.busy_warning()
 
 
 def test_devices_by_a_first_figure(monkeypatch):
