@@ -86,7 +86,7 @@ def choose(
         hide = None if progress else True  # None: shown on a terminal
         total = 1 + calibration.parts(len(cluster.devices)) + 1 + trying.ROUNDS
         with extras.progress_bar(total=total, unit="part", disable=hide, leave=False) as bar:
-            limits = {"seconds": seconds, "steps": steps, "cache_dir": cache_dir, "keeps": not warning}
+            limits = {"seconds": seconds, "steps": steps, "cache_dir": cache_dir, "is_busy": bool(warning)}
             search = _Search(build, cluster, recipes, names, memory_bytes, bar=bar, **limits)
             found = search.run()
             lines += search.lines
@@ -103,7 +103,7 @@ class _Search:
 
     Args:
       build: as of `choose`, as are those up to `cache_dir`.
-      keeps: whether what is measured is kept.
+      is_busy: whether the machine is, so that what is measured is not kept.
       bar: shows what is being done.
       lines: what the user should know of it.
     """
@@ -116,7 +116,7 @@ class _Search:
     seconds: float
     steps: int | None
     cache_dir: str | os.PathLike | None
-    keeps: bool
+    is_busy: bool
     bar: Any
     lines: list[str] = dataclasses.field(default_factory=list)
 
@@ -127,6 +127,8 @@ class _Search:
             with deadline.within(self.seconds - _LAST_WORDS * self._build_seconds):
                 self._show("running first steps")
                 rates = quick.measure_rates(self.cluster)
+                if self.is_busy:
+                    rates = quick.leveled(rates)
                 guess = calibration.guess(self._graph, self.cluster, rates)
                 if found := self._not_worth(guess, guess.trying_seconds):
                     return found
@@ -167,7 +169,7 @@ class _Search:
         self._show("planning")
         candidates = _candidates(self.build, machines, self.recipes, self.names)
         self.bar.update()
-        if list(candidates) == [ALONE]:
+        if list(candidates) == [ALONE] and candidates[ALONE].devices == trial.devices:
             return Found(ALONE, candidates, machines, {}, "no split is predicted to be faster")
         return self._raced(candidates, machines, trial, figure)
 
@@ -202,7 +204,7 @@ class _Search:
                     machines = calibration.calibrate(self.build, self.cluster, done=done)
                 else:
                     machines = calibration.calibrate_quickly(self.build, self.cluster, figure, done=done)
-                if self.keeps and deadline.left() > 0:  # else a part of it may be missing
+                if not self.is_busy and deadline.left() > 0:  # else a part of it may be missing
                     known.save(machines)
         except OutOfTimeError:
             self.lines.append("there was no time to measure the devices on the program; their rates are estimated")
@@ -216,22 +218,23 @@ class _Search:
             first = _alone(self.build, self._graph, machines, trial.devices[0], "")
         if first is not None:  # which of two devices is faster is not sure, and this one runs already
             candidates, opened = {_FIRST: first.plan, **candidates}, {_FIRST: trial}
-        best = min(candidates, key=lambda name: candidates[name].seconds)
-        both = {name: plan for name, plan in candidates.items() if name in (next(iter(candidates)), best)}
+        simplest, best = next(iter(candidates)), min(candidates, key=lambda name: candidates[name].seconds)
+        both = {name: candidates[name] for name in dict.fromkeys((simplest, best))}
         cost = trying.seconds_of(both, opened, figure.build_seconds)
-        if ALONE in candidates and self.steps is not None:
-            saved = self.steps * (candidates[ALONE].seconds - candidates[best].seconds)
+        is_alone = len(candidates[simplest].devices) == 1
+        if is_alone and self.steps is not None:
+            saved = self.steps * (candidates[simplest].seconds - candidates[best].seconds)
             if saved < cost:
-                reason = f"a split is predicted to save {seconds_text(max(saved, 0.0))} in {self.steps} steps"
-                return Found(ALONE, candidates, machines, {}, f"{reason}, and trying it takes {cost:.0f} s")
+                reason = f"what is predicted to be faster saves {seconds_text(saved)} in {self.steps} steps"
+                return Found(simplest, candidates, machines, {}, f"{reason}, and trying it takes {cost:.0f} s")
         if trying.seconds_of(candidates, opened, figure.build_seconds) > deadline.left():
             candidates = both
         self._show(f"trying {', '.join(candidates)}")
         trials = trying.race(self.build, self.cluster, candidates, opened=opened, done=self.bar.update)
         if trials:
             return Found(trying.winner(trials), candidates, machines, trials)
-        if ALONE in candidates:
-            return Found(ALONE, candidates, machines, {}, self._no_time)
+        if is_alone:
+            return Found(simplest, candidates, machines, {}, self._no_time)
         return Found(best, candidates, machines, {}, "it was not tried")
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from mtf_hetero._support import files
 from mtf_hetero.layout import Dim, Layout
-from mtf_hetero.lowering import names
 
 SCHEMA = 1
 
@@ -95,6 +94,8 @@ class Plan:
         Raises:
           PlanError: in one line, what differs.
         """
+        from mtf_hetero.lowering import names  # with TensorFlow, for which a program that reads a file does not wait
+
         devices = tuple(devices)
         if devices != self.devices:
             raise PlanError(

@@ -23,6 +23,7 @@ from mtf_hetero.profile.trial import Trial
 
 _RATE_SECONDS, _RATE_TURNS = 0.25, 3  # a few periods of a CPU quota
 _NEARLY = 1.1  # times as fast; how far two measurements of one device lie apart
+_NEARLY_BUSY = 2.0  # on a busy machine
 _STEP_SECONDS, _MOST_STEPS = 0.2, 10
 _FIXED_SECONDS = 8.0  # of measuring, whatever the program: links, and what messages cost
 _STEPS, _TRIALS = 12, 3  # that measuring, planning and trying take, about, and sessions that they open
@@ -76,6 +77,17 @@ def fastest_of(rates: Mapping[str, float]) -> str:
       'b'
     """
     return next(device for device, rate in rates.items() if rate * _NEARLY >= max(rates.values()))
+
+
+def leveled(rates: Mapping[str, float]) -> dict[str, float]:
+    """Rates as they may be where a busy machine has slowed some devices down: those nearly as high are the highest.
+
+    Example:
+      >>> leveled({"a": 2.0, "b": 3.0, "c": 1.0})
+      {'a': 3.0, 'b': 3.0, 'c': 1.0}
+    """
+    highest = max(rates.values())
+    return {device: highest if rate * _NEARLY_BUSY >= highest else rate for device, rate in rates.items()}
 
 
 def measure_rates(cluster: Cluster) -> dict[str, float]:

@@ -254,6 +254,15 @@ def test_devices_by_a_first_figure(monkeypatch):
 
 
 @on_workers
+def test_on_a_busy_machine_the_first_of_those_nearly_as_fast_is_used(two, unmeasured, monkeypatch):
+    monkeypatch.setattr(auto, "busy_warning", lambda: "busy")
+    for rates, number in (((2e10, 3e10), 0), ((1e10, 3e10), 1), ((3e10, 1e10), 0)):
+        monkeypatch.setattr(quick, "measure_rates", lambda cluster, r=rates: dict(zip(two.devices, r, strict=True)))
+        chosen = auto.choose(build, two, {}, steps=1)
+        assert (chosen.plan.devices, chosen.warning) == (two.devices[number : number + 1], "busy")
+
+
+@on_workers
 def test_rates_of_matrix_products(two):
     rates = quick.measure_rates(two)
     assert list(rates) == list(two.devices)
