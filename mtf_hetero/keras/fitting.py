@@ -71,7 +71,7 @@ def fit(
     compiled.check(model)
     builder = Builder(model, starts=False)
     layout = placing.convert_to_layout(layout, list_speed)
-    placing.check_measure_seconds(measure_seconds)
+    placing.check_measure_seconds(measure_seconds, layout, list_speed)
     cluster = placing.cluster_of(devices, workers, layout)
     if y is None and isinstance(data, tuple):
         data, y, options["sample_weight"] = _unpacked(data, options.get("sample_weight"))

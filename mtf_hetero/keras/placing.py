@@ -173,11 +173,16 @@ def _planned(
     return Placement(dataclasses.replace(cluster, devices=choice.plan.devices), choice.plan.layout)
 
 
-def check_measure_seconds(measure_seconds: Any) -> None:
-    """Raises ValueError unless it is None or a positive number."""
+def check_measure_seconds(measure_seconds: Any, layout: Any, list_speed: Any) -> None:
+    """Raises ValueError unless it is None, or a positive number where something is measured."""
     is_number = isinstance(measure_seconds, numbers.Real) and not isinstance(measure_seconds, bool)
     if measure_seconds is not None and not (is_number and 0 < float(measure_seconds) < math.inf):
         raise ValueError(f"measure_seconds is {measure_seconds!r}; it must be a positive number, or None for 30")
+    if measure_seconds is not None and not any(isinstance(x, str) and x == AUTO for x in (layout, list_speed)):
+        raise ValueError(
+            f"measure_seconds is {measure_seconds!r}, which only layout={AUTO!r} and list_speed={AUTO!r} use; leave it "
+            "out"
+        )
 
 
 def steps_of(data: Any, *, epochs: int, batch_size: int | None, options: Mapping[str, Any]) -> int | None:
@@ -191,7 +196,8 @@ def steps_of(data: Any, *, epochs: int, batch_size: int | None, options: Mapping
     """
     per_epoch = options.get("steps_per_epoch")
     if per_epoch is None:
-        per_epoch = _batches(data, batch_size or _BATCH_SIZE, options.get("validation_split") or 0.0)
+        split = options.get("validation_split")
+        per_epoch = _batches(data, batch_size or _BATCH_SIZE, split if isinstance(split, float) else 0.0)
     if per_epoch is None:
         return None
     return max(epochs - (options.get("initial_epoch") or 0), 0) * per_epoch

@@ -121,6 +121,11 @@ def test_a_wrong_measure_seconds(value):
         fit(measure_seconds=value)
 
 
+def test_measure_seconds_where_nothing_is_measured():
+    with pytest.raises(ValueError, match="measure_seconds is 5.0, which only layout='auto' and list_speed='auto' use"):
+        fit(measure_seconds=5.0, layout="batch", list_speed=[2, 1])
+
+
 class Images(keras.utils.PyDataset):
     def __len__(self):
         return 7
