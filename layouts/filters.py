@@ -13,7 +13,7 @@ branches keeps to whichever way its tensors lie.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mtf_hetero import Layout, mtf
+from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.layout import MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.rules import Rules
@@ -31,7 +31,8 @@ def filters(
     """Splits filters, units and the channels that they become, in proportion to shares.
 
     The last layer of a graph, where it would be P and hardly adds to the work, is left whole, and so are the logits.
-    A layer that neither way can split is left whole too.
+    A layer that neither way can split is left whole too, and so is a convolution of fewer filters than the axis has
+    processors, which a warning names.
 
     Args:
       graph: mtf.Graph, with or without its gradients.
@@ -40,7 +41,7 @@ def filters(
       axis: the mesh axis to split over; None: the first.
 
     Raises:
-      ValueError: the graph has no layer, or a convolution has fewer filters than the axis has processors.
+      ValueError: the graph has no layer, or none that can be split over the axis.
 
     Example:
       >>> filters(graph, mesh_shape="all:3", shares={"all": [70, 25, 5]}).split("conv1/filters", 60)
@@ -51,6 +52,11 @@ def filters(
     if not layers:
         raise ValueError("the graph has no convolution and no dense layer with a trainable kernel; choose other rules")
     alternate(rules, layers)
+    if not rules.names and rules.count > 1:
+        raise ValueError(
+            f"no layer can be split over the {rules.count} processors of mesh axis {rules.axis!r}; use fewer "
+            "processors or another layout"
+        )
     return rules.layout()
 
 
@@ -60,9 +66,6 @@ def alternate(rules: Rules, layers: Sequence[anatomy.Layer]) -> None:
     Args:
       rules: those of the mesh axis, to which this adds.
       layers: the layers, in the graph's order.
-
-    Raises:
-      ValueError: a convolution has fewer filters than the axis has processors.
     """
     operations = anatomy.ancestors(layer.operation.outputs[0] for layer in layers)
     sources = anatomy.renames(operations)
@@ -73,12 +76,24 @@ def alternate(rules: Rules, layers: Sequence[anatomy.Layer]) -> None:
         if not arriving:
             if layer.operation not in feeding and layer.work < negligible:
                 continue
-            if layer.is_convolution:
-                rules.require(layer.outputs[0])
+            if layer.is_convolution and not rules.is_large_enough(layer.outputs[0]):
+                _warn_about_small(layer, rules)
+                continue
         for names in [*arriving, *[[name] for name in (*layer.outputs, *layer.inputs)]]:
             if rules.allow(names):
                 rules.add(names)
                 break
+
+
+def _warn_about_small(layer: anatomy.Layer, rules: Rules) -> None:
+    (dim,) = (dim for dim in layer.operation.outputs[0].shape.dims if dim.name == layer.outputs[0])
+    tf.logging.warning(
+        "dimension %r of size %d is not split over the %d processors of mesh axis %r: each needs at least one unit",
+        dim.name,
+        dim.size,
+        rules.count,
+        rules.axis,
+    )
 
 
 def _arriving(layer: anatomy.Layer, rules: Rules, sources: Mapping[str, set[str]]) -> Iterator[list[str]]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from mtf_hetero import partition
+from mtf_hetero._support import names as names_lib
 
 Pairs = tuple[tuple[str, Any], ...]
 MeshShapeLike: TypeAlias = Any  # "rows:2;cols:3", an mtf.Shape, or (mesh axis, processors) pairs
@@ -144,6 +145,7 @@ class Layout:
         set_field("rules", convert_to_rules(self.rules))
         set_field("shares", _convert_to_weights(self.shares))
         set_field("sizes", _convert_to_weights(self.sizes))
+        names_lib.check_axes(self.rules, self._axis_names, self.mesh_text, self.size)
         self._check_shares()
         self._check_sizes()
         self._dim_to_axis  # noqa: B018 - raises where a dimension has two axes
@@ -151,7 +153,7 @@ class Layout:
     def _check_shares(self) -> None:
         for axis, shares in self.shares:
             if axis not in self._axis_names:
-                raise ValueError(f"shares name mesh axis {axis!r}, which the mesh {self.mesh_text} does not have")
+                raise ValueError(names_lib.absent_axis("shares name", axis, self._axis_names, self.mesh_text))
             count = self.mesh_shape[self._axis_names.index(axis)][1]
             if len(shares) != count:
                 raise ValueError(
@@ -165,8 +167,8 @@ class Layout:
             axis = self.axis_of(dim)
             if axis is None:
                 raise ValueError(
-                    f"sizes name dimension {dim!r}, which no rule splits over the mesh {self.mesh_text}; "
-                    f"add a rule {dim}:AXIS or drop the sizes"
+                    f"sizes name dimension {dim!r}, which no rule splits over the mesh {self.mesh_text}; add a rule "
+                    f"{dim}:AXIS or drop the sizes; rules split {names_lib.listing(dim, self._dim_to_axis)}"
                 )
             name, count = self.mesh_shape[axis]
             if len(sizes) != count:
@@ -200,7 +202,7 @@ class Layout:
     def _dim_to_axis(self) -> dict[str, int]:
         dim_to_axis: dict[str, int] = {}
         for dim, axis in self.rules:
-            if axis in self._axis_names:  # as in mtf, a rule for an absent axis is without effect
+            if axis in self._axis_names:  # as in mtf, a rule for an absent axis has no effect
                 if dim in dim_to_axis:
                     raise ValueError(
                         f"layout rules split dimension {dim!r} over more than one axis of the mesh {self.mesh_text}; "

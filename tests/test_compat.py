@@ -78,3 +78,15 @@ def test_modes_of_mtfs_transformer_are_those_of_the_estimator():
     modes = mtf.transformer.transformer.tf_estimator.ModeKeys
     for name in ("TRAIN", "EVAL", "PREDICT"):
         assert getattr(modes, name) == getattr(mtf_hetero.ModeKeys, name)
+
+
+def test_two_constructors_of_mtf_are_changed():
+    """And no other method of a class: lowering changes instances alone."""
+    classes = [c for c in vars(mtf.ops).values() if isinstance(c, type) and c.__module__ == mtf.ops.__name__]
+    changed = {
+        f"{c.__name__}.{name}"
+        for c in classes
+        for name, method in vars(c).items()
+        if callable(method) and getattr(method, "__code__", None) and "mtf_hetero" in method.__code__.co_filename
+    }
+    assert len(classes) > 50 and changed == {"Conv2dOperation.__init__", "Conv3dOperation.__init__"}

@@ -265,7 +265,17 @@ class TestSlices:
             {"g": [1, 2, 3]},
             "sizes name dimension 'g', which no rule splits over the mesh all:3; add a rule",
         ),
-        ("f:rows", {}, {"f": [1, 2, 3]}, "sizes name dimension 'f', which no rule splits over .* add a rule f:AXIS"),
+        (
+            "f:rows;g:all",
+            {},
+            {"f": [1, 2, 3]},
+            "sizes name dimension 'f', which no rule splits over .* add a rule f:AXIS .*; rules split g$",
+        ),
+        ("hidden:all", {}, {"hiden": [1, 2, 3]}, "rules split hidden; the nearest is 'hidden'$"),
+        ("f:all", {"al": [1, 2, 3]}, {}, "shares name mesh axis 'al', .*; its axes are all; the nearest is 'all'$"),
+        ("f:al", {}, {}, "layout rule f:al names mesh axis 'al', which the mesh all:3 does not have; its axes are all"),
+        ("f:all;g:alll", {}, {}, "layout rule g:alll names mesh axis 'alll', .*; the nearest is 'all'$"),
+        ("f:rows;g:cols", {}, {}, "layout rule f:rows names mesh axis 'rows', .*; its axes are all$"),
         (
             "f:all",
             {},
@@ -303,6 +313,23 @@ def test_errors(rules, shares, sizes, message):
     with pytest.raises(ValueError, match=message) as caught:
         Layout("all:3", rules, shares, sizes)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mesh_shape", "rules"),
+    [
+        ("batch:2;model:2", "ensemble:ensemble,batch:batch,d_ff:model,heads:model,vocab:model,experts:batch"),
+        ("", "batch:batch"),  # one processor
+        ("batch:1", "d_ff:model"),
+        ("b1:2", "x:b1;y:b2"),  # an axis of another number is another axis
+    ],
+)
+def test_rules_for_meshes_of_several_kinds(mesh_shape, rules):
+    """As Mesh-TensorFlow's own programs have them."""
+    layout = Layout(mesh_shape, rules)
+    axes = dict(layout.mesh_shape)
+    for dim, axis in layout.rules:
+        assert layout.axis_name_of(dim) == (axis if axis in axes else None)
 
 
 def test_dimension_on_two_axes():

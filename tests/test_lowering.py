@@ -7,6 +7,7 @@ from oracle import mesh_impl_of
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.lowering import names
 
 B, C = mtf.Dimension("b", 7), mtf.Dimension("c", 5)
 LAYOUTS = [
@@ -189,6 +190,69 @@ def test_bad_arguments(arguments, message):
 def test_layouts_that_do_not_fit_the_graph(layout, message):
     with pytest.raises(ValueError, match=message):
         values(layout, lambda mesh: mtf.ones(mesh, mtf.Shape([B, C])))
+
+
+FF = mtf.Dimension("d_ff", 12)
+MISTAKES = [
+    (
+        Layout("x:2", "hiden:x"),
+        "hidden",
+        "rule hiden:x names dimension 'hiden', .* are hidden, .*; the nearest is 'hid",
+    ),
+    (Layout("x:2", "b:x;dense/unit:x"), "dense/units", "dimension 'dense/unit', .*; the nearest is 'dense/units'$"),
+    (Layout("x:2", "b:x;chanels:x"), "channels", "dimension 'chanels', which no tensor of the graph has; the dimen"),
+    (
+        Layout("x:2;y:2", "hieght:y;b:x"),
+        "height",
+        "rule hieght:y names dimension 'hieght', .*; the nearest is 'height'",
+    ),
+    (Layout("x:2", "heads:x"), "hidden", "rule heads:x names dimension 'heads', which no tensor of the graph has"),
+    (
+        Layout("x:2", "q:x", sizes={"q": [2, 2]}),
+        "hidden",
+        "does not occur in the graph; .*; the dimensions are .*hidden",
+    ),
+]
+
+
+@pytest.mark.parametrize(("layout", "name", "message"), MISTAKES)
+def test_a_rule_that_names_nothing_is_refused(layout, name, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        values(layout, lambda mesh: mtf.ones(mesh, mtf.Shape([B, mtf.Dimension(name, 12)])))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layout", "idle"),
+    [
+        # the default of Mesh-TensorFlow's Transformer, on a mesh without an axis for ensembles
+        (Layout("x:2", "ensemble:ensemble,b:x,d_ff:model,experts:x"), "d_ff:model;ensemble:ensemble;experts:x"),
+        (Layout("x:2", "conv1/f:x;conv9/f:x"), "conv9/f:x"),  # a deeper network has it
+        (Layout("x:1", "experts:x"), "experts:x"),
+        (Layout("x:2", "d_ff:x;d_f:x"), None),
+    ],
+)
+def test_rules_of_a_layout_for_several_graphs(layout, idle, caplog):
+    """They have no effect, and one line says so; a name that is nearly one of another rule's is no mistake."""
+    shape = mtf.Shape([B, mtf.Dimension("conv1/f", 4), FF])
+    assert values(Layout("x:1", ""), lambda mesh: mtf.ones(mesh, shape))[0].shape == (7, 4, 12)
+    with caplog.at_level("WARNING", "tensorflow"):
+        found = values(layout, lambda mesh: mtf.ones(mesh, shape))[0]
+    assert found.shape == (7, 4, 12)
+    lines = [record.getMessage() for record in caplog.records if "no effect" in record.getMessage()]
+    assert len(lines) == 1 and lines[0].startswith(f"layout rules {idle or 'd_f:x'} have no effect: ")
+
+
+def test_a_layout_is_kept_for_another_graph():
+    layout = Layout("x:2", "b:x;q:x", {"x": [2, 1]}, {"b": [4, 3], "q": [1, 1]})
+    assert names.keep(layout, {"b", "c"}) == Layout("x:2", "b:x", {"x": [2, 1]}, {"b": [4, 3]})
+    assert names.keep(layout, {"b", "q"}) is layout
+    with pytest.raises(
+        ValueError, match="rule q:x names dimension 'q', which no tensor of the graph has; .* are b, c$"
+    ):
+        names.check(layout, ["b", "c"])
+    with pytest.raises(ValueError, match="rule q:z names mesh axis 'z'"):
+        names.check(Layout("x:2", "b:x;q:z"), ["b", "q"])
 
 
 def test_slice_shape_without_a_processor():

@@ -81,7 +81,7 @@ class Heterogeneous(TimedCase):
         "settings": (Setting("toy", (0.5, 0.25), 8, ("batch",)),),
     }
 
-    measuring_seconds: float = 120.0  # how long measuring may take, for each recipe
+    measuring_seconds: float = 600.0  # how long measuring may take, for each recipe: thoroughly
     settings: tuple[Setting, ...] = SETTINGS
 
     def parts(self) -> Mapping[str, Part]:

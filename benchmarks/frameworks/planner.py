@@ -15,7 +15,7 @@ from mtf_hetero.cluster import Cluster, LocalCluster, shorten
 from mtf_hetero.layouts import COMPARED
 from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
-from mtf_hetero.planner import auto, calibration
+from mtf_hetero.planner import auto, calibration, trying
 from mtf_hetero.planner.find import describe, find
 from mtf_hetero.planner.held import estimates_of
 from mtf_hetero.planner.machines import Machine, Machines
@@ -23,7 +23,7 @@ from mtf_hetero.planner.plan import Plan
 from mtf_hetero.profile.trial import Trial
 from mtf_hetero.speeds import Link
 
-_NEVER = 1e6  # seconds
+_FEW = 3  # turns of each of very many ways
 _AT_ONCE = 16  # ways of all that take turns
 _FASTEST = 6  # of them, that take turns with a plan
 _FLOPS, _BYTES, _LINK = 1e11, 2e10, Link(2e-4, 1e9)  # of a core, and between two, for plans whose memory is measured
@@ -78,9 +78,9 @@ class Planner:
             }
             recipes = auto.of_recipes(graph, machines, {name: COMPARED[name] for name in problem["recipes"]})
         plans = {**alone, **recipes, "plan": plan}
-        turns = auto.race(build, self._cluster, plans, seconds=_NEVER, rounds=rounds)
+        turns = trying.race(build, self._cluster, plans, rounds=rounds)
         tried = [next(iter(alone)), min(recipes, key=lambda name: recipes[name].seconds), "plan"]
-        taken = auto.winner({name: turns[name] for name in tried})
+        taken = trying.winner({name: turns[name] for name in tried})
         spent = {"calibrate_seconds": calibrated - begin, "plan_seconds": planned - calibrated, "speeds": list(speeds)}
         return {
             name: {**_row(plans[name]), "turns": list(turns[name]), "is_taken": name == taken, **spent}
@@ -108,11 +108,11 @@ class Planner:
                     plans[name] = describe(graph, machines, layout)
         seconds: dict[str, float] = {}
         for names in (list(plans)[first : first + _AT_ONCE] for first in range(0, len(plans), _AT_ONCE)):
-            turns = auto.race(build, self._cluster, {name: plans[name] for name in names}, seconds=0.0)
+            turns = trying.race(build, self._cluster, {name: plans[name] for name in names}, rounds=_FEW)
             seconds |= {name: statistics.median(times) for name, times in turns.items()}
         fastest = sorted(seconds, key=seconds.__getitem__)[:_FASTEST]
         tried = {**{name: plans[name] for name in fastest}, "plan": plan}
-        turns = auto.race(build, self._cluster, tried, seconds=_NEVER, rounds=rounds)
+        turns = trying.race(build, self._cluster, tried, rounds=rounds)
         return {
             "ways": {name: (plans[name].seconds, seconds[name]) for name in seconds},
             "turns": {name: list(times) for name, times in turns.items()},

@@ -103,8 +103,9 @@ class Config:
     )
     measure_seconds: float | None = _flag(
         None,
-        "With --layout=auto or --list_speed=auto: seconds after which no more trials begin, by default 30; there are "
-        "at least three of each.",
+        "With --layout=auto or --list_speed=auto: seconds that measuring, planning and trying take at most, by default "
+        "30; then the best that was tried is used. From 120 on the devices are measured more thoroughly. Nothing is "
+        "measured for a training that is too short to gain by it.",
     )
     dense_shares: str | None = _flag(
         None,

@@ -7,6 +7,7 @@ from mtf_hetero._support import graphs
 from mtf_hetero.layout import convert_to_mesh_shape
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
+from mtf_hetero.lowering import names
 from mtf_hetero.models.train.config import AUTO, HYBRID, SPATIAL, Config, parse_list_speed, parse_shares
 from mtf_hetero.models.train.program import IMAGE
 from mtf_hetero.planner.plan import Plan
@@ -58,17 +59,10 @@ def make_layout(config: Config, graph: mtf.Graph, empty: Layout) -> Layout:
         dense_shares = config.dense_shares
         options = {} if dense_shares is None else {"dense_shares": parse_shares(dense_shares, "dense_shares")}
         layout = LAYOUTS[config.layout](graph, mesh_shape=empty.mesh_shape, shares=dict(empty.shares), **options)
-    axes = [axis for axis, _ in layout.mesh_shape]
-    sizes = graphs.mtf_sizes(graph)
-    for dim, axis in layout.rules:
-        if axis not in axes:
-            raise ValueError(
-                f"--layout splits {dim!r} over axis {axis!r}, which the mesh {layout.mesh_text} does not have"
-            )
-        if dim not in sizes:
-            raise ValueError(
-                f"--layout splits {dim!r}, which is no dimension of {config.model}; it has {', '.join(sizes)}"
-            )
+    try:
+        names.check(layout, graphs.mtf_sizes(graph))
+    except ValueError as error:
+        raise ValueError(f"--layout is {config.layout!r}: {error}") from error
     for axis, count in layout.mesh_shape:
         if count > 1 and axis not in dict(layout.rules).values():
             raise ValueError(

@@ -51,7 +51,7 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         if path is not None:
             why = "--model_dir holds {path}, which this model, data set and optimizer cannot resume"
             _check_checkpoint(path, shapes, why)
-            left = run.total_steps - int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
+            left = _steps_left(run, path)
             if missed := ", ".join(str(step) for step in config.trace_steps if step >= left):
                 run = dataclasses.replace(run, notes=(*run.notes, f"not traced: {missed}, for {left} steps are left"))
     return dataclasses.replace(run, model_dir=model_dir)
@@ -214,7 +214,7 @@ def measure(run: Run) -> Run:
         limits = dict(zip(run.cluster.devices, parsed, strict=True))
     # the next local cluster's workers have other addresses, or other speeds
     cache_dir = None if config.local_cluster is not None else profile.cache_directory(os.environ)
-    seconds = {} if config.measure_seconds is None else {"seconds": config.measure_seconds}
+    resumed = None if config.model_dir is None else saver_lib.find(config.model_dir).path
     choose = functools.partial(
         auto.choose,
         run.build_graph,
@@ -222,11 +222,13 @@ def measure(run: Run) -> Run:
         COMPARED if names is None else {},
         names=names,
         memory_bytes=limits,
+        seconds=config.measure_seconds,
+        steps=_steps_left(run, resumed),
         cache_dir=cache_dir,
         progress=True,
-        **seconds,
     )
     choice = run_watched(choose, run.cluster.workers_in_use)
+    warning = [f"warning: {choice.warning}"] if choice.warning else []
     return dataclasses.replace(
         run,
         layout=choice.plan.layout,
@@ -234,8 +236,14 @@ def measure(run: Run) -> Run:
         cluster=dataclasses.replace(run.cluster, devices=choice.plan.devices),
         devices=choice.plan.devices,
         split_dims=_split_dims(run.build_graph, choice.plan.layout),
-        notes=(*run.notes, *choice.lines, *_kept(choice, run.model_dir)),
+        notes=(*run.notes, *warning, *choice.lines, *_kept(choice, run.model_dir)),
     )
+
+
+def _steps_left(run: Run, path: str | None) -> int:
+    """The steps that the training still takes, from a checkpoint on, if there is one."""
+    done = 0 if path is None else int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
+    return max(run.total_steps - done, 0)
 
 
 def _planned_for(run: Run, machines: machines_lib.Machines, names: Collection[str] | None) -> Run:
@@ -258,6 +266,8 @@ def _kept(choice: auto.Choice, model_dir: str) -> list[str]:
         return []
     path, devices = (os.path.join(model_dir, name) for name in (_PLAN, _DEVICES))
     plan_lib.save(choice.plan, path)
+    if not choice.is_measured:
+        return [f"the plan is {path}, for --layout"]
     files.write_text(devices, machines_lib.dumps(choice.machines))
     return [f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"]
 

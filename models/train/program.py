@@ -8,8 +8,10 @@ from typing import Any
 import mtf_hetero
 import mtf_hetero.layers
 from mtf_hetero import Layout, mtf, tf
+from mtf_hetero._support import graphs
 from mtf_hetero.estimator import EstimatorSpec, ModeKeys
 from mtf_hetero.estimator.hooks import add_scalar_summary
+from mtf_hetero.lowering import names
 from mtf_hetero.models.train.tasks import EXAMPLES, LOSS, Classification, Task
 from mtf_hetero.variables import initial_value_feed
 
@@ -207,7 +209,8 @@ def build_test(
 
 
 def lower(built: Built, layout: Layout, devices: Sequence[str], wire_dtype: str | None = None) -> mtf_hetero.Lowering:
-    """Lowers a graph to TensorFlow on the processors of a layout."""
+    """Lowers a graph to TensorFlow on the processors of a layout, which may be that of its training."""
+    layout = names.keep(layout, graphs.mtf_sizes(built.graph))
     mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(layout, devices, wire_dtype)
     return mtf_hetero.Lowering(built.graph, {built.mesh: mesh_impl})
 

@@ -28,6 +28,7 @@ def fit(
     workers: str | Sequence[str] | None = None,
     layout: Any = "auto",
     list_speed: Any = None,
+    measure_seconds: float | None = None,
     **options: Any,
 ) -> Any:
     """Trains a compiled Keras model on devices of unequal speed: `model.fit`, divided.
@@ -52,6 +53,7 @@ def fit(
         mtf_hetero.layouts; rules such as "conv/filters:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device, [70, 25, 5] or "70,25,5"; None: they are alike;
         "auto": measured, divided as is fastest, and left to one device where that is faster still.
+      measure_seconds: that "auto" may take to measure, plan and try before the first step; None: 30.
       **options: the others that model.fit takes: verbose, shuffle, class_weight, sample_weight, validation_split,
         validation_freq, validation_steps, validation_batch_size, initial_epoch, steps_per_epoch.
 
@@ -72,15 +74,17 @@ def fit(
     compiled.check(model)
     builder = Builder(model, starts=False)
     layout = placing.convert_to_layout(layout, list_speed)
+    placing.check_measure_seconds(measure_seconds, layout, list_speed)
     cluster = placing.cluster_of(devices, workers, layout)
     if x is None:
         raise ValueError("x is None; give the data, as model.fit takes them")
     if y is None and isinstance(x, tuple):
         x, y, options["sample_weight"] = _unpacked(x, options.get("sample_weight"))
     verbose = options.get("verbose", "auto")
+    steps = placing.steps_of(x, epochs=epochs, batch_size=batch_size, options=options)
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
-        place = _Placing(layout, list_speed, cluster, progress=verbose != 0)
+        place = _Placing(layout, list_speed, cluster, progress=verbose != 0, seconds=measure_seconds, steps=steps)
         training = _Training(builder, place, stack)
         callbacks, restore = callbacks_lib.surround(callbacks, training.before_callbacks, training.after_callbacks)
         stack.callback(restore)
@@ -126,9 +130,12 @@ class _Placing:
     list_speed: Any
     cluster: Any
     progress: bool
+    seconds: float | None
+    steps: int | None
 
     def __call__(self, build: Callable[[], Any]) -> placing.Placement:
-        return placing.place(self.layout, self.list_speed, self.cluster, build, progress=self.progress)
+        limits = {"progress": self.progress, "seconds": self.seconds, "steps": self.steps}
+        return placing.place(self.layout, self.list_speed, self.cluster, build, **limits)
 
 
 class _Training:

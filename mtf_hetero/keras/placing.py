@@ -1,15 +1,20 @@
 """Where a Keras model is trained: the devices, and how its tensors lie on them."""
 
 import dataclasses
+import functools
+import math
+import numbers
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import graphs
-from mtf_hetero.cluster import Cluster
+from mtf_hetero._support import extras, graphs
+from mtf_hetero.cluster import Cluster, run_watched
+from mtf_hetero.keras._keras import keras
 from mtf_hetero.layout import Layout
 from mtf_hetero.layouts import COMPARED, LAYOUTS
+from mtf_hetero.lowering import names as names_lib
 from mtf_hetero.planner import auto
 from mtf_hetero.planner import plan as plan_lib
 from mtf_hetero.planner.plan import Plan
@@ -17,6 +22,7 @@ from mtf_hetero.profile.hardware import cache_directory
 
 AUTO = "auto"
 _AXIS = "all"
+_BATCH_SIZE = 32  # of model.fit, where none is given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +107,8 @@ def place(
     build: Callable[[], mtf.Graph],
     *,
     progress: bool = False,
+    seconds: float | None = None,
+    steps: int | None = None,
 ) -> Placement:
     """Finds out how a training step is divided over devices.
 
@@ -110,7 +118,9 @@ def place(
         devices are measured to be fastest, or not at all; None: they are alike.
       cluster: the devices.
       build: builds the step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
-      progress: whether to show a bar while devices are measured.
+      progress: whether to show a bar while devices are measured, and to say what was chosen.
+      seconds: that measuring, planning and trying may take; None: 30.
+      steps: that the training takes, as far as is known; None: many.
 
     Raises:
       ValueError: a layout that does not fit the model or the devices.
@@ -121,6 +131,7 @@ def place(
             layout.check((dim for shape in graphs.mtf_shapes(build()) for dim in shape), cluster.devices)
         return Placement(cluster, layout.layout)
     if isinstance(layout, Layout):
+        _check_names(layout, build)
         if layout.size != len(cluster.devices):
             raise ValueError(
                 f"mesh {layout.mesh_text} has {layout.size} processors, but there are {len(cluster.devices)} devices, "
@@ -129,35 +140,93 @@ def place(
         return Placement(cluster, layout)
     count = len(cluster.devices)
     if count == 1:
+        if ":" in layout:
+            _check_names(Layout([(_AXIS, 1)], layout), build)
         return Placement(cluster, Layout([(_AXIS, 1)], ()))
+    limits = {"progress": progress, "seconds": seconds, "steps": steps}
     if layout == AUTO:
-        return _planned(cluster, build, COMPARED, progress=progress)
+        return _planned(cluster, build, COMPARED, None, limits)
     measured = isinstance(list_speed, str) and list_speed == AUTO
     shares = {} if list_speed is None or measured else {_AXIS: _speeds(list_speed, cluster)}
     if ":" in layout:
         found = Layout([(_AXIS, count)], layout, shares)
+        _check_names(found, build)
     else:
         with tf.Graph().as_default():
             found = LAYOUTS[layout](build(), mesh_shape=[(_AXIS, count)], shares=shares)
     if measured:
-        return _planned(cluster, build, {}, names={name for name, _ in found.rules}, progress=progress)
+        return _planned(cluster, build, {}, {name for name, _ in found.rules}, limits)
     return Placement(cluster, found)
+
+
+def _check_names(layout: Layout, build: Callable[[], mtf.Graph]) -> None:
+    """Raises ValueError where a rule or sizes name a dimension that the training step does not have."""
+    with tf.Graph().as_default():
+        names_lib.check(layout, graphs.mtf_sizes(build()))
 
 
 def _planned(
     cluster: Cluster,
     build: Callable[[], mtf.Graph],
     recipes: Mapping[str, auto.Recipe],
-    *,
-    names: Collection[str] | None = None,
-    progress: bool,
+    names: Collection[str] | None,
+    limits: Mapping[str, Any],
 ) -> Placement:
-    """The fastest layout that is found, on the devices that it takes."""
+    """The fastest layout that is found, on the devices that it uses; says which, as Keras says what it does."""
     cache_dir = cache_directory(os.environ)
-    choice = auto.choose(build, cluster, recipes, names=names, cache_dir=cache_dir, progress=progress)
+    choose = functools.partial(auto.choose, build, cluster, recipes, names=names, cache_dir=cache_dir, **limits)
+    choice = run_watched(choose, cluster.workers_in_use)
+    if choice.warning:
+        tf.logging.warning("%s", choice.warning)
     for line in choice.lines:
         tf.logging.info("%s", line)
+    if limits["progress"] and keras.config.is_interactive_logging_enabled():
+        extras.write_above_bars(choice.headline)
     return Placement(dataclasses.replace(cluster, devices=choice.plan.devices), choice.plan.layout)
+
+
+def check_measure_seconds(measure_seconds: Any, layout: Any, list_speed: Any) -> None:
+    """Raises ValueError unless it is None, or a positive number where something is measured."""
+    is_number = isinstance(measure_seconds, numbers.Real) and not isinstance(measure_seconds, bool)
+    if measure_seconds is not None and not (is_number and 0 < float(measure_seconds) < math.inf):
+        raise ValueError(f"measure_seconds is {measure_seconds!r}; it must be a positive number, or None for 30")
+    if measure_seconds is not None and not any(isinstance(x, str) and x == AUTO for x in (layout, list_speed)):
+        raise ValueError(
+            f"measure_seconds is {measure_seconds!r}, which only layout={AUTO!r} and list_speed={AUTO!r} use; leave it "
+            "out"
+        )
+
+
+def steps_of(data: Any, *, epochs: int, batch_size: int | None, options: Mapping[str, Any]) -> int | None:
+    """How many steps a training takes, by the arguments of model.fit; None where that is not known before it ends.
+
+    Args:
+      data: `x` of model.fit.
+      epochs: the number at which it ends.
+      batch_size: of arrays; None: 32.
+      options: initial_epoch, steps_per_epoch and validation_split, where they are given.
+    """
+    per_epoch = options.get("steps_per_epoch")
+    if per_epoch is None:
+        split = options.get("validation_split")
+        per_epoch = _batches(data, batch_size or _BATCH_SIZE, split if isinstance(split, float) else 0.0)
+    if per_epoch is None:
+        return None
+    return max(epochs - (options.get("initial_epoch") or 0), 0) * per_epoch
+
+
+def _batches(data: Any, batch_size: int, validation_split: float) -> int | None:
+    """The batches of an epoch."""
+    if isinstance(data, tf.data.Dataset | tf.compat.v2.data.Dataset):
+        count = int(data.cardinality())
+        return count if count >= 0 else None
+    if isinstance(data, keras.utils.PyDataset):
+        return data.num_batches
+    arrays = keras.tree.flatten(data)
+    if not arrays or not all(hasattr(array, "shape") and len(array.shape) for array in arrays):
+        return None
+    examples = int(arrays[0].shape[0] * (1.0 - validation_split))
+    return -(-examples // batch_size)
 
 
 def _speeds(list_speed: Any, cluster: Cluster) -> tuple[float, ...]:
@@ -185,6 +254,7 @@ def fitted(layout: Layout, graph: mtf.Graph) -> Layout:
       graph: mtf.Graph, of another batch.
     """
     extents = graphs.mtf_sizes(graph)
+    layout = names_lib.keep(layout, extents)
     sizes: dict[str, Sequence[int]] = dict(layout.sizes)
     rules: Mapping[str, str] = dict(layout.rules)
     dropped = set()

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.layout import UnevenShapeError
-from mtf_hetero.lowering import native, registry
+from mtf_hetero._support.names import listing
+from mtf_hetero.layout import Layout, UnevenShapeError
+from mtf_hetero.lowering import names, native, registry
 from mtf_hetero.lowering.halo import opaque
 from mtf_hetero.lowering.loop import operations_within
 from mtf_hetero.mesh_impl import UnevenMeshImpl
@@ -50,8 +51,8 @@ class Lowering(mtf.Lowering):
     """Lowers an mtf graph to a TensorFlow graph.
 
     Operations on a mesh whose implementation is an UnevenMeshImpl are lowered by the rules of this package; those on
-    any other mesh as mtf does. No class of mtf is changed: a rule takes the place of `lower` on the instances of this
-    graph's operations while the graph is lowered.
+    any other mesh as mtf does. Lowering changes no class of mtf: a rule takes the place of `lower` on the instances of
+    this graph's operations while the graph is lowered.
 
     Args:
       graph: mtf.Graph.
@@ -61,8 +62,9 @@ class Lowering(mtf.Lowering):
 
     Raises:
       NotImplementedError: the layout splits a dimension that an operation needs whole.
-      ValueError: a layout that splits two dimensions of one tensor over one mesh axis, or exact sizes of a dimension
-        that fit none of the graph's tensors.
+      ValueError: a layout that splits two dimensions of one tensor over one mesh axis, exact sizes of a dimension that
+        fit none of the graph's tensors, a rule whose dimension is nearly the name of one of the graph's, or rules of
+        which none names a dimension of the graph. Other rules without effect are logged as a warning.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Lowering(mtf.Lowering):
         operations = [op for op in operations_within(self.graph.operations) if op.mesh in uneven]
         _check_shapes(operations, self.mesh_to_impl)
         _say_what_is_kept_whole(operations, self.mesh_to_impl)
-        _check_sizes_occur(operations, self.mesh_to_impl)
+        _check_names(operations, self.mesh_to_impl)
         rules, self._unneeded = native.plan(operations)
         for op in operations:
             rule = _leave_out if op in self._unneeded else rules.get(op) or _rule_of(op)
@@ -193,18 +195,32 @@ def _say_what_is_kept_whole(operations: Iterable[mtf.Operation], mesh_to_impl: M
         )
 
 
-def _check_sizes_occur(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl]) -> None:
-    extents: dict[tuple[Any, str], set[int]] = {}
+def _check_names(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl]) -> None:
+    """Raises where a layout names dimensions, or sizes of them, by mistake; warns of rules without effect."""
+    extents: dict[Any, dict[str, set[int]]] = {}
     for op in operations:
-        for tensor in op.outputs:
+        of_mesh = extents.setdefault(op.mesh, {})
+        for tensor in (*op.inputs, *op.outputs):  # where a part of a graph is lowered, its inputs are nobody's outputs
             for dim in tensor.shape.dims:
-                extents.setdefault((op.mesh, dim.name), set()).add(dim.size)
-    for mesh in {op.mesh for op in operations}:
-        for dim, sizes in mesh_to_impl[mesh].layout.sizes:
-            graph_sizes = extents.get((mesh, dim), set())
-            if sum(sizes) not in graph_sizes:
-                where = f"has size {' or '.join(map(str, sorted(graph_sizes)))}" if graph_sizes else "does not occur"
-                raise ValueError(
-                    f"sizes of dimension {dim!r} are {list(sizes)}, {sum(sizes)} in all, but the dimension {where} "
-                    "in the graph; give sizes that add up to the dimension's"
-                )
+                of_mesh.setdefault(dim.name, set()).add(dim.size)
+    for mesh, of_mesh in extents.items():
+        layout = mesh_to_impl[mesh].layout
+        _check_sizes_occur(layout, of_mesh)
+        if idle := names.check_shared(layout, of_mesh):
+            tf.logging.warning(
+                "layout rules %s have no effect: no tensor of the graph has the dimension, or mesh %s has no such axis",
+                ";".join(idle),
+                layout.mesh_text,
+            )
+
+
+def _check_sizes_occur(layout: Layout, extents: Mapping[str, set[int]]) -> None:
+    for dim, sizes in layout.sizes:
+        known = extents.get(dim, set())
+        if sum(sizes) not in known:
+            where = f"has size {' or '.join(map(str, sorted(known)))}" if known else "does not occur"
+            there = "" if known else f"; the dimensions are {listing(dim, extents)}"
+            raise ValueError(
+                f"sizes of dimension {dim!r} are {list(sizes)}, {sum(sizes)} in all, but the dimension {where} in the "
+                f"graph; give sizes that add up to the dimension's{there}"
+            )

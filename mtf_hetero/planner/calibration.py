@@ -7,7 +7,6 @@ alone: the whole step is traced on the fastest one while the others rest, too, w
 neighbours. Between these traces the links are timed, and what a byte costs the processor at either end.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -19,13 +18,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mtf_hetero import trace
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.cluster.devices import Device, complete
 from mtf_hetero.cluster.probe import split_address
 from mtf_hetero.layout import Layout
-from mtf_hetero.planner import work
+from mtf_hetero.planner import rates, work
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import AXIS, Problem
+from mtf_hetero.planner.quick import Figure
+from mtf_hetero.planner.rates import OPERATION_SECONDS, Rated
 from mtf_hetero.profile.granule import measure_granule
 from mtf_hetero.profile.hardware import memory_limits
 from mtf_hetero.profile.link import measure_link, measure_processor
@@ -35,60 +37,152 @@ from mtf_hetero.speeds import Link
 
 WARM_UP = 1
 LEAST_STEPS, MOST_STEPS = 2, 20
-_TURNS = 3
 _ALL_PAIRS = 3  # devices, up to which each pair's link is timed; of more, those of neighbours
-_OPERATION_SECONDS = 5e-6  # of a kernel that does nothing, and what it takes to start it
 _EMPTY_STEPS = 20
-_DEFAULT_RATE = 1e10  # where no operation of a kind was seen
+_REACHED = 0.5  # of the rate of large matrix products, by a step, at least
+_LONG_SECONDS = 2e-5  # of an operation that does next to nothing, at most
+_FLOPS_PER_BYTE = 6.0  # of a CPU's rates, about, where only one of them is known
 _IN_MEMORY = Link(0.0, 1e13)
+_UNKNOWN = Link(1e-4, 1e9)  # where there was no time to measure a link
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How thoroughly devices are measured.
+
+    Args:
+      name: in the names of files that keep measurements.
+      trace_seconds: for how long steps are traced.
+      turns: in how many turns, since machines are shared, and noisy.
+      repeats: of each size of message, at most.
+      message_seconds: after which no size of message is repeated more than twice.
+      granule_repeats: of convolutions to few filters.
+    """
+
+    name: str
+    trace_seconds: float
+    turns: int
+    repeats: int
+    message_seconds: float
+    granule_repeats: int
+
+
+THOROUGH = Effort("", 3.0, 3, 5, 5.0, 20)
+LIGHT = Effort("-light", 1.0, 1, 2, 0.5, 8)
 
 
 def calibrate(
     build: Callable[[], mtf.Graph],
     cluster: Cluster,
     *,
-    seconds: float = 3.0,
     done: Callable[[str], None] = lambda what: None,
 ) -> Machines:
-    """Measures the devices of a cluster on a program.
+    """Measures the devices of a cluster on a program, thoroughly.
 
     Args:
       build: builds a training step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
       cluster: the devices, each hardware of its own.
-      seconds: for how long to trace steps, of which there are at least two.
       done: called with each part that is done.
 
     Raises:
       ValueError: the graph assigns no variable.
     """
-    rated = _rated(build, cluster, seconds, done)
+    seconds = THOROUGH.trace_seconds
+    rated = _rated(build, cluster, THOROUGH, done)
     fastest = max(rated, key=lambda device: rated[device][0])
     alone = Trial(build, Layout([(AXIS, 1)], ()), [fastest], cluster) if len(rated) > 1 else contextlib.nullcontext()
     with alone as trial:
         steps = _traced(trial.run_traced, seconds) if trial else []
-        links = _links(cluster, done)
-        machines = _machines(cluster, rated, done)
+        links = _links(cluster, THOROUGH, done)
+        machines = _machines(cluster, rated, THOROUGH, done)
         if trial:
             steps += _traced(trial.run_traced, seconds)  # once more, some time later: machines are shared, and noisy
-            factor = _alone_factor(trial, steps, next(m for m in machines if m.name == fastest))
-            neighbours = _neighbours(cluster, fastest)
-            machines = [dataclasses.replace(m, alone_factor=factor) if m.name in neighbours else m for m in machines]
+            measured = rates.typical_seconds([rates.own_events(trial, events, 0) for events in steps])
+            machines = _with_alone_factor(machines, cluster, fastest, trial.graph, measured)
             done("alone")
+    return _joined(machines, links, _empty_step(cluster))
+
+
+def calibrate_quickly(
+    build: Callable[[], mtf.Graph],
+    cluster: Cluster,
+    figure: Figure,
+    *,
+    done: Callable[[str], None] = lambda what: None,
+) -> Machines:
+    """As `calibrate`, in a few seconds: fewer steps, of parts by the first figure. It keeps a time limit.
+
+    Args:
+      build: as of `calibrate`.
+      cluster: likewise.
+      figure: the first figure.
+      done: as of `calibrate`.
+
+    Raises:
+      deadline.OutOfTimeError: no operation could be measured in time; of what else could not, typical figures stand in.
+    """
+    rated = _rated(build, cluster, LIGHT, done, figure.rates)
+    links = _links(cluster, LIGHT, done)
+    step_seconds = _empty_step(cluster)
+    machines = _machines(cluster, rated, LIGHT, done)
+    with tf.Graph().as_default():
+        measured = figure.step_seconds - step_seconds
+        machines = _with_alone_factor(machines, cluster, figure.fastest, build(), measured)
+    done("alone")
+    return _joined(machines, links, step_seconds)
+
+
+def guess(graph: mtf.Graph, cluster: Cluster, rates: Mapping[str, float]) -> Figure:
+    """A figure before any step has been run, with a step that is rather too long than too short.
+
+    Args:
+      graph: mtf.Graph of a training step.
+      cluster: the devices.
+      rates: as of `quick.measure_rates`.
+    """
+    return Figure(rates, 1.0 / max(speeds(graph, unmeasured(cluster, rates))), 0.0)
+
+
+def estimate(graph: mtf.Graph, cluster: Cluster, figure: Figure, *, with_links: bool = True) -> Machines:
+    """The devices by the first figure alone: as fast as they multiply matrices.
+
+    Args:
+      graph: mtf.Graph of a training step.
+      cluster: the devices.
+      figure: the first figure.
+      with_links: whether the links are measured, for a few seconds at most.
+    """
+    machines = [dataclasses.replace(m, operation_seconds=0.0) for m in unmeasured(cluster, figure.rates).devices]
+    scale = max(speeds(graph, Machines(tuple(machines)))) * figure.step_seconds
+    scaled = [
+        dataclasses.replace(m, flops_per_second=m.flops_per_second / scale, bytes_per_second=m.bytes_per_second / scale)
+        for m in machines
+    ]
+    return _joined(scaled, _links(cluster, LIGHT, lambda what: None) if with_links else {}, 0.0)
+
+
+def _joined(machines: Sequence[Machine], links: Mapping[tuple[str, str], Link], step_seconds: float) -> Machines:
     slowest = max(links.values(), key=lambda link: link.seconds(2**20), default=_IN_MEMORY)
-    return Machines(tuple(machines), slowest, links, _empty_step(cluster))
+    return Machines(tuple(machines), slowest, links, step_seconds)
 
 
-def _links(cluster: Cluster, done: Callable[[str], None]) -> dict[tuple[str, str], Link]:
+def _links(cluster: Cluster, effort: Effort, done: Callable[[str], None]) -> dict[tuple[str, str], Link]:
     """{devices: the link between them}."""
     links, config = {}, cluster.session_config()
     for a, b in pairs(len(cluster.devices)):
         ends = cluster.devices[a], cluster.devices[b]
-        links[ends] = measure_link(*ends, target=cluster.target, config=config, repeats=5)
+        links[ends] = _UNKNOWN
+        with contextlib.suppress(OutOfTimeError):
+            links[ends] = measure_link(
+                *ends, target=cluster.target, config=config, repeats=effort.repeats, seconds=effort.message_seconds
+            )
         done("link")
     return links
 
 
-def _machines(cluster: Cluster, rated: "Mapping[str, _Rated]", done: Callable[[str], None]) -> list[Machine]:
+def _machines(
+    cluster: Cluster, rated: Mapping[str, Rated], effort: Effort, done: Callable[[str], None]
+) -> list[Machine]:
     """The devices, with what messages cost each of them."""
     config, devices = cluster.session_config(), cluster.devices
     with tf.Graph().as_default(), tf.Session(cluster.target, config=config) as session:
@@ -96,10 +190,20 @@ def _machines(cluster: Cluster, rated: "Mapping[str, _Rated]", done: Callable[[s
     machines = []
     for number, device in enumerate(devices):
         others = [pair for pair in pairs(len(devices)) if number in pair]
-        per_message = per_byte = 0.0
+        per_message, per_byte, granule = 0.0, 0.0, 1
+        with contextlib.suppress(OutOfTimeError):
+            if others:
+                (other,) = {devices[end] for end in others[0]} - {device}
+                per_message, per_byte = measure_processor(
+                    device,
+                    other,
+                    target=cluster.target,
+                    config=config,
+                    repeats=effort.repeats,
+                    seconds=effort.message_seconds,
+                )
+            granule = measure_granule(device, target=cluster.target, config=config, repeats=effort.granule_repeats)
         if others:
-            (other,) = {devices[end] for end in others[0]} - {device}
-            per_message, per_byte = measure_processor(device, other, target=cluster.target, config=config)
             done("processor")
         flops, moved, factors = rated[device]
         machines.append(
@@ -108,11 +212,11 @@ def _machines(cluster: Cluster, rated: "Mapping[str, _Rated]", done: Callable[[s
                 flops,
                 moved,
                 limits[device],
-                operation_seconds=_OPERATION_SECONDS,
+                operation_seconds=OPERATION_SECONDS,
                 seconds_per_byte=per_byte,
                 seconds_per_message=per_message,
                 factors=factors,
-                granule=measure_granule(device, target=cluster.target, config=config),
+                granule=granule,
             )
         )
     return machines
@@ -147,20 +251,21 @@ def _empty_step(cluster: Cluster) -> float:
     return statistics.median(times)
 
 
-_Rated = tuple[float, float, Mapping[str, float]]
-
-
 def _rated(
-    build: Callable[[], mtf.Graph], cluster: Cluster, seconds: float, done: Callable[[str], None]
-) -> dict[str, _Rated]:
-    """{device: (flops per second, bytes per second, factors)}."""
-    devices = cluster.devices
-    for layout in _equal_parts(build, len(devices)):
+    build: Callable[[], mtf.Graph],
+    cluster: Cluster,
+    effort: Effort,
+    done: Callable[[str], None],
+    parts: Mapping[str, float] | None = None,
+) -> dict[str, Rated]:
+    """{device: (flops per second, bytes per second, factors)}, of equal parts of a step, or in these proportions."""
+    devices, seconds = cluster.devices, effort.trace_seconds
+    for layout in _parts(build, [1.0 if parts is None else parts[device] for device in devices]):
         try:
             with Trial(build, layout, devices, cluster, alone=True) as trial:
                 trial.run()  # TensorFlow prepares the graph
-                traced = _traced_beside_others(trial, seconds)
-                rated = {device: _rates(trial, traced[pnum], pnum) for pnum, device in enumerate(devices)}
+                traced = _traced_beside_others(trial, effort)
+                rated = {device: rates.rates_of(trial, traced[pnum], pnum) for pnum, device in enumerate(devices)}
         except NotImplementedError:
             continue
         done("step")
@@ -168,38 +273,48 @@ def _rated(
     rated = {}
     for device in devices:
         with Trial(build, Layout([(AXIS, 1)], ()), [device], cluster) as trial:
-            rated[device] = _rates(trial, _traced(trial.run_traced, seconds), 0)
+            rated[device] = rates.rates_of(trial, _traced(trial.run_traced, seconds), 0)
     done("step")
     return rated
 
 
-def _traced_beside_others(trial: Trial, seconds: float) -> list[list[tuple[trace.Event, ...]]]:
+def _traced_beside_others(trial: Trial, effort: Effort) -> list[list[tuple[trace.Event, ...]]]:
     """The events of each device's parts of steps, while all others are busy with theirs.
 
     They take turns, for machines are shared, and noisy; one whose steps are long needs no more than the least of them.
     """
     steps: list[list[tuple[trace.Event, ...]]] = [[] for _ in trial.devices]
-    spent = [0.0] * len(steps)
-    for turn, (pnum, mine) in itertools.product(range(_TURNS), enumerate(steps)):
+    spent, seconds = [0.0] * len(steps), effort.trace_seconds
+    for turn, (pnum, mine) in itertools.product(range(effort.turns), enumerate(steps)):
         if len(mine) >= LEAST_STEPS and spent[pnum] >= seconds:
             continue
         with trial.busy([other for other in range(len(steps)) if other != pnum]):
             begin = time.monotonic()
             run = functools.partial(trial.run_traced_on, pnum)
-            mine += _traced(run, seconds / _TURNS, warm_up=0 if turn else WARM_UP, least=1)
+            mine += _traced(run, seconds / effort.turns, warm_up=0 if turn else WARM_UP, least=1)
             spent[pnum] += time.monotonic() - begin
     return steps
 
 
-def _alone_factor(trial: Trial, steps: Sequence[Sequence[trace.Event]], machine: Machine) -> float:
-    """What a whole step takes while the other devices rest, over what the rates say.
+def _with_alone_factor(
+    machines: Sequence[Machine], cluster: Cluster, fastest: str, graph: mtf.Graph, measured: float
+) -> list[Machine]:
+    """The devices with what a whole step takes while the others rest, over what the rates say.
 
     They may share a bus; and an operation on all examples may take less than as many times as long as on a part.
+
+    Args:
+      machines: the devices.
+      cluster: where they are.
+      fastest: the device on which a whole step was measured; its neighbours are as it is.
+      graph: the step.
+      measured: its seconds.
     """
-    measured = _typical_seconds([_own_events(trial, events, 0) for events in steps])
-    kinds = ((work.of_operation(op, trial.layout, 0), work.kind_of(op)) for op in live(trial.graph))
-    predicted = math.fsum(machine.seconds(*amount, kind) for amount, kind in kinds)
-    return measured / predicted if measured and predicted else 1.0
+    (machine,) = (machine for machine in machines if machine.name == fastest)
+    predicted = 1.0 / speeds(graph, Machines((machine,)))[0]
+    factor = measured / predicted if measured > 0 and predicted else 1.0
+    neighbours = _neighbours(cluster, fastest)
+    return [dataclasses.replace(m, alone_factor=factor) if m.name in neighbours else m for m in machines]
 
 
 def _neighbours(cluster: Cluster, name: str) -> set[str]:
@@ -213,14 +328,15 @@ def _neighbours(cluster: Cluster, name: str) -> set[str]:
     return {other for other in places if places[other] == places[name]}
 
 
-def _equal_parts(build: Callable[[], mtf.Graph], count: int) -> Iterator[Layout]:
-    """Layouts that give each device as much of a dimension, of those with most work first."""
-    if count == 1:
+def _parts(build: Callable[[], mtf.Graph], proportions: Sequence[float]) -> Iterator[Layout]:
+    """Layouts that divide a dimension in these proportions, of those dimensions with most work first."""
+    if len(proportions) == 1:
         return
+    slow = [part / max(proportions) for part in proportions]  # so that the start of an operation costs next to nothing
     with tf.Graph().as_default():
-        alike = Machines(tuple(Machine(str(number), 1.0, 1.0) for number in range(count)))
-        problem = Problem(live(build()), alike)
-        menus = problem.menus([range(count)])
+        machines = Machines(tuple(Machine(str(number), rate, rate) for number, rate in enumerate(slow)))
+        problem = Problem(live(build()), machines)
+        menus = problem.menus([range(len(slow))])
         for family in sorted(problem.families, key=problem.work_of, reverse=True):
             if sizes := problem.allowed_of(family, menus):
                 yield problem.layout(sizes)
@@ -239,75 +355,6 @@ def _traced(
     return steps
 
 
-def _rates(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) -> _Rated:
-    """What a device reaches: of contractions, of all else, and of each kind of operation over these."""
-    seconds = operation_seconds(trial, steps, pnum)
-    amounts = {op: work.of_operation(op, trial.layout, pnum) for op in live(trial.graph)}
-    spent = {True: [0.0, 0.0], False: [0.0, 0.0]}  # {is it a contraction: [amount, seconds]}
-    for op, (flops, moved) in amounts.items():
-        of_class = spent[work.is_contraction(op)]
-        of_class[0] += flops or moved
-        of_class[1] += seconds.get(op, 0.0)
-    flops_per_second, bytes_per_second = (
-        amount / taken if amount and taken else _DEFAULT_RATE for amount, taken in spent.values()
-    )
-    plain = Machine("rates", flops_per_second, bytes_per_second, operation_seconds=0.0)
-    of_kind: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
-    for op, amount in amounts.items():
-        if any(amount):
-            totals = of_kind[work.kind_of(op)]
-            totals[0] += max(seconds.get(op, 0.0) - _OPERATION_SECONDS, 0.0)
-            totals[1] += plain.seconds(*amount)
-    return flops_per_second, bytes_per_second, {kind: taken / rated for kind, (taken, rated) in of_kind.items()}
-
-
-def operation_seconds(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) -> dict[mtf.Operation, float]:
-    """{operation: seconds of a step} of a processor that waits for no other, which add up to the time that it takes.
-
-    What TensorFlow fuses with a convolution or a product counts as a part of that; what belongs to no operation, what
-    passes between two and what went on side by side is spread.
-    """
-    seconds: dict[mtf.Operation, float] = collections.defaultdict(float)
-    own = [_own_events(trial, events, pnum) for events in steps]
-    for event in itertools.chain.from_iterable(own):
-        op = trial.operation_of(event.name)
-        if op is not None and event.work in ("convolution", "matrix product"):
-            op = _contraction_before(op)
-        if op is not None:
-            seconds[op] += event.seconds
-    total = math.fsum(seconds.values())
-    scale = _typical_seconds(own) / total if total else 0.0
-    return {op: taken * scale for op, taken in seconds.items()}
-
-
-def _own_events(trial: Trial, events: Sequence[trace.Event], pnum: int) -> list[trace.Event]:
-    """What a processor computes."""
-    places = complete([*{event.device for event in events}, trial.devices[pnum]])
-    mine = places[trial.devices[pnum]]
-    return [e for e in events if places[e.device] == mine and not trace.TRANSFER.search(e.kind)]
-
-
-def _typical_seconds(steps: Sequence[Sequence[trace.Event]]) -> float:
-    """From the first event of a step to the end of the last, of a processor that waits for no other.
-
-    What passes between operations counts: a CPU quota stops a processor in there too, and where operations are small,
-    a fifth of a step is lost so.
-    """
-    return statistics.median(
-        max(e.end_seconds for e in step) - step[0].begin_seconds if step else 0.0 for step in steps
-    )
-
-
-def _contraction_before(op: mtf.Operation) -> mtf.Operation:
-    """The contraction that an operation follows; itself where there is none."""
-    before = op
-    while not work.is_contraction(before):
-        if not before.inputs:
-            return op
-        before = before.inputs[0].operation
-    return before
-
-
 def speeds(graph: mtf.Graph, machines: Machines) -> tuple[float, ...]:
     """Steps of a graph a second that each device would do alone."""
     whole, operations = Layout([(AXIS, 1)], ()), live(graph)
@@ -315,6 +362,10 @@ def speeds(graph: mtf.Graph, machines: Machines) -> tuple[float, ...]:
     return tuple(1.0 / math.fsum(machine.seconds(*amount) for amount in amounts) for machine in machines.devices)
 
 
-def unmeasured(device: str) -> Machines:
-    """A device of which nothing is known."""
-    return Machines((Machine(device, _DEFAULT_RATE, _DEFAULT_RATE),))
+def unmeasured(cluster: Cluster, rates: Mapping[str, float]) -> Machines:
+    """Devices of which no more is known than how fast they multiply matrices, and their memory."""
+    with tf.Graph().as_default(), tf.Session(cluster.target, config=cluster.session_config()) as session:
+        limits = memory_limits(cluster, session)
+    flops = {device: _REACHED * rates[device] for device in cluster.devices}
+    machines = [Machine(d, rate, rate / _FLOPS_PER_BYTE, limits[d], _LONG_SECONDS) for d, rate in flops.items()]
+    return Machines(tuple(machines), _UNKNOWN)

@@ -5,13 +5,15 @@ what it finds, and every layout that splits one family of names alone, is then l
 wins. Sizes are chosen anew for what turned out to be split, until that gains nothing.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import mtf
-from mtf_hetero._support import garbage
+from mtf_hetero._support import deadline, garbage
+from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero._support.graphs import mtf_size_bytes
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import roles, search, work
@@ -62,7 +64,7 @@ class _Candidate:
 
 @garbage.uncollected()
 def find(graph: mtf.Graph, machines: Machines, *, names: Collection[str] | None = None, seconds: float = 60.0) -> Plan:
-    """The plan that is predicted to take the least time.
+    """The plan that is predicted to take the least time; where a time limit passes, the best of those looked at.
 
     Args:
       graph: mtf.Graph of a training step, on one mesh. Nothing of it is lowered.
@@ -111,13 +113,14 @@ class _Finder:
         order = self._by_speed()
         alone, *_ = self._candidates(order[:1])
         best = alone if self._fits(alone) else None
-        counts = self._counts(order)
-        for count in counts:
-            for candidate in self._candidates(sorted(order[:count])):
+        with contextlib.suppress(OutOfTimeError):
+            counts = self._counts(order)
+            for count in counts:
+                for candidate in self._candidates(sorted(order[:count])):
+                    best = self._better(best, candidate)
+            grids = [shape for count in counts for shape in shapes_of(count)]
+            for candidate in self._on_grids(order, grids, math.inf if best is None else best.timeline.seconds):
                 best = self._better(best, candidate)
-        grids = [shape for count in counts for shape in shapes_of(count)]
-        for candidate in self._on_grids(order, grids, math.inf if best is None else best.timeline.seconds):
-            best = self._better(best, candidate)
         return self._finished(best, alone)
 
     def plan_of_names(self, names: Collection[str]) -> Plan:
@@ -125,15 +128,19 @@ class _Finder:
         order = self._by_speed()
         alone, *_ = self._candidates(order[:1])
         best = alone if self._fits(alone) else None
-        for count in prefixes(len(order))[1:]:
-            problem = Problem(self._operations, self._machines.only(sorted(order[:count])), [])
-            best = self._better(best, self._candidate(problem, problem.divided(names), 0.0))
+        with contextlib.suppress(OutOfTimeError):
+            for count in prefixes(len(order))[1:]:
+                deadline.check()
+                problem = Problem(self._operations, self._machines.only(sorted(order[:count])), [])
+                best = self._better(best, self._candidate(problem, problem.divided(names), 0.0))
         return self._finished(best, alone)
 
     def _finished(self, best: _Candidate | None, alone: _Candidate) -> Plan:
         if best is None:
             raise search.NoAssignmentError(self._too_large(alone))
-        return self._described(self._refined(best), alone)
+        with contextlib.suppress(OutOfTimeError):
+            best = self._refined(best)
+        return self._described(best, alone)
 
     def _better(self, best: _Candidate | None, other: _Candidate) -> _Candidate | None:
         """The faster one of those that fit."""
@@ -161,8 +168,11 @@ class _Finder:
 
     def _searched(self, problem: Problem, menus: Menus) -> list[_Candidate]:
         """What a search finds: one candidate, or none."""
+        deadline.check()
         try:
-            solution = search.minimize(problem.tables(menus), self._held.limits(menus, problem), seconds=self._seconds)
+            tables, limits = problem.tables(menus), self._held.limits(menus, problem)
+            deadline.check()
+            solution = search.minimize(tables, limits, seconds=min(self._seconds, deadline.left()))
         except search.NoAssignmentError:
             return []
         sizes = {name: menus[name][i - 1] for name, i in solution.assignment.items() if i != WHOLE}
@@ -205,6 +215,7 @@ class _Finder:
         problem = candidate.problem
 
         def seconds_of(sizes: Mapping[str, Choice]) -> float:
+            deadline.check()
             changed = self._candidate(problem, sizes, candidate.gap)
             return changed.timeline.seconds if self._fits(changed) else math.inf
 
@@ -252,21 +263,23 @@ class _Finder:
         machines = self._machines.only(numbers)
         if len(numbers) == 1:
             return [self._candidate(Problem(self._operations, machines), {}, 0.0)]
+        deadline.check()
         everybody = tuple(range(len(numbers)))
         fastest = sorted(everybody, key=lambda pnum: -machines.devices[pnum].flops_per_second)
         subsets = [sorted(fastest[:count]) for count in self._subsets(numbers, fastest)]
         problem = Problem(self._operations, machines, subsets)
         found = [self._candidate(problem, sizes, 0.0) for sizes in self._of_one_family(problem, everybody)]
         used = None
-        for _ in range(_ROUNDS):
-            menus = problem.menus(subsets, used)
-            searched = self._searched(problem, menus)
-            if not searched:
-                break
-            found += searched
-            if found[-1].timeline.seconds >= min(c.timeline.seconds for c in found[:-1]) and used is not None:
-                break
-            used = problem.operations_split(problem.choices(found[-1].layout))
+        with contextlib.suppress(OutOfTimeError):
+            for _ in range(_ROUNDS):
+                menus = problem.menus(subsets, used)
+                searched = self._searched(problem, menus)
+                if not searched:
+                    break
+                found += searched
+                if found[-1].timeline.seconds >= min(c.timeline.seconds for c in found[:-1]) and used is not None:
+                    break
+                used = problem.operations_split(problem.choices(found[-1].layout))
         return found
 
     def _subsets(self, numbers: Sequence[int], fastest: Sequence[int]) -> Sequence[int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from mtf_hetero import memory, traffic
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import garbage
+from mtf_hetero._support import deadline, garbage
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
 from mtf_hetero.planner.find import find
@@ -83,6 +83,7 @@ def find_fitting(
     """
     allowed, plan = machines, None
     for _ in range(_ROUNDS):
+        deadline.check()
         try:
             with tf.Graph().as_default():
                 sketched = find(build(), allowed, names=names, seconds=seconds)

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import files
@@ -17,34 +17,41 @@ from mtf_hetero.profile.measurement import digest_of_versions
 from mtf_hetero.profile.work import key_of, live
 
 
-def measure_once(
-    measure: Callable[[], Machines],
-    build: Callable[[], mtf.Graph],
-    cluster: Cluster,
-    directory: str | os.PathLike | None,
-) -> tuple[Machines, str]:
-    """What was measured of a cluster's devices on a program; measured now where it is not known.
+class Known:
+    """What was measured of a cluster's devices on a program, in files of a directory.
 
     Args:
-      measure: measures the devices, with the names that they have now.
       build: builds the program in TensorFlow's default graph, and returns its mtf.Graph.
       cluster: the devices; known again by what they are, and workers by their addresses.
       directory: where measurements are kept; None: they are not.
-
-    Returns:
-      The devices, and the file where their measurements were found, "" where they are new.
+      efforts: how thoroughly the devices are to be measured, by names of `calibration.Effort`, the most thorough first.
     """
-    if directory is None:
-        return measure(), ""
-    path = _path(build, cluster, pathlib.Path(directory))
-    with contextlib.suppress(ValueError):  # what cannot be read is measured again
-        known = machines_lib.load(path)
-        if len(known.devices) == len(cluster.devices):
-            return _renamed(known, cluster.devices), str(path)
-    measured = measure()
-    with contextlib.suppress(OSError):  # a directory that cannot be written to only costs the next run its time
-        files.write_text(path, machines_lib.dumps(measured))
-    return measured, ""
+
+    def __init__(
+        self,
+        build: Callable[[], mtf.Graph],
+        cluster: Cluster,
+        directory: str | os.PathLike | None,
+        efforts: Sequence[str] = ("",),
+    ) -> None:
+        self._devices = cluster.devices
+        path = None if directory is None else _path(build, cluster, pathlib.Path(directory))
+        self._paths = [] if path is None else [path.with_stem(path.stem + effort) for effort in efforts]
+
+    def load(self) -> tuple[Machines, str] | None:
+        """The devices, with the names that they have now, and the file; None where they are to be measured."""
+        for path in self._paths:
+            with contextlib.suppress(ValueError):  # what cannot be read is measured again
+                known = machines_lib.load(path)
+                if len(known.devices) == len(self._devices):
+                    return _renamed(known, self._devices), str(path)
+        return None
+
+    def save(self, machines: Machines) -> None:
+        """Keeps devices that were measured with the least of the efforts."""
+        for path in self._paths[-1:]:
+            with contextlib.suppress(OSError):  # a directory that cannot be written to only costs the next run its time
+                files.write_text(path, machines_lib.dumps(machines))
 
 
 def _path(build: Callable[[], mtf.Graph], cluster: Cluster, directory: pathlib.Path) -> pathlib.Path:

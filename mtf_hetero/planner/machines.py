@@ -6,7 +6,9 @@
       - {name: cpu, flops_per_second: 8e11, bytes_per_second: 5e10, memory_bytes: 64e9}
     link: {latency_seconds: 5e-5, bytes_per_second: 1.2e9}
 
-The kinds are those of `KINDS`, whose figures are the makers': peaks in float32, of which a network reaches a part.
+`flops_per_second` and `bytes_per_second` are what a step reaches. A datasheet has peaks: `peak_flops_per_second` and
+`peak_bytes_per_second`, of which the same part is assumed as of a kind's. The kinds are those of `KINDS`, whose figures
+are the makers' peaks.
 """
 
 import collections
@@ -25,6 +27,12 @@ from mtf_hetero._support.schema import Many, Number, Record, Table, Text
 from mtf_hetero.speeds import Link
 
 EFFICIENCY = 0.4  # the part of the peak that convolutions reach, about
+_PEAKS = MappingProxyType(  # {entry: (what it is a peak of, the part of it that a step reaches)}
+    {
+        "peak_flops_per_second": ("flops_per_second", EFFICIENCY),
+        "peak_bytes_per_second": ("bytes_per_second", 1.0),
+    }
+)
 _LAUNCH_SECONDS = 1e-5
 _LINK = Link(5e-5, 1e9)  # ten gigabits a second
 
@@ -188,8 +196,10 @@ class Kind:
     """A kind of device, by its maker's figures.
 
     Args:
-      flops_per_second: peak in float32.
-      bytes_per_second: of its memory.
+      flops_per_second: peak in float32, as TensorFlow computes it by default: in TF32 on tensor cores from NVIDIA's
+        Ampere generation on (https://www.tensorflow.org/api_docs/python/tf/config/experimental/
+        enable_tensor_float_32_execution), without sparsity.
+      bytes_per_second: peak of its memory.
       memory_bytes: that it has.
       source: whose figures they are.
     """
@@ -208,10 +218,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "V100": Kind(15.7e12, 900e9, 16e9, "NVIDIA V100 (SXM2) datasheet, 2018"),
         "T4": Kind(8.1e12, 320e9, 16e9, "NVIDIA T4 datasheet, 2018"),
         "RTX-2080-Ti": Kind(13.4e12, 616e9, 11e9, "NVIDIA Turing architecture whitepaper, 2018"),
-        "RTX-3090": Kind(35.6e12, 936e9, 24e9, "NVIDIA Ampere GA102 architecture whitepaper, 2020"),
-        "RTX-4090": Kind(82.6e12, 1008e9, 24e9, "NVIDIA Ada architecture whitepaper, 2022"),
-        "A100": Kind(19.5e12, 1555e9, 40e9, "NVIDIA A100 (SXM4, 40 GB) datasheet, 2020"),
-        "H100": Kind(67e12, 3350e9, 80e9, "NVIDIA H100 (SXM5) datasheet, 2023"),
+        "RTX-3090": Kind(35.6e12, 936e9, 24e9, "NVIDIA Ampere GA102 architecture whitepaper, 2020: TF32 as float32"),
+        "RTX-4090": Kind(82.6e12, 1008e9, 24e9, "NVIDIA Ada architecture whitepaper, 2022: TF32 as float32"),
+        "A100": Kind(156e12, 1555e9, 40e9, "NVIDIA A100 (SXM4, 40 GB) datasheet, 2020: TF32"),
+        "H100": Kind(494.5e12, 3350e9, 80e9, "NVIDIA H100 (SXM5) datasheet, 2023: TF32, half of that with sparsity"),
         # cores x clock x 32 (two fused multiply-adds of 8 numbers), and memory channels
         "EPYC-7742": Kind(4.6e12, 204.8e9, 256e9, "AMD EPYC 7742: 64 cores, 2.25 GHz, AVX2, 8 x DDR4-3200"),
         # 20 cores x 1.6 GHz (AVX-512 base) x 64
@@ -231,6 +241,7 @@ _DEVICE = {
     "kind": Text(KINDS),
     "count": Number(whole=True, least=1, most=MOST_DEVICES),
     **_NUMBERS,
+    **dict.fromkeys(_PEAKS, _RATE),
     "factors": Table(Number(least=0, most=1e6, of_text=True), "an object, {kind of operation: factor}"),
 }
 _LINK_FIELDS = {"latency_seconds": _SECONDS, "bytes_per_second": _RATE}
@@ -301,11 +312,34 @@ def _devices(number: int, entry: Mapping[str, Any]) -> list[tuple[str, dict[str,
             "bytes_per_second": kind.bytes_per_second,
             "memory_bytes": kind.memory_bytes,
         }
+    fields |= _reached(entry, f"devices[{number}]")
     fields |= {name: entry[name] for name in (*_NUMBERS, "factors") if name in entry}
     if missing := [name for name in ("flops_per_second", "bytes_per_second") if name not in fields]:
-        raise ValueError(f"devices[{number}] has no {missing[0]}; give it, or a kind")
+        raise ValueError(f"devices[{number}] has no {missing[0]}; give it, or peak_{missing[0]}, or a kind")
     name = entry.get("name", entry.get("kind", "device"))
     return [(name, fields)] * entry.get("count", 1)
+
+
+def _reached(entry: Mapping[str, Any], device: str) -> dict[str, float]:
+    """Return what a step reaches of the peaks that an entry has.
+
+    Raises:
+      ValueError: the entry has both, or says that a step reaches the peak of its kind.
+    """
+    reached = {}
+    for peak, (name, part) in _PEAKS.items():
+        if peak in entry and name in entry:
+            raise ValueError(f"{device} has {peak} and {name}, of which a step reaches all; give one of the two")
+        if peak in entry:
+            reached[name] = part * entry[peak]
+        elif name in entry and part < 1 and "kind" in entry:
+            most = getattr(KINDS[entry["kind"]], name)
+            if entry[name] >= most:
+                raise ValueError(
+                    f"{device}.{name} is {entry[name]:g}, and the peak of a {entry['kind']} is {most:g}: {name} is "
+                    f"what a step reaches; call a datasheet's figure {peak}"
+                )
+    return reached
 
 
 def _link(entry: Mapping[str, Any]) -> Link:

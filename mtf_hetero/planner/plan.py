@@ -128,6 +128,8 @@ class Plan:
         Raises:
           PlanError: in one line, what differs.
         """
+        from mtf_hetero.lowering import names  # with TensorFlow, for which a program that reads a file does not wait
+
         devices = tuple(devices)
         if devices != self.devices:
             raise PlanError(
@@ -137,6 +139,10 @@ class Plan:
         largest: dict[str, int] = {}
         for dim in dims:
             largest[dim.name] = max(largest.get(dim.name, 0), dim.size)
+        try:
+            names.check(self.layout, largest)
+        except ValueError as error:
+            raise PlanError(f"the plan does not fit the graph: {error}; plan anew") from error
         for name, extent in self.extents.items():
             if name not in largest:
                 raise PlanError(f"the plan splits dimension {name!r}, which the graph does not have; plan anew")

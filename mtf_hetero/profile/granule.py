@@ -8,6 +8,7 @@ import itertools
 import time
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import deadline
 from mtf_hetero.profile.link import without_optimizers
 
 FILTERS = (4, 8, 16, 32)
@@ -31,6 +32,7 @@ def measure_granule(device: str, *, target: str, config: tf.ConfigProto, repeats
             run = {filters: session.make_callable(op) for filters, op in calls.items()}
             samples: dict[int, list[float]] = {filters: [] for filters in FILTERS}
             for repeat in range(repeats + 1):
+                deadline.check()
                 for filters, call in run.items():
                     begin = time.perf_counter()
                     call()

@@ -1,5 +1,6 @@
 """Times the way between two devices: latency and bandwidth of a message, and what a byte costs each end's processor."""
 
+import functools
 import itertools
 import math
 import statistics
@@ -8,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero.profile import limited
 from mtf_hetero.speeds import Link
 
 HOPS = {1 << 10: 400, 1 << 16: 200, 1 << 20: 50, 1 << 23: 10}  # {bytes of a message: how often it is sent}
@@ -15,11 +17,14 @@ _FEW_HOPS = 2
 _LEAST_REPEATS, _MOST_SECONDS = 2, 5.0  # over a slow link no more is repeated after so long
 LOADS = {1 << 10: 200, 1 << 22: 16}  # {bytes of a message: how often it goes to and fro while a device computes}
 _LOAD_EXTENT = 512  # of the square matrices that it multiplies meanwhile
+PRODUCT_FLOPS = 2 * _LOAD_EXTENT**3  # of one of `products`
 _LOAD_TIMES = 2.5  # as long as the messages take by themselves
 MOST_BYTES_PER_SECOND = 1e13  # what is faster, between logical devices of one CPU, costs nothing that can be measured
 
 
-def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats: int = 9) -> Link:
+def measure_link(
+    a: str, b: str, *, target: str, config: tf.ConfigProto, repeats: int = 9, seconds: float = _MOST_SECONDS
+) -> Link:
     """Sends tensors to and fro; the time of two hops is taken off that of many, so that the call does not count.
 
     A worker under a CPU quota sends at full speed until it is used up, and then not at all: so there are many, which
@@ -31,14 +36,15 @@ def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats
       target: of the session.
       config: tf.ConfigProto of the session.
       repeats: how often each size is sent, at most.
+      seconds: after which nothing is repeated more than twice.
     """
     quiet = without_optimizers(config)
     with tf.Graph().as_default() as graph:
         ends = {(size, hops): _chain(a, b, size, hops) for size, many in HOPS.items() for hops in (_FEW_HOPS, many)}
         with tf.Session(target, graph=graph, config=quiet) as session:
-            calls = {key: session.make_callable(end) for key, end in ends.items()}
+            calls = {key: functools.partial(limited.run, session, end) for key, end in ends.items()}
             samples: dict[tuple[int, int], list[float]] = {key: [] for key in calls}
-            end = time.perf_counter() + _MOST_SECONDS
+            end = time.perf_counter() + seconds
             for repeat in range(repeats + 1):
                 if repeat > _LEAST_REPEATS and time.perf_counter() > end:
                     break
@@ -56,7 +62,13 @@ def measure_link(a: str, b: str, *, target: str, config: tf.ConfigProto, repeats
 
 
 def measure_processor(
-    device: str, other: str, *, target: str, config: tf.ConfigProto, repeats: int = 5
+    device: str,
+    other: str,
+    *,
+    target: str,
+    config: tf.ConfigProto,
+    repeats: int = 5,
+    seconds: float = _MOST_SECONDS,
 ) -> tuple[float, float]:
     """By how many seconds a message, and each byte, puts off what a device computes that sends or receives it.
 
@@ -69,29 +81,46 @@ def measure_processor(
       target: of the session.
       config: tf.ConfigProto of the session.
       repeats: how often each is timed, at most; the mean counts, since a quota's periods make any longer or shorter.
+      seconds: after which messages of a size are timed no more than twice.
 
     Returns:
       (seconds a message, seconds a byte).
     """
     with tf.Graph().as_default() as graph:
-        with tf.device(device):
-            count = tf.placeholder(tf.int32, [])
-            x = tf.fill([_LOAD_EXTENT, _LOAD_EXTENT], 1.0 / _LOAD_EXTENT)
-            loop = tf.while_loop(lambda i, _: i < count, lambda i, y: (i + 1, tf.matmul(y, x)), [tf.constant(0), x])
+        load, count = products(device)
         ends = {size: _chain(device, other, size, hops) for size, hops in LOADS.items()}
         with tf.Session(target, graph=graph, config=without_optimizers(config)) as session:
-            compute = session.make_callable(loop[1].op, [count])
-            compute(1)  # to warm up
+
+            def call(operation: tf.Operation, turns: int) -> None:
+                limited.run(session, operation, {count: turns})
+
+            call(load, 1)  # to warm up
             delays = {}
             for size, end in ends.items():
-                both = session.make_callable(tf.group(end, loop[1].op), [count])
-                delays[size] = _delay(session.make_callable(end), compute, both, repeats) / LOADS[size]
+                both = functools.partial(call, tf.group(end, load))
+                send = functools.partial(limited.run, session, end)
+                delays[size] = _delay(send, functools.partial(call, load), both, repeats, seconds) / LOADS[size]
     small, large = sorted(delays)
     per_byte = max(delays[large] - delays[small], 0.0) / (large - small)
     return max(delays[small] - small * per_byte, 0.0), per_byte
 
 
-def _delay(send: Callable[[], Any], compute: Callable[[int], Any], both: Callable[[int], Any], repeats: int) -> float:
+def products(device: str) -> tuple[tf.Operation, tf.Tensor]:
+    """An operation of a device that multiplies matrices, and the placeholder of how often; see `PRODUCT_FLOPS`."""
+    with tf.device(device):
+        count = tf.placeholder(tf.int32, [])
+        x = tf.fill([_LOAD_EXTENT, _LOAD_EXTENT], 1.0 / _LOAD_EXTENT)
+        loop = tf.while_loop(lambda i, _: i < count, lambda i, y: (i + 1, tf.matmul(y, x)), [tf.constant(0), x])
+    return loop[1].op, count
+
+
+def _delay(
+    send: Callable[[], Any],
+    compute: Callable[[int], Any],
+    both: Callable[[int], Any],
+    repeats: int,
+    most_seconds: float,
+) -> float:
     """How many seconds longer a loop takes beside messages; it goes on for longer than they do."""
     send()
     wanted = _LOAD_TIMES * _seconds_of(send)
@@ -100,7 +129,7 @@ def _delay(send: Callable[[], Any], compute: Callable[[int], Any], both: Callabl
         turns = math.ceil(turns * min(8.0, max(2.0, wanted / seconds)))
     turns = math.ceil(turns * wanted / seconds)
     delays: list[float] = []
-    end = time.perf_counter() + _MOST_SECONDS
+    end = time.perf_counter() + most_seconds
     while len(delays) < repeats and (len(delays) < _LEAST_REPEATS or time.perf_counter() < end):
         delays.append(_seconds_of(both, turns) - _seconds_of(compute, turns))
     return max(statistics.fmean(delays), 0.0)

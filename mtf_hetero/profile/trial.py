@@ -5,6 +5,7 @@ The input of a trial is zeros that each processor has: reading and sending data 
 
 import concurrent.futures
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import threading
@@ -14,11 +15,12 @@ from typing import Any, Self
 
 from mtf_hetero import trace, traffic
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import graphs
+from mtf_hetero._support import deadline, graphs
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
+from mtf_hetero.profile import limited
 
 
 class AloneMesh(UnevenMeshImpl):
@@ -119,6 +121,7 @@ class Trial:
     Raises:
       ValueError: the graph assigns no variable, or the layout does not fit it or the devices.
       NotImplementedError: the layout splits what an operation needs whole.
+      deadline.OutOfTimeError: a time limit has passed, here or in a step.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class Trial:
         *,
         alone: bool = False,
     ) -> None:
+        deadline.check()
         cluster = dataclasses.replace(cluster, devices=tuple(devices))  # a worker that was left out may be lost
         self.layout, self.devices = layout, tuple(devices)
         graph = tf.Graph()
@@ -148,8 +152,12 @@ class Trial:
             self._parts = [_on_device(self._step, device) for device in devices] if alone else []
             initializers = [tf.global_variables_initializer(), tf.local_variables_initializer()]
         self._session = tf.Session(cluster.target, graph=graph, config=cluster.session_config())
-        for initializer in initializers:  # replicas are local, and come from what is initialised above
-            self._session.run(initializer)
+        try:
+            for initializer in initializers:  # replicas are local, and come from what is initialised above
+                limited.run(self._session, initializer)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -164,7 +172,7 @@ class Trial:
     def run(self) -> float:
         """Runs a step; returns its seconds."""
         begin = time.perf_counter()
-        self._session.run(self._step)
+        limited.run(self._session, self._step)
         return time.perf_counter() - begin
 
     def run_traced(self) -> tuple[trace.Event, ...]:
@@ -177,7 +185,7 @@ class Trial:
 
     def _traced(self, fetches: Any) -> tuple[trace.Event, ...]:
         metadata = tf.RunMetadata()
-        self._session.run(fetches, options=trace.run_options(), run_metadata=metadata)
+        limited.run(self._session, fetches, options=trace.run_options(), metadata=metadata)
         return trace.read(metadata)
 
     @contextlib.contextmanager
@@ -187,10 +195,10 @@ class Trial:
 
         def work(pnum: int) -> None:
             while not stop.is_set():
-                self._session.run(self._parts[pnum])
+                limited.run(self._session, self._parts[pnum])
 
         with concurrent.futures.ThreadPoolExecutor(max(len(pnums), 1)) as pool:
-            running = [pool.submit(work, pnum) for pnum in pnums]
+            running = [pool.submit(contextvars.copy_context().run, work, pnum) for pnum in pnums]  # with its deadline
             try:
                 yield
             finally:

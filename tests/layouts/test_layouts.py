@@ -251,9 +251,57 @@ def test_the_two_sides_of_a_rename_are_split_alike():
                 assert (layout.axis_of(old) is None) == (layout.axis_of(new) is None), (old, new)
 
 
+def small_first(feed):
+    """A first convolution of two filters, and others that are large enough."""
+    x = conv(feed("x", dims("b:5 h:4 w:4 c:3")), mtf.Dimension("a/filters", 2), "a")
+    x = conv(x, mtf.Dimension("d/filters", 6), "d")
+    return {"y": conv(x, mtf.Dimension("e/filters", 7), "e")}
+
+
+def small_between(feed):
+    x = conv(feed("x", dims("b:5 h:4 w:4 c:3")), mtf.Dimension("a/filters", 6), "a")
+    x = conv(conv(x, mtf.Dimension("d/filters", 5), "d"), mtf.Dimension("e/filters", 2), "e")
+    return {"y": conv(x, mtf.Dimension("f/filters", 8), "f")}
+
+
+def small_branch(feed):
+    x = feed("x", dims("b:5 h:4 w:4 c:3"))
+    left, right = conv(x, mtf.Dimension("a/filters", 1), "a"), conv(x, mtf.Dimension("d/filters", 7), "d")
+    x = mtf.concat([mtf.rename_dimension(y, y.shape.dims[-1].name, "joined") for y in (left, right)], "joined")
+    return {"y": conv(x, mtf.Dimension("e/filters", 9), "e")}
+
+
+def small_volume(feed):
+    x = conv(feed("x", dims("b:2 d:3 h:4 w:4 c:1")), mtf.Dimension("a/filters", 2), "a")
+    return {"y": conv(conv(x, mtf.Dimension("d/filters", 4), "d"), mtf.Dimension("e/filters", 3), "e")}
+
+
+@pytest.mark.parametrize(
+    ("build", "whole", "rules"),
+    [
+        (small_first, ["a/filters"], ["d/filters", "e/channels"]),
+        (small_between, ["e/filters"], ["a/filters", "d/channels", "f/filters"]),
+        (small_branch, ["a/filters"], ["d/filters", "e/filters"]),
+        (small_volume, ["a/filters"], ["d/filters", "e/channels"]),
+    ],
+)
+def test_a_convolution_of_few_filters_stays_whole(build, whole, rules, caplog):
+    for recipe in ("filters", "even"):
+        caplog.clear()
+        with caplog.at_level("WARNING", "tensorflow"):
+            layout = lay_out(build, recipe)
+        assert names(layout) == rules
+        said = [r.getMessage() for r in caplog.records if "is not split over the 3 processors" in r.getMessage()]
+        assert [line.split("'")[1] for line in said] == whole
+    if build is not small_volume:
+        oracle.check(build, layout, **oracle.ONCE)
+
+
 def test_more_processors_than_filters():
-    with pytest.raises(ValueError, match="'conv1/filters' of size 6 cannot be split over the 7 processors"):
-        lay_out(model("lenet"), mesh_shape="all:7", shares=None)
+    layout = lay_out(model("lenet"), mesh_shape="all:7", shares=None)
+    assert "conv1/filters" not in names(layout) and {"conv2/filters", "dense1/inputs"} <= set(names(layout))
+    with pytest.raises(ValueError, match="no layer can be split over the 600 processors of mesh axis 'all'; use fewer"):
+        lay_out(model("lenet"), mesh_shape="all:600", shares=None)
     with pytest.raises(ValueError, match="'batch' of size 20 cannot be split over the 21 processors"):
         lay_out(model("lenet"), "batch", mesh_shape="all:21", shares=None)
 

@@ -151,7 +151,7 @@ def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
     options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto", "measure_seconds": 0.1}
     assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out
-    assert re.search(r"^(tried: .*, which is taken|not split: .*)$", out, re.MULTILINE)
+    assert re.search(r"^Layout: .* \(chosen in \d+ s\)$", out, re.MULTILINE)
     assert "test accuracy" in out
 
 
@@ -182,7 +182,7 @@ def test_a_layout_that_is_found(small, workers, tmp_path, capfd, monkeypatch):
     options = {**ON_WORKERS, "workers": ",".join(workers.addresses[:2]), "layout": "auto", "measure_seconds": 0.1}
     assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out
-    assert re.search(r"^(tried: .*, which is taken|not split: .*)$", out, re.MULTILINE)
+    assert re.search(r"^Layout: .* \(chosen in \d+ s\)$", out, re.MULTILINE)
     assert "test accuracy" in out
     planned = plan_lib.load(tmp_path / "model" / "plan.json")
     assert f"mesh {planned.layout.mesh_text} on {', '.join(map(shorten, planned.devices))}" in out

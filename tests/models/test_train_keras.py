@@ -269,7 +269,7 @@ def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd):
         ({"model": tmp_path / "two.keras"}, "has 2 inputs and 1 outputs; give one with one of each"),
         ({"model": tmp_path / "rows.keras"}, "takes float32 [batch, 7]; give one that takes images, [batch, height,"),
         ({"model": tmp_path / "pixels.keras"}, "it gives 28 x 28 x 10 for each example of 28 x 28 x 1; give a model"),
-        (good | {"layout": "conv3/filters:all"}, "'conv3/filters', which is no dimension of"),
+        (good | {"layout": "conv3/filters:all"}, "'conv3/filters', which no tensor of the graph has"),
         (good | {"recompute": "all"}, "--recompute is given, which --model="),
         (good | {"layout": "hybrid", "dense_rounds": True}, "--dense_rounds is given, which --model="),
         (

@@ -178,7 +178,7 @@ MISTAKES = [
     ({"layout": "hybrid", "mesh_shape": "a:2", "dense_rounds": True}, "--dense_rounds is given, which --model="),
     ({"mesh_shape": "a:2;b:1;c:1;d:1"}, "give one to 3 of them"),
     ({"mesh_shape": "depth:3"}, "shares of mesh axis 'depth' are [2.0, 1.0]: 2 numbers for 3 processors"),
-    ({"layout": "conv1/time:depth"}, "'conv1/time', which is no dimension of cosmoflow_small"),
+    ({"layout": "conv1/time:depth"}, "dimension 'conv1/time', which no tensor of the graph has"),
 ]
 
 

@@ -30,6 +30,30 @@ def test_a_file_of_kinds_and_figures(tmp_path):
     assert found.only([0, 2]).links == {}
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_device_typed_from_its_datasheet_is_its_kind(name):
+    kind = KINDS[name]
+    typed = {
+        "name": name,
+        "peak_flops_per_second": kind.flops_per_second,
+        "peak_bytes_per_second": kind.bytes_per_second,
+        "memory_bytes": kind.memory_bytes,
+    }
+    assert convert_to_machines({"devices": [typed]}) == convert_to_machines({"devices": [{"kind": name}]})
+    changed = {"kind": name, "peak_flops_per_second": 2 * kind.flops_per_second}
+    (machine,) = convert_to_machines({"devices": [changed]}).devices
+    assert machine.flops_per_second == pytest.approx(2 * EFFICIENCY * kind.flops_per_second)
+    reached = {"kind": name, "flops_per_second": 0.6 * kind.flops_per_second}
+    assert convert_to_machines({"devices": [reached]}).devices[0].flops_per_second == 0.6 * kind.flops_per_second
+
+
+def test_newer_gpus_count_with_their_tensor_cores():
+    """As TensorFlow computes float32 on them by default."""
+    order = ["P100", "V100", "RTX-3090", "A100", "H100"]
+    flops = [KINDS[name].flops_per_second for name in order]
+    assert flops == sorted(flops)
+
+
 def test_what_is_written_is_read_again(tmp_path):
     first = Machine("/job:worker/task:0/device:CPU:0", 8e10, 5e9, None, 1e-6, 2e-10, 1e-4, {"relu": 0.5, "": 2.0})
     both = (first, Machine("other", 1e9, 1e9, 3e9))
@@ -53,7 +77,7 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
         ({}, "'devices' is missing; it must be a list of 1 to 10000 devices, such as"),
         ({"devices": []}, r"devices is \[\]; it must be a list of 1 to 10000 devices, such as .{kind: V100, count: 2}"),
         ({"devices": [{"kind": "K9"}]}, r"devices\[0\].kind is 'K9'; it must be one of GTX-1080"),
-        ({"devices": [{"name": "cpu"}]}, "has no flops_per_second; give it, or a kind"),
+        ({"devices": [{"name": "cpu"}]}, "has no flops_per_second; give it, or peak_flops_per_second, or a kind"),
         (
             {"devices": [{**CPU, "speed": 3}]},
             r"'speed' is not a field of devices\[0\]; the fields are name, kind, count",
@@ -75,6 +99,24 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
         ({"devices": [{**CPU, "factors": 2}]}, "factors is 2; it must be an object, {kind of operation: factor}"),
         ({"devices": [CPU], "step_seconds": "long"}, "step_seconds is 'long'; it must be a number, 0 or more and"),
         ({"devices": [CPU], "speeds": 1}, "'speeds' is not a field; the fields are devices, link, links, step_seconds"),
+        (
+            {"devices": [{**CPU, "peak_flops_per_second": 2e12}]},
+            r"devices\[0\] has peak_flops_per_second and flops_per_second, .* one",
+        ),
+        ({"devices": [{**CPU, "peak_bytes_per_second": 1}]}, "has peak_bytes_per_second and bytes_per_second, .* one"),
+        (
+            {"devices": [{"peak_flops_per_second": 1e12}]},
+            "no bytes_per_second; give it, or peak_bytes_per_second, or a k",
+        ),
+        (
+            {"devices": [{"kind": "V100", "peak_flops_per_second": "much"}]},
+            r"devices\[0\].peak_flops_per_second is 'much'; it must be a number",
+        ),
+        (
+            {"devices": [{"kind": "V100", "flops_per_second": 15.7e12}]},
+            r"peak of a V100 is 1.57e\+13: .*; call a datasheet's figure peak_flops",
+        ),
+        ({"devices": [{"kind": "T4", "flops_per_second": "6.5e13"}]}, r"is 6.5e\+13, and the peak of a T4 is 8.1e"),
         (
             {"devices": [CPU], "links": [{"from": "cpu", "to": "gpu", "latency_seconds": 0, "bytes_per_second": 1}]},
             "a link joins 'cpu' and 'gpu'; the devices are cpu",

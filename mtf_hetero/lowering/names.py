@@ -1,0 +1,68 @@
+"""Layout rules and sizes whose dimensions no tensor of a graph has: refused, reported or dropped.
+
+Mesh-TensorFlow's own programs share one string of rules among models, modes and meshes: the default of its Transformer,
+"ensemble:ensemble,batch:batch,d_ff:model,heads:model,vocab:model,experts:batch", names dimensions and axes that most of
+its models lack. So `Lowering` refuses only what is most likely a mistake, and reports the rest in one line. A layout
+for one graph alone, such as that of `mtf_hetero.keras.fit` or of a plan's file, is held to its names.
+"""
+
+from collections.abc import Collection
+
+from mtf_hetero._support.names import absent_axis, listing, nearest
+from mtf_hetero.layout import Layout
+
+
+def check(layout: Layout, known: Collection[str]) -> None:
+    """Raises ValueError where a rule names no dimension of a graph, or no axis: for a layout of this graph alone.
+
+    Args:
+      layout: the layout.
+      known: names of the dimensions of the graph's tensors.
+    """
+    axes = [axis for axis, _ in layout.mesh_shape]
+    for dim, axis in layout.rules:
+        if dim not in known:
+            _refuse(dim, axis, known)
+        if axis not in axes:
+            raise ValueError(absent_axis(f"layout rule {dim}:{axis} names", axis, axes, layout.mesh_text))
+
+
+def check_shared(layout: Layout, known: Collection[str]) -> tuple[str, ...]:
+    """Raises ValueError where a rule is most likely a mistake: for a layout that may be for other graphs as well.
+
+    That is a name that is nearly one of the graph's, which no rule names, and a layout for several processors of which
+    no rule has an effect.
+
+    Args:
+      layout: as of `check`.
+      known: likewise.
+
+    Returns:
+      The rules without effect, "dimension:axis".
+    """
+    axes = {axis for axis, _ in layout.mesh_shape}
+    idle = [rule for rule in layout.rules if rule[0] not in known or rule[1] not in axes]
+    free = set(known) - {dim for dim, _ in layout.rules}
+    for dim, axis in idle:
+        has_effect = len(idle) < len(layout.rules) or layout.size == 1
+        if dim not in known and known and (nearest(dim, free) or not has_effect):
+            _refuse(dim, axis, known)
+    return tuple(f"{dim}:{axis}" for dim, axis in idle)
+
+
+def keep(layout: Layout, known: Collection[str]) -> Layout:
+    """A layout that was checked for one graph, for another one: without the dimensions that this one lacks.
+
+    A test has no gradients, a prediction no targets, and a layout may split dimensions of these.
+    """
+    if all(dim in known for dim, _ in layout.rules):
+        return layout
+    rules = [rule for rule in layout.rules if rule[0] in known]
+    return Layout(layout.mesh_shape, rules, layout.shares, [item for item in layout.sizes if item[0] in known])
+
+
+def _refuse(dim: str, axis: str, known: Collection[str]) -> None:
+    raise ValueError(
+        f"layout rule {dim}:{axis} names dimension {dim!r}, which no tensor of the graph has; the dimensions are "
+        f"{listing(dim, known)}"
+    )

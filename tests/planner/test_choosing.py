@@ -1,0 +1,271 @@
+"""How long it may take to choose a layout: what is not worth measuring, a time limit that is kept, what is said."""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import os
+import time
+
+import pytest
+from tiers import on_workers
+
+from mtf_hetero import Layout, tf
+from mtf_hetero._support import deadline
+from mtf_hetero._support.deadline import OutOfTimeError
+from mtf_hetero.cluster import Cluster
+from mtf_hetero.planner import auto, calibration, choice, find, quick, trying
+from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner.plan import Plan
+from mtf_hetero.planner.search import NoAssignmentError
+from mtf_hetero.profile import limited, link
+from tests.planner.test_auto import MACHINES, batch, build
+
+LIMIT = 3.0
+
+
+@pytest.fixture
+def two(workers):
+    return dataclasses.replace(workers.cluster, devices=workers.cluster.devices[:2])
+
+
+@pytest.fixture
+def unmeasured(monkeypatch):
+    for name in ("calibrate", "calibrate_quickly"):
+        monkeypatch.setattr(calibration, name, lambda *args, **kwargs: pytest.fail("nothing is to be measured"))
+
+
+class TestDeadline:
+    def test_an_inner_limit_is_no_longer_than_an_outer_one(self):
+        assert deadline.left() == math.inf
+        deadline.check()
+        with deadline.within(100.0):
+            with deadline.within(1000.0):
+                assert 90 < deadline.left() <= 100
+            with deadline.within(0.0), pytest.raises(OutOfTimeError):
+                deadline.check()
+            deadline.check()
+        assert deadline.left() == math.inf
+
+    def test_a_call_of_a_session_is_cancelled(self):
+        self._long_call(None, "cpu:0")
+
+    @on_workers
+    def test_a_call_of_a_worker_too(self, two):
+        self._long_call(two, two.devices[1])
+
+    def _long_call(self, cluster, device):
+        """And the session lives on."""
+        with tf.Graph().as_default() as graph:
+            operation, count = link.products(device)
+            target, config = (cluster.target, cluster.session_config()) if cluster else ("", None)
+            with tf.Session(target, graph=graph, config=config) as session:
+                limited.run(session, operation, {count: 1})
+                begin = time.monotonic()
+                with deadline.within(0.3), pytest.raises(OutOfTimeError):
+                    limited.run(session, operation, {count: 1_000_000})
+                with deadline.within(0.0), pytest.raises(OutOfTimeError):
+                    limited.run(session, operation, {count: 1})
+                assert time.monotonic() - begin < 5
+                limited.run(session, operation, {count: 1})
+
+
+def test_what_a_split_saves_at_most():
+    figure = quick.Figure({"a": 1e10, "b": 3e10, "c": 2e10}, step_seconds=0.6, build_seconds=1.0)
+    assert figure.fastest == "b"
+    assert figure.most_saved(100) == pytest.approx(100 * 0.6 * 0.5)
+    assert figure.trying_seconds < figure.measuring_seconds < figure.thorough_seconds
+
+
+@on_workers
+def test_a_short_training_is_not_measured(two, unmeasured):
+    for steps in (0, 1, 24):
+        chosen = auto.choose(build, two, {"batch": batch}, steps=steps)
+        assert (chosen.name, len(chosen.plan.devices), chosen.trials) == ("alone", 1, {})
+        assert f" alone; in {steps} steps a split saves at most " in chosen.headline
+        assert chosen.headline.startswith("Layout: worker:") and "(chosen in " in chosen.headline
+        assert chosen.plan.seconds > 0 and not chosen.is_measured
+
+
+@on_workers
+def test_a_long_training_is_measured(two, unmeasured):
+    for steps in (None, 10**9):
+        with pytest.raises(pytest.fail.Exception, match="nothing is to be measured"):
+            auto.choose(build, two, {"batch": batch}, steps=steps)
+
+
+@on_workers
+@pytest.mark.parametrize("seconds", [0.01, 0.3, LIMIT])
+def test_a_time_limit_is_kept(two, seconds, monkeypatch):
+    """Whatever would take longer; the fastest device alone is used, and why is said."""
+    monkeypatch.setattr(trying, "LEAST_ROUNDS", 10**9)
+    monkeypatch.setattr(trying, "race", functools.partial(trying.race, rounds=10**9))
+    monkeypatch.setattr(trying, "seconds_of", lambda *args: 0.0)
+    begin = time.monotonic()
+    chosen = auto.choose(build, two, {"batch": batch}, seconds=seconds)
+    assert time.monotonic() - begin < seconds + 2.5
+    assert (chosen.name, len(chosen.plan.devices)) == ("alone", 1)
+    no_time = f"there was no time to try a split; give measure_seconds more than {seconds:g}"
+    assert no_time in chosen.headline or "no split is predicted to be faster" in chosen.headline
+
+
+@on_workers
+def test_where_there_is_no_time_to_measure_rates_are_estimated(two, monkeypatch):
+    def slow(*args, **kwargs):
+        raise OutOfTimeError
+
+    monkeypatch.setattr(calibration, "calibrate_quickly", slow)
+    monkeypatch.setattr(link, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr(trying, "_TURN_SECONDS", 0.01)
+    chosen = auto.choose(build, two, {"batch": batch})
+    assert "there was no time to measure the devices on the program; their rates are estimated" in chosen.lines
+    assert chosen.machines.link_between(0, 1).bytes_per_second > 1e6
+    with tf.Graph().as_default():
+        speeds = calibration.speeds(build(), chosen.machines)
+    assert all(speed > 0 for speed in speeds)
+
+
+@on_workers
+def test_what_does_not_fit_alone_is_divided_even_without_time(two):
+    limits = dict.fromkeys(two.devices, 3.5e5)
+    chosen = auto.choose(build, two, {"batch": batch}, memory_bytes=limits, seconds=0.01)
+    assert chosen.name == "plan" and max(chosen.plan.memory_bytes) <= 3.5e5
+    assert "it was not tried" in chosen.headline
+    for names in (None, {"batch"}):  # the batch alone leaves the weights whole
+        limits = dict.fromkeys(two.devices, 4e5)
+        with contextlib.nullcontext() if names is None else pytest.raises(NoAssignmentError):
+            auto.choose(build, two, {}, names=names, memory_bytes=limits, seconds=0.01)
+
+
+@on_workers
+def test_of_two_devices_alone_the_faster_one_wins(two, monkeypatch):
+    """Where the first figure and what is measured name different ones, both are tried."""
+    slow, fast = Machine(two.devices[0], 1e9, 1e8), Machine(two.devices[1], 6e10, 1e10)
+    monkeypatch.setattr(calibration, "calibrate_quickly", lambda *args, **kwargs: Machines((slow, fast)))
+    monkeypatch.setattr(quick, "measure_rates", lambda cluster: dict(zip(two.devices, (2e10, 1e10), strict=True)))
+    monkeypatch.setattr(
+        auto, "_candidates", lambda *args: {"alone": plan_of(1e-3, two.devices[1:]), "plan": plan_of(5e-4, two.devices)}
+    )
+    monkeypatch.setattr(trying, "_TURN_SECONDS", 0.01)
+    chosen = auto.choose(build, two, {})
+    assert list(chosen.trials) == ["first alone", "alone", "plan"]
+    assert [plan.split(" a step")[0].split(",")[0] for plan in chosen.lines[:2]] == [
+        "tried: worker:0/cpu:0 alone",
+        "tried: worker:1/cpu:0 alone",
+    ]
+
+
+def plan_of(seconds, devices=("a",)):
+    return Plan(devices, Layout([("all", len(devices))], ()), seconds, ("a", 1.0), 0.0, (), (0,) * len(devices), {})
+
+
+class FakeTrial:
+    """A trial whose steps take no time, of which so many can be run."""
+
+    def __init__(self, seconds, count=math.inf):
+        self.seconds, self.count = seconds, count
+
+    def run(self):
+        self.count -= 1
+        if self.count < 0:
+            raise OutOfTimeError
+        return self.seconds
+
+
+@pytest.mark.parametrize(("count", "rounds"), [(math.inf, 5), (2, 0), (3, 0), (4, 2), (5, 3), (8, 5)])
+def test_only_complete_rounds_count(count, rounds):
+    plans = {"alone": plan_of(1.0), "plan": plan_of(0.8, ("a", "b"))}
+    opened = {"alone": FakeTrial(1.0), "plan": FakeTrial(0.8, count)}
+    trials = trying.race(build, None, plans, opened=opened)
+    assert {name: len(times) for name, times in trials.items()} == (dict.fromkeys(plans, rounds) if rounds else {})
+
+
+def test_a_search_that_runs_out_of_time_gives_the_best_so_far():
+    with tf.Graph().as_default():
+        graph = build()
+        whole, searched = find.find(graph, MACHINES), []
+        real = find.deadline.check
+        for calls in (0, 1, 3, 6):
+            left = itertools.count(calls, -1)
+
+            def check(left=left):
+                if next(left) <= 0:
+                    raise OutOfTimeError
+                real()
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(find.deadline, "check", check)
+                searched.append(find.find(graph, MACHINES))
+    assert searched[0].devices == ("a",)
+    seconds = [plan.seconds for plan in searched]
+    assert seconds == sorted(seconds, reverse=True) and seconds[-1] >= whole.seconds - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (
+            choice.Found("batch", {"batch": plan_of(0.5, ("a", "b"))}, MACHINES, {}, "it was not tried"),
+            "Layout: batch over a and b, predicted 2.00x faster than a alone; it was not tried",
+        ),
+        (
+            choice.Found(
+                "plan",
+                {"alone": plan_of(1.0), "plan": plan_of(0.8, ("a", "b", "c"))},
+                MACHINES,
+                {"alone": (1.0, 1.2, 1.1), "plan": (1.0, 1.1, 0.9)},
+            ),
+            "Layout: a plan over a, b and c, predicted 1.25x faster than a alone, 1.10x when tried",
+        ),
+        (
+            choice.Found("alone", {"alone": plan_of(1.0)}, MACHINES, {"alone": (1.0, 1.0)}),
+            "Layout: a alone; no split won its trials",
+        ),
+    ],
+)
+def test_what_was_chosen_is_said(found, line):
+    assert choice.said(found) == line
+
+
+@pytest.mark.parametrize(("load", "warned"), [(0.0, False), (1.9, False), (4.0, False), (4.1, True), (80.0, True)])
+def test_a_busy_machine_is_said(load, warned, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert bool(choice.busy_warning()) == warned
+    if warned:
+        assert f"busy, with a load average of {load:.1f} on 4 cores" in choice.busy_warning()
+    monkeypatch.delattr(os, "getloadavg")
+    assert not choice.busy_warning()
+
+
+def test_devices_by_a_first_figure(monkeypatch):
+    """As fast beside each other as they multiply matrices; the fastest takes what a step took."""
+    monkeypatch.setattr(calibration, "memory_limits", lambda cluster, session: {"cpu:0": 5e9, "cpu:1": None})
+    cluster, rates = Cluster.local(["cpu:0", "cpu:1"]), {"cpu:0": 1e10, "cpu:1": 4e10}
+    with tf.Graph().as_default():
+        graph = build()
+        guess = calibration.guess(graph, cluster, rates)
+        assert guess.fastest == "cpu:1" and guess.step_seconds > 0
+        figure = quick.Figure(rates, step_seconds=0.25, build_seconds=1.0)
+        machines = calibration.estimate(graph, cluster, figure, with_links=False)
+        assert [machine.memory_bytes for machine in machines.devices] == [5e9, None]
+        assert calibration.speeds(graph, machines) == pytest.approx((1.0, 4.0))
+
+
+@on_workers
+def test_on_a_busy_machine_the_first_of_those_nearly_as_fast_is_used(two, unmeasured, monkeypatch):
+    monkeypatch.setattr(auto, "busy_warning", lambda: "busy")
+    for rates, number in (((2e10, 3e10), 0), ((1e10, 3e10), 1), ((3e10, 1e10), 0)):
+        monkeypatch.setattr(quick, "measure_rates", lambda cluster, r=rates: dict(zip(two.devices, r, strict=True)))
+        chosen = auto.choose(build, two, {}, steps=1)
+        assert (chosen.plan.devices, chosen.warning) == (two.devices[number : number + 1], "busy")
+
+
+@on_workers
+def test_rates_of_matrix_products(two):
+    rates = quick.measure_rates(two)
+    assert list(rates) == list(two.devices)
+    assert all(1e8 < rate < 1e13 for rate in rates.values())
+    with deadline.within(0.0), pytest.raises(OutOfTimeError):
+        quick.measure_rates(two)
