@@ -18,6 +18,8 @@ import numpy as np
 
 import mtf_hetero
 from mtf_hetero import collectives, mtf, tf, traffic
+from mtf_hetero._support import graphs
+from mtf_hetero.lowering import names
 
 TOLERANCE = {tf.float64: 1e-9, tf.float32: 1e-5}
 MODEL_TOLERANCE_FLOAT32 = 1e-4
@@ -175,6 +177,7 @@ def run(
         moved = {v: results[f"gradient of {name}"] for name, v in variables.items() if f"gradient of {name}" in results}
         mesh_impl = make_mesh_impl()
         is_uneven = isinstance(mesh_impl, mtf_hetero.UnevenMeshImpl)
+        mesh_impl = _of_graph(mesh_impl, graph) if is_uneven else mesh_impl
         updates = _updates(moved, rate, momentum) if is_uneven and moved else []
         updates += mtf_hetero.layers.batch_norm_updates(graph) if averages else []
         if not is_uneven:
@@ -207,6 +210,12 @@ def run(
         shapes = {name: y.shape for name, y in results.items()}
         shapes |= {f"{name} after the step": v.shape for name, v in variables.items()}
         return Result(steps, shapes, mesh_impl)
+
+
+def _of_graph(mesh_impl: Any, graph: Any) -> Any:
+    """The mesh implementation without rules for dimensions that this program lacks: many programs share a layout."""
+    kept = names.keep(mesh_impl.layout, graphs.mtf_sizes(graph))
+    return mesh_impl if kept is mesh_impl.layout else mesh_impl_of(kept)
 
 
 def _convolves_volumes(op: Any) -> bool:

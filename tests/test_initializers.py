@@ -13,7 +13,7 @@ from mtf_hetero import Layout, mtf, tf
 C, F = mtf.Dimension("c", 7), mtf.Dimension("f", 11)
 LAYOUTS = {
     "one": Layout("x:1", ""),
-    "replicated": Layout("x:3", "batch:x"),
+    "replicated": Layout("x:3", ""),
     "partly": Layout("x:3;y:2", "f:x", {"x": [5, 2, 1]}),
     "split": Layout("x:3", "f:x", {"x": [70, 25, 5]}),  # but for the scalar
     "empty": Layout("x:3;y:2", "f:x", sizes={"f": [0, 9, 2]}),
@@ -223,7 +223,7 @@ def test_a_graph_that_is_lowered_twice(name):
 @parametrize("name", ["grouped", "local, global", "in one run, all"], first=["grouped"])
 def test_initializers_on_workers(name, workers):
     devices = workers.cluster.devices
-    layout = Layout(f"x:{len(devices)}", "batch:x")
+    layout = Layout(f"x:{len(devices)}", "")
     with tf.Graph().as_default():
         program = Program(mtf_hetero.UnevenMeshImpl.from_layout(layout, devices))
         with tf.Session(workers.cluster.target, config=workers.cluster.session_config()) as session:

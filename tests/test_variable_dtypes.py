@@ -13,7 +13,7 @@ from mtf_hetero.saver import Saver, SliceSaverBuilder
 C, F = mtf.Dimension("c", 7), mtf.Dimension("f", 11)
 LAYOUTS = {
     "one": Layout("x:1", ""),
-    "replicated": Layout("x:3", "batch:x"),
+    "replicated": Layout("x:3", ""),
     "six": Layout("x:3;y:2", "f:x;c:y", {"x": [5, 2, 1], "y": [3, 1]}),
     "empty": Layout("x:3;y:2", "f:x", sizes={"f": [0, 9, 2]}),
 }

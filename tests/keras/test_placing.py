@@ -61,7 +61,7 @@ def test_on_one_device_too():
     ("change", "message"),
     [
         (
-            {"rules": {"hiden": "all"}, "sizes": {}},
+            {"rules": {"hiden": "all"}, "sizes": {}, "extents": {}},
             "rule hiden:all names dimension 'hiden', which no tensor .*; plan an",
         ),
         ({"rules": {"batch": "al"}, "sizes": {}}, "names mesh axis 'al', .*; the nearest is 'all'; plan anew$"),
