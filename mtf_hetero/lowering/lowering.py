@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import garbage
 from mtf_hetero.layout import UnevenShapeError
 from mtf_hetero.lowering import native, registry
 from mtf_hetero.lowering.halo import opaque
@@ -83,7 +84,8 @@ class Lowering(mtf.Lowering):
         self.sent: dict[Any, Any] = {}  # pieces of slices that went to other processors
         # mtf calls autostack just before its lowering loop, and that is where the rules go in.
         try:
-            super().__init__(graph, mesh_to_impl, autostack=True, log_file=log_file)
+            with garbage.uncollected():
+                super().__init__(graph, mesh_to_impl, autostack=True, log_file=log_file)
         finally:
             for op in _flat(graph.operations):
                 vars(op).pop("lower", None)
