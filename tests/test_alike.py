@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support.alike import Processor, parallel
+from mtf_hetero._support.alike import Processor, forget_numbers, parallel
 from mtf_hetero._support.ops import constant, reshape
 from mtf_hetero._support.sameness import function_key
 from mtf_hetero.keras.optimizers import Rule
@@ -201,6 +201,14 @@ def test_what_a_known_function_made_is_copied_in_later_calls(function):
         assert len([name for name in names if name.startswith("parallel") and name.endswith("paddings")]) <= 3
 
 
+def test_processors_are_of_one_kind_within_a_call_alone():
+    with tf.Graph().as_default():
+        for slices in ([1, 2], [3, 4]):
+            numbers = [Processor(slice_, "alike") for slice_ in slices]
+            results = parallel(["cpu:0", "cpu:0"], functools.partial(tf.fill, [2]), numbers)
+            assert [tf.get_static_value(y)[0] for y in results] == [slices[0]] * 2
+
+
 def test_one_number_is_worked_out_once_of_the_same_numbers():
     with tf.Graph().as_default():
         x, y = (tf.placeholder_with_default(value, []) for value in (2.0, 3.0))
@@ -208,5 +216,7 @@ def test_one_number_is_worked_out_once_of_the_same_numbers():
         assert [a is b for a, b in zip(first, second, strict=True)] == [False, True, True, True]
         assert not set(map(id, other)) & set(map(id, [*first, *second]))
         assert second[2].device == "/device:CPU:2"
+        forget_numbers()  # as each lowering does: a step's messages are its own
+        assert not set(map(id, parallel(DEVICES, tf.pow, [x] * 4, [y] * 4))) & set(map(id, first))
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": 4})) as session:
             assert session.run([first, second, other]) == [[8.0] * 4, [8.0] * 4, [4.0] * 4]

@@ -13,6 +13,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, create, device_key, kept, shared_value
 from mtf_hetero._support.sameness import function_key
 
+_NUMBERS = "numbers"
 _MOST_SHARED = 64  # elements of a constant that is made once for a device
 
 
@@ -54,7 +55,7 @@ def parallel(devices: Sequence[str], fn: Callable[..., Any], *args: Sequence[Any
         return mtf.parallel(list(devices), fn, *map(list, args))
     calls = list(zip(*args, strict=True))
     kinds = [_kind((is_cpu(device), *call)) for device, call in zip(devices, calls, strict=True)]
-    copies, is_kept = _copies_of(fn, graph)
+    copies, is_kept = _copies_of(fn, calls[0], graph)
     results = []
     for pnum, (device, call, kind) in enumerate(zip(devices, calls, kinds, strict=True)):
         copy = copies.get(kind)
@@ -68,9 +69,9 @@ def parallel(devices: Sequence[str], fn: Callable[..., Any], *args: Sequence[Any
     return results
 
 
-def _copies_of(fn: Callable[..., Any], graph: tf.Graph) -> "tuple[dict[Any, _Copy | None], bool]":
+def _copies_of(fn: Callable[..., Any], call: Sequence[Any], graph: tf.Graph) -> "tuple[dict[Any, _Copy | None], bool]":
     """{kind of a call: how to copy what a function makes}, and whether the graph keeps it for later calls."""
-    key = function_key(fn)
+    key = None if any(isinstance(x, Processor) for x in call) else function_key(fn)  # kinds of one layout
     if key is None:
         return {None: None}, False
     return kept(graph, "copies").setdefault(key, {None: None}), True
@@ -137,9 +138,14 @@ def _make(step: _Step, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     return create(step.kind, inputs, step.dtypes, step.name, step.attributes).outputs
 
 
+def forget_numbers() -> None:
+    """Has the default graph make numbers anew: `traffic.fuse` may make those of a step wait for others of it."""
+    kept(tf.get_default_graph(), _NUMBERS).clear()
+
+
 def _make_once(step: _Step, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     """The outputs of an operation; of the same one where it was made before, of the same arguments on this device."""
-    made = kept(tf.get_default_graph(), "numbers")
+    made = kept(tf.get_default_graph(), _NUMBERS)
     key = step.key, device_key(), *map(id, inputs)
     if key not in made:
         made[key] = _make(step, inputs), inputs  # which live as long as their ids are used

@@ -234,17 +234,18 @@ class BatchNormOperation(mtf.Operation):
         mean, variance = mesh_impl.slicewise(unstack, moments)
         for output, value in zip(self.outputs[1:], (mean, variance), strict=True):
             lowering.set_tensor_lowering(output, value)
-        r = self.inverse_deviation(lowering)
+        r = self._inverse_deviations[lowering] = self._invert(lowering)
         y = mesh_impl.slicewise(functools.partial(normalise, axes=self.axes), x, mean, r, scale, offset)
         lowering.set_tensor_lowering(self.outputs[0], y)
 
     def inverse_deviation(self, lowering: mtf.Lowering) -> Any:
-        """rsqrt(variance + epsilon) of each processor's groups. The gradient reads it too."""
-        if lowering not in self._inverse_deviations:
-            function = functools.partial(inverse_deviation, epsilon=self.epsilon)
-            value = lowering.mesh_impl(self).slicewise(function, lowering.tensors[self.outputs[2]])
-            self._inverse_deviations[lowering] = value
-        return self._inverse_deviations[lowering]
+        """rsqrt(variance + epsilon) of each processor's groups, which the gradient reads too."""
+        known = self._inverse_deviations.get(lowering)
+        return self._invert(lowering) if known is None else known
+
+    def _invert(self, lowering: mtf.Lowering) -> Any:
+        function = functools.partial(inverse_deviation, epsilon=self.epsilon)
+        return lowering.mesh_impl(self).slicewise(function, lowering.tensors[self.outputs[2]])
 
 
 class BatchNormGradientOperation(mtf.Operation):

@@ -6,6 +6,7 @@ from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage
+from mtf_hetero._support.alike import forget_numbers
 from mtf_hetero.layout import UnevenShapeError
 from mtf_hetero.lowering import native, registry
 from mtf_hetero.lowering.halo import opaque
@@ -82,6 +83,7 @@ class Lowering(mtf.Lowering):
     ) -> None:
         self._stack_variables = autostack
         self.sent: dict[Any, Any] = {}  # pieces of slices that went to other processors
+        forget_numbers()
         # mtf calls autostack just before its lowering loop, and that is where the rules go in.
         try:
             with garbage.uncollected():
