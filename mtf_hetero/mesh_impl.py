@@ -6,7 +6,7 @@ from typing import Any
 from mtf_hetero import collectives, variables
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.alike import Processor, parallel
-from mtf_hetero._support.ops import constant, cut, reshape
+from mtf_hetero._support.ops import constant, cut, identity, reshape
 from mtf_hetero.layout import Layout, MeshShapeLike, RulesLike, UnevenShapeError
 from mtf_hetero.variables import random_numbers
 
@@ -183,7 +183,7 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
                 joint = function(present, [x.tensor_list[pnum] for pnum in present])
             for pnum in group:
                 with tf.device(self.devices[pnum]):
-                    results[pnum] = tf.identity(joint)
+                    results[pnum] = identity(joint)
         return self.LaidOutTensor(results)
 
     def reduce_scatter(

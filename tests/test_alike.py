@@ -1,11 +1,15 @@
 """Functions of slices: called once for each kind of slice, and copied only where nothing but the slice enters."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support.alike import Processor, parallel
-from mtf_hetero._support.ops import constant
+from mtf_hetero._support.alike import Processor, forget_numbers, parallel
+from mtf_hetero._support.ops import constant, reshape
+from mtf_hetero._support.sameness import function_key
+from mtf_hetero.keras.optimizers import Rule
 
 DEVICES = [f"cpu:{number}" for number in range(4)]
 SIZES = [3, 2, 3, 3]  # of the slices: two kinds
@@ -135,3 +139,84 @@ def test_within_a_function_and_eagerly():
 
     with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 4})) as session:
         assert session.run(total(tf.constant([1.0, 2, 3, 4]))).tolist() == [5, 7]
+
+
+def in_another_function():
+    return lambda x: x + 1
+
+
+SAME = {
+    "a function of TensorFlow": lambda: tf.nn.relu,
+    "one of this package": lambda: reshape,
+    "arguments": lambda: functools.partial(tf.nn.softmax, axis=0),
+    "arguments in lists": lambda: functools.partial(tf.transpose, perm=[1, 0]),
+    "a method of a frozen dataclass": lambda: Rule("SGD", {"momentum": 0.9}, ("momentums",), None).step,
+}
+DIFFERENT = {
+    "another function": (tf.nn.relu, tf.nn.elu),
+    "another argument": [functools.partial(tf.nn.softmax, axis=axis) for axis in (0, 1)],
+    "an argument more": (tf.nn.softmax, functools.partial(tf.nn.softmax, axis=-1)),
+    "another type": [functools.partial(tf.fill, value=value) for value in (1, 1.0)],
+    "another sign of zero": [functools.partial(tf.fill, value=value) for value in (0.0, -0.0)],
+    "another option of a rule": [Rule("SGD", {"momentum": value}, (), None).step for value in (0.9, 0.8)],
+    "another method": [getattr(Rule("SGD", {}, (), None), name) for name in ("step", "accumulated")],
+}
+UNKNOWN = {
+    "a user's": on_the_host,
+    "one within a function": in_another_function(),
+    "with a tensor": functools.partial(tf.add, np.ones(2)),
+    "a method of what may change": np.random.default_rng(0).normal,
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_functions_that_compute_the_same_are_known(name):
+    assert function_key(SAME[name]()) == function_key(SAME[name]()) is not None
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_functions_that_compute_something_else_are_told_apart(name):
+    one, other = map(function_key, DIFFERENT[name])
+    assert None not in (one, other) and one != other
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_functions_that_may_depend_on_more_are_not_compared(name):
+    assert function_key(UNKNOWN[name]) is None
+
+
+@pytest.mark.parametrize(
+    "function", [tf.nn.relu, functools.partial(tf.nn.softmax, axis=0), functools.partial(tf.pad, paddings=[[1, 2]])]
+)
+def test_what_a_known_function_made_is_copied_in_later_calls(function):
+    """Each call gives what the function gives, whatever was made before, and other kinds are made anew."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        for sizes in ([3, 2], [3, 2], [4, 3]):
+            arrays = [np.arange(size) - 1.5 for size in sizes]
+            slices = [tf.placeholder_with_default(array, array.shape) for array in arrays]
+            found, expected = session.run([parallel(["cpu:0", "cpu:0"], function, slices), list(map(function, slices))])
+            for a, b in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(a, b)
+        names = [op.name for op in tf.get_default_graph().get_operations()]
+        assert len([name for name in names if name.startswith("parallel") and name.endswith("paddings")]) <= 3
+
+
+def test_processors_are_of_one_kind_within_a_call_alone():
+    with tf.Graph().as_default():
+        for slices in ([1, 2], [3, 4]):
+            numbers = [Processor(slice_, "alike") for slice_ in slices]
+            results = parallel(["cpu:0", "cpu:0"], functools.partial(tf.fill, [2]), numbers)
+            assert [tf.get_static_value(y)[0] for y in results] == [slices[0]] * 2
+
+
+def test_one_number_is_worked_out_once_of_the_same_numbers():
+    with tf.Graph().as_default():
+        x, y = (tf.placeholder_with_default(value, []) for value in (2.0, 3.0))
+        first, second, other = (parallel(DEVICES, tf.pow, [x] * 4, [z] * 4) for z in (y, y, x))
+        assert [a is b for a, b in zip(first, second, strict=True)] == [False, True, True, True]
+        assert not set(map(id, other)) & set(map(id, [*first, *second]))
+        assert second[2].device == "/device:CPU:2"
+        forget_numbers()  # as each lowering does: a step's messages are its own
+        assert not set(map(id, parallel(DEVICES, tf.pow, [x] * 4, [y] * 4))) & set(map(id, first))
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": 4})) as session:
+            assert session.run([first, second, other]) == [[8.0] * 4, [8.0] * 4, [4.0] * 4]

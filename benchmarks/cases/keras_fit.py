@@ -7,8 +7,12 @@ without and with XLA (jit_compile), and mtf_hetero on the same cores. On workers
 worker of that core and one of a third of another, with the layout that `layout="auto"` finds. All ways of a setting
 begin with the same weights and images, and take turns, step by step, each in a process of its own.
 
-Time: about twenty minutes on two cores; `--only=ResNet50/` measures one model. Expected: mtf_hetero takes no longer
-than Keras on one device, and less than Keras on the fast core where the planner divides the model.
+The time to the first step is that from the call of `fit` until its first step is done, of a new process each: by Keras,
+and by mtf_hetero on one device and with its batch over three devices of this machine.
+
+Time: about twenty-five minutes on two cores; `--only=ResNet50/` measures one model, `--only="/first step"` the first
+steps alone, in four minutes. Expected: mtf_hetero takes no longer than Keras on one device, and less than Keras on the
+fast core where the planner divides the model. Its first step takes at most 1.5 times as long as that of Keras.
 """
 
 import contextlib
@@ -22,7 +26,13 @@ from benchmarks.rows import Writer, summarise
 
 _TARGET = "benchmarks.frameworks.keras_fit:KerasFit"
 KERAS, COMPILED, OURS = "Keras", "Keras, compiled", "mtf_hetero"
-ONE_DEVICE, WORKERS = "one device", "workers"
+ONE_DEVICE, WORKERS, FIRST_STEP = "one device", "workers", "first step"
+_FIRST_TARGET = "benchmarks.frameworks.keras_first_step:FirstStep"
+DEVICES_OF = {  # way: the devices over which mtf_hetero divides the batch; None: Keras
+    KERAS: None,
+    "mtf_hetero, one device": ["cpu:0"],
+    "mtf_hetero, batch over three": ["cpu:0", "cpu:1", "cpu:2"],
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +47,10 @@ class KerasFit(Case):
         "batch_size": 4,
         "repeats": 2,
         "settings": (ONE_DEVICE,),
+        "first_networks": ("Transformer",),
+        "first_layers": 1,
+        "first_batch_size": 6,
+        "first_repeats": 1,
     }
 
     repeats: int = 9  # steps of each way
@@ -45,6 +59,10 @@ class KerasFit(Case):
     pixels: int = 64
     batch_size: int = 32  # images of a step
     fractions: tuple[float, ...] = (1.0, 0.33)  # cores of each worker
+    first_networks: tuple[str, ...] = ("ResNet50", "Transformer")
+    first_layers: int = 6  # of the Transformer
+    first_batch_size: int = 16  # examples of the first step
+    first_repeats: int = 3  # processes of each way
 
     def parts(self) -> Mapping[str, Part]:
         """{variant: what measures it}."""
@@ -52,8 +70,14 @@ class KerasFit(Case):
         def part(network: str, setting: str) -> Part:
             return lambda writer, bar: self._measure(network, setting, writer)
 
+        def first(network: str) -> Part:
+            return lambda writer, bar: self._measure_first(network, writer)
+
         return {
-            f"{network}/{setting}": part(network, setting) for network in self.networks for setting in self.settings
+            **{
+                f"{network}/{setting}": part(network, setting) for network in self.networks for setting in self.settings
+            },
+            **{f"{network}/{FIRST_STEP}": first(network) for network in self.first_networks},
         }
 
     def _measure(self, network: str, setting: str, writer: Writer) -> None:
@@ -81,3 +105,25 @@ class KerasFit(Case):
             # the first one: a step of batch norms on so few pixels multiplies what float32 rounds
             values |= {"losses": losses[way], **compare_losses(losses[way][:1], losses[KERAS][:1])}
             writer.write(f"{network}/{setting}/{way}", {**about, **values})
+
+    def _measure_first(self, network: str, writer: Writer) -> None:
+        common = {"network": network, "batch_size": self.first_batch_size, "pixels": self.pixels, "seed": self.seed}
+        common["layers"] = self.first_layers
+
+        def measure(way: str) -> dict[str, Any]:
+            with chief(_FIRST_TARGET, way=way, **common) as child:
+                return child.call("run")
+
+        ways = {way: functools.partial(measure, way) for way in DEVICES_OF}
+        turns = take_turns(ways, self.first_repeats, self.seed)
+        about = {**self.columns(warmup=0, steps=1, repeats=self.first_repeats), **common, "setting": FIRST_STEP}
+        for way, results in turns.items():
+            devices = DEVICES_OF[way]
+            values: dict[str, Any] = {"way": way, "layout": None if devices is None else "batch"}
+            for clock in ("wall", "cpu"):
+                seconds, of_keras = ([one[f"{clock}_seconds"] for one in turns[which]] for which in (way, KERAS))
+                values[f"{clock}_seconds"] = summarise(seconds)
+                values[f"{clock}_ratio"] = summarise(a / b for a, b in zip(seconds, of_keras, strict=True))
+            values |= {"devices": devices or ["cpu:0"], "losses": results[0]["losses"]}
+            values |= compare_losses(results[0]["losses"], turns[KERAS][0]["losses"])
+            writer.write(f"{network}/{FIRST_STEP}/{way}", {**about, **values})

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 
 from benchmarks import drawing
-from benchmarks.cases.keras_fit import KERAS, OURS, WORKERS
+from benchmarks.cases.keras_fit import FIRST_STEP, KERAS, OURS, WORKERS
 from benchmarks.renderers.tables import Row, group_by, median, table_of
 
 _COLOURS = {KERAS: drawing.GREY, OURS: drawing.COLOURS[0]}
@@ -33,11 +33,39 @@ def _table(rows: Sequence[Row]) -> str:
     return table_of(rows, columns, labels=2)
 
 
+def _first_steps(rows: Sequence[Row]) -> list[str]:
+    """The section on the time to the first step."""
+    about = (
+        "Seconds from the call of `fit` until its first step is done, each in a new process. Images of "
+        f"{rows[0]['pixels']} x {rows[0]['pixels']} with stochastic gradient descent and momentum; a Transformer of "
+        f"{rows[0]['layers']} layers with Adam. Median (minimum to maximum) of {rows[0]['repeats']} processes, in "
+        "turns."
+    )
+    columns = {
+        "network, batch": lambda row: f"{row['network']}, {row['batch_size']}",
+        "way": lambda row: row["way"],
+        "s to the first step": lambda row: row["wall_seconds"],
+        "over Keras": lambda row: row["wall_ratio"],
+        "processor s": lambda row: row["cpu_seconds"],
+        "processor time over Keras": lambda row: row["cpu_ratio"],
+    }
+    return ["## Time to the first step", about, table_of(rows, columns, labels=2)]
+
+
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws keras_fit.png; returns the body of the report."""
     settings = group_by(rows, lambda row: row["setting"])
+    first_steps = settings.pop(FIRST_STEP, [])
+    parts = [*_steps(settings, directory), *(_first_steps(first_steps) if first_steps else [])]
+    return "\n\n".join(parts)
+
+
+def _steps(settings: dict[str, list[Row]], directory: pathlib.Path) -> list[str]:
+    """The picture, and a section on the steps of each setting."""
+    if not settings:
+        return []
     _draw(settings, directory / "keras_fit.png")
-    first = rows[0]
+    first = next(iter(settings.values()))[0]
     parts = [
         "![Images a second](keras_fit.png)",
         f"Images of {first['pixels']} x {first['pixels']}, stochastic gradient descent with momentum, the same weights "
@@ -51,4 +79,4 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
         else:
             about = "All on the same cores of one machine; compiled: with jit_compile."
         parts += [f"## {setting.capitalize()}", about, _table(of_setting)]
-    return "\n\n".join(parts)
+    return parts

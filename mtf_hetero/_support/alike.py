@@ -10,7 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import constant, create, shared_value
+from mtf_hetero._support.ops import constant, create, device_key, kept, shared_value
+from mtf_hetero._support.sameness import function_key
+
+_NUMBERS = "numbers"
+_MOST_SHARED = 64  # elements of a constant that is made once for a device
 
 
 class Processor(int):
@@ -39,7 +43,7 @@ def parallel(devices: Sequence[str], fn: Callable[..., Any], *args: Sequence[Any
 
     It is called once for each kind of device, CPU or other, and of arguments: tensors of the same types and shapes, and
     other arguments that are equal. What it makes is copied where nothing but these arguments enters it; elsewhere it is
-    called for each device.
+    called for each device. A function whose `function_key` is known is called once in a graph.
 
     Args:
       devices: one per processor.
@@ -51,7 +55,7 @@ def parallel(devices: Sequence[str], fn: Callable[..., Any], *args: Sequence[Any
         return mtf.parallel(list(devices), fn, *map(list, args))
     calls = list(zip(*args, strict=True))
     kinds = [_kind((is_cpu(device), *call)) for device, call in zip(devices, calls, strict=True)]
-    copies: dict[Any, _Copy | None] = {None: None}
+    copies, is_kept = _copies_of(fn, calls[0], graph)
     results = []
     for pnum, (device, call, kind) in enumerate(zip(devices, calls, kinds, strict=True)):
         copy = copies.get(kind)
@@ -61,8 +65,16 @@ def parallel(devices: Sequence[str], fn: Callable[..., Any], *args: Sequence[Any
         with tf.device(device), tf.variable_scope(f"parallel_{pnum}"):  # as mtf does
             results.append(fn(*call))
             if kind not in copies:
-                copies[kind] = _copy_of(call, results[-1]) if kind in kinds[pnum + 1 :] else None
+                copies[kind] = _copy_of(call, results[-1]) if is_kept or kind in kinds[pnum + 1 :] else None
     return results
+
+
+def _copies_of(fn: Callable[..., Any], call: Sequence[Any], graph: tf.Graph) -> "tuple[dict[Any, _Copy | None], bool]":
+    """{kind of a call: how to copy what a function makes}, and whether the graph keeps it for later calls."""
+    key = None if any(isinstance(x, Processor) for x in call) else function_key(fn)  # kinds of one layout
+    if key is None:
+        return {None: None}, False
+    return kept(graph, "copies").setdefault(key, {None: None}), True
 
 
 def _kind(call: Sequence[Any]) -> Any:
@@ -109,6 +121,35 @@ class _Step:
     attributes: dict[str, Any]
     dtypes: list[tf.DType]
     sources: list[Any]
+    key: Any  # of an operation of one number, which is made once of the same arguments; None: each time
+
+
+def _key_of(op: tf.Operation) -> Any:
+    """What an operation does, to compare, if all that it reads and gives is one number each; else None.
+
+    An optimizer works out the same factors for each weight.
+    """
+    if not op.inputs or any(x.shape.rank != 0 for x in [*op.inputs, *op.outputs]):
+        return None
+    return op.type, *sorted((name, value.SerializeToString()) for name, value in op.node_def.attr.items())
+
+
+def _make(step: _Step, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    return create(step.kind, inputs, step.dtypes, step.name, step.attributes).outputs
+
+
+def forget_numbers() -> None:
+    """Has the default graph make numbers anew: `traffic.fuse` may make those of a step wait for others of it."""
+    kept(tf.get_default_graph(), _NUMBERS).clear()
+
+
+def _make_once(step: _Step, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """The outputs of an operation; of the same one where it was made before, of the same arguments on this device."""
+    made = kept(tf.get_default_graph(), _NUMBERS)
+    key = step.key, device_key(), *map(id, inputs)
+    if key not in made:
+        made[key] = _make(step, inputs), inputs  # which live as long as their ids are used
+    return made[key][0]
 
 
 class _Source:
@@ -149,12 +190,19 @@ class _Copy:
             return _Source(lambda call, made: call[index])
         if not isinstance(x, tf.Tensor):
             raise _UnknownError
-        known = shared_value(x)
+        known = shared_value(x) or self._small_constant(x)
         if known is not None:
             value, dtype = known
             return _Source(lambda call, made: constant(value, dtype))
         number, output = self._number_of(x.op), x.value_index
         return _Source(lambda call, made: made[number][output])
+
+    def _small_constant(self, x: tf.Tensor) -> tuple[Any, tf.DType] | None:
+        """Value and type of a small constant that the function made; None for any other tensor."""
+        is_small = x.op.type == "Const" and x.dtype != tf.string and (x.shape.num_elements() or 0) <= _MOST_SHARED
+        if not is_small or x.op.device != self._device or x.op.control_inputs:
+            return None
+        return tf.make_ndarray(x.op.get_attr("value")), x.dtype
 
     def _number_of(self, op: tf.Operation) -> int:
         if op.name not in self._numbers:
@@ -172,7 +220,7 @@ class _Copy:
             sources = [self.source_of(x) for x in op.inputs]
             name = op.name.removeprefix(self._scope)
             self._numbers[op.name] = len(self._steps)
-            self._steps.append(_Step(op.type, name, attributes, [y.dtype for y in op.outputs], sources))
+            self._steps.append(_Step(op.type, name, attributes, [y.dtype for y in op.outputs], sources, _key_of(op)))
         return self._numbers[op.name]
 
     def make(self, call: Sequence[Any], device: str, scope: str) -> Any:
@@ -181,8 +229,8 @@ class _Copy:
         if self._steps:
             with tf.device(device), tf.name_scope(scope):
                 for step in self._steps:
-                    inputs = [source.of(call, made) for source in step.sources]
-                    made.append(create(step.kind, inputs, step.dtypes, step.name, step.attributes).outputs)
+                    make = _make if step.key is None else _make_once
+                    made.append(make(step, [source.of(call, made) for source in step.sources]))
         if isinstance(self.result, _Source):
             return self.result.of(call, made)
         return tf.nest.map_structure(lambda source: source and source.of(call, made), self.result)

@@ -12,12 +12,21 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 
-_MADE = "_mtf_hetero_constants"  # of a graph, which they live and die with
+_CONSTANTS = "constants"
 
 
-def _device_of(graph: tf.Graph) -> tuple[Any, ...]:
+def kept(graph: tf.Graph, what: str) -> dict[Any, Any]:
+    """A dict that lives and dies with a graph."""
+    name = f"_mtf_hetero_{what}"
+    if not hasattr(graph, name):
+        setattr(graph, name, {})
+    return getattr(graph, name)
+
+
+def device_key() -> tuple[Any, ...]:
     """What decides the device of an operation that is made now: names, and functions, from the outermost on."""
-    return tuple(spec._device_name_or_function for spec in graph._device_function_stack.peek_objs())
+    stack = tf.get_default_graph()._device_function_stack
+    return tuple(spec._device_name_or_function for spec in stack.peek_objs())
 
 
 def create(
@@ -50,7 +59,10 @@ def _make(kind: str, inputs: Mapping[str, Any], dtype: tf.DType, **attributes: A
     """The output of an operation of which all is known: {name: tensor, or a list of them}."""
     if tf.executing_eagerly():
         return getattr(tf.raw_ops, kind)(**inputs)
-    flat = [tf.convert_to_tensor(x) for x in tf.nest.flatten(list(inputs.values()))]  # one may be a variable
+    flat = []
+    for x in inputs.values():
+        flat += x if isinstance(x, list) else [x]
+    flat = [x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x) for x in flat]  # one may be a variable
     protos = {name: attribute(value) for name, value in attributes.items()}
     return create(kind, flat, [dtype], kind, {"T": attribute(dtype), **protos}).outputs[0]
 
@@ -66,10 +78,8 @@ def constant(value: Any, dtype: tf.DType = tf.int32) -> tf.Tensor:
     graph = tf.get_default_graph()
     if tf.executing_eagerly() or graph._get_control_flow_context() is not None:  # what enters a loop has no known shape
         return tf.constant(array, dtype)
-    if not hasattr(graph, _MADE):
-        setattr(graph, _MADE, {})
-    made = getattr(graph, _MADE)
-    key = (array.tobytes(), array.shape, dtype, _device_of(graph))
+    made = kept(graph, _CONSTANTS)
+    key = (array.tobytes(), array.shape, dtype, device_key())
     if key not in made:
         with tf.control_dependencies(None):
             attributes = _attributes_of(array.tobytes(), array.shape, dtype)
@@ -87,7 +97,7 @@ def _attributes_of(content: bytes, shape: tuple[int, ...], dtype: tf.DType) -> M
 
 def shared_value(x: tf.Tensor) -> tuple[np.ndarray, tf.DType] | None:
     """Value and type of what `constant` made; None for any other tensor."""
-    return getattr(x.graph, _MADE, {}).get(x.op.name)
+    return kept(x.graph, _CONSTANTS).get(x.op.name)
 
 
 def cut(x: tf.Tensor, begin: Sequence[int], size: Sequence[int]) -> tf.Tensor:
@@ -129,6 +139,37 @@ def split(x: tf.Tensor, sizes: Sequence[int], axis: int) -> list[tf.Tensor]:
     inputs = [x, constant(sizes), constant(axis)]
     attributes = {"T": attribute(x.dtype), "Tlen": attribute(tf.int32), "num_split": attribute(len(sizes))}
     return create("SplitV", inputs, [x.dtype] * len(sizes), "SplitV", attributes).outputs
+
+
+def cast(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """tf.cast; the tensor itself where it has that type."""
+    return x if x.dtype == dtype else tf.cast(x, dtype)
+
+
+def identity(x: tf.Tensor) -> tf.Tensor:
+    """tf.identity: the tensor on the current device."""
+    return _make("Identity", {"input": x}, x.dtype)
+
+
+def binary(kind: str, x: Any, y: Any) -> tf.Tensor:
+    """An element-wise operation of two arguments, "AddV2" for instance. One of them may be a number."""
+    dtype = y.dtype if isinstance(x, (float, int)) else x.dtype
+    x, y = (constant(a, dtype) if isinstance(a, (float, int)) else a for a in (x, y))
+    return _make(kind, {"x": x, "y": y}, dtype)
+
+
+def stack(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
+    """tf.stack along a new first dimension."""
+    return _make("Pack", {"values": list(pieces)}, pieces[0].dtype, N=len(pieces), axis=0)
+
+
+def unstack(x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """tf.unstack along the first dimension."""
+    count = x.shape.as_list()[0]
+    if tf.executing_eagerly():
+        return tuple(tf.unstack(x))
+    attributes = {"T": attribute(x.dtype), "num": attribute(count), "axis": attribute(0)}
+    return tuple(create("Unpack", [x], [x.dtype] * count, "Unpack", attributes).outputs)
 
 
 def zeros(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:

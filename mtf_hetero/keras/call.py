@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import zeros
 from mtf_hetero.keras import dims as naming
 from mtf_hetero.keras.weights import Weight, weight
 from mtf_hetero.layers import update_average
+from mtf_hetero.variables import get_variable
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,13 +130,13 @@ class Call:
             )
         array = building.arrays.get(id(variable))
         sizes = shape.to_integer_list
-        tensor = mtf.get_variable(
+        tensor = get_variable(
             self.mesh,
             name,
             shape,
             dtype=stored,
             initializer=lambda *_, **__: (
-                tf.zeros(sizes, stored) if array is None else tf.constant(known.to_mtf(array), stored)
+                zeros(sizes, stored) if array is None else tf.constant(known.to_mtf(array), stored)
             ),
             trainable=variable.trainable,
         )

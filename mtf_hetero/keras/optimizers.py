@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import zeros
 from mtf_hetero.keras import constraints
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.weights import Weight
+from mtf_hetero.variables import get_variable
 
 KNOWN = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl", "Lion")
 _NOT_SLOTS = ("_variables", "_trainable_variables")
@@ -324,5 +326,7 @@ class _Keeper:
         """The mtf.Tensor of a variable."""
         self.kept[name] = weight
         dtype = tf.as_dtype(weight.variable.dtype)
-        zeros = tf.zeros_initializer()
-        return mtf.get_variable(self._mesh, name, shape, dtype=dtype, initializer=zeros, trainable=False)
+        sizes = shape.to_integer_list
+        return get_variable(
+            self._mesh, name, shape, dtype=dtype, initializer=lambda *_, **__: zeros(sizes, dtype), trainable=False
+        )

@@ -8,6 +8,7 @@ import numpy as np
 
 import mtf_hetero.layers
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import garbage
 from mtf_hetero.keras import losses, optimizers
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.builder import Activity, Builder
@@ -138,6 +139,7 @@ class Program:
     kept: dict[str, Weight]
 
 
+@garbage.uncollected()
 def build(builder: Builder, batch: Batch, objective: Objective, *, training: bool) -> Program:
     """Builds the program of a batch in TensorFlow's default graph, where variables of these names are used again.
 

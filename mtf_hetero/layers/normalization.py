@@ -9,13 +9,15 @@ values of a group, with r = rsqrt(variance + epsilon) and z = (x - mean) r:
     d x      = scale r (dy - d offset / N - z d scale / N)
 """
 
+import functools
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.alike import is_cpu
-from mtf_hetero._support.ops import constant, reshape
+from mtf_hetero._support.ops import binary, cast, constant, reshape, stack, unstack
 from mtf_hetero.layers.sums import channel_sums
 from mtf_hetero.layers.whole import require_whole
 
@@ -50,10 +52,11 @@ def _count(x: tf.Tensor, axes: Sequence[int]) -> int:
 
 def moments(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
     """Mean and variance over some dimensions of a slice: [2, groups]. The mean first, lest the variance lose digits."""
-    x = tf.cast(x, accumulator_of(x.dtype))
+    x = cast(x, accumulator_of(x.dtype))
     count = _count(x, axes)
-    mean = _sums(x, axes) / count
-    return tf.stack([mean, _sums(tf.math.squared_difference(x, _spread(mean, x, axes)), axes) / count])
+    mean = binary("RealDiv", _sums(x, axes), count)
+    squares = _sums(binary("SquaredDifference", x, _spread(mean, x, axes)), axes)
+    return stack([mean, binary("RealDiv", squares, count)])
 
 
 def joint_moments(parts: Sequence[tf.Tensor], counts: Sequence[int]) -> tf.Tensor:
@@ -67,47 +70,48 @@ def joint_moments(parts: Sequence[tf.Tensor], counts: Sequence[int]) -> tf.Tenso
     """
     total = sum(counts)
     weights = [count / total for count in counts]
-    mean = tf.add_n([part[0] * weight for part, weight in zip(parts, weights, strict=True)])
-    spread = [part[1] + tf.math.squared_difference(part[0], mean) for part in parts]
-    variance = tf.add_n([part * weight for part, weight in zip(spread, weights, strict=True)])
-    return tf.stack([mean, variance])
+    means, variances = zip(*map(unstack, parts), strict=True)
+
+    def average(values: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.add_n([binary("Mul", value, weight) for value, weight in zip(values, weights, strict=True)])
+
+    mean = average(means)
+    squares = [binary("SquaredDifference", each, mean) for each in means]
+    return stack([mean, average([binary("AddV2", a, b) for a, b in zip(variances, squares, strict=True)])])
+
+
+def inverse_deviation(variance: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """rsqrt(variance + epsilon), of each group."""
+    return tf.raw_ops.Rsqrt(x=binary("AddV2", variance, epsilon))
 
 
 def normalise(
-    x: tf.Tensor,
-    mean: tf.Tensor,
-    variance: tf.Tensor,
-    scale: tf.Tensor,
-    offset: tf.Tensor,
-    *,
-    axes: Sequence[int],
-    epsilon: float,
+    x: tf.Tensor, mean: tf.Tensor, r: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, *, axes: Sequence[int]
 ) -> tf.Tensor:
-    """(x - mean) rsqrt(variance + epsilon) scale + offset, of a slice; the others have a value per group."""
-    factor = scale * tf.math.rsqrt(variance + epsilon)
+    """(x - mean) r scale + offset, of a slice; the others have a value per group."""
+    factor = binary("Mul", scale, r)
     mean, factor, offset = (_spread(value, x, axes) for value in (mean, factor, offset))
-    return tf.cast((tf.cast(x, mean.dtype) - mean) * factor + offset, x.dtype)
+    centred = binary("Sub", cast(x, mean.dtype), mean)
+    return cast(binary("AddV2", binary("Mul", centred, factor), offset), x.dtype)
 
 
-def gradient_sums(
-    dy: tf.Tensor, x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, *, axes: Sequence[int], epsilon: float
-) -> tf.Tensor:
+def gradient_sums(dy: tf.Tensor, x: tf.Tensor, mean: tf.Tensor, r: tf.Tensor, *, axes: Sequence[int]) -> tf.Tensor:
     """A slice's addends to d offset and d scale: [2, groups]."""
-    dy, x = tf.cast(dy, mean.dtype), tf.cast(x, mean.dtype)
-    d_scale = _sums(dy * (x - _spread(mean, x, axes)), axes) * tf.math.rsqrt(variance + epsilon)
-    return tf.stack([_sums(dy, axes), d_scale])
+    dy, x = cast(dy, mean.dtype), cast(x, mean.dtype)
+    products = binary("Mul", dy, binary("Sub", x, _spread(mean, x, axes)))
+    return stack([_sums(dy, axes), binary("Mul", _sums(products, axes), r)])
 
 
 def input_gradient(
     dy: tf.Tensor,
     x: tf.Tensor,
     mean: tf.Tensor,
-    variance: tf.Tensor,
+    r: tf.Tensor,
     scale: tf.Tensor,
-    sums: tf.Tensor,
+    d_offset: tf.Tensor,
+    d_scale: tf.Tensor,
     *,
     axes: Sequence[int],
-    epsilon: float,
     count: int,
 ) -> tf.Tensor:
     """The gradient to a slice, from the sums over all of them.
@@ -116,18 +120,20 @@ def input_gradient(
       dy: a slice.
       x: a slice.
       mean: [groups].
-      variance: [groups].
+      r: [groups], as `inverse_deviation` returns it.
       scale: [groups].
-      sums: [2, groups], d offset and d scale.
+      d_offset: [groups].
+      d_scale: [groups].
       axes: those of the slice that are summed over.
-      epsilon: as in the layer.
       count: number of values per group in all slices.
     """
-    r = tf.math.rsqrt(variance + epsilon)
-    factor = scale * r
-    slope, shift = factor * r * sums[1] / count, factor * sums[0] / count
+    factor = binary("Mul", scale, r)
+    slope = binary("RealDiv", binary("Mul", binary("Mul", factor, r), d_scale), count)
+    shift = binary("RealDiv", binary("Mul", factor, d_offset), count)
     mean, factor, slope, shift = (_spread(value, x, axes) for value in (mean, factor, slope, shift))
-    return tf.cast(tf.cast(dy, mean.dtype) * factor - (tf.cast(x, mean.dtype) - mean) * slope - shift, x.dtype)
+    scaled = binary("Mul", cast(dy, mean.dtype), factor)
+    along = binary("Mul", binary("Sub", cast(x, mean.dtype), mean), slope)
+    return cast(binary("Sub", binary("Sub", scaled, along), shift), x.dtype)
 
 
 def is_native(x: tf.Tensor, device: str) -> bool:
@@ -152,7 +158,7 @@ def native(
     fused = tf.raw_ops.FusedBatchNormV3(
         x=_image(x), scale=scale, offset=offset, mean=[], variance=[], epsilon=epsilon, is_training=True
     )
-    variance = fused.batch_variance * ((count - 1) / count)  # it is an estimate of the population's
+    variance = binary("Mul", fused.batch_variance, (count - 1) / count)  # it is an estimate of the population's
     return reshape(fused.y, x.shape.as_list()), fused.batch_mean, variance
 
 
@@ -193,6 +199,7 @@ class BatchNormOperation(mtf.Operation):
     def __init__(self, x: mtf.Tensor, scale: mtf.Tensor, offset: mtf.Tensor, *, epsilon: float, name: str) -> None:
         super().__init__([x, scale, offset], name=name)
         self.epsilon = epsilon
+        self._inverse_deviations: weakref.WeakKeyDictionary[mtf.Lowering, Any] = weakref.WeakKeyDictionary()
         moments = [mtf.Tensor(self, scale.shape, scale.dtype) for _ in range(2)]
         self._outputs = [mtf.Tensor(self, x.shape, x.dtype), *moments]
 
@@ -218,20 +225,27 @@ class BatchNormOperation(mtf.Operation):
     def own_moments(self, lowering: mtf.Lowering) -> Any:
         """The moments of each processor's slice, [2, groups]."""
         x = lowering.tensors[self.inputs[0]]
-        return lowering.mesh_impl(self).slicewise(lambda x: moments(x, self.axes), x)
+        return lowering.mesh_impl(self).slicewise(functools.partial(moments, axes=self.axes), x)
 
     def lower_with(self, lowering: mtf.Lowering, moments: Any) -> None:
         """Lowers the rest, once each processor has the moments of its groups, [2, groups]."""
         mesh_impl = lowering.mesh_impl(self)
         x, scale, offset = (lowering.tensors[t] for t in self.inputs)
-        mean, variance = mesh_impl.slicewise(lambda moments: tuple(tf.unstack(moments)), moments)
-
-        def apply(*slices: tf.Tensor) -> tf.Tensor:
-            return normalise(*slices, axes=self.axes, epsilon=self.epsilon)
-
-        y = mesh_impl.slicewise(apply, x, mean, variance, scale, offset)
-        for output, value in zip(self.outputs, (y, mean, variance), strict=True):
+        mean, variance = mesh_impl.slicewise(unstack, moments)
+        for output, value in zip(self.outputs[1:], (mean, variance), strict=True):
             lowering.set_tensor_lowering(output, value)
+        r = self._inverse_deviations[lowering] = self._invert(lowering)
+        y = mesh_impl.slicewise(functools.partial(normalise, axes=self.axes), x, mean, r, scale, offset)
+        lowering.set_tensor_lowering(self.outputs[0], y)
+
+    def inverse_deviation(self, lowering: mtf.Lowering) -> Any:
+        """rsqrt(variance + epsilon) of each processor's groups, which the gradient reads too."""
+        known = self._inverse_deviations.get(lowering)
+        return self._invert(lowering) if known is None else known
+
+    def _invert(self, lowering: mtf.Lowering) -> Any:
+        function = functools.partial(inverse_deviation, epsilon=self.epsilon)
+        return lowering.mesh_impl(self).slicewise(function, lowering.tensors[self.outputs[2]])
 
 
 class BatchNormGradientOperation(mtf.Operation):
@@ -251,11 +265,9 @@ class BatchNormGradientOperation(mtf.Operation):
 
     def sums(self, lowering: mtf.Lowering) -> Any:
         """Each processor's addends to d offset and d scale, [2, groups]."""
-
-        def add_up(*slices: tf.Tensor) -> tf.Tensor:
-            return gradient_sums(*slices, axes=self.axes, epsilon=self.forward.epsilon)
-
-        return lowering.mesh_impl(self).slicewise(add_up, *[lowering.tensors[t] for t in self.inputs[:-1]])
+        dy, x, mean = (lowering.tensors[t] for t in self.inputs[:3])
+        function = functools.partial(gradient_sums, axes=self.axes)
+        return lowering.mesh_impl(self).slicewise(function, dy, x, mean, self.forward.inverse_deviation(lowering))
 
     def lower(self, lowering: mtf.Lowering) -> None:
         require_whole(self, lowering, [self.inputs[0].shape.dims[axis] for axis in self.axes])
@@ -264,11 +276,10 @@ class BatchNormGradientOperation(mtf.Operation):
     def lower_with(self, lowering: mtf.Lowering, sums: Any) -> None:
         """Lowers the rest, once each processor has the sums of its groups."""
         mesh_impl, forward = lowering.mesh_impl(self), self.forward
-
-        def differentiate(*slices: tf.Tensor) -> tf.Tensor:
-            return input_gradient(*slices, axes=self.axes, epsilon=forward.epsilon, count=forward.count)
-
-        dx = mesh_impl.slicewise(differentiate, *[lowering.tensors[t] for t in self.inputs], sums)
-        d_offset, d_scale = mesh_impl.slicewise(lambda sums: tuple(tf.unstack(sums)), sums)
+        dy, x, mean, _, scale = (lowering.tensors[t] for t in self.inputs)
+        d_offset, d_scale = mesh_impl.slicewise(unstack, sums)
+        differentiate = functools.partial(input_gradient, axes=self.axes, count=forward.count)
+        r = forward.inverse_deviation(lowering)
+        dx = mesh_impl.slicewise(differentiate, dy, x, mean, r, scale, d_offset, d_scale)
         for output, value in zip(self.outputs, (dx, d_scale, d_offset), strict=True):
             lowering.set_tensor_lowering(output, value)

@@ -1,11 +1,13 @@
 """Operations that each processor does on its own slice, once it knows where that slice begins and ends."""
 
+import functools
 import itertools
+from typing import Any
 
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import constant
+from mtf_hetero._support.ops import binary, constant
 from mtf_hetero.lowering.halo import opaque
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 
@@ -19,8 +21,7 @@ def lower_variable(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """
     mesh_impl = lowering.mesh_impl(op)
     lowering.variables[op] = variable = mesh_impl.LaidOutVariable(op, mesh_impl)
-    value = mesh_impl.slicewise(lambda x: tf.cast(x, op.activation_dtype), variable.value)
-    set_output(op, lowering, value)
+    set_output(op, lowering, _as_activation(mesh_impl, op, variable.value))
     lowering.add_counter("variables/trainable" if op.trainable else "variables/untrainable", op.outputs[0].size)
 
 
@@ -29,7 +30,14 @@ def lower_read_variable(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """Reads each slice at this point of the program."""
     mesh_impl = lowering.mesh_impl(op)
     value = lowering.variables[op._var].laid_out_tensor
-    set_output(op, lowering, mesh_impl.slicewise(lambda x: tf.cast(x, op._var.activation_dtype), value))
+    set_output(op, lowering, _as_activation(mesh_impl, op._var, value))
+
+
+def _as_activation(mesh_impl: mtf.MeshImpl, variable: mtf.Variable, value: Any) -> Any:
+    """What was read of a variable, in the type in which it is computed with."""
+    if variable.slice_dtype == variable.activation_dtype:
+        return mesh_impl.LaidOutTensor(list(value.tensor_list))
+    return mesh_impl.slicewise(functools.partial(tf.cast, dtype=variable.activation_dtype), value)
 
 
 @register(mtf.Assign)
@@ -45,14 +53,10 @@ def lower_assign(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 @register(mtf.ScalarMultiplyOperation)
 def lower_scalar_multiply(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     """A number becomes one constant on each device."""
-    scalar, dtype = op._scalar, op.outputs[0].dtype
-    if not isinstance(scalar, (int, float)):
+    if not isinstance(op._scalar, (int, float)):
         type(op).lower(op, lowering)
         return
-
-    def multiply(x: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.Mul(x=x, y=constant(scalar, dtype))
-
+    multiply = functools.partial(binary, "Mul", y=op._scalar)
     set_output(op, lowering, lowering.mesh_impl(op).slicewise(multiply, lowering.tensors[op.inputs[0]]))
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import garbage
+from mtf_hetero._support.alike import forget_numbers
 from mtf_hetero._support.names import listing
 from mtf_hetero.layout import Layout, UnevenShapeError
 from mtf_hetero.lowering import names, native, registry
@@ -78,9 +80,11 @@ class Lowering(mtf.Lowering):
         self.sent: dict[Any, Any] = {}  # pieces of slices that went to other processors
         self.keys: dict[mtf.Operation, Any] = {}  # of random operations in loops, each processor's copy
         self.turns: list[Any] = []  # number of the present turn of each loop that is being lowered, on each processor
+        forget_numbers()
         # mtf calls autostack just before its lowering loop, and that is where the rules go in.
         try:
-            super().__init__(graph, mesh_to_impl, autostack=True, log_file=log_file)
+            with garbage.uncollected():
+                super().__init__(graph, mesh_to_impl, autostack=True, log_file=log_file)
         finally:
             for op in operations_within(graph.operations):
                 vars(op).pop("lower", None)

@@ -6,6 +6,7 @@ lowered at all.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
 
@@ -79,17 +80,21 @@ class _Match:
         set_output(op, lowering, lowering.mesh_impl(op).slicewise(self.gradient, *values))
 
 
+def _differentiate_relu(dy: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.ReluGrad(gradients=dy, features=features)
+
+
+def _differentiate_leaky_relu(dy: tf.Tensor, features: tf.Tensor, alpha: float) -> tf.Tensor:
+    return tf.raw_ops.LeakyReluGrad(gradients=dy, features=features, alpha=alpha)
+
+
 def _relu_gradient(op: mtf.Operation, relu_of: Mapping[mtf.Tensor, mtf.Tensor]) -> _Match | None:
     """Recognises dy * [x > 0]."""
     masked = _masked(op, tf.greater)
     if masked is None:
         return None
-
-    def gradient(dy: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.ReluGrad(gradients=dy, features=features)
-
     features = relu_of.get(masked.x, masked.x)  # the relu is positive where x is; with it, x need not be kept
-    return _Match(gradient, (masked.dy, features), masked.parts)
+    return _Match(_differentiate_relu, (masked.dy, features), masked.parts)
 
 
 def _leaky_relu_gradient(op: mtf.Operation) -> _Match | None:
@@ -103,10 +108,7 @@ def _leaky_relu_gradient(op: mtf.Operation) -> _Match | None:
     below = _masked(scaled.inputs[0].operation, tf.less_equal)
     if above is None or below is None or (above.dy, above.x) != (below.dy, below.x):
         return None
-
-    def gradient(dy: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.LeakyReluGrad(gradients=dy, features=x, alpha=scaled._scalar)
-
+    gradient = functools.partial(_differentiate_leaky_relu, alpha=scaled._scalar)
     return _Match(gradient, (above.dy, above.x), (op, *above.parts, scaled, *below.parts))
 
 

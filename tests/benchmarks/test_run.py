@@ -106,8 +106,16 @@ def test_a_case_in_small(case, tmp_path):
 
 def check_keras_fit(found):
     ways = ["Keras", "Keras, compiled", "mtf_hetero"]
-    assert sorted(found) == [f"MobileNetV2/one device/{way}" for way in ways]
+    firsts = ["Keras", "mtf_hetero, batch over three", "mtf_hetero, one device"]
+    assert sorted(found) == [
+        *(f"MobileNetV2/one device/{way}" for way in ways),
+        *(f"Transformer/first step/{way}" for way in firsts),
+    ]
     assert not any("failed" in row for row in found.values())
+    for way in firsts:
+        row = found[f"Transformer/first step/{way}"]
+        assert row["wall_seconds"]["median"] > 0 and row["cpu_ratio"]["median"] > 0
+        assert row["loss_error"] < 1e-5
 
 
 def check_keras_models(found):
