@@ -105,7 +105,7 @@ def test_a_time_limit_is_kept(two, seconds, monkeypatch):
     begin = time.monotonic()
     chosen = auto.choose(build, two, {"batch": batch}, seconds=seconds)
     assert time.monotonic() - begin < seconds + 2.5
-    assert (chosen.name, len(chosen.plan.devices)) == ("alone", 1)
+    assert (chosen.name in ("alone", "first alone"), len(chosen.plan.devices)) == (True, 1)
     no_time = f"there was no time to try a split; give measure_seconds more than {seconds:g}"
     assert no_time in chosen.headline or "no split is predicted to be faster" in chosen.headline
 
