@@ -10,9 +10,13 @@ begin with the same weights and images, and take turns, step by step, each in a 
 The time to the first step is that from the call of `fit` until its first step is done, of a new process each: by Keras,
 and by mtf_hetero on one device and with its batch over three devices of this machine.
 
-Time: about twenty-five minutes on two cores; `--only=ResNet50/` measures one model, `--only="/first step"` the first
-steps alone, in four minutes. Expected: mtf_hetero takes no longer than Keras on one device, and less than Keras on the
-fast core where the planner divides the model. Its first step takes at most 1.5 times as long as that of Keras.
+Two more settings: two epochs of batches of sixty lengths, in the same ways; and how long `layout="auto"` takes until
+the first step on two unequal workers, for a training of many steps and for one of few.
+
+Time: about thirty minutes on two cores; `--only=ResNet50/` measures one model, `--only="/first step"` the first steps
+alone, in three minutes, `--only=/lengths` two minutes, `--only=/auto` five. Expected: mtf_hetero takes no longer than
+Keras on one device, and less than Keras on the fast core where the planner divides the model. Its first step takes at
+most 1.5 times as long as that of Keras. `auto` takes 30 seconds at most, and a few where there is nothing to gain.
 """
 
 import contextlib
@@ -27,6 +31,9 @@ from benchmarks.rows import Writer, summarise
 _TARGET = "benchmarks.frameworks.keras_fit:KerasFit"
 KERAS, COMPILED, OURS = "Keras", "Keras, compiled", "mtf_hetero"
 ONE_DEVICE, WORKERS, FIRST_STEP = "one device", "workers", "first step"
+LENGTHS, AUTO = "lengths", "auto"
+_LENGTHS_TARGET = "benchmarks.frameworks.keras_shapes:Shapes"
+_AUTO_TARGET = "benchmarks.frameworks.keras_auto:Auto"
 _FIRST_TARGET = "benchmarks.frameworks.keras_first_step:FirstStep"
 DEVICES_OF = {  # way: the devices over which mtf_hetero divides the batch; None: Keras
     KERAS: None,
@@ -51,6 +58,9 @@ class KerasFit(Case):
         "first_layers": 1,
         "first_batch_size": 6,
         "first_repeats": 1,
+        "lengths": 2,
+        "auto_networks": (("LeNet", 8),),
+        "auto_steps": (3,),
     }
 
     repeats: int = 9  # steps of each way
@@ -63,6 +73,9 @@ class KerasFit(Case):
     first_layers: int = 6  # of the Transformer
     first_batch_size: int = 16  # examples of the first step
     first_repeats: int = 3  # processes of each way
+    lengths: int = 60  # of sequences
+    auto_networks: tuple[tuple[str, int], ...] = (("LeNet", 64), ("VGG-11", 256))  # and images of a step
+    auto_steps: tuple[int, ...] = (10_000, 10)  # of the training that is announced
 
     def parts(self) -> Mapping[str, Part]:
         """{variant: what measures it}."""
@@ -73,11 +86,16 @@ class KerasFit(Case):
         def first(network: str) -> Part:
             return lambda writer, bar: self._measure_first(network, writer)
 
+        def auto(network: str, batch_size: int) -> Part:
+            return lambda writer, bar: self._measure_auto(network, batch_size, writer)
+
         return {
             **{
                 f"{network}/{setting}": part(network, setting) for network in self.networks for setting in self.settings
             },
             **{f"{network}/{FIRST_STEP}": first(network) for network in self.first_networks},
+            f"Conv1D/{LENGTHS}": lambda writer, bar: self._measure_lengths(writer),
+            **{f"{network}/{AUTO}": auto(network, size) for network, size in self.auto_networks},
         }
 
     def _measure(self, network: str, setting: str, writer: Writer) -> None:
@@ -108,15 +126,36 @@ class KerasFit(Case):
 
     def _measure_first(self, network: str, writer: Writer) -> None:
         common = {"network": network, "batch_size": self.first_batch_size, "pixels": self.pixels, "seed": self.seed}
-        common["layers"] = self.first_layers
+        self._measure_whole(network, FIRST_STEP, _FIRST_TARGET, {**common, "layers": self.first_layers}, writer)
+
+    def _measure_lengths(self, writer: Writer) -> None:
+        common = {"batch_size": 8, "lengths": self.lengths, "seed": self.seed}
+        self._measure_whole("Conv1D", LENGTHS, _LENGTHS_TARGET, common, writer)
+
+    def _measure_auto(self, network: str, batch_size: int, writer: Writer) -> None:
+        for steps in self.auto_steps:
+            common = {"network": network, "batch_size": batch_size, "steps": steps, "seed": self.seed}
+            common["fractions"] = list(self.fractions)
+            with chief(_AUTO_TARGET, **common) as child:
+                found = child.call("run")
+            about = self.columns(warmup=0, repeats=1, shares=None)
+            about |= {"way": f"auto, {steps} steps", "layout": "auto", "devices": ["worker:0/cpu:0", "worker:1/cpu:0"]}
+            values = {"setting": AUTO, "said": found["said"], "wall_seconds": summarise([found["wall_seconds"]])}
+            writer.write(f"{network}/{AUTO}/{steps}", {**about, **common, **values})
+
+    def _measure_whole(
+        self, network: str, setting: str, target: str, common: Mapping[str, Any], writer: Writer
+    ) -> None:
+        """Measures what one call of fit takes in a process of its own, by each way in turns."""
 
         def measure(way: str) -> dict[str, Any]:
-            with chief(_FIRST_TARGET, way=way, **common) as child:
+            with chief(target, way=way, **common) as child:
                 return child.call("run")
 
         ways = {way: functools.partial(measure, way) for way in DEVICES_OF}
         turns = take_turns(ways, self.first_repeats, self.seed)
-        about = {**self.columns(warmup=0, steps=1, repeats=self.first_repeats), **common, "setting": FIRST_STEP}
+        about = {**self.columns(warmup=0, steps=1, repeats=self.first_repeats), **common, "setting": setting}
+        about["network"] = network
         for way, results in turns.items():
             devices = DEVICES_OF[way]
             values: dict[str, Any] = {"way": way, "layout": None if devices is None else "batch"}
@@ -126,4 +165,6 @@ class KerasFit(Case):
                 values[f"{clock}_ratio"] = summarise(a / b for a, b in zip(seconds, of_keras, strict=True))
             values |= {"devices": devices or ["cpu:0"], "losses": results[0]["losses"]}
             values |= compare_losses(results[0]["losses"], turns[KERAS][0]["losses"])
-            writer.write(f"{network}/{FIRST_STEP}/{way}", {**about, **values})
+            if "peak_bytes" in results[0]:
+                values["peak_bytes"] = summarise(result["peak_bytes"] for result in results)
+            writer.write(f"{network}/{setting}/{way}", {**about, **values})

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 
 from benchmarks import drawing
-from benchmarks.cases.keras_fit import FIRST_STEP, KERAS, OURS, WORKERS
+from benchmarks.cases.keras_fit import AUTO, FIRST_STEP, KERAS, LENGTHS, OURS, WORKERS
 from benchmarks.renderers.tables import Row, group_by, median, table_of
 
 _COLOURS = {KERAS: drawing.GREY, OURS: drawing.COLOURS[0]}
@@ -52,11 +52,45 @@ def _first_steps(rows: Sequence[Row]) -> list[str]:
     return ["## Time to the first step", about, table_of(rows, columns, labels=2)]
 
 
+def _lengths(rows: Sequence[Row]) -> list[str]:
+    """The section on batches of many lengths."""
+    about = (
+        f"Two epochs of {rows[0]['lengths']} batches, each of another length, of two small convolutions with Adam: "
+        f"seconds of the whole call of `fit`. Median (minimum to maximum) of {rows[0]['repeats']} processes, in turns."
+    )
+    columns = {
+        "way": lambda row: row["way"],
+        "s": lambda row: row["wall_seconds"],
+        "processor s": lambda row: row["cpu_seconds"],
+        "peak memory, MB": lambda row: f"{median(row, 'peak_bytes') / 1e6:.0f}",
+    }
+    return ["## Batches of many lengths", about, table_of(rows, columns)]
+
+
+def _auto(rows: Sequence[Row]) -> list[str]:
+    """The section on the choice of a layout."""
+    fractions = " and ".join(f"{fraction:g}" for fraction in rows[0]["fractions"])
+    about = (
+        f'Seconds from the call of `fit` with `layout="auto"` until the first step is done, on workers of {fractions} '
+        "cores, and what it printed. The number of steps is that of the training which is announced."
+    )
+    columns = {
+        "network, batch": lambda row: f"{row['network']}, {row['batch_size']}",
+        "steps": lambda row: f"{row['steps']:,}",
+        "s to the first step": lambda row: f"{median(row, 'wall_seconds'):.1f}",
+        "chosen": lambda row: row["said"],
+    }
+    return ["## The choice of a layout", about, table_of(rows, columns, labels=2)]
+
+
 def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     """Draws keras_fit.png; returns the body of the report."""
     settings = group_by(rows, lambda row: row["setting"])
-    first_steps = settings.pop(FIRST_STEP, [])
-    parts = [*_steps(settings, directory), *(_first_steps(first_steps) if first_steps else [])]
+    others = {name: settings.pop(name) for name in (FIRST_STEP, LENGTHS, AUTO) if name in settings}
+    sections = {FIRST_STEP: _first_steps, LENGTHS: _lengths, AUTO: _auto}
+    parts = _steps(settings, directory)
+    for name, of_setting in others.items():
+        parts += sections[name](of_setting)
     return "\n\n".join(parts)
 
 
