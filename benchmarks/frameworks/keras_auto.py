@@ -74,9 +74,9 @@ def _lenet() -> Any:
         [
             keras.Input((28, 28, 1)),
             layers.Conv2D(6, 5, padding="same", activation="relu"),
-            layers.AveragePooling2D(),
+            layers.AveragePooling2D(2),
             layers.Conv2D(16, 5, activation="relu"),
-            layers.AveragePooling2D(),
+            layers.AveragePooling2D(2),
             layers.Flatten(),
             layers.Dense(120, activation="relu"),
             layers.Dense(84, activation="relu"),
@@ -94,6 +94,6 @@ def _vgg11() -> Any:
             x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
             x = layers.ReLU()(layers.BatchNormalization()(x))
         else:
-            x = layers.MaxPooling2D()(x)
+            x = layers.MaxPooling2D(2)(x)
     x = layers.Dense(512, activation="relu")(layers.Flatten()(x))
     return keras.Model(inputs, layers.Dense(_CLASSES)(x))
