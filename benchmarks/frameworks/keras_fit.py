@@ -47,7 +47,7 @@ class KerasFit:
         self._local = None if fractions is None else LocalCluster(fractions)
         options: dict[str, Any] = {"devices": ["cpu:0"], "layout": "batch"}
         if self._local is not None:
-            options = {"workers": ",".join(self._local.__enter__().workers), "layout": "auto"}
+            options = {"workers": ",".join(self._local.__enter__().workers), "layout": "auto", "measure_seconds": 300.0}
         keras.utils.set_random_seed(seed)
         rng = np.random.default_rng(seed)
         images = rng.standard_normal((_BATCHES * batch_size, pixels, pixels, 3)).astype("float32")
