@@ -65,8 +65,8 @@ class Lowering(mtf.Lowering):
     Raises:
       NotImplementedError: the layout splits a dimension that an operation needs whole.
       ValueError: a layout that splits two dimensions of one tensor over one mesh axis, exact sizes of a dimension that
-        fit none of the graph's tensors, a rule whose dimension is nearly the name of one of the graph's, or rules of
-        which none names a dimension of the graph. Other rules without effect are logged as a warning.
+        fit none of the graph's tensors, or a rule whose dimension is nearly the name of one of the graph's. Other rules
+        without effect are logged as a warning.
     """
 
     def __init__(

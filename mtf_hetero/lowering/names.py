@@ -30,8 +30,7 @@ def check(layout: Layout, known: Collection[str]) -> None:
 def check_shared(layout: Layout, known: Collection[str]) -> tuple[str, ...]:
     """Raises ValueError where a rule is most likely a mistake: for a layout that may be for other graphs as well.
 
-    That is a name that is nearly one of the graph's, which no rule names, and a layout for several processors of which
-    no rule has an effect.
+    That is a name that is nearly one of the graph's, which no rule names.
 
     Args:
       layout: as of `check`.
@@ -44,8 +43,7 @@ def check_shared(layout: Layout, known: Collection[str]) -> tuple[str, ...]:
     idle = [rule for rule in layout.rules if rule[0] not in known or rule[1] not in axes]
     free = set(known) - {dim for dim, _ in layout.rules}
     for dim, axis in idle:
-        has_effect = len(idle) < len(layout.rules) or layout.size == 1
-        if dim not in known and known and (nearest(dim, free) or not has_effect):
+        if dim not in known and nearest(dim, free):
             _refuse(dim, axis, known)
     return tuple(f"{dim}:{axis}" for dim, axis in idle)
 

@@ -108,12 +108,14 @@ def check_keras_fit(found):
     ways = ["Keras", "Keras, compiled", "mtf_hetero"]
     firsts = ["Keras", "mtf_hetero, batch over three", "mtf_hetero, one device"]
     assert sorted(found) == [
+        *(f"Conv1D/lengths/{way}" for way in firsts),
+        "LeNet/auto/3",
         *(f"MobileNetV2/one device/{way}" for way in ways),
         *(f"Transformer/first step/{way}" for way in firsts),
     ]
     assert not any("failed" in row for row in found.values())
-    for way in firsts:
-        row = found[f"Transformer/first step/{way}"]
+    assert found["LeNet/auto/3"]["said"].startswith("worker:")
+    for row in [found[f"{part}/{way}"] for way in firsts for part in ("Transformer/first step", "Conv1D/lengths")]:
         assert row["wall_seconds"]["median"] > 0 and row["cpu_ratio"]["median"] > 0
         assert row["loss_error"] < 1e-5
 
