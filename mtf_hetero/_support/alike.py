@@ -125,7 +125,7 @@ class _Step:
 
 
 def _key_of(op: tf.Operation) -> Any:
-    """What an operation does, to compare, if all that it reads and gives is one number each; else None.
+    """Return a key of what a scalar operation does, for comparison; None if it reads or gives more than one number.
 
     An optimizer works out the same factors for each weight.
     """

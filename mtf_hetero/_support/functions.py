@@ -78,7 +78,7 @@ def _import(module: str) -> types.ModuleType:
 
 
 def _is_found(top: str, file: pathlib.Path) -> bool:
-    """Whether Python finds this file under a name, and no other one."""
+    """Return whether Python finds this very file under a name."""
     if top in sys.modules:
         found = getattr(sys.modules[top], "__file__", None)
     else:
@@ -107,7 +107,7 @@ def _is_of_package(error: BaseException) -> bool:
 
 
 def _described(error: BaseException) -> str:
-    """What an error says, with the line of the user's file."""
+    """Return an error's message with the line of the user's file."""
     if isinstance(error, SystemExit):
         text = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
     elif isinstance(error, (ImportError, AttributeError)) and str(error):

@@ -1,4 +1,4 @@
-"""Whether two functions compute the same, so that what one of them made can be copied for the other."""
+"""Tell functions that compute the same, so that the operations of one can be copied for the other."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ class _UnknownError(Exception):
 
 
 def function_key(function: Any) -> Any:
-    """What a function computes, to compare by equality; None for a function that may depend on more.
+    """Return a key of what a function computes, for comparison; None for a function that may depend on more.
 
     The functions of the modules of TensorFlow, Keras, mesh_tensorflow and this package are known, with plain values as
     arguments of functools.partial or in the frozen dataclass whose method they are. A function within a function is

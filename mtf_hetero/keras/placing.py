@@ -198,7 +198,7 @@ def check_measure_seconds(measure_seconds: Any, layout: Any, list_speed: Any) ->
 
 
 def steps_of(data: Any, *, epochs: int, batch_size: int | None, options: Mapping[str, Any]) -> int | None:
-    """How many steps a training takes, by the arguments of model.fit; None where that is not known before it ends.
+    """Return the number of steps of a training, by the arguments of model.fit; None if only its end shows it.
 
     Args:
       data: `x` of model.fit.

@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What decides which program is built: shapes, types, and which target and weight is whose."""
+        """Return the key of the program: shapes, types, and the places of targets and weights in their structures."""
         paths = tuple(tuple(path for path, _ in keras.tree.flatten_with_path(x)) for x in (self.y, self.sample_weight))
         groups = (self.inputs, self.targets, self.weights)
         return paths, tuple(tuple((x.shape, x.dtype.name) for x in group) for group in groups)

@@ -71,7 +71,7 @@ def _loop_around(op: tf.Operation) -> Any:
 
 
 def _ends(op: tf.Operation) -> list[tf.Operation]:
-    """What is done once an operation of a loop's body has drawn; nothing where it does not draw.
+    """Return the operations that end after an operation of a loop's body has drawn; none if it does not draw.
 
     In a graph of TensorFlow's old control flow an operation within a condition, or an inner loop, may be skipped. What
     leaves these is done in any case: it waits for them.
@@ -91,7 +91,7 @@ def _ends(op: tf.Operation) -> list[tf.Operation]:
 
 
 def _draws(op: tf.Operation) -> bool:
-    """Whether the result of an operation depends on how often it, or its state, was used before."""
+    """Return whether an operation's result depends on how often it, or its state, was used before."""
     if not op.op_def.is_stateful:
         return False
     return op.type in _CALLS or op.type.startswith(_DRAWING) or "seed" in op.node_def.attr

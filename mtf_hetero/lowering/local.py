@@ -34,7 +34,7 @@ def lower_read_variable(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 
 
 def _as_activation(mesh_impl: mtf.MeshImpl, variable: mtf.Variable, value: Any) -> Any:
-    """What was read of a variable, in the type in which it is computed with."""
+    """Return the values read from a variable in the type of the computation."""
     if variable.slice_dtype == variable.activation_dtype:
         return mesh_impl.LaidOutTensor(list(value.tensor_list))
     return mesh_impl.slicewise(functools.partial(tf.cast, dtype=variable.activation_dtype), value)

@@ -13,7 +13,7 @@ from mtf_hetero.lowering.registry import absent_from, register, set_output
 
 
 def is_idle(layout: Layout, pnum: int, *shapes: mtf.Shape) -> bool:
-    """Whether a processor has nothing to gather or to sum, because its slice of one of the shapes is empty."""
+    """Return whether a processor gathers and sums nothing, because its slice of one of the shapes is empty."""
     return any(0 in layout.slice_shape(shape, pnum) for shape in shapes)
 
 

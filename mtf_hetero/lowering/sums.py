@@ -39,7 +39,7 @@ def lower_reduce(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 def _function_of_slices(
     shapes: Sequence[mtf.Shape], output: mtf.Shape, dims: Sequence[mtf.Dimension], dtype: tf.DType
 ) -> Callable[..., tf.Tensor]:
-    """What mtf computes of the slices of an einsum's inputs, known by numbers alone: a network repeats its layers.
+    """Return the function that computes an einsum of slices, cached by numbers alone: a network repeats its layers.
 
     Args:
       shapes: of the inputs.

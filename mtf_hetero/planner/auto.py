@@ -121,7 +121,7 @@ class _Search:
     lines: list[str] = dataclasses.field(default_factory=list)
 
     def run(self) -> Found:
-        """What is found in time."""
+        """Return the layout that is found in time."""
         rates: dict[str, float] = {}
         try:
             with deadline.within(self.seconds - _LAST_WORDS * self._build_seconds):

@@ -48,7 +48,7 @@ _UNKNOWN = Link(1e-4, 1e9)  # where there was no time to measure a link
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How thoroughly devices are measured.
+    """Effort with which devices are measured.
 
     Args:
       name: in the names of files that keep measurements.

@@ -1,4 +1,4 @@
-"""What was chosen of the layouts for a program, and what the user is told of it."""
+"""The layout that was chosen for a program, and the lines that tell the user."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ ALONE, PLAN = "alone", "plan"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choice:
-    """What was chosen.
+    """The layout that was chosen.
 
     Args:
       name: ALONE, PLAN, or that of a recipe.
@@ -38,7 +38,7 @@ class Choice:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the devices were measured on the program, and not only estimated."""
+        """Return whether the devices were measured on the program, not only estimated."""
         return any(machine.factors for machine in self.machines.devices)
 
 
@@ -58,7 +58,7 @@ class Found:
 
 
 def busy_warning() -> str:
-    """What to say where more runs on this machine than it has cores; "" where it is idle, or that is not known."""
+    """Return a warning if more runs on this machine than it has cores; "" if it is idle, or its load is unknown."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
     if load <= cores:
         return ""
@@ -69,7 +69,7 @@ def busy_warning() -> str:
 
 
 def tried(found: Found) -> list[str]:
-    """What was tried, for the user."""
+    """Return lines on the trials, for the user."""
     lines = []
     for name, times in found.trials.items():
         plan = found.candidates[name]
@@ -84,7 +84,7 @@ def tried(found: Found) -> list[str]:
 
 
 def said(found: Found) -> str:
-    """What was chosen and why, without the time that it took."""
+    """Return the chosen layout and the reason, without the time that choosing took."""
     plan, devices = found.plan, found.plan.devices
     if len(devices) == 1:
         return f"Layout: {devices[0]} alone; {found.reason or 'no split won its trials'}"

@@ -18,7 +18,7 @@ from mtf_hetero.profile.work import key_of, live
 
 
 class Known:
-    """What was measured of a cluster's devices on a program, in files of a directory.
+    """Measurements of a cluster's devices on a program, in files of a directory.
 
     Args:
       build: builds the program in TensorFlow's default graph, and returns its mtf.Graph.

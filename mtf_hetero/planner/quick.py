@@ -31,7 +31,7 @@ _STEPS, _TRIALS = 12, 3  # that measuring, planning and trying take, about, and 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """What is known of a program and its devices after a few steps.
+    """Figures of a program and its devices after a few steps.
 
     Args:
       rates: {device: floating-point operations of matrix products a second}, while all devices are busy.

@@ -1,4 +1,4 @@
-"""What traced steps say of a device: its rates, and the seconds of each operation."""
+"""Rates of a device, and seconds of each operation, from traced steps."""
 
 import collections
 import itertools
@@ -21,7 +21,7 @@ Rated: TypeAlias = tuple[float, float, Mapping[str, float]]  # flops and bytes p
 
 
 def rates_of(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) -> Rated:
-    """What a device reaches: of contractions, of all else, and of each kind of operation over these."""
+    """Rates of a device: of contractions, of other operations, and the factor of each kind."""
     seconds = operation_seconds(trial, steps, pnum)
     amounts = {op: work.of_operation(op, trial.layout, pnum) for op in live(trial.graph)}
     spent = {True: [0.0, 0.0], False: [0.0, 0.0]}  # {is it a contraction: [amount, seconds]}
@@ -62,7 +62,7 @@ def operation_seconds(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum
 
 
 def own_events(trial: Trial, events: Sequence[trace.Event], pnum: int) -> list[trace.Event]:
-    """What a processor computes."""
+    """Work of a processor."""
     places = complete([*{event.device for event in events}, trial.devices[pnum]])
     mine = places[trial.devices[pnum]]
     return [e for e in events if places[e.device] == mine and not trace.TRANSFER.search(e.kind)]

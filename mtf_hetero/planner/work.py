@@ -38,7 +38,7 @@ def is_contraction(op: mtf.Operation) -> bool:
 
 
 def leaves_sums(op: mtf.Operation) -> bool:
-    """Whether an operation's outputs may be partial sums, which an all-reduce adds up after it."""
+    """Return whether an operation's outputs may be partial sums that an all-reduce completes."""
     return is_contraction(op) or isinstance(op, (mtf.ReduceOperation, *LOOKUPS))
 
 

@@ -8,7 +8,7 @@ from mtf_hetero._support import deadline
 
 
 def run(session: tf.Session, fetches: Any, feed: Any = None, *, options: Any = None, metadata: Any = None) -> Any:
-    """What `session.run` returns.
+    """Return the result of `session.run`.
 
     Args:
       session: a tf.Session.

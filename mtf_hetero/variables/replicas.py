@@ -109,7 +109,7 @@ def _load(variable: tf.Variable, value: Any, session: tf.Session | None = None) 
 
 
 def _lock(kind: str, device: str) -> tf.Tensor:
-    """What holds the graph's lock, of those who initialize or those who copy, until all of them have let go of it."""
+    """Holder of the graph's lock, for all initializers or all copies, until the last of them releases it."""
     graph = tf.get_default_graph()
     if not hasattr(graph, _LOCKS):
         setattr(graph, _LOCKS, {})

@@ -8,13 +8,13 @@ from mtf_hetero._compat import saveable, tf
 
 
 class _SavedInAnotherType:
-    """What a tf.Variable needs to be saved and restored in another type by any tf.train.Saver."""
+    """Attributes of a tf.Variable by which any tf.train.Saver saves and restores it in another type."""
 
     _saved_dtype: tf.DType
 
     @property
     def specs(self) -> list[Any]:
-        """What a Saver saves: the value of now, and the slice of the logical tensor that it is."""
+        """Present value of a variable, and the slice of the logical tensor, for a Saver."""
         variable: Any = self
         info = variable._save_slice_info
         return [saveable.SaveSpec(self._cast, info.spec, info.full_name, self._saved_dtype, variable.device)]

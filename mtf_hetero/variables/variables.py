@@ -258,7 +258,7 @@ class SlicedVariable:
         return slice_
 
     def _box(self, layout: Layout, pnum: int, read: Callable[[tf.Variable], tf.Tensor] | None = None) -> tf.Tensor:
-        """What a processor of another layout has of the variable, put together of the slices of this one.
+        """Return the slice of a processor of another layout, put together from the slices of this one.
 
         Args:
           layout: the other layout.
