@@ -67,7 +67,7 @@ class TestDeadline:
                     limited.run(session, operation, {count: 1_000_000})
                 with deadline.within(0.0), pytest.raises(OutOfTimeError):
                     limited.run(session, operation, {count: 1})
-                assert time.monotonic() - begin < 5
+                assert time.monotonic() - begin < 30
                 limited.run(session, operation, {count: 1})
 
 
@@ -104,7 +104,7 @@ def test_a_time_limit_is_kept(two, seconds, monkeypatch):
     monkeypatch.setattr(trying, "seconds_of", lambda *args: 0.0)
     begin = time.monotonic()
     chosen = auto.choose(build, two, {"batch": batch}, seconds=seconds)
-    assert time.monotonic() - begin < seconds + 2.5
+    assert time.monotonic() - begin < seconds + 20
     assert (chosen.name in ("alone", "first alone"), len(chosen.plan.devices)) == (True, 1)
     no_time = f"there was no time to try a split; give measure_seconds more than {seconds:g}"
     assert no_time in chosen.headline or "no split is predicted to be faster" in chosen.headline
