@@ -68,9 +68,8 @@ def task_of_environment(environment: Mapping | None = None) -> Task | None:
         else:
             return None
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        name, variable = (
-            ("TF_CONFIG",) * 2 if environment.get("TF_CONFIG") else ("the Slurm environment", _SLURM_VARIABLE)
-        )
+        of_tf = bool(environment.get("TF_CONFIG"))
+        name, variable = ("TF_CONFIG", "TF_CONFIG") if of_tf else ("the Slurm environment", _SLURM_VARIABLE)
         raise ValueError(
             f"{name} cannot be understood: {' '.join(str(error).split())}; correct it, or unset {variable} to train in "
             "this process alone"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import threads
 from mtf_hetero.cluster import claim
 from mtf_hetero.cluster.probe import (
     Answer,
@@ -107,15 +108,7 @@ class WaitingSessionCreator(tf.train.SessionCreator):
 
     def _in_thread(self, function: Callable[[], Any]) -> Any:
         """The function's result. It takes its time in a thread, which may be left behind."""
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-        def work() -> None:
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=work, name="worker_questions", daemon=True).start()
+        future = threads.begin(function, "worker_questions")
         while not concurrent.futures.wait([future], _POLL_SECONDS).done:
             self._check()
         return future.result()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import threads
 from mtf_hetero.cluster.probe import Failures, Outcome, Workers, ask, ask_all, by_index, lost, split_address
 
 _Result = TypeVar("_Result")
@@ -147,15 +148,7 @@ def run_watched(
     addresses = by_index(workers)
     if not addresses:
         return work()
-    future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="watched_work", daemon=True).start()
+    future = threads.begin(work, "watched_work")
     failures = {index: Failures() for index in addresses}
     while not concurrent.futures.wait([future], interval_seconds).done:
         answers = ask_all(addresses, timeout_seconds)
