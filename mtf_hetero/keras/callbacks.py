@@ -3,6 +3,7 @@
 Weights are exchanged with the session around each hook in which a callback may look at them, and only there.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,10 +12,7 @@ from mtf_hetero.keras._keras import keras
 _EPOCH_HOOKS = ("on_epoch_begin", "on_epoch_end")  # the model always has its weights there
 _PHASE_HOOKS = ("on_train_begin", "on_train_end", "on_test_begin", "on_test_end")
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin", "on_test_batch_end")
-_SAME_AS = {
-    "on_train_batch_begin": "on_batch_begin",
-    "on_train_batch_end": "on_batch_end",
-}  # the first calls the second
+_SAME_AS = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}  # their older names
 _BLIND = tuple(  # callbacks of Keras that never look at weights but when an epoch ends
     getattr(keras.callbacks, name)
     for name in ("CSVLogger", "History", "ProgbarLogger", "RemoteMonitor", "TensorBoard", "TerminateOnNaN")
@@ -28,11 +26,12 @@ def listed(callbacks: Any) -> list[Any]:
     return list(keras.tree.flatten(callbacks)) if callbacks else []
 
 
-def surround(callbacks: Any, before: Callable[[], None], after: Callable[[], None]) -> tuple[Any, Callable[[], None]]:
-    """Return the callbacks with one in front and one behind that exchange weights, and what removes the two again.
+@contextlib.contextmanager
+def surrounded(callbacks: Any, before: Callable[[], None], after: Callable[[], None]) -> Iterator[Any]:
+    """Give the callbacks, with one in front and one behind that exchange weights.
 
     Args:
-      callbacks: as given to `fit`; a CallbackList is changed in place.
+      callbacks: as given to `fit`; a CallbackList is changed in place, and restored at the end.
       before: gives the model its weights; called before each hook in which a callback may look at them.
       after: takes over what the callbacks changed; called after each such hook.
     """
@@ -42,14 +41,14 @@ def surround(callbacks: Any, before: Callable[[], None], after: Callable[[], Non
         for act in (before, after)
     )
     if not isinstance(callbacks, keras.callbacks.CallbackList):
-        return [first, *listed(callbacks), last], lambda: None
+        yield [first, *listed(callbacks), last]
+        return
     callbacks.callbacks[:] = [first, *callbacks.callbacks, last]
-
-    def remove() -> None:
+    try:
+        yield callbacks
+    finally:
         for callback in (first, last):
             callbacks.callbacks.remove(callback)
-
-    return callbacks, remove
 
 
 def _watched(callbacks: list[Any]) -> Iterator[str]:

@@ -86,8 +86,8 @@ def fit(
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
         place = _Placing(layout, list_speed, cluster, progress=verbose != 0, seconds=measure_seconds, steps=steps)
         training = _Training(builder, place, stack)
-        callbacks, restore = callbacks_lib.surround(callbacks, training.before_callbacks, training.after_callbacks)
-        stack.callback(restore)
+        around = training.before_callbacks, training.after_callbacks
+        callbacks = stack.enter_context(callbacks_lib.surrounded(callbacks, *around))
         with _in_place_of_keras(model, training):
             try:
                 return model.fit(
