@@ -1,4 +1,4 @@
-"""What callbacks read in `mtf_hetero.keras.fit` is of the present step, and what they write is used in the next."""
+"""Callbacks of `mtf_hetero.keras.fit` read the weights of the present step; the next step uses what they write."""
 
 from typing import Any
 

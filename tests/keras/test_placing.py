@@ -1,4 +1,4 @@
-"""Where `mtf_hetero.keras.fit` places a model: rules that name nothing are refused, and the choice is said."""
+"""Placement by `mtf_hetero.keras.fit`: rules that name nothing are refused, and the choice is printed."""
 
 import json
 import re

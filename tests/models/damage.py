@@ -56,7 +56,7 @@ def _of_maybe(kind: schema.Maybe, example: Any, name: str) -> Iterator[tuple[str
 
 
 def _may_be(kind: schema.Kind, value: Any) -> bool:
-    """Whether a value of another type than an example's may be right."""
+    """Return whether a value of another type than an example's may be right."""
     if isinstance(kind, schema.Maybe):
         return value is None or _may_be(kind.of, value)
     types: dict[type, Any] = {
@@ -131,7 +131,7 @@ def _of_record(kind: schema.Record, example: dict, name: str) -> Iterator[tuple[
 
 
 def of_files(example: Any, *, is_yaml: bool, seed: int = 7) -> Iterator[Damage]:
-    """What is wrong with a file as a whole, or with its bytes."""
+    """Yield files that are damaged as a whole, or in their bytes."""
     rng, text = random.Random(seed), json.dumps(example).encode()
     for part in range(12):
         yield Damage(f"cut off, {part}", text[: len(text) * part // 12], refused=not (is_yaml and part == 0))

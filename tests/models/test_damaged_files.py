@@ -105,7 +105,7 @@ CONFIG_SCHEMA = config_file.SCHEMA
 
 
 def network_schema():
-    """Of network.json on images: the field `images` is one of two kinds."""
+    """Return the schema of network.json with the kind of `images` that a network for images has."""
     return dataclasses.replace(recorded._FILE, fields={**recorded._FILE.fields, "images": recorded._IMAGES})
 
 

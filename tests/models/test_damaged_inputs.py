@@ -205,7 +205,7 @@ def _here(tmp_path, monkeypatch):
 
 
 def wrong_of(call, capfd):
-    """What is wrong with how a mistake is told, or ""."""
+    """Return the fault of a message about a mistake, or ""."""
     begin = time.monotonic()
     try:
         code = call()

@@ -1,4 +1,4 @@
-"""How long it may take to choose a layout: what is not worth measuring, a time limit that is kept, what is said."""
+"""Time to choose a layout: the limit is kept, measurements that gain nothing are left out, the choice is printed."""
 
 import contextlib
 import dataclasses
@@ -140,7 +140,7 @@ def test_what_does_not_fit_alone_is_divided_even_without_time(two):
 
 @on_workers
 def test_of_two_devices_alone_the_faster_one_wins(two, monkeypatch):
-    """Where the first figure and what is measured name different ones, both are tried."""
+    """Both devices are tried if the first figure and the measurement name different ones as the fastest."""
     slow, fast = Machine(two.devices[0], 1e9, 1e8), Machine(two.devices[1], 6e10, 1e10)
     monkeypatch.setattr(calibration, "calibrate_quickly", lambda *args, **kwargs: Machines((slow, fast)))
     monkeypatch.setattr(quick, "measure_rates", lambda cluster: dict(zip(two.devices, (2e10, 1e10), strict=True)))

@@ -1,4 +1,4 @@
-"""What recipes, planner and memory report know of lookups in tables."""
+"""Lookups in tables, as recipes, the planner and the memory report count them."""
 
 import pytest
 from oracle import Feed, mesh_impl_of
