@@ -28,7 +28,7 @@ class TooFewUnitsError(ValueError):
     """There is less to divide than the processors must have at least."""
 
 
-_LEAVE_OUT = "leave out a processor that is to do nothing"
+_LEAVE_OUT = "remove a processor that should do nothing"
 
 
 def check_shares(shares: Sequence[float], *, name: str = "shares", remedy: str = _LEAVE_OUT) -> None:
@@ -165,8 +165,8 @@ def split_by_time(
     ends = all(math.isfinite(table[n]) for table, n in zip(tables, extra, strict=True))
     if not ends or sum(extra) != spare:
         raise ValueError(
-            f"times allow no division of total={total} in which every processor ends; "
-            "raise the caps or leave out the processor whose time is infinite"
+            f"no split of total={total} has a finite time on every processor; "
+            "raise the caps, or remove the processor whose time is infinite"
         )
     return tuple((low + n) * multiple_of for n in extra)
 
@@ -205,8 +205,8 @@ def split_by_time_with_rest(
         return split_by_time(total, times, multiple_of=multiple_of, caps=caps)
     if len(times) > -(-total // multiple_of):
         raise TooFewUnitsError(
-            f"total is {total}, {-(-total // multiple_of)} granules of {multiple_of} or less, but there are "
-            f"{len(times)} processors; use fewer processors or a smaller granule"
+            f"total is {total}: it has only {-(-total // multiple_of)} granules of {multiple_of} for {len(times)} "
+            "processors; use fewer processors or a smaller granule"
         )
     candidates, refused = [], None
     for last in range(len(times)):
@@ -220,8 +220,8 @@ def split_by_time_with_rest(
     if not candidates:
         assert refused is not None
         raise DoesNotFitError(
-            f"caps are {list(caps or ())}: in multiples of {multiple_of}, but for one of them, they hold less than "
-            f"total={total}; raise a cap or set it to None"
+            f"caps are {list(caps or ())}: rounded down to multiples of {multiple_of}, except one, they allow less "
+            f"than total={total}; raise a cap or set it to None"
         ) from refused
     return min(candidates)[3]
 
@@ -263,7 +263,7 @@ def _check_bounds(
     if rest:
         raise ValueError(
             f"total is {total}, but must be a multiple of multiple_of={multiple_of}; "
-            f"make it {total - rest + multiple_of} or use a granule that divides it"
+            f"give {total - rest + multiple_of}, or a granule that divides {total}"
         )
     low = -(-minimum // multiple_of)
     if granules < count * low:
@@ -294,8 +294,8 @@ def _check_caps(caps: Caps, count: int, granules: int, low: int, multiple_of: in
         highs.append(room if cap is None else min(room, int(cap) // multiple_of))
     if sum(highs) < granules:
         raise DoesNotFitError(
-            f"caps are {list(caps)}: in multiples of {multiple_of} they hold {sum(highs) * multiple_of} units, less "
-            f"than total={granules * multiple_of}; raise a cap or set it to None"
+            f"caps are {list(caps)}: rounded down to multiples of {multiple_of}, they allow {sum(highs) * multiple_of} "
+            f"units, less than total={granules * multiple_of}; raise a cap or set it to None"
         )
     return tuple(highs)
 

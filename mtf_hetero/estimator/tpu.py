@@ -64,7 +64,7 @@ class RunConfig(config_lib.RunConfig):
 
 
 def _only_on_tpus(what: str, remedy: str) -> NotImplementedError:
-    return NotImplementedError(f"{what} needs a TPU, which mtf_hetero does not run on; {remedy}")
+    return NotImplementedError(f"{what} needs a TPU; mtf_hetero does not run on TPUs; {remedy}")
 
 
 def _call(host_call: tuple[Callable[..., Any], Any]) -> Any:
