@@ -120,7 +120,7 @@ WORKER, DATA, PROFILE = "mtf_hetero.worker", "mtf_hetero.data", "mtf_hetero.prof
 
 MISTAKES = {
     WORKER: [
-        (["--port=many"], "invalid int value: 'many'; see python -m mtf_hetero.worker --help"),
+        (["--port=many"], "invalid int value: 'many'; see mtf-hetero worker --help"),
         (["--port=70000"], "--port is 70000; it must be from 1 to 65535"),
         ([], "--port is missing"),
         (["--port=0", "--cpus=0"], "--cpus is 0"),
@@ -187,7 +187,7 @@ def test_wrong_flags_do_not_wait_for_tensorflow(program):
 def test_help_does_not_wait_for_tensorflow(program):
     ((code, out, err),) = run_each(program, [["--help"]])
     assert (code, err) == (0, "")
-    assert out.startswith(f"usage: python -m {program} ")
+    assert out.startswith(f"usage: {program.replace('mtf_hetero.', 'mtf-hetero ')} ")
 
 
 @pytest.mark.full

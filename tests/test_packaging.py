@@ -64,7 +64,6 @@ def test_a_mistake_gives_one_line_and_exit_code_2(arguments, message, capsys):
     ("form", "name"),
     [
         (["mtf_hetero", "train"], "python -m mtf_hetero train"),
-        (["mtf_hetero.models.train"], "python -m mtf_hetero.models.train"),
         (["models.train"], "python -m models.train"),
     ],
 )
@@ -73,6 +72,13 @@ def test_help_of_the_training_program_calls_it_as_it_was_called(form, name):
     assert (process.returncode, process.stderr) == (0, "")
     assert f"\n    {name} --devices=cpu:0" in process.stdout
     assert "\n  --list_speed: Speeds of the processors" in process.stdout
+
+
+def test_the_code_names_commands_that_a_wheel_has():
+    """`python -m models.train` needs the checkout; benchmarks need it too, and say so."""
+    own = re.compile(r"python3? -m (?:mtf_hetero\.|models|layouts)")
+    paths = [path for top in ("mtf_hetero", *LINKS, "examples") for path in (ROOT / top).rglob("*.py")]
+    assert not [str(path) for path in paths if own.search(path.read_text(encoding="utf-8"))]
 
 
 def test_what_an_extra_installs_is_asked_for_where_it_is_missing(monkeypatch, capsys):

@@ -1,6 +1,6 @@
 """How fast each device is on the layers of a graph, and how fast the links between the devices are, by measuring.
 
-`python -m mtf_hetero.profile` does it for a graph of one's own. What measures loads TensorFlow: a name is imported when
+`mtf-hetero profile` does it for a graph of one's own. What measures loads TensorFlow: a name is imported when
 it is first asked for.
 """
 

@@ -2,7 +2,7 @@
 
     mtf-hetero profile --graph=my_program:build --layout="hidden:all" --devices=gpu:0,cpu:0
 
-(or python -m mtf_hetero.profile) prints a time per layer, device and size, the shares for --list_speed, and whether a
+prints a time per layer, device and size, the shares for --list_speed, and whether a
 split pays and which.
 `my_program.build` takes no argument, builds the mtf program in TensorFlow's default graph, and returns its mtf.Graph.
 In place of rules, --recipe=module:function names a function (graph, mesh_shape="all:N") -> Layout.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mtf_hetero.profile.measurement import Measured
 
 
-PROGRAM = "python -m mtf_hetero.profile"
+PROGRAM = "mtf-hetero profile"
 
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
