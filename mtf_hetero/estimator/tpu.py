@@ -59,7 +59,7 @@ class RunConfig(config_lib.RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cluster is not None:
-            raise _only_on_tpus(f"cluster={self.cluster!r}", "leave it out, and give master or workers")
+            raise _only_on_tpus(f"cluster={self.cluster!r}", "remove it, and give master or workers")
         object.__setattr__(self, "tpu_config", self.tpu_config or TPUConfig())
 
 
