@@ -152,7 +152,7 @@ def local_device(text: str, gpus: int) -> Device:
         raise ValueError(f"device {text!r} is not known; write cpu:N, gpu:N or, of a worker, worker:N/gpu:N")
     if device.kind == "GPU" and (device.index or 0) >= gpus:
         present = ", ".join(f"gpu:{i}" for i in range(gpus)) or "no GPU"
-        raise ValueError(f"device {text!r} is not there: TensorFlow finds {present}; name a device that is there")
+        raise ValueError(f"device {text!r} does not exist: TensorFlow finds {present}; name an existing device")
     return device
 
 

@@ -61,13 +61,13 @@ def test_what_does_not_fit_together():
 def test_devices_of_this_process_and_an_environment_that_names_others(monkeypatch):
     cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
-    refused(ValueError, "are of this process alone, and TF_CONFIG .* of 1 workers; unset TF_CONFIG", devices="cpu:0")
+    refused(ValueError, "all belong to this process, but TF_CONFIG .* of 1 workers; unset TF_CONFIG", devices="cpu:0")
     monkeypatch.setenv("TF_CONFIG", "{")
-    refused(ValueError, "TF_CONFIG cannot be understood: .* unset TF_CONFIG", devices="cpu:0")
+    refused(ValueError, "TF_CONFIG is invalid: .* unset TF_CONFIG", devices="cpu:0")
     monkeypatch.delenv("TF_CONFIG")
     for name, value in {"PROCID": "1", "STEP_NUM_TASKS": "4", "STEP_NODELIST": "n", "STEP_TASKS_PER_NODE": "4"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    refused(ValueError, "and Slurm describes .* of 3 workers; unset SLURM_STEP_NUM_TASKS", devices=["cpu:0", "cpu:1"])
+    refused(ValueError, "but Slurm describes .* of 3 workers; unset SLURM_STEP_NUM_TASKS", devices=["cpu:0", "cpu:1"])
     refused(ValueError, "is worker 0 of Slurm; .* or unset SLURM_STEP_NUM_TASKS")
 
 

@@ -219,5 +219,5 @@ def test_mistakes_are_named(tmp_path):
         to_keras(model, checkpoint, **options)
     with pytest.raises(ValueError, match="classes: a keras.Model is as it is; leave that out"):
         to_keras(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), checkpoint, classes=3)
-    with pytest.raises(ValueError, match="this network has no Keras twin; give its Model one"):
+    with pytest.raises(ValueError, match="this network has no Keras twin; give its Model a twin"):
         to_keras(Model(model.build, model.image_shape, 10, 0))

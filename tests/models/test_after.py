@@ -171,7 +171,11 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (evaluate, own | {"output": tmp_path / "plain.txt" / "x"}, "plain.txt cannot be written to; name another"),
         (predict, own, "the following arguments are required: --output"),
         (predict, own | {"output": "p.csv"}, "--output is 'p.csv'; name a file that ends in .npz or .jsonl"),
-        (predict, own | out | {"keys": "colour"}, "predict_keys names 'colour', which is not predicted; there are"),
+        (
+            predict,
+            own | out | {"keys": "colour"},
+            "predict_keys names 'colour', which the model does not predict; it predicts",
+        ),
         (predict, own | out | {"input": tmp_path / "plain.txt"}, "plain.txt'; name a file that ends in .npy"),
         (predict, own | out | {"input": tmp_path / "none.npy"}, "none.npy', which cannot be read: No such file"),
         (predict, own | out | {"input": tmp_path / "objects.npy"}, "it is no array of numbers that numpy.save wrote"),

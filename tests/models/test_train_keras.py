@@ -256,7 +256,7 @@ def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd):
         ({"model": tmp_path / "damaged.keras"}, "damaged.keras' is no Keras model, or is damaged; name a file that"),
         (
             {"model": tmp_path / "five.keras"},
-            "which gives 5 numbers, and the data set has 10 classes; end the model in 10",
+            "which has 5 outputs, but the data set has 10 classes; give a model with 10",
         ),
         (
             {"model": tmp_path / "sigmoid.keras"},
@@ -264,17 +264,20 @@ def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd):
         ),
         (
             {"model": tmp_path / "colour.keras"},
-            "takes images of 28 x 28 x 3, and those of the data set are 28 x 28 x 1",
+            "needs images of 28 x 28 x 3, but the data set has 28 x 28 x 1",
         ),
         ({"model": tmp_path / "two.keras"}, "has 2 inputs and 1 outputs; give one with one of each"),
         ({"model": tmp_path / "rows.keras"}, "takes float32 [batch, 7]; give one that takes images, [batch, height,"),
-        ({"model": tmp_path / "pixels.keras"}, "it gives 28 x 28 x 10 for each example of 28 x 28 x 1; give a model"),
+        (
+            {"model": tmp_path / "pixels.keras"},
+            "its output is 28 x 28 x 10 for each input of 28 x 28 x 1; give a model",
+        ),
         (good | {"layout": "conv3/filters:all"}, "'conv3/filters', which no tensor of the graph has"),
         (good | {"recompute": "all"}, "--recompute is given, which --model="),
         (good | {"layout": "hybrid", "dense_rounds": True}, "--dense_rounds is given, which --model="),
         (
             good | {"layout": "hybrid", "mesh_shape": "a:1;b:3"},
-            "takes a batch of one dimension, and this layout makes it",
+            "needs a batch of one dimension, but this layout has two",
         ),
         (good | {"dataset": tmp_path}, "dataset "),
     ]:
