@@ -69,6 +69,15 @@ class Task(abc.ABC):
           weights: mtf.Tensor [*batch], 1 or 0.
         """
 
+    def training_accuracy(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor | None:
+        """Return the share of a training batch that is right; None where that is unknown, or not cheap to compute.
+
+        Args:
+          outputs: mtf.Tensor of the network.
+          labels: mtf.Tensor [*batch, *label_names].
+        """
+        return None
+
     @abc.abstractmethod
     def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Scalars that say how good the network is, from the sums over all batches, tf.Tensors."""
@@ -103,6 +112,11 @@ def _total(x: mtf.Tensor, kept: Sequence[mtf.Dimension] = ()) -> mtf.Tensor:
     return x
 
 
+def _right(outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
+    """Return 1 for each label whose class has the largest output, 0 for each other."""
+    return mtf.cast(mtf.equal(mtf.argmax(outputs, outputs.shape.dims[-1]), labels), outputs.dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Classes(Task):
     """A class of each label: the mean softmax cross entropy is the loss.
@@ -127,13 +141,11 @@ class _Classes(Task):
         return mtf.layers.softmax_cross_entropy_with_logits(outputs, targets, classes)
 
     def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
-        predicted = mtf.argmax(outputs, outputs.shape.dims[-1])
-        right = mtf.cast(mtf.equal(predicted, labels), outputs.dtype)
         return {
             EXAMPLES: _total(weights),
             LOSS: _total(self.losses(outputs, labels) * weights) * (weights.shape.size / labels.shape.size),
             "labels": _total(weights) * (labels.shape.size / weights.shape.size),
-            "right": _total(right * weights),
+            "right": _total(_right(outputs, labels) * weights),
         }
 
     def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
@@ -156,6 +168,9 @@ class Classification(_Classes):
 
     def label_names(self, spatial: Sequence[str]) -> tuple[str, ...]:
         return ()
+
+    def training_accuracy(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor | None:
+        return mtf.reduce_mean(_right(outputs, labels))
 
     def report(self, metrics: Mapping[str, float], tested: str) -> str:
         return f"test accuracy: {metrics['accuracy']:.4f} of {tested}"
