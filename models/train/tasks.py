@@ -112,11 +112,6 @@ def _total(x: mtf.Tensor, kept: Sequence[mtf.Dimension] = ()) -> mtf.Tensor:
     return x
 
 
-def _right(outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
-    """Return 1 for each label whose class has the largest output, 0 for each other."""
-    return mtf.cast(mtf.equal(mtf.argmax(outputs, outputs.shape.dims[-1]), labels), outputs.dtype)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Classes(Task):
     """A class of each label: the mean softmax cross entropy is the loss.
@@ -141,11 +136,13 @@ class _Classes(Task):
         return mtf.layers.softmax_cross_entropy_with_logits(outputs, targets, classes)
 
     def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
+        predicted = mtf.argmax(outputs, outputs.shape.dims[-1])
+        right = mtf.cast(mtf.equal(predicted, labels), outputs.dtype)
         return {
             EXAMPLES: _total(weights),
             LOSS: _total(self.losses(outputs, labels) * weights) * (weights.shape.size / labels.shape.size),
             "labels": _total(weights) * (labels.shape.size / weights.shape.size),
-            "right": _total(_right(outputs, labels) * weights),
+            "right": _total(right * weights),
         }
 
     def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
@@ -170,7 +167,8 @@ class Classification(_Classes):
         return ()
 
     def training_accuracy(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor | None:
-        return mtf.reduce_mean(_right(outputs, labels))
+        predicted = mtf.argmax(outputs, outputs.shape.dims[-1])
+        return mtf.reduce_mean(mtf.cast(mtf.equal(predicted, labels), outputs.dtype))
 
     def report(self, metrics: Mapping[str, float], tested: str) -> str:
         return f"test accuracy: {metrics['accuracy']:.4f} of {tested}"
