@@ -2,7 +2,7 @@
 
     mtf-hetero plan --model=vgg16 --batch_size=256 --simulate=devices.yaml --save=plan.json
 
-(or python -m models.plan) prints a table of layers and devices: what is split, into which sizes, how long each device
+prints a table of layers and devices: what is split, into which sizes, how long each device
 computes and what it sends, and the step that is predicted. Nothing is lowered or run. --picture=plan.png draws it,
 and --explain compares each layer's division with the others that it could have. In place of a model,
 --graph=my_program:build names a function that takes no argument, builds the mtf program of a training step in
@@ -34,7 +34,7 @@ from mtf_hetero.planner import plan as plan_lib
 if TYPE_CHECKING:
     from mtf_hetero.models.registry import Model
 
-PROGRAM = "python -m mtf_hetero.models.plan"
+PROGRAM = "mtf-hetero plan"
 
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:

@@ -15,7 +15,7 @@ _COMMANDS = {  # command -> the module whose `run` it is, and what the help says
     "evaluate": ("mtf_hetero.models.after.evaluate", "test what was trained, and write the metrics as JSON"),
     "predict": ("mtf_hetero.models.after.predict", "write what a trained network predicts to a file"),
     "export": ("mtf_hetero.models.after.export", "make a SavedModel, which plain TensorFlow serves"),
-    "profile": ("mtf_hetero.profile.__main__", "measure how fast each device is on the layers of a graph"),
+    "profile": ("mtf_hetero.models.profile", "measure how fast each device and link is on a graph"),
     "plan": ("mtf_hetero.models.plan", "find the best layout of a graph for some devices, and show it"),
     "worker": ("mtf_hetero.worker", "offer the devices of this machine to training runs elsewhere"),
     "data": ("mtf_hetero.data.__main__", "prepare, convert, simulate or list data sets"),

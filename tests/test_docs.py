@@ -19,7 +19,7 @@ MODULES = {
     "models.plan",
     "models.train",
     "mtf_hetero.worker",
-    "mtf_hetero.profile",
+    "models.profile",
     "mtf_hetero.data",
     "benchmarks.run",
 }
@@ -29,7 +29,7 @@ CONSOLE = {  # what the installed command runs
     "predict": "models.after.predict",
     "export": "models.after.export",
     "plan": "models.plan",
-    "profile": "mtf_hetero.profile",
+    "profile": "models.profile",
     "worker": "mtf_hetero.worker",
     "data": "mtf_hetero.data",
 }

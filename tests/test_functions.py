@@ -135,7 +135,7 @@ def test_a_working_directory_that_is_gone(monkeypatch, tmp_path):
         (["plan", "--model=lenet", "--simulate=devices.yaml"], "devices.yaml"),
         (["train", "--config=devices.yaml"], "devices[0] is"),
         (["evaluate", "--model_dir=none"], "--model_dir is 'none', which is no directory"),
-        (["profile", "--graph=none:f", "--layout=a:all"], "No module named 'none'"),
+        (["profile", "--graph=none:f"], "No module named 'none'"),
     ],
 )
 def test_no_program_imports_a_module_of_the_working_directory(command, message, tmp_path):

@@ -7,17 +7,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example
 from hypothesis import strategies as st
 from tiers import given_in_tiers
 
 from mtf_hetero import partition
 from mtf_hetero.partition import (
-    DoesNotFitError,
-    TooFewUnitsError,
     split_by_share,
     split_by_time,
-    split_by_time_with_rest,
 )
 
 SHARES = st.lists(st.integers(1, 100) | st.floats(1e-6, 1e6), min_size=1, max_size=6)
@@ -273,63 +270,6 @@ def divisions(total, count, granule, caps):
         fits = all(cap is None or n <= cap for n, cap in zip(sizes, caps or sizes))
         if sum(sizes) == total and fits and sum(n % granule > 0 for n in sizes) <= 1:
             yield sizes
-
-
-class TestSplitByTimeWithRest:
-    @settings(derandomize=True, deadline=None, max_examples=100)
-    @given(
-        st.integers(1, 17),
-        st.sampled_from([1, 2, 3, 8]),
-        st.lists(st.lists(st.floats(0, 9), min_size=18, max_size=18), min_size=1, max_size=3),
-        st.lists(st.none() | st.integers(1, 12), min_size=3, max_size=3) | st.none(),
-    )
-    def test_against_brute_force(self, total, granule, tables, caps):
-        times = [lambda n, table=table: table[n] for table in tables]
-        caps = caps and caps[: len(times)]
-        possible = list(divisions(total, len(times), granule, caps))
-        if not possible:
-            with pytest.raises((DoesNotFitError, TooFewUnitsError)):
-                split_by_time_with_rest(total, times, multiple_of=granule, caps=caps)
-            return
-        sizes = split_by_time_with_rest(total, times, multiple_of=granule, caps=caps)
-        assert sizes in possible
-        least = min(max(t(n) for t, n in zip(times, division)) for division in possible)
-        assert max(t(n) for t, n in zip(times, sizes)) == least
-
-    def test_without_a_rest_it_is_split_by_time(self):
-        times = [lambda n: n / 3, lambda n: n]
-        assert split_by_time_with_rest(64, times, multiple_of=8) == split_by_time(64, times, multiple_of=8) == (48, 16)
-
-    def test_the_rest_goes_where_it_costs_least(self):
-        assert split_by_time_with_rest(61, [lambda n: n / 70, lambda n: n / 30], multiple_of=8) == (45, 16)
-        assert split_by_time_with_rest(5, [float], multiple_of=8) == (5,)
-        assert split_by_time_with_rest(13, [float, float], multiple_of=8) == (5, 8)
-
-    @pytest.mark.parametrize(
-        ("total", "options", "error", "message"),
-        [
-            (
-                61,
-                {"multiple_of": 8, "caps": [29, 24]},
-                DoesNotFitError,
-                "but for one of them, they hold less than total=61",
-            ),
-            (
-                13,
-                {"multiple_of": 16},
-                TooFewUnitsError,
-                "total is 13, 1 granules of 16 or less, but there are 2 processors",
-            ),
-            (64, {"multiple_of": 8, "caps": [24, 24]}, DoesNotFitError, "in multiples of 8 they hold 48 units"),
-            (1, {}, TooFewUnitsError, "2 processors need at least 1 each"),
-            (61, {"multiple_of": 0}, ValueError, "multiple_of is 0, but must be a whole number"),
-            (61, {"multiple_of": 8.0}, ValueError, r"multiple_of is 8\.0, but must be a whole number"),
-        ],
-    )
-    def test_demands_that_cannot_be_met(self, total, options, error, message):
-        with pytest.raises(error, match=message) as caught:
-            split_by_time_with_rest(total, [float, float], **options)
-        assert "\n" not in str(caught.value)
 
 
 BOTH = pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from mtf_hetero._support import command_line
 from mtf_hetero._support.files import write_text
 from mtf_hetero.models.after import flags, restored
 
-PROGRAM = "python -m mtf_hetero.models.after.evaluate"
+PROGRAM = "mtf-hetero evaluate"
 
 
 def _check(arguments: argparse.Namespace) -> None:

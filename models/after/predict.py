@@ -26,7 +26,7 @@ import numpy as np
 from mtf_hetero._support import command_line
 from mtf_hetero.models.after import flags, predictions, restored
 
-PROGRAM = "python -m mtf_hetero.models.after.predict"
+PROGRAM = "mtf-hetero predict"
 
 
 def _check(arguments: argparse.Namespace) -> None:

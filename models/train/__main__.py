@@ -39,7 +39,7 @@ from mtf_hetero.models.train import config as config_lib
 from mtf_hetero.models.train import config_file, leaving
 from mtf_hetero.models.train import console as command_line
 
-PROGRAM = "python -m mtf_hetero.models.train"
+PROGRAM = "mtf-hetero train"
 _NAME = "mtf-hetero train"  # in the text above
 _HELP = {"-h", "--help", "--helpshort", "-help", "-helpshort"}
 _FULL_HELP = {"--helpfull", "-helpfull"}

@@ -60,7 +60,7 @@ class Config:
     dataset: str = _flag(
         "mnist5k",
         "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10; for a model of volumes, a "
-        "directory that python -m mtf_hetero.data convert or simulate has made, at the same path on each worker.",
+        "directory that mtf-hetero data convert or simulate has made, at the same path on each worker.",
     )
     data_dir: str | None = _flag(None, "Where prepared sets are; by default ~/tensorflow_datasets.")
     model_dir: str | None = _flag(
@@ -131,7 +131,7 @@ class Config:
     )
     workers: str | None = _flag(
         None,
-        "TensorFlow workers to train on, host:port,host:port; `python -m mtf_hetero.worker` is one. By default those "
+        "TensorFlow workers to train on, host:port,host:port; `mtf-hetero worker` is one. By default those "
         "that TF_CONFIG or Slurm names, if any.",
     )
     local_cluster: str | None = _flag(

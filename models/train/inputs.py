@@ -27,7 +27,7 @@ def load(config: Config, model: Model) -> Dataset:
         if not os.path.isdir(path):
             raise ValueError(
                 f"--dataset is {config.dataset!r}, but --model={config.model} takes volumes; give a directory that "
-                "python -m mtf_hetero.data simulate or convert has made"
+                "mtf-hetero data simulate or convert has made"
             )
         dataset = data.load_volumes(config.dataset)
     elif is_set_of_volumes:

@@ -1,8 +1,10 @@
-"""Packages that the core does without: imported where they are used, so that none is missed before."""
+"""Optional packages, which the extras of setup.py install: each is imported only where it is used."""
 
 import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
+import shlex
 import sys
 import time
 from typing import Any
@@ -14,22 +16,32 @@ def import_package(name: str, *, extra: str, user: str) -> Any:
     """Imports a package, or a module of one, that an extra of mtf_hetero installs.
 
     Args:
-      name: its full name.
-      extra: the extra, "train".
-      user: what needs it, for the message.
+      name: full name of the package or module.
+      extra: name of the extra, such as "train".
+      user: the feature that needs the package, for the message.
 
     Raises:
-      ValueError: it is not installed.
+      ValueError: the package is not installed.
     """
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = (error.name or name).partition(".")[0]
-        raise ValueError(f"{user} needs the package {missing}; pip install 'mtf_hetero[{extra}]'") from error
+        raise ValueError(f"{user} needs the package {missing}; pip install {_requirements(extra)}") from error
+
+
+def _requirements(extra: str) -> str:
+    """Returns what pip has to install for an extra, whether mtf_hetero came from an index, a wheel or a checkout."""
+    try:
+        lines = importlib.metadata.requires("mtf_hetero") or []
+    except importlib.metadata.PackageNotFoundError:  # imported from a checkout that is not installed
+        return f"'.[{extra}]' in the checkout"
+    marked = (line.partition(";") for line in lines)
+    return " ".join(shlex.quote(name.strip()) for name, _, marker in marked if f'extra == "{extra}"' in marker)
 
 
 def has_progress_bars() -> bool:
-    """Whether tqdm is installed, which shows them."""
+    """Returns whether tqdm, which shows the bars, is installed."""
     return importlib.util.find_spec("tqdm") is not None
 
 

@@ -48,7 +48,7 @@ class WorkerClaim:
 
     Example:
       >>> with WorkerClaim(cluster.workers):
-      ...     measured = profile.measure(graph, layout, cluster)
+      ...     machines = calibration.calibrate(build, cluster)
     """
 
     def __init__(self, workers: Workers) -> None:

@@ -1,7 +1,7 @@
 """The devices of a run: those of this process, or of TensorFlow workers on other machines.
 
 Distribution is TensorFlow's own: in-graph replication over tf.distribute.Server. The training process holds the whole
-graph. A worker (`python -m mtf_hetero.worker --port=2222`) knows nothing but its port: each session brings the
+graph. A worker (`mtf-hetero worker --port=2222`) knows nothing but its port: each session brings the
 cluster along (ConfigProto.cluster_def), so that a worker serves any run, in any place of the cluster. It names the
 workers alone that have a device in use: another one may be lost, and nobody waits for it.
 
@@ -119,7 +119,7 @@ class Cluster:
     ) -> "Cluster | None":
         """The cluster that TF_CONFIG or Slurm describes to this process, its chief; None where neither does.
 
-        The workers run `python -m mtf_hetero.worker` under the same TF_CONFIG or in the same Slurm step.
+        The workers run `mtf-hetero worker` under the same TF_CONFIG or in the same Slurm step.
 
         Args:
           devices: as in `from_workers`.
@@ -143,7 +143,7 @@ class Cluster:
         if task.job != "chief":
             raise ValueError(
                 f"this process is {task.job} {task.index} of {task.source}; train in its task 'chief', and run "
-                f"`python -m mtf_hetero.worker` in the others; or unset {task.variable} to train in this process alone"
+                f"`mtf-hetero worker` in the others; or unset {task.variable} to train in this process alone"
             )
         return cls.from_workers(task.workers, devices, chief=task.address, timeout_seconds=timeout_seconds)
 

@@ -20,7 +20,7 @@ _IFF_UP = 1
 _INTERFACE = "16sh14x"  # struct ifreq, with its flags
 _LOOPBACK = "lo"
 
-_failure = "a program can enter a network of its own only before it imports TensorFlow, as python -m models.train does"
+_failure = "a program can enter a network of its own only before it imports TensorFlow, as mtf-hetero train does"
 
 
 def enter() -> str:

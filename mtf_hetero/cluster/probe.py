@@ -163,6 +163,5 @@ def check_reachable(workers: Workers, timeout_seconds: float = 5.0) -> None:
         names = ", ".join(f"worker {index} ({addresses[index]}): {failure}" for index, failure in silent.items())
         port = split_address(addresses[next(iter(silent))])[1]
         raise UnreachableWorkerError(
-            f"{names}; start it there with `python -m mtf_hetero.worker --port={port}`, or check the address and the "
-            "firewall"
+            f"{names}; start it there with `mtf-hetero worker --port={port}`, or check the address and the firewall"
         )

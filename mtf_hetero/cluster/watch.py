@@ -101,7 +101,7 @@ class WorkerWatch(tf.train.SessionRunHook):
                     gone, sessions = True, self._sessions
                     self._report(
                         f"worker {index} ({address}) is gone: {answer.failure}; training waits for it: start it again "
-                        f"there with `python -m mtf_hetero.worker --port={port}`, or press Ctrl-C to stop"
+                        f"there with `mtf-hetero worker --port={port}`, or press Ctrl-C to stop"
                     )
                     self._interrupt(index)
                 continue

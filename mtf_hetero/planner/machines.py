@@ -24,7 +24,7 @@ from typing import Any
 
 from mtf_hetero._support import loading
 from mtf_hetero._support.schema import Many, Number, Record, Table, Text
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 EFFICIENCY = 0.4  # the part of the peak that convolutions reach, about
 _PEAKS = MappingProxyType(  # {entry: (what it is a peak of, the part of it that a step reaches)}

@@ -245,7 +245,7 @@ def test_plan(flag, here, capfd):
 
 
 @pytest.mark.parametrize(
-    ("program", "flag"), AFTER, ids=lambda value: getattr(value, "PROGRAM", value).rpartition(".")[2]
+    ("program", "flag"), AFTER, ids=lambda value: getattr(value, "PROGRAM", value).rpartition(" ")[2]
 )
 def test_after(program, flag, here, capfd):
     values = {"model_dir": "run"} | ({} if program is evaluate else {"output": "new.npz"})

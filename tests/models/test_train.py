@@ -29,7 +29,7 @@ MISTAKES = [
     ({"dataset": "mnist60k"}, "neither built in (mnist5k) nor prepared in"),
     (
         {"dataset": "cifar10", "data_dir": "/no/such/directory"},
-        "prepare it with: python -m mtf_hetero.data prepare cifar10 --from=",
+        "prepare it with: mtf-hetero data prepare cifar10 --from=",
     ),
     ({"optimizer": "lion"}, "--optimizer is 'lion'; it must be one of adafactor, adam, momentum, sgd"),
     ({"devices": "tpu:0,tpu:1,tpu:2"}, "--devices names 'tpu:0'; write cpu:N or gpu:N"),

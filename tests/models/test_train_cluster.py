@@ -144,8 +144,8 @@ def test_a_second_training_on_the_same_workers_is_told_who_has_them(workers, tmp
 @pytest.mark.full
 @on_workers
 def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
-    monkeypatch.setattr("mtf_hetero.profile.link.LOADS", {1 << 10: 4, 1 << 16: 4})
+    monkeypatch.setattr("mtf_hetero.profile.messages.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr("mtf_hetero.profile.messages.LOADS", {1 << 10: 4, 1 << 16: 4})
     workers = ",".join(workers.addresses[:2])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto", "measure_seconds": 0.1}
@@ -179,8 +179,8 @@ def test_a_worker_that_is_killed_while_devices_are_measured(flags, workers, tmp_
 
 @on_workers
 def test_a_layout_that_is_found(small, workers, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
-    monkeypatch.setattr("mtf_hetero.profile.link.LOADS", {1 << 10: 4, 1 << 16: 4})
+    monkeypatch.setattr("mtf_hetero.profile.messages.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr("mtf_hetero.profile.messages.LOADS", {1 << 10: 4, 1 << 16: 4})
     options = {**ON_WORKERS, "workers": ",".join(workers.addresses[:2]), "layout": "auto", "measure_seconds": 0.1}
     assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out

@@ -19,7 +19,7 @@ from mtf_hetero.planner import auto, calibration, choice, find, quick, trying
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
-from mtf_hetero.profile import limited, link
+from mtf_hetero.profile import limited, messages
 from tests.planner.test_auto import MACHINES, batch, build
 
 LIMIT = 3.0
@@ -58,7 +58,7 @@ class TestDeadline:
     def _long_call(self, cluster, device):
         """And the session lives on."""
         with tf.Graph().as_default() as graph:
-            operation, count = link.products(device)
+            operation, count = messages.products(device)
             target, config = (cluster.target, cluster.session_config()) if cluster else ("", None)
             with tf.Session(target, graph=graph, config=config) as session:
                 limited.run(session, operation, {count: 1})
@@ -116,7 +116,7 @@ def test_where_there_is_no_time_to_measure_rates_are_estimated(two, monkeypatch)
         raise OutOfTimeError
 
     monkeypatch.setattr(calibration, "calibrate_quickly", slow)
-    monkeypatch.setattr(link, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr(messages, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
     monkeypatch.setattr(trying, "_TURN_SECONDS", 0.01)
     chosen = auto.choose(build, two, {"batch": batch})
     assert "there was no time to measure the devices on the program; their rates are estimated" in chosen.lines
