@@ -150,9 +150,17 @@ class Config:
         "1epoch or 5epochs. By default at the end alone.",
     )
     summary_steps: int = _flag(50, "Steps between rows of MODEL_DIR/metrics.jsonl, and of TensorBoard's curves.")
-    busy_steps: int = _flag(
-        200, "Steps between two of which it is looked at how long each device is busy: they take longer; 0: none."
+    busy_steps: int | None = _flag(
+        None,
+        "Steps between two measurements of how busy each device is; 0: none. By default every 10 seconds, and rarer "
+        "where that would take more than 1 % of the time.",
     )
+    log_steps: int | None = _flag(
+        None,
+        "Steps between two progress lines where the output is no terminal. By default about 5 seconds, and a minute in "
+        "a training of hours.",
+    )
+    quiet: bool = _flag(False, "Print only errors and the final result.")
     seed: int = _flag(1, "Seed of the initial values and of the order of the data.")
     save_checkpoints_secs: int = _flag(600, "Seconds between checkpoints.")
     trace_steps: tuple[int, ...] = _flag(
@@ -222,13 +230,13 @@ class Config:
 
     def _check_positive(self) -> None:
         """Raises ValueError where a number is not positive."""
-        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs", "summary_steps"):
+        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs", "summary_steps", "log_steps"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST_WHOLE:
                 raise ValueError(
                     f"--{name} is {shown(value)}; it must be a positive whole number, at most {MOST_WHOLE}"
                 )
-        if not 0 <= self.busy_steps <= MOST_WHOLE:
+        if self.busy_steps is not None and not 0 <= self.busy_steps <= MOST_WHOLE:
             raise ValueError(
                 f"--busy_steps is {shown(self.busy_steps)}; it must be a whole number, 0 or more, at most {MOST_WHOLE}"
             )

@@ -225,7 +225,7 @@ def measure(run: Run) -> Run:
         seconds=config.measure_seconds,
         steps=_steps_left(run, resumed),
         cache_dir=cache_dir,
-        progress=True,
+        progress=not config.quiet,
     )
     choice = run_watched(choose, run.cluster.workers_in_use)
     warning = [f"warning: {choice.warning}"] if choice.warning else []
