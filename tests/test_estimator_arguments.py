@@ -9,7 +9,7 @@ from estimator_oracle import X, line_data, line_model, make
 from mtf_hetero import estimator as estimator_lib
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator import Estimator, EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec, training
-from mtf_hetero.estimator.hooks import ProgressHook
+from mtf_hetero.estimator.progress import ProgressHook
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The hooks of the training loop: signals, progress, NaN."""
 
-import io
 import os
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from estimator_oracle import line_data, log_lines, make, step_of
 
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator import EstimatorSpec
-from mtf_hetero.estimator.hooks import ProgressHook
 
 
 @pytest.fixture(name="log")
@@ -167,30 +165,6 @@ def test_signals_to_a_process(tmp_path, signals, code):
     if not stuck:
         resumed = make(tmp_path, counting).train(lambda: tf.constant(1.0), max_steps=steps + 2)
         assert resumed.get_variable_value("w") == steps + 2
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize(("unit", "kwargs"), [("images", {}), ("volumes", {"unit": "volumes"})])
-def test_progress_is_quiet_without_a_terminal(unit, kwargs, tmp_path, log):
-    stream = io.StringIO()
-    hook = ProgressHook(4, 5, log_step_count_steps=2, stream=stream, **kwargs)
-    make(tmp_path).train(line_data, max_steps=5, hooks=[hook])
-    assert stream.getvalue() == ""
-    lines = [line for line in log if f"{unit} per second" in line]
-    assert [line.split(":")[0] for line in lines] == ["step 2 of 5", "step 4 of 5"]
-    assert all("loss " in line and " left" in line for line in lines)
-
-
-def test_progress_bar_on_a_terminal(tmp_path):
-    stream = Terminal()
-    make(tmp_path).train(line_data, steps=2)
-    make(tmp_path).train(line_data, max_steps=5, hooks=[ProgressHook(4, 5, stream=stream)])
-    last = stream.getvalue().rstrip().split("\r")[-1]
-    assert "step 5: 100%" in last and "20.0/20.0" in last and "loss=" in last and "images/s" in last
 
 
 def test_outside_of_the_main_thread(tmp_path):

@@ -2,9 +2,7 @@
 
 import importlib.metadata
 import os
-import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,13 +12,13 @@ from email import message_from_string
 from unittest import mock
 
 import pytest
+from packages import ROOT, build, copy_of_checkout
 
 import mtf_hetero
 from mtf_hetero import __main__ as command
 from mtf_hetero import data
 from mtf_hetero._support import extras
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMANDS = ("train", "profile", "worker", "data")
 LINKS = ("layouts", "models")
 
@@ -137,11 +135,6 @@ def test_a_package_index_shows_no_link_that_leads_nowhere():
     assert names["without_files"](page) == "See the `docs`, [Mesh](https://mesh) and `LAYOUTS[name](graph)`."
 
 
-def copy_of_checkout(to):
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "*.egg-info")
-    return shutil.copytree(ROOT, to, symlinks=True, ignore=ignored)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The sdist, the wheel that is built from what it holds, and that of a copy of the checkout."""
@@ -152,15 +145,6 @@ def built(tmp_path_factory):
         archive.extractall(directory / "unpacked", filter="data")
     (source,) = (directory / "unpacked").iterdir()
     return sdist, build("wheel", source, directory), build("wheel", checkout, directory / "direct")
-
-
-def build(kind, source, directory):
-    """Calls the build backend as pip does, with the setuptools of this environment, which takes no network."""
-    directory.mkdir(exist_ok=True)
-    code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
-    process = subprocess.run([sys.executable, "-c", code, str(directory)], cwd=source, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    return directory / process.stdout.splitlines()[-1]
 
 
 def test_an_editable_install_makes_only_mtf_hetero_importable(tmp_path):

@@ -199,6 +199,7 @@ WRITERS = {  # files that write without _support/files.py, and why they may
     "mtf_hetero.cluster.guard": "control groups; logs in a new directory; the standard library alone",
     "mtf_hetero.cluster.isolation": "/proc",
     "mtf_hetero.memory.measurement": "/proc",
+    "mtf_hetero.models.after.confusion": "to memory",
     "mtf_hetero.models.after.predictions": "to the path that files.replaced gives",
     "mtf_hetero.models.after.restored": "/dev/null",
     "mtf_hetero.models.train.__main__": "/dev/null",

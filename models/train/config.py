@@ -42,6 +42,13 @@ def _convert_to_trace_steps(texts: Sequence[str]) -> tuple[int, ...]:
         ) from None
 
 
+def _convert_to_image_size(texts: Sequence[str]) -> tuple[int, ...]:
+    sizes = [int(text) if re.fullmatch(r"\s*[1-9]\d{0,4}\s*", text) else 0 for text in map(str, texts)]
+    if not all(sizes) or len(sizes) > 2:
+        raise ValueError(f"--image_size is {','.join(map(str, texts))!r}; write 64, or height and width, such as 64,96")
+    return tuple(sizes * 2 if len(sizes) == 1 else sizes)
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """A training run. Each field is the flag of the same name, of the type that it is annotated with.
@@ -59,10 +66,18 @@ class Config:
     )
     dataset: str = _flag(
         "mnist5k",
-        "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10; for a model of volumes, a "
-        "directory that mtf-hetero data convert or simulate has made, at the same path on each worker.",
+        "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10; or your own images: a "
+        "directory with a folder per class, a .csv file of paths and labels, an .npz file of arrays, or "
+        "module:function, which returns tf.data; for a model of volumes, a directory that mtf-hetero data convert or "
+        "simulate has made. Each worker needs the files at the same path.",
     )
     data_dir: str | None = _flag(None, "Where prepared sets are; by default ~/tensorflow_datasets.")
+    image_size: tuple[int, ...] = _flag(
+        (),
+        "Height and width to which your own images are brought, such as 64 or 64,96. By default they must have one "
+        "size.",
+        _convert_to_image_size,
+    )
     model_dir: str | None = _flag(
         None,
         "Directory of checkpoints and summaries; training resumes there. By default a new temporary one.",
@@ -150,9 +165,17 @@ class Config:
         "1epoch or 5epochs. By default at the end alone.",
     )
     summary_steps: int = _flag(50, "Steps between rows of MODEL_DIR/metrics.jsonl, and of TensorBoard's curves.")
-    busy_steps: int = _flag(
-        200, "Steps between two of which it is looked at how long each device is busy: they take longer; 0: none."
+    busy_steps: int | None = _flag(
+        None,
+        "Steps between two measurements of how busy each device is; 0: none. By default every 10 seconds, and rarer "
+        "where that would take more than 1 % of the time.",
     )
+    log_steps: int | None = _flag(
+        None,
+        "Steps between two progress lines where the output is no terminal. By default about 5 seconds, and a minute in "
+        "a training of hours.",
+    )
+    quiet: bool = _flag(False, "Print only errors and the final result.")
     seed: int = _flag(1, "Seed of the initial values and of the order of the data.")
     save_checkpoints_secs: int = _flag(600, "Seconds between checkpoints.")
     trace_steps: tuple[int, ...] = _flag(
@@ -222,13 +245,13 @@ class Config:
 
     def _check_positive(self) -> None:
         """Raises ValueError where a number is not positive."""
-        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs", "summary_steps"):
+        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs", "summary_steps", "log_steps"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST_WHOLE:
                 raise ValueError(
                     f"--{name} is {shown(value)}; it must be a positive whole number, at most {MOST_WHOLE}"
                 )
-        if not 0 <= self.busy_steps <= MOST_WHOLE:
+        if self.busy_steps is not None and not 0 <= self.busy_steps <= MOST_WHOLE:
             raise ValueError(
                 f"--busy_steps is {shown(self.busy_steps)}; it must be a whole number, 0 or more, at most {MOST_WHOLE}"
             )

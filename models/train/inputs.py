@@ -9,13 +9,20 @@ from mtf_hetero import Layout, data, mtf, tf
 from mtf_hetero.models.registry import Model
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.recorded import Record
 
 Dataset = data.Dataset | data.Volumes
 _MANIFEST = "manifest.json"
 
 
-def load(config: Config, model: Model) -> Dataset:
+def load(config: Config, model: Model, record: Record | None = None) -> Dataset:
     """Finds the data set of a run.
+
+    Args:
+      config: what the user asked for.
+      model: the model.
+      record: of the run whose network is used on it: the images are normalised as there, and the classes of one's own
+        images are those; None: a new run.
 
     Raises:
       ValueError: it is not there, is damaged, is of images where the model takes volumes or the other way round, or has
@@ -37,7 +44,7 @@ def load(config: Config, model: Model) -> Dataset:
         )
     else:
         try:
-            dataset = data.load(config.dataset, config.data_dir)
+            dataset = _load_images(config, record)
         except OSError as error:
             raise ValueError(
                 f"--dataset is {config.dataset!r}, which cannot be read: {error.strerror or error}; name another one"
@@ -50,9 +57,21 @@ def load(config: Config, model: Model) -> Dataset:
     return dataset
 
 
+def _load_images(config: Config, record: Record | None) -> data.Dataset:
+    names = () if record is None else record.class_names
+    options: Any = {"image_size": config.image_size, "seed": config.seed, "class_names": names}
+    dataset = data.load(config.dataset, config.data_dir, **options)
+    return dataset if record is None else record.normalised(record.compared(dataset))
+
+
 def unit(dataset: Dataset) -> str:
     """What the data set is of."""
     return "volumes" if isinstance(dataset, data.Volumes) else "images"
+
+
+def notes(dataset: Dataset) -> tuple[str, ...]:
+    """Lines about the data, for the user."""
+    return dataset.notes if isinstance(dataset, data.Dataset) else ()
 
 
 def describe(dataset: Dataset) -> str:

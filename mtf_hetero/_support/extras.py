@@ -64,15 +64,21 @@ def progress_bar(*, total: int | None, **options: Any) -> Any:
     return tqdm.tqdm(total=total, **options)
 
 
-def write_above_bars(line: str) -> None:
-    """Writes a line to the standard output, above the bars that a terminal shows."""
+def write_above_bars(line: str, stream: Any = None) -> None:
+    """Writes a line above the bars that a terminal shows.
+
+    Args:
+      line: without its end.
+      stream: where to; None: the standard output.
+    """
+    stream = sys.stdout if stream is None else stream
     if has_progress_bars():
         import tqdm
 
-        tqdm.tqdm.write(line, file=sys.stdout)
+        tqdm.tqdm.write(line, file=stream)
     else:
-        sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        stream.write(f"{line}\n")
+    stream.flush()
 
 
 class _NoBar(contextlib.AbstractContextManager["_NoBar"]):

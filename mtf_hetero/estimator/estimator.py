@@ -22,14 +22,9 @@ from mtf_hetero._compat import tf
 from mtf_hetero.cluster import WorkerClaim, WorkerWatch, check_reachable
 from mtf_hetero.estimator import export, inputs, predictions, saved_model
 from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys, RunConfig, check_number
-from mtf_hetero.estimator.hooks import (
-    LOSS_COLLECTION_KEY,
-    ProgressHook,
-    StopOnSignalHook,
-    add_mtf_scalar_summaries,
-    add_scalar_summary,
-    order_global_step,
-)
+from mtf_hetero.estimator.hooks import StopOnSignalHook, order_global_step
+from mtf_hetero.estimator.progress import ProgressHook
+from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY, add_mtf_scalar_summaries, add_scalar_summary
 from mtf_hetero.estimator.training import monitored_session, single_session, training_hooks
 from mtf_hetero.saver import Saver, SliceSaverBuilder
 

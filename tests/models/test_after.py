@@ -3,10 +3,12 @@
 import contextlib
 import json
 import signal
+import sys
 
 import numpy as np
 import pytest
 from serving import served
+from sklearn import metrics as reference
 from training_runs import CPUS, DATASETS, ONE, restored_logging, run  # noqa: F401 - one is a fixture
 
 from mtf_hetero import data
@@ -47,15 +49,30 @@ def reported(directory):
     return {name: value for name, value in row.items() if name not in ("kind", "step")}
 
 
-@pytest.mark.parametrize("place", [{}, OTHER, pytest.param(RULES, marks=pytest.mark.full)], ids=str)
-def test_every_layout_tests_as_the_run_did(place, trained, tmp_path, capfd):
+@pytest.mark.parametrize(
+    "place",
+    [
+        {},
+        OTHER,
+        pytest.param(RULES, marks=pytest.mark.full),
+        pytest.param({"local_cluster": "0.5,0.3", "list_speed": "2,1"}, marks=pytest.mark.full),
+    ],
+    ids=str,
+)
+def test_every_layout_tests_as_the_run_did(place, trained, predicted, tmp_path, capfd):
     files = sorted(trained.rglob("*"))
     assert call(evaluate, model_dir=trained, **place) == 0
     result = json.loads(capfd.readouterr().out)
     expected = {"model": "lenet", "dataset": "mnist5k", "step": 3, "examples": 1000, "batch_size": 30}
     assert expected.items() <= result.items()
     assert result["checkpoint"] == f"{trained}/model.ckpt-3"
+    top = result["metrics"].pop("top_5_accuracy")
     assert result["metrics"] == pytest.approx(reported(trained), abs=1e-6)
+    labels, classes = mnist5k.split("test")[1], result["classes"]
+    assert top == reference.top_k_accuracy_score(labels, predicted["logits"], k=5)
+    assert result["confusion_matrix"] == reference.confusion_matrix(labels, predicted["class"]).tolist()
+    assert [row["examples"] for row in classes] == [100] * 10 and result["not_finite"] == 0
+    assert [row["right"] for row in classes] == np.diag(result["confusion_matrix"]).tolist()
     assert sorted(trained.rglob("*")) == files  # it was only read
 
 
@@ -68,11 +85,23 @@ def test_no_lost_worker_is_waited_for(trained):
 
 def test_a_checkpoint_and_a_file_of_flags(trained, tmp_path, capfd):
     place = {"checkpoint": trained / "model.ckpt-0", "config": trained / "config.yaml"}
-    assert call(evaluate, **place, output=tmp_path / "results" / "metrics.json") == 0
-    assert capfd.readouterr().out == ""
+    place |= {"output": tmp_path / "results" / "metrics.json", "confusion_matrix": tmp_path / "confusion.svg"}
+    assert call(evaluate, **place) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "lenet, step 0, on mnist5k" and lines[-1] == f"confusion matrix: {tmp_path}/confusion.svg"
+    assert "class  images  accuracy  most often taken for" in lines
+    assert (tmp_path / "confusion.svg").read_text().startswith("<?xml")
     result = json.loads((tmp_path / "results" / "metrics.json").read_text())
     assert result["step"] == 0
     assert result["metrics"]["loss"] != pytest.approx(reported(trained)["loss"])
+
+
+def test_a_terminal_gets_the_table(trained, capfd, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert call(evaluate, model_dir=trained, top=3) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[1].startswith("test accuracy: ") and lines[3].startswith("top_3_accuracy: ")
+    assert len(lines) == 16 and max(map(len, lines)) <= 80
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +198,9 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (evaluate, own | {"speed": "3"}, "unrecognized arguments: --speed=3"),
         (evaluate, own | {"config": tmp_path / "none.yaml"}, "none.yaml', which cannot be read"),
         (evaluate, own | {"output": tmp_path / "plain.txt" / "x"}, "plain.txt cannot be written to; name another"),
+        (evaluate, own | {"top": 1}, "--top is 1; it must be 2 or more: top-1 accuracy is `accuracy`"),
+        (evaluate, own | {"top": 10}, "--top is 10, but there are 10 classes; give a smaller number"),
+        (evaluate, own | {"confusion_matrix": "c.gif"}, "is 'c.gif'; name a file that ends in .png, .svg, .pdf"),
         (predict, own, "the following arguments are required: --output"),
         (predict, own | {"output": "p.csv"}, "--output is 'p.csv'; name a file that ends in .npz or .jsonl"),
         (

@@ -32,7 +32,7 @@ NAMES = ["", "no_such_name", "a\nb", "\0", "x" * 5000, "../..", "-"]
 TRAIN = {  # flag -> values that are wrong whatever else there is
     **{
         name: [*WHOLE, "0"]
-        for name in ("batch_size", "train_epochs", "max_steps", "summary_steps", "save_checkpoints_secs")
+        for name in ("batch_size", "train_epochs", "max_steps", "summary_steps", "log_steps", "save_checkpoints_secs")
     },
     "busy_steps": WHOLE,
     "seed": WHOLE,

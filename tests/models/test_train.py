@@ -296,13 +296,13 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path, capfd, mo
 @pytest.mark.full
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_signal_to_a_process_saves_and_says_how_to_resume(number, code, tmp_path):
-    args = ["--model=lenet", "--batch_size=20", "--train_epochs=1000", f"--model_dir={tmp_path}"]
+    args = ["--model=lenet", "--batch_size=20", "--train_epochs=1000", "--log_steps=10", f"--model_dir={tmp_path}"]
     with start(*args, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
         lines = []
         for line in process.stderr:
             lines.append(line)
-            if "step 20 of" in line:
+            if "step 20/" in line:
                 process.send_signal(number)
                 break
         lines += process.stderr.readlines()

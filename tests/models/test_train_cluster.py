@@ -124,13 +124,13 @@ def test_a_second_training_on_the_same_workers_is_told_who_has_them(workers, tmp
     with start(*(f"--{name}={value}" for name, value in options.items()), stdout=subprocess.DEVNULL) as process:
         try:
             reader = Reader(process.stderr)
-            seen = reader.await_line("step 10 of")
+            seen = reader.await_line("step 10/")
             for speeds in ("2,1", "auto"):
                 assert run(**options, list_speed=speeds, model_dir=tmp_path) == 2
                 out, err = capfd.readouterr()
                 assert (out, err.count("\n")) == ("", 1)
                 assert f"belongs to another training: pid {process.pid} on " in err
-            reader.await_line("step .* of", seen + 1)
+            reader.await_line("step .*/", seen + 1)
             process.send_signal(signal.SIGTERM)
             assert process.wait(300) == 143
         finally:
@@ -218,7 +218,7 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills, trained):
     args = [f"--{name}={value}" for name, value in options.items()]
     with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         reader = Reader(process.stdout)
-        seen = reader.await_line("step 10 of")
+        seen = reader.await_line("step 10/")
         try:
             for _ in range(kills):
                 time.sleep(rng.uniform(0.0, 5.0))
@@ -227,7 +227,7 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills, trained):
                 seen = reader.await_line(rf"worker {index} \(.*\) is gone", seen, seconds=30)
                 time.sleep(rng.uniform(0.0, 2.0))
                 local.restart(index)
-                seen = reader.await_line("step .* of", seen + 1)
+                seen = reader.await_line("step .*/", seen + 1)
             process.send_signal(signal.SIGTERM)
             assert process.wait(300) == 143
         finally:
@@ -251,7 +251,7 @@ def test_the_run_of_a_killed_chief_is_resumed_and_its_workers_are_gone(tmp_path,
     args = [f"--{name}={value}" for name, value in options.items()]
     with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         reader = Reader(process.stdout)
-        reader.await_line("step 10 of")
+        reader.await_line("step 10/")
         text = "".join(reader.lines)
         if "network" not in text:  # where the kernel permits no network namespace, a line says so
             for port in re.findall(r"worker \d at 127.0.0.1:(\d+):", text):
