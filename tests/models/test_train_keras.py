@@ -252,7 +252,10 @@ def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd):
             "a Keras model's file, such as my.keras, or one of keras.applications, such as keras:ResNet50",
         ),
         ({"model": "keras:resnet50"}, "keras.applications has no 'resnet50'; write ResNet50 or ResNet50V2"),
-        ({"model": "keras:ResNet50"}, "ResNet50 cannot make a model for images of 28 x 28 x 1: Input size must be at least"),
+        (
+            {"model": "keras:ResNet50"},
+            "ResNet50 cannot make a model for images of 28 x 28 x 1: Input size must be at least",
+        ),
         ({"model": tmp_path / "none.keras"}, "none.keras' is not a file; give a file that keras.Model.save wrote"),
         ({"model": tmp_path / "damaged.keras"}, "damaged.keras' is not a Keras model, or is damaged; give a file that"),
         (
@@ -280,7 +283,7 @@ def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd):
             good | {"layout": "hybrid", "mesh_shape": "a:1;b:3"},
             "needs a batch of one dimension, but this layout has two",
         ),
-        (good | {"dataset": tmp_path}, "dataset "),
+        (good | {"dataset": tmp_path}, "has no images; give a directory"),
     ]:
         capfd.readouterr()
         code = run(**FAST | values, model_dir=tmp_path / "run")
