@@ -117,7 +117,7 @@ def test_without_a_terminal_a_bar_is_a_line_now_and_then(monkeypatch, capsys):
             now[0] += seconds
             bar.update()
             bar.set_description("trying")
-    assert capsys.readouterr().err == "trying: part 2 of 4 is done\ntrying: part 4 of 4 is done\n"
+    assert capsys.readouterr().err == "trying: part 2 of 4 done\ntrying: part 4 of 4 done\n"
 
 
 def functions_of_setup():

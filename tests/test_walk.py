@@ -52,6 +52,11 @@ def test_a_file_that_is_not_there_leaves_a_command_out(tmp_path):
     assert results_of([block], tmp_path)[0].code == 0
 
 
+def test_the_photos_are_60_in_three_classes(tmp_path):
+    walk.make_photos(tmp_path / "photos", size=16)
+    assert len(list(tmp_path.glob("photos/*/*.jpg"))) == 60 and len(list(tmp_path.glob("photos/*"))) == 3
+
+
 def test_it_walks_through_the_pages_of_the_site():
     pages = walk.pages()
     assert pages[0] == ROOT / "README.md" and {path for path in pages if not path.exists()} == set()
