@@ -19,7 +19,7 @@ def results_of(blocks, directory, limit=20):
 
 
 def test_commands_are_run_one_after_the_other(tmp_path):
-    results = results_of([FILE, PROGRAM, BLOCK], tmp_path, limit=1)
+    results = results_of([PROGRAM, BLOCK, FILE], tmp_path, limit=1)
     assert [(result.command, result.code, result.left_out) for result in results] == [
         ("python page_20.py", 0, ""),
         ("cat a.yaml && echo 'b | c'", 0, ""),

@@ -105,7 +105,15 @@ def file_of(block: Block) -> str:
 
 
 def program_of(block: Block) -> str:
+    """Returns the name under which a block marked `python` is saved."""
     return f"{block.page.stem}_{block.line}.py"
+
+
+def save_files(blocks: Sequence[Block], directory: pathlib.Path) -> None:
+    """Saves the programs and the named files of blocks."""
+    for block in blocks:
+        if name := file_of(block) or (program_of(block) if block.language == "python" else ""):
+            (directory / name).write_text(block.text, encoding="utf-8")
 
 
 def reason(command: str, directory: pathlib.Path) -> str:
@@ -120,10 +128,12 @@ def reason(command: str, directory: pathlib.Path) -> str:
 
 
 def walk(blocks: Sequence[Block], directory: pathlib.Path, environment: dict, limit: float) -> Iterator[Result]:
-    """Runs the commands of blocks one after the other in a directory."""
+    """Runs the commands of blocks one after the other in a directory, after it has saved the files of their page."""
+    page = None
     for block in blocks:
-        if name := file_of(block) or (program_of(block) if block.language == "python" else ""):
-            (directory / name).write_text(block.text, encoding="utf-8")
+        if block.page != page:
+            page = block.page
+            save_files([block for block in blocks if block.page == page], directory)
         for command in commands_of(block):
             why = reason(command, directory)
             yield Result(block, command, why) if why else run(block, command, directory, environment, limit)
