@@ -128,7 +128,11 @@ def reason(command: str, directory: pathlib.Path) -> str:
 
 
 def walk(blocks: Sequence[Block], directory: pathlib.Path, environment: dict, limit: float) -> Iterator[Result]:
-    """Runs the commands of blocks one after the other in a directory, after it has saved the files of their page."""
+    """Runs the commands of blocks one after the other in a directory, in which it saves the files of all pages.
+
+    Where pages have files of one name, each page has its own.
+    """
+    save_files(blocks, directory)
     page = None
     for block in blocks:
         if block.page != page:
