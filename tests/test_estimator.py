@@ -169,7 +169,7 @@ def test_checkpoint_path(tmp_path):
     estimator = make(tmp_path, save_checkpoints_steps=1).train(line_data, steps=3)
     path = str(tmp_path / "model" / "model.ckpt-1")
     assert estimator.evaluate(line_data, steps=1, checkpoint_path=path)["global_step"] == 1
-    with pytest.raises(ValueError, match="checkpoint_path is '/nowhere/model.ckpt-1', where there is no checkpoint"):
+    with pytest.raises(ValueError, match="checkpoint_path is '/nowhere/model.ckpt-1', which is not a checkpoint"):
         estimator.evaluate(line_data, checkpoint_path="/nowhere/model.ckpt-1")
 
 
