@@ -33,7 +33,7 @@ MISTAKES = [
     ),
     ({"optimizer": "lion"}, "--optimizer is 'lion'; it must be one of adafactor, adam, momentum, sgd"),
     ({"devices": "tpu:0,tpu:1,tpu:2"}, "--devices names 'tpu:0'; write cpu:N or gpu:N"),
-    ({"devices": "cpu:0,cpu:1,gpu:99"}, "device 'gpu:99' is not there: TensorFlow finds"),
+    ({"devices": "cpu:0,cpu:1,gpu:99"}, "device 'gpu:99' does not exist: TensorFlow finds"),
     ({"devices": "cpu:0,cpu:1,cpu:1000000"}, "--devices names 'cpu:1000000'"),
     ({"devices": "cpu:0,cpu:1", "mesh_shape": "all:3"}, "mesh all:3 has 3 processors, but there are 2 devices"),
     ({"devices": ""}, "--devices is empty"),
