@@ -78,10 +78,8 @@ def _describe(workers: Sequence[str]) -> dict[str, Any]:
     }
     if workers:
         cluster = Cluster.from_workers(workers)
-        addresses = dict(enumerate(cluster.workers))
-        devices = [
-            {"device": shorten(name), "hardware": _address(shorten(name), addresses)} for name in cluster.devices
-        ]
+        names = [shorten(name) for name in cluster.devices]
+        devices = [{"device": name, "hardware": f"worker at {_address(name, cluster.workers)}"} for name in names]
         return {**result, "devices": devices, "no_gpu": None}
     cluster = Cluster.local()
     devices = _local_devices(cluster)
@@ -89,8 +87,9 @@ def _describe(workers: Sequence[str]) -> dict[str, Any]:
     return {**result, "devices": devices, "no_gpu": no_gpu}
 
 
-def _address(device: str, addresses: Mapping[int, str]) -> str:
-    return addresses[int(re.match(r"worker:(\d+)", device)[1])]  # pyright: ignore[reportOptionalSubscript]
+def _address(device: str, workers: Sequence[str]) -> str:
+    """Return the address of the worker that a device, "worker:1/gpu:0", belongs to."""
+    return workers[int(device.split("/")[0].removeprefix("worker:"))]
 
 
 def _local_devices(cluster: Any) -> list[dict[str, Any]]:

@@ -103,7 +103,7 @@ def test_a_worker_that_does_not_answer_is_one_line(capsys):
 def test_the_devices_of_workers(workers, capsys):
     lines = lines_of(capsys, f"--workers={','.join(workers.addresses[:2])}")
     assert [line.split()[0] for line in lines if line.startswith("worker:")] == ["worker:0/cpu:0", "worker:1/cpu:0"]
-    assert f"of {workers.addresses[1]}" in "\n".join(lines)
+    assert f"worker at {workers.addresses[1]}" in "\n".join(lines)
 
 
 def test_the_quota_of_control_groups(tmp_path):
