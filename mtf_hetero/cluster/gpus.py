@@ -1,13 +1,11 @@
 """Why TensorFlow finds no GPU, and what to do about it."""
 
 import os
-import pathlib
-import shutil
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support.start_up import has_driver
 
 INSTALL = "pip install 'tensorflow[and-cuda]'"
-_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/dxg")  # of Linux, and of Linux under Windows
 _HIDDEN = ("", "-1")
 
 
@@ -15,11 +13,6 @@ def cuda_version() -> str | None:
     """Return the version of CUDA that TensorFlow was built with; None: it was built without."""
     info = tf.sysconfig.get_build_info()
     return str(info.get("cuda_version", "unknown")) if info.get("is_cuda_build") else None
-
-
-def has_driver() -> bool:
-    """Return whether an NVIDIA driver is installed on this machine."""
-    return any(pathlib.Path(path).exists() for path in _DRIVER_FILES) or shutil.which("nvidia-smi") is not None
 
 
 def why_no_gpu() -> str:
