@@ -19,7 +19,8 @@ from mtf_hetero import __main__ as command
 from mtf_hetero import data
 from mtf_hetero._support import extras
 
-COMMANDS = ("train", "profile", "worker", "data")
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+COMMANDS = ("devices", "train", "profile", "worker", "data")
 LINKS = ("layouts", "models")
 
 
@@ -42,10 +43,16 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"{mtf_hetero.__version__}\n"
 
 
+def test_without_a_command_there_is_help(capsys):
+    command.main([])
+    out, err = capsys.readouterr()
+    assert err == "" and out.startswith("usage: mtf-hetero ") and "\n  mtf-hetero devices " in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: COMMAND; see mtf-hetero --help"),
         (["trian"], "invalid choice: 'trian' (choose from"),
         (["--fast", "train"], "unrecognized arguments: --fast"),
         (["worker", "--port=many"], "invalid int value: 'many'; see mtf-hetero worker --help"),
@@ -71,7 +78,7 @@ def test_help_of_the_training_program_calls_it_as_it_was_called(form, name):
     process = subprocess.run([sys.executable, "-m", *form, "--help"], cwd=ROOT, capture_output=True, text=True)
     assert (process.returncode, process.stderr) == (0, "")
     assert f"\n    {name} --devices=cpu:0" in process.stdout
-    assert "\n  --list_speed: Speeds of the processors" in process.stdout
+    assert "\n  --list_speed=TEXT     Speed of each device" in process.stdout
 
 
 def test_the_code_names_commands_that_a_wheel_has():
