@@ -19,7 +19,6 @@ from mtf_hetero import __main__ as command
 from mtf_hetero import data
 from mtf_hetero._support import extras
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMANDS = ("devices", "train", "profile", "worker", "data")
 LINKS = ("layouts", "models")
 

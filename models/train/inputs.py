@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import Layout, data, mtf, tf
+from mtf_hetero.data.source import TEST
 from mtf_hetero.models.registry import Model
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config
@@ -61,12 +62,21 @@ def _load_images(config: Config, record: Record | None) -> data.Dataset:
     names = () if record is None else record.class_names
     options: Any = {"image_size": config.image_size, "seed": config.seed, "class_names": names}
     dataset = data.load(config.dataset, config.data_dir, **options)
-    return dataset if record is None else record.normalised(record.compared(dataset))
+    if record is not None:
+        return record.normalised(record.compared(dataset))
+    if data.is_own(config.dataset, config.data_dir):
+        _ = dataset.statistics  # which reads images: now, while a damaged one costs nothing but this
+    return dataset
 
 
 def unit(dataset: Dataset) -> str:
     """What the data set is of."""
     return "volumes" if isinstance(dataset, data.Volumes) else "images"
+
+
+def test_names(dataset: Dataset) -> Sequence[str]:
+    """Names of the files of the test set; none where the examples have none."""
+    return dataset.source(TEST).names if isinstance(dataset, data.Dataset) else ()
 
 
 def notes(dataset: Dataset) -> tuple[str, ...]:
