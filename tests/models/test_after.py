@@ -4,7 +4,9 @@ import contextlib
 import json
 import signal
 import sys
+from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from serving import served
@@ -145,6 +147,54 @@ def test_plain_tensorflow_serves_it(trained, predicted, tmp_path, capfd):
     for count, found in zip((19, 1), served(tmp_path / "lenet" / "1", images, tmp_path, counts=(19, 1)), strict=True):
         for name in ("logits", "probabilities", "class"):
             np.testing.assert_allclose(found[name], predicted[name][:count], atol=1e-5, err_msg=name)
+
+
+def same(found, expected):
+    """Asserts that outputs differ by less than 1e-6 of the largest."""
+    assert np.abs(np.asarray(found) - expected).max() < 1e-6 * np.abs(expected).max()
+
+
+@pytest.fixture(scope="module")
+def keras_file(trained, tmp_path_factory):
+    """LeNet as a Keras file."""
+    path = tmp_path_factory.mktemp("exported") / "lenet.keras"
+    assert call(export, model_dir=trained, output=path) == 0
+    return path
+
+
+def test_a_keras_file_normalises_its_images(keras_file, predicted):
+    model: Any = keras.saving.load_model(keras_file)
+    same(model(mnist5k.split("test")[0].astype(np.float32)), predicted["logits"])
+    assert [layer.name for layer in model.layers[:3]] == ["images", "input_normalization", "conv1"]
+
+
+def test_a_keras_file_is_trained_further(keras_file, predicted, tmp_path, capfd):
+    """Its images are not normalised twice."""
+    images = mnist5k.split("test")[0].astype(np.float32)
+    again = {"model": keras_file, "model_dir": tmp_path / "run", "learning_rate": 1e-30, "max_steps": 1}
+    assert run(**ONE | UNEVEN | again) == 0
+    assert f"\n{keras_file} normalises its images itself, and gets them as they are stored\n" in capfd.readouterr().out
+    assert call(predict, model_dir=tmp_path / "run", output=tmp_path / "p.npz") == 0
+    assert call(export, model_dir=tmp_path / "run", output=tmp_path / "again.keras") == 0
+    said = f"{tmp_path}/again.keras: a Keras model of step 1, which takes float32 [None, 28, 28, 1]\n"
+    assert f"{said}It takes images as they are stored, and normalises them itself.\n" in capfd.readouterr().out
+    with np.load(tmp_path / "p.npz") as arrays:
+        same(arrays["logits"], predicted["logits"])
+    model: Any = keras.saving.load_model(tmp_path / "again.keras")
+    same(model(images), predicted["logits"])
+    assert [layer.name for layer in model.layers[:3]] == ["images", "input_normalization", "conv1"]
+    recorded = json.loads((tmp_path / "run" / "network.json").read_text())["images"]
+    assert (recorded["mean"], recorded["deviation"]) == ([0], [1 / 255])
+
+
+@pytest.mark.full
+def test_a_saved_model_predicts_as_the_keras_file(trained, keras_file, predicted, tmp_path):
+    images = mnist5k.split("test")[0].astype(np.float32)
+    assert call(export, model_dir=trained, output=tmp_path / "served", batch_size=50) == 0
+    (found,) = served(tmp_path / "served", images, tmp_path, counts=(1000,))
+    model: Any = keras.saving.load_model(keras_file)
+    same(found["logits"], predicted["logits"])
+    same(model(images), found["logits"])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
