@@ -148,8 +148,11 @@ def _fit(
     with _named(name):
         builder = Builder(model, starts=False, logits=task is not Regression)
     network, notes = _Network(builder, "outputs" if task is Regression else "classes"), networks.left_out(model)
+    normalises = networks.normalises(model)
+    if normalises:
+        notes = (f"{name} normalises its {unit} itself, and gets them as they are stored", *notes)
     made = Model(network, shape, output[-1], facts.parameters, task, twin=network.twin, notes=notes)
-    return dataclasses.replace(made, initial=lambda: network.twin().values())
+    return dataclasses.replace(made, initial=lambda: network.twin().values(), normalises=normalises)
 
 
 def _text(shape: Sequence[int | None]) -> str:

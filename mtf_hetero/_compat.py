@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from mtf_hetero._support import stand_ins
+from mtf_hetero._support import stand_ins, start_up
 
 OLDEST_TENSORFLOW: list[int] = [2, 15]
 NEWEST_TENSORFLOW: list[int] = [2, 21]  # that the tests have run with; setup.py has both bounds too
@@ -221,8 +221,19 @@ def _count_windows_as_tensorflow_does(mesh_tensorflow: Any) -> None:
         operation.__init__ = counting(operation.__init__)
 
 
+def _import_tensorflow() -> Any:
+    """Imports TensorFlow; a program's own output comes first, and not what TensorFlow says of this machine."""
+    if "tensorflow" in sys.modules:
+        return sys.modules["tensorflow"]
+    with start_up.without_chatter():
+        tensorflow: Any = importlib.import_module("tensorflow")
+        if not start_up.has_driver():  # or the first session says so, as an error
+            tensorflow.config.list_physical_devices("GPU")
+    return tensorflow
+
+
 def _import() -> tuple[Any, Any]:
-    tensorflow: Any = importlib.import_module("tensorflow")
+    tensorflow = _import_tensorflow()
     check_versions(tensorflow.__version__, _version("mesh-tensorflow"))
     tf_v1: Any = importlib.import_module("tensorflow.compat.v1")
     _add_estimator(tensorflow, tf_v1)

@@ -19,7 +19,7 @@ from mtf_hetero import __main__ as command
 from mtf_hetero import data
 from mtf_hetero._support import extras
 
-COMMANDS = ("train", "profile", "worker", "data")
+COMMANDS = ("devices", "train", "profile", "worker", "data")
 LINKS = ("layouts", "models")
 
 
@@ -42,10 +42,16 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"{mtf_hetero.__version__}\n"
 
 
+def test_without_a_command_there_is_help(capsys):
+    command.main([])
+    out, err = capsys.readouterr()
+    assert err == "" and out.startswith("usage: mtf-hetero ") and "\n  mtf-hetero devices " in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: COMMAND; see mtf-hetero --help"),
         (["trian"], "invalid choice: 'trian' (choose from"),
         (["--fast", "train"], "unrecognized arguments: --fast"),
         (["worker", "--port=many"], "invalid int value: 'many'; see mtf-hetero worker --help"),
@@ -71,7 +77,7 @@ def test_help_of_the_training_program_calls_it_as_it_was_called(form, name):
     process = subprocess.run([sys.executable, "-m", *form, "--help"], cwd=ROOT, capture_output=True, text=True)
     assert (process.returncode, process.stderr) == (0, "")
     assert f"\n    {name} --devices=cpu:0" in process.stdout
-    assert "\n  --list_speed: Speeds of the processors" in process.stdout
+    assert "\n  --list_speed=TEXT     Speed of each device" in process.stdout
 
 
 def test_the_code_names_commands_that_a_wheel_has():
@@ -117,7 +123,7 @@ def test_without_a_terminal_a_bar_is_a_line_now_and_then(monkeypatch, capsys):
             now[0] += seconds
             bar.update()
             bar.set_description("trying")
-    assert capsys.readouterr().err == "trying: part 2 of 4 is done\ntrying: part 4 of 4 is done\n"
+    assert capsys.readouterr().err == "trying: part 2 of 4 done\ntrying: part 4 of 4 done\n"
 
 
 def functions_of_setup():
@@ -221,6 +227,11 @@ def test_the_metadata(built):
     assert links and all(link.startswith("https://") for link in links)
     core = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert {re.split(r"[<>=]", line)[0] for line in core} == {"absl-py", "mesh-tensorflow", "numpy", "tensorflow"}
+    assert {'tensorboard; extra == "train"', 'tensorflow[and-cuda]; extra == "gpu"'} <= {
+        *metadata.get_all("Requires-Dist")
+    }
+    pythons = {line.rpartition(" ")[2] for line in metadata.get_all("Classifier") if ":: Python :: 3." in line}
+    assert (pythons, metadata["Requires-Python"]) == ({"3.11", "3.12", "3.13"}, ">=3.11")
     assert b"mtf-hetero = mtf_hetero.__main__:main" in files[f"{info}/entry_points.txt"]
 
 

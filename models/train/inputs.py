@@ -1,11 +1,16 @@
 """What a run reads: images or volumes, of which each processor reads its own slices where it can."""
 
+import copy
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mtf_hetero import Layout, data, mtf, tf
+from mtf_hetero.data.source import TEST
 from mtf_hetero.models.registry import Model
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config
@@ -61,12 +66,40 @@ def _load_images(config: Config, record: Record | None) -> data.Dataset:
     names = () if record is None else record.class_names
     options: Any = {"image_size": config.image_size, "seed": config.seed, "class_names": names}
     dataset = data.load(config.dataset, config.data_dir, **options)
-    return dataset if record is None else record.normalised(record.compared(dataset))
+    if record is not None:
+        return record.normalised(record.compared(dataset))
+    if data.is_own(config.dataset, config.data_dir):
+        _ = dataset.statistics  # which reads images: now, while a damaged one costs nothing but this
+    return dataset
+
+
+def as_stored(dataset: Dataset) -> Dataset:
+    """Return the same data, of which images and volumes are not normalised: they have the numbers that are stored."""
+    channels = dataset.image_shape[-1]
+    if isinstance(dataset, data.Volumes):
+        manifest = dataclasses.replace(dataset.manifest, mean=(0.0,) * channels, deviation=(1.0,) * channels)
+        return dataclasses.replace(dataset, manifest=manifest)
+    stored = copy.copy(dataset)
+    vars(stored)["statistics"] = np.zeros(channels), np.full(channels, 1 / 255)
+    return stored
+
+
+def statistics_as_stored(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and the deviation of each channel by which the data are normalised, of numbers as stored."""
+    if isinstance(dataset, data.Volumes):
+        return np.array(dataset.manifest.mean), np.array(dataset.manifest.deviation)
+    mean, deviation = dataset.statistics
+    return 255 * mean, 255 * deviation
 
 
 def unit(dataset: Dataset) -> str:
     """What the data set is of."""
     return "volumes" if isinstance(dataset, data.Volumes) else "images"
+
+
+def test_names(dataset: Dataset) -> Sequence[str]:
+    """Names of the files of the test set; none where the examples have none."""
+    return dataset.source(TEST).names if isinstance(dataset, data.Dataset) else ()
 
 
 def notes(dataset: Dataset) -> tuple[str, ...]:

@@ -121,6 +121,7 @@ def _lay_out(
     meshes.check_axes(config, dataset.image_shape)
     task = model.task.of(dataset)
     model = model.fitted(dataset.image_shape, *task.config.values())
+    dataset = inputs.as_stored(dataset) if model.normalises else dataset
     if absent:
         cluster, notes = Cluster.local([f"cpu:{number}" for number in range(len(absent))]), ()
     else:

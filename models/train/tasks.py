@@ -120,9 +120,15 @@ def _total(x: mtf.Tensor, kept: Sequence[mtf.Dimension] = ()) -> mtf.Tensor:
 
 
 def _is_finite(outputs: mtf.Tensor) -> mtf.Tensor:
-    """1 for each label all of whose outputs are finite, else 0."""
+    """Return 1 for each label all of whose outputs are finite, 0 for each other."""
     each = mtf.cast(mtf.less_equal(mtf.abs(outputs), outputs.dtype.max), outputs.dtype)  # not true of NaN
     return mtf.reduce_min(each, reduced_dim=outputs.shape.dims[-1])
+
+
+def _right(outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
+    """Return 1 for each label whose class has the largest output, 0 for each other."""
+    found = mtf.equal(mtf.argmax(outputs, outputs.shape.dims[-1]), labels)
+    return mtf.cast(found, outputs.dtype) * _is_finite(outputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,18 +163,16 @@ class Classes(Task):
         return mtf.layers.softmax_cross_entropy_with_logits(outputs, targets, classes)
 
     def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
-        classes = outputs.shape.dims[-1]
-        finite = _is_finite(outputs) * weights
-        right = mtf.cast(mtf.equal(mtf.argmax(outputs, classes), labels), outputs.dtype) * finite
         sums = {
             EXAMPLES: _total(weights),
             LOSS: _total(self.losses(outputs, labels) * weights) * (weights.shape.size / labels.shape.size),
             "labels": _total(weights) * (labels.shape.size / weights.shape.size),
-            "right": _total(right),
+            "right": _total(_right(outputs, labels) * weights),
         }
         if self.top:
-            _, largest = mtf.top_k(outputs, classes, mtf.Dimension("largest", self.top))
-            sums["right_in_top"] = _total(mtf.cast(mtf.equal(largest, labels), outputs.dtype) * finite)
+            _, largest = mtf.top_k(outputs, outputs.shape.dims[-1], mtf.Dimension("largest", self.top))
+            among = mtf.cast(mtf.equal(largest, labels), outputs.dtype)
+            sums["right_in_top"] = _total(among * _is_finite(outputs) * weights)
         return sums | (self._counts(outputs, labels, weights) if self.detailed else {})
 
     def _counts(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:

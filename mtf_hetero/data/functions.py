@@ -122,6 +122,8 @@ def _convert(name: str, returned: Any) -> Mapping[str, Any]:
 
 
 def _kind(value: Any) -> str:
+    if tf.is_tensor(value):
+        return "one tensor"
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 

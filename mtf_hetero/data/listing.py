@@ -99,19 +99,15 @@ def choose_test(keys: list[str], labels: Sequence[object], seed: int) -> list[bo
     return chosen
 
 
-def find_images(path: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
-    """Finds the image files in a directory and below it, and the other files there, which a caller skips; sorted."""
+def find_images(folder: str | os.PathLike) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+    """Finds the image files in a folder, and whatever else there is, which a caller skips; sorted."""
     images, others = [], []
-    for folder, folders, files in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found = [pathlib.Path(folder, name) for name in files]
-        images += [file for file in found if _is_image(file)]
-        others += [file for file in found if not _is_image(file)]
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = pathlib.Path(entry.path)
+            is_image = path.suffix.lower() in ENDINGS and not entry.name.startswith(".") and not entry.is_dir()
+            (images if is_image else others).append(path)
     return sorted(images), sorted(others)
-
-
-def _is_image(path: pathlib.Path) -> bool:
-    return path.suffix.lower() in ENDINGS and not path.name.startswith(".")
 
 
 def _drawn(key: str, seed: int) -> bytes:
@@ -140,45 +136,59 @@ def _folders_in(path: pathlib.Path) -> list[pathlib.Path]:
 def _read_folders(root: pathlib.Path) -> tuple[dict[str, list[Photo]], tuple[str, ...]]:
     folders = _folders_in(root)
     divided = [folder.name for folder in folders if folder.name in _SPLITS and _folders_in(folder)]
+    others = [folder for folder in folders if folder.name not in divided]
     if len(divided) == 1:
         (missing,) = set(_SPLITS) - set(divided)
-        others = [folder.name for folder in folders if folder.name not in divided]
-        known = f" (it has {', '.join(others)})" if others else ""
+        known = f" (it has {', '.join(folder.name for folder in others)})" if others else ""
         raise ValueError(
             f"{root} has {divided[0]}/ and no {missing}/{known}; give it both, or put the folders of the classes into "
             f"{root} itself, of which one image in {TEST_EVERY} is then for the test"
         )
     photos: dict[str, list[Photo]] = {}
-    skipped: list[pathlib.Path] = []
+    skipped = others if divided else []
     for split in divided or [TRAIN]:
         above = root / split if divided else root
+        loose, rest = find_images(above)
+        classes = _folders_in(above)
+        if not classes:
+            raise ValueError(_no_folders(above, len(loose)))
+        skipped += [*loose, *(path for path in rest if path not in classes and path.name not in divided)]
         photos[split] = []
-        skipped += [entry for entry in above.iterdir() if entry.is_file()]
-        for folder in _folders_in(above):
-            images, others = find_images(folder)
+        for folder in classes:
+            images, rest = find_images(folder)
             if not images:
-                raise ValueError(_no_images(folder, others))
-            skipped += others
+                raise ValueError(_no_images(folder, rest))
+            skipped += rest
             photos[split] += [
                 Photo(str(image), image.relative_to(root).as_posix(), folder.name, str(image)) for image in images
             ]
-        if not photos[split]:
-            raise ValueError(_no_folders(above, skipped))
     return photos, _describe_skipped(root, skipped)
 
 
+def _kind_of(path: pathlib.Path) -> str:
+    """What a message calls a file, or a folder, that is skipped."""
+    if path.name.startswith("."):
+        return "hidden"
+    if path.is_dir():
+        return "folder"
+    return "outside of the classes' folders" if path.suffix.lower() in ENDINGS else path.suffix or "without an ending"
+
+
+def _counted(paths: Sequence[pathlib.Path]) -> str:
+    kinds = collections.Counter(map(_kind_of, paths))
+    return ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
+
+
 def _no_images(folder: pathlib.Path, others: Sequence[pathlib.Path]) -> str:
-    endings = ", ".join(sorted({other.suffix or "no ending" for other in others}))
-    has = f"{len(others)} files, with {endings}," if others else "no file"
+    has = f" (but {_counted(others)})" if others else ""
     return (
-        f"{folder}, the folder of a class, has {has} and no JPEG or PNG image; put some into it "
-        f"({', '.join(ENDINGS)}), or remove it"
+        f"{folder}, the folder of a class, has no JPEG or PNG image{has}; put some into it ({', '.join(ENDINGS)}), or "
+        "remove it"
     )
 
 
-def _no_folders(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> str:
-    count = sum(map(_is_image, files))
-    has = f"{count} images but no folder for each class" if count else "no images"
+def _no_folders(folder: pathlib.Path, images: int) -> str:
+    has = f"{images:,} images but no folder for each class" if images else "no images"
     return (
         f"{folder} has {has}; give a directory with a folder of JPEG or PNG images for each class, such as "
         f"{folder.name}/cat and {folder.name}/dog, or a .csv file of paths and labels"
@@ -186,17 +196,10 @@ def _no_folders(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> str:
 
 
 def _describe_skipped(root: pathlib.Path, skipped: Sequence[pathlib.Path]) -> tuple[str, ...]:
-    kinds = collections.Counter(
-        "hidden" if file.name.startswith(".")
-        else "outside of the classes' folders" if _is_image(file)
-        else file.suffix or "without an ending"
-        for file in skipped
-    )  # fmt: skip
-    if not kinds:
+    if not skipped:
         return ()
-    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     files = "1 file is" if len(skipped) == 1 else f"{len(skipped):,} files are"
-    return (f"warning: {files} skipped in {root}: {counts}; such as {min(skipped)}",)
+    return (f"warning: {files} skipped in {root}: {_counted(skipped)}; such as {min(skipped)}",)
 
 
 def _read_csv(path: str) -> dict[str, list[Photo]]:
@@ -281,10 +284,10 @@ def _listed(names: Sequence[str], most: int = 6) -> str:
 
 def _check_files(photos: Mapping[str, Sequence[Photo]]) -> str:
     """Returns a digest of all files; raises ValueError where one is missing, empty or named twice."""
-    digest = hashlib.blake2b(digest_size=16)
+    rows: list[bytes] = []
     places: dict[tuple[int, int], Photo] = {}
     for split in _SPLITS:
-        for photo in sorted(photos[split], key=lambda photo: photo.name):
+        for photo in photos[split]:
             try:
                 status = os.stat(photo.path)
             except OSError as error:
@@ -296,5 +299,5 @@ def _check_files(photos: Mapping[str, Sequence[Photo]]) -> str:
             if first is not photo:
                 raise ValueError(f"{photo.place} is the same file as {first.place}; remove one of the two")
             row = f"{split}\0{photo.name}\0{photo.class_name}\0{status.st_size}\n"
-            digest.update(row.encode(errors="surrogateescape"))
-    return digest.hexdigest()
+            rows.append(row.encode(errors="surrogateescape"))
+    return hashlib.blake2b(b"".join(sorted(rows)), digest_size=16).hexdigest()

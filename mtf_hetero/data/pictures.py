@@ -58,9 +58,9 @@ def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_na
 
 
 def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[int, int, int]:
-    """Opens images, 10,000 of them at most, and returns the shape to which all are brought.
+    """Looks at images, 10,000 of them at most, and returns the shape to which all are brought.
 
-    The images have one channel if all that are opened are grey, else three.
+    The images have one channel if all that are looked at are grey, else three.
 
     Args:
       photos: the images.
@@ -71,9 +71,7 @@ def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[int
       ValueError: an image is damaged or of another kind, or there are several sizes and none is wanted.
     """
     chosen = photos if len(photos) <= CHECKED else random.Random(0).sample(photos, CHECKED)
-    image = extras.import_package("PIL.Image", extra="train", user=f"dataset {name!r}")
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda photo: _look_at(image, photo), chosen))
+    found = look_at([(photo.path, photo.place) for photo in chosen])
     channels = 1 if all(mode in _GREY for _, mode in found) else 3
     sizes = collections.Counter(size for size, _ in found)
     if not size and len(sizes) > 1:
@@ -82,19 +80,34 @@ def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[int
     return height, width, channels
 
 
-def _look_at(image: Any, photo: Photo) -> tuple[tuple[int, int], str]:
-    """Returns an image's (height, width) and mode from its first bytes; an image whose end is missing is decoded."""
+def look_at(files: Sequence[tuple[str, str]]) -> list[tuple[tuple[int, int], str]]:
+    """Returns ((height, width), mode) of image files from their first bytes, with Pillow's names of modes.
+
+    A file without the mark of its end is decoded, to see whether it is whole.
+
+    Args:
+      files: (path, what an error calls it).
+
+    Raises:
+      ValueError: a file is damaged, or of another kind than JPEG and PNG.
+    """
+    image = extras.import_package("PIL.Image", extra="train", user="an image file")
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(lambda file: _look_at(image, *file), files))
+
+
+def _look_at(image: Any, path: str, place: str) -> tuple[tuple[int, int], str]:
     try:
-        with image.open(photo.path) as opened, open(photo.path, "rb") as file:
+        with image.open(path) as opened, open(path, "rb") as file:
             kind, mode = opened.format, opened.mode
             if kind in _KINDS:
-                file.seek(-min(_TAIL_BYTES, os.path.getsize(photo.path)), os.SEEK_END)
+                file.seek(-min(_TAIL_BYTES, os.path.getsize(path)), os.SEEK_END)
                 if _END[kind] not in file.read():
                     opened.load()
     except Exception as error:  # Pillow's readers raise errors of many kinds where a file is damaged
-        raise ValueError(f"{photo.place} is no whole JPEG or PNG image ({error}); replace or remove it") from error
+        raise ValueError(f"{place} is no whole JPEG or PNG image ({error}); replace or remove it") from error
     if kind not in _KINDS:
-        raise ValueError(f"{photo.place} is a {kind} image; convert it to JPEG or PNG, or remove it")
+        raise ValueError(f"{place} is a {kind} image; convert it to JPEG or PNG, or remove it")
     return (opened.height, opened.width), mode
 
 
@@ -129,7 +142,8 @@ def source_of_files(
             lambda index: (image(index), tf.gather(all_labels, index)), num_parallel_calls=_PARALLEL_READS
         )
 
-    return Source(len(paths), read, functools.partial(read, most_kept=cached_bytes // math.prod(shape)))
+    often = functools.partial(read, most_kept=cached_bytes // math.prod(shape))
+    return Source(len(paths), read, often, names=paths)
 
 
 def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:

@@ -28,11 +28,13 @@ class Source:
         in the same order.
       read_often: the same of images that are read several times: it keeps them as it sees fit; None: whoever reads
         them may keep them all in memory.
+      names: of the images' files; none where they have none.
     """
 
     size: int
     read: "Callable[[tf.data.Dataset], tf.data.Dataset]"
     read_often: "Callable[[tf.data.Dataset], tf.data.Dataset] | None" = None
+    names: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,12 +13,17 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from mtf_hetero._compat import tf
 from mtf_hetero._support import files
+from mtf_hetero.keras import walk
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.walk import is_graph
 
 SUFFIX = ".keras"
+_NORMALIZATION = "input_normalization"
+_NORMALISING = (keras.layers.Normalization, keras.layers.Rescaling)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +72,48 @@ def save(model: Any, path: str | os.PathLike) -> None:
     """
     with files.replaced(path) as made:
         model.save(made)
+
+
+def normalising(model: Any, mean: Sequence[float] | np.ndarray, deviation: Sequence[float] | np.ndarray) -> Any:
+    """Return a keras.Model of the same layers, in front of which a Normalization layer normalises each channel.
+
+    Args:
+      model: a functional or sequential model with one input, which takes normalised numbers.
+      mean: of each channel.
+      deviation: standard deviation of each channel.
+
+    Raises:
+      ValueError: a deviation is so small that Keras's layer would use another one.
+    """
+    least = keras.backend.epsilon()
+    if min(deviation) < least:
+        raise ValueError(
+            f"a channel has the standard deviation {min(deviation):g}, and Keras's Normalization uses {least:g} at "
+            "least; store the data in another unit, and train anew"
+        )
+    (taken,), program = model.inputs, walk.program_of(model)
+    name = _NORMALIZATION
+    while name in {layer.name for layer in model.layers}:
+        name += "_"
+    arrays = np.array(mean, np.float32), np.square(np.array(deviation, np.float64)).astype(np.float32)
+    with on_host():
+        stored = keras.Input(taken.shape[1:], dtype="float32", name=taken.name)
+        layer = keras.layers.Normalization(mean=arrays[0], variance=arrays[1], name=name, dtype="float32")
+        tensors = {0: layer(stored)}
+        for step in program.steps:
+            args, kwargs = (walk.filled(value, tensors) for value in (step.args, step.kwargs))
+            outputs = keras.tree.flatten(step.layer(*args, **kwargs))
+            tensors.update({place.number: y for place, y in zip(step.outputs, outputs, strict=True)})
+        outputs = [tensors[place.number] for place in program.outputs]
+        return keras.Model(stored, outputs if program.several else outputs[0], name=model.name)
+
+
+def normalises(model: Any) -> bool:
+    """Return whether all that a model does with its first input begins with a Normalization or Rescaling layer."""
+    steps = [step for step in walk.program_of(model).steps if walk.Place(0) in keras.tree.flatten(step.args)]
+    return bool(steps) and all(
+        type(step.layer) in _NORMALISING or (is_graph(step.layer) and normalises(step.layer)) for step in steps
+    )
 
 
 def names() -> tuple[str, ...]:

@@ -4,7 +4,9 @@ import contextlib
 import json
 import signal
 import sys
+from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from serving import served
@@ -147,6 +149,54 @@ def test_plain_tensorflow_serves_it(trained, predicted, tmp_path, capfd):
             np.testing.assert_allclose(found[name], predicted[name][:count], atol=1e-5, err_msg=name)
 
 
+def same(found, expected):
+    """Asserts that outputs differ by less than 1e-6 of the largest."""
+    assert np.abs(np.asarray(found) - expected).max() < 1e-6 * np.abs(expected).max()
+
+
+@pytest.fixture(scope="module")
+def keras_file(trained, tmp_path_factory):
+    """LeNet as a Keras file."""
+    path = tmp_path_factory.mktemp("exported") / "lenet.keras"
+    assert call(export, model_dir=trained, output=path) == 0
+    return path
+
+
+def test_a_keras_file_normalises_its_images(keras_file, predicted):
+    model: Any = keras.saving.load_model(keras_file)
+    same(model(mnist5k.split("test")[0].astype(np.float32)), predicted["logits"])
+    assert [layer.name for layer in model.layers[:3]] == ["images", "input_normalization", "conv1"]
+
+
+def test_a_keras_file_is_trained_further(keras_file, predicted, tmp_path, capfd):
+    """Its images are not normalised twice."""
+    images = mnist5k.split("test")[0].astype(np.float32)
+    again = {"model": keras_file, "model_dir": tmp_path / "run", "learning_rate": 1e-30, "max_steps": 1}
+    assert run(**ONE | UNEVEN | again) == 0
+    assert f"\n{keras_file} normalises its images itself, and gets them as they are stored\n" in capfd.readouterr().out
+    assert call(predict, model_dir=tmp_path / "run", output=tmp_path / "p.npz") == 0
+    assert call(export, model_dir=tmp_path / "run", output=tmp_path / "again.keras") == 0
+    said = f"{tmp_path}/again.keras: a Keras model of step 1, which takes float32 [None, 28, 28, 1]\n"
+    assert f"{said}It takes images as they are stored, and normalises them itself.\n" in capfd.readouterr().out
+    with np.load(tmp_path / "p.npz") as arrays:
+        same(arrays["logits"], predicted["logits"])
+    model: Any = keras.saving.load_model(tmp_path / "again.keras")
+    same(model(images), predicted["logits"])
+    assert [layer.name for layer in model.layers[:3]] == ["images", "input_normalization", "conv1"]
+    recorded = json.loads((tmp_path / "run" / "network.json").read_text())["images"]
+    assert (recorded["mean"], recorded["deviation"]) == ([0], [1 / 255])
+
+
+@pytest.mark.full
+def test_a_saved_model_predicts_as_the_keras_file(trained, keras_file, predicted, tmp_path):
+    images = mnist5k.split("test")[0].astype(np.float32)
+    assert call(export, model_dir=trained, output=tmp_path / "served", batch_size=50) == 0
+    (found,) = served(tmp_path / "served", images, tmp_path, counts=(1000,))
+    model: Any = keras.saving.load_model(keras_file)
+    same(found["logits"], predicted["logits"])
+    same(model(images), found["logits"])
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_export_leaves_nothing(number, code, trained, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(saved_model, "copy_variables", lambda *_: signal.raise_signal(number))
@@ -178,6 +228,7 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
     (tmp_path / "untrained").mkdir()
     (tmp_path / "untrained" / "config.yaml").write_text("model: lenet\n")
     (tmp_path / "plain.txt").write_text("")
+    (tmp_path / "text.png").write_text("no image")
     np.save(tmp_path / "small.npy", np.zeros([3, 8, 8, 1]))
     np.save(tmp_path / "objects.npy", np.array([{}], object))
     own, out = {"model_dir": trained}, {"output": tmp_path / "new.npz"}
@@ -200,15 +251,20 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (evaluate, own | {"output": tmp_path / "plain.txt" / "x"}, "plain.txt cannot be written to; name another"),
         (evaluate, own | {"top": 1}, "--top is 1; it must be 2 or more: top-1 accuracy is `accuracy`"),
         (evaluate, own | {"top": 10}, "--top is 10, but there are 10 classes; give a smaller number"),
-        (evaluate, own | {"confusion_matrix": "c.gif"}, "is 'c.gif'; name a file that ends in .png, .svg, .pdf"),
-        (predict, own, "the following arguments are required: --output"),
+        (predict, own, "--output is not given; name a file that ends in .npz or .jsonl, or give images by --input"),
+        (predict, own | {"input": tmp_path / "a.jpg", "keys": "class"}, "--keys is 'class' without --output"),
+        (predict, own | {"input": tmp_path / "a.jpg"}, "a.jpg', where there is no image; name images (.jpeg, .jpg"),
+        (predict, own | {"input": tmp_path / "empty"}, "empty', a folder without JPEG and PNG images; name images"),
+        (predict, own | {"input": tmp_path / "*.jpg"}, "*.jpg', where there is no image; name images"),
+        (predict, own | {"input": tmp_path / "text.png"}, "text.png is no whole JPEG or PNG image (cannot identify"),
+        (predict, own | out | {"keys": "file"}, "--keys names 'file', which these images do not have; leave it out"),
         (predict, own | {"output": "p.csv"}, "--output is 'p.csv'; name a file that ends in .npz or .jsonl"),
+        (predict, own | out | {"keys": "colour"}, "predict_keys names 'colour', which is not predicted; there are"),
         (
             predict,
-            own | out | {"keys": "colour"},
-            "predict_keys names 'colour', which the model does not predict; it predicts",
+            own | out | {"input": tmp_path / "plain.txt"},
+            "plain.txt'; name images (.jpeg, .jpg, .png), folders",
         ),
-        (predict, own | out | {"input": tmp_path / "plain.txt"}, "plain.txt'; name a file that ends in .npy"),
         (predict, own | out | {"input": tmp_path / "none.npy"}, "none.npy', which cannot be read: No such file"),
         (predict, own | out | {"input": tmp_path / "objects.npy"}, "it is no array of numbers that numpy.save wrote"),
         (predict, own | out | {"input": tmp_path / "small.npy"}, "it must be one of numbers, [examples, 28, 28, 1]"),
