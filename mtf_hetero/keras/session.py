@@ -14,12 +14,12 @@ from mtf_hetero._support import logs
 from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch
 from mtf_hetero.keras import compiled, program
 from mtf_hetero.keras.builder import Builder
-from mtf_hetero.keras.placing import Placement, fitted
 from mtf_hetero.keras.program import Batch, Program
 from mtf_hetero.keras.weights import Weight
 from mtf_hetero.keras.wrong_data import explain_wrong_data
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
+from mtf_hetero.placement import Placement, fitted
 from mtf_hetero.variables import initial_value_feed
 
 _LEAST_KINDS = 8  # of batches that a session has room for, however large the model
