@@ -52,8 +52,10 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     },
     "profile": {"cluster", "layers", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace", "traffic"},
     "placement": {"cluster", "layout", "layouts", "lowering", "planner", "profile"},
+    "importer": {"cluster", "layers", "layout", "lowering", "mesh_impl", "placement", "traffic", "variables"},
     "keras": {
         "cluster",
+        "importer",
         "layers",
         "layout",
         "layouts",
