@@ -182,7 +182,7 @@ def install(python: str, venv: pathlib.Path, directory: pathlib.Path) -> pathlib
     wheel = build("wheel", copy_of_checkout(directory / "checkout"), directory / "wheel")
     if not venv.exists():
         subprocess.run([python, "-m", "venv", venv], check=True)
-    pip = [venv / "bin" / "pip", "install", "--quiet"]
+    pip = [venv / "bin" / "pip", "install", "-qq"]
     subprocess.run([*pip, f"{wheel}[{EXTRAS}]"], check=True)
     subprocess.run([*pip, "--force-reinstall", "--no-deps", wheel], check=True)  # where one of this version was there
     return venv.resolve() / "bin"
