@@ -119,12 +119,13 @@ def _show(writer: Writer) -> None:
     from benchmarks.renderers import RENDERERS  # matplotlib takes a second to load
     from benchmarks.renderers.writer import write_report
 
-    of_run = [row for row in read(writer.path, toy=writer.toy) if row["run"] == writer.run]
+    rows = read(writer.path, toy=writer.toy)
+    of_run = [row for row in rows if row["run"] == writer.run]
     print(RENDERERS[writer.case](of_run).as_text())
     print(f"\nrows of run {writer.run}: {writer.path}")
     if not writer.toy:
         folder = REPORTS if writer.directory == RESULTS else writer.directory
-        print(f"report on all rows: {write_report(writer.case, read(writer.path), folder)}")
+        print(f"report on all rows: {write_report(writer.case, rows, folder)}")
 
 
 def main(argv: Sequence[str]) -> int:

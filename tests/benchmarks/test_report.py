@@ -68,8 +68,8 @@ EXPECTED = {
         "The thresholds, from 90 to below 140 of 255",
     ],
     "spatial": [
-        "* Two workers over the faster one alone: W=64/1.0,0.5 1.45 times by 2:1 and 1.07 by even slabs.",
-        "* More workers over one: strong/W=64/1.0,0.5 1.78 times on 2.",
+        "* Speedup of two workers over the faster one: W=64 on 1.0,0.5 cores 1.45 by 2:1, 1.07 even.",
+        "* Speedup of more workers over one: strong/W=64/1.0,0.5 1.78 on 2.",
         "* 5 of 5 predicted step times are within 15%; the worst is off by",
         "Modelled efficiency, not measured: 0.50 on 2,048 workers, 8 per sample.",
         "* Peak memory of a worker at W=64: 415 MB on 1, 240 MB on 2 workers. Share and halo predict it within 4%.",
