@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from mtf_hetero._support import command_line, functions
 from mtf_hetero._support.schema import shown
 from mtf_hetero.models.train.config import MOST_WHOLE
+from mtf_hetero.planner import kinds, picture
 from mtf_hetero.planner import machines as machines_lib
-from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
 
 if TYPE_CHECKING:
@@ -37,9 +37,20 @@ if TYPE_CHECKING:
 PROGRAM = "mtf-hetero plan"
 
 
+class _ListKinds(argparse.Action):
+    """Prints the kinds of devices and ends the program, as --help does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        sys.stdout.write(f"{kinds.listing()}\n")
+        parser.exit()
+
+
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = command_line.Parser(
         prog=program, description="Finds the best layout of a network for some devices.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--kinds", action=_ListKinds, nargs=0, help="list the kinds of devices with their figures, and exit"
     )
     network = parser.add_mutually_exclusive_group(required=True)
     network.add_argument("--model", help="a CNN that `train` knows, such as vgg16, my.keras or keras:ResNet50")

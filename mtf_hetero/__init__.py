@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TrainSpec,
         train_and_evaluate,
     )
+    from mtf_hetero.importer import function
     from mtf_hetero.layout import Layout
     from mtf_hetero.lowering import Lowering
     from mtf_hetero.mesh_impl import UnevenMeshImpl
@@ -36,6 +37,7 @@ __all__ = [
     "RunConfig",
     "TrainSpec",
     "UnevenMeshImpl",
+    "function",
     "mtf",
     "session_config",
     "split_by_share",
@@ -53,6 +55,7 @@ __getattr__, __dir__ = lazy.attach(
         "Layout": "layout",
         "Lowering": "lowering",
         "UnevenMeshImpl": "mesh_impl",
+        "function": "importer",
         "mtf": "_compat",
         "session_config": "cluster",
         "split_by_share": "partition",

@@ -20,7 +20,7 @@ Caps = Sequence[int | None] | None
 TimeFn = Callable[[int], float]
 
 
-_LEAVE_OUT = "leave out a processor that is to do nothing"
+_LEAVE_OUT = "remove a processor that should do nothing"
 
 
 def check_shares(shares: Sequence[float], *, name: str = "shares", remedy: str = _LEAVE_OUT) -> None:
@@ -157,8 +157,8 @@ def split_by_time(
     ends = all(math.isfinite(table[n]) for table, n in zip(tables, extra, strict=True))
     if not ends or sum(extra) != spare:
         raise ValueError(
-            f"times allow no division of total={total} in which every processor ends; "
-            "raise the caps or leave out the processor whose time is infinite"
+            f"no split of total={total} has a finite time on every processor; "
+            "raise the caps, or remove the processor whose time is infinite"
         )
     return tuple((low + n) * multiple_of for n in extra)
 
@@ -186,7 +186,7 @@ def _check_bounds(
     if rest:
         raise ValueError(
             f"total is {total}, but must be a multiple of multiple_of={multiple_of}; "
-            f"make it {total - rest + multiple_of} or use a granule that divides it"
+            f"give {total - rest + multiple_of}, or a granule that divides {total}"
         )
     low = -(-minimum // multiple_of)
     if granules < count * low:
@@ -217,8 +217,8 @@ def _check_caps(caps: Caps, count: int, granules: int, low: int, multiple_of: in
         highs.append(room if cap is None else min(room, int(cap) // multiple_of))
     if sum(highs) < granules:
         raise ValueError(
-            f"caps are {list(caps)}: in multiples of {multiple_of} they hold {sum(highs) * multiple_of} units, less "
-            f"than total={granules * multiple_of}; raise a cap or set it to None"
+            f"caps are {list(caps)}: rounded down to multiples of {multiple_of}, they allow {sum(highs) * multiple_of} "
+            f"units, less than total={granules * multiple_of}; raise a cap or set it to None"
         )
     return tuple(highs)
 

@@ -74,7 +74,7 @@ def test_a_package_of_the_working_directory(tmp_path):
         ("says", "failed: ValueError: two lines xxx"),
         ("cannot", "failed: NotImplementedError: not yet (FILE, line 10)"),
         ("imports", "failed: No module named 'no_such_module' (FILE, line 11)"),
-        ("value", "cannot be imported: TypeError: value is no function"),
+        ("value", "cannot be imported: TypeError: value is not a function"),
         ("nothing", "cannot be imported: module 'my_program' has no attribute 'nothing'"),
     ],
 )

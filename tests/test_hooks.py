@@ -128,8 +128,8 @@ def test_a_second_signal_interrupts_a_step_that_is_stuck(interruptible, tmp_path
         estimator.train(lambda: tf.constant(1.0), hooks=[Begin()])
     thread.join()
     first, second = [line for line in log if line.startswith("SIGINT")]
-    assert first.startswith("SIGINT: this step will be finished and a checkpoint saved; press Ctrl-C again")
-    assert second == "SIGINT again: interrupted at once"
+    assert first.startswith("SIGINT: finishing this step and saving a checkpoint; press Ctrl-C again")
+    assert second == "SIGINT again: stopping at once"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert step_of(estimator) == 0
 
@@ -158,7 +158,7 @@ def test_signals_to_a_process(tmp_path, signals, code):
         process.kill()
     assert process.returncode == code, error
     assert "handler restored: True" in out
-    assert f"{signal.Signals(signals[0]).name}: this step will be finished and a checkpoint saved" in error
+    assert f"{signal.Signals(signals[0]).name}: finishing this step and saving a checkpoint" in error
     steps = 0 if stuck else 3 + out.count("step\n")
     reader = tf.train.load_checkpoint(str(tmp_path / "model"))
     assert reader.get_tensor("global_step") == reader.get_tensor("w") == steps

@@ -49,8 +49,8 @@ def test_public_names_are_there():
 
 
 MODULES = (
-    *("blocks", "cluster", "collectives", "data", "estimator", "layers", "layout", "lowering"),
-    *("mesh_impl", "partition", "profile", "saver", "variables"),
+    *("blocks", "cluster", "collectives", "data", "estimator", "importer", "layers", "layout", "lowering"),
+    *("mesh_impl", "partition", "placement", "profile", "saver", "variables"),
 )
 
 
@@ -111,7 +111,7 @@ def test_a_version_that_is_newer_than_tested_ones_is_warned_of():
         "print(*[f'{warning.category.__name__}: {warning.message}' for warning in caught], sep='\\n')"
     )
     assert said == (
-        "UserWarning: TensorFlow 2.22.0 is newer than those that mtf_hetero is tested with, 2.15 to 2.21; "
+        "UserWarning: TensorFlow 2.22.0 is newer than the versions that mtf_hetero was tested with, 2.15 to 2.21; "
         "if something fails, pip install 'tensorflow==2.21.*'\n"
     )
 

@@ -2,9 +2,7 @@
 
 import importlib.metadata
 import os
-import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,13 +12,13 @@ from email import message_from_string
 from unittest import mock
 
 import pytest
+from packages import ROOT, build, copy_of_checkout
 
 import mtf_hetero
 from mtf_hetero import __main__ as command
 from mtf_hetero import data
 from mtf_hetero._support import extras
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMANDS = ("devices", "train", "profile", "worker", "data")
 LINKS = ("layouts", "models")
 
@@ -125,7 +123,7 @@ def test_without_a_terminal_a_bar_is_a_line_now_and_then(monkeypatch, capsys):
             now[0] += seconds
             bar.update()
             bar.set_description("trying")
-    assert capsys.readouterr().err == "trying: part 2 of 4 is done\ntrying: part 4 of 4 is done\n"
+    assert capsys.readouterr().err == "trying: part 2 of 4 done\ntrying: part 4 of 4 done\n"
 
 
 def functions_of_setup():
@@ -143,11 +141,6 @@ def test_a_package_index_shows_no_link_that_leads_nowhere():
     assert names["without_files"](page) == "See the `docs`, [Mesh](https://mesh) and `LAYOUTS[name](graph)`."
 
 
-def copy_of_checkout(to):
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "*.egg-info")
-    return shutil.copytree(ROOT, to, symlinks=True, ignore=ignored)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The sdist, the wheel that is built from what it holds, and that of a copy of the checkout."""
@@ -158,15 +151,6 @@ def built(tmp_path_factory):
         archive.extractall(directory / "unpacked", filter="data")
     (source,) = (directory / "unpacked").iterdir()
     return sdist, build("wheel", source, directory), build("wheel", checkout, directory / "direct")
-
-
-def build(kind, source, directory):
-    """Calls the build backend as pip does, with the setuptools of this environment, which takes no network."""
-    directory.mkdir(exist_ok=True)
-    code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
-    process = subprocess.run([sys.executable, "-c", code, str(directory)], cwd=source, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    return directory / process.stdout.splitlines()[-1]
 
 
 def test_an_editable_install_makes_only_mtf_hetero_importable(tmp_path):
@@ -243,6 +227,11 @@ def test_the_metadata(built):
     assert links and all(link.startswith("https://") for link in links)
     core = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert {re.split(r"[<>=]", line)[0] for line in core} == {"absl-py", "mesh-tensorflow", "numpy", "tensorflow"}
+    assert {'tensorboard; extra == "train"', 'tensorflow[and-cuda]; extra == "gpu"'} <= {
+        *metadata.get_all("Requires-Dist")
+    }
+    pythons = {line.rpartition(" ")[2] for line in metadata.get_all("Classifier") if ":: Python :: 3." in line}
+    assert (pythons, metadata["Requires-Python"]) == ({"3.11", "3.12", "3.13"}, ">=3.11")
     assert b"mtf-hetero = mtf_hetero.__main__:main" in files[f"{info}/entry_points.txt"]
 
 

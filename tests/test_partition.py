@@ -85,7 +85,7 @@ class TestSplitByShare:
         assert split_by_share(total, shares) == sizes
 
     def test_zero_share_on_which_the_paper_code_never_ends(self):
-        with pytest.raises(ValueError, match=r"shares are \[50, 50, 0\]: number 2 is 0, but each must be .* leave out"):
+        with pytest.raises(ValueError, match=r"shares are \[50, 50, 0\]: number 2 is 0, but each must be .* remove"):
             split_by_share(2, [50, 50, 0])
 
     @pytest.mark.parametrize(
@@ -201,7 +201,9 @@ class TestSplitByTime:
         options = {"minimum": minimum, "multiple_of": multiple_of, "caps": caps}
         least_max, least_sum = brute_force(demand, tables)
         if least_max == math.inf:
-            with pytest.raises(ValueError, match=f"no division of total={total} in which every processor ends; raise"):
+            with pytest.raises(
+                ValueError, match=f"no split of total={total} has a finite time on every processor; raise"
+            ):
                 split_by_time(total, times, **options)
             return None
         sizes = split_by_time(total, times, **options)
@@ -293,7 +295,7 @@ BOTH = pytest.mark.parametrize(
         (6, {"minimum": -1}, r"minimum is -1, but must be a whole number; give 0 or more"),
         (6, {"minimum": 0.5}, r"minimum is 0\.5, but must be a whole number; give 0 or more"),
         (6, {"multiple_of": 0}, r"multiple_of is 0, but must be a whole number; give 1 or more"),
-        (65, {"multiple_of": 8}, r"total is 65, but must be a multiple of multiple_of=8; make it 72 or use a granule"),
+        (65, {"multiple_of": 8}, r"total is 65, but must be a multiple of multiple_of=8; give 72, or a granule"),
         (
             2,
             {},
@@ -308,13 +310,13 @@ BOTH = pytest.mark.parametrize(
         (
             6,
             {"caps": [1, 2, 2]},
-            r"caps are \[1, 2, 2\]: in multiples of 1 they hold 5 units, less than total=6; raise",
+            r"caps are \[1, 2, 2\]: rounded down to multiples of 1, they allow 5 units, less than total=6; raise",
         ),
         (24, {"multiple_of": 8, "caps": [15, 15, 15]}, None),
         (
             32,
             {"multiple_of": 8, "caps": [15, 15, 15]},
-            r"caps are \[15, 15, 15\]: in multiples of 8 they hold 24 units",
+            r"caps are \[15, 15, 15\]: rounded down to multiples of 8, they allow 24 units",
         ),
         (6, {"minimum": 2, "caps": [None, 1, None]}, r"caps\[1\] is 1, below the 2 units .*; raise the cap or lower"),
         (6, {"caps": [None, -1, None]}, r"caps\[1\] is -1, but must be a whole number; give 0 or more"),

@@ -42,6 +42,13 @@ def _convert_to_trace_steps(texts: Sequence[str]) -> tuple[int, ...]:
         ) from None
 
 
+def _convert_to_image_size(texts: Sequence[str]) -> tuple[int, ...]:
+    sizes = [int(text) if re.fullmatch(r"\s*[1-9]\d{0,4}\s*", text) else 0 for text in map(str, texts)]
+    if not all(sizes) or len(sizes) > 2:
+        raise ValueError(f"--image_size is {','.join(map(str, texts))!r}; write 64, or height and width, such as 64,96")
+    return tuple(sizes * 2 if len(sizes) == 1 else sizes)
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """A training run. Each field is the flag of the same name, of the type that it is annotated with.
@@ -59,10 +66,18 @@ class Config:
     )
     dataset: str = _flag(
         "mnist5k",
-        "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10; for a model of volumes, a "
-        "directory that mtf-hetero data convert or simulate has made, at the same path on each worker.",
+        "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10; or your own images: a "
+        "directory with a folder per class, a .csv file of paths and labels, an .npz file of arrays, or "
+        "module:function, which returns tf.data; for a model of volumes, a directory that mtf-hetero data convert or "
+        "simulate has made. Each worker needs the files at the same path.",
     )
     data_dir: str | None = _flag(None, "The directory of prepared data sets. By default ~/tensorflow_datasets.")
+    image_size: tuple[int, ...] = _flag(
+        (),
+        "The height and width of your own images in the network, such as 64 or 64,96. Images are resized. By default "
+        "all images must have one size.",
+        _convert_to_image_size,
+    )
     model_dir: str | None = _flag(
         None,
         "The directory of checkpoints and curves. Training resumes from its newest checkpoint. By default a new "

@@ -111,7 +111,7 @@ class _Lines(_NoBar):
         if time.monotonic() - self._written >= LINE_SECONDS:
             self._written = time.monotonic()
             of = "" if self.total is None else f" of {self.total:g}"
-            sys.stderr.write(f"{self._desc}: {self._unit} {self.n:g}{of} is done\n")
+            sys.stderr.write(f"{self._desc}: {self._unit} {self.n:g}{of} done\n")
             sys.stderr.flush()
 
     def set_description(self, desc: str) -> None:

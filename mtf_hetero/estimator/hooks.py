@@ -106,10 +106,10 @@ class StopOnSignalHook(tf.train.SessionRunHook):
         self._watched.append(number)
         name = signal.Signals(number).name
         if len(self._watched) == 1 and self._session is not None:
-            again = "; press Ctrl-C again to interrupt at once" if number == signal.SIGINT else ""
-            tf.logging.warning("%s: this step will be finished and a checkpoint saved%s", name, again)
+            again = "; press Ctrl-C again to stop at once" if number == signal.SIGINT else ""
+            tf.logging.warning("%s: finishing this step and saving a checkpoint%s", name, again)
         elif len(self._watched) == 2:
-            tf.logging.warning("%s again: interrupted at once", name)
+            tf.logging.warning("%s again: stopping at once", name)
             if self._session is not None:
                 self._session.close()
 

@@ -13,7 +13,7 @@ from mtf_hetero.models import MODELS
 from mtf_hetero.models import plan as program
 from mtf_hetero.models.train.config import Config
 from mtf_hetero.models.train.prepare import measure, prepare
-from mtf_hetero.planner import find, machines, show
+from mtf_hetero.planner import find, kinds, machines, show
 from mtf_hetero.planner import plan as plan_lib
 
 DEVICES = """
@@ -82,6 +82,12 @@ def test_a_plan_for_another_network_is_refused(devices, tmp_path):
             Config(model="lenet", layout=str(path), devices=("cpu:0",), dry_run=True),
             contextlib.ExitStack(),
         )
+
+
+def test_the_kinds_are_listed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--kinds"])
+    assert ended.value.code == 0 and capsys.readouterr().out == kinds.listing() + "\n"
 
 
 @pytest.mark.parametrize("graph", ["tests.models.test_plan_program:dense_graph"])

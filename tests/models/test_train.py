@@ -67,7 +67,7 @@ MISTAKES = [
     ({"dense_shares": "1,0,2", "layout": "hybrid"}, "[1.0, 0.0, 2.0]"),
     ({"dense_shares": "1,2", "layout": "hybrid"}, "2 numbers for the 3 processors"),
     ({"layout": "hybrid", "batch_size": 2, "mesh_shape": "data:1;model:3"}, "2 has no two factors"),
-    ({"layout": "hybrid", "mesh_shape": "a:3;b:1;c:1"}, "hybrid parallelism takes one axis, or two"),
+    ({"layout": "hybrid", "mesh_shape": "a:3;b:1;c:1"}, "hybrid parallelism needs one axis or two"),
     ({"mesh_shape": "all:x"}, "the size of axis 'all' must be a whole number"),
     ({"mesh_shape": ","}, "has no axis"),
     ({"mesh_shape": "rows:3;cols:1", "layout": "conv1/filters:depth"}, "axis 'depth', which the mesh"),

@@ -106,7 +106,7 @@ def test_a_time_limit_is_kept(two, seconds, monkeypatch):
     chosen = auto.choose(build, two, {"batch": batch}, seconds=seconds)
     assert time.monotonic() - begin < seconds + 20
     assert (chosen.name in ("alone", "first alone"), len(chosen.plan.devices)) == (True, 1)
-    no_time = f"there was no time to try a split; give measure_seconds more than {seconds:g}"
+    no_time = f"there was no time to try a split; set measure_seconds above {seconds:g}"
     assert no_time in chosen.headline or "no split is predicted to be faster" in chosen.headline
 
 
@@ -234,7 +234,7 @@ def test_a_busy_machine_is_said(load, warned, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert bool(choice.busy_warning()) == warned
     if warned:
-        assert f"busy, with a load average of {load:.1f} on 4 cores" in choice.busy_warning()
+        assert f"busy (load average {load:.1f} on 4 cores)" in choice.busy_warning()
     monkeypatch.delattr(os, "getloadavg")
     assert not choice.busy_warning()
 
