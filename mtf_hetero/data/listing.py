@@ -250,14 +250,14 @@ def _check_classes(path: str, photos: Mapping[str, Sequence[Photo]], known: Sequ
         if photo.class_name not in found and not known:
             raise ValueError(
                 f"{photo.place} is a test image of the class {photo.class_name!r}, which has no training image "
-                f"({_listed(_sorted(found))}); add some, or remove it"
+                f"({listed(_sorted(found))}); add some, or remove it"
             )
         found.setdefault(photo.class_name, photo)
     if known:
         if unknown := sorted(found.keys() - set(known)):
             raise ValueError(
                 f"{found[unknown[0]].place} is of the class {unknown[0]!r}, which the trained network does not know "
-                f"({_listed(known)}); remove it, or train a new network"
+                f"({listed(known)}); remove it, or train a new network"
             )
         return tuple(known)
     if len(found) < 2:
@@ -271,11 +271,11 @@ def _sorted(names: Iterable[str]) -> list[str]:
     return sorted(names, key=int) if all(name.isdecimal() and name.isascii() for name in names) else names
 
 
-def _listed(names: Sequence[str], most: int = 6) -> str:
+def listed(names: Sequence[str], most: int = 6) -> str:
     """The first names of many.
 
     Example:
-      >>> _listed("abcd", most=2)
+      >>> listed("abcd", most=2)
       'a, b and 2 more'
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""
