@@ -68,7 +68,7 @@ def run(program, directory, seconds=300):
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "WANDB_MODE": "offline"},
         capture_output=True,
         text=True,
         timeout=seconds,
