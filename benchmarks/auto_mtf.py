@@ -21,7 +21,7 @@ from mtf_hetero.models.train import console
 from mtf_hetero.planner.find import describe, find
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 NETWORKS = (("lenet", 128), ("vgg11", 256), ("vgg16", 64), ("resnet18", 64))
 COUNTS = (2, 4)

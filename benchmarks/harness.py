@@ -32,6 +32,7 @@ class Case:
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    minutes: ClassVar[float]  # that all variants usually take on two cores
     unit: ClassVar[str] = "settings"  # of the progress bar
     small: ClassVar[Mapping[str, Any]] = {}  # the settings of a trial of seconds
 

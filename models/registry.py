@@ -19,7 +19,7 @@ def is_keras(name: str) -> bool:
 
 
 def _no_twin(**_: Any) -> Any:
-    raise ValueError("this network has no Keras twin; give its Model one")
+    raise ValueError("this network has no Keras twin; give its Model a twin")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -148,6 +148,6 @@ def test_training_waits_for_a_worker_that_another_has_taken(monkeypatch):
     monkeypatch.setattr(tf.logging, "warning", lambda text, *values: said.append(text % values))
     session = WaitingSessionCreator(_Session(), {2: "there:1"}).create_session()
     assert said == [
-        "worker 2 (there:1) belongs to another training: pid 7 on there; training waits for it, or press Ctrl-C to stop"
+        "worker 2 (there:1) belongs to another training: pid 7 on there; training waits for it; press Ctrl-C to stop"
     ]
     session.close()

@@ -18,7 +18,6 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "_compat": set(),
     "_support": set(),
     "partition": set(),
-    "speeds": {"partition"},
     "cluster": set(),
     "worker": {"cluster"},
     "layout": {"partition"},
@@ -45,12 +44,11 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "mesh_impl",
         "partition",
         "profile",
-        "speeds",
         "trace",
         "traffic",
         "variables",
     },
-    "profile": {"cluster", "layers", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace", "traffic"},
+    "profile": {"cluster", "layers", "layout", "lowering", "memory", "mesh_impl", "trace", "traffic"},
     "keras": {
         "cluster",
         "layers",
@@ -65,7 +63,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "variables",
     },
 }
-PURE = {"partition", "speeds", "layout", "blocks"}
+PURE = {"partition", "layout", "blocks"}
 USES_LAYOUTS = {"keras"}  # the room that trains, as the binary does
 TENSORFLOW = {"tensorflow", "mesh_tensorflow"}
 ABOVE = {  # what stands on mtf_hetero's rooms -> what it may import beside them

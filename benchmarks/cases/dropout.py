@@ -31,7 +31,8 @@ class Dropout(Case):
     """The case."""
 
     name: ClassVar[str] = "dropout"
-    summary: ClassVar[str] = "time and memory of dropout's mask on workers with 97, 1, 1 and 1 % of a tensor"
+    summary: ClassVar[str] = "time and memory of dropout on very unequal shares"
+    minutes: ClassVar[float] = 8
     small: ClassVar[Mapping[str, Any]] = {"steps": 2, "warmup": 1, "edge": 400}
 
     shares: tuple[float, ...] = (97.0, 1.0, 1.0, 1.0)

@@ -50,7 +50,8 @@ class Faults(Case):
     """The case."""
 
     name: ClassVar[str] = "faults"
-    summary: ClassVar[str] = "killed, damaged, cut off: what is said, and what is left"
+    summary: ClassVar[str] = "messages and checkpoints after kills, damage, faults"
+    minutes: ClassVar[float] = 35
     small: ClassVar[Mapping[str, Any]] = {"repeats": 3, "calls": 4, "damages": 2}
 
     repeats: int = 200  # kills in all

@@ -74,7 +74,8 @@ class Heterogeneous(TimedCase):
     """The case."""
 
     name: ClassVar[str] = "heterogeneous"
-    summary: ClassVar[str] = "seconds per training step on workers of unequal speed, beside what users do today"
+    summary: ClassVar[str] = "step times on unequal workers, beside PyTorch DDP"
+    minutes: ClassVar[float] = 80
     small: ClassVar[Mapping[str, Any]] = {
         "repeats": 2,
         "measuring_seconds": 1.0,

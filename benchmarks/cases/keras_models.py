@@ -45,7 +45,8 @@ class KerasModels(Case):
     """The case."""
 
     name: ClassVar[str] = "keras_models"
-    summary: ClassVar[str] = "every model of keras.applications against Keras: outputs, gradients, training steps"
+    summary: ClassVar[str] = "models of keras.applications: differences from Keras"
+    minutes: ClassVar[float] = 180
     small: ClassVar[Mapping[str, Any]] = {"examples": 4, "steps": 1, "models": ("MobileNet",)}
 
     models: tuple[str, ...] = MODELS

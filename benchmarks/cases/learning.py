@@ -146,7 +146,8 @@ class LearningCurve(_Learning):
     """The case of one machine."""
 
     name: ClassVar[str] = "learning_curve"
-    summary: ClassVar[str] = "paper_cifar learns CIFAR-10 at 70,25,5 as it does on one device"
+    summary: ClassVar[str] = "paper_cifar learns at 70,25,5 as on one device"
+    minutes: ClassVar[float] = 50
     target: ClassVar[str] = "benchmarks.frameworks.learning:LearningRun"
     tests_column: ClassVar[str] = "accuracy"
     hidden: ClassVar[tuple[str, ...]] = ("data_dir", "model_dir")
@@ -204,7 +205,8 @@ class ClusterCurve(LearningCurve):
     """The case of unequal workers."""
 
     name: ClassVar[str] = "cluster_curve"
-    summary: ClassVar[str] = "paper_cifar learns CIFAR-10 on unequal workers, by every layout, as it does on one"
+    summary: ClassVar[str] = "paper_cifar learns on unequal workers, in every layout"
+    minutes: ClassVar[float] = 8
     small: ClassVar[Mapping[str, Any]] = {**LearningCurve.small, "final_batches": 2, "float64_steps": 3}
 
     steps: int = 100
@@ -285,7 +287,8 @@ class Cosmology(_VolumeLearning):
     """The case of simulated universes."""
 
     name: ClassVar[str] = "cosmology"
-    summary: ClassVar[str] = "a small CosmoFlow predicts the parameters of simulated universes, at 2:1 in depth"
+    summary: ClassVar[str] = "CosmoFlow predicts parameters of simulated universes"
+    minutes: ClassVar[float] = 10
     model: ClassVar[str] = "cosmoflow_small"
     target: ClassVar[str] = "benchmarks.frameworks.universes:Universes"
     made_by: ClassVar[tuple[str, ...]] = ("size", "cell", "train", "test")
@@ -302,7 +305,8 @@ class Segmentation(_VolumeLearning):
     """The case of a scan."""
 
     name: ClassVar[str] = "segmentation"
-    summary: ClassVar[str] = "a small 3D U-Net segments the brain in a scan of a head, at 2:1 in depth"
+    summary: ClassVar[str] = "a 3D U-Net segments the brain in a scan of a head"
+    minutes: ClassVar[float] = 3
     model: ClassVar[str] = "unet3d_small"
     target: ClassVar[str] = "benchmarks.frameworks.scans:Scan"
     made_by: ClassVar[tuple[str, ...]] = ("scan", "edge", "patches")

@@ -86,7 +86,8 @@ class OneDevice(_OnOneDevice):
     """The case that is timed."""
 
     name: ClassVar[str] = "one_device"
-    summary: ClassVar[str] = "seconds per training step on one device, beside stock mtf, Keras and PyTorch"
+    summary: ClassVar[str] = "step times beside stock mtf, Keras and PyTorch"
+    minutes: ClassVar[float] = 13
     unit: ClassVar[str] = "timings"
     small: ClassVar[Mapping[str, Any]] = {
         "repeats": 2,
@@ -195,7 +196,8 @@ class Accounting(_OnOneDevice):
     """The case that is traced."""
 
     name: ClassVar[str] = "accounting"
-    summary: ClassVar[str] = "where the time of a step on one device goes"
+    summary: ClassVar[str] = "time of each kind of operation on one device"
+    minutes: ClassVar[float] = 1
     unit: ClassVar[str] = "steps"
     small: ClassVar[Mapping[str, Any]] = {"repeats": 2, "warmup": 1, "networks": ("toy_vgg",), "batch_sizes": (4,)}
 

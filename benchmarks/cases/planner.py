@@ -70,7 +70,8 @@ class Planner(Case):
     """The case."""
 
     name: ClassVar[str] = "planner"
-    summary: ClassVar[str] = "planned layouts against recipes and the fastest worker alone, predicted and measured"
+    summary: ClassVar[str] = "step times of plans and recipes, predicted and real"
+    minutes: ClassVar[float] = 100
     small: ClassVar[Mapping[str, Any]] = {
         "problems": (TOY,),
         "clusters": (((0.6, 0.3), None),),

@@ -121,7 +121,8 @@ class Spatial(TimedCase):
     """The case."""
 
     name: ClassVar[str] = "spatial"
-    summary: ClassVar[str] = "large 3D CNNs: one sample's depth over several workers, in compute, memory and input"
+    summary: ClassVar[str] = "3D CNNs with depth split: time, memory, input"
+    minutes: ClassVar[float] = 55
     small: ClassVar[Mapping[str, Any]] = {
         "repeats": 2,
         "settings": (Setting("conv/batch=2/W=8/1.0,1.0", "toy", (1.0, 1.0), _conv(8, batch_size=2)[1].ways[:3]),),

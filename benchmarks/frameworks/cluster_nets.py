@@ -13,6 +13,7 @@ from benchmarks.frameworks.mesh_nets import build_training
 from benchmarks.frameworks.steps import Step, lower_step, slices, worker_devices
 from benchmarks.networks import NETWORKS, Network, batch, initial_values
 from mtf_hetero import Layout, UnevenMeshImpl, memory, mtf, tf, trace, traffic
+from mtf_hetero._support import logs
 from mtf_hetero.cluster import shorten
 from mtf_hetero.layouts import LAYOUTS, anatomy
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
@@ -124,9 +125,10 @@ class ModelledNets:
 
 
 def sent_by(network: str, batch_size: int, recipe: str, sizes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """What `Step.sent` counts of a division over one worker per size; none has to run."""
+    """The counts of `Step.sent` for a split over one worker per size, none of which has to run."""
     count = max(len(parts) for parts in sizes.values())
-    return ModelledNets(network).sent(count, batch_size, recipe=recipe, sizes=sizes)
+    with logs.verbosity(tf.logging.WARN):  # mtf lists each variable
+        return ModelledNets(network).sent(count, batch_size, recipe=recipe, sizes=sizes)
 
 
 class ClusterNets(Chief):

@@ -18,7 +18,7 @@ from mtf_hetero.layers import batch_norm_updates
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.planner.find import find
 from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 from mtf_hetero.variables import initial_value_feed
 
 _LEAST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}  # pixels; of the others 32

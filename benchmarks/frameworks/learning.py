@@ -13,7 +13,7 @@ import numpy as np
 
 from mtf_hetero import data, tf
 from mtf_hetero.cluster import shorten
-from mtf_hetero.estimator.hooks import LOSS_COLLECTION_KEY
+from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY
 from mtf_hetero.models.train.config import Config
 from mtf_hetero.models.train.prepare import prepare
 

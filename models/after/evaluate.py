@@ -27,7 +27,7 @@ from mtf_hetero._support import command_line
 from mtf_hetero._support.files import write_text
 from mtf_hetero.models.after import confusion, flags, restored, results
 
-PROGRAM = "python -m mtf_hetero.models.after.evaluate"
+PROGRAM = "mtf-hetero evaluate"
 _TOP = 5
 
 

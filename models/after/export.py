@@ -27,7 +27,7 @@ from typing import Any
 from mtf_hetero._support import command_line
 from mtf_hetero.models.after import flags, restored
 
-PROGRAM = "python -m mtf_hetero.models.after.export"
+PROGRAM = "mtf-hetero export"
 
 
 KERAS, SAVED_MODEL = "keras", "saved_model"

@@ -76,6 +76,15 @@ class Task(abc.ABC):
           weights: mtf.Tensor [*batch], 1 or 0.
         """
 
+    def training_accuracy(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor | None:
+        """Return the share of a training batch that is right; None where that is unknown, or not cheap to compute.
+
+        Args:
+          outputs: mtf.Tensor of the network.
+          labels: mtf.Tensor [*batch, *label_names].
+        """
+        return None
+
     @abc.abstractmethod
     def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Scalars that say how good the network is, from the sums over all batches, tf.Tensors."""
@@ -209,6 +218,10 @@ class Classification(Classes):
 
     def label_names(self, spatial: Sequence[str]) -> tuple[str, ...]:
         return ()
+
+    def training_accuracy(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor | None:
+        predicted = mtf.argmax(outputs, outputs.shape.dims[-1])
+        return mtf.reduce_mean(mtf.cast(mtf.equal(predicted, labels), outputs.dtype))
 
     def report(self, metrics: Mapping[str, float], tested: str) -> str:
         return f"test accuracy: {metrics['accuracy']:.4f} of {tested}"

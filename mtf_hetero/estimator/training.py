@@ -7,7 +7,8 @@ from typing import Any
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import WaitingSessionCreator, WorkerClaim, WorkerWatch
 from mtf_hetero.estimator.config import EstimatorSpec, RunConfig
-from mtf_hetero.estimator.hooks import NanLossHook, ProgressHook, StopOnSignalHook
+from mtf_hetero.estimator.hooks import NanLossHook, StopOnSignalHook
+from mtf_hetero.estimator.progress import ProgressHook
 from mtf_hetero.estimator.resume import ResumingSessionCreator
 
 MANY_OPERATIONS = 20_000  # a training step of VGG-16 has as many on 50 processors

@@ -54,9 +54,9 @@ def load(path: str | os.PathLike) -> Any:
     """
     place = pathlib.Path(path).expanduser()
     if not place.is_file():
-        raise ValueError(f"{str(path)!r} is no file; name one that keras.Model.save wrote")
+        raise ValueError(f"{str(path)!r} is not a file; give a file that keras.Model.save wrote")
     if not zipfile.is_zipfile(place):
-        raise ValueError(f"{str(path)!r} is no Keras model, or is damaged; name a file that keras.Model.save wrote")
+        raise ValueError(f"{str(path)!r} is not a Keras model, or is damaged; give a file that keras.Model.save wrote")
     try:
         with on_host():
             return keras.saving.load_model(place, compile=False)
@@ -154,7 +154,9 @@ def construct(name: str, *, image_shape: Sequence[int] | None, classes: int | No
             return getattr(keras.applications, name)(weights=None, **options)
     except Exception as error:  # of a constructor that is Keras's own
         text = " x ".join(map(str, image_shape or ()))
-        raise ValueError(f"keras.applications.{name} makes no model for images of {text}: {_line(error)}") from error
+        raise ValueError(
+            f"keras.applications.{name} cannot make a model for images of {text}: {_line(error)}"
+        ) from error
 
 
 def facts(model: Any) -> Facts:
@@ -166,7 +168,7 @@ def facts(model: Any) -> Facts:
     """
     if not is_graph(model):
         raise NotImplementedError(
-            f"model {model.name!r} is a {type(model).__name__}, whose layers only its own code calls; make it of "
+            f"model {model.name!r} is a {type(model).__name__}, whose own code calls its layers; make the model of "
             "keras.Input and layers"
         )
     inputs, outputs = keras.tree.flatten(model.inputs or ()), keras.tree.flatten(model.outputs or ())
@@ -174,12 +176,12 @@ def facts(model: Any) -> Facts:
         raise ValueError(f"model {model.name!r} is not built; give its first layer a keras.Input, and save it again")
     if len(inputs) != 1 or len(outputs) != 1:
         raise ValueError(
-            f"model {model.name!r} has {len(inputs)} inputs and {len(outputs)} outputs; give one with one of each"
+            f"model {model.name!r} has {len(inputs)} inputs and {len(outputs)} outputs; give a model with one of each"
         )
     shape = tuple(inputs[0].shape[1:])
     if len(shape) not in (3, 4) or not inputs[0].dtype.startswith(("float", "bfloat")):
         raise ValueError(
-            f"model {model.name!r} takes {inputs[0].dtype} [batch, {', '.join(map(str, shape))}]; give one that takes "
+            f"model {model.name!r} needs {inputs[0].dtype} [batch, {', '.join(map(str, shape))}]; give a model for "
             "images, [batch, height, width, channels], or volumes, [batch, depth, height, width, channels]"
         )
     parameters = sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
@@ -195,7 +197,7 @@ def left_out(model: Any) -> tuple[str, ...]:
             found += [layer.name for layer in model.layers if getattr(layer, "activity_regularizer", None) is not None]
         if found:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            lines.append(f"not heeded: the {noun} of {found[0]}{more}; training goes on without")
+            lines.append(f"warning: ignoring the {noun} of {found[0]}{more}")
     return tuple(lines)
 
 

@@ -227,8 +227,8 @@ class Session:
             lowering = Lowering(built.graph, {built.mesh: mesh_impl})
         if not first and len(tf.global_variables()) + len(tf.local_variables()) != before:
             raise NotImplementedError(
-                f"the layout divides a weight of model {self._builder.model.name!r} in another way for a batch of "
-                f"{batch.examples} than for the first one; give batches of one size"
+                f"the layout splits a weight of model {self._builder.model.name!r} differently for a batch of "
+                f"{batch.examples} than for the first batch; give batches of one size"
             )
         export = lowering.export_to_tf_tensor
         fetches: list[Any] = [export(built.loss), [export(value) for value in built.values]]
@@ -278,13 +278,12 @@ class Session:
                 cluster.check_reachable()
             except UnreachableWorkerError as lost:
                 raise UnreachableWorkerError(
-                    "a worker was lost while the model was trained; the model has the weights of the last epoch that "
-                    f"ended: {lost}"
+                    f"a worker was lost during training; the model has the weights of the last complete epoch; {lost}"
                 ) from error
             if isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError)):
                 raise UnreachableWorkerError(
-                    "a worker was lost while the model was trained, or was started anew; the model has the weights of "
-                    f"the last epoch that ended: {str(error.message).splitlines()[0]}"
+                    "a worker was lost or restarted during training; the model has the weights of the last complete "
+                    f"epoch; {str(error.message).splitlines()[0]}"
                 ) from error
             raise
 

@@ -157,7 +157,7 @@ class Lowering(mtf.Lowering):
             if slice_.shape.as_list() != correct:
                 raise ValueError(
                     f"{tensor.operation.name}: the slice of {tensor.shape} on processor {pnum} should have shape "
-                    f"{correct}, and has {slice_.shape.as_list()}"
+                    f"{correct}, but has {slice_.shape.as_list()}"
                 )
 
 
@@ -190,8 +190,8 @@ def _say_what_is_kept_whole(operations: Iterable[mtf.Operation], mesh_to_impl: M
     for dim, axis, layout in sorted(kept, key=lambda item: tuple(item[0])):
         count = dict(layout.mesh_shape)[axis]
         tf.logging.warning(
-            "dimension %r of size %d is kept whole on each of the %d processors of mesh axis %r: it has less than one "
-            "unit for each",
+            "dimension %r of size %d is replicated on the %d processors of mesh axis %r: it is too small to give each "
+            "processor one unit",
             dim.name,
             dim.size,
             count,
@@ -226,5 +226,5 @@ def _check_sizes_occur(layout: Layout, extents: Mapping[str, set[int]]) -> None:
             there = "" if known else f"; the dimensions are {listing(dim, extents)}"
             raise ValueError(
                 f"sizes of dimension {dim!r} are {list(sizes)}, {sum(sizes)} in all, but the dimension {where} in the "
-                f"graph; give sizes that add up to the dimension's{there}"
+                f"graph; give sizes that add up to the size of the dimension{there}"
             )

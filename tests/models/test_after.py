@@ -228,6 +228,7 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
     (tmp_path / "untrained").mkdir()
     (tmp_path / "untrained" / "config.yaml").write_text("model: lenet\n")
     (tmp_path / "plain.txt").write_text("")
+    (tmp_path / "text.png").write_text("no image")
     np.save(tmp_path / "small.npy", np.zeros([3, 8, 8, 1]))
     np.save(tmp_path / "objects.npy", np.array([{}], object))
     own, out = {"model_dir": trained}, {"output": tmp_path / "new.npz"}
@@ -250,11 +251,20 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (evaluate, own | {"output": tmp_path / "plain.txt" / "x"}, "plain.txt cannot be written to; name another"),
         (evaluate, own | {"top": 1}, "--top is 1; it must be 2 or more: top-1 accuracy is `accuracy`"),
         (evaluate, own | {"top": 10}, "--top is 10, but there are 10 classes; give a smaller number"),
-        (evaluate, own | {"confusion_matrix": "c.gif"}, "is 'c.gif'; name a file that ends in .png, .svg, .pdf"),
-        (predict, own, "the following arguments are required: --output"),
+        (predict, own, "--output is not given; name a file that ends in .npz or .jsonl, or give images by --input"),
+        (predict, own | {"input": tmp_path / "a.jpg", "keys": "class"}, "--keys is 'class' without --output"),
+        (predict, own | {"input": tmp_path / "a.jpg"}, "a.jpg', where there is no image; name images (.jpeg, .jpg"),
+        (predict, own | {"input": tmp_path / "empty"}, "empty', a folder without JPEG and PNG images; name images"),
+        (predict, own | {"input": tmp_path / "*.jpg"}, "*.jpg', where there is no image; name images"),
+        (predict, own | {"input": tmp_path / "text.png"}, "text.png is no whole JPEG or PNG image (cannot identify"),
+        (predict, own | out | {"keys": "file"}, "--keys names 'file', which these images do not have; leave it out"),
         (predict, own | {"output": "p.csv"}, "--output is 'p.csv'; name a file that ends in .npz or .jsonl"),
         (predict, own | out | {"keys": "colour"}, "predict_keys names 'colour', which is not predicted; there are"),
-        (predict, own | out | {"input": tmp_path / "plain.txt"}, "plain.txt'; name a file that ends in .npy"),
+        (
+            predict,
+            own | out | {"input": tmp_path / "plain.txt"},
+            "plain.txt'; name images (.jpeg, .jpg, .png), folders",
+        ),
         (predict, own | out | {"input": tmp_path / "none.npy"}, "none.npy', which cannot be read: No such file"),
         (predict, own | out | {"input": tmp_path / "objects.npy"}, "it is no array of numbers that numpy.save wrote"),
         (predict, own | out | {"input": tmp_path / "small.npy"}, "it must be one of numbers, [examples, 28, 28, 1]"),
