@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from mtf_hetero import Layout, mtf
-from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout, MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.rules import Rules
 

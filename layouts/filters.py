@@ -13,8 +13,8 @@ branches keeps to whichever way its tensors lie.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mtf_hetero import Layout, mtf, tf
-from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.layout import Layout, MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.rules import Rules
 

@@ -16,10 +16,11 @@ gradient of a convolution to all.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from mtf_hetero import Layout, mtf, split_by_share
-from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout, MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.rules import Rules
+from mtf_hetero.partition import split_by_share
 
 
 def hybrid(

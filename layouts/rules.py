@@ -3,9 +3,9 @@
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 
-from mtf_hetero import Layout, mtf
+from mtf_hetero._compat import mtf
 from mtf_hetero.layers.lookups import split_shapes
-from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero.layout import Layout, MeshShapeLike
 
 
 def require_units(dim: mtf.Dimension, count: int, axis: str) -> None:

@@ -15,8 +15,9 @@ what its weights cost: where there are many, its filters and channels are split,
 import collections
 from collections.abc import Iterator, Mapping, Sequence
 
-from mtf_hetero import Layout, layers, mtf
-from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero import layers
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout, MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.filters import alternate
 from mtf_hetero.layouts.rules import Rules, require_units

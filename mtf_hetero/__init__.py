@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         TrainSpec,
         train_and_evaluate,
     )
+    from mtf_hetero.importer import function
     from mtf_hetero.layout import Layout
     from mtf_hetero.lowering import Lowering
     from mtf_hetero.mesh_impl import UnevenMeshImpl
@@ -35,6 +36,7 @@ __all__ = [
     "RunConfig",
     "TrainSpec",
     "UnevenMeshImpl",
+    "function",
     "mtf",
     "split_by_share",
     "split_by_time",
@@ -51,6 +53,7 @@ __getattr__, __dir__ = lazy.attach(
         "Layout": "layout",
         "Lowering": "lowering",
         "UnevenMeshImpl": "mesh_impl",
+        "function": "importer",
         "mtf": "_compat",
         "split_by_share": "partition",
         "split_by_time": "partition",

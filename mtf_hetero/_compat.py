@@ -193,6 +193,20 @@ def windows(extent: int, size: int, stride: int, padding: str) -> int:
     return -(-(extent if padding == "SAME" else extent - size + 1) // stride)
 
 
+def execute(kind: str, outputs: int, inputs: list[Any], attributes: list[Any]) -> list[Any]:
+    """Run one operation eagerly, by its type: tf.raw_ops has other names for some arguments.
+
+    Args:
+      kind: its type.
+      outputs: the number of its outputs.
+      inputs: eager tensors, lists flattened.
+      attributes: names and values by turns.
+    """
+    eager: Any = importlib.import_module("tensorflow.python.eager.execute")
+    context: Any = importlib.import_module("tensorflow.python.eager.context")
+    return eager.quick_execute(kind, outputs, inputs, tuple(attributes), context.context())
+
+
 def _count_windows_as_tensorflow_does(mesh_tensorflow: Any) -> None:
     """mtf rounds the number of windows down, TensorFlow up: `Tensor (7 -> 3) ... slice shape ... (4)` when lowered.
 

@@ -49,8 +49,8 @@ def test_public_names_are_there():
 
 
 MODULES = (
-    *("blocks", "cluster", "collectives", "data", "estimator", "layers", "layout", "lowering"),
-    *("mesh_impl", "partition", "profile", "saver", "variables"),
+    *("blocks", "cluster", "collectives", "data", "estimator", "importer", "layers", "layout", "lowering"),
+    *("mesh_impl", "partition", "placement", "profile", "saver", "variables"),
 )
 
 

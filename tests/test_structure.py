@@ -10,7 +10,7 @@ import statistics
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ("mtf_hetero", "layouts", "models", "benchmarks", "examples", "tests")
 MAX_LINES, MEDIAN_LINES = 400, 200
-MAX_ROOMS = 22
+MAX_ROOMS = 24
 LINKS = {"layouts", "models"}  # folders of the top level that are parts of the package
 NO_ROOMS = {"", "__main__", *LINKS}  # the package's own files, and those
 
@@ -49,13 +49,17 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "variables",
     },
     "profile": {"cluster", "layers", "layout", "lowering", "memory", "mesh_impl", "trace", "traffic"},
+    "placement": {"cluster", "layout", "layouts", "lowering", "planner", "profile"},
+    "importer": {"cluster", "layers", "layout", "lowering", "mesh_impl", "placement", "traffic", "variables"},
     "keras": {
         "cluster",
+        "importer",
         "layers",
         "layout",
         "layouts",
         "lowering",
         "mesh_impl",
+        "placement",
         "planner",
         "profile",
         "saver",
@@ -64,7 +68,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     },
 }
 PURE = {"partition", "layout", "blocks"}
-USES_LAYOUTS = {"keras"}  # the room that trains, as the binary does
+USES_LAYOUTS = {"keras", "placement"}  # the rooms that train, as the binary does
 TENSORFLOW = {"tensorflow", "mesh_tensorflow"}
 ABOVE = {  # what stands on mtf_hetero's rooms -> what it may import beside them
     "layouts": {"layouts"},

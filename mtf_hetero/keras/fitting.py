@@ -5,10 +5,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from mtf_hetero import placement as placing
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError, WorkerClaim
 from mtf_hetero.keras import callbacks as callbacks_lib
-from mtf_hetero.keras import compiled, placing, program
+from mtf_hetero.keras import compiled, counting, program
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.builder import Builder
 from mtf_hetero.keras.program import Batch
@@ -81,7 +82,7 @@ def fit(
     if y is None and isinstance(x, tuple):
         x, y, options["sample_weight"] = _unpacked(x, options.get("sample_weight"))
     verbose = options.get("verbose", "auto")
-    steps = placing.steps_of(x, epochs=epochs, batch_size=batch_size, options=options)
+    steps = counting.steps_of(x, epochs=epochs, batch_size=batch_size, options=options)
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
         place = _Placing(layout, list_speed, cluster, progress=verbose != 0, seconds=measure_seconds, steps=steps)
@@ -134,7 +135,8 @@ class _Placing:
     steps: int | None
 
     def __call__(self, build: Callable[[], Any]) -> placing.Placement:
-        limits = {"progress": self.progress, "seconds": self.seconds, "steps": self.steps}
+        announces = self.progress and keras.config.is_interactive_logging_enabled()
+        limits = {"progress": self.progress, "announces": announces, "seconds": self.seconds, "steps": self.steps}
         return placing.place(self.layout, self.list_speed, self.cluster, build, **limits)
 
 

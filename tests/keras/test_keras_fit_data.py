@@ -148,8 +148,8 @@ def of_sequences():
 
 @tiers.parametrize("place", [ONE, BATCH, FILTERS], first=[FILTERS])
 def test_a_session_makes_room_for_more_shapes(place, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.keras.session._LEAST_KINDS", 3)
-    monkeypatch.setattr("mtf_hetero.keras.session._MOST_OPERATIONS", 10)
+    monkeypatch.setattr("mtf_hetero.importer.session._LEAST_KINDS", 3)
+    monkeypatch.setattr("mtf_hetero.importer.session._MOST_OPERATIONS", 10)
     options = {"epochs": 2, "steps_per_epoch": 5, "validation_steps": 1, "shuffle": False, "verbose": 0}
     reference, model = made(of_sequences), made(of_sequences)
     expected = reference.fit(lengths(5), validation_data=lengths(3, seed=1), **options)
