@@ -72,7 +72,7 @@ def run(program, directory, seconds=300):
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=directory,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env={**environment, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"},
         capture_output=True,
         text=True,
         timeout=seconds,

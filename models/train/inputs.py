@@ -1,6 +1,5 @@
 """What a run reads: images or volumes, of which each processor reads its own slices where it can."""
 
-import copy
 import dataclasses
 import functools
 import os
@@ -80,9 +79,7 @@ def as_stored(dataset: Dataset) -> Dataset:
     if isinstance(dataset, data.Volumes):
         manifest = dataclasses.replace(dataset.manifest, mean=(0.0,) * channels, deviation=(1.0,) * channels)
         return dataclasses.replace(dataset, manifest=manifest)
-    stored = copy.copy(dataset)
-    vars(stored)["statistics"] = np.zeros(channels), np.full(channels, 1 / 255)
-    return stored
+    return dataclasses.replace(dataset, known_statistics=((0.0,) * channels, (1 / 255,) * channels))
 
 
 def statistics_as_stored(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
