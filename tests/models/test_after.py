@@ -259,7 +259,11 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (predict, own | {"input": tmp_path / "text.png"}, "text.png is no whole JPEG or PNG image (cannot identify"),
         (predict, own | out | {"keys": "file"}, "--keys names 'file', which these images do not have; leave it out"),
         (predict, own | {"output": "p.csv"}, "--output is 'p.csv'; name a file that ends in .npz or .jsonl"),
-        (predict, own | out | {"keys": "colour"}, "'colour', which the model does not predict; it predicts"),
+        (
+            predict,
+            own | out | {"keys": "colour"},
+            "predict_keys names 'colour', which the model does not predict; it predicts",
+        ),
         (
             predict,
             own | out | {"input": tmp_path / "plain.txt"},
