@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from benchmarks.rows import ROOT
 
-# Lines of a training while all is well: its progress, lines of Python's absl (with a date, where native ones have 0000),
+# Lines of a training while all is well: its progress, lines of absl (with a date, where native ones have 0000),
 # and its answers to signals
 _PROGRESS = re.compile(r"^step \d+(/\d+)?  |^I(?!0000)\d{4} |^(warning: |W\d{4} .*\b)SIG(INT|TERM|HUP)( again)?: ")
 _running: set["Process"] = set()
