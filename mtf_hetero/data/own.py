@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from mtf_hetero.data.dataset import Dataset
     from mtf_hetero.data.source import Found
 
-STATISTICS_IMAGES = 1000
+STATISTICS_IMAGES = 500
 CSV, NPZ = ".csv", ".npz"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PATH = re.compile(r"[./~]|.*/$|.*\.(npz|csv)$", re.IGNORECASE)
