@@ -2,7 +2,7 @@
 
     mtf-hetero plan --model=vgg16 --batch_size=256 --simulate=devices.yaml --save=plan.json
 
-(or python -m models.plan) prints a table of layers and devices: what is split, into which sizes, how long each device
+prints a table of layers and devices: what is split, into which sizes, how long each device
 computes and what it sends, and the step that is predicted. Nothing is lowered or run. --picture=plan.png draws it,
 and --explain compares each layer's division with the others that it could have. In place of a model,
 --graph=my_program:build names a function that takes no argument, builds the mtf program of a training step in
@@ -27,19 +27,30 @@ from typing import TYPE_CHECKING, Any
 from mtf_hetero._support import command_line, functions
 from mtf_hetero._support.schema import shown
 from mtf_hetero.models.train.config import MOST_WHOLE
+from mtf_hetero.planner import kinds, picture
 from mtf_hetero.planner import machines as machines_lib
-from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
 
 if TYPE_CHECKING:
     from mtf_hetero.models.registry import Model
 
-PROGRAM = "python -m mtf_hetero.models.plan"
+PROGRAM = "mtf-hetero plan"
+
+
+class _ListKinds(argparse.Action):
+    """Prints the kinds of devices and ends the program, as --help does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        sys.stdout.write(f"{kinds.listing()}\n")
+        parser.exit()
 
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = command_line.Parser(
         prog=program, description="Finds the best layout of a network for some devices.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--kinds", action=_ListKinds, nargs=0, help="list the kinds of devices with their figures, and exit"
     )
     network = parser.add_mutually_exclusive_group(required=True)
     network.add_argument("--model", help="a CNN that `train` knows, such as vgg16, my.keras or keras:ResNet50")

@@ -29,7 +29,7 @@ from mtf_hetero._support import command_line
 from mtf_hetero.models.after import flags, given, predictions, restored
 
 CLASS_NAME, FILE = predictions.CLASS_NAME, predictions.FILE
-PROGRAM = "python -m mtf_hetero.models.after.predict"
+PROGRAM = "mtf-hetero predict"
 
 
 def _check(arguments: argparse.Namespace) -> None:

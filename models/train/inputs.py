@@ -1,9 +1,12 @@
 """What a run reads: images or volumes, of which each processor reads its own slices where it can."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from mtf_hetero import Layout, data, mtf, tf
 from mtf_hetero.data.listing import listed
@@ -36,7 +39,7 @@ def load(config: Config, model: Model, record: Record | None = None) -> Dataset:
         if not os.path.isdir(path):
             raise ValueError(
                 f"--dataset is {config.dataset!r}, but --model={config.model} takes volumes; give a directory that "
-                "python -m mtf_hetero.data simulate or convert has made"
+                "mtf-hetero data simulate or convert has made"
             )
         dataset = data.load_volumes(config.dataset)
     elif is_set_of_volumes:
@@ -68,6 +71,23 @@ def _load_images(config: Config, record: Record | None) -> data.Dataset:
     if data.is_own(config.dataset, config.data_dir):
         _ = dataset.statistics  # which reads images: now, while a damaged one costs nothing but this
     return dataset
+
+
+def as_stored(dataset: Dataset) -> Dataset:
+    """Return the same data, of which images and volumes are not normalised: they have the numbers that are stored."""
+    channels = dataset.image_shape[-1]
+    if isinstance(dataset, data.Volumes):
+        manifest = dataclasses.replace(dataset.manifest, mean=(0.0,) * channels, deviation=(1.0,) * channels)
+        return dataclasses.replace(dataset, manifest=manifest)
+    return dataclasses.replace(dataset, known_statistics=((0.0,) * channels, (1 / 255,) * channels))
+
+
+def statistics_as_stored(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and the deviation of each channel by which the data are normalised, of numbers as stored."""
+    if isinstance(dataset, data.Volumes):
+        return np.array(dataset.manifest.mean), np.array(dataset.manifest.deviation)
+    mean, deviation = dataset.statistics
+    return 255 * mean, 255 * deviation
 
 
 def unit(dataset: Dataset) -> str:

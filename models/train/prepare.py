@@ -121,6 +121,7 @@ def _lay_out(
     meshes.check_axes(config, dataset.image_shape)
     task = model.task.of(dataset)
     model = model.fitted(dataset.image_shape, *task.config.values())
+    dataset = inputs.as_stored(dataset) if model.normalises else dataset
     if absent:
         cluster, notes = Cluster.local([f"cpu:{number}" for number in range(len(absent))]), ()
     else:
@@ -234,7 +235,7 @@ def measure(run: Run) -> Run:
         seconds=config.measure_seconds,
         steps=_steps_left(run, resumed),
         cache_dir=cache_dir,
-        progress=True,
+        progress=not config.quiet,
     )
     choice = run_watched(choose, run.cluster.workers_in_use)
     warning = [f"warning: {choice.warning}"] if choice.warning else []

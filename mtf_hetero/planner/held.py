@@ -13,7 +13,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import deadline, garbage
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
-from mtf_hetero.planner.find import find
+from mtf_hetero.planner.find import Progress, find, report_nothing
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
@@ -67,7 +67,12 @@ def fits(plan: Plan, machines: Machines) -> bool:
 
 
 def find_fitting(
-    build: Build, machines: Machines, *, names: Collection[str] | None = None, seconds: float = 60.0
+    build: Build,
+    machines: Machines,
+    *,
+    names: Collection[str] | None = None,
+    seconds: float = 60.0,
+    progress: Progress = report_nothing,
 ) -> Plan:
     """The plan that is predicted to take the least time of those that fit the devices' memory, by the lowered graph.
 
@@ -76,6 +81,7 @@ def find_fitting(
       machines: as of `find`.
       names: likewise.
       seconds: likewise, of each search.
+      progress: likewise.
 
     Raises:
       search.NoAssignmentError: none was found that fits.
@@ -86,7 +92,7 @@ def find_fitting(
         deadline.check()
         try:
             with tf.Graph().as_default():
-                sketched = find(build(), allowed, names=names, seconds=seconds)
+                sketched = find(build(), allowed, names=names, seconds=seconds, progress=progress)
         except NoAssignmentError:
             if plan is None:
                 raise
@@ -98,7 +104,8 @@ def find_fitting(
     assert plan is not None
     needs = ", ".join(f"{n / 1e9:.3g} GB on {d}" for d, n in zip(plan.devices, plan.memory_bytes, strict=True))
     raise NoAssignmentError(
-        f"no layout was found that fits the devices' memory: the last one needs {needs}; add devices"
+        f"no layout was found that fits the devices' memory: the last one needs {needs}; add devices, or use a smaller "
+        "batch"
     )
 
 

@@ -95,6 +95,21 @@ class LayerPlan:
 
 
 @dataclasses.dataclass(frozen=True)
+class RunnerUp:
+    """The fastest layout on other devices than a plan's.
+
+    Args:
+      devices: names.
+      seconds: of a step, predicted.
+      waiting_seconds: that the busiest of these devices waits in a step.
+    """
+
+    devices: tuple[str, ...]
+    seconds: float
+    waiting_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """A layout and what is expected of it.
 
@@ -102,13 +117,17 @@ class Plan:
       devices: one per processor.
       layout: how the tensors lie on them.
       seconds: of a step, predicted.
-      alone: (the fastest device, seconds of a step on it alone, predicted).
+      alone: (the fastest device that has the memory, or else the fastest, seconds of a step on it alone, predicted).
       gap: by how much a better plan may cost less, of the costs that the search added up, as a fraction.
       layers: in the graph's order.
       memory_bytes: that each device needs, predicted.
       extents: {split dimension: its largest extent}.
       provenance: {what: text}.
-      timeline: what each device does when, for a picture; a file does not hold it, and it makes no plans unequal.
+      timeline: what each device does when, for a picture.
+      runner_up: the fastest layout on a device that the plan leaves out; None if there is none.
+      alone_fits: whether the device of `alone` has the memory.
+
+    A file does not hold the last three, and two plans are equal whether or not these are.
     """
 
     devices: tuple[str, ...]
@@ -121,6 +140,8 @@ class Plan:
     extents: Mapping[str, int]
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
     timeline: tuple[Span, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    runner_up: RunnerUp | None = dataclasses.field(default=None, compare=False)
+    alone_fits: bool = dataclasses.field(default=True, compare=False)
 
     def check(self, dims: Iterable[Dim], devices: Iterable[str]) -> None:
         """Raises unless the plan is for a graph with these dimensions, and for these devices.

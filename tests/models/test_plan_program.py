@@ -13,7 +13,7 @@ from mtf_hetero.models import MODELS
 from mtf_hetero.models import plan as program
 from mtf_hetero.models.train.config import Config
 from mtf_hetero.models.train.prepare import measure, prepare
-from mtf_hetero.planner import find, machines, show
+from mtf_hetero.planner import find, kinds, machines, show
 from mtf_hetero.planner import plan as plan_lib
 
 DEVICES = """
@@ -84,6 +84,12 @@ def test_a_plan_for_another_network_is_refused(devices, tmp_path):
         )
 
 
+def test_the_kinds_are_listed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--kinds"])
+    assert ended.value.code == 0 and capsys.readouterr().out == kinds.listing() + "\n"
+
+
 @pytest.mark.parametrize("graph", ["tests.models.test_plan_program:dense_graph"])
 def test_a_graph_of_ones_own(graph, devices, capsys):
     assert program.main([f"--graph={graph}", f"--simulate={devices}"]) == 0
@@ -120,7 +126,7 @@ def test_without_matplotlib_the_extra_is_named(devices, tmp_path, capsys, monkey
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert program.main(["--model=lenet", f"--simulate={devices}", f"--picture={tmp_path / 'plan.png'}"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and "needs the package matplotlib; pip install 'mtf_hetero[plan]'" in lines[0]
+    assert len(lines) == 1 and "needs the package matplotlib; pip install matplotlib pyyaml rich scipy" in lines[0]
 
 
 def test_a_plan_and_speeds_do_not_go_together(tmp_path):
