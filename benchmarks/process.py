@@ -21,7 +21,7 @@ _running: set["Process"] = set()
 
 
 class TooLateError(RuntimeError):
-    """What a process was to say, or its end, did not come in time."""
+    """An expected line of a process, or its end, did not come in time."""
 
 
 class Process:
@@ -89,7 +89,7 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """True until the process has ended."""
         return self._popen.poll() is None
 
     def await_line(self, pattern: str, *, of: str = "err", after: int = 0, seconds: float = 120.0) -> int:

@@ -96,14 +96,14 @@ def _make_directory(out: str) -> pathlib.Path:
 
 
 def _list(argv: Sequence[str]) -> None:
-    """Prints all cases with their durations, or the variants of the one that is named."""
+    """Prints all cases with their durations, or the variants of one that --only selects."""
     if len(argv) > 1:
-        print("\n".join(_find_case(argv).variants()))
+        print("\n".join(choose_variants(_find_case(argv), _ONLY.value)))
         return
     lines = [(case.name, usual_duration(case), case.summary) for case in CASES.values()]
     for line in tables.lines([("case", "usual", "measures"), *lines], "<><"):
         print(line)
-    print("\nDurations are those of a whole case on two cores. `--list CASE` lists the variants that --only selects.")
+    print("\nA whole case takes this long on two cores. --list CASE --only=TEXT lists the variants with a text.")
 
 
 def usual_duration(case: Case) -> str:
@@ -119,12 +119,13 @@ def _show(writer: Writer) -> None:
     from benchmarks.renderers import RENDERERS  # matplotlib takes a second to load
     from benchmarks.renderers.writer import write_report
 
-    of_run = [row for row in read(writer.path, toy=writer.toy) if row["run"] == writer.run]
+    rows = read(writer.path, toy=writer.toy)
+    of_run = [row for row in rows if row["run"] == writer.run]
     print(RENDERERS[writer.case](of_run).as_text())
     print(f"\nrows of run {writer.run}: {writer.path}")
     if not writer.toy:
         folder = REPORTS if writer.directory == RESULTS else writer.directory
-        print(f"report on all rows: {write_report(writer.case, read(writer.path), folder)}")
+        print(f"report on all rows: {write_report(writer.case, rows, folder)}")
 
 
 def main(argv: Sequence[str]) -> int:

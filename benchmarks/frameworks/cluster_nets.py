@@ -112,13 +112,13 @@ def _slices(array: np.ndarray, examples: Sequence[int], mesh_impl: Any) -> tuple
 
 
 class ModelledNets:
-    """What a step of a network of benchmarks.networks.NETWORKS would send on workers that are not there."""
+    """The traffic of a network of benchmarks.networks.NETWORKS on workers that need not exist."""
 
     def __init__(self, network: str) -> None:
         self._network = NETWORKS[network]
 
     def sent(self, count: int, batch_size: int, **arguments: Any) -> dict[str, int]:
-        """As `Step.sent`, for so many workers; the other arguments are those of `build_step`."""
+        """Counts as `Step.sent` does, for some number of workers; the other arguments are those of `build_step`."""
         data = batch(self._network, batch_size, 0)
         with tf.Graph().as_default():
             return build_step(self._network, *data, devices=worker_devices(count), **arguments).sent()
@@ -168,7 +168,7 @@ class ClusterNets(Chief):
         return [100 * rate / sum(rates) for rate in rates]
 
     def measure(self, recipe: str, seconds: float) -> dict[str, Any]:
-        """What --list_speed=auto measures and chooses, of which no trial begins after some seconds."""
+        """The measurement and choice of --list_speed=auto; no trial begins after the given seconds."""
         begin = time.perf_counter()
 
         def build() -> Any:
@@ -191,7 +191,7 @@ class ClusterNets(Chief):
         }
 
     def trace(self, name: str) -> dict[str, Any]:
-        """How each device spends a step: seconds of computing, receiving and waiting."""
+        """Each device's use of a step: seconds of computing, receiving and waiting."""
         used = trace.usage(trace.read(self.traced(name)), self.cluster.devices)
         return {shorten(device): dataclasses.asdict(seconds) for device, seconds in used.items()}
 

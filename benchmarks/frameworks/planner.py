@@ -120,7 +120,7 @@ class Planner:
         }
 
     def measure_memory(self, problem: Mapping[str, Any], steps: int) -> dict[str, Any]:
-        """What each worker takes in steps of a plan, for devices of such speeds, beside what is predicted.
+        """The memory of each worker in steps of a plan, for devices of these speeds, beside the prediction.
 
         Args:
           problem: as of `measure`.

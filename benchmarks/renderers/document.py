@@ -48,17 +48,18 @@ class Report:
         return "\n\n".join(_as_markdown([*parts, "## Provenance", provenance])) + "\n"
 
     def as_text(self, width: int = 80) -> str:
-        """The tables with their headings, and the conclusions last, in lines of at most a width."""
-        parts = [_as_text(part, width) for part in _tables_with_headings(self.parts)]
-        notes = [_wrap(note, width, initial="* ") for note in self.conclusions]
-        return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
+        """The tables with their headings and notes, and the conclusions last, in lines of at most a width."""
+        parts = [_as_text(part, width) for part in _without_prose(self.parts)]
+        conclusions = [_as_text(bullets(self.conclusions), width)] if self.conclusions else []
+        return "\n\n".join([*parts, *conclusions])
 
 
-def _tables_with_headings(parts: Sequence[Part]) -> list[Part]:
-    """The tables, and the headings above tables."""
+def _without_prose(parts: Sequence[Part]) -> list[Part]:
+    """The tables, the lists, and the headings above them."""
     chosen: list[Part] = []
     for part in reversed(parts):
-        if isinstance(part, Table) or (_level(part) and chosen and _level(part) != _level(chosen[-1])):
+        is_list = isinstance(part, str) and part.startswith("* ")
+        if isinstance(part, Table) or is_list or (_level(part) and chosen and _level(part) != _level(chosen[-1])):
             chosen.append(part)
     return chosen[::-1]
 
@@ -79,9 +80,11 @@ def _as_markdown(parts: Iterable[Part]) -> Iterable[str]:
 
 
 def _as_text(part: Part, width: int) -> str:
-    return part.as_text(width) if isinstance(part, Table) else _wrap(str(part).lstrip("# "), width)
+    if isinstance(part, Table):
+        return part.as_text(width)
+    return "\n".join(_wrap(line.lstrip("# "), width) for line in str(part).splitlines())
 
 
-def _wrap(text: str, width: int, initial: str = "") -> str:
-    text = text.replace("`", "").replace("**", "")
-    return "\n".join(textwrap.wrap(text, width, initial_indent=initial, subsequent_indent=" " * len(initial)))
+def _wrap(text: str, width: int) -> str:
+    indent = "  " if text.startswith("* ") else ""
+    return textwrap.fill(text.replace("`", "").replace("**", ""), width, subsequent_indent=indent)

@@ -121,7 +121,7 @@ def _describe_bandwidth(rows: Sequence[Row]) -> str:
     faster = f"from {number(sent['busiest_link_bytes'] / left / MB)} MB/s on" if left > 0 else "at no bandwidth"
     return (
         f"{filters['way']}, {split(filters, _SHOWN_DIMS) or '-'}: a step sends {number(sent['sent_bytes'] / MB)} MB, "
-        f"{number(sent['busiest_link_bytes'] / MB)} MB of it in {messages} messages over the busiest link. "
+        f"{number(sent['busiest_link_bytes'] / MB)} MB of it over the busiest link ({messages} messages). "
         "Assume a network such as RDMA or NVLink: bytes cost no processor time, a message 10 us, and nothing overlaps. "
         f"Then the filter split is faster than device 0 alone {faster}: computing needs {number(ideal)} s at the sum "
         f"of the measured speeds, and device 0 alone needs {number(alone)} s."
@@ -184,7 +184,7 @@ def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a table per network and cluster; notes on each are folded."""
+    """The report: a table per network and cluster."""
     order = [(setting.network, setting.fractions, setting.batch_size) for setting in SETTINGS]
 
     def place(row: Row) -> int:
@@ -204,8 +204,8 @@ def render(rows: Sequence[Row]) -> Report:
         )
     groups = group_by(rows, lambda row: _title(row, f"{row['network']}, batch {row['batch_size']}"))
     for title, group in groups.items():
-        details = Details("Notes, and each device's use of a step", [_notes(group), _usage(group)])
-        parts += [f"## {title}", table_of(group, _COLUMNS), details]
+        details = Details("Each device's use of a step", [_usage(group)])
+        parts += [f"## {title}", table_of(group, _COLUMNS), _notes(group), details]
     drawn = group_by(succeeded(rows), lambda row: _title(row, drawing.title(row)))
     return Report(
         _conclude(list(groups.values())), parts, "Seconds per step, and efficiency", functools.partial(_draw, drawn)

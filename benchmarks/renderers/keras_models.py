@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
 from benchmarks.cases.keras_models import AGAIN, LAYOUTS, MODELS
-from benchmarks.renderers.document import Report
+from benchmarks.renderers.document import MOST_CONCLUSIONS, Report
 from benchmarks.renderers.tables import Row, Table, bullets, could_not, group_by, succeeded, table
 
 KINDS = {"output": "outputs", "gradient": "gradients", "weight": "weights", "average": "moving averages"}
@@ -72,7 +72,7 @@ def _layouts(rows: Sequence[Row]) -> str:
 
 def _conclude(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row]]) -> list[str]:
     if not models:
-        return []
+        return [f"{name}: {_own(of)}." for name, of in again.items()][:MOST_CONCLUSIONS]
     outside = {
         name: of for name, of in models.items() if any((_worst(of, kind) or 0.0) > _LIMITS[kind] for kind in KINDS)
     }

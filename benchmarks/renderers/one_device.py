@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import drawing
 from benchmarks.cases.one_device import CONTENDERS, LOWERINGS, OURS
-from benchmarks.renderers.document import Part, Report
+from benchmarks.renderers.document import Details, Part, Report
 from benchmarks.renderers.tables import (
     GIB,
     Row,
@@ -61,7 +61,6 @@ def _notes(group: Sequence[Row]) -> str:
             f"{ours['repeats']} repeats of {ours['steps']} steps after {ours['warmup']} steps; seed {ours['seed']}. "
             f"Waiting contenders used at most {idle:.1%} of a core together.",
             f"Threads: {'; '.join(threads)}.",
-            *could_not("measured", group, "contender"),
         ]
     )
 
@@ -122,7 +121,9 @@ def render(rows: Sequence[Row]) -> Report:
         "without jit_compile unless the row says otherwise; PyTorch trains eagerly unless the row says otherwise.",
     ]
     for (network, batch_size), group in groups.items():
-        parts += [f"## {network}, batch {batch_size}", _table(group), _notes(group)]
+        details = Details("Parameters, losses, repeats and threads", [_notes(group)])
+        failed = bullets(could_not("measured", group, "contender"))
+        parts += [f"## {network}, batch {batch_size}", _table(group), failed, details]
     draw = functools.partial(_draw, groups)
     return Report(_conclude(list(groups.values())), parts, "Ratios of time per step", draw)
 

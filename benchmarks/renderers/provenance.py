@@ -1,4 +1,4 @@
-"""Where the rows of a report come from: dates, machines, versions, commits and commands."""
+"""The provenance of a report's rows: dates, machines, versions, commits and commands."""
 
 from collections.abc import Sequence
 

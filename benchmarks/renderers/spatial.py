@@ -279,18 +279,19 @@ def _conclude_conv(rows: Sequence[Row]) -> str:
         if best is None:
             continue
         even = next((row for row in others if row["way"] == EVEN), best)
-        text = f"{scaling.speedup(best, first):.2f} times"
-        text += "" if best is even else f" by {best['way']} and {scaling.speedup(even, first):.2f} by even slabs"
-        texts.append(f"{setting.removeprefix(f'{CONV}/')} {text}")
-    return f"Two workers over the faster one alone: {', '.join(texts)}." if texts else ""
+        text = f"{scaling.speedup(best, first):.2f}"
+        text += "" if best is even else f" by {best['way']}, {scaling.speedup(even, first):.2f} even"
+        size, _, cores = setting.removeprefix(f"{CONV}/").rpartition("/")
+        texts.append(f"{size} on {cores} cores {text}")
+    return f"Speedup of two workers over the faster one: {'; '.join(texts)}." if texts else ""
 
 
 def _conclude_scaling(rows: Sequence[Row]) -> str:
     texts = []
     for setting, group in group_by(rows, lambda row: row["setting"]).items():
         last = max(group, key=lambda row: len(row["workers"]))
-        texts.append(f"{setting} {scaling.speedup(last, group[0]):.2f} times on {len(last['workers'])}")
-    return f"More workers over one: {', '.join(texts)}." if texts else ""
+        texts.append(f"{setting} {scaling.speedup(last, group[0]):.2f} on {len(last['workers'])}")
+    return f"Speedup of more workers over one: {'; '.join(texts)}." if texts else ""
 
 
 def _conclude_memory(of: Mapping[str, Sequence[Row]]) -> str:

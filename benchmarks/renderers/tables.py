@@ -35,7 +35,7 @@ class Table:
 
     def as_text(self, width: int = 80) -> str:
         """Lines of text; columns beyond the width follow below, after the columns that name a line."""
-        cells = [[_shorten(cell) for cell in column] for column in zip(*self.lines, strict=True)]
+        cells = [[_shorten(line[i]) for line in self.lines] for i in range(len(self.header))]
         headers = [
             textwrap.wrap(header, max(_HEADER_WIDTH, *map(len, column), 1)) or [""]
             for header, column in zip(self.header, cells, strict=True)

@@ -29,7 +29,7 @@ def find(inputs: Sequence[str]) -> list[str]:
 def _find(given: str) -> list[str]:
     path = pathlib.Path(given).expanduser()
     if os.path.isdir(path):
-        found = [str(image) for image in find_images(path)[0]]
+        found = find_images(path)[0]
         if not found:
             raise ValueError(f"--input is {given!r}, a folder without JPEG and PNG images; {_MEANT}")
         return found

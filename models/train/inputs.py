@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero import Layout, data, mtf, tf
+from mtf_hetero.data.listing import listed
 from mtf_hetero.data.source import TEST
 from mtf_hetero.models.registry import Model
 from mtf_hetero.models.train import program as network
@@ -107,10 +108,13 @@ def notes(dataset: Dataset) -> tuple[str, ...]:
 def describe(dataset: Dataset) -> str:
     """Its name and its size."""
     name = dataset.directory if isinstance(dataset, data.Volumes) else dataset.name
-    return (
+    text = (
         f"{name}: {dataset.train_size:,} training and {dataset.test_size:,} test {unit(dataset)} of "
         f"{' x '.join(map(str, dataset.image_shape))}"
     )
+    if isinstance(dataset, data.Volumes) or not dataset.digest:
+        return text
+    return f"{text}, {dataset.classes} classes: {listed(dataset.class_names)}"
 
 
 def for_training(dataset: Dataset, config: Config, layout: Layout, batch: Sequence[int], devices: Sequence[str]) -> Any:

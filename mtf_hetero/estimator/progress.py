@@ -89,6 +89,7 @@ class ProgressHook(tf.train.SessionRunHook):
         self.close()  # a session made anew after a failure begins where its checkpoint is
         if stream.isatty() and extras.has_progress_bars():
             self._bars = _Bars(stream, self._total_steps)
+            self._show()  # the first step may take long
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         self._pace.begin_step()

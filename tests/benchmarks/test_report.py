@@ -68,8 +68,8 @@ EXPECTED = {
         "The thresholds, from 90 to below 140 of 255",
     ],
     "spatial": [
-        "* Two workers over the faster one alone: W=64/1.0,0.5 1.45 times by 2:1 and 1.07 by even slabs.",
-        "* More workers over one: strong/W=64/1.0,0.5 1.78 times on 2.",
+        "* Speedup of two workers over the faster one: W=64 on 1.0,0.5 cores 1.45 by 2:1, 1.07 even.",
+        "* Speedup of more workers over one: strong/W=64/1.0,0.5 1.78 on 2.",
         "* 5 of 5 predicted step times are within 15%; the worst is off by",
         "Modelled efficiency, not measured: 0.50 on 2,048 workers, 8 per sample.",
         "* Peak memory of a worker at W=64: 415 MB on 1, 240 MB on 2 workers. Share and halo predict it within 4%.",
@@ -95,7 +95,7 @@ EXPECTED = {
         "| batch, measured | 1.5 (1 to 2) | 171 | 1.5 (1 to 2) | 1.5 (1 to 2) | 200:56 |",
         "| batch, measured | worker:0/cpu:0 | 1,100 | 200 |",
         "Speed of device 0 over that of each other device: 4 predicted, 1 measured (+300%)",
-        "80 MB, 60 MB of it in 30 messages over the busiest link",
+        "80 MB, 60 MB of it over the busiest link (30 messages)",
         "faster than device 0 alone from 200 MB/s on: computing needs 1.2 s at the sum of the measured speeds",
         "PyTorch DDP, even could not be measured: no torch",
     ],
@@ -245,8 +245,8 @@ def test_a_table_as_text():
 
 def test_a_report_as_text_has_its_tables_and_its_conclusions_last():
     numbers = table(["n"], [[1]])
-    made = Report(["`a` wins."], ["Text.", "## Empty", "## Full", numbers, Details("more", [numbers])])
-    assert made.as_text() == "Full\n\nn\n1\n\n* a wins."
+    made = Report(["`a` wins."], ["Text.", "## Empty", "## Full", numbers, "* A note.", Details("more", [numbers])])
+    assert made.as_text() == "Full\n\nn\n1\n\n* A note.\n\n* a wins."
     with pytest.raises(ValueError, match="5 conclusions; a report begins with 4 at most"):
         Report(["x"] * 5, [])
 

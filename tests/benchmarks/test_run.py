@@ -78,6 +78,7 @@ def test_list_of_a_case():
     done = run("--list", "one_device")
     assert done.returncode == 0
     assert "vgg16/256" in done.stdout.splitlines()
+    assert run("--list", "one_device", "--only=vgg16").stdout == "vgg16/64\nvgg16/256\n"
 
 
 def test_the_usual_duration_is_that_of_the_rows_where_they_say_so(tmp_path, monkeypatch):
