@@ -20,6 +20,7 @@ LENET = (
     "--batch_size=20",
     "--optimizer=momentum",
     "--learning_rate_schedule=constant",
+    "--log_steps=10",  # the faults wait for these lines
     "--devices=cpu:0",
 )
 ENDLESS = ("--train_epochs=100000", "--save_checkpoints_secs=1")

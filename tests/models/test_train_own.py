@@ -102,20 +102,16 @@ def test_photos_of_any_size_are_predicted(trained, tmp_path, capfd):
     for name, size, mode in (("b.PNG", (50, 20), "RGBA"), ("a.jpeg", (16, 16), "L"), ("c.txt.png", (9, 30), "P")):
         draw(tmp_path / "new" / name, size, mode=mode)
     (tmp_path / "new" / "notes.txt").write_text("skipped")
+    draw(tmp_path / "new" / "below" / "d.png")
     inputs = [f"{tmp_path}/new", f"{tmp_path}/new/*.png", f"{tmp_path}/new/a.jpeg"]
     options = [f"--model_dir={trained}", f"--output={tmp_path}/p.npz", "--keys=class_name,file,class"]
     assert predict.main([*options, "--input", *inputs], "") == 0
-    assert capfd.readouterr().out == f"class_name, file, class of 5 images: {tmp_path}/p.npz\n"
+    assert capfd.readouterr().out == f"class_name, file, class of 6 images: {tmp_path}/p.npz\n"
     with np.load(tmp_path / "p.npz") as arrays:
-        assert [path.rpartition("/")[2] for path in arrays["file"]] == [
-            "a.jpeg",
-            "b.PNG",
-            "c.txt.png",
-            "c.txt.png",
-            "a.jpeg",
-        ]
+        names = [path.rpartition("/")[2] for path in arrays["file"]]
+        assert names == ["a.jpeg", "b.PNG", "c.txt.png", "d.png", "c.txt.png", "a.jpeg"]
         assert arrays["class_name"].tolist() == [CLASSES[number] for number in arrays["class"]]
-        assert arrays["class"][0] == arrays["class"][4] and arrays["class"][2] == arrays["class"][3]
+        assert arrays["class"][0] == arrays["class"][5] and arrays["class"][2] == arrays["class"][4]
 
 
 @pytest.mark.full
