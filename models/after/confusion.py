@@ -15,7 +15,7 @@ FLAG = "confusion_matrix"
 _NUMBERED = 20  # classes up to which each cell has its number
 _NAMED = 40  # classes up to which each row has its name
 _DPI = 100  # 8 inches are 800 pixels
-_INK = "#1F2933"
+_INK, _LINE = "#1F2933", "#D9DFE7"
 
 
 def check(path: str) -> None:
@@ -76,8 +76,12 @@ def _name_cells(axes: Any, names: Sequence[str]) -> None:
     size = 10 if len(names) <= _NUMBERED else 7
     short = [name if len(name) <= 20 else f"{name[:17]}..." for name in names]
     axes.set_yticks(range(len(names)), short, fontsize=size)
-    turned = max(map(len, short)) > 3
+    turned = len(names) * max(map(len, short)) > 60
     axes.set_xticks(range(len(names)), short, fontsize=size, rotation=90 if turned else 0)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(np.arange(0.5, len(names) - 1), minor=True)
+    axes.grid(which="minor", color=_LINE, linewidth=0.6)
+    axes.tick_params(which="minor", length=0)
 
 
 def _number_cells(axes: Any, confusion: np.ndarray, shares: np.ndarray) -> None:

@@ -6,7 +6,7 @@ No TensorFlow, so that a mistake is reported at once.
 import glob
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mtf_hetero.data.listing import ENDINGS, find_images
 
@@ -15,7 +15,9 @@ _MEANT = f"name images ({', '.join(ENDINGS)}), folders or patterns of them, or o
 
 
 def find(inputs: Sequence[str]) -> list[str]:
-    """Returns the paths of the images, in the order in which they are named; of a folder or a pattern, sorted.
+    """Returns the paths of images, in the order in which they are named.
+
+    Those of a pattern, or of a folder and the folders below it, are sorted.
 
     Args:
       inputs: paths of images and of folders of them, and patterns such as "photos/*.jpg".
@@ -26,10 +28,17 @@ def find(inputs: Sequence[str]) -> list[str]:
     return [path for given in inputs for path in _find(given)]
 
 
+def _folders_below(path: pathlib.Path) -> Iterator[str]:
+    """Yields a folder and those below it, but for hidden ones."""
+    for folder, folders, _ in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield folder
+
+
 def _find(given: str) -> list[str]:
     path = pathlib.Path(given).expanduser()
     if os.path.isdir(path):
-        found = [str(image) for image in find_images(path)[0]]
+        found = [image for folder in _folders_below(path) for image in find_images(folder)[0]]
         if not found:
             raise ValueError(f"--input is {given!r}, a folder without JPEG and PNG images; {_MEANT}")
         return found

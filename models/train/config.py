@@ -66,10 +66,10 @@ class Config:
     )
     dataset: str = _flag(
         "mnist5k",
-        "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10; or your own images: a "
-        "directory with a folder per class, a .csv file of paths and labels, an .npz file of arrays, or "
-        "module:function, which returns tf.data; for a model of volumes, a directory that mtf-hetero data convert or "
-        "simulate has made. Each worker needs the files at the same path.",
+        "The data. A name: mnist5k, or a set of images that tensorflow-datasets prepared, such as cifar10. Your own "
+        "images: a directory with a folder per class, a .csv file of paths and labels, an .npz file of arrays, or "
+        "module:function, which returns tf.data. Volumes: a directory of mtf-hetero data convert or simulate. Each "
+        "worker needs the files at the same path.",
     )
     data_dir: str | None = _flag(None, "The directory of prepared data sets. By default ~/tensorflow_datasets.")
     image_size: tuple[int, ...] = _flag(

@@ -1,6 +1,5 @@
 """What a run reads: images or volumes, of which each processor reads its own slices where it can."""
 
-import copy
 import dataclasses
 import functools
 import os
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero import Layout, data, mtf, tf
+from mtf_hetero.data.listing import listed
 from mtf_hetero.data.source import TEST
 from mtf_hetero.models.registry import Model
 from mtf_hetero.models.train import program as network
@@ -79,9 +79,7 @@ def as_stored(dataset: Dataset) -> Dataset:
     if isinstance(dataset, data.Volumes):
         manifest = dataclasses.replace(dataset.manifest, mean=(0.0,) * channels, deviation=(1.0,) * channels)
         return dataclasses.replace(dataset, manifest=manifest)
-    stored = copy.copy(dataset)
-    vars(stored)["statistics"] = np.zeros(channels), np.full(channels, 1 / 255)
-    return stored
+    return dataclasses.replace(dataset, known_statistics=((0.0,) * channels, (1 / 255,) * channels))
 
 
 def statistics_as_stored(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -110,10 +108,13 @@ def notes(dataset: Dataset) -> tuple[str, ...]:
 def describe(dataset: Dataset) -> str:
     """Its name and its size."""
     name = dataset.directory if isinstance(dataset, data.Volumes) else dataset.name
-    return (
+    text = (
         f"{name}: {dataset.train_size:,} training and {dataset.test_size:,} test {unit(dataset)} of "
         f"{' x '.join(map(str, dataset.image_shape))}"
     )
+    if isinstance(dataset, data.Volumes) or not dataset.digest:
+        return text
+    return f"{text}, {dataset.classes} classes: {listed(dataset.class_names)}"
 
 
 def for_training(dataset: Dataset, config: Config, layout: Layout, batch: Sequence[int], devices: Sequence[str]) -> Any:

@@ -93,8 +93,11 @@ class Record:
         """The set of the run as it is now, with a note where it is not as it was."""
         if self.images.get("digest", dataset.digest) == dataset.digest:
             return dataset
-        then = " and ".join(f"{self.images[f'{split}_size']:,} {split}ing" for split in ("train", "test"))
-        note = f"warning: {dataset.name} has changed since this run began with {then} images; it goes on with it"
+        train, test = self.images["train_size"], self.images["test_size"]
+        note = (
+            f"warning: {dataset.name} has changed since this run began with {train:,} training and {test:,} test "
+            "images; training goes on with the images that are there now"
+        )
         return dataclasses.replace(dataset, notes=(*dataset.notes, note))
 
 

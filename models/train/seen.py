@@ -64,7 +64,7 @@ def metrics_hook(config: Config, log: MetricsLog, model_dir: str, load: DeviceLo
         every_steps=config.summary_steps,
         unit=unit,
         busy=None if load is None else load.measure,
-        busy_steps=config.busy_steps,
+        busy_steps=config.busy_steps or None,
         busy_options=trace.run_options(),
         uncounted=config.trace_steps,
     )

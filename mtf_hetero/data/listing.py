@@ -99,14 +99,13 @@ def choose_test(keys: list[str], labels: Sequence[object], seed: int) -> list[bo
     return chosen
 
 
-def find_images(folder: str | os.PathLike) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
-    """Finds the image files in a folder, and whatever else there is, which a caller skips; sorted."""
+def find_images(folder: str | os.PathLike) -> tuple[list[str], list[str]]:
+    """Finds the paths of the images in a folder, and of whatever else there is, which a caller skips; sorted."""
     images, others = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
-            path = pathlib.Path(entry.path)
-            is_image = path.suffix.lower() in ENDINGS and not entry.name.startswith(".") and not entry.is_dir()
-            (images if is_image else others).append(path)
+            is_image = entry.name.lower().endswith(ENDINGS) and not entry.name.startswith(".") and not entry.is_dir()
+            (images if is_image else others).append(entry.path)
     return sorted(images), sorted(others)
 
 
@@ -145,28 +144,28 @@ def _read_folders(root: pathlib.Path) -> tuple[dict[str, list[Photo]], tuple[str
             f"{root} itself, of which one image in {TEST_EVERY} is then for the test"
         )
     photos: dict[str, list[Photo]] = {}
-    skipped = others if divided else []
+    skipped = [str(folder) for folder in others] if divided else []
     for split in divided or [TRAIN]:
         above = root / split if divided else root
         loose, rest = find_images(above)
         classes = _folders_in(above)
+        known = {str(folder) for folder in (*folders, *classes)}
         if not classes:
             raise ValueError(_no_folders(above, len(loose)))
-        skipped += [*loose, *(path for path in rest if path not in classes and path.name not in divided)]
+        skipped += [*loose, *(path for path in rest if path not in known)]
         photos[split] = []
         for folder in classes:
             images, rest = find_images(folder)
             if not images:
                 raise ValueError(_no_images(folder, rest))
             skipped += rest
-            photos[split] += [
-                Photo(str(image), image.relative_to(root).as_posix(), folder.name, str(image)) for image in images
-            ]
+            photos[split] += [Photo(image, image[len(str(root)) :].lstrip("/"), folder.name, image) for image in images]
     return photos, _describe_skipped(root, skipped)
 
 
-def _kind_of(path: pathlib.Path) -> str:
+def _kind_of(name: str) -> str:
     """What a message calls a file, or a folder, that is skipped."""
+    path = pathlib.Path(name)
     if path.name.startswith("."):
         return "hidden"
     if path.is_dir():
@@ -174,12 +173,12 @@ def _kind_of(path: pathlib.Path) -> str:
     return "outside of the classes' folders" if path.suffix.lower() in ENDINGS else path.suffix or "without an ending"
 
 
-def _counted(paths: Sequence[pathlib.Path]) -> str:
+def _counted(paths: Sequence[str]) -> str:
     kinds = collections.Counter(map(_kind_of, paths))
     return ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
 
 
-def _no_images(folder: pathlib.Path, others: Sequence[pathlib.Path]) -> str:
+def _no_images(folder: pathlib.Path, others: Sequence[str]) -> str:
     has = f" (but {_counted(others)})" if others else ""
     return (
         f"{folder}, the folder of a class, has no JPEG or PNG image{has}; put some into it ({', '.join(ENDINGS)}), or "
@@ -195,7 +194,7 @@ def _no_folders(folder: pathlib.Path, images: int) -> str:
     )
 
 
-def _describe_skipped(root: pathlib.Path, skipped: Sequence[pathlib.Path]) -> tuple[str, ...]:
+def _describe_skipped(root: pathlib.Path, skipped: Sequence[str]) -> tuple[str, ...]:
     if not skipped:
         return ()
     files = "1 file is" if len(skipped) == 1 else f"{len(skipped):,} files are"
@@ -250,14 +249,14 @@ def _check_classes(path: str, photos: Mapping[str, Sequence[Photo]], known: Sequ
         if photo.class_name not in found and not known:
             raise ValueError(
                 f"{photo.place} is a test image of the class {photo.class_name!r}, which has no training image "
-                f"({_listed(_sorted(found))}); add some, or remove it"
+                f"({listed(_sorted(found))}); add some, or remove it"
             )
         found.setdefault(photo.class_name, photo)
     if known:
         if unknown := sorted(found.keys() - set(known)):
             raise ValueError(
                 f"{found[unknown[0]].place} is of the class {unknown[0]!r}, which the trained network does not know "
-                f"({_listed(known)}); remove it, or train a new network"
+                f"({listed(known)}); remove it, or train a new network"
             )
         return tuple(known)
     if len(found) < 2:
@@ -271,11 +270,11 @@ def _sorted(names: Iterable[str]) -> list[str]:
     return sorted(names, key=int) if all(name.isdecimal() and name.isascii() for name in names) else names
 
 
-def _listed(names: Sequence[str], most: int = 6) -> str:
+def listed(names: Sequence[str], most: int = 6) -> str:
     """The first names of many.
 
     Example:
-      >>> _listed("abcd", most=2)
+      >>> listed("abcd", most=2)
       'a, b and 2 more'
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""

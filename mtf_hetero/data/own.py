@@ -1,5 +1,6 @@
 """A user's own images: a directory with a folder per class, a CSV file, a NumPy archive, or a function of tf.data."""
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from mtf_hetero.data.dataset import Dataset
     from mtf_hetero.data.source import Found
 
-STATISTICS_IMAGES = 1000
+STATISTICS_IMAGES = 500
 CSV, NPZ = ".csv", ".npz"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PATH = re.compile(r"[./~]|.*/$|.*\.(npz|csv)$", re.IGNORECASE)
@@ -30,8 +31,9 @@ def is_own(name: str, data_dir: str | None = None, *, built_in: Sequence[str] = 
         return True
     from mtf_hetero.data import prepared  # which imports NumPy: its threads would keep a local cluster from a network
 
-    if name in built_in or prepared.find(name, prepared.data_root(data_dir)) is not None:
-        return False
+    with contextlib.suppress(OSError):  # a name that is too long for a path: of nothing
+        if name in built_in or prepared.find(name, prepared.data_root(data_dir)) is not None:
+            return False
     return os.path.isdir(name) or bool(_FUNCTION.fullmatch(name))
 
 

@@ -9,6 +9,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage
 from mtf_hetero._support.alike import forget_numbers
 from mtf_hetero._support.names import listing
+from mtf_hetero.cluster import expect_devices
 from mtf_hetero.layout import Layout, UnevenShapeError
 from mtf_hetero.lowering import names, native, registry
 from mtf_hetero.lowering.halo import opaque
@@ -66,7 +67,8 @@ class Lowering(mtf.Lowering):
       NotImplementedError: the layout splits a dimension that an operation needs whole.
       ValueError: a layout that splits two dimensions of one tensor over one mesh axis, exact sizes of a dimension that
         fit none of the graph's tensors, or a rule whose dimension is nearly the name of one of the graph's. Other rules
-        without effect are logged as a warning.
+        without effect are logged as a warning. Or the default session lacks a device; so does each later session of
+        the graph that lacks one, when it is made.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Lowering(mtf.Lowering):
         finally:
             for op in operations_within(graph.operations):
                 vars(op).pop("lower", None)
+        expect_devices(device for impl in mesh_to_impl.values() for device in getattr(impl, "devices", ()))
 
     def autostack(self) -> None:
         """Stacks variables where asked to, then puts the rules in place."""

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -175,6 +176,12 @@ def test_a_picture_of_each_kind(kind, first, tmp_path):
     assert data.startswith(first)
     if kind == "png":
         assert int.from_bytes(data[16:20]) == 800
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ValueError, match="--confusion_matrix needs the package matplotlib; pip install"):
+        confusion.check(str(tmp_path / "c.png"))
 
 
 @pytest.mark.parametrize(("count", "numbers", "names"), [(10, 10, 10), (30, 0, 30), (120, 0, 0)])
