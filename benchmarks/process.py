@@ -14,9 +14,9 @@ from typing import Any, Self
 
 from benchmarks.rows import ROOT
 
-# What training logs while all is well, lines of Python's absl, which have a date, where native ones have 0000; and its
-# answers to signals
-_PROGRESS = re.compile(r"^I(?!0000)\d{4} |^W\d{4} .*\bSIG(INT|TERM|HUP)( again)?: ")
+# Lines of a training while all is well: its progress, lines of absl (with a date, where native ones have 0000),
+# and its answers to signals
+_PROGRESS = re.compile(r"^step \d+(/\d+)?  |^I(?!0000)\d{4} |^(warning: |W\d{4} .*\b)SIG(INT|TERM|HUP)( again)?: ")
 _running: set["Process"] = set()
 
 

@@ -103,7 +103,7 @@ def _list(argv: Sequence[str]) -> None:
     lines = [(case.name, usual_duration(case), case.summary) for case in CASES.values()]
     for line in tables.lines([("case", "usual", "measures"), *lines], "<><"):
         print(line)
-    print("\nA whole case takes this long on two cores. --list CASE --only=TEXT lists the variants with a text.")
+    print("\nTimes are those of a whole case on two cores. --list CASE shows its variants.")
 
 
 def usual_duration(case: Case) -> str:

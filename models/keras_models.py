@@ -150,7 +150,7 @@ def _fit(
     network, notes = _Network(builder, "outputs" if task is Regression else "classes"), networks.left_out(model)
     normalises = networks.normalises(model)
     if normalises:
-        notes = (f"{name} normalises its {unit} itself, and gets them as they are stored", *notes)
+        notes = (f"{name} normalizes its {unit} itself, and gets them as they are stored", *notes)
     made = Model(network, shape, output[-1], facts.parameters, task, twin=network.twin, notes=notes)
     return dataclasses.replace(made, initial=lambda: network.twin().values(), normalises=normalises)
 

@@ -228,8 +228,8 @@ def _conclude(settings: Sequence[_Setting]) -> list[str]:
     return [
         f"The plan is the fastest of all ways in {fastest} of {len(settings)} settings. It beats the best recipe by "
         f"more than the spread in {wins}.",
-        f"The step time of the way that `--layout=auto` would choose is {statistics.median(losses):.2f} times the best "
-        f"one's (median; at most {max(losses):.2f}), and {span(over_alone)} times the fastest worker's alone.",
+        f"The way that `--layout=auto` would choose needs {statistics.median(losses):.2f} times as long as the best "
+        f"way (median; at most {max(losses):.2f}), and {span(over_alone)} times as long as the fastest worker alone.",
         f"{sum(error <= _BOUND for error in errors)} of {len(errors)} predicted step times are within {_BOUND:.0%}; "
         f"the median error is {statistics.median(errors):.0%}. Of the chosen ways, "
         f"{sum(error <= _BOUND for error in of_chosen)} of {len(of_chosen)} are.",

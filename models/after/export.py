@@ -4,12 +4,12 @@
     mtf-hetero export --model_dir=runs/lenet --output=lenet.keras
 
 A directory is a SavedModel. Its signature serving_default takes any number of images, [None, height, width, channels],
-or volumes, with numbers as they are stored in the data set (0 to 255 for images). The model normalises them itself. It
+or volumes, with numbers as they are stored in the data set (0 to 255 for images). The model normalizes them itself. It
 returns class, logits and probabilities, or targets in their own units. It computes --batch_size examples at a time.
 
 A file that ends in .keras is a Keras model with the trained weights and moving averages: the Keras model that was
 trained, or plain Keras layers that compute the same as the network and give logits. It takes the same numbers: its
-layer input_normalization normalises them.
+layer input_normalization normalizes them.
 
 The variables are copied from the checkpoint in pieces: no device needs memory for the whole network. The output appears
 when it is complete. The data set is not needed.
@@ -69,7 +69,7 @@ def _export_keras(given: restored.Restored, arguments: argparse.Namespace) -> st
     shape = ", ".join(map(str, run.dataset.image_shape))
     return (
         f"{arguments.output}: a Keras model of step {given.step}, which takes float32 [None, {shape}]\n"
-        f"It takes {unit} as they are stored, and normalises them itself.\n"
+        f"It takes {unit} as they are stored, and normalizes them itself.\n"
     )
 
 

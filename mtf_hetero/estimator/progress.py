@@ -119,7 +119,7 @@ class ProgressHook(tf.train.SessionRunHook):
         if self._bars is not None:
             return since >= _REDRAW_SECONDS
         if self._log_step_count_steps is not None:
-            return self._step - self._shown_step >= self._log_step_count_steps
+            return self._step % self._log_step_count_steps == 0
         # The first step is reported at once: it may take as long as many others
         longest = min(max((self._shown_at - self._began) / 20, _FIRST_LINE_SECONDS), _LAST_LINE_SECONDS)
         return self._step == self._first_step + 1 or since >= longest

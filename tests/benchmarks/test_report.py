@@ -124,7 +124,7 @@ EXPECTED = {
     ],
     "planner": [
         "* The plan is the fastest of all ways in 1 of 1 settings. It beats the best recipe by more than the",
-        "is 1.00 times the best one's (median; at most 1.00), and 0.67 times the fastest worker's alone.",
+        "needs 1.00 times as long as the best way (median; at most 1.00), and 0.67 times as long as the fastest worker",
         "* 5 of 5 predicted step times are within 15%; the median error is 10%. Of the chosen ways, 1 of 1 are.",
         "* Memory: 1 of 2 estimates are within 10% of the peak",
         "| vgg11, 256 | 3 (3 to 3.3) | batch | 2.5 (2.5 to 2.5) | 2 (2 to 2) | 0.80 | 1.00 | 0.8 (0.8 to 0.8) | plan |",

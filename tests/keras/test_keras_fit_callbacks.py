@@ -251,7 +251,7 @@ def test_a_tracker_that_takes_the_place_of_fit(monkeypatch):
     """As mlflow.tensorflow.autolog does: it adds a callback, and looks at the model and its data afterwards."""
     seen, plain = [], keras.Model.fit
 
-    def fit(self, x=None, y=None, **options):
+    def fit(self, x: Any = None, y: Any = None, **options: Any):
         options["callbacks"] = [*(options.get("callbacks") or []), LooksAtEpochs(seen)]
         history: Any = plain(self, x, y, **options)
         seen[-1].extend(history.model.predict(x[:2], verbose=0).ravel())

@@ -173,11 +173,11 @@ def test_a_keras_file_is_trained_further(keras_file, predicted, tmp_path, capfd)
     images = mnist5k.split("test")[0].astype(np.float32)
     again = {"model": keras_file, "model_dir": tmp_path / "run", "learning_rate": 1e-30, "max_steps": 1}
     assert run(**ONE | UNEVEN | again) == 0
-    assert f"\n{keras_file} normalises its images itself, and gets them as they are stored\n" in capfd.readouterr().out
+    assert f"\n{keras_file} normalizes its images itself, and gets them as they are stored\n" in capfd.readouterr().out
     assert call(predict, model_dir=tmp_path / "run", output=tmp_path / "p.npz") == 0
     assert call(export, model_dir=tmp_path / "run", output=tmp_path / "again.keras") == 0
     said = f"{tmp_path}/again.keras: a Keras model of step 1, which takes float32 [None, 28, 28, 1]\n"
-    assert f"{said}It takes images as they are stored, and normalises them itself.\n" in capfd.readouterr().out
+    assert f"{said}It takes images as they are stored, and normalizes them itself.\n" in capfd.readouterr().out
     with np.load(tmp_path / "p.npz") as arrays:
         same(arrays["logits"], predicted["logits"])
     model: Any = keras.saving.load_model(tmp_path / "again.keras")

@@ -74,7 +74,7 @@ MISTAKES = [
     ({"mesh_shape": "rows:1;cols:3"}, "mesh axis 'cols' is used by no rule of layout 'filters'"),
     ({"layout": "conv1/filter:all"}, "; the nearest is 'conv1/filters'"),
     ({"layout": "conv1/channels:all"}, "'conv1/channels' cannot be split over the 3 processors of mesh axis 'all'"),
-    ({"layout": "conv2/filters:all;conv2/channels:all"}, "'conv2/channels', 'conv2/filters', which the layout splits"),
+    ({"layout": "conv2/filters:all;conv2/channels:all"}, "'conv2/channels', 'conv2/filters', and the layout splits"),
     ({"layout": "fh:all"}, "split along dimension 'fh'"),
     ({"layout": "conv1:filters:all"}, "is not a pair"),
     ({"batch_size": 0}, "--batch_size is 0; it must be a positive whole number"),

@@ -118,7 +118,7 @@ def test_plain_keras_has_what_was_trained(trained, tmp_path, capfd):
     accuracy = json.loads(capfd.readouterr().out)["metrics"]["accuracy"]
     assert call(export, model_dir=directory, output=tmp_path / "out.keras") == 0
     said = f"{tmp_path}/out.keras: a Keras model of step 5, which takes float32 [None, 28, 28, 1]\n"
-    assert capfd.readouterr().out == f"{said}It takes images as they are stored, and normalises them itself.\n"
+    assert capfd.readouterr().out == f"{said}It takes images as they are stored, and normalizes them itself.\n"
     images, labels = mnist5k.split("test")
     found = by_plain_keras(tmp_path / "out.keras", images, labels, tmp_path)
     assert found["accuracy"] == accuracy
