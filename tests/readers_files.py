@@ -36,11 +36,11 @@ def write_photos(directory, size=96):
 
 
 def write_volumes(path, edge=128):
-    """Writes two volumes with four targets each, as an HDF5 file."""
+    """Writes a volume of two channels with four targets, as an HDF5 file of CosmoFlow's data set has them."""
     generator = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
-        file["full"] = generator.integers(0, 100, (2, edge, edge, edge), dtype=np.int16)
-        file["unitPar"] = generator.uniform(size=(2, 4)).astype(np.float32)
+        file["full"] = generator.integers(0, 100, (edge, edge, edge, 2), dtype=np.int16)
+        file["unitPar"] = generator.uniform(size=4).astype(np.float32)
 
 
 def write_model(path):
