@@ -21,7 +21,7 @@ from mtf_hetero.models.train import console as command_line
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config, parse_eval_every
 from mtf_hetero.models.train.tasks import Task
-from mtf_hetero.planner import measured, show
+from mtf_hetero.planner import measured, show, verdict
 from mtf_hetero.planner.find import describe
 from mtf_hetero.planner.held import estimated
 from mtf_hetero.planner.machines import Machines
@@ -133,7 +133,7 @@ class Run:
         if self.simulated is not None:
             with tf.Graph().as_default():
                 plan = estimated(describe(self.build_graph(), self.simulated, self.layout), self.build_graph)
-            parts += ["", show.table(plan), "", show.summary(plan)]
+            parts += ["", verdict.verdict(plan), "", show.table(plan)]
         return "\n".join(parts)
 
     def describe_memory(self) -> str:

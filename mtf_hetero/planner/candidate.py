@@ -1,7 +1,7 @@
 """A layout that the search looks at, and the plan that it makes."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero._support.graphs import mtf_size_bytes
@@ -9,7 +9,7 @@ from mtf_hetero.layout import Layout
 from mtf_hetero.planner import roles
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import LayerPlan, Plan, RunnerUp
-from mtf_hetero.planner.problem import Problem
+from mtf_hetero.planner.problem import Along, Choice, Problem
 from mtf_hetero.planner.sketched import Held
 from mtf_hetero.planner.timeline import Timeline
 
@@ -35,10 +35,19 @@ class Candidate:
         """The devices of the layout."""
         return self.problem.everyone
 
+    def used_devices(self) -> tuple[str, ...]:
+        """Return the names of the devices that have a part of something; of several, none where nothing is split."""
+        vectors = [(self.layout.axis_of(name) or 0, sizes) for name, sizes in self.layout.sizes]
+        if not vectors:
+            return self.machines.names if len(self.machines.names) == 1 else ()
+        places = map(self.layout.coordinates, range(self.layout.size))
+        parts = zip(self.machines.names, places, strict=True)
+        return tuple(name for name, place in parts if any(sizes[place[axis]] for axis, sizes in vectors))
+
     def summarized(self) -> RunnerUp:
         """Return what a plan holds of the runner-up."""
         busiest = max(map(self.timeline.busy_seconds, range(len(self.problem.machines.devices))))
-        return RunnerUp(self.machines.names, self.timeline.seconds, self.timeline.seconds - busiest)
+        return RunnerUp(self.used_devices(), self.timeline.seconds, self.timeline.seconds - busiest)
 
 
 def plan_of(
@@ -102,3 +111,14 @@ def plan_of(
         },
         timeline=tuple(dataclasses.replace(s, device=crowd.shown[s.device]) for s in best.timeline.merged()),
     )
+
+
+def choices_of(layout: Layout, extents: Mapping[str, Collection[int]]) -> dict[str, Choice]:
+    """What a layout splits, and how, by the largest of each dimension's extents."""
+    found: dict[str, Choice] = {}
+    for name, of_name in extents.items():
+        axis = layout.axis_of(mtf.Dimension(name, max(of_name)))
+        if axis is not None:
+            sizes = layout.split(name, max(of_name))
+            found[name] = sizes if len(layout.mesh_shape) == 1 else Along(axis, sizes)
+    return found

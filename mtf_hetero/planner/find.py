@@ -7,6 +7,7 @@ wins. Sizes are chosen anew for what turned out to be split, until that gains no
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from mtf_hetero._support import deadline, garbage
 from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner import search, work
-from mtf_hetero.planner.candidate import Candidate, plan_of
+from mtf_hetero.planner.candidate import Candidate, choices_of, plan_of
 from mtf_hetero.planner.machines import Machines, kinds_of
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.problem import (
@@ -29,8 +30,6 @@ from mtf_hetero.planner.problem import (
     Menus,
     Problem,
     axis_of,
-    choices_of,
-    prefixes,
     problem_of,
     sizes_of,
 )
@@ -49,6 +48,7 @@ _LIKELY = 2  # numbers of devices, of many, that are searched
 _KINDS = 4  # of devices, of many, each of which, with those that are faster, may be all that has something
 ROWS, COLUMNS = "rows", "columns"
 Progress: TypeAlias = Callable[[int, float], None]
+Problems: TypeAlias = dict[tuple, tuple[Machines, Problem]]
 
 
 def report_nothing(count: int, seconds: float) -> None:
@@ -63,6 +63,8 @@ def find(
     names: Collection[str] | None = None,
     seconds: float = 60.0,
     progress: Progress = report_nothing,
+    problems: Problems | None = None,
+    refines: bool = True,
 ) -> Plan:
     """The plan that is predicted to take the least time; where a time limit passes, the best of those looked at.
 
@@ -72,6 +74,8 @@ def find(
       names: of the dimensions to divide, over as many devices as it pays; None: they are searched for.
       seconds: after which a search that meets a memory limit takes the best that it has found.
       progress: called now and then, with the number of layouts looked at and the seconds of the best, or infinity.
+      problems: filled by a search, and makes another one of the same graph on devices of the same names quicker.
+      refines: whether sizes are chosen anew in the end, which leaves the devices as they are.
 
     Raises:
       search.NoAssignmentError: no layout keeps to the devices' memory.
@@ -80,7 +84,7 @@ def find(
     operations = live(graph)
     if not operations:
         raise ValueError("the graph has no operation; build a training step")
-    finder = _Finder(graph, operations, machines, seconds, progress)
+    finder = _Finder(graph, operations, machines, seconds, progress, {} if problems is None else problems, refines)
     return finder.plan() if names is None else finder.plan_of_names(names)
 
 
@@ -95,7 +99,7 @@ def describe(graph: mtf.Graph, machines: Machines, layout: Layout) -> Plan:
     Raises:
       NotImplementedError: the layout splits what an operation needs whole.
     """
-    finder = _Finder(graph, live(graph), machines, 0.0)
+    finder = _Finder(graph, live(graph), machines, 0.0, report_nothing, {}, refines=False)
     return finder.plan_of(layout)
 
 
@@ -108,10 +112,13 @@ class _Finder:
         operations: Sequence[mtf.Operation],
         machines: Machines,
         seconds: float,
-        progress: Progress = report_nothing,
+        progress: Progress,
+        problems: Problems,
+        refines: bool,
     ) -> None:
-        self._operations, self._machines, self._seconds, self._progress = operations, machines, seconds, progress
-        self._best: dict[tuple[str, ...], Candidate] = {}  # {devices: the fastest candidate on them that fits}
+        self._operations, self._machines, self._seconds = operations, machines, seconds
+        self._progress, self._problems, self._refines = progress, problems, refines
+        self._best: dict[tuple[str, ...], Candidate] = {}  # {devices: the fastest candidate that uses them and fits}
         self._count = 0
         self._owners = layer_of(operations, graph.trainable_variables)
         self._held = Held(operations)
@@ -137,7 +144,7 @@ class _Finder:
         with contextlib.suppress(OutOfTimeError):
             for count in prefixes(len(order))[1:]:
                 deadline.check()
-                problem = Problem(self._operations, self._machines.only(sorted(order[:count])), [])
+                problem = self._problem(self._machines.only(sorted(order[:count])))
                 self._enter(self._candidate(problem, problem.divided(names), 0.0))
         return self._finished(alone)
 
@@ -162,7 +169,7 @@ class _Finder:
         others = [other for names, other in self._best.items() if not set(best.machines.names).issuperset(names)]
         runner_up = min(others, key=lambda candidate: candidate.timeline.seconds, default=None)
         with contextlib.suppress(OutOfTimeError):
-            best = self._refined(best)
+            best = self._refined(best) if self._refines else best
         plan = self._described(best, alone)
         return plan if runner_up is None else dataclasses.replace(plan, runner_up=runner_up.summarized())
 
@@ -171,12 +178,24 @@ class _Finder:
         """Seconds of the fastest candidate that fits; infinity without one."""
         return min((candidate.timeline.seconds for candidate in self._best.values()), default=math.inf)
 
+    def _problem(
+        self, machines: Machines, subsets: Sequence[Sequence[int]] = (), shape: Sequence[tuple[str, int]] | None = None
+    ) -> Problem:
+        """Return the step on some devices; of a problem that is known, with the figures of these."""
+        key = machines.names, tuple(map(tuple, subsets)), None if shape is None else tuple(shape)
+        if key not in self._problems:
+            self._problems[key] = machines, Problem(self._operations, machines, subsets, shape)
+        known, problem = self._problems[key]
+        return problem if known == machines else problem.with_figures(machines)
+
     def _enter(self, candidate: Candidate) -> bool:
-        """Keep a candidate if it fits, and is the fastest on its devices so far; return whether it fits."""
-        fits = self._fits(candidate)
-        last = self._best.get(candidate.machines.names)
+        """Keep a candidate if it fits, and is the fastest so far that uses its devices; return whether it fits."""
+        fits, devices = self._fits(candidate), candidate.used_devices()
+        if not devices:
+            return fits
+        last = self._best.get(devices)
         if fits and (last is None or candidate.timeline.seconds < last.timeline.seconds):
-            self._best[candidate.machines.names] = candidate
+            self._best[devices] = candidate
         return fits
 
     def _on_grids(self, order: Sequence[int], shapes: Sequence[tuple[int, int]], seconds: float) -> Iterator[Candidate]:
@@ -188,7 +207,7 @@ class _Finder:
         simple: list[Candidate] = []
         for rows, columns in shapes:
             machines = self._machines.only(order[: rows * columns])
-            problem = Problem(self._operations, machines, [], [(ROWS, rows), (COLUMNS, columns)])
+            problem = self._problem(machines, (), [(ROWS, rows), (COLUMNS, columns)])
             simple += [self._candidate(problem, sizes, 0.0) for sizes in self._of_two_families(problem)]
         yield from simple
         likely = min(simple, key=lambda candidate: candidate.timeline.seconds, default=None)
@@ -227,7 +246,7 @@ class _Finder:
         seconds = {}
         for count in sorted(ladder):
             numbers = sorted(order[:count])
-            problem = Problem(self._operations, self._machines.only(numbers), [])
+            problem = self._problem(self._machines.only(numbers))
             sizes = next(iter(self._of_one_family(problem, range(count), 1)), {})
             seconds[count] = self._candidate(problem, sizes, 0.0).timeline.seconds
         likely = sorted(seconds, key=seconds.__getitem__)[:_LIKELY]
@@ -290,12 +309,12 @@ class _Finder:
     def _candidates(self, numbers: Sequence[int]) -> list[Candidate]:
         machines = self._machines.only(numbers)
         if len(numbers) == 1:
-            return [self._candidate(Problem(self._operations, machines), {}, 0.0)]
+            return [self._candidate(self._problem(machines), {}, 0.0)]
         deadline.check()
         everybody = tuple(range(len(numbers)))
         fastest = sorted(everybody, key=lambda pnum: -machines.devices[pnum].flops_per_second)
         subsets = [sorted(fastest[:count]) for count in self._subsets(numbers, fastest)]
-        problem = Problem(self._operations, machines, subsets)
+        problem = self._problem(machines, subsets)
         found = [self._candidate(problem, sizes, 0.0) for sizes in self._of_one_family(problem, everybody)]
         used = None
         with contextlib.suppress(OutOfTimeError):
@@ -361,3 +380,16 @@ def shapes_of(count: int) -> list[tuple[int, int]]:
     """
     shapes = [(rows, count // rows) for rows in range(2, count // 2 + 1) if count % rows == 0]
     return shapes if count <= EXACT else sorted(shapes, key=lambda shape: abs(shape[0] - shape[1]))[:_SHAPES]
+
+
+@functools.cache
+def prefixes(count: int, most: int = 3) -> tuple[int, ...]:
+    """How many of the fastest devices to try: 1, all, and a few between.
+
+    Example:
+      >>> prefixes(2), prefixes(16)
+      ((1, 2), (1, 8, 16))
+    """
+    if count <= most:
+        return tuple(range(1, count + 1))
+    return (1, *sorted({max(2, count >> shift) for shift in range(most - 1)}))

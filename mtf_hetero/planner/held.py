@@ -6,6 +6,7 @@ smaller limits.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection
 
 from mtf_hetero import memory, traffic
@@ -17,9 +18,11 @@ from mtf_hetero.planner.find import Progress, find, report_nothing
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
+from mtf_hetero.planner.thresholds import Search
 
 MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's sketch remains
 _ROUNDS = 5
+_AMPLE = 1.5  # times what a step needs
 _SLACK = 0.98  # of a limit that is asked for again
 
 Build = Callable[[], mtf.Graph]
@@ -106,6 +109,24 @@ def find_fitting(
     raise NoAssignmentError(
         f"no layout was found that fits the devices' memory: the last one needs {needs}; add devices, or use a smaller "
         "batch"
+    )
+
+
+def repeated_search(graph: mtf.Graph, build: Build, machines: Machines, plan: Plan) -> Search:
+    """Return a search for the devices of a plan, for other figures of the same machines.
+
+    Args:
+      graph: of which the plan was made.
+      build: as of `estimated`.
+      machines: as of `find`.
+      plan: for them. If all devices have far more memory than the step needs, nothing is lowered.
+    """
+    needed = _AMPLE * sum(plan.memory_bytes)
+    is_short = any(limit is not None and limit < needed for limit in (m.memory_bytes for m in machines.devices))
+    return (
+        functools.partial(find_fitting, build)
+        if is_short
+        else functools.partial(find, graph, problems={}, refines=False)
     )
 
 

@@ -15,6 +15,7 @@ from mtf_hetero._support.schema import Many, Number, Record, Table, Text, shown
 from mtf_hetero.layout import Dim, Layout
 
 SCHEMA = 1
+BANDWIDTH, SPEED = "bandwidth", "speed"  # kinds of thresholds
 _SECONDS, _SIZES = Number(least=0), Table(Many(Number(whole=True, least=0), least=1))
 _LAYER = Record(
     {
@@ -107,6 +108,42 @@ class RunnerUp:
     devices: tuple[str, ...]
     seconds: float
     waiting_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Threshold:
+    """What makes devices worth using that a plan leaves out.
+
+    Args:
+      kind: BANDWIDTH, in gigabits a second that each link has at least, or SPEED, a factor on the devices' rates.
+      value: of two digits, with which a plan uses these devices.
+      devices: names of those that it then uses, of those that were left out.
+      is_exact: whether it does not with the next smaller number of two digits; or the time was too short to tell.
+    """
+
+    kind: str
+    value: float
+    devices: tuple[str, ...]
+    is_exact: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """A device that a plan leaves out.
+
+    Args:
+      name: of the device, or of all of its kind that are left out.
+      device: that is looked at, the first one of them.
+      alone_seconds: of a step on it alone; None: it has not the memory.
+      together: the fastest layout that uses it, and maybe devices of the plan; None: there is none.
+      threshold: what would make it worth using; None: unknown, or nothing would.
+    """
+
+    name: str
+    device: str
+    alone_seconds: float | None
+    together: RunnerUp | None
+    threshold: Threshold | None
 
 
 @dataclasses.dataclass(frozen=True)

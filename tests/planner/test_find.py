@@ -11,9 +11,9 @@ import mtf_hetero
 from mtf_hetero import mtf, tf
 from mtf_hetero.planner import find as find_lib
 from mtf_hetero.planner import timeline
-from mtf_hetero.planner.find import find
+from mtf_hetero.planner.find import find, prefixes
 from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.planner.problem import Problem, prefixes
+from mtf_hetero.planner.problem import Problem
 from mtf_hetero.planner.refine import refine
 from mtf_hetero.planner.search import NoAssignmentError
 from mtf_hetero.profile.link import Link
