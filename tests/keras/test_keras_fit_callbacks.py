@@ -177,7 +177,7 @@ def test_a_list_of_callbacks_that_keras_made():
 )
 def test_weights_are_read_only_where_somebody_looks(callbacks, reads, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    session = mtf_hetero.keras.fitting.Session
+    session = mtf_hetero.keras.built.Session
     count = []
     read = session._read
     monkeypatch.setattr(session, "_read", lambda self: count.append(None) or read(self))
