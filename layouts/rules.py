@@ -13,7 +13,7 @@ def require_units(dim: mtf.Dimension, count: int, axis: str) -> None:
     if dim.size < count:
         raise ValueError(
             f"dimension {dim.name!r} of size {dim.size} cannot be split over the {count} processors of mesh axis "
-            f"{axis!r}: each needs at least one; use fewer processors or do not split this dimension"
+            f"{axis!r}: each processor needs one unit; use fewer processors, or do not split this dimension"
         )
 
 

@@ -1,14 +1,15 @@
-"""Finds the best layout of a network for devices that need not be here, and shows it.
+"""Find the best layout of a network for devices that need not be here, and show it.
 
     mtf-hetero plan --model=vgg16 --batch_size=256 --simulate=devices.yaml --save=plan.json
 
-(or python -m models.plan) prints a table of layers and devices: what is split, into which sizes, how long each device
-computes and what it sends, and the step that is predicted. Nothing is lowered or run. --picture=plan.png draws it,
-and --explain compares each layer's division with the others that it could have. In place of a model,
---graph=my_program:build names a function that takes no argument, builds the mtf program of a training step in
-TensorFlow's default graph, and returns its mtf.Graph.
+The first line is the verdict: which devices to use, how long a step takes on them, and what would make other devices
+worth using. A table of layers and devices follows: what is split, into which sizes, how long each device computes, and
+how much is sent. Nothing is lowered or run. --picture=plan.png draws the plan (.svg and .pdf work too). --explain says
+why each layer is split as it is, and why devices are left out. In place of a model, --graph=my_program:build names a
+function without arguments that builds the mtf program of a training step in TensorFlow's default graph, and returns its
+mtf.Graph.
 
-The file of devices is YAML or JSON, a list of kinds that are known by name or of figures:
+The file of devices is YAML or JSON. A device is a kind that `mtf-hetero plan --kinds` lists, or has figures:
 
     devices:
       - {kind: RTX-3090, count: 2}
@@ -21,43 +22,60 @@ Exit codes: 0, 2 for a wrong flag or value (one line says which), 130 after Ctrl
 import argparse
 import functools
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support import command_line, functions
 from mtf_hetero._support.schema import shown
+from mtf_hetero.models.search_status import SearchStatus
 from mtf_hetero.models.train.config import MOST_WHOLE
+from mtf_hetero.planner import kinds, picture
 from mtf_hetero.planner import machines as machines_lib
-from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
 
 if TYPE_CHECKING:
     from mtf_hetero.models.registry import Model
 
-PROGRAM = "python -m mtf_hetero.models.plan"
+PROGRAM = "mtf-hetero plan"
+_LEFT_OUT_SECONDS = 20.0  # or twice what the search took: limit of what is said of the devices left out
+
+
+class _ListKinds(argparse.Action):
+    """Print the kinds of devices and end the program, as --help does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        sys.stdout.write(f"{kinds.listing()}\n")
+        parser.exit()
 
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = command_line.Parser(
-        prog=program, description="Finds the best layout of a network for some devices.", allow_abbrev=False
+        prog=program, description="Find the best layout of a network for some devices.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--kinds", action=_ListKinds, nargs=0, help="list the kinds of devices with their figures, and exit"
     )
     network = parser.add_mutually_exclusive_group(required=True)
     network.add_argument("--model", help="a CNN that `train` knows, such as vgg16, my.keras or keras:ResNet50")
     network.add_argument("--graph", help="module:function that builds and returns an mtf.Graph")
     parser.add_argument("--batch_size", type=int, default=128, help="images or volumes per step (%(default)s)")
     parser.add_argument("--optimizer", default="momentum", help="of the model (%(default)s)")
-    parser.add_argument("--simulate", required=True, help="a YAML or JSON file of devices and links")
-    parser.add_argument("--save", help="a file to write the plan to, as JSON; train --layout=FILE runs it")
-    parser.add_argument("--picture", help="a PNG to draw the plan in: who computes what, and when")
-    parser.add_argument("--explain", action="store_true", help="what each other way to divide each layer would take")
+    parser.add_argument("--simulate", required=True, help="YAML or JSON file of devices and links")
+    parser.add_argument("--save", help="file to write the plan to, as JSON; train --layout=FILE runs it")
+    parser.add_argument("--picture", help=f"file to draw the plan in, {picture.ENDINGS}: who computes what, and when")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="for a search that is short of memory (%(default)s)"
+        "--explain", action="store_true", help="say why each layer is split so, and why devices are left out"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="limit of a search that is short of memory (%(default)s)"
     )
     return parser.parse_args(argv)
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Finds the mistakes that can be seen before TensorFlow is loaded, which takes seconds."""
+    """Find the mistakes that can be seen before TensorFlow is loaded, which takes seconds."""
     if arguments.graph is not None:
         functions.check_function("graph", arguments.graph)
     if arguments.batch_size > MOST_WHOLE:
@@ -76,7 +94,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _builder(arguments: argparse.Namespace) -> Callable[[], Any]:
-    """What builds the graph of a training step."""
+    """Return the function that builds the graph of a training step."""
     if arguments.graph is not None:
         return functions.function_of("graph", arguments.graph)
     from mtf_hetero.models import named
@@ -89,7 +107,7 @@ def _builder(arguments: argparse.Namespace) -> Callable[[], Any]:
 
 
 def build_step(model: "Model", batch_size: int, optimizer: str, **config: Any) -> Any:
-    """The mtf.Graph of a training step on blank images or volumes, in the default graph.
+    """Build the mtf.Graph of a training step on blank images or volumes, in the default graph.
 
     Args:
       model: of models.MODELS.
@@ -116,14 +134,12 @@ def build_step(model: "Model", batch_size: int, optimizer: str, **config: Any) -
 
 
 def _plan(arguments: argparse.Namespace) -> str:
-    """The table and the summary of the plan, which is saved."""
+    """Return the verdict and the tables of the plan, which is saved and drawn."""
     _check(arguments)
     machines = machines_lib.load(arguments.simulate)
     with command_line.stderr_held_back():
         from mtf_hetero import mtf, tf
-        from mtf_hetero.planner import show
-        from mtf_hetero.planner.explain import explain
-        from mtf_hetero.planner.held import find_fitting
+        from mtf_hetero.planner import costs, held, show, verdict
 
         build = _builder(arguments)
 
@@ -133,27 +149,51 @@ def _plan(arguments: argparse.Namespace) -> str:
             raise ValueError(f"--graph is {arguments.graph!r}, which returned {shown(graph)}; return an mtf.Graph")
         return graph
 
-    plan = find_fitting(checked, machines, seconds=arguments.seconds)
-    parts = [show.table(plan), show.summary(plan)]
+    with SearchStatus(quiet=arguments.quiet) as status, tf.Graph().as_default():
+        begin = time.monotonic()
+        plan = held.find_fitting(checked, machines, seconds=arguments.seconds, progress=status.report)
+        limit = max(_LEFT_OUT_SECONDS, 2 * (time.monotonic() - begin))
+        status.enter("looking for what would make other devices pay off")
+        graph = checked()
+        search = held.repeated_search(graph, checked, machines, plan)
+        others = costs.devices_left_out(graph, machines, plan, search, seconds=limit)
+    parts = [verdict.verdict(plan, machines.names, others)]
+    if len(plan.devices) > 1:
+        parts.append(show.table(plan))
     if arguments.explain:
         with tf.Graph().as_default():
-            parts.append(show.alternatives(explain(checked(), machines, plan, progress=sys.stderr.isatty())))
+            parts += _explained(checked(), machines, plan, progress=sys.stderr.isatty() and not arguments.quiet)
+        parts += [show.left_out(others)] if others else []
+    _write(plan, arguments, machines)
+    return "\n\n".join(parts) + "\n"
+
+
+def _explained(graph: Any, machines: machines_lib.Machines, plan: plan_lib.Plan, *, progress: bool) -> list[str]:
+    """Return the table that says why the layers are split so, or where the time goes on one device."""
+    from mtf_hetero.planner import costs, explain, show
+
+    if len(plan.devices) > 1:
+        return [show.alternatives(explain.explain(graph, machines, plan, progress=progress))]
+    return [show.costs(costs.layer_costs(graph, machines, plan))]
+
+
+def _write(plan: plan_lib.Plan, arguments: argparse.Namespace, machines: machines_lib.Machines) -> None:
+    """Save and draw the plan where the command line says so."""
     if arguments.save is not None:
         plan_lib.save(plan, arguments.save)
     if arguments.picture is not None:
         network = arguments.graph or f"{arguments.model}, batches of {arguments.batch_size}"
         picture.draw(plan, arguments.picture, title=network, offered=machines.names)
-    return "\n\n".join(parts) + "\n"
 
 
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
-    """Plans as the command line says; returns the exit code."""
+    """Plan as the command line says; return the exit code."""
     arguments = _parse(argv, program)
     return command_line.print_result(lambda: _plan(arguments))
 
 
 def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
-    """The whole process: ends it with the exit code of `main`."""
+    """Run the whole process, which ends with the exit code of `main`."""
     command_line.run(main, argv, program)
 
 

@@ -11,6 +11,7 @@ from mtf_hetero._support import lazy
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import mtf, tf
+    from mtf_hetero.cluster import session_config
     from mtf_hetero.estimator import (
         Estimator,
         EstimatorSpec,
@@ -38,6 +39,7 @@ __all__ = [
     "UnevenMeshImpl",
     "function",
     "mtf",
+    "session_config",
     "split_by_share",
     "split_by_time",
     "tf",
@@ -55,6 +57,7 @@ __getattr__, __dir__ = lazy.attach(
         "UnevenMeshImpl": "mesh_impl",
         "function": "importer",
         "mtf": "_compat",
+        "session_config": "cluster",
         "split_by_share": "partition",
         "split_by_time": "partition",
         "tf": "_compat",

@@ -94,7 +94,7 @@ def convert_to_layout(layout: Any, list_speed: Any) -> Any:
         raise ValueError(f"layout is {layout!r}; it must be a name, rules, a Layout or a Plan")
     heeds = isinstance(layout, str) and layout not in (AUTO, "even")
     if list_speed is not None and not heeds:
-        raise ValueError(f"list_speed is {list_speed!r}, which layout={layout!r} does not heed; leave it out")
+        raise ValueError(f"list_speed is {list_speed!r}, which layout={layout!r} ignores; remove it")
     return layout
 
 
@@ -194,8 +194,7 @@ def check_measure_seconds(measure_seconds: Any, layout: Any, list_speed: Any) ->
         raise ValueError(f"measure_seconds is {measure_seconds!r}; it must be a positive number, or None for 30")
     if measure_seconds is not None and not any(isinstance(x, str) and x == AUTO for x in (layout, list_speed)):
         raise ValueError(
-            f"measure_seconds is {measure_seconds!r}, which only layout={AUTO!r} and list_speed={AUTO!r} use; leave it "
-            "out"
+            f"measure_seconds is {measure_seconds!r}, which only layout={AUTO!r} and list_speed={AUTO!r} use; remove it"
         )
 
 

@@ -17,7 +17,7 @@ from mtf_hetero.importer.session import Session
 from mtf_hetero.importer.step import Step
 from mtf_hetero.layout import Layout
 
-_LOSS = "the step ran; the tf.Variables have the values of the last pull"
+_LOSS = "a step; the tf.Variables have the values of the last pull"
 
 
 def function(

@@ -92,8 +92,8 @@ class Session:
         made = {_full_name(variable) for variable in _variables() if id(variable) not in before}
         if not is_first and made - set(new):
             raise NotImplementedError(
-                f"the layout divides a weight of {self._owner} in another way for a batch of {examples} than for the "
-                "first one; give batches of one size"
+                f"the layout splits a weight of {self._owner} differently for a batch of {examples} than for the first "
+                "batch; give batches of one size"
             )
         return lowering
 
@@ -164,12 +164,10 @@ class Session:
             try:
                 cluster.check_reachable()
             except UnreachableWorkerError as lost:
-                raise UnreachableWorkerError(f"a worker was lost while {self._loss}: {lost}") from error
+                raise UnreachableWorkerError(f"a worker was lost during {self._loss}; {lost}") from error
             if isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError)):
-                activity, left = self._loss.split("; ")
                 raise UnreachableWorkerError(
-                    f"a worker was lost while {activity}, or was started anew; {left}: "
-                    f"{str(error.message).splitlines()[0]}"
+                    f"a worker was lost or restarted during {self._loss}; {str(error.message).splitlines()[0]}"
                 ) from error
             raise
 

@@ -77,7 +77,7 @@ def fit(
     placing.check_measure_seconds(measure_seconds, layout, list_speed)
     cluster = placing.cluster_of(devices, workers, layout)
     if x is None:
-        raise ValueError("x is None; give the data, as model.fit takes them")
+        raise ValueError("x is None; give the data, as for model.fit")
     if y is None and isinstance(x, tuple):
         x, y, options["sample_weight"] = _unpacked(x, options.get("sample_weight"))
     verbose = options.get("verbose", "auto")
@@ -125,7 +125,7 @@ def _builder_of(model: Any) -> Builder | None:
 def _unpacked(data: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     if weights is not None and sample_weight is not None:
-        raise ValueError("sample_weight is given, and data have weights too; give one of the two")
+        raise ValueError("both sample_weight and the data have weights; give only one of them")
     return x, y, sample_weight if weights is None else weights
 
 
@@ -186,7 +186,7 @@ class _Training:
         first = next(batches, None)
         if first is None:
             if self._steps is None:
-                raise ValueError(f"the data of model {self._model.name!r} are empty; give one batch at least")
+                raise ValueError(f"the data of model {self._model.name!r} are empty; give at least one batch")
             raise StopIteration  # as of the iterator: Keras ends the epoch
         logs = take(_present(first))
         for _ in range(self._model.steps_per_execution - 1):

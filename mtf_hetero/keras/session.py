@@ -17,7 +17,7 @@ from mtf_hetero.keras.weights import Weight
 from mtf_hetero.keras.wrong_data import explain_wrong_data
 from mtf_hetero.placement import Placement
 
-LOSS = "the model was trained; the model has the weights of the last epoch that ended"
+LOSS = "training; the model has the weights of the last complete epoch"
 
 
 @dataclasses.dataclass(frozen=True)

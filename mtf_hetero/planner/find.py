@@ -7,18 +7,20 @@ wins. Sizes are chosen anew for what turned out to be split, until that gains no
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from mtf_hetero._compat import mtf
 from mtf_hetero._support import deadline, garbage
 from mtf_hetero._support.deadline import OutOfTimeError
-from mtf_hetero._support.graphs import mtf_size_bytes
 from mtf_hetero.layout import Layout
-from mtf_hetero.planner import roles, search, work
+from mtf_hetero.planner import search, work
+from mtf_hetero.planner.candidate import Candidate, choices_of, plan_of
 from mtf_hetero.planner.machines import Machines, kinds_of
-from mtf_hetero.planner.plan import LayerPlan, Plan
+from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.problem import (
     AXIS,
     EXACT,
@@ -28,8 +30,6 @@ from mtf_hetero.planner.problem import (
     Menus,
     Problem,
     axis_of,
-    choices_of,
-    prefixes,
     problem_of,
     sizes_of,
 )
@@ -47,23 +47,25 @@ _NEAR = 1.25  # how much longer two families alone may take, for a mesh of two a
 _LIKELY = 2  # numbers of devices, of many, that are searched
 _KINDS = 4  # of devices, of many, each of which, with those that are faster, may be all that has something
 ROWS, COLUMNS = "rows", "columns"
+Progress: TypeAlias = Callable[[int, float], None]
+Problems: TypeAlias = dict[tuple, tuple[Machines, Problem]]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Candidate:
-    problem: Problem
-    layout: Layout
-    timeline: Timeline
-    gap: float
-
-    @property
-    def machines(self) -> Machines:
-        """The devices of the layout."""
-        return self.problem.everyone
+def report_nothing(count: int, seconds: float) -> None:
+    """Stand in for a progress that is not shown."""
 
 
 @garbage.uncollected()
-def find(graph: mtf.Graph, machines: Machines, *, names: Collection[str] | None = None, seconds: float = 60.0) -> Plan:
+def find(
+    graph: mtf.Graph,
+    machines: Machines,
+    *,
+    names: Collection[str] | None = None,
+    seconds: float = 60.0,
+    progress: Progress = report_nothing,
+    problems: Problems | None = None,
+    refines: bool = True,
+) -> Plan:
     """The plan that is predicted to take the least time; where a time limit passes, the best of those looked at.
 
     Args:
@@ -71,6 +73,9 @@ def find(graph: mtf.Graph, machines: Machines, *, names: Collection[str] | None 
       machines: the devices that there are; a plan may leave some out.
       names: of the dimensions to divide, over as many devices as it pays; None: they are searched for.
       seconds: after which a search that meets a memory limit takes the best that it has found.
+      progress: called now and then, with the number of layouts looked at and the seconds of the best, or infinity.
+      problems: filled by a search, and makes another one of the same graph on devices of the same names quicker.
+      refines: whether sizes are chosen anew in the end, which leaves the devices as they are.
 
     Raises:
       search.NoAssignmentError: no layout keeps to the devices' memory.
@@ -79,7 +84,7 @@ def find(graph: mtf.Graph, machines: Machines, *, names: Collection[str] | None 
     operations = live(graph)
     if not operations:
         raise ValueError("the graph has no operation; build a training step")
-    finder = _Finder(graph, operations, machines, seconds)
+    finder = _Finder(graph, operations, machines, seconds, progress, {} if problems is None else problems, refines)
     return finder.plan() if names is None else finder.plan_of_names(names)
 
 
@@ -94,7 +99,7 @@ def describe(graph: mtf.Graph, machines: Machines, layout: Layout) -> Plan:
     Raises:
       NotImplementedError: the layout splits what an operation needs whole.
     """
-    finder = _Finder(graph, live(graph), machines, 0.0)
+    finder = _Finder(graph, live(graph), machines, 0.0, report_nothing, {}, refines=False)
     return finder.plan_of(layout)
 
 
@@ -102,71 +107,114 @@ class _Finder:
     """The search for one graph and some devices."""
 
     def __init__(
-        self, graph: mtf.Graph, operations: Sequence[mtf.Operation], machines: Machines, seconds: float
+        self,
+        graph: mtf.Graph,
+        operations: Sequence[mtf.Operation],
+        machines: Machines,
+        seconds: float,
+        progress: Progress,
+        problems: Problems,
+        refines: bool,
     ) -> None:
         self._operations, self._machines, self._seconds = operations, machines, seconds
+        self._progress, self._problems, self._refines = progress, problems, refines
+        self._best: dict[tuple[str, ...], Candidate] = {}  # {devices: the fastest candidate that uses them and fits}
+        self._count = 0
         self._owners = layer_of(operations, graph.trainable_variables)
         self._held = Held(operations)
 
     def plan(self) -> Plan:
         """The best candidate of all numbers of devices."""
         order = self._by_speed()
-        alone, *_ = self._candidates(order[:1])
-        best = alone if self._fits(alone) else None
+        alone = self._alone(order)
         with contextlib.suppress(OutOfTimeError):
             counts = self._counts(order)
             for count in counts:
                 for candidate in self._candidates(sorted(order[:count])):
-                    best = self._better(best, candidate)
+                    self._enter(candidate)
             grids = [shape for count in counts for shape in shapes_of(count)]
-            for candidate in self._on_grids(order, grids, math.inf if best is None else best.timeline.seconds):
-                best = self._better(best, candidate)
-        return self._finished(best, alone)
+            for candidate in self._on_grids(order, grids, self._least_seconds):
+                self._enter(candidate)
+        return self._finished(alone)
 
     def plan_of_names(self, names: Collection[str]) -> Plan:
         """The best division of these names, over any number of the fastest devices."""
         order = self._by_speed()
-        alone, *_ = self._candidates(order[:1])
-        best = alone if self._fits(alone) else None
+        alone = self._alone(order)
         with contextlib.suppress(OutOfTimeError):
             for count in prefixes(len(order))[1:]:
                 deadline.check()
-                problem = Problem(self._operations, self._machines.only(sorted(order[:count])), [])
-                best = self._better(best, self._candidate(problem, problem.divided(names), 0.0))
-        return self._finished(best, alone)
+                problem = self._problem(self._machines.only(sorted(order[:count])))
+                self._enter(self._candidate(problem, problem.divided(names), 0.0))
+        return self._finished(alone)
 
-    def _finished(self, best: _Candidate | None, alone: _Candidate) -> Plan:
-        if best is None:
+    def _described(self, best: Candidate, alone: Candidate) -> Plan:
+        plan = plan_of(best, self._operations, self._owners, self._held)
+        fastest = alone.machines.names[0], alone.timeline.seconds
+        return dataclasses.replace(plan, alone=fastest, alone_fits=self._fits(alone))
+
+    def _alone(self, order: Sequence[int]) -> Candidate:
+        """The fastest device alone that has the memory, which is entered; if none has it, the fastest device."""
+        of_kinds = [order[first] for first in (0, *self._ends(order)[:-1])]
+        for number in of_kinds:
+            (candidate,) = self._candidates([number])
+            if self._enter(candidate):
+                return candidate
+        return self._candidates(of_kinds[:1])[0]
+
+    def _finished(self, alone: Candidate) -> Plan:
+        if not self._best:
             raise search.NoAssignmentError(self._too_large(alone))
+        best = min(self._best.values(), key=lambda candidate: candidate.timeline.seconds)
+        others = [other for names, other in self._best.items() if not set(best.machines.names).issuperset(names)]
+        runner_up = min(others, key=lambda candidate: candidate.timeline.seconds, default=None)
         with contextlib.suppress(OutOfTimeError):
-            best = self._refined(best)
-        return self._described(best, alone)
+            best = self._refined(best) if self._refines else best
+        plan = self._described(best, alone)
+        return plan if runner_up is None else dataclasses.replace(plan, runner_up=runner_up.summarized())
 
-    def _better(self, best: _Candidate | None, other: _Candidate) -> _Candidate | None:
-        """The faster one of those that fit."""
-        if not self._fits(other) or (best is not None and best.timeline.seconds <= other.timeline.seconds):
-            return best
-        return other
+    @property
+    def _least_seconds(self) -> float:
+        """Seconds of the fastest candidate that fits; infinity without one."""
+        return min((candidate.timeline.seconds for candidate in self._best.values()), default=math.inf)
 
-    def _on_grids(
-        self, order: Sequence[int], shapes: Sequence[tuple[int, int]], seconds: float
-    ) -> Iterator[_Candidate]:
+    def _problem(
+        self, machines: Machines, subsets: Sequence[Sequence[int]] = (), shape: Sequence[tuple[str, int]] | None = None
+    ) -> Problem:
+        """Return the step on some devices; of a problem that is known, with the figures of these."""
+        key = machines.names, tuple(map(tuple, subsets)), None if shape is None else tuple(shape)
+        if key not in self._problems:
+            self._problems[key] = machines, Problem(self._operations, machines, subsets, shape)
+        known, problem = self._problems[key]
+        return problem if known == machines else problem.with_figures(machines)
+
+    def _enter(self, candidate: Candidate) -> bool:
+        """Keep a candidate if it fits, and is the fastest so far that uses its devices; return whether it fits."""
+        fits, devices = self._fits(candidate), candidate.used_devices()
+        if not devices:
+            return fits
+        last = self._best.get(devices)
+        if fits and (last is None or candidate.timeline.seconds < last.timeline.seconds):
+            self._best[devices] = candidate
+        return fits
+
+    def _on_grids(self, order: Sequence[int], shapes: Sequence[tuple[int, int]], seconds: float) -> Iterator[Candidate]:
         """Candidates on meshes of two axes, whose rows are of like devices, the fastest first.
 
         Two families of names, one over each axis, are tried on all; that mesh alone on which they do best is searched,
         if they then take not much longer than a plan that was found.
         """
-        simple: list[_Candidate] = []
+        simple: list[Candidate] = []
         for rows, columns in shapes:
             machines = self._machines.only(order[: rows * columns])
-            problem = Problem(self._operations, machines, [], [(ROWS, rows), (COLUMNS, columns)])
+            problem = self._problem(machines, (), [(ROWS, rows), (COLUMNS, columns)])
             simple += [self._candidate(problem, sizes, 0.0) for sizes in self._of_two_families(problem)]
         yield from simple
         likely = min(simple, key=lambda candidate: candidate.timeline.seconds, default=None)
         if likely is not None and likely.timeline.seconds < _NEAR * seconds:
             yield from self._searched(likely.problem, likely.problem.menus_of_axes())
 
-    def _searched(self, problem: Problem, menus: Menus) -> list[_Candidate]:
+    def _searched(self, problem: Problem, menus: Menus) -> list[Candidate]:
         """What a search finds: one candidate, or none."""
         deadline.check()
         try:
@@ -198,7 +246,7 @@ class _Finder:
         seconds = {}
         for count in sorted(ladder):
             numbers = sorted(order[:count])
-            problem = Problem(self._operations, self._machines.only(numbers), [])
+            problem = self._problem(self._machines.only(numbers))
             sizes = next(iter(self._of_one_family(problem, range(count), 1)), {})
             seconds[count] = self._candidate(problem, sizes, 0.0).timeline.seconds
         likely = sorted(seconds, key=seconds.__getitem__)[:_LIKELY]
@@ -210,7 +258,7 @@ class _Finder:
         pairs = enumerate(itertools.pairwise(kinds), 1)
         return [*(number for number, (one, other) in pairs if one != other), len(order)]
 
-    def _refined(self, candidate: _Candidate) -> _Candidate:
+    def _refined(self, candidate: Candidate) -> Candidate:
         """The candidate with sizes by which the step as a whole is shorter, and which fit."""
         problem = candidate.problem
 
@@ -245,8 +293,7 @@ class _Finder:
         layout = whole.layout(choices_of(layout, whole.extents))
         problem = problem_of(self._operations, self._machines, layout)
         timeline = predict(problem, layout, self._owners)
-        alone, *_ = self._candidates(self._by_speed()[:1])
-        return self._described(_Candidate(problem, layout, timeline, 0.0), alone)
+        return self._described(Candidate(problem, layout, timeline, 0.0), self._alone(self._by_speed()))
 
     def _by_speed(self) -> list[int]:
         """The devices' numbers, the fastest first."""
@@ -259,15 +306,15 @@ class _Finder:
         seconds = [seconds[place] for place in crowd.stands]
         return sorted(range(len(seconds)), key=seconds.__getitem__)
 
-    def _candidates(self, numbers: Sequence[int]) -> list[_Candidate]:
+    def _candidates(self, numbers: Sequence[int]) -> list[Candidate]:
         machines = self._machines.only(numbers)
         if len(numbers) == 1:
-            return [self._candidate(Problem(self._operations, machines), {}, 0.0)]
+            return [self._candidate(self._problem(machines), {}, 0.0)]
         deadline.check()
         everybody = tuple(range(len(numbers)))
         fastest = sorted(everybody, key=lambda pnum: -machines.devices[pnum].flops_per_second)
         subsets = [sorted(fastest[:count]) for count in self._subsets(numbers, fastest)]
-        problem = Problem(self._operations, machines, subsets)
+        problem = self._problem(machines, subsets)
         found = [self._candidate(problem, sizes, 0.0) for sizes in self._of_one_family(problem, everybody)]
         used = None
         with contextlib.suppress(OutOfTimeError):
@@ -297,77 +344,30 @@ class _Finder:
         largest = sorted(problem.families, key=problem.work_of, reverse=True)[:most]
         return [sizes for family in largest if (sizes := problem.allowed_of(family, menus))]
 
-    def _candidate(self, problem: Problem, sizes: Mapping[str, Choice], gap: float) -> _Candidate:
+    def _candidate(self, problem: Problem, sizes: Mapping[str, Choice], gap: float) -> Candidate:
         layout = problem.layout(sizes)
         try:
             timeline = predict(problem, layout, self._owners)
         except NotImplementedError:
             timeline = Timeline((), math.inf, ())
-        return _Candidate(problem, layout, timeline, gap)
+        self._count += 1
+        self._progress(self._count, self._least_seconds)
+        return Candidate(problem, layout, timeline, gap)
 
-    def _fits(self, candidate: _Candidate) -> bool:
+    def _fits(self, candidate: Candidate) -> bool:
         problem = candidate.problem
         needed = self._held.needed(candidate.layout, problem.crowd.shown)
         limits = [machine.memory_bytes for machine in problem.machines.devices]
         return all(limit is None or each <= limit for each, limit in zip(needed, limits, strict=True))
 
-    def _too_large(self, alone: _Candidate) -> str:
+    def _too_large(self, alone: Candidate) -> str:
         (needed,) = self._held.needed(alone.layout, [0])
         limits = [f"{(m.memory_bytes or math.inf) / 1e9:.3g} GB" for m in self._machines.devices]
         first = [0, *self._ends(range(len(limits)))[:-1]]  # of those that are alike
         has = ", ".join(f"{self._machines.names[number]} {limits[number]}" for number in first)
-        return f"a step needs {needed / 1e9:.3g} GB on one device, and no layout fits these: {has}; add devices"
-
-    def _described(self, best: _Candidate, alone: _Candidate) -> Plan:
-        layout, names, crowd = best.layout, best.machines.names, best.problem.crowd
-        split = dict(layout.sizes)
-        layers: dict[str, tuple[dict[str, tuple[int, ...]], list[float], list[int]]] = {}
-        for op in self._operations:
-            layer = self._owners.get(op)
-            if layer is None:
-                continue
-            mine = layers.setdefault(layer, ({}, [0.0] * len(crowd.shown), [0] * len(crowd.shown)))
-            dims = {dim.name for tensor in op.outputs for dim in tensor.shape.dims}
-            own = [name for name in sorted(dims) if name in split and name.rpartition("/")[0] in ("", layer)]
-            mine[0].update({name: split[name] for name in own})
-        for span in best.timeline.spans:
-            if span.layer in layers:
-                layers[span.layer][1][span.device] += span.end - span.begin
-
-        def of_all(values: Sequence, places: Sequence[int] | None = None) -> tuple:
-            shown = values if places is None else [values[place] for place in places]
-            return tuple(shown[place] for place in crowd.stands)
-
-        products = roles.products(self._operations, self._owners)
-        owners = {op.name: layer for op, layer in self._owners.items()}
-        for transfer in best.timeline.sent:
-            if (layer := owners.get(transfer.operation)) in layers:
-                layers[layer][2][transfer.source] += round(transfer.bytes * transfer.times)
-        extents = {
-            dim.name: max(dim.size, 0)
-            for op in self._operations
-            for tensor in op.outputs
-            for dim in sorted(tensor.shape.dims, key=lambda dim: dim.size)
-            if dim.name in split and dim.size == sum(split[dim.name])
-        }
-        return Plan(
-            devices=names,
-            layout=layout,
-            seconds=best.timeline.seconds,
-            alone=(alone.machines.names[0], alone.timeline.seconds),
-            gap=best.gap,
-            layers=tuple(
-                LayerPlan(n, s, of_all(t), of_all(b, crowd.senders), *roles.along(products.get(n), split, s))
-                for n, (s, t, b) in layers.items()
-            ),
-            memory_bytes=self._held.needed(layout, range(len(names))),
-            extents=extents,
-            provenance={
-                "parameters_bytes": str(
-                    sum(mtf_size_bytes(op.outputs[0]) for op in self._operations if isinstance(op, mtf.Variable))
-                )
-            },
-            timeline=tuple(dataclasses.replace(s, device=crowd.shown[s.device]) for s in best.timeline.merged()),
+        return (
+            f"a step needs {needed / 1e9:.3g} GB on one device, and no layout fits these: {has}; add devices, or use "
+            "a smaller batch"
         )
 
 
@@ -380,3 +380,16 @@ def shapes_of(count: int) -> list[tuple[int, int]]:
     """
     shapes = [(rows, count // rows) for rows in range(2, count // 2 + 1) if count % rows == 0]
     return shapes if count <= EXACT else sorted(shapes, key=lambda shape: abs(shape[0] - shape[1]))[:_SHAPES]
+
+
+@functools.cache
+def prefixes(count: int, most: int = 3) -> tuple[int, ...]:
+    """How many of the fastest devices to try: 1, all, and a few between.
+
+    Example:
+      >>> prefixes(2), prefixes(16)
+      ((1, 2), (1, 8, 16))
+    """
+    if count <= most:
+        return tuple(range(1, count + 1))
+    return (1, *sorted({max(2, count >> shift) for shift in range(most - 1)}))

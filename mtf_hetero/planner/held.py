@@ -6,6 +6,7 @@ smaller limits.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection
 
 from mtf_hetero import memory, traffic
@@ -13,13 +14,15 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import deadline, garbage
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
-from mtf_hetero.planner.find import find
+from mtf_hetero.planner.find import Progress, find, report_nothing
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
+from mtf_hetero.planner.thresholds import Search
 
 MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's sketch remains
 _ROUNDS = 5
+_AMPLE = 1.5  # times what a step needs
 _SLACK = 0.98  # of a limit that is asked for again
 
 Build = Callable[[], mtf.Graph]
@@ -67,7 +70,12 @@ def fits(plan: Plan, machines: Machines) -> bool:
 
 
 def find_fitting(
-    build: Build, machines: Machines, *, names: Collection[str] | None = None, seconds: float = 60.0
+    build: Build,
+    machines: Machines,
+    *,
+    names: Collection[str] | None = None,
+    seconds: float = 60.0,
+    progress: Progress = report_nothing,
 ) -> Plan:
     """The plan that is predicted to take the least time of those that fit the devices' memory, by the lowered graph.
 
@@ -76,6 +84,7 @@ def find_fitting(
       machines: as of `find`.
       names: likewise.
       seconds: likewise, of each search.
+      progress: likewise.
 
     Raises:
       search.NoAssignmentError: none was found that fits.
@@ -86,7 +95,7 @@ def find_fitting(
         deadline.check()
         try:
             with tf.Graph().as_default():
-                sketched = find(build(), allowed, names=names, seconds=seconds)
+                sketched = find(build(), allowed, names=names, seconds=seconds, progress=progress)
         except NoAssignmentError:
             if plan is None:
                 raise
@@ -98,7 +107,26 @@ def find_fitting(
     assert plan is not None
     needs = ", ".join(f"{n / 1e9:.3g} GB on {d}" for d, n in zip(plan.devices, plan.memory_bytes, strict=True))
     raise NoAssignmentError(
-        f"no layout was found that fits the devices' memory: the last one needs {needs}; add devices"
+        f"no layout was found that fits the devices' memory: the last one needs {needs}; add devices, or use a smaller "
+        "batch"
+    )
+
+
+def repeated_search(graph: mtf.Graph, build: Build, machines: Machines, plan: Plan) -> Search:
+    """Return a search for the devices of a plan, for other figures of the same machines.
+
+    Args:
+      graph: of which the plan was made.
+      build: as of `estimated`.
+      machines: as of `find`.
+      plan: for them. If all devices have far more memory than the step needs, nothing is lowered.
+    """
+    needed = _AMPLE * sum(plan.memory_bytes)
+    is_short = any(limit is not None and limit < needed for limit in (m.memory_bytes for m in machines.devices))
+    return (
+        functools.partial(find_fitting, build)
+        if is_short
+        else functools.partial(find, graph, problems={}, refines=False)
     )
 
 

@@ -6,9 +6,9 @@
       - {name: cpu, flops_per_second: 8e11, bytes_per_second: 5e10, memory_bytes: 64e9}
     link: {latency_seconds: 5e-5, bytes_per_second: 1.2e9}
 
-`flops_per_second` and `bytes_per_second` are what a step reaches. A datasheet has peaks: `peak_flops_per_second` and
-`peak_bytes_per_second`, of which the same part is assumed as of a kind's. The kinds are those of `KINDS`, whose figures
-are the makers' peaks.
+`flops_per_second` and `bytes_per_second` are the rates that a step reaches. `peak_flops_per_second` and
+`peak_bytes_per_second` are the peaks of a data sheet; a step is assumed to reach the same part of them as of the peaks
+of a kind. The kinds are in planner/kinds.py.
 """
 
 import collections
@@ -24,9 +24,9 @@ from typing import Any
 
 from mtf_hetero._support import loading
 from mtf_hetero._support.schema import Many, Number, Record, Table, Text
-from mtf_hetero.speeds import Link
+from mtf_hetero.planner.kinds import EFFICIENCY, KINDS, KindName
+from mtf_hetero.profile.link import Link
 
-EFFICIENCY = 0.4  # the part of the peak that convolutions reach, about
 _PEAKS = MappingProxyType(  # {entry: (what it is a peak of, the part of it that a step reaches)}
     {
         "peak_flops_per_second": ("flops_per_second", EFFICIENCY),
@@ -191,43 +191,6 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, numbers.Real) and not isinstance(x, bool) and math.isfinite(x)
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of device, by its maker's figures.
-
-    Args:
-      flops_per_second: peak in float32, as TensorFlow computes it by default: in TF32 on tensor cores from NVIDIA's
-        Ampere generation on (https://www.tensorflow.org/api_docs/python/tf/config/experimental/
-        enable_tensor_float_32_execution), without sparsity.
-      bytes_per_second: peak of its memory.
-      memory_bytes: that it has.
-      source: whose figures they are.
-    """
-
-    flops_per_second: float
-    bytes_per_second: float
-    memory_bytes: float
-    source: str
-
-
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "GTX-1080": Kind(8.9e12, 320e9, 8e9, "NVIDIA GeForce GTX 1080 whitepaper, 2016"),
-        "GTX-1080-Ti": Kind(11.3e12, 484e9, 11e9, "NVIDIA GeForce GTX 1080 Ti product page, 2017"),
-        "P100": Kind(10.6e12, 732e9, 16e9, "NVIDIA Tesla P100 (SXM2) datasheet, 2016"),
-        "V100": Kind(15.7e12, 900e9, 16e9, "NVIDIA V100 (SXM2) datasheet, 2018"),
-        "T4": Kind(8.1e12, 320e9, 16e9, "NVIDIA T4 datasheet, 2018"),
-        "RTX-2080-Ti": Kind(13.4e12, 616e9, 11e9, "NVIDIA Turing architecture whitepaper, 2018"),
-        "RTX-3090": Kind(35.6e12, 936e9, 24e9, "NVIDIA Ampere GA102 architecture whitepaper, 2020: TF32 as float32"),
-        "RTX-4090": Kind(82.6e12, 1008e9, 24e9, "NVIDIA Ada architecture whitepaper, 2022: TF32 as float32"),
-        "A100": Kind(156e12, 1555e9, 40e9, "NVIDIA A100 (SXM4, 40 GB) datasheet, 2020: TF32"),
-        "H100": Kind(494.5e12, 3350e9, 80e9, "NVIDIA H100 (SXM5) datasheet, 2023: TF32, half of that with sparsity"),
-        # cores x clock x 32 (two fused multiply-adds of 8 numbers), and memory channels
-        "EPYC-7742": Kind(4.6e12, 204.8e9, 256e9, "AMD EPYC 7742: 64 cores, 2.25 GHz, AVX2, 8 x DDR4-3200"),
-        # 20 cores x 1.6 GHz (AVX-512 base) x 64
-        "Xeon-6148": Kind(2.0e12, 128e9, 192e9, "Intel Xeon Gold 6148: 20 cores, AVX-512, 6 x DDR4-2666"),
-    }
-)
 MOST_DEVICES = 10_000
 _RATE, _SECONDS = Number(least=1, of_text=True), Number(least=0, most=1e6, of_text=True)
 _NUMBERS: Mapping[str, Number] = {  # of a Machine
@@ -238,7 +201,7 @@ _NUMBERS: Mapping[str, Number] = {  # of a Machine
 }
 _DEVICE = {
     "name": Text(least=1, of_number=True),
-    "kind": Text(KINDS),
+    "kind": KindName(),
     "count": Number(whole=True, least=1, most=MOST_DEVICES),
     **_NUMBERS,
     **dict.fromkeys(_PEAKS, _RATE),

@@ -69,8 +69,7 @@ class Row:
     @property
     def name(self) -> str:
         """The layer, or the first and the last."""
-        first, last = self.layers[0], self.layers[-1]
-        return first if first == last else f"{first} to {last}"
+        return span_text(self.layers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,14 +110,29 @@ class Outline:
         return max(lengths, default=1.0)
 
 
+def span_text(names: Sequence[str]) -> str:
+    """Return the first and the last of some names, or the only one.
+
+    Example:
+      >>> span_text(["conv1", "conv2", "conv3"])
+      'conv1 to conv3'
+    """
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
 def outline(plan: Plan) -> Outline:
     """What the picture of a plan shows."""
     columns = _columns(plan.devices)
-    layers = [_by_device(layer, plan) for layer in plan.layers if any(layer.seconds) or any(layer.sent_bytes)]
-    groups = _grouped(layers) if len(layers) > MOST_ROWS else [[layer] for layer in layers]
+    layers = working_layers(plan)
+    groups = grouped(layers) if len(layers) > MOST_ROWS else [[layer] for layer in layers]
     rows = tuple(_row(group, columns, plan.extents) for group in groups)
     row_of = {name: number for number, row in enumerate(rows) for name in row.layers}
     return Outline(columns, rows, tuple(_lane(plan, column, row_of) for column in columns))
+
+
+def working_layers(plan: Plan) -> list[LayerPlan]:
+    """Return the layers that take time or send something, with one size per device."""
+    return [_by_device(layer, plan) for layer in plan.layers if any(layer.seconds) or any(layer.sent_bytes)]
 
 
 def _by_device(layer: LayerPlan, plan: Plan) -> LayerPlan:
@@ -190,8 +204,8 @@ def _fractions(layer: LayerPlan) -> tuple[float, ...]:
     return tuple(size / total for size in sizes)
 
 
-def _grouped(layers: Iterable[LayerPlan]) -> list[list[LayerPlan]]:
-    """Consecutive layers of one kind whose fractions are near those of the first of them, together."""
+def grouped(layers: Iterable[LayerPlan]) -> list[list[LayerPlan]]:
+    """Group consecutive layers of one kind whose fractions are near those of the first of them."""
     groups: list[list[LayerPlan]] = []
     for layer in layers:
         if groups and _alike(groups[-1][0], layer):

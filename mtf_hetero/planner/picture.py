@@ -1,50 +1,59 @@
-"""Draws a plan: who computes what of each layer, after Figure 5 of Moreno-Alvarez et al. (2021), and when.
+"""Draw a plan: who computes what of each layer, after Figure 5 of Moreno-Alvarez et al. (2021), and when.
 
-Above, a row for each layer has a bar per device, as long as its part is large and coloured by what is divided, and what
-the devices send each other for the layer; below, a lane for each device shows the step that is predicted.
+The upper part has a row for each layer, with a bar per device. The length of a bar is the device's part, and its colour
+says what is split. A last column shows the traffic. The lower part has a lane for each device, with the predicted step.
+
+All letters have at least 7 points on a page of 8 inches, so that they are legible at 800 pixels.
 """
 
 import dataclasses
 import io
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mtf_hetero._support import extras, files
-from mtf_hetero._support.units import seconds_text
 from mtf_hetero.planner import outline as outlines
+from mtf_hetero.planner import verdict
 from mtf_hetero.planner.plan import Plan
 
+_METADATA: Mapping[str, Mapping[str, None]] = {  # what would differ between two drawings of one plan
+    ".png": {"Software": None},
+    ".svg": {"Date": None, "Creator": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+ENDINGS = f"{', '.join(list(_METADATA)[:-1])} or {list(_METADATA)[-1]}"
 _KINDS: Mapping[str, tuple[str, str]] = {  # of Okabe and Ito's colours: (colour, what the legend says)
     "batch": ("#0072B2", "batch"),
-    "outputs": ("#D55E00", "filters, units: a layer's outputs"),
-    "inputs": ("#E69F00", "channels: a layer's inputs"),
-    "space": ("#009E73", "height, width, depth"),
+    "outputs": ("#D55E00", "filters, units"),
+    "inputs": ("#E69F00", "channels, inputs"),
+    "space": ("#009E73", "height, depth"),
     "other": ("#CC79A7", "another dimension"),
-    outlines.WHOLE: ("#C9CED6", "not divided: each computes all"),
+    outlines.WHOLE: ("#C9CED6", "whole on each"),
 }
 _DARKER = {"#E69F00": "#946200", "#C9CED6": "#5F6C7B", "#D55E00": "#B34F00"}  # of letters on white
 _INK, _SOFT, _TRACK, _LINK = "#1F2933", "#5F6C7B", "#EEF0F3", "#8A94A6"
-_WIDTH, _EDGE = 10.0, 0.25  # inches, as all lengths
-_ROW, _LEAST_ROW, _LANE, _MOST_ROWS_HEIGHT = 0.3, 0.17, 0.68, 12.0
+_WIDTH, _EDGE = 8.0, 0.2  # inches, as all lengths
+_LEAST_POINTS = 7.0
+_ROW, _LEAST_ROW, _LANE, _MOST_ROWS_HEIGHT = 0.28, 0.2, 0.62, 10.0
 _HEAD, _AXIS = 1.72, 0.5  # above the rows, and below the lanes
-_SENT = 1.35  # the column of what is sent
+_SENT = 1.0  # the column of what is sent
 _CHARACTER = 0.57  # a letter's width, of its height
 _PALER = 0.55
-_DPI = 150
+_DPI = 200
 _MOST_PARTS = 64  # of a bar: of more, no line between two could be seen
 
 
 def check(path: str | os.PathLike) -> None:
-    """Finds what would keep a picture from being drawn, before the time for a plan is spent.
+    """Find what would keep a picture from being drawn, before the time for a plan is spent.
 
     Raises:
       ValueError: in one line, what is wrong.
     """
     path = pathlib.Path(path)
-    if path.suffix.lower() != ".png":
-        raise ValueError(f"picture {str(path)!r} is to be a PNG; give a name that ends in .png")
+    if path.suffix.lower() not in _METADATA:
+        raise ValueError(f"picture {str(path)!r} has another format; give a name that ends in {ENDINGS}")
     if not path.parent.is_dir():
         raise ValueError(
             f"picture {str(path)!r} cannot be written: {str(path.parent)!r} is no directory; make it first"
@@ -53,7 +62,7 @@ def check(path: str | os.PathLike) -> None:
 
 
 def draw(plan: Plan, path: str | os.PathLike, *, title: str = "", offered: Iterable[str] = ()) -> None:
-    """Writes the picture of a plan as a PNG.
+    """Write the picture of a plan, as PNG, SVG or PDF by the ending of its name.
 
     Args:
       plan: as `find` gives it; one from a file has no timeline, and its picture none.
@@ -66,10 +75,12 @@ def draw(plan: Plan, path: str | os.PathLike, *, title: str = "", offered: Itera
     """
     check(path)
     shown = outlines.outline(plan)
-    left_out = outlines.names_of([name for name in offered if name not in plan.devices])
-    figure = _Drawing(plan, shown).figure(title, left_out)
+    ending = pathlib.Path(path).suffix.lower()
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=_DPI, metadata={"Software": None})
+    matplotlib = extras.import_package("matplotlib", extra="plan", user="a picture of a plan")
+    with matplotlib.rc_context({"svg.hashsalt": "plan", "pdf.fonttype": 42}):
+        figure = _Drawing(plan, shown).figure(title, offered)
+        figure.savefig(data, format=ending[1:], dpi=_DPI, metadata=_METADATA[ending])
     try:
         files.write_bytes(path, data.getvalue())
     except OSError as error:
@@ -106,22 +117,22 @@ class _Drawing:
     def __post_init__(self) -> None:
         rows = max(1, len(self.shown.rows))
         self.row = max(_LEAST_ROW, min(_ROW, _MOST_ROWS_HEIGHT / rows))
-        self.points = min(8.5, self.row * 72 * 0.5)
+        self.points = max(_LEAST_POINTS, min(8.5, self.row * 72 * 0.5))
         names = max((_text_width(row.name, self.points) for row in self.shown.rows), default=0.0)
-        self.names = min(2.6, names + 0.1)
+        self.names = min(2.0, names + 0.1)
         self.whats = max((_text_width(row.what, self.points) for row in self.shown.rows), default=0.0) + 0.2
         self.first = _EDGE + self.names + self.whats  # where the bars begin
         self.column = (_WIDTH - _EDGE - _SENT - self.first) / len(self.shown.columns)
         self.below = _AXIS + 0.6 + _LANE * len(self.shown.lanes) if self.plan.timeline else 0.2
         self.height = _HEAD + rows * self.row + self.below
 
-    def figure(self, title: str, left_out: Sequence[str]) -> Any:
+    def figure(self, title: str, offered: Iterable[str]) -> Any:
         """The matplotlib figure."""
         self.patches = _import("patches")
         figure = _import("figure").Figure(figsize=(_WIDTH, self.height))
         self.ax = figure.add_axes((0, 0, 1, 1), xlim=(0, _WIDTH), ylim=(self.height, 0))  # inches from the upper left
         self.ax.axis("off")
-        self._head(title, left_out)
+        self._head(title, offered)
         for number, row in enumerate(self.shown.rows):
             self._row(row, _HEAD + number * self.row)
         if self.plan.timeline:
@@ -139,18 +150,11 @@ class _Drawing:
             options["hatch"] = "////"
         ax.add_patch(self.patches.Rectangle((x, y), width, height, **options))
 
-    def _head(self, title: str, left_out: Sequence[str]) -> None:
-        device, alone = self.plan.alone
+    def _head(self, title: str, offered: Iterable[str]) -> None:
         devices = ", ".join(outlines.names_of(self.plan.devices))
         first = f"{title}: {devices}" if title else devices
         self._write(_EDGE, 0.26, _shortened(first, _WIDTH - 2 * _EDGE, 12), 12, weight="bold")
-        second = f"{seconds_text(alone)} a step are predicted on {device} alone"
-        if len(self.plan.devices) > 1:
-            times = alone / self.plan.seconds
-            second = f"{seconds_text(self.plan.seconds)} a step are predicted; {device} alone: {seconds_text(alone)}"
-            second += f" ({times:.2f} times as fast together)"
-        if left_out:
-            second += f". Left out, as it would not pay: {', '.join(left_out)}"
+        second = " ".join(verdict.sentences(self.plan, offered))
         self._write(_EDGE, 0.52, _shortened(second, _WIDTH - 2 * _EDGE, 9), 9, color=_SOFT)
         x = _EDGE
         for kind, (_, words) in _KINDS.items():
@@ -161,14 +165,14 @@ class _Drawing:
         self._heading(_HEAD - 0.5, "Who computes what", "a bar is a device's part of the layer, with its size")
         y = _HEAD - 0.15
         self._write(_EDGE, y, "layer", 8, color=_SOFT)
-        self._write(_EDGE + self.names, y, "divided", 8, color=_SOFT)
+        self._write(_EDGE + self.names, y, "split", 8, color=_SOFT)
         for number, column in enumerate(self.shown.columns):
             self._device(self.first + number * self.column, y, column.name, self.column - 0.08)
         self._write(_WIDTH - _SENT, y, "MB sent", 8, color=_SOFT)
 
     def _device(self, x: float, y: float, name: str, room: float) -> None:
         """A device's name, in letters as small as it needs."""
-        points = max(6.0, min(8.5, 8.5 * room / _text_width(f"{name}x", 8.5)))
+        points = max(_LEAST_POINTS, min(8.5, 8.5 * room / _text_width(f"{name}x", 8.5)))
         self._write(x, y, _shortened(name, room, points), points, weight="bold")
 
     def _heading(self, y: float, words: str, more: str) -> None:
@@ -214,7 +218,7 @@ class _Drawing:
         if not row.sent_bytes:
             return
         most = max(other.sent_bytes for other in self.shown.rows)
-        x, length = _WIDTH - _SENT, 0.55 * row.sent_bytes / most
+        x, length = _WIDTH - _SENT, 0.4 * row.sent_bytes / most
         self._box(self.ax, x, middle - thick / 4, max(length, 0.01), thick / 2, "batch", facecolor=_LINK, linewidth=0)
         megabytes = row.sent_bytes / 1e6
         text = f"{megabytes:,.0f}" if megabytes >= 100 else f"{megabytes:.2g}"
@@ -225,7 +229,7 @@ class _Drawing:
         unit, per_second = ("milliseconds", 1e3) if self.plan.seconds < 1 else ("seconds", 1.0)
         count = len(self.shown.lanes)
         top = self.height - self.below + 0.3
-        self._heading(top, "When, as predicted", "pale: gradients and updates; light grey: the device waits")
+        self._heading(top, "The predicted step", "pale: backward pass and updates; light grey: the device waits")
         left = _EDGE + max(self.names, 0.9)
         width, height = _WIDTH - _EDGE - left, _LANE * count
         ax = figure.add_axes((left / _WIDTH, _AXIS / self.height, width / _WIDTH, height / self.height))
@@ -268,5 +272,5 @@ class _Drawing:
         """What a block may be called, and how large: its last name only where no other row has the same."""
         tails = [other.name.rpartition("/")[2] for other in self.shown.rows]
         tail = row.name.rpartition("/")[2]
-        labels = [(row.name, 7.0), (row.name, 6.0)]
-        return [*labels, (tail, 7.0)] if len(row.layers) == 1 and tails.count(tail) == 1 else labels
+        labels = [(row.name, _LEAST_POINTS)]
+        return [*labels, (tail, _LEAST_POINTS)] if len(row.layers) == 1 and tails.count(tail) == 1 else labels

@@ -15,6 +15,7 @@ from mtf_hetero._support.schema import Many, Number, Record, Table, Text, shown
 from mtf_hetero.layout import Dim, Layout
 
 SCHEMA = 1
+BANDWIDTH, SPEED = "bandwidth", "speed"  # kinds of thresholds
 _SECONDS, _SIZES = Number(least=0), Table(Many(Number(whole=True, least=0), least=1))
 _LAYER = Record(
     {
@@ -95,6 +96,57 @@ class LayerPlan:
 
 
 @dataclasses.dataclass(frozen=True)
+class RunnerUp:
+    """The fastest layout on other devices than a plan's.
+
+    Args:
+      devices: names.
+      seconds: of a step, predicted.
+      waiting_seconds: that the busiest of these devices waits in a step.
+    """
+
+    devices: tuple[str, ...]
+    seconds: float
+    waiting_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Threshold:
+    """What makes devices worth using that a plan leaves out.
+
+    Args:
+      kind: BANDWIDTH, in gigabits a second that each link has at least, or SPEED, a factor on the devices' rates.
+      value: of two digits, with which a plan uses these devices.
+      devices: names of those that it then uses, of those that were left out.
+      is_exact: whether it does not with the next smaller number of two digits; or the time was too short to tell.
+    """
+
+    kind: str
+    value: float
+    devices: tuple[str, ...]
+    is_exact: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """A device that a plan leaves out.
+
+    Args:
+      name: of the device, or of all of its kind that are left out.
+      device: that is looked at, the first one of them.
+      alone_seconds: of a step on it alone; None: it has not the memory.
+      together: the fastest layout that uses it, and maybe devices of the plan; None: there is none.
+      threshold: what would make it worth using; None: unknown, or nothing would.
+    """
+
+    name: str
+    device: str
+    alone_seconds: float | None
+    together: RunnerUp | None
+    threshold: Threshold | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """A layout and what is expected of it.
 
@@ -102,13 +154,17 @@ class Plan:
       devices: one per processor.
       layout: how the tensors lie on them.
       seconds: of a step, predicted.
-      alone: (the fastest device, seconds of a step on it alone, predicted).
+      alone: (the fastest device that has the memory, or else the fastest, seconds of a step on it alone, predicted).
       gap: by how much a better plan may cost less, of the costs that the search added up, as a fraction.
       layers: in the graph's order.
       memory_bytes: that each device needs, predicted.
       extents: {split dimension: its largest extent}.
       provenance: {what: text}.
-      timeline: what each device does when, for a picture; a file does not hold it, and it makes no plans unequal.
+      timeline: what each device does when, for a picture.
+      runner_up: the fastest layout on a device that the plan leaves out; None if there is none.
+      alone_fits: whether the device of `alone` has the memory.
+
+    A file does not hold the last three, and two plans are equal whether or not these are.
     """
 
     devices: tuple[str, ...]
@@ -121,6 +177,8 @@ class Plan:
     extents: Mapping[str, int]
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
     timeline: tuple[Span, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    runner_up: RunnerUp | None = dataclasses.field(default=None, compare=False)
+    alone_fits: bool = dataclasses.field(default=True, compare=False)
 
     def check(self, dims: Iterable[Dim], devices: Iterable[str]) -> None:
         """Raises unless the plan is for a graph with these dimensions, and for these devices.

@@ -9,7 +9,7 @@ sides are split alike nothing has to be sent.
 """
 
 import collections
-import functools
+import copy
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -98,6 +98,7 @@ class Problem:
         self._vectors: dict[tuple[int, tuple[float, ...], int], tuple[int, ...]] = {}
         self._costs: dict[tuple[str, tuple], float] = {}
         self._layouts: dict[frozenset, Layout] = {}
+        self._sent: dict[tuple, tuple[transfers.Transfer, ...]] = {}
         self._samples: dict[tuple, Sample] = {}
 
     def _crowds(self, subsets: Iterable[Collection[int]] | None) -> tuple[Crowd, ...]:
@@ -113,6 +114,19 @@ class Problem:
             for axis, coordinate in enumerate(whole.coordinates(pnum)):
                 of_axes[axis][coordinate].append(kind)
         return tuple(crowd_of(list(map(tuple, of_axis))) for of_axis in of_axes)
+
+    def with_figures(self, machines: Machines) -> "Problem":
+        """Return the same step on the same devices with other figures; what does not depend on these is kept.
+
+        Args:
+          machines: one device per processor, alike where they were alike.
+        """
+        problem = copy.copy(self)
+        problem.everyone = machines
+        problem.machines = machines.some(self.crowd.shown) if self.crowd.is_sample else machines
+        problem._alone = tuple(machine.alone() for machine in problem.machines.devices)
+        problem._seconds, problem._costs = {}, {}
+        return problem
 
     def layout(self, sizes: Mapping[str, Choice]) -> Layout:
         """The layout that splits these names into these sizes, and nothing else."""
@@ -190,7 +204,7 @@ class Problem:
         """Seconds for some operations, one after the other; infinity where they cannot be split so."""
         layout = self.priced(layout)
         try:
-            sent = transfers.of_step(operations, layout)
+            sent = self.sent(operations, layout)
         except NotImplementedError:
             return math.inf
         busy = [0.0] * layout.size
@@ -199,6 +213,13 @@ class Problem:
             for end, times in ((transfer.source, transfer.times), (transfer.target, 1.0)):
                 busy[end] += times * transfer.ends_seconds(self.machines.devices[end].sending_seconds)
         return total + max(busy) + self.sending_seconds(sent)
+
+    def sent(self, operations: Sequence[mtf.Operation], layout: Layout) -> tuple[transfers.Transfer, ...]:
+        """Return what some operations send in a layout, or in what is priced of it; it is kept."""
+        key = tuple(operations), layout.rules, layout.sizes
+        if key not in self._sent:
+            self._sent[key] = transfers.of_step(operations, layout)
+        return self._sent[key]
 
     def seconds_of(self, op: mtf.Operation, layout: Layout) -> tuple[float, ...]:
         """Seconds that each device that is priced computes for an operation; kept by what the layout splits of it.
@@ -346,17 +367,6 @@ def is_single(seconds: Iterable[float]) -> bool:
     return sum(map(bool, seconds)) == 1
 
 
-def choices_of(layout: Layout, extents: Mapping[str, Collection[int]]) -> dict[str, Choice]:
-    """What a layout splits, and how, by the largest of each dimension's extents."""
-    found: dict[str, Choice] = {}
-    for name, of_name in extents.items():
-        axis = layout.axis_of(mtf.Dimension(name, max(of_name)))
-        if axis is not None:
-            sizes = layout.split(name, max(of_name))
-            found[name] = sizes if len(layout.mesh_shape) == 1 else Along(axis, sizes)
-    return found
-
-
 def problem_of(
     operations: Sequence[mtf.Operation],
     machines: Machines,
@@ -384,16 +394,3 @@ def problem_of(
             if max(of_group) > min(of_group) + 1:
                 return Problem(operations, machines, None, shape)
     return problem
-
-
-@functools.cache
-def prefixes(count: int, most: int = 3) -> tuple[int, ...]:
-    """How many of the fastest devices to try: 1, all, and a few between.
-
-    Example:
-      >>> prefixes(2), prefixes(16)
-      ((1, 2), (1, 8, 16))
-    """
-    if count <= most:
-        return tuple(range(1, count + 1))
-    return (1, *sorted({max(2, count >> shift) for shift in range(most - 1)}))

@@ -122,7 +122,7 @@ def predict(problem: Problem, layout: Layout, owners: Mapping[mtf.Operation, str
       NotImplementedError: the layout splits what an operation needs whole.
     """
     operations, machines, layout = problem.operations, problem.machines, problem.priced(layout)
-    sent = transfers.of_step(operations, layout)
+    sent = problem.sent(operations, layout)
     by_operation: dict[str, list[transfers.Transfer]] = collections.defaultdict(list)
     for transfer in sent:
         by_operation[transfer.operation].append(transfer)

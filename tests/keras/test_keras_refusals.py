@@ -54,7 +54,7 @@ def test_optimizers_and_regularizers_that_are_imported():
     not_built("its optimizer is a LossScaleOptimizer, .* mixed_bfloat16 or float32", model)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activity_regularizer=ORTHOGONAL, name="dense")])
     model.compile("sgd", "mse")
-    not_built("what layer 'dense' gives has the regularizer OrthogonalRegularizer", model)
+    not_built("the output of layer 'dense' has the regularizer OrthogonalRegularizer", model)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_regularizer=ORTHOGONAL, name="dense")])
     model.compile("sgd", "mse")
     not_built("weight '.*dense/kernel' has the regularizer OrthogonalRegularizer", model)
@@ -62,7 +62,7 @@ def test_optimizers_and_regularizers_that_are_imported():
 
 def test_what_does_not_fit_together():
     refused(ValueError, "layout is 'bach'; it must be one of auto, batch", layout="bach")
-    refused(ValueError, r"list_speed is \[1, 2\], which layout='auto' does not heed", list_speed=[1, 2])
+    refused(ValueError, r"list_speed is \[1, 2\], which layout='auto' ignores", list_speed=[1, 2])
     two = {"devices": "cpu:0,cpu:1", "layout": "batch"}
     refused(ValueError, "1 numbers for the 2 devices cpu:0, cpu:1", list_speed="3", **two)
     refused(ValueError, "give one number per device", list_speed="fast,slow", **two)
@@ -79,13 +79,13 @@ def test_what_does_not_fit_together():
 def test_devices_of_this_process_and_an_environment_that_names_others(monkeypatch):
     cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
-    refused(ValueError, "are of this process alone, and TF_CONFIG .* of 1 workers; unset TF_CONFIG", devices="cpu:0")
+    refused(ValueError, "all belong to this process, but TF_CONFIG .* of 1 workers; unset TF_CONFIG", devices="cpu:0")
     monkeypatch.setenv("TF_CONFIG", "{")
-    refused(ValueError, "TF_CONFIG cannot be understood: .* unset TF_CONFIG", devices="cpu:0")
+    refused(ValueError, "TF_CONFIG is invalid: .* unset TF_CONFIG", devices="cpu:0")
     monkeypatch.delenv("TF_CONFIG")
     for name, value in {"PROCID": "1", "STEP_NUM_TASKS": "4", "STEP_NODELIST": "n", "STEP_TASKS_PER_NODE": "4"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    refused(ValueError, "and Slurm describes .* of 3 workers; unset SLURM_STEP_NUM_TASKS", devices=["cpu:0", "cpu:1"])
+    refused(ValueError, "but Slurm describes .* of 3 workers; unset SLURM_STEP_NUM_TASKS", devices=["cpu:0", "cpu:1"])
     refused(ValueError, "is worker 0 of Slurm; .* or unset SLURM_STEP_NUM_TASKS")
 
 
@@ -102,27 +102,27 @@ def owners(name):
 @pytest.mark.parametrize("name", ["make_train_function", "make_test_function"])
 def test_functions_that_are_not_called(name):
     model, own = owners(name)
-    refused(NotImplementedError, rf"has a {name} of its own \(set on the instance\)", model)
-    refused(NotImplementedError, rf"has a {name} of its own \(of its class Own\)", own)
+    refused(NotImplementedError, rf"has its own {name} \(set on the instance\)", model)
+    refused(NotImplementedError, rf"has its own {name} \(of its class Own\)", own)
 
 
 @pytest.mark.parametrize("name", ["train_step", "test_step", "compute_loss"])
 def test_steps_that_are_imported(name):
     model, own = owners(name)
-    not_built(rf"has a {name} of its own \(set on the instance\)", model)
-    not_built(rf"has a {name} of its own \(of its class Own\)", own)
+    not_built(rf"has its own {name} \(set on the instance\)", model)
+    not_built(rf"has its own {name} \(of its class Own\)", own)
 
 
 def test_calls_and_rules_that_are_imported():
     model = made(compiled)
     model.call = lambda x, training=None: x
-    not_built("model '.*' has a call of its own, set on the instance", model)
+    not_built("model '.*' has its own call, set on the instance", model)
     model = made(compiled)
     model.layers[1].call = lambda x: x
-    not_built("layer 'conv2d' has a call of its own, set on the instance", model)
+    not_built("layer 'conv2d' has its own call, set on the instance", model)
     model = made(compiled)
     model.optimizer.update_step = lambda *_: None
-    not_built("the optimizer has a update_step of its own", model)
+    not_built("the optimizer has its own update_step", model)
 
 
 class Scales(keras.Layer):
@@ -216,7 +216,7 @@ REFUSED = {
         lambda: on_images(keras.layers.Dense(4, name="d"), lambda made: made.quantize("int8")),
         r"layer 'd' is quantized \(int8\)",
     ),
-    "subclassed": (Own, "is a Own, whose layers only its own code calls; .* train it by model.fit"),
+    "subclassed": (Own, "is a Own, whose own code calls its layers; .* train it with model.fit"),
     "strategy": (mirrored, "in the scope of a tf.distribute strategy"),
 }
 

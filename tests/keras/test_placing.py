@@ -112,7 +112,7 @@ def test_a_time_limit_is_kept(workers, capsys):
         callbacks=[stop],
         verbose=2,
     )
-    assert "there was no time to try a split; give measure_seconds more than 0.01" in capsys.readouterr().out
+    assert "there was no time to try a split; set measure_seconds above 0.01" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), True, "30", [30]])

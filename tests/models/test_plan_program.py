@@ -3,17 +3,20 @@
 import contextlib
 import dataclasses
 import json
+import pathlib
 import re
 import sys
 
 import pytest
+from documents import ROOT
 
 from mtf_hetero import Layout, tf
 from mtf_hetero.models import MODELS
 from mtf_hetero.models import plan as program
+from mtf_hetero.models.search_status import SearchStatus
 from mtf_hetero.models.train.config import Config
 from mtf_hetero.models.train.prepare import measure, prepare
-from mtf_hetero.planner import find, machines, show
+from mtf_hetero.planner import find, kinds, machines, verdict
 from mtf_hetero.planner import plan as plan_lib
 
 DEVICES = """
@@ -36,9 +39,10 @@ def test_a_model_is_planned_shown_and_laid_out(devices, tmp_path, capsys):
     flags = ["--model=lenet", "--batch_size=64", f"--simulate={devices}", f"--save={path}"]
     assert program.main([*flags, f"--picture={tmp_path / 'plan.png'}", "--explain"]) == 0
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
-    output = capsys.readouterr().out
-    assert "conv1" in output and "cpu:1: ms" in output and "a step are predicted, and" in output
-    assert "alternatives: by how many ms" in output and "0 *" in output
+    output, error = capsys.readouterr()
+    assert re.match(r"Split over cpu:0-1: [\d.]+ ms per step, 1\.\dx faster than cpu:0 alone\.\n", output)
+    assert "Memory per device: " in output and "cpu:1" in output and "The step would take so many ms more" in output
+    assert max(map(len, output.splitlines())) <= 80 and re.fullmatch(r"\d+ layouts searched in \d+ s\n", error)
     plan = plan_lib.load(path)
     assert plan.devices == ("cpu:0", "cpu:1") and plan.seconds < plan.alone[1]
     with contextlib.ExitStack() as stack:
@@ -84,6 +88,57 @@ def test_a_plan_for_another_network_is_refused(devices, tmp_path):
         )
 
 
+@pytest.mark.slow
+def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program, "_LEFT_OUT_SECONDS", 600.0)
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
+    devices, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    first, second, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    pathlib.Path("devices.yaml").write_text(devices)
+    assert program.main(command.split()) == 0
+    assert capsys.readouterr().out == first
+    pathlib.Path("devices.yaml").write_text(V100_AND_T4)
+    assert program.main(["--model=resnet18", "--batch_size=64", "--simulate=devices.yaml"]) == 0
+    assert capsys.readouterr().out.startswith(second)
+
+
+V100_AND_T4 = """
+devices: [{kind: V100}, {kind: T4}]
+link: {latency_seconds: 5e-5, bytes_per_second: 1.2e8}
+"""
+SLOW_LINK = DEVICES.replace("1e11", "1e6")
+
+
+def test_one_device_and_what_would_make_the_other_pay_off(devices, capsys):
+    devices.write_text(SLOW_LINK)
+    graph = "tests.models.test_plan_program:dense_graph"
+    assert program.main([f"--graph={graph}", f"--simulate={devices}", "--explain", "--quiet"]) == 0
+    output, error = capsys.readouterr()
+    threshold = r"cpu:1 would pay off (from [\d.]+ Gbit/s on|at [\d.]+x its speed)\."
+    assert re.match(rf"Use cpu:0 alone: [\d.]+ ms per step\. {threshold}\nMemory per device: ", output)
+    assert not error and "limited by" in output and re.search(r"^cpu:1 +[\d.]+ ms ", output, re.MULTILINE)
+
+
+def test_a_terminal_shows_the_search(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with SearchStatus() as status:
+        status.report(12, 0.5)
+        assert re.fullmatch(r"searching for a layout: 0 s, 12 layouts, best 500 ms per step", status._line())
+    assert "12 layouts" in capsys.readouterr().err
+    with SearchStatus(quiet=True):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_the_kinds_are_listed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--kinds"])
+    assert ended.value.code == 0 and capsys.readouterr().out == kinds.listing() + "\n"
+
+
 @pytest.mark.parametrize("graph", ["tests.models.test_plan_program:dense_graph"])
 def test_a_graph_of_ones_own(graph, devices, capsys):
     assert program.main([f"--graph={graph}", f"--simulate={devices}"]) == 0
@@ -107,7 +162,7 @@ def dense_graph():
         (["--graph=json:dumps_"], "cannot be imported"),
         (["--model=lenet", "--simulate=none.yaml"], "'none.yaml' cannot be read"),
         (["--model=lenet", "--picture=nowhere/plan.png"], "--picture: picture 'nowhere/plan.png' cannot be written"),
-        (["--model=lenet", "--picture=plan.jpeg"], "give a name that ends in .png"),
+        (["--model=lenet", "--picture=plan.jpeg"], "give a name that ends in .png, .svg or .pdf"),
     ],
 )
 def test_mistakes_are_one_line(flags, message, devices, capsys):
@@ -120,7 +175,7 @@ def test_without_matplotlib_the_extra_is_named(devices, tmp_path, capsys, monkey
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert program.main(["--model=lenet", f"--simulate={devices}", f"--picture={tmp_path / 'plan.png'}"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and "needs the package matplotlib; pip install 'mtf_hetero[plan]'" in lines[0]
+    assert len(lines) == 1 and "needs the package matplotlib; pip install matplotlib pyyaml rich scipy" in lines[0]
 
 
 def test_a_plan_and_speeds_do_not_go_together(tmp_path):
@@ -152,17 +207,18 @@ def test_a_dry_run_on_devices_that_are_not_here(tmp_path):
     run, said = dry_run(path, layout="filters", list_speed="3,2,1")
     assert "mesh all:3 on V100:0, V100:1, T4" in said and "conv1/filters        6 over all: 3, 2, 1" in said
     assert run.simulated is not None
-    assert "V100:1: ms" in said and "a step are predicted, and" in said
+    sentence = r"Split over V100:0-1, T4: [\d.]+ ms per step, [\d.]+x \w+er than V100:0 alone\."
+    assert re.search(sentence, " ".join(said.split()))
     assert all(re.search(rf"^{name}  +(\d+\.\d +)+\d+\.\d$", said, re.MULTILINE) for name in run.simulated.names)
     for layout, speeds in (("auto", None), ("batch", "auto")):
         run, said = dry_run(path, layout=layout, list_speed=speeds)
         assert run.plan is not None and run.simulated is not None
         assert run.plan.layout == run.layout and run.simulated.names == run.plan.devices
-        assert show.summary(run.plan) in said
+        assert verdict.sentence(run.plan) in " ".join(said.split())
     assert run.plan is not None
     plan_lib.save(run.plan, tmp_path / "plan.json")
     again, said = dry_run(path, layout=str(tmp_path / "plan.json"))
-    assert again.layout == run.layout and show.summary(run.plan) in said
+    assert again.layout == run.layout and verdict.sentence(run.plan) in " ".join(said.split())
     path.write_text(DEVICES)
     with pytest.raises(ValueError, match=r"--layout is a plan for V100:0, .*gpus.yaml has no V100:0; give the devices"):
         dry_run(path, layout=str(tmp_path / "plan.json"))

@@ -1,17 +1,20 @@
 """The alternatives to a plan's layers: what each is said to take is what the timeline of its layout takes."""
 
+import functools
+import math
+
 import pytest
 
 from mtf_hetero import tf
 from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
+from mtf_hetero.planner import costs, show, timeline
 from mtf_hetero.planner import find as find_lib
-from mtf_hetero.planner import show, timeline
 from mtf_hetero.planner.explain import ALTERNATIVES, ONE, WHOLE, explain
 from mtf_hetero.planner.find import find
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import Problem
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 FAST, SLOW, SLOWEST = (Machine(name, rate * 1e10, rate * 2e9) for name, rate in (("a", 6), ("b", 3), ("c", 0.001)))
 MACHINES = Machines((SLOWEST, SLOW, FAST), Link(1e-6, 1e11))
@@ -71,15 +74,23 @@ def test_what_is_not_possible_is_none(explained):
 def test_the_table(explained):
     _, _, layers = explained
     lines = show.alternatives(layers).splitlines()
-    assert lines[0].split()[:2] == ["layer", "computes:"] and "by filters, units" in lines[0]
-    assert lines[1].startswith("conv1") and " 0 *" in lines[1] and lines[1].split().count("-") == 1
-    assert lines[-1].startswith("* is what the plan does, - is not possible")
-    assert max(map(len, lines)) <= 160
+    assert lines[1].split()[:3] == ["layer", "ms", "ms"] and lines[0].split()[:2] == ["busy", "sends"]
+    assert lines[2].startswith("conv1") and " 0 *" in lines[2] and lines[2].split().count("-") == 1
+    assert "*: the plan. -: not possible." in lines[-3] and max(map(len, lines)) <= 80
 
 
-def test_a_plan_of_one_device_has_none():
+def test_a_plan_of_one_device():
+    """It has no alternatives; the layers' costs add up to the step, and the other device is said to be too slow."""
     with tf.Graph().as_default():
         graph = build_step(MODELS["lenet"], 4, "sgd")
-        plan = find(graph, Machines((FAST,)))
-        assert explain(graph, Machines((FAST,)), plan) == ()
-    assert show.alternatives(()) == "alternatives: none, the plan has one device"
+        machines = Machines((FAST, SLOWEST), Link(1e-6, 1e11))
+        plan = find(graph, machines)
+        assert plan.devices == ("a",) and explain(graph, machines, plan) == ()
+        layers = costs.layer_costs(graph, machines, plan)
+        others = costs.devices_left_out(graph, machines, plan, functools.partial(find, graph), seconds=0)
+    assert [layer.name for layer in layers][:2] == ["conv1", "conv2"] and layers[-2].name == "dense3"
+    assert math.fsum(layer.seconds for layer in layers) == pytest.approx(plan.seconds)
+    assert {layer.limit for layer in layers} <= {costs.ARITHMETIC, costs.MEMORY, costs.LAUNCHES}
+    lines = show.costs(layers).splitlines()
+    assert lines[0].split() == ["layer", "ms", "%", "of", "step", "limited", "by"] and " 100.0  " in lines[-1]
+    assert others == ()

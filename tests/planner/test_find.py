@@ -11,12 +11,12 @@ import mtf_hetero
 from mtf_hetero import mtf, tf
 from mtf_hetero.planner import find as find_lib
 from mtf_hetero.planner import timeline
-from mtf_hetero.planner.find import find
+from mtf_hetero.planner.find import find, prefixes
 from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.planner.problem import Problem, prefixes
+from mtf_hetero.planner.problem import Problem
 from mtf_hetero.planner.refine import refine
 from mtf_hetero.planner.search import NoAssignmentError
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 FAST, SLOW = Machine("fast", 6e10, 1e10), Machine("slow", 2e10, 3e9)
 LINKS = {"slow link": Link(1e-3, 1e7), "fast link": Link(1e-6, 1e11), "usual link": Link(1e-4, 1e9)}

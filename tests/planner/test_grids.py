@@ -14,14 +14,14 @@ from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import meshes
 from mtf_hetero.planner import find as find_lib
-from mtf_hetero.planner import outline, picture, search, show, timeline, transfers
+from mtf_hetero.planner import outline, picture, search, show, timeline, transfers, verdict
 from mtf_hetero.planner import plan as plan_lib
 from mtf_hetero.planner.explain import explain
 from mtf_hetero.planner.find import describe, find, shapes_of
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import Along, Problem
 from mtf_hetero.planner.sample import Sample
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 SHAPE = (("rows", 2), ("columns", 2))
 FAST_LINK = Link(1e-7, 1e12)
@@ -147,14 +147,14 @@ def test_a_convolution_on_two_axes_is_that_of_one_device():
 def test_all_that_is_said_of_a_plan(planned, tmp_path):
     graph, *_, machines, plan = planned
     assert "batch" in show.table(plan) and "over rows" in show.table(plan)
-    assert "cpu:3" in show.summary(plan)
+    assert "cpu:0-3" in verdict.verdict(plan)
     rows = {row.name: row for row in outline.outline(plan).rows}
     assert all(len(row.bars) == 4 for row in rows.values())
     picture.draw(plan, tmp_path / "plan.png")
     assert (tmp_path / "plan.png").stat().st_size > 1000
     layers = explain(graph, machines, plan)
     assert layers and all(layer.seconds[layer.chosen] == 0.0 for layer in layers)
-    assert "alternatives:" in show.alternatives(layers)
+    assert "The step would take" in show.alternatives(layers)
     assert plan.memory_bytes[0] > plan.memory_bytes[2] and plan.memory_bytes[0] == plan.memory_bytes[1]
 
 

@@ -1,4 +1,4 @@
-"""The picture of a plan: rows, bars and lanes say what the plan says; the PNG is there, and of a sane size."""
+"""The picture of a plan: rows, bars and lanes as planned, legible letters, and PNG, SVG and PDF files."""
 
 import dataclasses
 import struct
@@ -127,7 +127,25 @@ def test_the_picture_is_a_png(name, tmp_path):
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and 10_000 < len(data) < 1_000_000
     width, height = struct.unpack(">II", data[16:24])
-    assert width == 1500 and 500 < height < 3000
+    assert width == 1600 and 500 < height < 4000
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_letters_are_legible_at_800_pixels(name):
+    plan = PLANS[name]
+    figure = picture._Drawing(plan, outline.outline(plan)).figure("a network", plan.devices)
+    texts = [text for ax in figure.axes for text in (*ax.texts, *ax.get_xticklabels()) if text.get_text()]
+    assert texts and figure.get_figwidth() == 8 and min(text.get_fontsize() for text in texts) >= 7
+
+
+@pytest.mark.parametrize(("ending", "first"), [("svg", b"<?xml"), ("PDF", b"%PDF-")])
+def test_the_ending_says_the_format(ending, first, tmp_path):
+    paths = [tmp_path / f"{number}.{ending}" for number in range(2)]
+    for path in paths:
+        picture.draw(THREE, path)
+    assert paths[0].read_bytes().startswith(first) and paths[0].read_bytes() == paths[1].read_bytes()
+    if ending == "svg":
+        assert "Split over gpu:0-1, cpu:0: 14.00 s per step" in paths[0].read_text()
 
 
 def test_a_plan_from_a_file_has_no_timeline(tmp_path):

@@ -13,13 +13,13 @@ from mtf_hetero.layout import Layout
 from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import find as find_lib
-from mtf_hetero.planner import sample, show, timeline, transfers, work
+from mtf_hetero.planner import sample, show, timeline, transfers, verdict, work
 from mtf_hetero.planner.find import describe, find
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import EXACT, Problem, problem_of
 from mtf_hetero.planner.sample import Sample, crowd_of
 from mtf_hetero.planner.transfers import sketch
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 LINK = Link(1e-5, 1e10)
 
@@ -177,13 +177,13 @@ def test_a_plan_of_many_names_all_of_them():
         assert len(sizes) == len(plan.devices)
         assert max(sizes[:20]) - min(sizes[:20]) <= 1
     assert plan.seconds < plan.alone[1]
-    text = f"{show.table(plan)}\n{show.summary(plan)}"
-    assert "a:0-19, each: ms" in text and "a:1," not in text
+    text = f"{verdict.verdict(plan)}\n{show.table(plan)}"
+    assert "Split over a:0-19, b:0-19: " in text and "a:1," not in text and max(map(len, text.splitlines())) <= 80
 
 
 def test_sizes_of_many_are_told_together():
     assert show.sizes_text((5,) * 6 + (4,) * 26 + (0,) * 32) == "32 x 4 to 5+32 x 0"
-    assert show.sizes_text((40, 20)) == "40+20"
+    assert show.sizes_text((40, 20)) == "40+20" and show.sizes_text((64,) * 4) == "4 x 64"
 
 
 KNOWN = [  # (network, devices of each kind, the seconds and the sizes of what was split)

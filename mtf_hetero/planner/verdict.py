@@ -1,0 +1,101 @@
+"""The verdict on a plan in sentences: which devices to use, how long a step takes, and what would change that."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from mtf_hetero._support.units import bytes_text, seconds_text
+from mtf_hetero.planner.outline import ranges_of
+from mtf_hetero.planner.plan import BANDWIDTH, LeftOut, Plan, Threshold
+
+WIDTH = 80
+_EQUAL = 0.005  # of a step: no difference that anybody would call faster
+
+
+def verdict(plan: Plan, offered: Iterable[str] = (), others: Iterable[LeftOut] = (), *, width: int = WIDTH) -> str:
+    """Return the verdict, and on a line of its own the memory that each device needs.
+
+    Args:
+      plan: for some devices.
+      offered: all devices that there were; those that the plan leaves out are named.
+      others: what is known of these.
+      width: of a line, in characters.
+    """
+    memory = f"Memory per device: {_memory(plan)}."
+    paragraphs = [" ".join(sentences(plan, offered, others)), memory]
+    return "\n".join(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) for text in paragraphs)
+
+
+def sentences(plan: Plan, offered: Iterable[str] = (), others: Iterable[LeftOut] = ()) -> list[str]:
+    """Return the verdict without the memory; the arguments are those of `verdict`."""
+    return [sentence(plan), *_left_out(plan, offered, others)]
+
+
+def sentence(plan: Plan) -> str:
+    """Return which devices to use, how long a step takes on them, and how much faster that is than one alone.
+
+    Example:
+      >>> sentence(plan)
+      'Split over gpu:0, gpu:1: 210 ms per step, 1.8x faster than gpu:0 alone.'
+    """
+    device, alone = plan.alone
+    if len(plan.devices) == 1:
+        return f"Use {plan.devices[0]} alone: {seconds_text(plan.seconds)} per step."
+    split = f"Split over {names_text(plan.devices)}: {seconds_text(plan.seconds)} per step"
+    if not plan.alone_fits:
+        return f"{split}. No device alone has the memory."
+    if abs(alone - plan.seconds) <= _EQUAL * plan.seconds:
+        return f"{split}, as fast as {device} alone."
+    word, ratio = ("faster", alone / plan.seconds) if plan.seconds < alone else ("slower", plan.seconds / alone)
+    return f"{split}, {_ratio_text(ratio)} {word} than {device} alone."
+
+
+def names_text(devices: Sequence[str]) -> str:
+    """Return devices' names, those of one kind with consecutive numbers together.
+
+    Example:
+      >>> names_text(["V100:0", "V100:1", "cpu"])
+      'V100:0-1, cpu'
+    """
+    return ", ".join(name for name, _ in ranges_of(devices))
+
+
+def threshold_text(threshold: Threshold) -> str:
+    """Return when devices would be worth using.
+
+    Example:
+      >>> threshold_text(Threshold(BANDWIDTH, 4.0, ("b",)))
+      'from 4 Gbit/s on'
+    """
+    value = f"{threshold.value:g}"
+    if threshold.kind == BANDWIDTH:
+        return f"from {value} Gbit/s on{'' if threshold.is_exact else ', or less'}"
+    return f"at {value}x its speed{'' if threshold.is_exact else ', or less'}"
+
+
+def _left_out(plan: Plan, offered: Iterable[str], others: Iterable[LeftOut]) -> list[str]:
+    """Return sentences on the devices that a plan leaves out."""
+    sentences, said = [], set()
+    for other in others:
+        if other.threshold is not None:
+            sentences.append(f"{other.device} would pay off {threshold_text(other.threshold)}.")
+        elif other.alone_seconds is None:
+            sentences.append(f"{other.device} alone is short of memory.")
+        else:
+            continue
+        said.add(other.name)
+    silent = [name for name, _ in ranges_of([name for name in offered if name not in plan.devices]) if name not in said]
+    return [*sentences, f"Not used: {', '.join(silent)}."] if silent else sentences
+
+
+def _ratio_text(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 1.095 else f"{ratio:.1f}x" if ratio < 9.95 else f"{ratio:.0f}x"
+
+
+def _memory(plan: Plan) -> str:
+    """Return what each device needs, the most of those that are named together."""
+    texts = []
+    for name, numbers in ranges_of(plan.devices):
+        needed = [plan.memory_bytes[number] for number in numbers]
+        least, most = bytes_text(min(needed)), bytes_text(max(needed))
+        texts.append(f"{most} on {name}" if least == most else f"{least} to {most} on {name}")
+    return ", ".join(texts)

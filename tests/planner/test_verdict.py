@@ -1,0 +1,146 @@
+"""The verdict on a plan, and the tables below it: sentences, thresholds, equal rows as one, and 80 columns."""
+
+import dataclasses
+import functools
+
+import pytest
+
+from mtf_hetero import tf
+from mtf_hetero.planner import costs, show, thresholds, verdict
+from mtf_hetero.planner.find import find
+from mtf_hetero.planner.held import repeated_search
+from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner.plan import BANDWIDTH, SPEED, LeftOut, RunnerUp, Threshold
+from mtf_hetero.profile.link import Link
+from tests.planner.test_find import FAST, LINKS, SLOW, step
+from tests.planner.test_picture import ALONE, DEEP, MANY, MIXED, PLANS, STRANGERS, THREE, layer
+
+NARROW = Machines((FAST, SLOW), LINKS["slow link"])
+
+
+@pytest.mark.parametrize(
+    ("plan", "text"),
+    [
+        (ALONE, "Use a device with a long name alone: 4.00 s per step."),
+        (THREE, "Split over gpu:0-1, cpu:0: 14.00 s per step, 1.5x faster than gpu:0 alone."),
+        (MANY, "Split over V100:0-31, P100:0-31: 10.00 s per step, 1.5x faster than V100:0 alone."),
+        (
+            dataclasses.replace(THREE, alone=("gpu:0", 7.0)),
+            "Split over gpu:0-1, cpu:0: 14.00 s per step, 2.0x slower than gpu:0 alone.",
+        ),
+        (
+            dataclasses.replace(THREE, alone=("gpu:0", 14.01)),
+            "Split over gpu:0-1, cpu:0: 14.00 s per step, as fast as gpu:0 alone.",
+        ),
+        (
+            dataclasses.replace(THREE, alone_fits=False),
+            "Split over gpu:0-1, cpu:0: 14.00 s per step. No device alone has the memory.",
+        ),
+    ],
+)
+def test_the_first_sentence(plan, text):
+    assert verdict.sentence(plan) == text
+    assert verdict.verdict(plan).replace("\n", " ").startswith(f"{text} Memory per device: ")
+
+
+def test_devices_left_out_are_named():
+    link, speed = Threshold(BANDWIDTH, 4.1, ("b:0",)), Threshold(SPEED, 1.6, ("c",), is_exact=False)
+    others = [LeftOut("b:0-1", "b:0", 1.0, None, link), LeftOut("c", "c", 2.0, None, speed)]
+    others.append(LeftOut("e", "e", None, None, None))
+    offered = [*THREE.devices, "b:0", "b:1", "c", "d", "e"]
+    assert verdict.sentences(THREE, offered, others)[1:] == [
+        "b:0 would pay off from 4.1 Gbit/s on.",
+        "c would pay off at 1.6x its speed, or less.",
+        "e alone is short of memory.",
+        "Not used: d.",
+    ]
+    assert verdict.sentences(THREE, offered)[1:] == ["Not used: b:0-1, c, d, e."]
+    together = RunnerUp(("a", "d"), 0.5, 0.1)
+    table = show.left_out([*others, LeftOut("d", "d", 2.5, together, None)])
+    assert [line.split()[0] for line in table.splitlines()[1:]] == ["not", "b:0-1", "c", "e", "d"]
+    assert "too large" in table and "500 ms" in table and "from 4.1 Gbit/s on" in table and "unknown" in table
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_tables_have_80_columns(name):
+    text = f"{show.table(PLANS[name])}\n{verdict.verdict(PLANS[name], [*PLANS[name].devices, *'pqrstuvw'])}"
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_layers_that_are_split_alike_share_a_row():
+    first, second, whole = (line.split() for line in show.table(DEEP).splitlines()[2:])
+    assert first[:5] == ["stage/block0/.../block49/conv", "(50)", "batch", "62+27+39", "50"]
+    assert second[1:4] == ["(10)", "filters", "62+27+39"] and whole[:2] == ["all", "(60)"]
+    assert len(show.table(MIXED).splitlines()) == 70 + 3
+    lines = show.table(MANY).splitlines()
+    assert len(lines) == 4 and "conv0 to conv4 (5)  batch 32 x 3+32 x 1" in lines[3]
+    assert "each device" in show.table(STRANGERS)
+
+
+def test_sizes_of_layers_that_differ_are_percentages():
+    layers = (layer("conv1", "filters", (40, 20, 0)), layer("conv2", "filters", (80, 40, 0)))
+    assert "conv1 to conv2 (2)  filters 67+33+0 %" in show.table(dataclasses.replace(THREE, layers=layers))
+
+
+@pytest.fixture(scope="module")
+def narrow():
+    """(graph, search) of a network that one device computes alone where links are slow."""
+    with tf.Graph().as_default():
+        graph = step(batch=256)[0]
+        yield graph, functools.partial(find, graph)
+
+
+def test_links_from_which_another_device_pays_off(narrow):
+    """Just at the threshold a new plan uses it, and with the next smaller number it does not."""
+    graph, search = narrow
+    machines = dataclasses.replace(NARROW, link=Link(1e-6, 1e7))
+    plan = search(machines)
+    assert plan.devices == ("fast",)
+    assert plan.runner_up is not None and "slow" in plan.runner_up.devices
+    quick = repeated_search(graph, lambda: graph, machines, plan)
+    (other,) = costs.devices_left_out(graph, machines, plan, quick, seconds=60)
+    least = other.threshold
+    assert least is not None and least.kind == BANDWIDTH and least.devices == ("slow",) and least.is_exact
+    assert float(f"{least.value:.2g}") == least.value
+    below = thresholds._value(thresholds._index(least.value) - 1)
+    assert 0.9 * least.value <= below < least.value
+    assert search(thresholds.with_bandwidth(machines, least.value)).devices == ("fast", "slow")
+    assert search(thresholds.with_bandwidth(machines, below)).devices == ("fast",)
+    assert other.alone_seconds == pytest.approx(search(machines.only([1])).seconds)
+
+
+def test_a_speed_at_which_another_device_pays_off(narrow):
+    """Where no bandwidth helps, as messages take longer than the step."""
+    graph, search = narrow
+    machines = dataclasses.replace(NARROW, link=Link(1.0, 1e12))
+    plan = search(machines)
+    least = thresholds.threshold(graph, machines, plan, search, seconds=60)
+    assert least is not None and least.kind == SPEED and least.is_exact
+    below = thresholds._value(thresholds._index(least.value) - 1)
+    assert search(thresholds.with_speed(machines, plan, least.value)).devices == ("slow",)
+    assert search(thresholds.with_speed(machines, plan, below)).devices == ("fast",)
+
+
+def test_no_time_is_no_exact_threshold(narrow):
+    graph, search = narrow
+    plan = search(NARROW)
+    bound = thresholds.threshold(graph, NARROW, plan, search, seconds=0)
+    assert bound is None or not bound.is_exact
+    assert costs.devices_left_out(graph, NARROW, plan, search, seconds=0) == ()
+    both = search(dataclasses.replace(NARROW, link=LINKS["fast link"]))
+    assert len(both.devices) < 2 or thresholds.threshold(graph, NARROW, both, search, seconds=60) is None
+
+
+def test_a_slower_device_alone_where_it_has_the_memory(narrow):
+    _, search = narrow
+    (needed,) = search(NARROW).memory_bytes
+    small = Machine("small", 6e10, 1e10, 0.9 * needed)
+    plan = search(Machines((small, SLOW), LINKS["slow link"]))
+    assert plan.devices == ("slow",) and plan.alone[0] == "slow" and plan.alone_fits
+
+
+@pytest.mark.parametrize("value", [0.003, 0.096, 1, 1.05, 4.1, 9.9, 10, 12.3, 99, 100, 1e5])
+def test_numbers_of_two_digits(value):
+    index = thresholds._index(value)
+    assert thresholds._value(index) <= value < thresholds._value(index + 1)
+    assert float(f"{thresholds._value(index):.2g}") == thresholds._value(index)
