@@ -86,13 +86,13 @@ def _detailed(task: Any, arguments: argparse.Namespace) -> Any:
 
     for name in ("top", confusion.FLAG):
         if hasattr(arguments, name) and not isinstance(task, Classes):
-            raise ValueError(f"--{name} is given, but this model predicts targets, not classes; leave it out")
+            raise ValueError(f"--{name} is given, but this model predicts targets, not classes; remove it")
     if not isinstance(task, Classes):
         return task
     if hasattr(arguments, confusion.FLAG) and task.classes > MOST_CONFUSED:
         raise ValueError(
             f"--{confusion.FLAG} is given, but there are {task.classes:,} classes; it counts up to {MOST_CONFUSED:,}; "
-            "leave it out"
+            "remove it"
         )
     top = getattr(arguments, "top", _TOP)
     if hasattr(arguments, "top") and top >= task.classes:

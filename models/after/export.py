@@ -46,7 +46,7 @@ def _check(arguments: argparse.Namespace) -> None:
         flags.check_suffix("output", arguments.output, [_KERAS_SUFFIX])
     if os.path.lexists(arguments.output):
         kind = "file" if is_keras else "directory"
-        raise ValueError(f"--output is {arguments.output!r}, which is there already; name a new {kind}")
+        raise ValueError(f"--output is {arguments.output!r}, which already exists; name a new {kind}")
     command_line.check_output("output", arguments.output)
 
 

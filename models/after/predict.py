@@ -53,11 +53,11 @@ def _is_array(inputs: Sequence[str]) -> bool:
 
 def _load(path: str) -> np.ndarray:
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(f"--input is {path!r}, which is no regular file; name another file")
+        raise ValueError(f"--input is {path!r}, which is not a regular file; name another file")
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # of a damaged head, NumPy's reader has errors of many kinds
-        reason = getattr(error, "strerror", None) or "it is no array of numbers that numpy.save wrote"
+        reason = getattr(error, "strerror", None) or "it is not an array of numbers that numpy.save wrote"
         raise ValueError(f"--input is {path!r}, which cannot be read: {reason}; name another file") from error
 
 
@@ -72,7 +72,7 @@ def _predict(restored_run: restored.Restored, arguments: argparse.Namespace) -> 
     class_names = getattr(run.dataset, "class_names", ())
     for key, known in ((FILE, files), (CLASS_NAME, class_names)):
         if key in (keys or ()) and not known and path is not None:
-            raise ValueError(f"--keys names {key!r}, which these {inputs.unit(run.dataset)} do not have; leave it out")
+            raise ValueError(f"--keys names {key!r}, which these {inputs.unit(run.dataset)} do not have; remove it")
     computed = keys and list(dict.fromkeys("class" if key == CLASS_NAME else key for key in keys if key != FILE))
     examples = run.estimator.predict(input_fn, computed, checkpoint_path=restored_run.checkpoint)
     with contextlib.closing(examples):

@@ -180,7 +180,7 @@ def test_without_matplotlib_the_extra_is_named(devices, tmp_path, capsys, monkey
 
 def test_a_plan_and_speeds_do_not_go_together(tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps({}))
-    with pytest.raises(ValueError, match="leave --list_speed out"):
+    with pytest.raises(ValueError, match="a plan has all sizes; remove --list_speed"):
         Config(layout=str(tmp_path / "plan.json"), list_speed="2,1")
 
 
