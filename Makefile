@@ -1,12 +1,13 @@
-# make train | docs | test | test-all | test-oldest | lint | types | format | clean. Everything lives in .venv, which the first target that needs it sets up.
+# make train | docs | test | test-all | test-oldest | test-python | lint | types | format | clean
+# Everything lives in .venv, which the first target that needs it sets up.
 PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: train docs test test-first test-rest test-all test-oldest format lint types clean
+.PHONY: train docs test test-first test-rest test-all test-oldest test-python format lint types clean
 
 train: .venv/installed
-	$(BIN)/python -m models.train --model=paper_mnist --dataset=mnist5k --layout=filters --list_speed=40,40,20 --devices=cpu:0,cpu:1,cpu:2
+	$(BIN)/mtf-hetero train --model=paper_mnist --dataset=mnist5k --layout=filters --list_speed=40,40,20 --devices=cpu:0,cpu:1,cpu:2
 
 docs: .venv/installed-docs
 	$(BIN)/python docs/pictures/draw.py
@@ -14,7 +15,7 @@ docs: .venv/installed-docs
 
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-# What is said within minutes: lint, types, and a test of every promise.
+# The first tier, which takes minutes: lint, types, and a test of every promise.
 test: lint
 	$(MAKE) --no-print-directory --jobs=2 types test-first
 
@@ -24,14 +25,20 @@ test-first: .venv/installed
 test-rest: .venv/installed
 	$(PYTEST) -m "full or slow"
 
-# All that there is.
+# Both tiers.
 test-all: test
 	$(MAKE) --no-print-directory test-rest
 
-# The oldest TensorFlow that is supported, on the tests that touch it most.
+# The tests that depend most on the versions of Python and TensorFlow.
+OF_VERSIONS := $(addprefix tests/test_,compat.py operations.py lowering.py variables.py estimator_uneven.py models_oracle.py)
+
+# The oldest supported TensorFlow.
 test-oldest: .venv-oldest/installed
-	.venv-oldest/bin/pytest -n 2 -W default tests/test_compat.py tests/test_operations.py tests/test_lowering.py \
-		tests/test_variables.py tests/test_estimator_uneven.py tests/test_models_oracle.py
+	.venv-oldest/bin/pytest -n 2 -W default $(OF_VERSIONS)
+
+# Another Python, with the newest TensorFlow that pip finds for it: make test-python PYTHON=python3.13
+test-python: .venv-$(notdir $(PYTHON))/installed
+	.venv-$(notdir $(PYTHON))/bin/pytest -n 2 $(OF_VERSIONS)
 
 format: .venv/installed
 	$(BIN)/ruff format .
@@ -58,6 +65,11 @@ types: .venv/installed
 	.venv-oldest/bin/pip install --quiet "tensorflow==2.15.*" -e ".[test]"
 	touch $@
 
+.venv-$(notdir $(PYTHON))/installed: setup.py pyproject.toml
+	$(PYTHON) -m venv .venv-$(notdir $(PYTHON))
+	.venv-$(notdir $(PYTHON))/bin/pip install --quiet -e ".[test]"
+	touch $@
+
 clean:
-	rm -rf .venv .venv-oldest build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis tests/.hypothesis tests/.pytest_cache
+	rm -rf .venv .venv-* build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis tests/.hypothesis tests/.pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

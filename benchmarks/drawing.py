@@ -1,4 +1,4 @@
-"""How the pictures look: colours that the colour-blind can tell apart, one legend per picture, units at every axis."""
+"""The look of pictures: colours that the colour-blind can tell apart, one legend per picture, units at every axis."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,10 @@ def title(row: Row) -> str:
 
 
 def make(rows: int, columns: int, *, width: float = 4.6, height: float = 3.2, **kwargs: Any) -> tuple[Any, Any]:
-    """A figure and its axes, a two-dimensional array, each so many inches large; kwargs are those of subplots."""
+    """A figure and its axes, a two-dimensional array, each so many inches large; kwargs are those of subplots.
+
+    At most 9.2 inches in all are legible where a page shows the picture 800 pixels wide.
+    """
     mpl.rcParams.update(_STYLE)  # for what is added to the axes later too
     return plt.subplots(
         rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained", **kwargs
@@ -67,7 +70,7 @@ def save(figure: Any, path: pathlib.Path) -> None:
 
 
 def legend(figure: Any, colours: Mapping[str, str] | None = None, *, ncols: int = 3) -> None:
-    """The one legend of a figure, above its axes: of these colours, or else of what its axes' artists are labelled."""
+    """The one legend of a figure, above its axes: of these colours, or else of the labels of its axes' artists."""
     handles: dict[str, Any] = {name: patches.Patch(color=colour) for name, colour in (colours or {}).items()}
     for ax in figure.axes if colours is None else ():
         handles |= {name: handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
@@ -75,19 +78,22 @@ def legend(figure: Any, colours: Mapping[str, str] | None = None, *, ncols: int 
 
 
 def plain_log(ax: Any, *, x: Sequence[int] = (), y: bool = True) -> None:
-    """Logarithmic axes whose ticks are plain numbers: of x, if there are any, powers of two."""
+    """Logarithmic axes with plain numbers at their ticks: powers of two at x, if any are given."""
     if x:
         ax.set_xscale("log", base=2)
         ax.set_xticks(x, [f"{tick:,}" for tick in x])
         ax.minorticks_off()
     if y:
         ax.set_yscale("log")
-        low, high = ax.get_ylim()
-        ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-        ax.yaxis.set_major_formatter(
-            ticker.FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
-        )
-        ax.yaxis.set_minor_formatter(ticker.NullFormatter())
+        plain_ticks(ax.yaxis)
+
+
+def plain_ticks(axis: Any) -> None:
+    """Plain numbers at the ticks of a logarithmic axis."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def bars(ax: Any, lengths: Mapping[str, Any], colours: Sequence[str], label: str) -> None:

@@ -1,4 +1,4 @@
-"""What all cases share: settings and parts, taking turns, comparing losses, and a cluster's chief in a child."""
+"""The base of all cases: settings and parts, turns, comparisons of losses, and a cluster's chief in a child."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,7 @@ from benchmarks.child import Child, ChildError
 from benchmarks.rows import Writer, summarise
 
 LOSS_TOLERANCE = 1e-4  # relative, of losses before and after the first step: float32, summed in another order
-CHECKED_STEPS = 2  # that are taken when a way is built, and whose losses are compared
+CHECKED_STEPS = 2  # run when a way is built, to compare their losses
 _CLOSE_SECONDS = 30.0
 Way = TypeVar("Way")
 Result = TypeVar("Result")
@@ -24,32 +24,33 @@ Part = Callable[[Writer, Any], None]  # measures, and writes rows; moves a progr
 class Case:
     """A measurement behind one table or figure. Its fields are its settings.
 
-    A case declares `parts`; one that cannot be measured part by part overrides `variants` and `measure` instead.
+    A case declares `parts`; a case without separate parts overrides `variants` and `measure` instead.
     """
 
     seed: int = 1  # of initial values, data, and the order in which things are measured
-    toy: bool = False  # tried out on something small, which no report shows
+    toy: bool = False  # a trial in small, which reports leave out
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    minutes: ClassVar[float]  # that all variants usually take on two cores
     unit: ClassVar[str] = "settings"  # of the progress bar
     small: ClassVar[Mapping[str, Any]] = {}  # the settings of a trial of seconds
 
     @property
     def units(self) -> int:
-        """How far a part moves the progress bar on."""
+        """Steps of the progress bar for one part."""
         return 1
 
     def parts(self) -> Mapping[str, Part]:
-        """{variant: what measures it}."""
+        """{variant: the function that measures it}."""
         return {}
 
     def variants(self) -> tuple[str, ...]:
-        """Names of the parts, which can be measured alone."""
+        """Names of the parts, each of which can be measured alone."""
         return tuple(self.parts())
 
     def measure(self, writer: Writer, variants: Sequence[str]) -> None:
-        """Measures these variants, and writes a row as soon as it is known."""
+        """Measures these variants, and writes each row as soon as it is known."""
         parts = self.parts()
         with progress(len(variants) * self.units, self.unit) as bar:
             for number, variant in enumerate(variants, 1):
@@ -69,7 +70,7 @@ class Case:
                 raise ValueError(f"--{name} is {value}; it must be a whole number of at least {least}")
 
     def columns(self, **values: Any) -> dict[str, Any]:
-        """The settings that every row has; values come in place of the case's own fields."""
+        """The settings that every row has; values override the case's own fields."""
         fields = {name: getattr(self, name, None) for name in ("seed", "warmup", "steps", "repeats")}
         return {**fields, "shares": None, **values}
 
@@ -93,7 +94,7 @@ def progress(total: int, unit: str) -> Any:
 
 
 def take_turns(ways: Mapping[Way, Callable[[], Result]], repeats: int, seed: int) -> dict[Way, list[Result]]:
-    """Measures every way once per repeat, in a new random order: what else the machine does hits all alike."""
+    """Measures every way once per repeat, in a new random order, so that other load on the machine hits all alike."""
     rng = random.Random(seed)
     results: dict[Way, list[Result]] = {way: [] for way in ways}
     for _ in range(repeats):
@@ -103,7 +104,7 @@ def take_turns(ways: Mapping[Way, Callable[[], Result]], repeats: int, seed: int
 
 
 def runner(side: Any, name: str, method: str = "run") -> Callable[..., dict[str, Any]]:
-    """What takes steps of a way that a child, or what has its `call`, trains."""
+    """A function that runs steps of a way on a child, or on anything with the `call` of one."""
     return functools.partial(side.call, method, name=name)
 
 
@@ -118,14 +119,14 @@ def loss_error(losses: Sequence[float], reference: Sequence[float]) -> float:
 
 
 def compare_losses(losses: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
-    """The columns that say whether a way trains as the first one does."""
+    """The columns that compare the losses of a way with those of the first one."""
     error = loss_error(losses, reference)
     failed = {"failed": f"losses {losses} instead of {reference}"} if error > LOSS_TOLERANCE else {}
     return {"loss_error": error, **failed}
 
 
 def timed(row: Mapping[str, Any], seconds: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
-    """A row with the columns of a way that was timed, whose losses are to be like those of reference."""
+    """A row with the columns of a timed way, whose losses must be those of the reference."""
     return {**row, "wall_seconds_per_step": summarise(seconds), **compare_losses(row["losses"], reference)}
 
 

@@ -1,4 +1,4 @@
-"""Pictures in rows: arrays of uint8 as JSON can hold them."""
+"""Pictures in rows: arrays of uint8 in a form for JSON."""
 
 import base64
 import zlib
@@ -9,13 +9,13 @@ import numpy as np
 
 
 def pack(picture: np.ndarray) -> dict[str, Any]:
-    """A picture as JSON can hold it."""
+    """The picture in a form for JSON."""
     packed = zlib.compress(picture.astype(np.uint8).tobytes(), 9)
     return {"shape": list(picture.shape), "data": base64.b64encode(packed).decode("ascii")}
 
 
 def unpack(packed: Mapping[str, Any]) -> np.ndarray:
-    """The picture that was packed.
+    """The picture that `pack` packed.
 
     Example:
       >>> unpack(pack(np.eye(2)))

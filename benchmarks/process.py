@@ -14,14 +14,14 @@ from typing import Any, Self
 
 from benchmarks.rows import ROOT
 
-# What training logs while all is well, lines of Python's absl, which have a date, where native ones have 0000; and its
-# answers to signals
-_PROGRESS = re.compile(r"^I(?!0000)\d{4} |^W\d{4} .*\bSIG(INT|TERM|HUP)( again)?: ")
+# Lines of a training while all is well: its progress, lines of absl (with a date, where native ones have 0000),
+# and its answers to signals
+_PROGRESS = re.compile(r"^step \d+(/\d+)?  |^I(?!0000)\d{4} |^(warning: |W\d{4} .*\b)SIG(INT|TERM|HUP)( again)?: ")
 _running: set["Process"] = set()
 
 
 class TooLateError(RuntimeError):
-    """What a process was to say, or its end, did not come in time."""
+    """An expected line of a process, or its end, did not come in time."""
 
 
 class Process:
@@ -89,7 +89,7 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """True until the process has ended."""
         return self._popen.poll() is None
 
     def await_line(self, pattern: str, *, of: str = "err", after: int = 0, seconds: float = 120.0) -> int:

@@ -1,8 +1,8 @@
-"""Turns stored rows into reports: a Markdown file and a picture per case.
+"""Make reports from stored rows: a Markdown file and a picture per case.
 
     python -m benchmarks.report [--results=benchmarks/results] [--reports=benchmarks/reports]
 
-Of each variant the newest row counts. Rows of --toy runs are left out.
+The newest row of each variant counts. Rows of --toy runs are left out.
 
 Exit codes: 0, or 2 for a wrong flag or value, which one line names.
 """
@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from benchmarks import rows as rows_lib
-from benchmarks.cases import CASES
 from benchmarks.renderers import RENDERERS
-from mtf_hetero._support import files
+from benchmarks.renderers.writer import write_report
 from mtf_hetero.models.train import console as command_line
 
 _FOLDER = rows_lib.ROOT / "benchmarks"
@@ -30,17 +29,11 @@ def write_reports(results: pathlib.Path, out: pathlib.Path) -> list[pathlib.Path
       ValueError: there are no rows, or they cannot be read.
     """
     written = []
-    for name, render in RENDERERS.items():
+    for name in RENDERERS:
         path = results / f"{name}.jsonl"
         rows = rows_lib.read(path) if path.is_file() else []
-        if not rows:
-            continue
-        out.mkdir(parents=True, exist_ok=True)
-        body = render(rows, out)
-        parts = [f"# {name}: {CASES[name].summary}", rows_lib.describe_provenance(rows), body]
-        report = out / f"{name}.md"
-        files.write_text(report, "\n\n".join(parts) + "\n")
-        written.append(report)
+        if rows:
+            written.append(write_report(name, rows, out))
     if not written:
         raise ValueError(f"--results is {str(results)!r}, which has no rows of {', '.join(RENDERERS)}; measure first")
     return written

@@ -1,4 +1,4 @@
-"""Rows: what was measured, and all that is needed to judge it and to measure it again. One JSON object per line."""
+"""Rows of measurements, one JSON object per line, with all that is needed to judge them and to measure them again."""
 
 import dataclasses
 import datetime
@@ -12,8 +12,9 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,14 +57,14 @@ def _cpu_model() -> str:
 
 
 def _without_place(argument: str) -> str:
-    """A flag, but for a directory, which is nobody else's."""
+    """A flag without its value where that is a directory, which only this machine has."""
     name = argument.partition("=")[0]
     return f"{name}=..." if name in ("--data_dir", "--out") else argument
 
 
 @functools.cache
 def _fixed() -> Mapping[str, Any]:
-    """What does not change while the program runs."""
+    """The columns that stay the same while the program runs."""
     status = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!benchmarks/reports")
     return {
         "command": shlex.join(["python", "-m", "benchmarks.run", *map(_without_place, sys.argv[1:])]),
@@ -88,6 +89,7 @@ class Writer:
     toy: bool = False  # only tried out; reports leave such rows out
     run: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex[:8])
     load_before: tuple[float, ...] = dataclasses.field(default_factory=os.getloadavg)
+    begin_seconds: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
     def path(self) -> pathlib.Path:
@@ -95,7 +97,7 @@ class Writer:
         return self.directory / f"{self.case}.jsonl"
 
     def write(self, variant: str, values: Mapping[str, Any]) -> None:
-        """Appends a row on a variant of the case, at once: what is measured later cannot lose it."""
+        """Appends a row on a variant of the case at once, so that a later failure cannot lose it."""
         row = {
             "case": self.case,
             "run": self.run,
@@ -104,6 +106,7 @@ class Writer:
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             **_fixed(),
             "load_before": list(self.load_before),
+            "elapsed_seconds": round(time.monotonic() - self.begin_seconds, 1),
             **values,
         }
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -112,7 +115,7 @@ class Writer:
 
 
 def read(path: pathlib.Path, *, toy: bool = False) -> list[dict[str, Any]]:
-    """The rows of a file, each variant's newest only; rows of a toy run only where asked for.
+    """The newest row of each variant in a file, without the rows of toy runs, or of toy runs alone.
 
     Raises:
       ValueError: a line that is no row.
@@ -132,21 +135,11 @@ def read(path: pathlib.Path, *, toy: bool = False) -> list[dict[str, Any]]:
     return list(newest.values())
 
 
-def describe_provenance(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown that says where rows come from: one paragraph per run."""
-    lines = []
-    for run in dict.fromkeys(row["run"] for row in rows):
-        of_run = [row for row in rows if row["run"] == run]
-        first = of_run[0]
-        host = first["host"]
-        commit = "no commit" if first["commit"] is None else f"commit {first['commit'][:12]}"
-        versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items() if version)
-        lines += [
-            f"- `{first['command']}`",
-            f"  - {first['date']} to {of_run[-1]['date']}, run {run}, {commit}"
-            + (", with changes that are not committed" if first["dirty"] else ""),
-            f"  - {host['cpu']}, {host['cores']} cores, {host['memory_bytes'] / 2**30:.0f} GiB, {host['os']}; "
-            f"load average before {', '.join(f'{load:.2f}' for load in first['load_before'])}",
-            f"  - {versions}",
-        ]
-    return "\n".join(lines)
+def run_seconds(rows: Iterable[Mapping[str, Any]]) -> float | None:
+    """Seconds from the start of each run to its last row, of all runs of these rows; None where rows do not say so."""
+    seconds: dict[str, float] = {}
+    for row in rows:
+        if "elapsed_seconds" not in row:
+            return None
+        seconds[row["run"]] = max(row["elapsed_seconds"], seconds.get(row["run"], 0.0))
+    return sum(seconds.values()) if seconds else None

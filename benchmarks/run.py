@@ -1,15 +1,19 @@
-"""Measures a case and stores its rows.
+"""Measure a case, print its table, and store its rows.
 
     python -m benchmarks.run --list
+    python -m benchmarks.run --list CASE
     python -m benchmarks.run CASE [--repeats=...] [--steps=...] [--only=...] [--out=benchmarks/results]
 
-Rows are appended to OUT/CASE.jsonl as soon as they are known: what was measured before Ctrl-C stays. Run it on a
-machine that does nothing else; the load average before is in each row. `python -m benchmarks.report` shows the rows.
+Rows are appended to OUT/CASE.jsonl as soon as they are known, so Ctrl-C keeps the finished ones. Run it on a machine
+that does nothing else; each row has the load average before. At the end the tables of this run are printed, and the
+report on all stored rows is written: to benchmarks/reports, or to OUT if that is not benchmarks/results.
 
-Exit codes: 0, 2 for a wrong flag or value (one line says which), 1 for a measurement that fails, 130 after Ctrl-C.
+Exit codes: 0, 2 for a wrong flag or value (one line names it), 1 for a measurement that fails, 130 after Ctrl-C,
+141 if nobody reads the output any more.
 """
 
 import dataclasses
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -18,26 +22,29 @@ from absl import app, flags
 
 from benchmarks.cases import CASES, Case
 from benchmarks.child import ChildError
-from benchmarks.rows import ROOT, Writer
+from benchmarks.rows import ROOT, Writer, read, run_seconds
+from mtf_hetero._support import tables
 from mtf_hetero.models.train import console as command_line
 
-_LIST = flags.DEFINE_bool("list", False, "Lists the cases and their variants, and measures nothing.")
-_OUT = flags.DEFINE_string("out", str(ROOT / "benchmarks" / "results"), "Directory of the rows.")
-_ONLY = flags.DEFINE_string("only", None, "Measures only the variants whose name contains this, such as vgg16/256.")
-_TOY = flags.DEFINE_bool("toy", False, "Tries the case out on something small, in seconds; no report shows the rows.")
+RESULTS, REPORTS = ROOT / "benchmarks" / "results", ROOT / "benchmarks" / "reports"
+_LIST = flags.DEFINE_bool("list", False, "List the cases and their durations, or the variants of one; measure nothing.")
+_OUT = flags.DEFINE_string("out", str(RESULTS), "Directory of the rows.")
+_ONLY = flags.DEFINE_string("only", None, "Measure only the variants whose name contains this, such as vgg16/256.")
+_TOY = flags.DEFINE_bool("toy", False, "Try the case out in small, in seconds; reports leave its rows out.")
 _SETTINGS = {
     holder.name: holder
     for holder in (
-        flags.DEFINE_integer("repeats", None, "How often each variant is measured; by default the case's own."),
-        flags.DEFINE_integer("steps", None, "Training steps; by default the case's own."),
-        flags.DEFINE_integer("warmup", None, "Steps before the first timing; by default the case's own."),
-        flags.DEFINE_integer("seed", None, "Of initial values, data and the order of measurements."),
-        flags.DEFINE_string("data_dir", None, "Where tensorflow-datasets has prepared its sets."),
+        flags.DEFINE_integer("repeats", None, "How often each variant is measured; the default is the case's own."),
+        flags.DEFINE_integer("steps", None, "Training steps; the default is the case's own."),
+        flags.DEFINE_integer("warmup", None, "Steps before the first timing; the default is the case's own."),
+        flags.DEFINE_integer("seed", None, "Seed of initial values, data and the order of measurements."),
+        flags.DEFINE_string("data_dir", None, "Directory of the sets that tensorflow-datasets has prepared."),
     )
 }
 
 FAILED = 1
 INTERRUPTED = 130
+BROKEN_PIPE = 141
 
 
 def read_case(argv: Sequence[str]) -> Case:
@@ -46,11 +53,7 @@ def read_case(argv: Sequence[str]) -> Case:
     Raises:
       ValueError: there is no such case or setting.
     """
-    if len(argv) != 2:
-        raise ValueError(f"{len(argv) - 1} cases are named; name one of {', '.join(CASES)}")
-    if argv[1] not in CASES:
-        raise ValueError(f"case is {argv[1]!r}; it must be one of {', '.join(CASES)}")
-    case = CASES[argv[1]]
+    case = _find_case(argv)
     if _TOY.value:
         case = case.make_toy()
     given = {name: holder.value for name, holder in _SETTINGS.items() if holder.value is not None}
@@ -61,6 +64,14 @@ def read_case(argv: Sequence[str]) -> Case:
     case = dataclasses.replace(case, **given)
     case.check()
     return case
+
+
+def _find_case(argv: Sequence[str]) -> Case:
+    if len(argv) != 2:
+        raise ValueError(f"{len(argv) - 1} cases are named; name one of {', '.join(CASES)}")
+    if argv[1] not in CASES:
+        raise ValueError(f"case is {argv[1]!r}; it must be one of {', '.join(CASES)}")
+    return CASES[argv[1]]
 
 
 def choose_variants(case: Case, only: str | None) -> tuple[str, ...]:
@@ -84,11 +95,37 @@ def _make_directory(out: str) -> pathlib.Path:
     return directory
 
 
-def _list_cases() -> None:
-    for case in CASES.values():
-        print(f"{case.name}: {case.summary}")
-        for variant in case.variants():
-            print(f"  {variant}")
+def _list(argv: Sequence[str]) -> None:
+    """Prints all cases with their durations, or the variants of one that --only selects."""
+    if len(argv) > 1:
+        print("\n".join(choose_variants(_find_case(argv), _ONLY.value)))
+        return
+    lines = [(case.name, usual_duration(case), case.summary) for case in CASES.values()]
+    for line in tables.lines([("case", "usual", "measures"), *lines], "<><"):
+        print(line)
+    print("\nTimes are those of a whole case on two cores. --list CASE shows its variants.")
+
+
+def usual_duration(case: Case) -> str:
+    """The time that all variants of a case take: by the stored rows where they say so, or by the case itself."""
+    path = RESULTS / f"{case.name}.jsonl"
+    seconds = run_seconds(read(path)) if path.is_file() else None
+    minutes = case.minutes if seconds is None else seconds / 60
+    return f"{minutes / 60:.1f} h" if minutes >= 90 else f"{max(round(minutes), 1)} min"
+
+
+def _show(writer: Writer) -> None:
+    """Prints the tables of the run, and where its rows and the report are."""
+    from benchmarks.renderers import RENDERERS  # matplotlib takes a second to load
+    from benchmarks.renderers.writer import write_report
+
+    rows = read(writer.path, toy=writer.toy)
+    of_run = [row for row in rows if row["run"] == writer.run]
+    print(RENDERERS[writer.case](of_run).as_text())
+    print(f"\nrows of run {writer.run}: {writer.path}")
+    if not writer.toy:
+        folder = REPORTS if writer.directory == RESULTS else writer.directory
+        print(f"report on all rows: {write_report(writer.case, rows, folder)}")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -96,12 +133,13 @@ def main(argv: Sequence[str]) -> int:
     writer = None
     try:
         if _LIST.value:
-            _list_cases()
+            _list(argv)
             return 0
         case = read_case(argv)
         variants = choose_variants(case, _ONLY.value)
         writer = Writer(case.name, _make_directory(_OUT.value), case.toy)
         case.measure(writer, variants)
+        _show(writer)
     except ValueError as error:
         command_line.say(error)
         return command_line.WRONG_USAGE
@@ -112,7 +150,9 @@ def main(argv: Sequence[str]) -> int:
         kept = "" if writer is None or not writer.path.exists() else f"; finished rows are in {writer.path}"
         print(f"stopped{kept}", file=sys.stderr)
         return INTERRUPTED
-    print(f"rows of run {writer.run}: {writer.path}")
+    except BrokenPipeError:  # as of `... --list | head`
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the interpreter flushes it at its end
+        return BROKEN_PIPE
     return 0
 
 

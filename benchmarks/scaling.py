@@ -1,4 +1,4 @@
-"""What rows of partitioned volumes say: speedups, how far the planner's predictions are off, and memory to expect."""
+"""Figures of partitioned volumes: speedups, errors of the planner's predictions, and expected memory."""
 
 import math
 from collections.abc import Mapping
@@ -13,20 +13,20 @@ def _step_seconds(row: Row) -> float:
 
 
 def speedup(row: Row, first: Row) -> float:
-    """How many times as many voxels a second as the first way does."""
+    """Voxels per second over those of the first way."""
     voxels, of_first = (math.prod(one["extents"]) for one in (row, first))
     return voxels / of_first * _step_seconds(first) / _step_seconds(row)
 
 
 def error(row: Row) -> float:
-    """By which part of it the step of a row is predicted too long."""
+    """The relative error of a row's predicted step time."""
     return row["predicted_seconds"] / _step_seconds(row) - 1
 
 
 def expected_bytes(row: Row, alone: Row) -> list[float]:
-    """The memory that each worker should take, beside the row of one alone.
+    """The expected memory of each worker, given the row of one worker alone.
 
-    That is what is whole everywhere, its share of the rest by the planes that it has, and its halos.
+    It is the replicated part, its planes' share of the rest, and its halos.
     """
     (alone_peak,), (whole,) = alone["peak_bytes"], alone["whole_bytes"]
     shares = [planes / sum(row["split"]) for planes in row["split"]]

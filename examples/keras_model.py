@@ -1,13 +1,13 @@
-"""A Keras model, trained by `mtf_hetero.keras.fit` on two unequal devices, and evaluated by Keras alone.
+"""Train a Keras model on two unequal devices with `mtf_hetero.keras.fit`, and evaluate it with Keras alone.
 
     python examples/keras_model.py
 
-trains a small network to say which half of an image is brighter, its batches of 32 divided 3 : 1 over two logical
-devices of one CPU. It prints the last accuracy of the training on images that it was not trained on, and what Keras
-says of the model afterwards:
+The network learns which half of an image is brighter. Its batches of 32 are split 3 : 1 over two logical devices of
+one CPU. The program prints the accuracy on unseen images twice: at the end of the training, and as Keras evaluates the
+model afterwards.
 
-    while it was trained: 0.98
-    by Keras alone: 0.98
+    at the end of the training: 0.98
+    evaluated by Keras alone: 0.98
 """
 
 import keras
@@ -27,5 +27,5 @@ place = {"devices": ["cpu:0", "cpu:1"], "layout": "batch", "list_speed": [3, 1]}
 history = mtf_hetero.keras.fit(model, seen, epochs=10, validation_data=unseen, verbose=0, **place)
 
 accuracy = model.evaluate(*unseen)[1]
-print(f"while it was trained: {history.history['val_accuracy'][-1]:.2f}")
-print(f"by Keras alone: {accuracy:.2f}")
+print(f"at the end of the training: {history.history['val_accuracy'][-1]:.2f}")
+print(f"evaluated by Keras alone: {accuracy:.2f}")

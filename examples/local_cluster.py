@@ -1,17 +1,17 @@
-"""Unequal workers on one machine: an even split waits for the slow one, a split by speed does not.
+"""Compare an even split with a split by speed, on two unequal workers of one machine.
 
     python examples/local_cluster.py
 
-starts two TensorFlow workers, which the kernel limits to 0.6 and 0.2 of a core, and times a training step of LeNet with
-1,024 images divided evenly and 3 : 1. In about half a minute it prints, for example,
+The program starts two TensorFlow workers, which the kernel limits to 0.6 and 0.2 of a core. It times a training step of
+LeNet with 1,024 images, split evenly and 3 : 1. After about half a minute it prints, for example:
 
-    batch (512, 512): 0.20 s a step, loss 2.33652
-    batch (768, 256): 0.14 s a step, loss 2.33652
+    batch (512, 512): 0.20 s per step, loss 2.33652
+    batch (768, 256): 0.14 s per step, loss 2.33652
 """
 
 from mtf_hetero.cluster import isolation
 
-isolation.enter()  # a network that nobody else can reach, where the kernel allows it: before TensorFlow and NumPy
+isolation.enter()  # a private network, if the kernel allows it; call it before TensorFlow and NumPy are imported
 
 import statistics
 import time
@@ -28,7 +28,7 @@ SIZES = {"batch": 1024, "height": 28, "width": 28, "channels": 1}
 
 
 def measure(cluster, shares):
-    """Prints the median time of five training steps, and the loss of the first."""
+    """Print the median time of five training steps, and the loss of the first step."""
     tf.set_random_seed(1)
     rng, graph = np.random.default_rng(1), mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
@@ -51,7 +51,7 @@ def measure(cluster, shares):
             begin = time.perf_counter()
             session.run(step)
             times.append(time.perf_counter() - begin)
-    print(f"batch {layout.split('batch', 1024)}: {statistics.median(times):.2f} s a step, loss {loss_before:.5f}")
+    print(f"batch {layout.split('batch', 1024)}: {statistics.median(times):.2f} s per step, loss {loss_before:.5f}")
 
 
 with LocalCluster([0.6, 0.2]) as cluster:

@@ -1,8 +1,9 @@
-"""A convolutional network of one's own under every recipe of mtf_hetero.layouts: the losses agree.
+"""Train your own convolutional network under every recipe of mtf_hetero.layouts, with the same losses.
 
     python examples/own_cnn.py
 
-Each recipe divides the network 3 : 2 over two devices in its own way; the losses of three steps differ by rounding:
+Each recipe splits the network over two devices in its own way, 3 : 2. The losses of three steps differ only by
+rounding. The program prints the recipe, its losses, and the dimensions that it splits:
 
     batch    2.26060 1.69937 1.52514 batch, dense/batch
     ...
@@ -17,7 +18,7 @@ from mtf_hetero.layouts import LAYOUTS
 
 
 def network(images):
-    """Logits of images [batch, height, width, channels]. Each layer names its own dimensions, for layouts to divide."""
+    """Return logits of images [batch, height, width, channels]. Each layer names its own dimensions."""
     x = images
     for name in ("conv1", "conv2"):
         x = mtf.rename_dimension(x, x.shape.dims[-1].name, f"{name}/channels")
@@ -29,7 +30,7 @@ def network(images):
 
 
 def train(recipe):
-    """Trains for three steps; returns the layout and the loss of each step."""
+    """Train for three steps; return the layout and the loss of each step."""
     with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
         tf.set_random_seed(1)
         rng, graph = np.random.default_rng(1), mtf.Graph()

@@ -1,9 +1,9 @@
-"""A small Transformer whose attention heads, hidden units and vocabulary are divided unevenly over three devices.
+"""Split the attention heads, hidden units and vocabulary of a small Transformer unevenly over three devices.
 
     python examples/transformer.py
 
-predicts the next character of a text, first on one device and then on three. There are few heads, so their sizes are
-given exactly; the other dimensions follow the shares. The losses of 12 steps agree:
+The Transformer learns to predict the next character of a text, first on one device and then on three. There are few
+heads, so the program gives their exact sizes. The other dimensions follow the shares. The losses of 12 steps agree:
 
     heads (8,), d_ff (64,), vocab (17,): loss 3.175, and after 11 steps 0.139
     heads (5, 2, 1), d_ff (45, 16, 3), vocab (12, 4, 1): loss 3.175, and after 11 steps 0.139
@@ -22,7 +22,7 @@ DEVICES, SHARES = ["cpu:0", "cpu:1", "cpu:2"], {"all": [70, 25, 5]}
 
 
 def mean_loss(mesh):
-    """The cross entropy of each next character, by a Transformer of one layer."""
+    """Return the mean cross entropy of the next characters, by a Transformer of one layer."""
     batch, length, model, heads, d_kv, d_ff, vocab = (mtf.Dimension(*item) for item in SIZES.items())
     inputs, targets = (mtf.import_tf_tensor(mesh, x, [batch, length]) for x in WINDOWS)
     x = mtf.layers.embedding(inputs, vocab, model, mtf.VariableDType(), name="characters")
@@ -38,7 +38,7 @@ def mean_loss(mesh):
 
 
 def train(mesh_impl):
-    """Trains on a mesh; prints how it is divided, and returns the loss of each step."""
+    """Train on a mesh; print the sizes of the slices, and return the loss of each step."""
     with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
         tf.set_random_seed(1)
         mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")

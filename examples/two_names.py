@@ -1,16 +1,16 @@
-"""A small Mesh-TensorFlow program on three unequal devices: two names differ from stock mtf, marked `was`.
+"""Run a small Mesh-TensorFlow program on three unequal devices. Two names differ from stock mtf, marked `was`.
 
     python examples/two_names.py
 
-trains two dense layers whose 60 hidden units are divided 70 : 25 : 5, here over three logical devices of one CPU. It
-prints the loss, how the hidden units are divided, and the shape of each processor's slice of the first kernel:
+The program trains two dense layers. Their 60 hidden units are split 70 : 25 : 5, here over three logical devices of one
+CPU. It prints the loss, the sizes of the hidden units, and the shape of each processor's slice of the first kernel:
 
     step 0: loss 0.41658
     step 5: loss 0.22690
     hidden units: (42, 15, 3)
     slices of first/kernel: [16, 42] [16, 15] [16, 3]
 
-With PlacementMeshImpl and mtf.Lowering the program computes the same, in parts of 20 units each.
+With PlacementMeshImpl and mtf.Lowering, the program computes the same in equal slices of 20 units.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""Volumes whose depth is divided over two devices: each reads, holds and convolves its own planes.
+"""Split the depth of volumes over two devices. Each device reads, holds and convolves its own planes.
 
     python examples/volume.py
 
-trains a 3D network to predict the radius of a ball, with 21 of the 32 planes of each volume on one device and 11 on the
-other. The lowering exchanges those that a convolution needs from its neighbour. In half a minute it prints
+A 3D network learns to predict the radius of a ball. One device has 21 of the 32 planes of each volume, and the other
+device has 11. The lowering exchanges the halo planes that a convolution needs. After half a minute the program prints:
 
     slabs of a batch: (4, 21, 32, 32, 1) (4, 11, 32, 32, 1)
     mean loss of steps 0 to 9: 0.93, of steps 90 to 99: 0.16
@@ -23,7 +23,7 @@ SHAPE = mtf.Shape([mtf.Dimension(*item) for item in DIMS.items()])
 
 
 def write_balls(directory):
-    """Writes volumes plane by plane, with a ball's radius as the target of each."""
+    """Write volumes plane by plane. The target of each volume is the radius of its ball."""
     distance = np.linalg.norm(np.indices([32, 32, 32]) - 15.5, axis=0)[..., None]
     planes = data.Planes((32, 32, 32, 1), "float32", targets=("radius",))
     with data.write_volumes(directory, planes, provenance={"made by": "volume.py"}) as writer:
@@ -32,7 +32,7 @@ def write_balls(directory):
 
 
 def network(x):
-    """The radii [batch, outputs] of the balls in volumes [batch, depth, height, width, channels]."""
+    """Return the radii [batch, outputs] of the balls in volumes [batch, depth, height, width, channels]."""
     for name in ("conv1", "conv2"):
         x = mtf.relu(mtf.layers.conv3d(x, mtf.Dimension(name, 8), padding="SAME", name=name))
     x = mtf.reduce_mean(x, output_shape=[x.shape.dims[0], x.shape.dims[-1]])

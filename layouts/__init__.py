@@ -7,7 +7,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from mtf_hetero import Layout, mtf
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout
 from mtf_hetero.layouts.batch import batch
 from mtf_hetero.layouts.filters import even, filters
 from mtf_hetero.layouts.hybrid import hybrid

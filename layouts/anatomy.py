@@ -4,7 +4,8 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from mtf_hetero import blocks, mtf
+from mtf_hetero import blocks
+from mtf_hetero._compat import mtf
 from mtf_hetero._support import graphs
 from mtf_hetero.layers import LookupOperation
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from mtf_hetero import Layout, mtf
-from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout, MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.rules import Rules
 
@@ -42,7 +42,7 @@ def batch(
     ]
     imported = [shape for shape in imported if shape.dims[0].name not in in_variables]
     if not imported:
-        raise ValueError("the graph imports no tensor whose first dimension is in no variable, so it has no batch")
+        raise ValueError("the graph has no batch; import a tensor whose first dimension is in no variable")
     name = max(imported, key=lambda shape: shape.size).dims[0].name
     rules.require(name)
     rules.add([name])

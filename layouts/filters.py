@@ -13,8 +13,8 @@ branches keeps to whichever way its tensors lie.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mtf_hetero import Layout, mtf, tf
-from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.layout import Layout, MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.rules import Rules
 
@@ -88,7 +88,7 @@ def alternate(rules: Rules, layers: Sequence[anatomy.Layer]) -> None:
 def _warn_about_small(layer: anatomy.Layer, rules: Rules) -> None:
     (dim,) = (dim for dim in layer.operation.outputs[0].shape.dims if dim.name == layer.outputs[0])
     tf.logging.warning(
-        "dimension %r of size %d is not split over the %d processors of mesh axis %r: each needs at least one unit",
+        "dimension %r of size %d is not split over the %d processors of mesh axis %r: each processor needs one unit",
         dim.name,
         dim.size,
         rules.count,

@@ -16,10 +16,11 @@ gradient of a convolution to all.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from mtf_hetero import Layout, mtf, split_by_share
-from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout, MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.rules import Rules
+from mtf_hetero.partition import split_by_share
 
 
 def hybrid(
@@ -55,7 +56,7 @@ def hybrid(
     group = Rules(graph, mesh_shape, shares, axes[-1] if axis is None and axes else axis)
     layers = [layer for layer in anatomy.layers(graph) if not layer.is_convolution]
     if not layers:
-        raise ValueError("the graph has no dense layer with a trainable kernel; use the layout batch")
+        raise ValueError("the graph has no dense layer with a trainable kernel; use the layout 'batch'")
     batch = dict(zip(axes, _batch(graph, len(axes)), strict=True))
     sources = anatomy.renames(graph.operations)
     pairs = []
@@ -72,7 +73,8 @@ def hybrid(
     dense = sorted(group.names - before)
     if not dense:
         raise ValueError(
-            f"no dense layer can be split over the {group.count} processors of mesh axis {group.axis!r}; use fewer"
+            f"no dense layer can be split over the {group.count} processors of mesh axis {group.axis!r}; "
+            "use fewer processors"
         )
     pairs += [(split, group.axis) for split in group.names]
     return Layout(mesh_shape, pairs, shares or (), _sizes(graph, dense, dense_shares))
@@ -99,7 +101,9 @@ def batch_sizes(
     if len(mesh.mesh_shape) == 1:
         return (batch_size,)
     if len(mesh.mesh_shape) != 2:
-        raise ValueError(f"the mesh is {mesh.mesh_text}; hybrid parallelism takes one axis, or two: data:2;model:4")
+        raise ValueError(
+            f"the mesh is {mesh.mesh_text}; hybrid parallelism needs one axis or two, as in data:2;model:4"
+        )
     weights = [mesh.weights(name) for name, _ in mesh.mesh_shape]
 
     def longest(factors: tuple[int, int]) -> float:
@@ -158,8 +162,8 @@ def _batch(graph: mtf.Graph, count: int) -> list[str]:
         names.append(name)
     if len(names) < count:
         raise ValueError(
-            f"the images are {shape.to_string}, with {len(names)} batch dimensions for {count} mesh axes; give them "
-            "one for each, [outer_batch, batch, ...] for two"
+            f"the images are {shape.to_string}, with {len(names)} batch dimensions for {count} mesh axes; give the "
+            "images one batch dimension per mesh axis, as in [outer_batch, batch, ...] for two"
         )
     return names[:count]
 
@@ -185,8 +189,8 @@ def _split_batch(rules: Rules, origin: str, layers: Sequence[anatomy.Layer], sou
     }
     if origin in in_dense:
         raise ValueError(
-            f"a dense layer has the images' own dimension {origin!r}, which is split over mesh axis {rules.axis!r}; "
-            "give it another name there, by mtf.reshape at the layer's entry"
+            f"a dense layer uses dimension {origin!r} of the images, which is split over mesh axis {rules.axis!r}; "
+            "rename this dimension by mtf.reshape before the layer"
         )
     _add_all(rules, [name for name in _names_of(origin, sources) if name not in in_dense])
 

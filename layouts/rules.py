@@ -3,9 +3,9 @@
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 
-from mtf_hetero import Layout, mtf
+from mtf_hetero._compat import mtf
 from mtf_hetero.layers.lookups import split_shapes
-from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero.layout import Layout, MeshShapeLike
 
 
 def require_units(dim: mtf.Dimension, count: int, axis: str) -> None:
@@ -13,7 +13,7 @@ def require_units(dim: mtf.Dimension, count: int, axis: str) -> None:
     if dim.size < count:
         raise ValueError(
             f"dimension {dim.name!r} of size {dim.size} cannot be split over the {count} processors of mesh axis "
-            f"{axis!r}: each needs at least one; use fewer processors or do not split this dimension"
+            f"{axis!r}: each processor needs one unit; use fewer processors, or do not split this dimension"
         )
 
 

@@ -15,8 +15,9 @@ what its weights cost: where there are many, its filters and channels are split,
 import collections
 from collections.abc import Iterator, Mapping, Sequence
 
-from mtf_hetero import Layout, layers, mtf
-from mtf_hetero.layout import MeshShapeLike
+from mtf_hetero import layers
+from mtf_hetero._compat import mtf
+from mtf_hetero.layout import Layout, MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.filters import alternate
 from mtf_hetero.layouts.rules import Rules, require_units
@@ -180,9 +181,9 @@ class _Names:
         name = max(needed, key=lambda name: min(self._extents[name]))
         halo = max((halo for (other, _), halo in self._halos.items() if other == name), default=0)
         raise ValueError(
-            f"dimension {name!r} has {min(self._extents[name])} units where it is smallest, too few for mesh axis "
-            f"{axis!r} of {dict(self._mesh.mesh_shape)[axis]} processors and a halo of {halo}; use fewer processors, "
-            "or a model whose layers each have a name of their own for it"
+            f"dimension {name!r} shrinks to {min(self._extents[name])} units, too few for the "
+            f"{dict(self._mesh.mesh_shape)[axis]} processors of mesh axis {axis!r} and a halo of {halo}; use fewer "
+            "processors, or give this dimension another name in each layer"
         )
 
     def _split_alone(self, name: str, axis: str) -> Layout:
@@ -225,8 +226,8 @@ def _assigned(names: _Names, mesh: Layout, axis: str | None, dims: Mapping[str, 
         others = [name for name in axes if name not in data]
         if not 1 <= len(others) <= len(names.spatial):
             raise ValueError(
-                f"mesh axes {', '.join(others) or 'none'} are left for the spatial dimensions "
-                f"{', '.join(names.spatial)} of the images; give one to {len(names.spatial)} of them"
+                f"the spatial dimensions {', '.join(names.spatial)} of the images need one to {len(names.spatial)} "
+                f"mesh axes, but the mesh has {', '.join(others) or 'none'} for them; change the mesh shape"
             )
         named = {name: name for name in others if name in names.spatial}
         left = [name for name in names.spatial if name not in named]
@@ -236,9 +237,9 @@ def _assigned(names: _Names, mesh: Layout, axis: str | None, dims: Mapping[str, 
     for name, dim in dims.items():
         if name not in axes or dim not in possible:
             raise ValueError(
-                f"dims give mesh axis {name!r} dimension {dim!r}; the axes are {', '.join(axes)}, and the images' "
-                f"dimensions that can be split {', '.join(possible)}"
+                f"dims map mesh axis {name!r} to dimension {dim!r}; the axes are {', '.join(axes)}, and the dimensions "
+                f"that can be split are {', '.join(possible)}"
             )
     if len(set(dims.values())) != len(dims):
-        raise ValueError(f"dims are {dict(dims)}; a dimension is split over one mesh axis")
+        raise ValueError(f"dims are {dict(dims)}; give each mesh axis another dimension")
     return dict(dims)

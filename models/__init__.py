@@ -1,7 +1,8 @@
-"""CNNs as layout-blind builders, and the program that trains them (`python -m models.train --help`).
+"""CNNs as layout-blind builders, and the program that trains them (`mtf-hetero train --help`).
 
 `MODELS` maps a name to a `registry.Model`. It is imported when it is first asked for, so that a program can read its
-flags before TensorFlow is loaded. Installed, this is `mtf_hetero.models`; in a checkout it is the folder `models/` too.
+flags before TensorFlow is loaded. It is `mtf_hetero.models`; in a checkout it is the
+folder `models/` too.
 """
 
 import sys

@@ -54,7 +54,7 @@ class Config:
     def __post_init__(self) -> None:
         if not 1 <= self.strided <= len(self.filters):
             raise ValueError(
-                f"strided is {self.strided}, but there are {len(self.filters)} convolutions; give the number of one"
+                f"strided is {self.strided}, which is no convolution; give a number from 1 to {len(self.filters)}"
             )
 
     @property

@@ -77,8 +77,8 @@ class _Network:
         rank = len(self.builder.model.inputs[0].shape)
         if images.shape.ndims != rank:
             raise ValueError(
-                f"Keras model {self.builder.model.name!r} takes a batch of one dimension, and this layout makes it "
-                "two; give one with one mesh axis, or of another recipe"
+                f"Keras model {self.builder.model.name!r} needs a batch of one dimension, but this layout has two; "
+                "use a layout with one mesh axis, or another recipe"
             )
         y = mtf.cast(self.builder(images, training=training), images.dtype)
         dims = images.shape.dims[: y.shape.ndims - 1]
@@ -91,7 +91,7 @@ class _Network:
 
 
 def _unfitted(*_: Any, **__: Any) -> mtf.Tensor:
-    raise ValueError("this network follows from the data; call `fitted` first")
+    raise ValueError("this network depends on the data; call `fitted` first")
 
 
 def _constructed(name: str, constructor: str, seed: int, image_shape: Sequence[int] | None, count: int | None) -> Model:
@@ -105,8 +105,8 @@ def _of(name: str, model: Any) -> Model:
     task = _TASKS.get((len(facts.image_shape), len(facts.output_shape)))
     if task is None:
         raise ValueError(
-            f"it gives {_text(facts.output_shape)} for each example of {_text(facts.image_shape)}; give a model that "
-            "predicts classes of images, targets of volumes, or classes of voxels"
+            f"its output is {_text(facts.output_shape)} for each input of {_text(facts.image_shape)}; give a model "
+            "that predicts classes of images, targets of volumes, or classes of voxels"
         )
     fit = functools.partial(_fit, name, model, facts, task)
     shape: Any = facts.image_shape
@@ -125,28 +125,34 @@ def _fit(
     made_for, unit = facts.image_shape, "volumes" if len(facts.image_shape) == 4 else "images"
     shape: Any = made_for if image_shape is None else tuple(image_shape)
     if None in shape:
-        raise ValueError(f"--model is {name!r}, which takes {unit} of any size, {_text(made_for)}; give it a size")
+        raise ValueError(
+            f"--model is {name!r}, whose input has no fixed size: {unit} of {_text(made_for)}; give it a size"
+        )
     if len(shape) != len(made_for) or any(n not in (None, m) for n, m in zip(made_for, shape, strict=True)):
         raise ValueError(
-            f"--model is {name!r}, which takes {unit} of {_text(made_for)}, and those of the data set are "
-            f"{_text(shape)}; give a model for these, or another data set"
+            f"--model is {name!r}, which needs {unit} of {_text(made_for)}, but the data set has "
+            f"{_text(shape)}; give a model for this size, or another data set"
         )
     output = tuple(model.compute_output_shape((1, *shape))[1:])
     if task is Segmentation and output[:-1] != shape[:-1]:
         raise ValueError(
-            f"--model is {name!r}, which gives {_text(output)} of {_text(shape)}; give one with a class for each voxel"
+            f"--model is {name!r}, whose output is {_text(output)} for {_text(shape)}; give a model with "
+            "a class per voxel"
         )
     if count not in (None, output[-1]):
         noun = "targets" if task is Regression else "classes"
         raise ValueError(
-            f"--model is {name!r}, which gives {output[-1]} numbers, and the data set has {count} {noun}; end the "
-            f"model in {count}, or give another data set"
+            f"--model is {name!r}, which has {output[-1]} outputs, but the data set has {count} {noun}; give a "
+            f"model with {count} outputs, or another data set"
         )
     with _named(name):
         builder = Builder(model, starts=False, logits=task is not Regression)
     network, notes = _Network(builder, "outputs" if task is Regression else "classes"), networks.left_out(model)
+    normalises = networks.normalises(model)
+    if normalises:
+        notes = (f"{name} normalizes its {unit} itself, and gets them as they are stored", *notes)
     made = Model(network, shape, output[-1], facts.parameters, task, twin=network.twin, notes=notes)
-    return dataclasses.replace(made, initial=lambda: network.twin().values())
+    return dataclasses.replace(made, initial=lambda: network.twin().values(), normalises=normalises)
 
 
 def _text(shape: Sequence[int | None]) -> str:

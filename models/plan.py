@@ -37,7 +37,7 @@ from mtf_hetero.planner import plan as plan_lib
 if TYPE_CHECKING:
     from mtf_hetero.models.registry import Model
 
-PROGRAM = "python -m mtf_hetero.models.plan"
+PROGRAM = "mtf-hetero plan"
 _LEFT_OUT_SECONDS = 20.0  # or twice what the search took: limit of what is said of the devices left out
 
 

@@ -19,7 +19,7 @@ def is_keras(name: str) -> bool:
 
 
 def _no_twin(**_: Any) -> Any:
-    raise ValueError("this network has no Keras twin; give its Model one")
+    raise ValueError("this network has no Keras twin; give its Model a twin")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Model:
       fit: makes the network for images of a shape, and so many classes or targets, or for what it was made for where
         these are None; None: `build` takes any.
       initial: gives {variable: array} of those that training starts from; None: they start as `build` has them.
+      normalises: whether it normalises its images itself: it takes them as they are stored.
       notes: lines for whoever trains it.
     """
 
@@ -54,6 +55,7 @@ class Model:
     twin: Callable[..., Any] = _no_twin
     fit: Callable[[Sequence[int] | None, int | None], "Model"] | None = None
     initial: Callable[[], Mapping[str, Any]] | None = None
+    normalises: bool = False
     notes: tuple[str, ...] = ()
 
     def fitted(self, image_shape: Sequence[int] | None = None, count: int | None = None) -> "Model":

@@ -49,7 +49,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if len(self.down) != len(self.up):
-            raise ValueError(f"there are {len(self.down)} levels down and {len(self.up)} up; give as many of both")
+            raise ValueError(f"down has {len(self.down)} levels and up has {len(self.up)}; give the same number")
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def _build(volumes: mtf.Tensor, network: Config, *, training: bool) -> mtf.Tenso
     if any(extent % factor for extent in volume_layers.extents(volumes)):
         raise ValueError(
             f"volumes are of {' x '.join(map(str, volume_layers.extents(volumes)))} voxels; the network halves them "
-            f"{len(network.down)} times: give multiples of {factor}"
+            f"{len(network.down)} times; give multiples of {factor}"
         )
     again = volume_layers.stages_to_recompute(network.recompute, network.stages)
     normalise = None

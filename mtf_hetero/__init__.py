@@ -11,6 +11,7 @@ from mtf_hetero._support import lazy
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import mtf, tf
+    from mtf_hetero.cluster import session_config
     from mtf_hetero.estimator import (
         Estimator,
         EstimatorSpec,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         TrainSpec,
         train_and_evaluate,
     )
+    from mtf_hetero.importer import function
     from mtf_hetero.layout import Layout
     from mtf_hetero.lowering import Lowering
     from mtf_hetero.mesh_impl import UnevenMeshImpl
@@ -35,7 +37,9 @@ __all__ = [
     "RunConfig",
     "TrainSpec",
     "UnevenMeshImpl",
+    "function",
     "mtf",
+    "session_config",
     "split_by_share",
     "split_by_time",
     "tf",
@@ -51,7 +55,9 @@ __getattr__, __dir__ = lazy.attach(
         "Layout": "layout",
         "Lowering": "lowering",
         "UnevenMeshImpl": "mesh_impl",
+        "function": "importer",
         "mtf": "_compat",
+        "session_config": "cluster",
         "split_by_share": "partition",
         "split_by_time": "partition",
         "tf": "_compat",

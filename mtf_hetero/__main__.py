@@ -3,6 +3,7 @@
 A command is imported when it is asked for; each reads its flags before TensorFlow is loaded.
 """
 
+import argparse
 import importlib
 import sys
 from collections.abc import Sequence
@@ -11,23 +12,31 @@ import mtf_hetero
 from mtf_hetero._support import command_line
 
 _COMMANDS = {  # command -> the module whose `run` it is, and what the help says of it
+    "devices": ("mtf_hetero.models.devices", "list the devices of this machine, or of workers"),
     "train": ("mtf_hetero.models.train.__main__", "train a CNN on devices of unequal speed"),
     "evaluate": ("mtf_hetero.models.after.evaluate", "test what was trained, and write the metrics as JSON"),
     "predict": ("mtf_hetero.models.after.predict", "write what a trained network predicts to a file"),
     "export": ("mtf_hetero.models.after.export", "make a SavedModel, which plain TensorFlow serves"),
-    "profile": ("mtf_hetero.profile.__main__", "measure how fast each device is on the layers of a graph"),
+    "profile": ("mtf_hetero.models.profile", "measure how fast each device and link is on a graph"),
     "plan": ("mtf_hetero.models.plan", "find the best layout of a graph for some devices, and show it"),
     "worker": ("mtf_hetero.worker", "offer the devices of this machine to training runs elsewhere"),
     "data": ("mtf_hetero.data.__main__", "prepare, convert, simulate or list data sets"),
 }
+_FIRST_STEPS = """\
+first steps:
+  {program} devices                what this machine has
+  {program} train --model=lenet    a network, in 20 seconds
+  {program} COMMAND --help         the flags of a command
+"""
 
 
 def _parser(program: str) -> command_line.Parser:
     parser = command_line.Parser(
         prog=program,
-        description="Mesh-TensorFlow with uneven mesh layouts.",
-        epilog=f"{program} COMMAND --help lists the flags of a command.",
+        description="Mesh-TensorFlow with uneven mesh layouts: train on devices of unequal speed.",
+        epilog=_FIRST_STEPS.format(program=program),
         allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=mtf_hetero.__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
@@ -40,7 +49,10 @@ def main(argv: Sequence[str] | None = None, program: str = "mtf-hetero") -> None
     """Becomes the program that the command line names."""
     command_line.begin_process()
     arguments = sys.argv[1:] if argv is None else list(argv)
-    if not arguments or arguments[0] not in _COMMANDS:
+    if not arguments:
+        _parser(program).print_help()
+        return
+    if arguments[0] not in _COMMANDS:
         _parser(program).parse_args(arguments)  # says what is wrong, or --help, and exits
     command = arguments.pop(0)
     importlib.import_module(_COMMANDS[command][0]).run(arguments, f"{program} {command}")

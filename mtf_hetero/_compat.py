@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from mtf_hetero._support import stand_ins
+from mtf_hetero._support import stand_ins, start_up
 
 OLDEST_TENSORFLOW: list[int] = [2, 15]
 NEWEST_TENSORFLOW: list[int] = [2, 21]  # that the tests have run with; setup.py has both bounds too
@@ -46,7 +46,7 @@ def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> Non
         )
     if version > NEWEST_TENSORFLOW:
         warnings.warn(
-            f"TensorFlow {tensorflow_version} is newer than those that mtf_hetero is tested with, {oldest} to "
+            f"TensorFlow {tensorflow_version} is newer than the versions that mtf_hetero was tested with, {oldest} to "
             f"{newest}; if something fails, pip install 'tensorflow=={newest}.*'",
             UserWarning,
             stacklevel=1,
@@ -64,7 +64,7 @@ def _of(module: str) -> Callable[[str], Any]:
     def attribute(name: str) -> Any:
         found = importlib.import_module(module)
         if name.startswith("_") or not hasattr(found, name):
-            raise AttributeError(f"TensorFlow has removed {name!r}, and {module}, which stands in for it, has none")
+            raise AttributeError(f"TensorFlow removed {name!r}, and its replacement {module} does not have it")
         return getattr(found, name)
 
     return attribute
@@ -101,7 +101,7 @@ def _only_on_tpus(module: str) -> Callable[[str], Any]:
             raise AttributeError(name)
 
         def raise_error(*args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError(f"{module}.{name} needs a TPU, which mtf_hetero does not run on")
+            raise NotImplementedError(f"{module}.{name} needs a TPU; mtf_hetero does not run on TPUs")
 
         return raise_error
 
@@ -132,7 +132,7 @@ def _contrib(name: str) -> Any:
     """A module of tensorflow.contrib, while one of mesh_tensorflow's is imported."""
     module = sys.modules.get(f"tensorflow.contrib.{name}")
     if module is None:
-        raise AttributeError(f"tensorflow.contrib has no {name!r} here: TensorFlow 2 has removed it")
+        raise AttributeError(f"tensorflow.contrib has no {name!r} here: TensorFlow 2 removed it")
     return module
 
 
@@ -193,6 +193,20 @@ def windows(extent: int, size: int, stride: int, padding: str) -> int:
     return -(-(extent if padding == "SAME" else extent - size + 1) // stride)
 
 
+def execute(kind: str, outputs: int, inputs: list[Any], attributes: list[Any]) -> list[Any]:
+    """Run one operation eagerly, by its type: tf.raw_ops has other names for some arguments.
+
+    Args:
+      kind: its type.
+      outputs: the number of its outputs.
+      inputs: eager tensors, lists flattened.
+      attributes: names and values by turns.
+    """
+    eager: Any = importlib.import_module("tensorflow.python.eager.execute")
+    context: Any = importlib.import_module("tensorflow.python.eager.context")
+    return eager.quick_execute(kind, outputs, inputs, tuple(attributes), context.context())
+
+
 def _count_windows_as_tensorflow_does(mesh_tensorflow: Any) -> None:
     """mtf rounds the number of windows down, TensorFlow up: `Tensor (7 -> 3) ... slice shape ... (4)` when lowered.
 
@@ -221,8 +235,19 @@ def _count_windows_as_tensorflow_does(mesh_tensorflow: Any) -> None:
         operation.__init__ = counting(operation.__init__)
 
 
+def _import_tensorflow() -> Any:
+    """Imports TensorFlow; a program's own output comes first, and not what TensorFlow says of this machine."""
+    if "tensorflow" in sys.modules:
+        return sys.modules["tensorflow"]
+    with start_up.without_chatter():
+        tensorflow: Any = importlib.import_module("tensorflow")
+        if not start_up.has_driver():  # or the first session says so, as an error
+            tensorflow.config.list_physical_devices("GPU")
+    return tensorflow
+
+
 def _import() -> tuple[Any, Any]:
-    tensorflow: Any = importlib.import_module("tensorflow")
+    tensorflow = _import_tensorflow()
     check_versions(tensorflow.__version__, _version("mesh-tensorflow"))
     tf_v1: Any = importlib.import_module("tensorflow.compat.v1")
     _add_estimator(tensorflow, tf_v1)

@@ -33,7 +33,7 @@ def reduce(xs: Sequence[tf.Tensor], reduction: str = "SUM") -> tf.Tensor:
       ValueError: the reduction is not one of these.
     """
     if reduction not in _REDUCTIONS:
-        raise ValueError(f"reduction {reduction!r} is not known; use one of {sorted(_REDUCTIONS)}")
+        raise ValueError(f"unknown reduction {reduction!r}; use one of {sorted(_REDUCTIONS)}")
     return _REDUCTIONS[reduction](list(xs)) if len(xs) > 1 else xs[0]
 
 

@@ -22,9 +22,7 @@ Pairs = tuple[tuple[str, Any], ...]
 MeshShapeLike: TypeAlias = Any  # "rows:2;cols:3", an mtf.Shape, or (mesh axis, processors) pairs
 RulesLike: TypeAlias = Any  # "batch:rows;filters:cols", an mtf.LayoutRules, or (tensor dimension, mesh axis) pairs
 WeightsLike: TypeAlias = Any  # {mesh axis or tensor dimension: numbers}, or pairs
-_NO_SHARE = (
-    "leave out a processor that is to do nothing, or give a Layout sizes, with a zero where it is to have nothing"
-)
+_NO_SHARE = "remove a processor that should do nothing, or give the Layout sizes with a zero for this processor"
 
 
 class Dim(Protocol):
@@ -86,7 +84,7 @@ def _convert_to_weights(x: Mapping[str, Sequence[float]] | Iterable | None) -> P
     items = x.items() if isinstance(x, Mapping) else (x or ())
     for name, values in items:
         if isinstance(values, (str, numbers.Number)):
-            raise ValueError(f"{name!r} is given {values!r}; give a list with one number per processor")
+            raise ValueError(f"the value of {name!r} is {values!r}; give a list with one number per processor")
     return tuple(sorted((str(name), tuple(values)) for name, values in items))
 
 
@@ -168,7 +166,7 @@ class Layout:
             if axis is None:
                 raise ValueError(
                     f"sizes name dimension {dim!r}, which no rule splits over the mesh {self.mesh_text}; add a rule "
-                    f"{dim}:AXIS or drop the sizes; rules split {names_lib.listing(dim, self._dim_to_axis)}"
+                    f"{dim}:AXIS or remove the sizes; the rules split {names_lib.listing(dim, self._dim_to_axis)}"
                 )
             name, count = self.mesh_shape[axis]
             if len(sizes) != count:
@@ -180,8 +178,8 @@ class Layout:
             whole = all(issubclass(kind, numbers.Integral) and not issubclass(kind, bool) for kind in kinds)
             if not whole or min(sizes) < 0 or not any(sizes):
                 raise ValueError(
-                    f"sizes of dimension {dim!r} are {list(sizes)}, but each must be a whole number, not negative, and "
-                    "one at least positive; give zero to a processor that is to have nothing of the dimension"
+                    f"sizes of dimension {dim!r} are {list(sizes)}; each must be zero or a positive whole number, and "
+                    "at least one must be positive; use zero for a processor that should have no part of the dimension"
                 )
 
     @functools.cached_property
@@ -206,7 +204,7 @@ class Layout:
                 if dim in dim_to_axis:
                     raise ValueError(
                         f"layout rules split dimension {dim!r} over more than one axis of the mesh {self.mesh_text}; "
-                        "a dimension is split over one axis"
+                        "keep one of these rules"
                     )
                 dim_to_axis[dim] = self._axis_names.index(axis)
         return dim_to_axis
@@ -362,8 +360,8 @@ class Layout:
         for axis, names in used.items():
             if len(names) > 1:
                 raise ValueError(
-                    f"a tensor has dimensions {', '.join(names)}, which the layout splits over one mesh axis, "
-                    f"{axis!r}; split at most one of them over it"
+                    f"a tensor has dimensions {', '.join(names)}, and the layout splits all of them over mesh axis "
+                    f"{axis!r}; split at most one of them over this axis"
                 )
 
     def slice_shape(self, shape: Iterable, pnum: int | None = None) -> list[int]:
@@ -382,7 +380,8 @@ class Layout:
             if len(set(self.split(dim.name, dim.size))) > 1:
                 raise UnevenShapeError(
                     f"dimension {dim.name!r} of size {dim.size} is split unevenly over mesh axis "
-                    f"{self.axis_name_of(dim.name)!r}, into {self.split(dim.name, dim.size)}; name the processor"
+                    f"{self.axis_name_of(dim.name)!r}, into {self.split(dim.name, dim.size)}; "
+                    "give the number of a processor"
                 )
         return self.slice_shape(shape, 0)
 

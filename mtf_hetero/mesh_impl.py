@@ -215,7 +215,7 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         sized = [dim for dim, _ in self.layout.sizes if self.layout.axis_of(dim) == mesh_axis]
         if count > 1 and (sized or len(set(shares)) > 1):
             raise UnevenShapeError(
-                f"{operation} over mesh axis {axis!r}, which is divided unevenly, names no dimension"
+                f"{operation} over mesh axis {axis!r} needs the name of a dimension: this axis is split unevenly"
             )
 
     def allsplit(self, x: Any, mesh_axis: int, split_axis: int, which: Any = None) -> Any:

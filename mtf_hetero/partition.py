@@ -20,15 +20,7 @@ Caps = Sequence[int | None] | None
 TimeFn = Callable[[int], float]
 
 
-class DoesNotFitError(ValueError):
-    """What the processors may have at most, by their caps, is less than what there is to divide."""
-
-
-class TooFewUnitsError(ValueError):
-    """There is less to divide than the processors must have at least."""
-
-
-_LEAVE_OUT = "leave out a processor that is to do nothing"
+_LEAVE_OUT = "remove a processor that should do nothing"
 
 
 def check_shares(shares: Sequence[float], *, name: str = "shares", remedy: str = _LEAVE_OUT) -> None:
@@ -165,79 +157,10 @@ def split_by_time(
     ends = all(math.isfinite(table[n]) for table, n in zip(tables, extra, strict=True))
     if not ends or sum(extra) != spare:
         raise ValueError(
-            f"times allow no division of total={total} in which every processor ends; "
-            "raise the caps or leave out the processor whose time is infinite"
+            f"no split of total={total} has a finite time on every processor; "
+            "raise the caps, or remove the processor whose time is infinite"
         )
     return tuple((low + n) * multiple_of for n in extra)
-
-
-def split_by_time_with_rest(
-    total: int, times: Sequence[TimeFn], *, multiple_of: int = 1, caps: Caps = None
-) -> tuple[int, ...]:
-    """Divides as `split_by_time` does a total that need not be a multiple of the granule.
-
-    One processor's last granule is then a part of one, which is the rest: with each processor in turn as that one, the
-    division is exact, and the best of them is taken (of equally good ones the first). Each processor has one unit at
-    least.
-
-    Args:
-      total: number of units.
-      times: as of `split_by_time`.
-      multiple_of: the granule; every size but one is a multiple of it.
-      caps: most units of each processor, None for no cap.
-
-    Returns:
-      One size per processor.
-
-    Raises:
-      DoesNotFitError: the caps hold less than the total.
-      TooFewUnitsError: there are fewer granules, the rest counted as one, than processors.
-      ValueError: another argument is out of range, or a time is.
-
-    Example:
-      >>> split_by_time_with_rest(61, [lambda n: n / 70, lambda n: n / 30], multiple_of=8)
-      (45, 16)
-    """
-    _check_whole("total", total, 1)
-    _check_whole("multiple_of", multiple_of, 1)
-    lacking = -total % multiple_of
-    if not lacking:
-        return split_by_time(total, times, multiple_of=multiple_of, caps=caps)
-    if len(times) > -(-total // multiple_of):
-        raise TooFewUnitsError(
-            f"total is {total}, {-(-total // multiple_of)} granules of {multiple_of} or less, but there are "
-            f"{len(times)} processors; use fewer processors or a smaller granule"
-        )
-    candidates, refused = [], None
-    for last in range(len(times)):
-        try:
-            sizes = _split_with_rest_at(last, total, times, multiple_of, caps)
-        except DoesNotFitError as error:
-            refused = error
-            continue
-        seconds = [time_fn(n) for time_fn, n in zip(times, sizes, strict=True)]
-        candidates.append((max(seconds), math.fsum(seconds), last, sizes))
-    if not candidates:
-        assert refused is not None
-        raise DoesNotFitError(
-            f"caps are {list(caps or ())}: in multiples of {multiple_of}, but for one of them, they hold less than "
-            f"total={total}; raise a cap or set it to None"
-        ) from refused
-    return min(candidates)[3]
-
-
-def _split_with_rest_at(
-    last: int, total: int, times: Sequence[TimeFn], multiple_of: int, caps: Caps
-) -> tuple[int, ...]:
-    """The division in which one processor has the rest: it is dealt whole granules of which the last is not full."""
-    lacking = -total % multiple_of
-    time_fn = times[last]
-    padded = [*times[:last], lambda n: time_fn(n - lacking), *times[last + 1 :]]
-    if caps is not None:
-        caps = [cap if i != last or cap is None else cap + lacking for i, cap in enumerate(caps)]
-    sizes = list(split_by_time(total + lacking, padded, multiple_of=multiple_of, caps=caps))
-    sizes[last] -= lacking
-    return tuple(sizes)
 
 
 def _to_fraction(x: Any) -> Fraction:
@@ -263,11 +186,11 @@ def _check_bounds(
     if rest:
         raise ValueError(
             f"total is {total}, but must be a multiple of multiple_of={multiple_of}; "
-            f"make it {total - rest + multiple_of} or use a granule that divides it"
+            f"give {total - rest + multiple_of}, or a granule that divides {total}"
         )
     low = -(-minimum // multiple_of)
     if granules < count * low:
-        raise TooFewUnitsError(
+        raise ValueError(
             f"total is {total}, but {count} processors need at least {low * multiple_of} each (minimum={minimum}, "
             f"multiple_of={multiple_of}), {count * low * multiple_of} together; use fewer processors or a lower minimum"
         )
@@ -287,15 +210,15 @@ def _check_caps(caps: Caps, count: int, granules: int, low: int, multiple_of: in
         if cap is not None:
             _check_whole(f"caps[{i}]", cap, 0)
             if cap // multiple_of < low:
-                raise DoesNotFitError(
+                raise ValueError(
                     f"caps[{i}] is {cap}, below the {low * multiple_of} units that each processor must have "
                     f"(minimum in multiples of {multiple_of}); raise the cap or lower the minimum"
                 )
         highs.append(room if cap is None else min(room, int(cap) // multiple_of))
     if sum(highs) < granules:
-        raise DoesNotFitError(
-            f"caps are {list(caps)}: in multiples of {multiple_of} they hold {sum(highs) * multiple_of} units, less "
-            f"than total={granules * multiple_of}; raise a cap or set it to None"
+        raise ValueError(
+            f"caps are {list(caps)}: rounded down to multiples of {multiple_of}, they allow {sum(highs) * multiple_of} "
+            f"units, less than total={granules * multiple_of}; raise a cap or set it to None"
         )
     return tuple(highs)
 

@@ -177,7 +177,7 @@ def table(events: Sequence[Event], devices: Sequence[str] | None = None, *, rows
       rows: kinds and layers per device.
     """
     span = max((event.end_seconds for event in events), default=0.0)
-    lines = [f"step of {span * 1e3:.1f} ms, busiest device over mean {imbalance(events, devices):.3f}"]
+    lines = [f"step of {span * 1e3:.1f} ms, load imbalance (busiest device / mean) {imbalance(events, devices):.3f}"]
     for device, used in usage(events, devices).items():
         on_device = [event for event in events if event.device == device]
         parts = (f"{name} {_share(seconds, span)}" for name, seconds in dataclasses.asdict(used).items())

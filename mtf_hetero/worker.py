@@ -1,13 +1,13 @@
-"""A TensorFlow worker: offers this machine's devices to training runs elsewhere.
+"""A TensorFlow worker: offers this machine's devices to training runs on other machines.
 
     mtf-hetero worker --port=2222
 
-(or python -m mtf_hetero.worker) serves until Ctrl-C or SIGTERM. Training processes then name it:
-`--workers=this-machine:2222`. It knows nothing of the cluster: each session brings that along. Under TF_CONFIG, or in
-a Slurm step, the port is known without --port.
+It serves until Ctrl-C or SIGTERM. A training process names the worker: `--workers=this-machine:2222`. The worker does
+not know the cluster: each session describes the cluster to it. Under TF_CONFIG and in a Slurm step, the worker finds
+its port without --port.
 
-TensorFlow's server has no authentication and listens on all network interfaces: whoever reaches its port can run code
-here. Keep it on a private network.
+TensorFlow's server has no authentication and listens on all network interfaces: anyone who reaches its port can run
+code here. Keep the port on a private network.
 
 Exit codes: 2 for a wrong flag or a port in use (one line says which), 130 after Ctrl-C and 143 after SIGTERM.
 """
@@ -26,7 +26,7 @@ from typing import Any
 
 from mtf_hetero._support import command_line, cores
 
-PROGRAM = "python -m mtf_hetero.worker"
+PROGRAM = "mtf-hetero worker"
 _MAX_CPUS = 128
 _NAMES_THE_PORT = ("TF_CONFIG", "SLURM_STEP_NUM_TASKS")  # of the environment
 _NO_PORT = "--port is missing, and neither TF_CONFIG nor Slurm gives one; write --port=2222"
@@ -39,28 +39,29 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in glibc's malloc.h
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = command_line.Parser(
         prog=program,
-        description="Offers this machine's devices to training runs elsewhere.",
-        epilog="TensorFlow's server has no authentication and listens on all network interfaces.",
+        description="Offers this machine's devices to training runs on other machines.",
+        epilog="TensorFlow's server has no authentication and listens on all network interfaces: anyone who reaches "
+        "the port can run code here.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--port", type=int, help="port to listen on; 0: a free one; by default that of TF_CONFIG or of the Slurm step"
+        "--port", type=int, help="port to listen on; 0: any free port (default: the port in TF_CONFIG or Slurm's step)"
     )
-    parser.add_argument("--host", help="name of this machine in the start-up line (default: its host name)")
-    parser.add_argument("--cpus", type=int, default=1, help="logical CPU devices (default: 1)")
-    parser.add_argument("--gpus", default="all", help="all, none, or numbers such as 0,2 (default: all)")
-    parser.add_argument("--threads", type=int, default=0, help="threads of the CPU; 0: one per core (default: 0)")
+    parser.add_argument("--host", help="name of this machine in the line printed at the start (default: its host name)")
+    parser.add_argument("--cpus", type=int, default=1, help="number of logical CPU devices (default: 1)")
+    parser.add_argument("--gpus", default="all", help="GPUs to offer: all, none, or numbers such as 0,2 (default: all)")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: one per core (default: 0)")
     parser.add_argument(
         "--return_memory",
         action="store_true",
-        help="gives memory back to the system as soon as it is free, so that the worker takes what --dry_run says; "
-        "without it, TensorFlow keeps memory for the next step, which is faster",
+        help="return freed memory to the system at once, so that the worker uses the memory that --dry_run predicts; "
+        "by default, TensorFlow keeps freed memory for the next step, which is faster",
     )
     return parser.parse_args(argv)
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is loaded, which takes seconds."""
+    """Checks the flags before TensorFlow is loaded, which takes seconds."""
     if arguments.port is not None and not 0 <= arguments.port < 65536:
         raise ValueError(f"--port is {arguments.port}; it must be from 1 to 65535, or 0 for a free one")
     if arguments.port is None and not any(os.environ.get(name) for name in _NAMES_THE_PORT):
@@ -77,7 +78,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _check_free(port: int) -> None:
     if _in_use(port):
-        raise ValueError(f"--port is {port}, which is in use on this machine; choose another, or end what uses it")
+        raise ValueError(
+            f"--port is {port}, which is in use on this machine; choose another port, or end the program that uses it"
+        )
 
 
 def _port(arguments: argparse.Namespace) -> int:
@@ -90,7 +93,7 @@ def _port(arguments: argparse.Namespace) -> int:
     if task is None:
         raise ValueError(_NO_PORT)
     if task.job != "worker":
-        raise ValueError(f"this process is {task.job} {task.index} of {task.source}, which trains; give --port=2222")
+        raise ValueError(f"this process is {task.job} {task.index} of {task.source}, which trains; write --port=2222")
     port = int(task.address.rpartition(":")[2])
     _check_free(port)
     return port
@@ -118,7 +121,7 @@ def _session_config(arguments: argparse.Namespace) -> Any:
 
 
 def _return_memory() -> None:
-    """Has malloc give back what is freed, where it is glibc's, and TensorFlow use malloc instead of a cache."""
+    """Makes glibc's malloc return freed memory at once, and TensorFlow use malloc instead of its cache."""
     os.environ["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"] = "1"  # read when TensorFlow first allocates a tensor
     with contextlib.suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -127,7 +130,7 @@ def _return_memory() -> None:
 
 
 class _SchedAttr(ctypes.Structure):
-    """What sched_setattr(2) is given, in its first version."""
+    """The first version of sched_setattr(2)'s argument."""
 
     _fields_ = (
         ("size", ctypes.c_uint32),
@@ -142,10 +145,10 @@ class _SchedAttr(ctypes.Structure):
 
 
 def _take_short_turns() -> None:
-    """Has Linux let a thread that gets a message run soon, although others compute; needs 6.12, else does nothing.
+    """Makes Linux run a thread soon after a message wakes it; before Linux 6.12, does nothing.
 
-    A thread that wakes waits for the turn of the one that computes: 1.4 to 3 ms, longer than most messages take. The
-    threads that this one starts take turns as short as its own.
+    A thread that wakes waits for the end of the computing thread's turn: 1.4 to 3 ms, longer than most messages take.
+    Threads inherit the length of their turns from the thread that starts them.
     """
     number = _SCHED_SETATTR.get(platform.machine()) if sys.platform == "linux" else None
     if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
@@ -210,9 +213,9 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     host = arguments.host or socket.gethostname()
     sys.stdout.write(
         f"worker listens on {host}:{server.target.rpartition(':')[2]} with {devices}\n"
-        f"warning: TensorFlow's server has no authentication: whoever reaches this port, on any network interface, can "
-        f"run code as {_user()}; keep it on a private network, or close the port to others and use a VPN or "
-        "an ssh tunnel\n"
+        f"warning: TensorFlow's server has no authentication: anyone who reaches this port, on any network interface, "
+        f"can run code as {_user()}; keep the port on a private network, or behind a firewall with a VPN or an ssh "
+        "tunnel\n"
     )
     sys.stdout.flush()
     number = signal.sigwait(signals)
@@ -222,7 +225,7 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 
 
 def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
-    """The whole process: ends it with the exit code of `main`."""
+    """Runs the process and ends it with the exit code of `main`."""
     command_line.begin_process()
     _take_short_turns()
     code = main(argv, program)

@@ -8,8 +8,11 @@ import shlex
 import subprocess
 import sys
 
+from mtf_hetero._support import start_up
+
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+_IMPORTS_TENSORFLOW = re.compile(r"^(import|from) (keras|tensorflow)\b", re.MULTILINE)  # which then says what it likes
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -65,14 +68,17 @@ def run(program, directory, seconds=300):
       directory: the working directory.
       seconds: after which it is ended.
     """
+    environment = {name: value for name, value in os.environ.items() if name != start_up.LEVEL}
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        env={**environment, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"},
         capture_output=True,
         text=True,
         timeout=seconds,
         check=False,
     )
     assert done.returncode == 0, f"{program} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    if not _IMPORTS_TENSORFLOW.search(pathlib.Path(program).read_text(encoding="utf-8")):
+        assert not any(map(start_up.is_chatter, done.stderr.splitlines())), done.stderr
     return done.stdout

@@ -76,14 +76,14 @@ def test_the_newest_whole_checkpoint_is_resumed_from(tmp_path, log, kind, damage
     log.clear()
     metrics = make(tmp_path).evaluate(line_data, steps=1)
     assert metrics["global_step"] == (2 if needed else 4)
-    assert sum("is passed over" in line for line in log) == needed
+    assert sum("Skipping damaged checkpoint" in line for line in log) == needed
     log.clear()
     resumed = train(tmp_path, 6)
-    passed_over = [line for line in log if "is passed over" in line]
+    passed_over = [line for line in log if "Skipping damaged checkpoint" in line]
     if needed:
         (line,) = passed_over
-        assert f"{model}/model.ckpt-4 is passed over for model.ckpt-2: model.ckpt-4.{kind} is " in line
-        assert line.endswith(f"; what there is of it is now in {model}/set_aside/model.ckpt-4")
+        assert f"Skipping damaged checkpoint {model}/model.ckpt-4 (model.ckpt-4.{kind} " in line
+        assert line.endswith(f"), moved to {model}/set_aside/model.ckpt-4; using model.ckpt-2")
         assert snapshot(model / "set_aside" / "model.ckpt-4") == of_step(before, 4)
         w = line_steps(line_steps(0.0, 2), 4)
     else:
@@ -119,7 +119,7 @@ def test_the_state_file_is_not_relied_upon(tmp_path, log, kind):
     after = snapshot(model)
     assert {name: after[name] for name in before} == before
     (line,) = [line for line in log if "the file 'checkpoint'" in line]
-    assert line.endswith("the newest whole checkpoint there is model.ckpt-4")
+    assert line.endswith("the newest intact checkpoint is model.ckpt-4")
     words = {"cut": "is damaged", "damaged": "cannot be read", "names": f"names {model}/model.ckpt-2"}
     assert f"in {model} {words.get(kind, kind if ' ' in kind else f'is {kind}')}; " in line
 
@@ -138,9 +138,7 @@ def test_where_none_is_whole_nothing_is_changed(tmp_path, state, damage):
     if state is not None:
         (model / "checkpoint").write_bytes(state)
     before = snapshot(model, "[!r]*")
-    message = (
-        f"^model_dir is '{model}', which holds 3 checkpoints and none that is whole \\([^\n]*model.ckpt-4.index is "
-    )
+    message = f"^model_dir is '{model}', which has no intact checkpoint \\(3 damaged: [^\n]*model.ckpt-4.index "
     for call in (
         lambda: train(tmp_path, 6),
         lambda: estimator.evaluate(line_data, steps=1),
@@ -148,7 +146,7 @@ def test_where_none_is_whole_nothing_is_changed(tmp_path, state, damage):
         estimator.latest_checkpoint,
         estimator.get_variable_names,
     ):
-        with pytest.raises(ValueError, match=message + "[^\n]*; bring one back from a copy, or choose another dir"):
+        with pytest.raises(ValueError, match=message + "[^\n]*; restore one from a backup, or choose another dir"):
             call()
     assert snapshot(model, "[!r]*") == before
 
@@ -158,7 +156,7 @@ def test_a_damaged_checkpoint_that_was_asked_for(tmp_path):
     path = tmp_path / "model" / "model.ckpt-2"
     flip(path.with_name("model.ckpt-2.data-00000-of-00001"))
     with pytest.raises(
-        ValueError, match="^checkpoint_path is '.*2', which is damaged: .*00001 is not as it was written"
+        ValueError, match="^checkpoint_path is '.*2', which is damaged: .*00001 differs from its checksum"
     ):
         estimator.evaluate(line_data, steps=1, checkpoint_path=str(path))
     assert estimator.evaluate(line_data, steps=1)["global_step"] == 4
@@ -183,7 +181,7 @@ def test_tensorflow_decides_where_its_own_saver_wrote(tmp_path, log):
     assert saver_lib.find(str(model)).path == f"{model}/model.ckpt-4"
     assert make(tmp_path).get_variable_value("w") == 7.0
     train(tmp_path, 6)
-    assert any("model.ckpt-4: TensorFlow cannot read it: " in line for line in log)
+    assert any("(TensorFlow cannot read it: " in line and "; using model.ckpt-4" in line for line in log)
 
 
 def test_resuming_leaves_the_checkpoint_as_it_is(tmp_path):
@@ -207,7 +205,7 @@ def test_a_session_made_anew_finds_the_newest_whole_one(tmp_path, log):
 
     resumed = train(tmp_path, 6, hooks=[Lost()])
     assert resumed.get_variable_value("w") == pytest.approx(line_steps(line_steps(0.0, 2), 4), rel=1e-5)
-    assert sum("passed over for model.ckpt-2" in line for line in log) == 1
+    assert sum("; using model.ckpt-2" in line for line in log) == 1
     assert saver_lib.find(str(tmp_path / "model")).passed_over == ()
 
 
@@ -451,9 +449,9 @@ def test_a_link_in_the_directory_is_not_followed(tmp_path, name):
 
 def test_a_directory_that_cannot_be_written_to(tmp_path):
     (tmp_path / "model").write_text("a file")
-    with pytest.raises(ValueError, match="where nothing can be written: File exists; choose another directory"):
+    with pytest.raises(ValueError, match="which cannot be written to: File exists; choose another directory"):
         train(tmp_path, 2)
-    with pytest.raises(ValueError, match="^model_dir is 'gs://bucket'; it must be a directory of this machine"):
+    with pytest.raises(ValueError, match="^model_dir is 'gs://bucket'; it must be a local path"):
         Estimator(line_model, "gs://bucket").train(line_data, steps=1)
 
 

@@ -87,8 +87,8 @@ def test_devices_of_this_process_and_of_workers_are_mixed(local):
 @pytest.mark.parametrize(
     ("device", "message"),
     [
-        ("worker:2/cpu:0", "of worker 2, but there are workers 0 to 1"),
-        ("worker:1/gpu:0", "is not there: worker 1 "),
+        ("worker:2/cpu:0", "names worker 2, but there are only workers 0 to 1"),
+        ("worker:1/gpu:0", "does not exist: worker 1 "),
         ("worker:1/cpu:1", "has cpu:0"),
         ("tpu:0", "write cpu:N, gpu:N or, of a worker, worker:N/gpu:N"),
         ("gpu:99", "TensorFlow finds"),

@@ -40,7 +40,7 @@ def test_a_port_that_is_silent_is_named():
         ("host:65536", "is not host:port"),
         ("http://host:80", "is not host:port"),
         ("a:1,b:2,a:1", "'a:1' is given twice"),
-        ("", "no worker is named"),
+        ("", "workers is empty"),
     ],
 )
 def test_wrong_addresses(workers, message):
@@ -80,8 +80,8 @@ def test_tf_config(monkeypatch, workers):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "TF_CONFIG cannot be understood"),
-        ("{}", "it needs a chief, which trains, and one worker"),
+        ("{", "TF_CONFIG is invalid"),
+        ("{}", "it needs a chief, which trains, and at least one worker"),
         (json.dumps({"cluster": {"worker": ["b:2"]}, "task": {"type": "worker", "index": 0}}), "needs a chief"),
         (json.dumps({"cluster": JOBS, "task": {"type": "worker", "index": 2}}), "task 2 of job 'worker'"),
         (json.dumps({"cluster": JOBS}), "task None of job None"),
@@ -109,7 +109,7 @@ def test_slurm(monkeypatch):
 
 
 def test_a_proxy_that_goes_silent_is_named(workers):
-    silent = "answers, and then does not list its devices"
+    silent = "answers, but does not list its devices"
     with (
         silent_after(2, workers.addresses[0]) as address,
         pytest.raises(UnreachableWorkerError, match=f"{address}. {silent}"),

@@ -64,7 +64,8 @@ def test_the_second_is_told_who_holds_it_and_a_dead_holder_frees_it(workers):
             with pytest.raises(WorkerHeldError, match=message) as caught, WorkerClaim(addresses):
                 pass
             assert re.search(
-                r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S*, worker 1 .*; wait until it has", str(caught.value)
+                r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S*, worker 1 .*; wait until that training ends",
+                str(caught.value),
             )
             process.send_signal(signal.SIGSTOP)
             assert f"pid {process.pid} " in holder_of(addresses[1])
@@ -148,6 +149,6 @@ def test_training_waits_for_a_worker_that_another_has_taken(monkeypatch):
     monkeypatch.setattr(tf.logging, "warning", lambda text, *values: said.append(text % values))
     session = WaitingSessionCreator(_Session(), {2: "there:1"}).create_session()
     assert said == [
-        "worker 2 (there:1) belongs to another training: pid 7 on there; training waits for it, or press Ctrl-C to stop"
+        "worker 2 (there:1) belongs to another training: pid 7 on there; training waits for it; press Ctrl-C to stop"
     ]
     session.close()

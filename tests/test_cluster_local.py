@@ -144,7 +144,7 @@ def test_the_largest_worker_has_a_core_to_itself():
         ("-1", "'-1' is not a number"),
         ("nan", "'nan' is not a number"),
         ("1.0,", "'' is not a number"),
-        ([], "names no worker"),
+        ([], "local_cluster is empty; give"),
         ([100000.0], "asks for 100000 cores for worker 0, but there are"),
     ],
 )

@@ -58,7 +58,7 @@ def test_training_goes_on_after_a_worker_died(workers, tmp_path):
                 session.run(train)
             value, last = session.run([total, step])
     assert said[0].startswith(f"worker 1 ({cluster.workers[1]}) is gone: ")
-    assert "start it again there with `python -m mtf_hetero.worker --port=" in said[0]
+    assert "Start it again there with `mtf-hetero worker --port=" in said[0]
     assert value == last  # both are of the same checkpoint
     assert last < 30  # some steps were lost, but not all
     assert last > 18

@@ -118,6 +118,6 @@ def test_a_worker_that_is_back_is_told(workers):
         raise tf.errors.UnavailableError(None, None, "lost")
 
     with pytest.raises(
-        UnreachableWorkerError, match="^a worker was lost, and answers again; run the same command again$"
+        UnreachableWorkerError, match="^a worker was lost and now answers again; run the same command again$"
     ):
         run_watched(fails, workers.addresses)

@@ -19,7 +19,9 @@ def test_supported_versions(version):
 
 @pytest.mark.parametrize("version", ["2.22.0-rc1", "2.100.0", "3.0.0"])
 def test_a_version_that_is_newer_than_tested_ones(version):
-    message = f"^TensorFlow {version} is newer than those that mtf_hetero is tested with, 2.15 to 2.21; if something"
+    message = (
+        f"^TensorFlow {version} is newer than the versions that mtf_hetero was tested with, 2.15 to 2.21; if something"
+    )
     with pytest.warns(UserWarning, match=message):
         _compat.check_versions(version, "0.1.21")
 

@@ -50,7 +50,9 @@ def test_names_for_people():
 
 def test_a_device_of_this_process():
     assert local_device("GPU:1", 2) == Device(kind="GPU", index=1)
-    with pytest.raises(ValueError, match="device 'gpu:2' is not there: TensorFlow finds gpu:0, gpu:1; name a device"):
+    with pytest.raises(
+        ValueError, match="device 'gpu:2' does not exist: TensorFlow finds gpu:0, gpu:1; name an existing"
+    ):
         local_device("gpu:2", 2)
     with pytest.raises(ValueError, match="device 'worker:0/cpu:0' is not known"):
         local_device("worker:0/cpu:0", 2)

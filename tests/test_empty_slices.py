@@ -22,7 +22,6 @@ from tiers import FEW_OR_ALL, ONCE_OR_ALL_KINDS, ONE_OR_ALL, SOME_ONCE_OR_ALL_KI
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, collectives, layers, memory, mtf, tf, traffic
 from mtf_hetero.layout import convert_to_rules
-from mtf_hetero.profile import work
 
 COUNTS = {"x": 3, "y": 2}
 
@@ -310,13 +309,6 @@ def test_what_a_step_takes_and_sends():
         (2, 0): 2 * 10**6,
         (2, 1): 4 * 10**6,
     }
-
-
-def test_what_is_measured_does_not_depend_on_the_sizes():
-    layout, graph = toy_layout("vgg11", "filters", "two"), toy_graph("vgg11")
-    extents = extents_in(graph)
-    sized = dataclasses.replace(layout, sizes={dim: [extents[dim], 0] for dim, _ in layout.rules})
-    assert repr(work.read(graph, layout)[0]) == repr(work.read(graph, sized)[0])
 
 
 @on_workers

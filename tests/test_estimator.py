@@ -110,8 +110,8 @@ def test_end_of_data_ends_training_and_evaluation(tmp_path, log):
     estimator.evaluate(once, steps=50, hooks=[count])
     assert count.count == 2
     estimator.train(functools.partial(line_data, repeat=0))
-    assert step_of(estimator) == 4 and any("trained for no step" in line for line in log)
-    with pytest.raises(ValueError, match="evaluate: input_fn gave no batch; check its data"):
+    assert step_of(estimator) == 4 and any("trained 0 steps" in line for line in log)
+    with pytest.raises(ValueError, match="evaluate: input_fn returned no batch; check that"):
         estimator.evaluate(functools.partial(line_data, repeat=0))
 
 
@@ -144,7 +144,9 @@ def test_predict_batches_keys_and_other_graphs(tmp_path):
     with tf.Graph().as_default() as graph:
         rest = list(generator)
         assert len(rest) == 7 and tf.get_default_graph() is graph and not graph.get_operations()
-    with pytest.raises(ValueError, match=r"predict_keys names 'z', which is not predicted; there are \['x', 'y'\]"):
+    with pytest.raises(
+        ValueError, match=r"predict_keys names 'z', which the model does not predict; it predicts \['x', 'y'\]"
+    ):
         next(estimator.predict(once, predict_keys=["z"]))
 
 
@@ -157,9 +159,9 @@ def test_predictions_of_one_tensor_and_of_unequal_batches(tmp_path):
 
     estimator = make(tmp_path, model_fn).train(line_data, steps=1)
     assert len(list(estimator.predict(functools.partial(line_data, repeat=1)))) == 8
-    with pytest.raises(ValueError, match="drop predict_keys"):
+    with pytest.raises(ValueError, match="remove predict_keys"):
         next(estimator.predict(line_data, predict_keys=["y"]))
-    with pytest.raises(ValueError, match="batch sizes {'y': 4, 'z': 1}, which must agree"):
+    with pytest.raises(ValueError, match="batch sizes {'y': 4, 'z': 1}, which must be equal"):
         next(make(tmp_path, model_fn, {"unequal": True}).predict(line_data))
 
 
@@ -167,7 +169,7 @@ def test_checkpoint_path(tmp_path):
     estimator = make(tmp_path, save_checkpoints_steps=1).train(line_data, steps=3)
     path = str(tmp_path / "model" / "model.ckpt-1")
     assert estimator.evaluate(line_data, steps=1, checkpoint_path=path)["global_step"] == 1
-    with pytest.raises(ValueError, match="checkpoint_path is '/nowhere/model.ckpt-1', where there is no checkpoint"):
+    with pytest.raises(ValueError, match="checkpoint_path is '/nowhere/model.ckpt-1', which is not a checkpoint"):
         estimator.evaluate(line_data, checkpoint_path="/nowhere/model.ckpt-1")
 
 

@@ -9,7 +9,7 @@ from estimator_oracle import X, line_data, line_model, make
 from mtf_hetero import estimator as estimator_lib
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator import Estimator, EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec, training
-from mtf_hetero.estimator.hooks import ProgressHook
+from mtf_hetero.estimator.progress import ProgressHook
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ BAD_CALLS = {
     "no step": (lambda e: e.train(line_data, steps=0), "train: steps is 0; it must be a positive whole number or None"),
     "half a step": (lambda e: e.evaluate(line_data, steps=1.5), "evaluate: steps is 1.5; it must be"),
     "input_fn": (lambda e: e.train([1]), r"input_fn is \[1\]; it must be a function"),
-    "input_fn argument": (lambda e: e.train(lambda day: 1), "input_fn has an argument 'day', which nothing is passed"),
-    "input_fn triple": (lambda e: e.train(lambda: (1, 2, 3)), "input_fn gives 3 values; it must give"),
+    "input_fn argument": (lambda e: e.train(lambda day: 1), "input_fn has an argument 'day', but the Estimator passes"),
+    "input_fn triple": (lambda e: e.train(lambda: (1, 2, 3)), "input_fn returned 3 values; it must return"),
     "no loss": (
         lambda e: Estimator(spec_of_no_loss, e.model_dir).train(line_data),
         "loss is None; mode 'train' needs it",
     ),
     "no labels": (
         lambda e: Estimator(one, e.model_dir).train(line_data),
-        "no argument 'labels', but input_fn gives lab",
+        "no argument 'labels', but input_fn returns lab",
     ),
     "no spec": (
         lambda e: Estimator(lambda features, labels: 3, e.model_dir).train(line_data),
@@ -81,7 +81,7 @@ BAD_CALLS = {
         "called with mode 'train' and returned a spec of mode 'infer'",
     ),
     "model_fn": (lambda e: Estimator("vgg"), "model_fn is 'vgg'; it must be a function"),
-    "model_fn argument": (lambda e: Estimator(lambda features, x: 1), "model_fn has an argument 'x', which nothing"),
+    "model_fn argument": (lambda e: Estimator(lambda features, x: 1), "model_fn has an argument 'x', but the Est"),
     "features": (lambda e: Estimator(lambda labels: 1), "model_fn has no argument 'features'"),
     "params": (
         lambda e: Estimator(one, params={"a": 1}),
@@ -89,7 +89,10 @@ BAD_CALLS = {
     ),
     "params kind": (lambda e: Estimator(one, params=3), "params is 3; it must be a dict or None"),
     "config": (lambda e: Estimator(one, config=3), "config is 3; it must be an mtf_hetero.RunConfig"),
-    "two directories": (lambda e: Estimator(one, "a", RunConfig(model_dir="b")), "model_dir is 'a' and that of config"),
+    "two directories": (
+        lambda e: Estimator(one, "a", RunConfig(model_dir="b")),
+        "model_dir is 'a', but the model_dir of config",
+    ),
     "mode": (lambda e: EstimatorSpec("test"), "mode is 'test'; it must be one of train, eval, infer"),
     "hook": (lambda e: EstimatorSpec("infer", 1, prediction_hooks=[2]), "prediction_hooks holds 2; each must be a tf"),
     "train_spec": (lambda e: TrainSpec(3), "TrainSpec: input_fn is 3; it must be a function"),

@@ -127,7 +127,7 @@ def test_export_outputs_name_the_signatures(tmp_path):
     del several["serving_default"]
     assert export.signatures(spec, "serving_default")["serving_default"] == {"output": one}
     several["two"] = export.PredictOutput(two)
-    with pytest.raises(ValueError, match="export_outputs are one, two; call the one that is served 'serving_default'"):
+    with pytest.raises(ValueError, match="export_outputs are one, two; name the default output 'serving_default'"):
         export.signatures(spec, "serving_default")
     with pytest.raises(ValueError, match=r"export_outputs\['x'\] is 3; it must be a PredictOutput"):
         export.signatures(EstimatorSpec(ModeKeys.PREDICT, predictions=one, export_outputs={"x": 3}), "x")

@@ -73,7 +73,7 @@ def test_a_transposed_convolution_that_tensorflow_would_refuse():
         x, w = image(feed, 5), kernel(feed, 3, (F, C))
         return {"y": mtf.Conv2dTransposeOperation(x, w, [1, 2, 2, 1], "VALID").outputs[0]}
 
-    with pytest.raises(ValueError, match=r"padding 'VALID' gives 10 pixels of dimension 'h' 4 windows .* and not 5;"):
+    with pytest.raises(ValueError, match=r"10 pixels of dimension 'h' make 4 windows .* but the output has 5;"):
         check(build, OVER_THREE, reference=oracle.Result([], {}, None))
 
 

@@ -1,23 +1,17 @@
-"""Files that are complete or not there, and that several processes change at once."""
+"""Files that are complete or not there."""
 
 import os
 import pathlib
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from mtf_hetero import speeds
 from mtf_hetero._support import command_line, files
 from mtf_hetero.estimator.metrics_log import MetricsLog
 from mtf_hetero.models.after import predictions
 from mtf_hetero.saver import run_lock
 from mtf_hetero.saver.files import write_checksums
-from mtf_hetero.speeds import Profile, TimeModel
-
-PROCESSES, TIMES = 4, 12
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -46,33 +40,6 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["file"]
 
 
-PROGRAM = f"""
-import sys
-from mtf_hetero import speeds
-for number in range({TIMES}):
-    model = speeds.TimeModel(((1, 1.0 + number, 0.0),))
-    speeds.update(speeds.Profile({{"device": {{f"{{sys.argv[2]}}-{{number}}": model}}}}), sys.argv[1])
-"""
-
-
-def test_processes_that_measure_at_once_keep_all_they_measured(tmp_path):
-    path = tmp_path / "profile.json"
-    running = [subprocess.Popen([sys.executable, "-c", PROGRAM, path, str(i)]) for i in range(PROCESSES)]
-    assert [process.wait() for process in running] == [0] * PROCESSES
-    kept = speeds.load(path).models["device"]
-    assert set(kept) == {f"{process}-{number}" for process in range(PROCESSES) for number in range(TIMES)}
-    assert sorted(os.listdir(tmp_path)) == ["profile.json", "profile.json.lock"]
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"schema": 99}', b"[]"])
-def test_what_is_no_profile_is_written_over(tmp_path, content):
-    path = tmp_path / "profile.json"
-    path.write_bytes(content)
-    profile = Profile({"device": {"key": TimeModel(((1, 1.0, 0.0),))}})
-    speeds.update(profile, path)
-    assert speeds.load(path) == profile
-
-
 def make_link(path):
     path.with_name("target").write_text("mine")
     path.symlink_to("target")
@@ -97,12 +64,10 @@ WRITERS = {
     "predictions.jsonl": lambda path: predictions.write(str(path), EXAMPLES, 1),
     "predictions.npz": lambda path: predictions.write(str(path), EXAMPLES, 1),
     "metrics.jsonl": lambda path: MetricsLog(path).append("train", 1, {"loss": 0.5}),
-    "profile.json": lambda path: speeds.update(Profile({}), path),
-    "lock": lambda path: files.locked(path.with_name("x")).__enter__(),
     "run.lock": lambda path: run_lock(str(path.parent)).__enter__(),
     "checksums": lambda path: write_checksums(str(path.with_name("model.ckpt-1"))),
 }
-NAMES = {"lock": "x.lock", "checksums": "model.ckpt-1.sha256"}
+NAMES = {"checksums": "model.ckpt-1.sha256"}
 
 
 @pytest.mark.parametrize("kind", PLACES)

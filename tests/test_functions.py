@@ -74,7 +74,7 @@ def test_a_package_of_the_working_directory(tmp_path):
         ("says", "failed: ValueError: two lines xxx"),
         ("cannot", "failed: NotImplementedError: not yet (FILE, line 10)"),
         ("imports", "failed: No module named 'no_such_module' (FILE, line 11)"),
-        ("value", "cannot be imported: TypeError: value is no function"),
+        ("value", "cannot be imported: TypeError: value is not a function"),
         ("nothing", "cannot be imported: module 'my_program' has no attribute 'nothing'"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_working_directory_that_is_gone(monkeypatch, tmp_path):
         (["plan", "--model=lenet", "--simulate=devices.yaml"], "devices.yaml"),
         (["train", "--config=devices.yaml"], "devices[0] is"),
         (["evaluate", "--model_dir=none"], "--model_dir is 'none', which is no directory"),
-        (["profile", "--graph=none:f", "--layout=a:all"], "No module named 'none'"),
+        (["profile", "--graph=none:f"], "No module named 'none'"),
     ],
 )
 def test_no_program_imports_a_module_of_the_working_directory(command, message, tmp_path):

@@ -1,6 +1,5 @@
 """The hooks of the training loop: signals, progress, NaN."""
 
-import io
 import os
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from estimator_oracle import line_data, log_lines, make, step_of
 
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator import EstimatorSpec
-from mtf_hetero.estimator.hooks import ProgressHook
 
 
 @pytest.fixture(name="log")
@@ -130,8 +128,8 @@ def test_a_second_signal_interrupts_a_step_that_is_stuck(interruptible, tmp_path
         estimator.train(lambda: tf.constant(1.0), hooks=[Begin()])
     thread.join()
     first, second = [line for line in log if line.startswith("SIGINT")]
-    assert first.startswith("SIGINT: this step will be finished and a checkpoint saved; press Ctrl-C again")
-    assert second == "SIGINT again: interrupted at once"
+    assert first.startswith("SIGINT: finishing this step and saving a checkpoint; press Ctrl-C again")
+    assert second == "SIGINT again: stopping at once"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert step_of(estimator) == 0
 
@@ -160,37 +158,13 @@ def test_signals_to_a_process(tmp_path, signals, code):
         process.kill()
     assert process.returncode == code, error
     assert "handler restored: True" in out
-    assert f"{signal.Signals(signals[0]).name}: this step will be finished and a checkpoint saved" in error
+    assert f"{signal.Signals(signals[0]).name}: finishing this step and saving a checkpoint" in error
     steps = 0 if stuck else 3 + out.count("step\n")
     reader = tf.train.load_checkpoint(str(tmp_path / "model"))
     assert reader.get_tensor("global_step") == reader.get_tensor("w") == steps
     if not stuck:
         resumed = make(tmp_path, counting).train(lambda: tf.constant(1.0), max_steps=steps + 2)
         assert resumed.get_variable_value("w") == steps + 2
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize(("unit", "kwargs"), [("images", {}), ("volumes", {"unit": "volumes"})])
-def test_progress_is_quiet_without_a_terminal(unit, kwargs, tmp_path, log):
-    stream = io.StringIO()
-    hook = ProgressHook(4, 5, log_step_count_steps=2, stream=stream, **kwargs)
-    make(tmp_path).train(line_data, max_steps=5, hooks=[hook])
-    assert stream.getvalue() == ""
-    lines = [line for line in log if f"{unit} per second" in line]
-    assert [line.split(":")[0] for line in lines] == ["step 2 of 5", "step 4 of 5"]
-    assert all("loss " in line and " left" in line for line in lines)
-
-
-def test_progress_bar_on_a_terminal(tmp_path):
-    stream = Terminal()
-    make(tmp_path).train(line_data, steps=2)
-    make(tmp_path).train(line_data, max_steps=5, hooks=[ProgressHook(4, 5, stream=stream)])
-    last = stream.getvalue().rstrip().split("\r")[-1]
-    assert "step 5: 100%" in last and "20.0/20.0" in last and "loss=" in last and "images/s" in last
 
 
 def test_outside_of_the_main_thread(tmp_path):

@@ -217,13 +217,15 @@ class TestSlices:
         if len(shapes) == 1:
             assert (tuple(layout.slice_shape(shape)),) == (*shapes,)
         else:
-            with pytest.raises(UnevenShapeError, match=r"is split unevenly over mesh axis .* name the processor"):
+            with pytest.raises(
+                UnevenShapeError, match=r"is split unevenly over mesh axis .* give the number of a processor"
+            ):
                 layout.slice_shape(shape)
 
     def test_uneven_message(self):
         message = (
             r"dimension 'filters' of size 60 is split unevenly over mesh axis 'all', into \(42, 15, 3\); "
-            "name the processor"
+            "give the number of a processor"
         )
         with pytest.raises(UnevenShapeError, match=message):
             PAPER.slice_shape(shape_of("batch:4;filters:60"))
@@ -241,7 +243,7 @@ class TestSlices:
         layout = Layout("rows:2;all:3", "filters:all;channels:all;batch:rows")
         layout.check(shape_of("batch:4;filters:6;height:3"))
         message = (
-            "a tensor has dimensions 'channels', 'filters', which the layout splits over one mesh axis, 'all'; split"
+            "a tensor has dimensions 'channels', 'filters', and the layout splits all of them over mesh axis 'all'"
         )
         with pytest.raises(ValueError, match=message):
             layout.check(shape_of("channels:6;batch:4;filters:6"))
@@ -269,7 +271,7 @@ class TestSlices:
             "f:rows;g:all",
             {},
             {"f": [1, 2, 3]},
-            "sizes name dimension 'f', which no rule splits over .* add a rule f:AXIS .*; rules split g$",
+            "sizes name dimension 'f', which no rule splits over .* add a rule f:AXIS .*; the rules split g$",
         ),
         ("hidden:all", {}, {"hiden": [1, 2, 3]}, "rules split hidden; the nearest is 'hidden'$"),
         ("f:all", {"al": [1, 2, 3]}, {}, "shares name mesh axis 'al', .*; its axes are all; the nearest is 'all'$"),
@@ -286,26 +288,31 @@ class TestSlices:
             "f:all",
             {},
             {"f": [1, 2, 1.5]},
-            r"sizes of dimension 'f' are \[1, 2, 1\.5\], but each must be a whole number, no",
+            r"sizes of dimension 'f' are \[1, 2, 1\.5\]; each must be zero or a positive",
         ),
         (
             "f:all",
             {},
             {"f": [1, True, 1]},
-            r"sizes of dimension 'f' are \[1, True, 1\], but each must be a whole number",
+            r"sizes of dimension 'f' are \[1, True, 1\]; each must be zero or a positive",
         ),
-        ("f:all", {}, {"f": [1, 3, -1]}, r"sizes of dimension 'f' are \[1, 3, -1\], but each .* one at least positive"),
+        (
+            "f:all",
+            {},
+            {"f": [1, 3, -1]},
+            r"sizes of dimension 'f' are \[1, 3, -1\]; each .* at least one must be positive",
+        ),
         (
             "f:all",
             {},
             {"f": [0, 0, 0]},
-            r"sizes of dimension 'f' are \[0, 0, 0\], but .* positive; give zero to a proc",
+            r"sizes of dimension 'f' are \[0, 0, 0\]; .* positive; use zero for a proc",
         ),
         (
             "f:all",
             {"all": [2, 1, 0]},
             {},
-            "number 2 is 0, .*; leave out a processor .*, or give a Layout sizes, with a z",
+            "number 2 is 0, .*; remove a processor .*, or give the Layout sizes with a z",
         ),
     ],
 )
@@ -333,7 +340,5 @@ def test_rules_for_meshes_of_several_kinds(mesh_shape, rules):
 
 
 def test_dimension_on_two_axes():
-    with pytest.raises(
-        ValueError, match="split dimension 'f' over more than one axis of the mesh a:2;b:2; a dimension"
-    ):
+    with pytest.raises(ValueError, match="split dimension 'f' over more than one axis of the mesh a:2;b:2; keep one"):
         Layout("a:2;b:2", "f:a;f:b").axis_of("f")

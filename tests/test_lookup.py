@@ -253,7 +253,7 @@ def test_rows_and_ids_are_not_split_over_one_axis():
         table = mtf.import_tf_tensor(mesh, tf.ones([V.size, D.size]), mtf.Shape([V, D]))
         return [layers.lookup(table, mtf.import_tf_tensor(mesh, tf.zeros([7], tf.int32), mtf.Shape([B])), V)]
 
-    message = r"LookupOperation 'lookup' cannot add up over mesh axis 'x', over which its output's dimension 'b' is"
+    message = r"LookupOperation 'lookup' cannot all-reduce over mesh axis 'x', because its output's dimension 'b' is"
     with pytest.raises(NotImplementedError, match=message):
         run(build, mesh_impl_of(Layout("x:2", "v:x;b:x")))
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mtf_hetero import Estimator, EstimatorSpec, RunConfig, tf
-from mtf_hetero.estimator import metrics_log, pace
-from mtf_hetero.estimator.hooks import add_scalar_summary
+from mtf_hetero.estimator import metrics, metrics_log, pace
 from mtf_hetero.estimator.metrics import MetricsHook
 from mtf_hetero.estimator.metrics_log import MetricsLog
+from mtf_hetero.estimator.summaries import add_scalar_summary
 from mtf_hetero.estimator.validation import ValidatingSaverHook
 
 
@@ -162,6 +162,25 @@ def test_a_resumed_training_has_each_row_once(tmp_path):
     assert events["loss"] == pytest.approx(losses)
     assert events["busy_seconds/cpu:0"] == {6: 1.0, 13: 1.0}
     assert set(events["images_per_second"]) == {7, 14}
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.0, [6, 16, 26, 36]), (0.3, [6, 36])])
+def test_devices_are_measured_by_the_clock_and_rarely_where_that_is_slow(seconds, steps, tmp_path, monkeypatch):
+    """At most every 10 seconds, and at most 1 % of the time: a measurement of 0.3 seconds every 30."""
+    now = [0.0]
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
+
+    def busy(metadata):
+        now[0] += seconds
+        return {"step_seconds": 1.0, "busy_seconds": {"cpu:0": 1.0}}
+
+    class Clock(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            now[0] += 1.0
+
+    train(tmp_path, 40, Clock(), busy=busy)
+    rows = rows_of(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "busy"] == steps
 
 
 def test_validation_at_steps_that_are_due(tmp_path):

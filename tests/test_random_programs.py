@@ -14,12 +14,12 @@ CHUNKS, PER_CHUNK = 40, 5
 # the program forbids; a tensor that its gradients or its lowering make may forbid it all the same.
 REFUSED = {
     20: "OneHotOperation 'top_k_1/gradients/one_hot': a tensor has dimensions '_one', 'n5', which",
-    51: "Conv2or3dBackpropInputOperation 'conv2d_1/gradients/conv2d_backprop' cannot add up over mesh axis 'y'",
-    61: "Conv2or3dBackpropInputOperation 'conv2d/gradients/conv2d_backprop' cannot add up over mesh axis 'x'",
-    70: "Conv2or3dBackpropInputOperation 'conv3d/gradients/conv3d_backprop' cannot add up over mesh axis 'x'",
+    51: "Conv2or3dBackpropInputOperation 'conv2d_1/gradients/conv2d_backprop' cannot all-reduce over mesh axis 'y'",
+    61: "Conv2or3dBackpropInputOperation 'conv2d/gradients/conv2d_backprop' cannot all-reduce over mesh axis 'x'",
+    70: "Conv2or3dBackpropInputOperation 'conv3d/gradients/conv3d_backprop' cannot all-reduce over mesh axis 'x'",
     99: "OneHotOperation 'top_k/gradients/one_hot': a tensor has dimensions 'n7', 'n1', which",
     182: "OneHotOperation 'top_k/gradients/one_hot': a tensor has dimensions 'n5', 'n1', which",
-    184: "Conv2dTransposeOperation 'conv2d_transpose' cannot add up over mesh axis 'x'",
+    184: "Conv2dTransposeOperation 'conv2d_transpose' cannot all-reduce over mesh axis 'x'",
 }
 
 

@@ -53,7 +53,7 @@ def test_wrong_rounds():
     with tf.Graph().as_default():
         mesh = mtf.Mesh(mtf.Graph(), "mesh")
         x = mtf.import_tf_tensor(mesh, tf.zeros([4, 3]), dims("b:4 i:3"))
-        with pytest.raises(ValueError, match=r"rounds are of \[2, 1\], which do not divide"):
+        with pytest.raises(ValueError, match=r"rounds have the sizes \[2, 1\], whose sum is not"):
             layers.in_rounds(x, lambda part: part, dim=x.shape.dims[0], sizes=(2, 1))
         with pytest.raises(ValueError, match="which .* does not have"):
             layers.in_rounds(x, lambda part: part, dim=mtf.Dimension("c", 3), sizes=(3,))

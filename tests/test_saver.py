@@ -189,7 +189,7 @@ def test_a_checkpoint_is_written_once(tmp_path, monkeypatch, make):
         assert read(first)["v"] == 0 and not lines
         other.save(session, path, global_step=3, write_meta_graph=False, write_state=False)
         assert read(first)["v"] == 1 and not os.path.exists(f"{path}-3.meta")
-        assert lines == [f"{path}-3 was there already; it is now in {tmp_path}/set_aside/model-3"]
+        assert lines == [f"{path}-3 already existed; it was moved to {tmp_path}/set_aside/model-3"]
         assert read(str(tmp_path / "set_aside" / "model-3" / "model-3"))["v"] == 0
         for value in range(2, 5):  # without a step, the name alone says which one is meant
             session.run(v.assign(value))

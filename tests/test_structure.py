@@ -10,7 +10,7 @@ import statistics
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ("mtf_hetero", "layouts", "models", "benchmarks", "examples", "tests")
 MAX_LINES, MEDIAN_LINES = 400, 200
-MAX_ROOMS = 22
+MAX_ROOMS = 24
 LINKS = {"layouts", "models"}  # folders of the top level that are parts of the package
 NO_ROOMS = {"", "__main__", *LINKS}  # the package's own files, and those
 
@@ -18,7 +18,6 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "_compat": set(),
     "_support": set(),
     "partition": set(),
-    "speeds": {"partition"},
     "cluster": set(),
     "worker": {"cluster"},
     "layout": {"partition"},
@@ -29,7 +28,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "saver": set(),
     "mesh_impl": {"layout", "collectives", "variables"},
     "layers": set(),
-    "lowering": {"mesh_impl", "layout", "blocks", "collectives", "layers"},
+    "lowering": {"mesh_impl", "layout", "blocks", "cluster", "collectives", "layers"},
     "trace": {"cluster"},
     "traffic": {"cluster", "collectives", "partition"},
     "estimator": {"mesh_impl", "cluster", "saver", "traffic"},
@@ -45,19 +44,22 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "mesh_impl",
         "partition",
         "profile",
-        "speeds",
         "trace",
         "traffic",
         "variables",
     },
-    "profile": {"cluster", "layers", "layout", "lowering", "memory", "mesh_impl", "speeds", "trace", "traffic"},
+    "profile": {"cluster", "layers", "layout", "lowering", "memory", "mesh_impl", "trace", "traffic"},
+    "placement": {"cluster", "layout", "layouts", "lowering", "planner", "profile"},
+    "importer": {"cluster", "layers", "layout", "lowering", "mesh_impl", "placement", "traffic", "variables"},
     "keras": {
         "cluster",
+        "importer",
         "layers",
         "layout",
         "layouts",
         "lowering",
         "mesh_impl",
+        "placement",
         "planner",
         "profile",
         "saver",
@@ -65,8 +67,8 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "variables",
     },
 }
-PURE = {"partition", "speeds", "layout", "blocks"}
-USES_LAYOUTS = {"keras"}  # the room that trains, as the binary does
+PURE = {"partition", "layout", "blocks"}
+USES_LAYOUTS = {"keras", "placement"}  # the rooms that train, as the binary does
 TENSORFLOW = {"tensorflow", "mesh_tensorflow"}
 ABOVE = {  # what stands on mtf_hetero's rooms -> what it may import beside them
     "layouts": {"layouts"},
@@ -201,6 +203,7 @@ WRITERS = {  # files that write without _support/files.py, and why they may
     "mtf_hetero.cluster.guard": "control groups; logs in a new directory; the standard library alone",
     "mtf_hetero.cluster.isolation": "/proc",
     "mtf_hetero.memory.measurement": "/proc",
+    "mtf_hetero.models.after.confusion": "to memory",
     "mtf_hetero.models.after.predictions": "to the path that files.replaced gives",
     "mtf_hetero.models.after.restored": "/dev/null",
     "mtf_hetero.models.train.__main__": "/dev/null",

@@ -57,7 +57,7 @@ def test_a_tensor_that_comes_while_the_device_computes_costs_nothing():
 
 def test_table():
     text = trace.table(EVENTS, rows=1)
-    assert "step of 10000.0 ms, busiest device over mean 1.333" in text
+    assert "step of 10000.0 ms, load imbalance (busiest device / mean) 1.333" in text
     assert "cpu:1: computing 2000.0 ms (20.0 %), receiving 0.0 ms (0.0 %), waiting 8000.0 ms (80.0 %)" in text
     assert text.count("Conv2D") == 1
     assert "Relu" not in text
@@ -90,7 +90,7 @@ def test_a_traced_step(tmp_path):
             session.run(y, options=trace.run_options(), run_metadata=metadata)
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["trace_1.json", "trace_1.txt"]
     assert json.loads((tmp_path / "new/trace_1.json").read_text())["traceEvents"]
-    assert "busiest device over mean" in (tmp_path / "new/trace_1.txt").read_text()
+    assert "load imbalance (busiest device / mean)" in (tmp_path / "new/trace_1.txt").read_text()
     events = trace.read(metadata)
     conv = [event for event in events if event.work == "convolution"]
     assert len(conv) == 1

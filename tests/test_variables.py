@@ -440,9 +440,11 @@ def test_variables_start_with_what_is_fed(layout):
         np.testing.assert_array_equal(found["model/w"], value)
         assert (found["model/u"] != value).all()
         assert found["model/s"] == 1
-        with pytest.raises(ValueError, match=r"'model/w' has shape \[11, 7\]; give the variable's, \[7, 11\]"):
+        with pytest.raises(
+            ValueError, match=r"'model/w' has shape \[11, 7\]; give the shape of the variable, \[7, 11\]"
+        ):
             initial_value_feed({"model/w": value.T})
-        with pytest.raises(ValueError, match="there is no global variable 'w'"):
+        with pytest.raises(ValueError, match="the graph has no global variable 'w'"):
             initial_value_feed({"w": value})
 
 

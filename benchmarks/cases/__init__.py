@@ -1,4 +1,4 @@
-"""The table of cases: what `python -m benchmarks.run` may be told to measure."""
+"""The table of cases that `python -m benchmarks.run` can measure."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

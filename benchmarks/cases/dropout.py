@@ -1,13 +1,13 @@
-"""Dropout on a tensor of which most workers have a small part: their time and memory against their share.
+"""Dropout on a tensor of which most workers have a small share: their time and memory against that share.
 
     python -m benchmarks.run dropout
 
 Four workers have 97, 1, 1 and 1 % of the rows, or of the columns, of a matrix of ones. A step draws the mask, applies
-it and takes the mean. Processor time of each worker is counted step by step, less what a worker at rest takes, for a
-small one waits for the large one most of the time; memory on a cluster of its own, whose workers return what they do
-not need, beyond what they held after a step of a small matrix.
+it and computes the mean. Processor time of each worker is counted step by step, less that of a worker at rest, because
+a small worker waits for the large one most of the time. Memory is measured on another cluster, whose workers return
+freed memory: it is the peak beyond the memory after a step of a small matrix.
 
-Time: about eight minutes on two cores. Expected: of time and of memory, each worker's part is its part of the numbers,
+Time: about eight minutes on two cores. Expected: each worker's share of time and of memory is its share of the numbers,
 within 10 %.
 """
 
@@ -31,7 +31,8 @@ class Dropout(Case):
     """The case."""
 
     name: ClassVar[str] = "dropout"
-    summary: ClassVar[str] = "time and memory of dropout's mask on workers with 97, 1, 1 and 1 % of a tensor"
+    summary: ClassVar[str] = "time and memory of dropout on very unequal shares"
+    minutes: ClassVar[float] = 8
     small: ClassVar[Mapping[str, Any]] = {"steps": 2, "warmup": 1, "edge": 400}
 
     shares: tuple[float, ...] = (97.0, 1.0, 1.0, 1.0)

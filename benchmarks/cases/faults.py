@@ -1,13 +1,13 @@
-"""Faults: what goes wrong is said in one line, ends with the documented exit code, and loses nothing.
+"""Faults: each gets one line, ends with the documented exit code, and loses nothing.
 
     python -m benchmarks.run faults
     python -m benchmarks.run faults --only="SIGTERM twice"
 
-* kills: so many times kill -9 of a tiny run in float64, at random moments and before and after every rename, unlink,
-  sync and opening of a file of a save (a library made of kill_at_call.c stops TensorFlow's own calls too; without a C
-  compiler all are at random moments). Each run that follows has another layout. An independent reader says which
-  checkpoint is the newest whole one; the next run must begin there, and the last one end with the values of one device
-  that nothing happened to.
+* kills: kill -9 of a tiny run in float64, many times, at random moments and before and after each rename, unlink, sync
+  and opening of a file in a save. A library made of kill_at_call.c also stops TensorFlow's own calls; without a C
+  compiler all moments are random. Each following run has another layout. An independent reader finds the newest intact
+  checkpoint, at which the next run must begin. The last run must end with the values of an undisturbed one on one
+  device.
 * damage: each file that a run resumes from is truncated, emptied, deleted, or has a byte changed, and all of them at
   once.
 * faults: the binaries meet wrong flags, signals, lost and foreign workers, damaged data and full disks.
@@ -50,7 +50,8 @@ class Faults(Case):
     """The case."""
 
     name: ClassVar[str] = "faults"
-    summary: ClassVar[str] = "killed, damaged, cut off: what is said, and what is left"
+    summary: ClassVar[str] = "messages and checkpoints after kills, damage, faults"
+    minutes: ClassVar[float] = 35
     small: ClassVar[Mapping[str, Any]] = {"repeats": 3, "calls": 4, "damages": 2}
 
     repeats: int = 200  # kills in all

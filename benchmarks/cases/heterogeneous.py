@@ -1,18 +1,21 @@
-"""Unequal machines: a training step on workers of unequal speed, split as measured, and by what users do today.
+"""Unequal machines: a training step on workers of unequal speed, split by measured speeds and in other ways.
 
     python -m benchmarks.run heterogeneous [--only=vgg11/1.0,0.33/256]
 
-Each worker is a process under a CPU quota of the kernel. On the same workers, in turns: each device alone; the batch or
-the filters divided evenly, in proportion to floating-point rates, as --list_speed=auto measures, and as the best of a
-grid of shares that is searched first. Under the same quotas: PyTorch's DistributedDataParallel over gloo, its batch
-divided evenly, and as the best of the same grid. All workers have the same memory, so that a split by memory is the
-even one.
+Each worker is a process under a CPU quota of the kernel. These ways run in turns on the same workers:
 
-Heterogeneous efficiency is images per second over the sum of what the devices do alone.
+* each device alone;
+* the batch or the filters split evenly, in proportion to floating-point rates, by the speeds that --list_speed=auto
+  measures, and by the best of a grid of shares, which is searched first;
+* under the same quotas, PyTorch's DistributedDataParallel over gloo, its batch split evenly and by the best of that
+  grid.
 
-Time: about ten minutes a variant on two cores. Expected: the batch split as measured within a few per cent of the best
-of the grid and twice as fast as the even split; the filter split, which moves activations, far behind it here, where
-a message costs the workers processor time.
+All workers have the same memory, so a split by memory is the even one. Heterogeneous efficiency is images per second
+over the sum of the devices' images per second alone.
+
+Time: 13 to 30 minutes a variant on two cores. Expected: the batch split by measured speeds is within a few per cent of
+the best of the grid, and twice as fast as the even split. The filter split moves activations, and is far slower here,
+where messages cost the workers processor time.
 """
 
 import contextlib
@@ -74,7 +77,8 @@ class Heterogeneous(TimedCase):
     """The case."""
 
     name: ClassVar[str] = "heterogeneous"
-    summary: ClassVar[str] = "seconds per training step on workers of unequal speed, beside what users do today"
+    summary: ClassVar[str] = "step times on unequal workers, beside PyTorch DDP"
+    minutes: ClassVar[float] = 80
     small: ClassVar[Mapping[str, Any]] = {
         "repeats": 2,
         "measuring_seconds": 1.0,
@@ -134,11 +138,11 @@ class _TorchRanks(contextlib.ExitStack):
             self.push(stack.pop_all())
 
     def _answers(self) -> list[Any]:
-        """What all have answered, before one is judged: each answers once all have been asked."""
+        """The answers of all ranks, each of which answers only after all have been asked."""
         return [result(answer) for answer in [child.answer() for child in self._ranks]]
 
     def call(self, method: str, name: str, *, shares: Sequence[float] = (), **arguments: Any) -> dict[str, Any]:
-        """Of `add`, the losses before two steps and the division of the batch; of `run`, the slowest rank's seconds."""
+        """The losses before two steps and the split of the batch (`add`), or the slowest rank's seconds (`run`)."""
         division = list(self._split(shares)) if method == "add" else []
         for child in self._ranks:
             child.send(method, {"name": name, **({"batches": division} if division else {}), **arguments})

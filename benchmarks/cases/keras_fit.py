@@ -1,22 +1,24 @@
-"""Keras training: seconds of a step by model.fit, interpreted and compiled, and by mtf_hetero.keras.fit.
+"""Keras training: step times of model.fit, interpreted and compiled, and of mtf_hetero.keras.fit.
 
     python -m benchmarks.run keras_fit
 
-Models of keras.applications, on images of 64 x 64, with stochastic gradient descent and momentum. On one device: Keras
-without and with XLA (jit_compile), and mtf_hetero on the same cores. On workers: Keras on one core, and mtf_hetero on a
-worker of that core and one of a third of another, with the layout that `layout="auto"` finds. All ways of a setting
-begin with the same weights and images, and take turns, step by step, each in a process of its own.
+Models of keras.applications train on images of 64 x 64, with stochastic gradient descent and momentum.
 
-The time to the first step is that from the call of `fit` until its first step is done, of a new process each: by Keras,
-and by mtf_hetero on one device and with its batch over three devices of this machine.
+* one device: Keras without and with XLA (jit_compile), and mtf_hetero on the same cores.
+* workers: Keras on one core, and mtf_hetero on a worker of that core and one of a third of another, with the layout
+  that `layout="auto"` finds.
+* first step: the time from the call of `fit` until its first step is done, in a new process: by Keras, and by
+  mtf_hetero on one device and with its batch over three devices of this machine.
+* lengths: two epochs of batches of sixty lengths, in the same ways.
+* auto: the time until the first step with `layout="auto"` on two unequal workers, for a training of many steps and for
+  one of few.
 
-Two more settings: two epochs of batches of sixty lengths, in the same ways; and how long `layout="auto"` takes until
-the first step on two unequal workers, for a training of many steps and for one of few.
+All ways of a setting begin with the same weights and images, and run in turns, step by step, each in its own process.
 
-Time: about thirty minutes on two cores; `--only=ResNet50/` measures one model, `--only="/first step"` the first steps
-alone, in three minutes, `--only=/lengths` two minutes, `--only=/auto` five. Expected: mtf_hetero takes no longer than
-Keras on one device, and less than Keras on the fast core where the planner divides the model. Its first step takes at
-most 1.5 times as long as that of Keras. `auto` takes 30 seconds at most, and a few where there is nothing to gain.
+Time: about twenty minutes on two cores. `--only=ResNet50/` measures one model, `--only="/first step"` the first steps
+alone in three minutes, `--only=/lengths` two minutes, `--only=/auto` five. Expected: mtf_hetero is at least as fast as
+Keras on one device, and faster than Keras on the fast core where the planner splits the model. Its first step is done
+after at most 1.5 times the time of Keras. `auto` needs 30 seconds at most, and a few if a split gains nothing.
 """
 
 import contextlib
@@ -47,7 +49,8 @@ class KerasFit(Case):
     """The case."""
 
     name: ClassVar[str] = "keras_fit"
-    summary: ClassVar[str] = "Keras models trained by model.fit and by mtf_hetero.keras.fit: seconds of a step"
+    summary: ClassVar[str] = "step times of Keras's fit and of mtf_hetero.keras.fit"
+    minutes: ClassVar[float] = 20
     small: ClassVar[Mapping[str, Any]] = {
         "networks": ("MobileNetV2",),
         "pixels": 32,

@@ -2,17 +2,18 @@
 
     python -m benchmarks.run keras_models
 
-Each model is made by its constructor without downloads, for the smallest images that it takes. Keras and the model's
-builder (`mtf_hetero.keras.build`) have the same weights and images, infer, take three steps of stochastic gradient
-descent with momentum, and infer again: the builder on one device, with the batch and with the filters divided 4:2:1
-over three processors, and as the planner divides it over three of such speeds. "Keras again" is Keras itself with
-images of which each number is the next larger one, which tells what rounding alone can do. In float64, since each step
-of a network with batch norm multiplies what float32 rounds a thousandfold; what one device infers in float32 as well.
-The two largest ConvNeXt, which have no batch norm, are compared in float32 alone. Dropout is off, for which each has
-random numbers of its own.
+Each model is made by its constructor without downloads, for the smallest images that it accepts. Keras and the model's
+builder (`mtf_hetero.keras.build`) have the same weights and images. They infer, train three steps of stochastic
+gradient descent with momentum, and infer again. The builder does so on one device, with the batch and with the filters
+split 4:2:1 over three processors, and with a plan for three processors of such speeds.
 
-Time: three hours on two cores; `--only=ResNet50/` measures one model. Expected: outputs within 1e-4, gradients,
-weights and moving averages within 1e-3, on every layout.
+"Keras again" is Keras itself on images of which each number is the next larger one. It shows the effect of rounding
+alone. All is in float64, because each step of a network with batch norm multiplies the rounding of float32 a
+thousandfold; inference on one device is also compared in float32. The two largest ConvNeXt have no batch norm and are
+compared in float32 only. Dropout is off, because each side has random numbers of its own.
+
+Time: three hours on two cores; `--only=ResNet50/` measures one model. Expected: outputs within 1e-4, gradients, weights
+and moving averages within 1e-3, on every layout.
 """
 
 import contextlib
@@ -45,7 +46,8 @@ class KerasModels(Case):
     """The case."""
 
     name: ClassVar[str] = "keras_models"
-    summary: ClassVar[str] = "every model of keras.applications against Keras: outputs, gradients, training steps"
+    summary: ClassVar[str] = "models of keras.applications: differences from Keras"
+    minutes: ClassVar[float] = 180
     small: ClassVar[Mapping[str, Any]] = {"examples": 4, "steps": 1, "models": ("MobileNet",)}
 
     models: tuple[str, ...] = MODELS

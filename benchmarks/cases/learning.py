@@ -1,47 +1,45 @@
-"""Cases in which a model is trained in pieces, and tested after each.
+"""Cases in which a model trains in pieces, with a test after each.
 
     python -m benchmarks.run learning_curve --data_dir=...
 
 The paper's CIFAR-10 network at 70, 25, 5 on three devices, and on one. Both runs begin with the same initial values and
-see the same images in the same order, with the paper's batch size and optimizer. The data is CIFAR-10 as
-tensorflow-datasets prepares it in --data_dir (by default ~/tensorflow_datasets).
+read the same images in the same order, with the paper's batch size and optimizer. The data is CIFAR-10 as
+tensorflow-datasets prepares it in --data_dir (~/tensorflow_datasets by default).
 
-Time: about an hour on two cores. Expected: the two curves lie on each other at first; float32 sums are added up in
-another order, which training amplifies, and after some hundred steps they differ as two runs of one program on two
-machines do.
+Time: about an hour on two cores. Expected: the two curves agree at first. Float32 sums are in another order, and
+training amplifies the difference. After some hundred steps they differ as two runs of one program on two machines do.
 
     python -m benchmarks.run cluster_curve --data_dir=...
 
-The same network on workers of unequal speed, by every layout, and on one. Each worker is a process with a core or, by a
-CPU quota of the kernel, less, and each run is what
-`python -m models.train --local_cluster=1.0,0.5 --layout=batch --list_speed=2,1` does. They take steps of plain gradient
-descent, which magnifies the differences between two orders of a float32 sum less than Adafactor does. On the same
-workers a smaller network is then trained in float64, which leaves nothing of such differences to see.
+The same network on workers of unequal speed, in every layout, and on one. Each worker is a process with a core, or less
+by a CPU quota of the kernel. Each run is that of `mtf-hetero train --local_cluster=1.0,0.5 --layout=batch
+--list_speed=2,1`. Steps are those of plain gradient descent, which amplifies the differences between two orders of a
+float32 sum less than Adafactor does. On the same workers a smaller network then trains in float64, where no such
+difference is visible.
 
-Time: about a quarter of an hour on two cores. Expected: the curves lie on each other, the float32 losses of a step
-agree within 1e-4 for five steps and within some per cent at the end, and the float64 losses within 1e-10.
+Time: about eight minutes on two cores. Expected: the curves agree. The float32 losses of a step agree within 1e-4 for
+five steps and within some per cent at the end, and the float64 losses within 1e-10.
 
     python -m benchmarks.run cosmology
 
-A small CosmoFlow predicts the parameters of simulated universes, its volumes' depth divided 2:1. The universes are made
-by `mtf_hetero.data.cosmology` in a temporary directory: dark matter by second-order Lagrangian perturbation theory, 64
-cells of 4 Mpc/h along each edge, 600 to learn from and 100 to test on. The network is `python -m models.train
---model=cosmoflow_small --layout=spatial --mesh_shape=depth:2 --list_speed=2,1` on two logical devices of the CPU.
-Beside it stand what knows nothing, the mean, and what knows the physics: ridge regression on the power spectrum and the
-histogram of each volume.
+A small CosmoFlow predicts the parameters of simulated universes, with the depth of its volumes split 2:1. The universes
+are made by `mtf_hetero.data.cosmology` in a temporary directory: dark matter by second-order Lagrangian perturbation
+theory, 64 cells of 4 Mpc/h along each edge, 600 for training and 100 for the test. The network is that of `mtf-hetero
+train --model=cosmoflow_small --layout=spatial --mesh_shape=depth:2 --list_speed=2,1` on two logical devices of the CPU.
+Two references stand beside it: the mean, and ridge regression on the power spectrum and the histogram of each volume.
 
 Time: six to fifteen minutes on two cores. Expected: R2 of about 0.5 for omega_m, 0.9 for sigma_8 and 0.1 for n_s, which
-is hardly to be distinguished from omega_m; a little below those of ridge regression.
+is hard to tell from omega_m; a little below those of ridge regression.
 
     apt-get download mricron-data && dpkg -x mricron-data_*.deb scans
     MRICRON_TEMPLATES=scans/usr/share/mricron/templates python -m benchmarks.run segmentation
 
-A small 3D U-Net, laid out alike, segments the brain in a scan of a head. The scan is Colin27 (T1, 1 mm, the average of
-27 of one man's head: Holmes et al. 1998), the brain that which Debian's package mricron-data has cut out of it. Patches
-of 32 x 32 x 32 voxels from its front half are learned from; the back half is cut into such patches, and all of them are
-tested on. Beside it stands what needs no network: the range of intensities that predicts the brain of the front half
-best. Scalp and marrow are as bright as the brain: only its surroundings distinguish it. One head is a demonstration,
-and says nothing of others.
+A small 3D U-Net in the same layout segments the brain in a scan of a head. The scan is Colin27 (T1, 1 mm, the average
+of 27 of one man's head: Holmes et al. 1998). The true brain is the one that Debian's package mricron-data has cut out
+of it. The training patches are 32 x 32 x 32 voxels from its front half; the back half is cut into such patches, and all
+of them are test patches. The reference needs no network: the range of intensities that predicts the brain of the front
+half best. Scalp and marrow are as bright as the brain; only its surroundings distinguish it. One head is a
+demonstration, and says nothing about others.
 
 Time: three minutes on two cores. Expected: a Dice of 0.9; the range reaches 0.82.
 """
@@ -103,10 +101,10 @@ class _Learning(Case, abc.ABC):
 
     @abc.abstractmethod
     def finish(self, child: Child, directory: str) -> dict[str, Any]:
-        """What else goes into a row, asked of a run that has been trained."""
+        """More columns of a row, from a trained run."""
 
     def test_arguments(self) -> dict[str, Any]:
-        """Of the run's method `test`, which is called after each piece."""
+        """The arguments of the run's method `test`, which is called after each piece."""
         return {}
 
     def parts(self) -> Mapping[str, Part]:
@@ -146,7 +144,8 @@ class LearningCurve(_Learning):
     """The case of one machine."""
 
     name: ClassVar[str] = "learning_curve"
-    summary: ClassVar[str] = "paper_cifar learns CIFAR-10 at 70,25,5 as it does on one device"
+    summary: ClassVar[str] = "paper_cifar learns at 70,25,5 as on one device"
+    minutes: ClassVar[float] = 50
     target: ClassVar[str] = "benchmarks.frameworks.learning:LearningRun"
     tests_column: ClassVar[str] = "accuracy"
     hidden: ClassVar[tuple[str, ...]] = ("data_dir", "model_dir")
@@ -172,7 +171,7 @@ class LearningCurve(_Learning):
         return (UNEVEN, ONE)
 
     def place(self, variant: str) -> Mapping[str, Any]:
-        """What a variant has of a configuration for itself: devices and layout."""
+        """The part of a configuration that is a variant's own: devices and layout."""
         if variant == ONE:
             return {"devices": ["cpu:0"]}
         return {"devices": ["cpu:0", "cpu:1", "cpu:2"], "list_speed": UNEVEN}
@@ -204,7 +203,8 @@ class ClusterCurve(LearningCurve):
     """The case of unequal workers."""
 
     name: ClassVar[str] = "cluster_curve"
-    summary: ClassVar[str] = "paper_cifar learns CIFAR-10 on unequal workers, by every layout, as it does on one"
+    summary: ClassVar[str] = "paper_cifar learns on unequal workers, in every layout"
+    minutes: ClassVar[float] = 8
     small: ClassVar[Mapping[str, Any]] = {**LearningCurve.small, "final_batches": 2, "float64_steps": 3}
 
     steps: int = 100
@@ -285,7 +285,8 @@ class Cosmology(_VolumeLearning):
     """The case of simulated universes."""
 
     name: ClassVar[str] = "cosmology"
-    summary: ClassVar[str] = "a small CosmoFlow predicts the parameters of simulated universes, at 2:1 in depth"
+    summary: ClassVar[str] = "CosmoFlow predicts parameters of simulated universes"
+    minutes: ClassVar[float] = 10
     model: ClassVar[str] = "cosmoflow_small"
     target: ClassVar[str] = "benchmarks.frameworks.universes:Universes"
     made_by: ClassVar[tuple[str, ...]] = ("size", "cell", "train", "test")
@@ -302,7 +303,8 @@ class Segmentation(_VolumeLearning):
     """The case of a scan."""
 
     name: ClassVar[str] = "segmentation"
-    summary: ClassVar[str] = "a small 3D U-Net segments the brain in a scan of a head, at 2:1 in depth"
+    summary: ClassVar[str] = "a 3D U-Net segments the brain in a scan of a head"
+    minutes: ClassVar[float] = 3
     model: ClassVar[str] = "unet3d_small"
     target: ClassVar[str] = "benchmarks.frameworks.scans:Scan"
     made_by: ClassVar[tuple[str, ...]] = ("scan", "edge", "patches")

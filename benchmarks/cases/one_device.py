@@ -2,21 +2,21 @@
 
     python -m benchmarks.run one_device
 
-All train the same network from the same initial values on the same batch by plain gradient descent. A contender whose
-losses before and after the first step are not mtf_hetero's is not timed, and its row says so. Each lives in a process
-of its own, which sleeps while another is timed; every repeat times all of them in a new random order. Two more
-processes time a large product and a large convolution: what the machine can do.
+All train the same network from the same initial values on the same batch by plain gradient descent. A contender must
+have mtf_hetero's losses before and after the first step; otherwise it is not timed, and its row says so. Each runs in a
+process of its own, which sleeps while another is timed. Every repeat times all of them in a new random order. Two more
+processes time a large product and a large convolution, for the peak rate of the machine.
 
-Time: about 50 minutes on two cores. Expected: mtf_hetero at most as slow as stock Mesh-TensorFlow, by its native
-gradients of relu and pooling, and near Keras, which runs the same kernels.
+Time: about a quarter of an hour on two cores. Expected: mtf_hetero is at least as fast as stock Mesh-TensorFlow, thanks
+to its native gradients of relu and pooling, and close to Keras, which runs the same kernels.
 
     python -m benchmarks.run accounting
 
-TensorFlow's own trace of whole steps: the seconds of every operation, added up by kind. Operations that run side by
-side count both, so that the sum may exceed the step; tracing slows a step a little.
+TensorFlow's own trace of whole steps: the sum of the seconds of all operations of a kind. Operations that run side by
+side both count, so the sum may exceed the step; tracing slows a step a little.
 
-Time: three minutes on two cores. Expected: nine tenths and more in convolutions, and in what they do not share with
-stock Mesh-TensorFlow, the gradients of relu and pooling.
+Time: one minute on two cores. Expected: most of the time is in convolutions. The difference from stock Mesh-TensorFlow
+is in the gradients of relu and pooling.
 """
 
 import contextlib
@@ -86,7 +86,8 @@ class OneDevice(_OnOneDevice):
     """The case that is timed."""
 
     name: ClassVar[str] = "one_device"
-    summary: ClassVar[str] = "seconds per training step on one device, beside stock mtf, Keras and PyTorch"
+    summary: ClassVar[str] = "step times beside stock mtf, Keras and PyTorch"
+    minutes: ClassVar[float] = 13
     unit: ClassVar[str] = "timings"
     small: ClassVar[Mapping[str, Any]] = {
         "repeats": 2,
@@ -174,7 +175,7 @@ class _Group:
         }
 
     def row(self, name: str, timings: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-        """What was measured of a contender, beside ours."""
+        """The measurements of a contender, beside ours."""
         description = self._descriptions[name]
         flops = description.get("flops_per_step") or self._descriptions[OURS]["flops_per_step"]
         row: dict[str, Any] = {**description, "flops_per_step": flops}
@@ -195,7 +196,8 @@ class Accounting(_OnOneDevice):
     """The case that is traced."""
 
     name: ClassVar[str] = "accounting"
-    summary: ClassVar[str] = "where the time of a step on one device goes"
+    summary: ClassVar[str] = "time of each kind of operation on one device"
+    minutes: ClassVar[float] = 1
     unit: ClassVar[str] = "steps"
     small: ClassVar[Mapping[str, Any]] = {"repeats": 2, "warmup": 1, "networks": ("toy_vgg",), "batch_sizes": (4,)}
 

@@ -1,20 +1,22 @@
-"""Planned layouts: are they as fast as the best that a user would try, and do they take as long as is predicted?
+"""Planned layouts: their step times beside the best simple choices, and beside predictions.
 
     python -m benchmarks.run planner
 
 For each network and cluster of unequal workers, the workers are measured as `--layout=auto` measures them, and a layout
-is planned. Then whole steps take turns under the plan, under each recipe in proportion to the measured speeds, and on
-each worker alone. What auto would take is what wins by more than the spread, of the fastest worker alone, the recipe
-that is predicted to be the best, and the plan.
+is planned. Then steps run in turns: under the plan, under each recipe in proportion to the measured speeds, and on each
+worker alone. The choice of auto is the way that wins by more than the spread, among the fastest worker alone, the
+recipe with the best prediction, and the plan.
 
-Workers are processes of this machine whose processor time the kernel limits; for some, it limits what each sends
-too (`tc`, in a network of their own). Time: about a quarter of an hour for each cluster on two cores;
-`--only=vgg11/` measures one network, `--only=/1.0,0.5` one cluster. Expected: what is taken is never slower than the
-fastest worker alone, and within 5 % of the best of all; a step takes within 15 % of what was predicted.
+Workers are processes of this machine whose processor time the kernel limits. In some clusters it also limits the bytes
+that each sends (`tc`, in a network of their own).
 
-The part `every way` takes steps of a small network in all ways to divide its layers, each by its batch, its outputs or
-its inputs, or not at all, and has the fastest take turns with the plan: five minutes. The part `memory` takes steps of
-plans on workers that give back what they free, and counts what each of them takes; half a minute each.
+The part `every way` runs a small network with all ways to split its layers, each by its batch, its outputs or its
+inputs, or not at all; then the fastest take turns with the plan: five minutes. The part `memory` runs plans on workers
+that return freed memory, and measures the memory of each: half a minute each.
+
+Time: about 25 minutes for each cluster on two cores; `--only=vgg11/` measures one network, `--only=/1.0,0.5` one
+cluster. Expected: the choice is never slower than the fastest worker alone, and within 5 % of the best way; a step is
+within 15 % of its prediction.
 """
 
 import dataclasses
@@ -70,7 +72,8 @@ class Planner(Case):
     """The case."""
 
     name: ClassVar[str] = "planner"
-    summary: ClassVar[str] = "planned layouts against recipes and the fastest worker alone, predicted and measured"
+    summary: ClassVar[str] = "step times of plans and recipes, predicted and real"
+    minutes: ClassVar[float] = 100
     small: ClassVar[Mapping[str, Any]] = {
         "problems": (TOY,),
         "clusters": (((0.6, 0.3), None),),
@@ -123,7 +126,7 @@ class Planner(Case):
         writer.write(variant, {**common, "layout": PLAN, "part": EVERY, **found})
 
     def _measure_memory(self, variant: str, name: str, fractions: tuple[float, ...], writer: Writer, bar: Any) -> None:
-        """What each worker takes under a plan, on workers that give back what they free."""
+        """Measures the memory of each worker under a plan, on workers that return freed memory."""
         problem = PROBLEMS[name]
         workers = {"fractions": list(fractions), "megabits_per_second": None}
         with chief(_TARGET, return_memory=True, **workers) as child:

@@ -2,27 +2,27 @@
 
     python -m benchmarks.run spatial [--only=conv/W=128]
 
-Each worker is a process under a CPU quota of the kernel. The parts, each measured alone by --only:
+Each worker is a process under a CPU quota of the kernel. --only selects one of these parts:
 
 * conv: CosmoFlow's convolutional part, forward, backward and an SGD step, on volumes that the workers make themselves,
-  one to a step or a batch of four. One worker of a core, two; a fast worker and one of half its speed, its depth
-  divided evenly and by shares. All ways of a setting take turns on the same workers, and so do the even slabs as
-  networks of their own, all at once, which exchange nothing: what this machine leaves to reach. A traced step says how
-  each worker spends it, and for how much of the time in which halos are on their way convolutions go on.
+  one per step or a batch of four. One worker of a core, two; a fast worker and one of half its speed, with the depth
+  split evenly and by shares. All ways of a setting run in turns on the same workers. So do the even slabs as networks
+  of their own, at the same time and without exchange: the upper limit on this machine. A traced step shows each
+  worker's use of its time, and for how long convolutions run while halos are in flight.
 * strong: whole networks on one sample, on 1, 2, 4, 8 workers of a quarter of a core.
-* weak: the convolutional part of a sample that grows in depth with the workers.
-* memory: the most that each worker takes, in a cluster of its own for each number of workers, which return memory.
-* limit: the largest cube on which CosmoFlow trains where the kernel lets each worker take so much memory and no more.
-* input: bytes that each worker reads of a set on disk, epoch by epoch, and how long a step waits for them.
-* projected: a step on workers that are not there, up to 2,048. The reports mark what is modelled.
+* weak: the convolutional part of a sample whose depth grows with the workers.
+* memory: the peak of each worker, on workers that return freed memory; each number of workers has its own cluster.
+* limit: the largest cube on which CosmoFlow trains within a memory limit that the kernel enforces.
+* input: bytes that each worker reads of a set on disk, epoch by epoch, and the time that a step waits for them.
+* projected: a step on up to 2,048 workers that this machine does not have. The reports mark modelled figures.
 
 For conv, strong and weak, the workers of a way are measured as `--layout=auto` measures them, and the planner predicts
 each step.
 
-Time: on two cores, about five minutes for a setting of conv or strong at W=128, two for the others and for weak, ten
-each for memory and limit, two for input and projected. Expected: two workers 1.8 times as fast as one, where their
-slabs without any exchange are 1.9 times as fast; a fast worker and one of half its speed 1.3 to 1.4 times as fast as
-the fast one alone; memory within 5 % of the share and halo.
+Time: on two cores, up to three minutes for a setting of conv, five to fourteen for one of strong, five for weak, memory
+and limit, two for input and projected. Expected: two workers are 1.8 times as fast as one, where their slabs without
+any exchange are 1.9 times as fast; a fast worker and one of half its speed 1.3 to 1.4 times as fast as the fast one
+alone; memory within 5 % of the share and halo.
 """
 
 import contextlib
@@ -121,7 +121,8 @@ class Spatial(TimedCase):
     """The case."""
 
     name: ClassVar[str] = "spatial"
-    summary: ClassVar[str] = "large 3D CNNs: one sample's depth over several workers, in compute, memory and input"
+    summary: ClassVar[str] = "3D CNNs with depth split: time, memory, input"
+    minutes: ClassVar[float] = 55
     small: ClassVar[Mapping[str, Any]] = {
         "repeats": 2,
         "settings": (Setting("conv/batch=2/W=8/1.0,1.0", "toy", (1.0, 1.0), _conv(8, batch_size=2)[1].ways[:3]),),
@@ -211,7 +212,7 @@ class Spatial(TimedCase):
         return (min(1.0, _CORES / count),) * count
 
     def _measure_memory(self, edge: int, writer: Writer, bar: Any) -> None:
-        """What the workers take, for each number of them in a cluster of its own."""
+        """Measures the workers' memory, for each number of workers in a cluster of its own."""
         for count in self.counts:
             fractions, way = self._shared(count), Way("way", _cube(edge), tuple(range(count)))
             with self._chief(fractions, return_memory=True) as cluster:
@@ -243,7 +244,7 @@ class Spatial(TimedCase):
                     break
 
     def _try(self, edge: int, fractions: tuple[float, ...], size: float) -> dict[str, Any]:
-        """Whether a cube trains; if not, what was said and which workers ended."""
+        """Tries to train on a cube; a failure has the error and the workers' exit codes."""
         way = Way("way", _cube(edge), tuple(range(len(fractions))))
         with self._chief(fractions, memory_bytes=round(size), return_memory=True) as cluster:
             values = cluster.call("describe")

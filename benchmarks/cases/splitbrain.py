@@ -2,18 +2,19 @@
 
     python -m benchmarks.run splitbrain [--only=vgg11_4096/8]
 
-The networks have the 4096 head and see images of CIFAR-10's shape. Each worker is a process under a CPU quota of the
-kernel, and d times k of them form a mesh: convolutions split the batch over all, dense layers are sharded over the k of
-a group, their batch at once or in k rounds. All ways of a setting take turns on the same workers. Then each way runs
-alone on workers of its own that return memory, which is read: the most that a process holds beyond what it held before.
+The networks have the 4096 head and images of CIFAR-10's shape. Each worker is a process under a CPU quota of the
+kernel, and d times k of them form a mesh. Convolutions split the batch over all workers; dense layers are sharded over
+the k of a group, with their batch at once or in k rounds. All ways of a setting run in turns on the same workers. Then
+each way runs alone on other workers, which return freed memory, and their peak is read: the most memory of a process
+beyond that before training.
 
-For meshes that this machine has no cores for, the step is modelled: what a worker takes for its examples alone, and
-what the busiest worker sends and receives over the measured link. The reports mark what is modelled.
+This machine has no cores for larger meshes, so their steps are modelled: the time of a worker for its examples alone,
+and the traffic of the busiest worker over the measured link. The reports mark modelled figures.
 
-Time: from two minutes for a setting of two workers to fifteen for one of eight, on two cores. Expected: weights' memory
-falls as calculated from the network; on this link, within one machine, images per second of the hybrid ways lie above
-those of data parallelism, which sends the gradients of the whole head. Rounds are slower than all at once: with 64
-images there is little to gather, and each waits for the one before.
+Time: from three minutes for a setting of two workers to 23 for one of eight, on two cores. Expected: the memory of
+weights falls as calculated from the network. On this link, within one machine, the hybrid ways have more images per
+second than data parallelism, which sends the gradients of the whole head. Rounds are slower than all at once: with 64
+images there is little to gather, and each round waits for the one before.
 """
 
 import contextlib
@@ -85,7 +86,8 @@ class SplitBrain(TimedCase):
     """The case."""
 
     name: ClassVar[str] = "splitbrain"
-    summary: ClassVar[str] = "VGG with its convolutions data parallel and its dense layers sharded, on up to 8 workers"
+    summary: ClassVar[str] = "VGG with sharded dense layers: time, memory, traffic"
+    minutes: ClassVar[float] = 105
     small: ClassVar[Mapping[str, Any]] = {
         "repeats": 2,
         "settings": (Setting("toy_vgg", (1.0,), 8), Setting("toy_vgg", (1.0, 1.0), 8)),
@@ -122,7 +124,7 @@ class SplitBrain(TimedCase):
         return chief(_NETS, **about, seed=self.seed, return_memory=return_memory)
 
     def _memory(self, setting: Setting, way: str) -> dict[str, Any]:
-        """What the workers hold when a way runs alone, on workers that return memory, beside the estimate."""
+        """The memory of the workers when a way runs alone, on workers that return freed memory, beside the estimate."""
         with self._chief(setting, return_memory=True) as cluster:
             cluster.call("add", name=way, watch_memory=True, **setting.ways()[way])
             cluster.call("run", name=way, steps=_MEMORY_STEPS)

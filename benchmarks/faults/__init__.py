@@ -1,1 +1,1 @@
-"""What goes wrong on purpose: processes killed, files damaged, workers lost; and the judges of what is left."""
+"""Faults on purpose: killed processes, damaged files, lost workers; and the judges of the outcome."""

@@ -1,4 +1,4 @@
-"""Which checkpoint of a directory is whole: TensorFlow's own reader has to read every tensor of it.
+"""The intact checkpoints of a directory, of which TensorFlow's own reader can read every tensor.
 
 It knows nothing of what mtf_hetero makes of them, which it judges.
 """

@@ -24,7 +24,7 @@ _STATE = "checkpoint"
 
 def _two_in_one_directory(scene: Scene) -> Outcome:
     with scene.start() as first:
-        first.await_line("step 30 of")
+        first.await_line("^step 30/")
         outcome = scene.train(_MORE)
         outcome.pid = first.pid
         first.send(signal.SIGTERM)

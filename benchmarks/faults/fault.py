@@ -20,6 +20,7 @@ LENET = (
     "--batch_size=20",
     "--optimizer=momentum",
     "--learning_rate_schedule=constant",
+    "--log_steps=10",  # the faults wait for these lines
     "--devices=cpu:0",
 )
 ENDLESS = ("--train_epochs=100000", "--save_checkpoints_secs=1")
@@ -32,7 +33,7 @@ _MAKING_SECONDS = 180.0
 
 @dataclasses.dataclass
 class Shared:
-    """What several faults need and none changes: made once in its directory, when it is first asked for."""
+    """Things that several faults need and none changes; each is made in its directory on first use."""
 
     directory: pathlib.Path
     _lock: Any = dataclasses.field(default_factory=threading.RLock)
@@ -65,7 +66,7 @@ class Shared:
 
 @dataclasses.dataclass
 class Outcome:
-    """What came of a fault."""
+    """The outcome of a fault."""
 
     exit_code: int | None = None  # None where the process did not end in time
     out: Sequence[str] = ()  # lines of the standard output
@@ -82,13 +83,13 @@ class Outcome:
 
     @property
     def last_line(self) -> str:
-        """Of the standard error."""
+        """The last line of the standard error."""
         return self.lines[-1] if self.lines else ""
 
 
 @dataclasses.dataclass
 class Scene:
-    """Where a fault is carried out: in a directory of its own, empty at first."""
+    """The scene of a fault: a directory of its own, empty at first."""
 
     directory: pathlib.Path
     shared: Shared

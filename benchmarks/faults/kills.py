@@ -179,7 +179,7 @@ class Chain:
         self._pending = 0
 
     def _hit(self, kill: Kill, process: Process) -> str:
-        """Where a kill hit, in words."""
+        """The place that a kill hit, in words."""
         if kill.kind in (CALL, START_CALL):
             calls = self.calls()
             return f"{kill.when} {calls[-1]}" if len(calls) == kill.number else "no such call"

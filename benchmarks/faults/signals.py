@@ -31,7 +31,7 @@ def _before_the_first_step(scene: Scene, number: int) -> Outcome:
 
 def _in_the_middle(scene: Scene, number: int, *pauses: float) -> Outcome:
     with scene.start() as process:
-        process.await_line("step 30 of")
+        process.await_line("^step 30/")
         process.send(number)
         for pause in pauses:
             time.sleep(pause)

@@ -49,7 +49,7 @@ def _about_workers(outcome: Outcome) -> Outcome:
     """Leaves out the documented warnings, that a worker is gone, does not answer, or is back, and native lines."""
     # TensorFlow's, of the connection that was lost
     native = ("E0000 ", "W0000 ", "Additional GRPC error information", ":UNKNOWN:Error received from peer")
-    warnings = [line for line in outcome.lines if line.startswith("W") and "worker " in line]
+    warnings = [line for line in outcome.lines if line.startswith(("W", "warning: ")) and "worker " in line]
     outcome.lines = [line for line in outcome.lines if line not in warnings and not line.startswith(native)]
     return outcome
 
@@ -73,8 +73,8 @@ def _freeze(worker: Worker, process: Process, seen: int) -> int:
 def disturb(scene: Scene, disturbance: Callable[[Worker, Process, int], int], number: int) -> Outcome:
     """Trains on two workers, does something to one, and sends a signal once training goes on."""
     with Worker() as first, Worker() as second, _start(scene, first, second) as process:
-        seen = disturbance(second, process, process.await_line("step 10 of"))
-        process.await_line("step .* of", after=seen + 1)
+        seen = disturbance(second, process, process.await_line("^step 10/"))
+        process.await_line("^step ", after=seen + 1)
         process.send(number)
         return scene.keep(_about_workers(fault.end(process)), 1)
 
@@ -82,7 +82,7 @@ def disturb(scene: Scene, disturbance: Callable[[Worker, Process, int], int], nu
 def _two_trainings(scene: Scene, kill: bool) -> Outcome:
     """Trains on a worker on which another training is, or was until it was killed as nothing else can kill it."""
     with Worker() as worker, _start(scene, worker) as first:
-        first.await_line("step 10 of")
+        first.await_line("^step 10/")
         if kill:
             first.send(signal.SIGKILL)
             first.wait(30)
@@ -91,7 +91,7 @@ def _two_trainings(scene: Scene, kill: bool) -> Outcome:
         outcome.pid = first.pid
         if kill:
             return outcome
-        first.await_line("step .* of", after=len(first.err), seconds=30)  # the first is not disturbed
+        first.await_line("^step ", after=len(first.err), seconds=30)  # the first is not disturbed
         first.send(signal.SIGTERM)
         as_demanded = first.wait(_WAIT_SECONDS) == 143
         outcome.fail("the first training did not end as SIGTERM demands", unless=as_demanded)
@@ -146,7 +146,7 @@ def _outside(scene: Scene) -> Outcome:
     if not others:
         return Outcome(skipped=f"this machine has no address but {_HERE}")
     with _start_with(scene, "--local_cluster=0.5,0.5") as process:
-        process.await_line("step 10 of")
+        process.await_line("^step 10/")
         ports = [int(port) for port in re.findall(r"worker \d+ at [^ ]*:(\d+)", "\n".join(process.out))]
         reached = [f"{address}:{port}" for address in others for port in ports if _answers(address, port)]
         process.send(signal.SIGINT)

@@ -43,7 +43,7 @@ class Chief(abc.ABC):
         """A step in TensorFlow's default graph, and the initial values of its variables."""
 
     def counted(self, step: Step) -> dict[str, Any]:
-        """What is counted in the graph of a step."""
+        """The counts in the graph of a step."""
         return dict(step.sent())
 
     def held(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:

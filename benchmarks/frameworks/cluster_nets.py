@@ -13,6 +13,7 @@ from benchmarks.frameworks.mesh_nets import build_training
 from benchmarks.frameworks.steps import Step, lower_step, slices, worker_devices
 from benchmarks.networks import NETWORKS, Network, batch, initial_values
 from mtf_hetero import Layout, UnevenMeshImpl, memory, mtf, tf, trace, traffic
+from mtf_hetero._support import logs
 from mtf_hetero.cluster import shorten
 from mtf_hetero.layouts import LAYOUTS, anatomy
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
@@ -111,22 +112,23 @@ def _slices(array: np.ndarray, examples: Sequence[int], mesh_impl: Any) -> tuple
 
 
 class ModelledNets:
-    """What a step of a network of benchmarks.networks.NETWORKS would send on workers that are not there."""
+    """The traffic of a network of benchmarks.networks.NETWORKS on workers that need not exist."""
 
     def __init__(self, network: str) -> None:
         self._network = NETWORKS[network]
 
     def sent(self, count: int, batch_size: int, **arguments: Any) -> dict[str, int]:
-        """As `Step.sent`, for so many workers; the other arguments are those of `build_step`."""
+        """Counts as `Step.sent` does, for some number of workers; the other arguments are those of `build_step`."""
         data = batch(self._network, batch_size, 0)
         with tf.Graph().as_default():
             return build_step(self._network, *data, devices=worker_devices(count), **arguments).sent()
 
 
 def sent_by(network: str, batch_size: int, recipe: str, sizes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """What `Step.sent` counts of a division over one worker per size; none has to run."""
+    """The counts of `Step.sent` for a split over one worker per size, none of which has to run."""
     count = max(len(parts) for parts in sizes.values())
-    return ModelledNets(network).sent(count, batch_size, recipe=recipe, sizes=sizes)
+    with logs.verbosity(tf.logging.WARN):  # mtf lists each variable
+        return ModelledNets(network).sent(count, batch_size, recipe=recipe, sizes=sizes)
 
 
 class ClusterNets(Chief):
@@ -166,7 +168,7 @@ class ClusterNets(Chief):
         return [100 * rate / sum(rates) for rate in rates]
 
     def measure(self, recipe: str, seconds: float) -> dict[str, Any]:
-        """What --list_speed=auto measures and chooses, of which no trial begins after some seconds."""
+        """The measurement and choice of --list_speed=auto; no trial begins after the given seconds."""
         begin = time.perf_counter()
 
         def build() -> Any:
@@ -189,7 +191,7 @@ class ClusterNets(Chief):
         }
 
     def trace(self, name: str) -> dict[str, Any]:
-        """How each device spends a step: seconds of computing, receiving and waiting."""
+        """Each device's use of a step: seconds of computing, receiving and waiting."""
         used = trace.usage(trace.read(self.traced(name)), self.cluster.devices)
         return {shorten(device): dataclasses.asdict(seconds) for device, seconds in used.items()}
 

@@ -1,4 +1,4 @@
-"""What dropout takes on workers with unequal parts of a tensor: processor time and memory."""
+"""Processor time and memory of dropout on workers with unequal shares of a tensor."""
 
 import dataclasses
 import math

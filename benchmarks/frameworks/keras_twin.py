@@ -18,7 +18,7 @@ from mtf_hetero.layers import batch_norm_updates
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.planner.find import find
 from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 from mtf_hetero.variables import initial_value_feed
 
 _LEAST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}  # pixels; of the others 32
@@ -70,7 +70,7 @@ class Twin:
         }
 
     def _train_keras(self, of_images: np.ndarray) -> list[dict[str, np.ndarray]]:
-        """What Keras has before the first step and after each: outputs, gradients, weights."""
+        """Keras's outputs, gradients and weights before the first step and after each."""
         begin, steps, dtype = time.perf_counter(), [], keras.config.floatx()
         for variable in self._model.variables:
             variable.assign(self._initial[variable.path])
@@ -108,7 +108,7 @@ class Twin:
         return stored
 
     def compare(self, layout: str, shares: Sequence[float]) -> dict[str, Any]:
-        """How far the builder is from Keras on a layout: {what: the largest difference}, and seconds.
+        """The differences of the builder from Keras on a layout, {kind: the largest difference}, and seconds.
 
         Differences of outputs and weights are relative to the largest value of a tensor, or 1 if that is less; those of
         gradients to the largest of a tensor, or to a hundredth of the largest of all if that is more.
@@ -135,7 +135,7 @@ class Twin:
         return {**errors, "seconds": time.perf_counter() - begin}
 
     def _train(self, layout: str, shares: Sequence[float]) -> Iterator[_Values]:
-        """What the builder has, step by step, as `_train_keras` has it of Keras: to be read before the next step's."""
+        """The builder's values, step by step, in the form of `_train_keras`; read each before the next."""
         with tf.Graph().as_default():
             yield from self._train_in_graph(layout, shares)
 
@@ -178,7 +178,7 @@ class Twin:
                 before = {}
 
     def _gradients(self, found: dict[str, np.ndarray]) -> _Values:
-        """What was fetched, as Keras has it; each array is let go once it has been given."""
+        """The fetched values in Keras's form; each array is released after it was returned."""
         while found:
             name, value = found.popitem()
             yield name, self._as_keras(name, value)
@@ -201,7 +201,7 @@ class Twin:
             return {"output/inference": session.run(output)}
 
     def _initial_values(self) -> Mapping[Any, np.ndarray]:
-        """What to feed, so that the builder starts from what Keras started from."""
+        """The feeds with which the builder starts from Keras's initial values."""
         weights = self._builder.variables.items()
         return initial_value_feed({name: w.to_mtf(self._initial[w.variable.path]) for name, w in weights})
 
@@ -233,7 +233,7 @@ def _prepare(model: Any, rng: np.random.Generator) -> None:
 
 
 def _rescales(model: Any) -> bool:
-    """Whether a model takes pixels from 0 to 255."""
+    """True if a model expects pixels from 0 to 255."""
     return any(isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in model.layers)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mtf_hetero import data, tf
 from mtf_hetero.cluster import shorten
-from mtf_hetero.estimator.hooks import LOSS_COLLECTION_KEY
+from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY
 from mtf_hetero.models.train.config import Config
 from mtf_hetero.models.train.prepare import prepare
 
@@ -39,7 +39,7 @@ class _StepHook(tf.train.SessionRunHook):
 
 
 def _epochs(dataset: str, data_dir: str | None, images: int) -> int:
-    """How often a data set must be seen to see so many images."""
+    """The epochs of a data set that have at least some number of images."""
     return -(-images // data.load(dataset, data_dir).train_size)
 
 
@@ -54,7 +54,7 @@ def _in_float64(batches: Any) -> Any:
 
 
 class LearningRun:
-    """What `python -m models.train` does with these settings, those of models.train.config.Config.
+    """A run of `mtf-hetero train` with these settings, those of models.train.config.Config.
 
     Without train_epochs they are as many as max_steps take.
 
@@ -135,7 +135,7 @@ class VolumeRun(LearningRun, abc.ABC):
         return self._run.dataset
 
     def describe(self) -> dict[str, Any]:
-        """As LearningRun's, with the numbers of volumes."""
+        """Describes the run as LearningRun does, with the numbers of volumes."""
         sizes = {"train_volumes": self.volumes.train_size, "test_volumes": self.volumes.test_size}
         return {**super().describe(), **sizes, "unit": "volumes"}
 
@@ -145,7 +145,7 @@ class VolumeRun(LearningRun, abc.ABC):
         return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
     def predictions(self, key: str) -> np.ndarray:
-        """What the network predicts for each test volume, in the order of the set."""
+        """The network's predictions for the test volumes, in the order of the set."""
         predicted = self._run.estimator.predict(self._run.test_input, predict_keys=[key])
         return np.stack([volume[key] for volume in predicted][: self.volumes.test_size])
 

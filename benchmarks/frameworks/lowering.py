@@ -1,4 +1,4 @@
-"""How long it takes to build and lower an mtf graph, and how large the TensorFlow graph becomes."""
+"""The time to build and lower an mtf graph, and the size of the TensorFlow graph."""
 
 import dataclasses
 import resource

@@ -62,7 +62,7 @@ class MeshTrainer(_SessionTrainer):
     """Trains the mtf program."""
 
     def build(self, values: list[Any], *, stock: bool = False) -> int:
-        """As in Trainer; `stock`: by mesh-tensorflow alone."""
+        """Takes Trainer's arguments; `stock`: by mesh-tensorflow alone."""
         with tf.Graph().as_default():
             image, label = tf.placeholder(tf.float32, self.images.shape), tf.placeholder(tf.int32, self.labels.shape)
             built = build_training(self.network, image, label)
@@ -89,7 +89,7 @@ class Peak(_SessionTrainer):
     """A "step" is one large float32 product of square matrices, or one large forward convolution, in TensorFlow."""
 
     def build(self, values: list[Any], *, operation: str) -> int:
-        """As in Trainer; `operation`: "matmul" or "conv"; the initial values are not used."""
+        """Takes Trainer's arguments; `operation`: "matmul" or "conv"; the initial values are not used."""
         with tf.Graph().as_default():
             self._fetches = [tf.reduce_max(self._result(operation))]  # so that little is copied out
             self._session = tf.Session(config=tf.ConfigProto(device_count={"GPU": 0}))

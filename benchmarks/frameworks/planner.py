@@ -20,8 +20,8 @@ from mtf_hetero.planner.find import describe, find
 from mtf_hetero.planner.held import estimates_of
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
+from mtf_hetero.profile.link import Link
 from mtf_hetero.profile.trial import Trial
-from mtf_hetero.speeds import Link
 
 _FEW = 3  # turns of each of very many ways
 _AT_ONCE = 16  # ways of all that take turns
@@ -120,7 +120,7 @@ class Planner:
         }
 
     def measure_memory(self, problem: Mapping[str, Any], steps: int) -> dict[str, Any]:
-        """What each worker takes in steps of a plan, for devices of such speeds, beside what is predicted.
+        """The memory of each worker in steps of a plan, for devices of these speeds, beside the prediction.
 
         Args:
           problem: as of `measure`.

@@ -60,7 +60,7 @@ def _box(begin: Sequence[int], edge: int) -> tuple[slice, ...]:
 
 
 def _tiles(scan: np.ndarray, edge: int) -> list[tuple[int, ...]]:
-    """Where patches of the back half that lie side by side begin; what is left over at the ends belongs to none."""
+    """The beginnings of patches side by side in the back half; the rest at the ends belongs to none."""
     shape = (scan.shape[0], scan.shape[1] // 2, scan.shape[2])
     return list(itertools.product(*(range(0, extent - edge + 1, edge) for extent in shape)))
 

@@ -23,7 +23,7 @@ class Step:
     fetches: tuple[Any, ...]  # what a session runs: the loss, and the step
 
     def sends(self) -> tuple[traffic.Send, ...]:
-        """What it sends from device to device."""
+        """The traffic from device to device."""
         return traffic.sends(self.fetches, graph=self.built.graph)
 
     def sent(self) -> dict[str, int]:
@@ -41,7 +41,7 @@ class Step:
         }
 
     def sizes(self) -> dict[str, list[int]]:
-        """How the dimensions are divided that are split at all."""
+        """The sizes of the split dimensions."""
         split_dims = reversed(meshes.split_dims(self.built.graph, self.layout))  # of one name, the first counts
         sizes = {name: list(self.layout.split(name, size)) for name, size in split_dims}
         return dict(reversed(sizes.items()))

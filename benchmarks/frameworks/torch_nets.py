@@ -19,7 +19,7 @@ class TorchTrainer(Trainer):
     """Trains as PyTorch's tutorials do."""
 
     def build(self, values: list[Any], *, channels_last: bool = False, compiled: bool = False) -> int:
-        """As in Trainer; `channels_last`: memory format of images and kernels; `compiled`: torch.compile."""
+        """Takes Trainer's arguments; `channels_last`: a memory format; `compiled`: torch.compile."""
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         model: Any = torch.nn.Sequential(*self._layers(list(values)))
         images = torch.from_numpy(self.images).permute(0, 3, 1, 2)
@@ -81,7 +81,7 @@ class _Slice(TorchTrainer):
     """Trains on one rank's part of the batch, where each rank has so many images."""
 
     def build(self, values: list[Any], *, batches: Sequence[int] = (), rank: int = 0, **options: Any) -> int:
-        """As in TorchTrainer, whose options are the others."""
+        """Takes TorchTrainer's options too."""
         parameters = super().build(values, **options)
         torch.set_num_threads(1)
         part = slice(sum(batches[:rank]), sum(batches[: rank + 1]))

@@ -1,4 +1,4 @@
-"""What the trainers of all frameworks have in common: a step, and its timing."""
+"""The base of all frameworks' trainers: a step, and its timing."""
 
 import abc
 import resource
@@ -27,11 +27,11 @@ class Trainer(abc.ABC):
         """One step; returns the loss before it."""
 
     def threads(self) -> str:
-        """How many threads the framework uses, in words."""
+        """The number of threads that the framework uses, in words."""
         return "defaults: as many as cores"
 
     def describe(self) -> dict[str, Any]:
-        """What does not change from run to run."""
+        """The facts that do not change from run to run."""
         return {"parameters": self._parameters, "threads": self.threads()}
 
     def run(self, steps: int) -> dict[str, Any]:

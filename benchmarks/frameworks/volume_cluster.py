@@ -40,7 +40,7 @@ class VolumeNets(Chief):
     def build(
         self, devices: Sequence[str], *, network: str, extents: Sequence[int], **arguments: Any
     ) -> tuple[Step, Mapping[str, np.ndarray]]:
-        """As in Chief; the arguments are those of volume_nets.build_step."""
+        """Builds a step, as in Chief; the arguments are those of volume_nets.build_step."""
         step = volume_nets.build_step(network, extents, devices=devices, seed=self._seed, **arguments)
         return step, volume_nets.initial_values(step, self._seed)
 
@@ -48,11 +48,11 @@ class VolumeNets(Chief):
         return {"exchanged": volume_nets.exchanged(step), **super().counted(step)}
 
     def held(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:
-        """What every worker holds whole: weights, gradients, and what TensorFlow itself takes in its first steps."""
+        """The bytes that every worker holds in full: weights, gradients, and TensorFlow's own memory."""
         return {"whole_bytes": [estimate.weights + estimate.gradients + estimate.runtime for estimate in estimates]}
 
     def add(self, name: str, *args: Any, **arguments: Any) -> dict[str, Any]:
-        """As in Chief; the arguments are kept, for `add_apart` and `predict`."""
+        """Adds a way, as in Chief; keeps the arguments for `add_apart` and `predict`."""
         self._programs[name] = arguments["network"], tuple(arguments["extents"]), arguments.get("batch_size", 1)
         return super().add(name, *args, **arguments)
 
@@ -73,7 +73,7 @@ class VolumeNets(Chief):
         return {"wall_seconds": time.perf_counter() - begin}
 
     def trace(self, name: str) -> dict[str, Any]:
-        """How each worker spends a step, how much of the halo exchange goes on beside convolutions, and the bytes."""
+        """Each worker's use of a step, the overlap of halo exchange and convolutions, and the bytes."""
         step = self.step(name)
         self.traced(name)  # of a session's first one TensorFlow does not record all transfers
         metadata = self.traced(name)
@@ -102,11 +102,11 @@ class VolumeNets(Chief):
         return self._machines[program, devices]
 
     def predict(self, name: str) -> dict[str, Any]:
-        """What the planner's cost model says of a step."""
+        """The prediction of the planner's cost model for a step."""
         return _predicted(self._programs[name], self.step(name).layout, self._measured(name))
 
     def project(self, name: str, network: str, edge: int, count: int, groups: int) -> dict[str, Any]:
-        """As `predict`, of workers that are not there, each as fast as the first one is on the program of a way.
+        """Predicts a step on more workers than there are, each as fast as the first one on the program of a way.
 
         Args:
           name: of the way.
@@ -139,7 +139,7 @@ class VolumeNets(Chief):
 
 
 def _predicted(program: _Program, layout: Layout, machines: Machines) -> dict[str, Any]:
-    """What the planner says of a step: its seconds, those of the busiest device and of layers, and the bytes sent."""
+    """The planner's prediction of a step: seconds of it, of the busiest device and of layers, and bytes sent."""
     with tf.Graph().as_default():
         built = volume_nets.build_training(*program)
         plan = describe(built.graph, machines, layout)

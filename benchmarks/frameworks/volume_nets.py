@@ -128,7 +128,7 @@ def plan(
     shares: Sequence[float] | None = None,
     groups: int = 1,
 ) -> Layout:
-    """How the volumes lie on so many processors: by depth, as layouts.spatial decides for each layer.
+    """The layout of the volumes on some number of processors: by depth, as layouts.spatial decides for each layer.
 
     With several groups of so many, each has its part of the batch.
     """
@@ -181,7 +181,7 @@ def _generated(network: str, shape: Any, mesh_impl: Any) -> tuple[tuple[Any, ...
 
 
 def _kept(value: Any) -> Any:
-    """What a local variable keeps."""
+    """The value that a local variable keeps."""
     collections = [tf.GraphKeys.LOCAL_VARIABLES]
     return tf.Variable(value, trainable=False, collections=collections, use_resource=True).read_value()
 
@@ -207,7 +207,7 @@ def initial_values(step: Step, seed: int) -> dict[str, np.ndarray]:
 
 
 def _halo_test(step: Step) -> Callable[[traffic.Send], bool]:
-    """Whether a send has parts of volumes that a window reaches into, and not weights or their gradients."""
+    """True if a send has halos of volumes, and not weights or their gradients."""
     graph_operations = step.built.graph.operations
     volumes = next(op for op in graph_operations if isinstance(op, mtf.ImportLaidOutTensorOperation)).outputs[0]
     batch_size = volumes.shape.dims[0].size

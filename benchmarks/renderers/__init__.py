@@ -1,6 +1,5 @@
-"""The table of renderers: from a case's rows to Markdown and pictures."""
+"""The table of renderers: each makes a report from a case's rows."""
 
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -16,15 +15,17 @@ from benchmarks.renderers import (
     planner,
     spatial,
     splitbrain,
+    volumes,
 )
+from benchmarks.renderers.document import Report
 from benchmarks.renderers.tables import Row
 
-Renderer = Callable[[Sequence[Row], pathlib.Path], str]
+Renderer = Callable[[Sequence[Row]], Report]
 RENDERERS: Mapping[str, Renderer] = MappingProxyType(
     {
         "accounting": one_device.render_account,
         "cluster_curve": learning.render_cluster_curve,
-        "cosmology": learning.render_cosmology,
+        "cosmology": volumes.render_cosmology,
         "dropout": dropout.render,
         "faults": faults.render,
         "heterogeneous": heterogeneous.render,
@@ -34,7 +35,7 @@ RENDERERS: Mapping[str, Renderer] = MappingProxyType(
         "lowering": lowering.render,
         "one_device": one_device.render,
         "planner": planner.render,
-        "segmentation": learning.render_segmentation,
+        "segmentation": volumes.render_segmentation,
         "spatial": spatial.render,
         "splitbrain": splitbrain.render,
     }

@@ -1,18 +1,20 @@
-"""The report on dropout: what each worker takes of time and memory, over its part of the numbers."""
+"""The report on dropout: each worker's share of time and memory, over its share of the numbers."""
 
+import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
-from benchmarks.renderers.tables import MB, Row, limits, number, table_of
+from benchmarks.renderers.document import Part, Report
+from benchmarks.renderers.tables import MB, Row, limits, number, span, table_of
 
-_BOUND = 0.1  # within which a worker's part of time or memory should be that of the numbers
+_BOUND = 0.1  # by which a worker's share of time or memory may differ from its share of the numbers
 
 
 def _over_share(row: Row, amounts: Sequence[float]) -> list[float]:
-    """Each worker's part of an amount, over its part of the numbers."""
-    pairs = zip(amounts, row["numbers"], strict=True)
-    return [(amount / sum(amounts)) / (numbers / sum(row["numbers"])) for amount, numbers in pairs]
+    """Each worker's share of an amount, over its share of the numbers."""
+    pairs, total = zip(amounts, row["numbers"], strict=True), sum(amounts) or 1.0
+    return [(amount / total) / (numbers / sum(row["numbers"])) for amount, numbers in pairs]
 
 
 def _workers(row: Row) -> list[Row]:
@@ -28,35 +30,50 @@ def _workers(row: Row) -> list[Row]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
-    """Draws dropout.png; returns the body of the report."""
-    workers = {row["variant"]: _workers(row) for row in rows}
-    figure, axes = drawing.make(1, len(rows), height=2.2, sharex=True)
+def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
+    figure, axes = drawing.make(1, len(groups), height=2.2, sharex=True)
     colours = {"time": drawing.COLOURS[0], "memory": drawing.COLOURS[1]}
-    for ax, (dim, group) in zip(axes[0], workers.items(), strict=True):
+    for ax, (dim, group) in zip(axes[0], groups.items(), strict=True):
         lengths = {f"{worker['device']}, {kind}": worker[kind] for worker in group for kind in colours}
-        drawing.bars(ax, lengths, list(colours.values()) * len(group), "part taken over part of the numbers")
+        drawing.bars(ax, lengths, list(colours.values()) * len(group), "share of the amount / share of the numbers")
         for edge in (1 - _BOUND, 1 + _BOUND):
             ax.axvline(edge, color=drawing.GREY, linestyle="--", linewidth=1)
-        ax.set_title(f"{dim} divided")
+        ax.set_title(f"{dim} split")
     drawing.legend(figure, colours)
-    drawing.save(figure, directory / "dropout.png")
+    drawing.save(figure, path)
+
+
+def _conclude(workers: Sequence[Row]) -> list[str]:
+    texts = []
+    for kind, what in (("time", "processor time"), ("memory", "memory")):
+        ratios = [worker[kind] for worker in workers]
+        within = sum(abs(ratio - 1) <= _BOUND for ratio in ratios)
+        texts.append(
+            f"A worker's share of {what} is {span(ratios)} times its share of the numbers; {within} of {len(ratios)} "
+            f"are within {_BOUND:.0%}."
+        )
+    return texts
+
+
+def render(rows: Sequence[Row]) -> Report:
+    """The report: a table per dimension that is split."""
+    groups = {row["variant"]: _workers(row) for row in rows}
     first = rows[0]
     columns = {
         "worker": lambda worker: worker["device"],
         "numbers": lambda worker: f"{worker['numbers']:,}",
-        "processor s a step": lambda worker: worker["cpu_seconds"],
-        "over its share": lambda worker: f"{worker['time']:.2f}",
+        "processor s per step": lambda worker: worker["cpu_seconds"],
+        "time over share": lambda worker: f"{worker['time']:.2f}",
         "peak MB": lambda worker: number(worker["peak_bytes"] / MB),
-        "over its share ": lambda worker: f"{worker['memory']:.2f}",
+        "memory over share": lambda worker: f"{worker['memory']:.2f}",
     }
-    parts = [
-        "![Time and memory over the share](dropout.png)",
-        f"Dropout of {sum(first['numbers']):,} ones and their mean: the median (minimum to maximum) of "
-        f"{first['steps']} steps' processor time of all threads of a worker, and the most resident memory beyond what "
-        f"it held before. Over its share: a worker's part of what all take, over its part of the numbers; the dashed "
-        f"lines are 10 % off. {limits(first)}",
+    parts: list[Part] = [
+        f"A step applies dropout to {sum(first['numbers']):,} ones and computes their mean. Processor time is that of "
+        f"all threads of a worker: median (minimum to maximum) of {first['steps']} steps. Peak is the most resident "
+        "memory beyond what the worker held before. Over share: a worker's share of the sum over all workers, divided "
+        f"by its share of the numbers; the dashed lines of the picture are 10 % off. {limits(first)}",
     ]
-    for dim, group in workers.items():
-        parts += [f"## {dim.capitalize()} divided", table_of(group, columns)]
-    return "\n\n".join(parts)
+    for dim, group in groups.items():
+        parts += [f"## {dim.capitalize()} split", table_of(group, columns)]
+    everyone = [worker for group in groups.values() for worker in group]
+    return Report(_conclude(everyone), parts, "Time and memory over the share", functools.partial(_draw, groups))

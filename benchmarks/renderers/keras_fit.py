@@ -1,39 +1,42 @@
-"""The report on Keras training: seconds of a step beside those of model.fit, and a picture of them."""
+"""The report on Keras training: step times of mtf_hetero.keras.fit beside those of model.fit."""
 
+import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
-from benchmarks.cases.keras_fit import AUTO, FIRST_STEP, KERAS, LENGTHS, OURS, WORKERS
-from benchmarks.renderers.tables import Row, group_by, median, table_of
+from benchmarks.cases.keras_fit import AUTO, COMPILED, FIRST_STEP, KERAS, LENGTHS, ONE_DEVICE, OURS, WORKERS
+from benchmarks.renderers.document import MOST_CONCLUSIONS, Part, Report
+from benchmarks.renderers.tables import Row, Table, group_by, median, span, succeeded, table_of
 
-_COLOURS = {KERAS: drawing.GREY, OURS: drawing.COLOURS[0]}
+_COLOURS = {KERAS: drawing.GREY, COMPILED: drawing.COLOURS[1], OURS: drawing.COLOURS[0]}
 
 
-def _draw(settings: dict[str, list[Row]], path: pathlib.Path) -> None:
+def _draw(settings: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     most = max(map(len, settings.values()))
     figure, axes = drawing.make(1, len(settings), width=4.6, height=1.0 + 0.28 * most)
-    for ax, (setting, rows) in zip(axes[0], settings.items(), strict=True):
+    for ax, (setting, group) in zip(axes[0], settings.items(), strict=True):
+        rows = succeeded(group)
         lengths = {f"{row['network']}: {row['way']}": row["batch_size"] / median(row) for row in rows}
-        drawing.bars(ax, lengths, [_COLOURS.get(row["way"], drawing.COLOURS[1]) for row in rows], "images a second")
+        drawing.bars(ax, lengths, [_COLOURS[row["way"]] for row in rows], "images per second")
         ax.set_title(setting)
     drawing.save(figure, path)
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[Row]) -> Table:
     columns = {
         "network, batch": lambda row: f"{row['network']}, {row['batch_size']}",
         "way": lambda row: row["way"],
-        "s a step": lambda row: row["wall_seconds_per_step"],
+        "s per step": lambda row: row["wall_seconds_per_step"],
         "over Keras": lambda row: row["wall_ratio"],
     }
     if rows[0]["setting"] != WORKERS:  # a worker's processor time is not the training process's
-        columns["processor s a step"] = lambda row: row["cpu_seconds_per_step"]
+        columns["processor s per step"] = lambda row: row["cpu_seconds_per_step"]
         columns["processor time over Keras"] = lambda row: row["cpu_ratio"]
     return table_of(rows, columns, labels=2)
 
 
-def _first_steps(rows: Sequence[Row]) -> list[str]:
+def _first_steps(rows: Sequence[Row]) -> list[Part]:
     """The section on the time to the first step."""
     about = (
         "Seconds from the call of `fit` until its first step is done, each in a new process. Images of "
@@ -52,11 +55,11 @@ def _first_steps(rows: Sequence[Row]) -> list[str]:
     return ["## Time to the first step", about, table_of(rows, columns, labels=2)]
 
 
-def _lengths(rows: Sequence[Row]) -> list[str]:
+def _lengths(rows: Sequence[Row]) -> list[Part]:
     """The section on batches of many lengths."""
     about = (
-        f"Two epochs of {rows[0]['lengths']} batches, each of another length, of two small convolutions with Adam: "
-        f"seconds of the whole call of `fit`. Median (minimum to maximum) of {rows[0]['repeats']} processes, in turns."
+        f"Two small convolutions with Adam, two epochs of {rows[0]['lengths']} batches, each of another length: "
+        f"seconds of one call of `fit`. Median (minimum to maximum) of {rows[0]['repeats']} processes, in turns."
     )
     columns = {
         "way": lambda row: row["way"],
@@ -67,12 +70,12 @@ def _lengths(rows: Sequence[Row]) -> list[str]:
     return ["## Batches of many lengths", about, table_of(rows, columns)]
 
 
-def _auto(rows: Sequence[Row]) -> list[str]:
+def _auto(rows: Sequence[Row]) -> list[Part]:
     """The section on the choice of a layout."""
     fractions = " and ".join(f"{fraction:g}" for fraction in rows[0]["fractions"])
     about = (
         f'Seconds from the call of `fit` with `layout="auto"` until the first step is done, on workers of {fractions} '
-        "cores, and what it printed. The number of steps is that of the training which is announced."
+        "cores, and the line that it printed. Steps are those of the training that was asked for."
     )
     columns = {
         "network, batch": lambda row: f"{row['network']}, {row['batch_size']}",
@@ -83,34 +86,53 @@ def _auto(rows: Sequence[Row]) -> list[str]:
     return ["## The choice of a layout", about, table_of(rows, columns, labels=2)]
 
 
-def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
-    """Draws keras_fit.png; returns the body of the report."""
+def _ratio(rows: Sequence[Row]) -> list[float]:
+    """The medians of mtf_hetero's step times, or others, over Keras's."""
+    return [median(row, "wall_ratio") for row in succeeded(rows) if row["way"].startswith(OURS)]
+
+
+def _conclude(settings: Mapping[str, Sequence[Row]]) -> list[str]:
+    texts = {
+        ONE_DEVICE: "On one device, mtf_hetero's step time is {} times that of Keras.",
+        WORKERS: "On two unequal workers, its step time is {} times that of Keras on the faster one.",
+        FIRST_STEP: "Its first step is done after {} times the time that Keras needs.",
+        LENGTHS: "With batches of many lengths it needs {} times as long as Keras.",
+    }
+    ratios = {setting: _ratio(settings[setting]) for setting in texts if setting in settings}
+    texts = [texts[setting].format(span(of)) for setting, of in ratios.items() if of]
+    if AUTO in settings:
+        slowest = max(median(row, "wall_seconds") for row in settings[AUTO])
+        texts.append(f'`layout="auto"` starts the first step after at most {slowest:.1f} s.')
+    most = MOST_CONCLUSIONS
+    return [*texts[: most - 1], " ".join(texts[most - 1 :])] if len(texts) > most else texts
+
+
+def render(rows: Sequence[Row]) -> Report:
+    """The report: a table per setting."""
     settings = group_by(rows, lambda row: row["setting"])
-    others = {name: settings.pop(name) for name in (FIRST_STEP, LENGTHS, AUTO) if name in settings}
-    sections = {FIRST_STEP: _first_steps, LENGTHS: _lengths, AUTO: _auto}
-    parts = _steps(settings, directory)
-    for name, of_setting in others.items():
-        parts += sections[name](of_setting)
-    return "\n\n".join(parts)
+    stepped = {name: group for name, group in settings.items() if name in (ONE_DEVICE, WORKERS)}
+    parts = _steps(stepped)
+    for name, describe in {FIRST_STEP: _first_steps, LENGTHS: _lengths, AUTO: _auto}.items():
+        parts += describe(settings[name]) if name in settings else []
+    draw = functools.partial(_draw, stepped) if stepped else None
+    return Report(_conclude(settings), parts, "Images per second", draw)
 
 
-def _steps(settings: dict[str, list[Row]], directory: pathlib.Path) -> list[str]:
-    """The picture, and a section on the steps of each setting."""
+def _steps(settings: Mapping[str, Sequence[Row]]) -> list[Part]:
+    """A section on the steps of each setting."""
     if not settings:
         return []
-    _draw(settings, directory / "keras_fit.png")
     first = next(iter(settings.values()))[0]
-    parts = [
-        "![Images a second](keras_fit.png)",
-        f"Images of {first['pixels']} x {first['pixels']}, stochastic gradient descent with momentum, the same weights "
-        f"and images for all ways of a setting. Median (minimum to maximum) of {first['repeats']} steps, in turns; "
-        "over Keras: the ratios of steps of one round.",
+    parts: list[Part] = [
+        f"Images of {first['pixels']} x {first['pixels']}, stochastic gradient descent with momentum; all ways of a "
+        f"setting have the same weights and images. Median (minimum to maximum) of {first['repeats']} steps, in turns; "
+        "over Keras: ratios of the steps of one round.",
     ]
     for setting, of_setting in settings.items():
         if setting == WORKERS:
-            workers = ", ".join(f"{fraction:g}" for fraction in of_setting[0]["fractions"])
-            about = f"Keras on one core; mtf_hetero on workers of {workers} cores, by the layout that auto takes."
+            workers = " and ".join(f"{fraction:g}" for fraction in of_setting[0]["fractions"])
+            about = f'Keras on one core; mtf_hetero on workers of {workers} cores, with `layout="auto"`.'
         else:
-            about = "All on the same cores of one machine; compiled: with jit_compile."
+            about = "All on the same cores of one machine; compiled: with `jit_compile`."
         parts += [f"## {setting.capitalize()}", about, _table(of_setting)]
     return parts

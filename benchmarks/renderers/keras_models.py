@@ -1,11 +1,13 @@
-"""The report on Keras models: how far each is from Keras, on every layout, and a picture of it."""
+"""The report on Keras models: the difference of each from Keras, on every layout."""
 
+import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
 from benchmarks.cases.keras_models import AGAIN, LAYOUTS, MODELS
-from benchmarks.renderers.tables import Row, bullets, could_not, group_by, table
+from benchmarks.renderers.document import MOST_CONCLUSIONS, Report
+from benchmarks.renderers.tables import Row, Table, bullets, could_not, group_by, succeeded, table
 
 KINDS = {"output": "outputs", "gradient": "gradients", "weight": "weights", "average": "moving averages"}
 _LIMITS = {"output": 1e-4, "gradient": 1e-3, "weight": 1e-3, "average": 1e-3}
@@ -20,12 +22,7 @@ def _power(value: float | None) -> str | None:
     return None if value is None else "0" if not value else f"{value:.0e}"
 
 
-def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
-    """Draws keras_models.png; returns the body of the report."""
-    good = [row for row in rows if "failed" not in row]
-    ordered = sorted(good, key=lambda row: MODELS.index(row["model"]) if row["model"] in MODELS else len(MODELS))
-    models = group_by((row for row in ordered if row["layout"] != AGAIN), lambda row: row["model"])
-    again = group_by((row for row in good if row["layout"] == AGAIN), lambda row: row["model"])
+def _draw(models: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     figure, axes = drawing.make(1, 1, height=1.2 + 0.22 * len(models))
     ax = axes[0][0]
     for number, (kind, label) in enumerate(KINDS.items()):
@@ -38,8 +35,11 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
     ax.set_xscale("log")
     ax.invert_yaxis()
     ax.set_xlabel("largest difference from Keras, on any layout")
-    drawing.legend(figure, {label: drawing.COLOURS[number] for number, label in enumerate(KINDS.values())})
-    drawing.save(figure, directory / "keras_models.png")
+    drawing.legend(figure, {label: drawing.COLOURS[number] for number, label in enumerate(KINDS.values())}, ncols=2)
+    drawing.save(figure, path)
+
+
+def _table(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row]]) -> Table:
     header = [
         "model",
         "million weights",
@@ -55,32 +55,69 @@ def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
             f"{name}, in float32" if of[0].get("dtype") == "float32" else name,
             f"{of[0]['weights'] / 1e6:.1f}",
             of[0]["layers"],
-            ", ".join(layout for layout in LAYOUTS if layout in [row["layout"] for row in of]),
+            _layouts(of),
             *(_power(_worst(of, kind)) for kind in KINDS),
             _power(_worst(of, "float32")),
             *(_power(_worst(again.get(name, []), kind)) for kind in ("output", "gradient")),
         ]
         for name, of in models.items()
     ]
-    within = [
-        name
-        for name, of in models.items()
-        if all((_worst(of, kind) or 0.0) <= limit for kind, limit in _LIMITS.items())
+    return table(header, lines)
+
+
+def _layouts(rows: Sequence[Row]) -> str:
+    present = [layout for layout in LAYOUTS if layout in [row["layout"] for row in rows]]
+    return "all" if len(present) == len(LAYOUTS) else ", ".join(present)
+
+
+def _conclude(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row]]) -> list[str]:
+    if not models:
+        return [f"{name}: {_own(of)}." for name, of in again.items()][:MOST_CONCLUSIONS]
+    outside = {
+        name: of for name, of in models.items() if any((_worst(of, kind) or 0.0) > _LIMITS[kind] for kind in KINDS)
+    }
+    texts = [
+        f"{len(models) - len(outside)} of {len(models)} models agree with Keras within the limits, on every layout."
     ]
+    if outside:
+        notes = [f"{name} ({_differences(of)}; {_own(again.get(name, []))})" for name, of in outside.items()]
+        texts.append(f"Outside: {'; '.join(notes)}.")
+    float32 = [value for of in models.values() if (value := _worst(of, "float32")) is not None]
+    if float32:
+        texts.append(f"Inference in float32 on one device differs by at most {max(float32):.0e}.")
+    return texts
+
+
+def _differences(rows: Sequence[Row]) -> str:
+    worst = {kind: _worst(rows, kind) or 0.0 for kind in KINDS}
+    return ", ".join(f"{KINDS[kind]} {worst[kind]:.0e}" for kind in KINDS if worst[kind] > _LIMITS[kind])
+
+
+def _own(rows: Sequence[Row]) -> str:
+    worst = [f"{KINDS[kind]} {_worst(rows, kind) or 0.0:.0e}" for kind in ("output", "gradient")]
+    return f"Keras's own: {', '.join(worst)}" if rows else "Keras's own: not measured"
+
+
+def render(rows: Sequence[Row]) -> Report:
+    """The report: a line per model."""
+    good = succeeded(rows)
+    ordered = sorted(good, key=lambda row: MODELS.index(row["model"]) if row["model"] in MODELS else len(MODELS))
+    models = group_by((row for row in ordered if row["layout"] != AGAIN), lambda row: row["model"])
+    again = group_by((row for row in good if row["layout"] == AGAIN), lambda row: row["model"])
     first = rows[0]
     shares = ":".join(f"{share:g}" for share in first["shares"])
-    return "\n\n".join(
-        [
-            "![Differences from Keras](keras_models.png)",
-            "The largest difference from Keras, on any of the layouts, of outputs in training and inference, and of "
-            f"gradients, weights and moving averages in {first['steps']} steps of gradient descent with momentum, in "
-            f"float64; of what is inferred on one device, in float32 too. `batch` and `filters` are divided {shares} "
-            "over three processors. Differences are relative to a tensor's largest value, or to 1 if that is less; "
-            "those of gradients to a hundredth of the largest gradient at least. The dashed lines are the limits, 1e-4 "
-            f"for outputs and 1e-3 for the rest: {len(within)} of {len(models)} models are within.",
-            "Keras's own: how far Keras is from itself where each number of its images is the next larger "
-            "one. A ReLU, or a maximum, may decide otherwise after a change of the last bit.",
-            table(header, lines),
-            bullets(could_not("compared", rows, "model")),
-        ]
-    ).strip()
+    parts = [
+        "The largest difference from Keras, on any layout, in float64: of outputs in training and inference, and of "
+        f"gradients, weights and moving averages in {first['steps']} steps of gradient descent with momentum. Outputs "
+        "in float32 are those of inference on one device.",
+        f"Layouts: {', '.join(f'`{layout}`' for layout in LAYOUTS)}. `batch` and `filters` are split {shares} over "
+        "three processors. Differences are relative to a tensor's largest value, or to 1 if that is less; those of "
+        "gradients to at least a hundredth of the largest gradient. The dashed lines are the limits: 1e-4 for outputs, "
+        "1e-3 for the rest.",
+        "Keras's own: the difference of Keras from itself after each number of its images is replaced by the next "
+        "larger one. A change of the last bit can flip a ReLU or a maximum.",
+        _table(models, again),
+        bullets(could_not("compared", rows, "model")),
+    ]
+    draw = functools.partial(_draw, models) if models else None
+    return Report(_conclude(models, again), parts, "Differences from Keras", draw)

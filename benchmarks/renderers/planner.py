@@ -1,17 +1,19 @@
-"""The report on planned layouts: seconds beside recipes and the fastest worker alone, and beside what was predicted."""
+"""The report on planned layouts: step times beside recipes and the fastest worker alone, and beside predictions."""
 
+import functools
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import drawing
 from benchmarks.cases.planner import EVERY, MEMORY
-from benchmarks.renderers.tables import MB, Row, bullets, cell, group_by, limits, median, number, table
+from benchmarks.renderers.document import Details, Part, Report
+from benchmarks.renderers.tables import MB, Row, Table, cell, group_by, limits, median, number, span, table
 from benchmarks.rows import summarise
 
-_BOUND = 0.15  # within which a step should take as long as predicted
-_MEMORY_BOUND = 0.1  # within which a worker should take as much memory
+_BOUND = 0.15  # of a step's predicted time
+_MEMORY_BOUND = 0.1  # of a worker's predicted memory
 _KINDS = {"alone": drawing.GREY, "recipe": drawing.COLOURS[1], "plan": drawing.COLOURS[0]}
 
 
@@ -33,16 +35,16 @@ class _Setting:
         self.alone = min(kinds["alone"], key=_seconds)
         self.recipe = min(kinds["recipe"], key=_seconds)
         self.plan = kinds["plan"][0]
-        self.taken = next(row for row in rows if row["is_taken"])
+        self.chosen = next(row for row in rows if row["is_taken"])
         self._ideal = 1 / sum(1 / _seconds(row) for row in kinds["alone"])
 
     def efficiency(self, row: Row) -> float:
-        """The seconds of a step if each worker did its part as fast as alone and nothing were sent, over a way's."""
+        """The ideal seconds of a step, without traffic and with all workers as fast as alone, over those of a way."""
         return self._ideal / _seconds(row)
 
 
 def _ratio(row: Row, other: Row) -> dict[str, float]:
-    """How many times as long as another way's a way's turns took, each beside the other's of the same round."""
+    """The ratio of a way's step times to another's, each in the same round."""
     return summarise(a / b for a, b in zip(row["turns"], other["turns"], strict=True))
 
 
@@ -57,48 +59,78 @@ def _line(setting: _Setting) -> list[Any]:
         f"{setting.efficiency(setting.recipe):.2f}",
         f"{setting.efficiency(setting.plan):.2f}",
         _ratio(setting.plan, setting.recipe),
-        "alone" if _kind(setting.taken) == "alone" else setting.taken["way"],
-        f"{_seconds(setting.taken) / _seconds(best):.2f}",
-        f"{_seconds(setting.taken) / _seconds(setting.alone):.2f}",
+        "alone" if _kind(setting.chosen) == "alone" else setting.chosen["way"],
+        f"{_seconds(setting.chosen) / _seconds(best):.2f}",
+        f"{_seconds(setting.chosen) / _seconds(setting.alone):.2f}",
     ]
 
 
 _HEADER = [
     *("network, batch", "fastest worker alone s", "best recipe", "its s", "plan s"),
-    *("efficiency of the recipe", "of the plan", "plan over recipe", "taken", "over the best", "over the worker alone"),
+    *(
+        "efficiency of the recipe",
+        "of the plan",
+        "plan over recipe",
+        "chosen",
+        "over the best",
+        "over the worker alone",
+    ),
 ]
 
 
-def _draw(clusters: dict[str, list[_Setting]], path: pathlib.Path) -> None:
-    most = max(map(len, clusters.values()))
-    figure, axes = drawing.make(2, len(clusters), width=4.4, height=1.0 + 0.5 * most)
-    for column, (title, settings) in zip(axes.T, clusters.items(), strict=True):
+def _draw(clusters: Mapping[str, Sequence[_Setting]], of_memory: Sequence[Row], path: pathlib.Path) -> None:
+    most, lines = max(map(len, clusters.values())), -(-len(clusters) // 2)
+    figure, axes = drawing.make(lines + 1, 2, height=1.0 + 0.5 * most)
+    for ax, (title, settings) in zip(axes.flat, clusters.items(), strict=False):
         lengths, colours = {}, []
         for setting in settings:
             for kind, row in (("alone", setting.alone), ("recipe", setting.recipe), ("plan", setting.plan)):
                 lengths[f"{setting.name}: {row['way'] if kind == 'recipe' else kind}"] = setting.efficiency(row)
                 colours.append(_KINDS[kind])
-        drawing.bars(column[0], lengths, colours, "efficiency")
-        column[0].axvline(1, color=drawing.GREY, linestyle="--", linewidth=1)
-        column[0].set_title(title)
-        for setting in settings:
-            for row in setting.rows:
-                column[1].plot(_seconds(row), row["predicted_seconds"], "o", color=_KINDS[_kind(row)], markersize=4)
-        ends = [edge(_seconds(row) for setting in settings for row in setting.rows) for edge in (min, max)]
-        for factor in (1 - _BOUND, 1, 1 + _BOUND):
-            style = {"color": drawing.GREY, "linestyle": "-" if factor == 1 else "--", "linewidth": 1}
-            column[1].plot(ends, [factor * end for end in ends], **style)
-        column[1].set_xscale("log")
-        column[1].set_yscale("log")
-        column[1].set_xlabel("measured seconds of a step")
-        column[1].set_ylabel("predicted seconds")
+        drawing.bars(ax, lengths, colours, "efficiency")
+        ax.axvline(1, color=drawing.GREY, linestyle="--", linewidth=1)
+        ax.set_title(title)
+    steps = [row for settings in clusters.values() for setting in settings for row in setting.rows]
+    pairs = [(_seconds(row), row["predicted_seconds"]) for row in steps]
+    _draw_predictions(axes[lines, 0], pairs, [_KINDS[_kind(row)] for row in steps], "seconds of a step", _BOUND)
+    held = [
+        (taken / MB, predicted / MB)
+        for row in of_memory
+        for taken, predicted in zip(row["peak_bytes"], row["predicted_bytes"], strict=True)
+    ]
+    colours = [_KINDS["plan"]] * len(held)
+    _draw_predictions(axes[lines, 1], held, colours, "MB of a worker under a plan", _MEMORY_BOUND)
+    for ax in axes.flat[len(clusters) : 2 * lines]:
+        ax.set_axis_off()
     drawing.legend(
         figure, {"fastest worker alone": _KINDS["alone"], "best recipe": _KINDS["recipe"], "plan": _KINDS["plan"]}
     )
     drawing.save(figure, path)
 
 
-def _predictions(settings: Sequence[_Setting]) -> str:
+def _draw_predictions(
+    ax: Any, pairs: Sequence[tuple[float, float]], colours: Sequence[str], unit: str, bound: float
+) -> None:
+    """Draw predictions over measurements, with the line where they agree and those of a bound."""
+    if not pairs:
+        ax.set_axis_off()
+        return
+    measured, predicted = zip(*pairs, strict=True)
+    ax.scatter(measured, predicted, s=14, color=colours)
+    ends = [min(measured), max(measured)]
+    for factor in (1 - bound, 1, 1 + bound):
+        style = {"color": drawing.GREY, "linestyle": "-" if factor == 1 else "--", "linewidth": 1}
+        ax.plot(ends, [factor * end for end in ends], **style)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    drawing.plain_ticks(ax.xaxis)
+    drawing.plain_ticks(ax.yaxis)
+    ax.set_title(f"predictions (dashed: {bound:.0%} off)")
+    ax.set_xlabel(f"measured {unit}")
+    ax.set_ylabel("predicted")
+
+
+def _predictions(settings: Sequence[_Setting]) -> Table:
     lines = []
     for setting in settings:
         lines += [
@@ -111,7 +143,7 @@ def _predictions(settings: Sequence[_Setting]) -> str:
             ]
             for row in setting.rows
         ]
-    return table(["network, batch", "way", "predicted s", "measured s", "predicted over measured"], lines)
+    return table(["network, batch", "way", "predicted s", "measured s", "predicted over measured"], lines, labels=2)
 
 
 def _typical(rows: Sequence[Row], column: str) -> str:
@@ -124,8 +156,8 @@ def _cluster(row: Row) -> str:
     return f"workers of {', '.join(map(str, row['fractions']))} cores" + (f", {megabits:g} Mbit/s" if megabits else "")
 
 
-def _every_way(row: Row) -> list[str]:
-    """The section on a network of which all ways were tried."""
+def _every_way(row: Row) -> list[Part]:
+    """The section on a network that was measured in all ways to split it."""
     seconds = {name: statistics.median(turns) for name, turns in row["turns"].items()}
     best = min((name for name in seconds if name != "plan"), key=seconds.__getitem__)
     ratios = summarise(a / b for a, b in zip(row["turns"]["plan"], row["turns"][best], strict=True))
@@ -137,21 +169,35 @@ def _every_way(row: Row) -> list[str]:
         for name in sorted(seconds, key=lambda way: seconds[way])
     ]
     return [
-        f"## All ways to divide {row['network']}, batch {row['batch_size']}, on {_cluster(row)}",
-        "Each layer by its batch, outputs or inputs, in proportion to what the devices do, or on the fastest device: "
-        f"{len(measured)} layouts, of which a step takes {least} to {most} s; {within} are predicted within 15 %. The "
-        f"fastest then took turns with the plan, which takes {cell(ratios)} times as long as the best of them.",
+        f"## All ways to split {row['network']}, batch {row['batch_size']}, on {_cluster(row)}",
+        "Each layer is split by its batch, outputs or inputs, in proportion to the measured speeds, or runs on the "
+        f"fastest device. These are {len(measured)} layouts with step times of {least} to {most} s; {within} are "
+        f"predicted within {_BOUND:.0%}. The fastest then took turns with the plan. The plan's step time is "
+        f"{cell(ratios)} times that of the best of them.",
         table(["way", "predicted s", "measured s"], lines),
     ]
 
 
-def _memory(rows: Sequence[Row]) -> list[str]:
-    """The section on what each worker takes."""
-    lines, errors = [], []
+def _memory_errors(rows: Sequence[Row]) -> list[float]:
+    pairs = [pair for row in rows for pair in zip(row["predicted_bytes"], row["peak_bytes"], strict=True)]
+    return [abs(predicted / taken - 1) for predicted, taken in pairs]
+
+
+def _conclude_memory(rows: Sequence[Row]) -> str:
+    errors = _memory_errors(rows)
+    within = sum(error <= _MEMORY_BOUND for error in errors)
+    return (
+        f"Memory: {within} of {len(errors)} estimates are within {_MEMORY_BOUND:.0%} of the peak; the median error is "
+        f"{statistics.median(errors):.0%}."
+    )
+
+
+def _memory(rows: Sequence[Row]) -> list[Part]:
+    """The section on each worker's memory."""
+    lines = []
     for row in rows:
         for place, worker in enumerate(row["workers"]):
             taken, predicted = (row[name][place] for name in ("peak_bytes", "predicted_bytes"))
-            errors.append(abs(predicted / taken - 1))
             cells = (taken / MB, predicted / MB, row["runtime_bytes"][place] / MB, predicted / taken)
             lines.append([f"{row['network']}, {row['batch_size']}", f"{row['fractions'][worker]:g}", *cells])
     header = [
@@ -159,62 +205,73 @@ def _memory(rows: Sequence[Row]) -> list[str]:
         "cores",
         "measured MB",
         "predicted MB",
-        "TensorFlow's own of it",
+        "TensorFlow's own part of it",
         "predicted / measured",
     ]
-    within = sum(error <= _MEMORY_BOUND for error in errors)
     return [
         "## Memory of plans",
-        "The most that each worker takes beyond what it held before, on workers that give back what they free, and "
-        "the estimate of the lowered graph, by which plans keep to a device's memory. The devices' speeds, and so the "
-        f"plans, are taken to be in proportion to their cores; {rows[0]['steps']} steps. {within} of {len(errors)} are "
-        f"within 10 %, and the median is off by {100 * statistics.median(errors):.0f} %.",
-        table(header, lines),
+        "Measured: the peak of each worker beyond what it held before, on workers that return freed memory. Predicted: "
+        "the estimate of the lowered graph, by which plans keep to a device's memory. The plans assume speeds in "
+        f"proportion to the workers' cores. {rows[0]['steps']} steps.",
+        table(header, lines, labels=2),
     ]
 
 
-def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
-    """Draws planner.png; returns the body of the report."""
+def _conclude(settings: Sequence[_Setting]) -> list[str]:
+    rows = [row for setting in settings for row in setting.rows]
+    errors = [abs(row["predicted_seconds"] / _seconds(row) - 1) for row in rows]
+    losses = [_seconds(setting.chosen) / min(map(_seconds, setting.rows)) for setting in settings]
+    over_alone = [_seconds(setting.chosen) / _seconds(setting.alone) for setting in settings]
+    of_chosen = [abs(setting.chosen["predicted_seconds"] / _seconds(setting.chosen) - 1) for setting in settings]
+    fastest = sum(_seconds(setting.plan) == min(map(_seconds, setting.rows)) for setting in settings)
+    wins = sum(_ratio(setting.plan, setting.recipe)["upper_quartile"] < 1 for setting in settings)
+    return [
+        f"The plan is the fastest of all ways in {fastest} of {len(settings)} settings. It beats the best recipe by "
+        f"more than the spread in {wins}.",
+        f"The way that `--layout=auto` would choose needs {statistics.median(losses):.2f} times as long as the best "
+        f"way (median; at most {max(losses):.2f}), and {span(over_alone)} times as long as the fastest worker alone.",
+        f"{sum(error <= _BOUND for error in errors)} of {len(errors)} predicted step times are within {_BOUND:.0%}; "
+        f"the median error is {statistics.median(errors):.0%}. Of the chosen ways, "
+        f"{sum(error <= _BOUND for error in of_chosen)} of {len(of_chosen)} are.",
+    ]
+
+
+def _timed(clusters: Mapping[str, Sequence[_Setting]]) -> list[Part]:
+    """The sections on the clusters whose steps were timed."""
+    if not clusters:
+        return []
+    rows = [row for settings in clusters.values() for setting in settings for row in setting.rows]
+    counts = [row["repeats"] for row in rows]
+    turns = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
+    parts: list[Part] = [
+        "Efficiency: the ideal step time, over the measured one. Ideal: each worker computes its part as fast as it "
+        "does alone, and nothing is sent. Chosen: the way that `--layout=auto` would choose. It starts from the "
+        "fastest worker alone, and goes on to the recipe with the best prediction and to the plan where they win more "
+        f"than three quarters of the rounds. Median (minimum to maximum) of {turns} turns. {limits(rows[0])}",
+        f"Measuring the workers takes {_typical(rows, 'calibrate_seconds')} s, planning "
+        f"{_typical(rows, 'plan_seconds')} s (median; maximum in brackets).",
+    ]
+    for title, of_cluster in clusters.items():
+        lines = [_line(setting) for setting in of_cluster]
+        predictions = Details("Each way, predicted and measured", [_predictions(of_cluster)])
+        parts += [f"## {title[0].upper()}{title[1:]}", table(_HEADER, lines), predictions]
+    return parts
+
+
+def render(rows: Sequence[Row]) -> Report:
+    """The report: a table per cluster, one of all ways, and one of memory."""
     of_memory, exhausted = ([row for row in rows if row.get("part") == part] for part in (MEMORY, EVERY))
-    rows = [row for row in rows if "part" not in row]
-    by_cluster = group_by(rows, _cluster)
+    by_cluster = group_by((row for row in rows if "part" not in row), _cluster)
     clusters = {
         title: [_Setting(group) for group in group_by(of_cluster, lambda row: row["network"]).values()]
         for title, of_cluster in by_cluster.items()
     }
-    _draw(clusters, directory / "planner.png")
     settings = [setting for of_cluster in clusters.values() for setting in of_cluster]
-    errors = [abs(row["predicted_seconds"] / _seconds(row) - 1) for row in rows]
-    losses = [_seconds(setting.taken) / min(map(_seconds, setting.rows)) for setting in settings]
-    of_taken = [abs(setting.taken["predicted_seconds"] / _seconds(setting.taken) - 1) for setting in settings]
-    fastest = sum(_seconds(setting.plan) == min(map(_seconds, setting.rows)) for setting in settings)
-    wins = sum(_ratio(setting.plan, setting.recipe)["upper_quartile"] < 1 for setting in settings)
-    counts = [row["repeats"] for row in rows]
-    turns = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
-    parts = [
-        "![Efficiency, and predicted and measured seconds](planner.png)",
-        "Efficiency is the time that a step would take if each worker did its part as fast as it is alone and nothing "
-        "were sent, over the time that it took. What is taken is what `--layout=auto` takes: of the fastest worker "
-        "alone, the recipe predicted to be the best and the plan, the last that beats those before it in more than "
-        f"three quarters of the rounds. Median (minimum to maximum) of {turns} turns. {limits(rows[0])}",
-        bullets(
-            [
-                f"The plan is the fastest of all ways on {fastest} of {len(settings)} settings, and beats the best "
-                f"recipe by more than the spread on {wins}.",
-                f"What is taken takes {statistics.median(losses):.2f} times as long as the best of all ways "
-                f"(median; at most {max(losses):.2f}).",
-                f"{sum(error <= _BOUND for error in errors)} of {len(errors)} predictions are within 15 %; the median "
-                f"is off by {100 * statistics.median(errors):.0f} %. Of what is taken, "
-                f"{sum(error <= _BOUND for error in of_taken)} of {len(of_taken)} are.",
-                f"Measuring the workers takes {_typical(rows, 'calibrate_seconds')} s, planning "
-                f"{_typical(rows, 'plan_seconds')} s (median; at most).",
-            ]
-        ),
-    ]
-    for title, of_cluster in clusters.items():
-        lines = [_line(setting) for setting in of_cluster]
-        parts += [f"## {title[0].upper()}{title[1:]}", table(_HEADER, lines), "Predictions:", _predictions(of_cluster)]
+    conclusions = _conclude(settings) if settings else []
+    conclusions += [_conclude_memory(of_memory)] if of_memory else []
+    parts = _timed(clusters)
     for row in exhausted:
         parts += _every_way(row)
     parts += _memory(of_memory) if of_memory else []
-    return "\n\n".join(parts)
+    draw = functools.partial(_draw, clusters, of_memory) if clusters else None
+    return Report(conclusions, parts, "Efficiency, and predicted against measured seconds and memory", draw)

@@ -1,14 +1,16 @@
-"""The report on large 3D CNNs: tables of time, memory, limits and input, what was predicted, and what is projected."""
+"""The report on large 3D CNNs: tables of step times and predictions, memory, limits, input and projections."""
 
-import pathlib
+import functools
 from collections.abc import Mapping, Sequence
 
 from benchmarks import scaling
 from benchmarks.cases.spatial import ALONE, CONV, EVEN, INPUT, LIMIT, MEMORY, MODELLED, PROJECTED, STRONG, WEAK
 from benchmarks.renderers import spatial_drawing
+from benchmarks.renderers.document import Details, Part, Report
 from benchmarks.renderers.tables import (
     MB,
     Row,
+    Table,
     bullets,
     cell,
     group_by,
@@ -16,15 +18,17 @@ from benchmarks.renderers.tables import (
     limits,
     losses_agree,
     median,
+    number,
     per_link,
+    succeeded,
     table,
     table_of,
 )
 
-_DEMANDED = 0.15  # by how much predictions of steps, and memory, may be off
+_DEMANDED = 0.15  # the largest error of predicted step times, and of memory, that we accept
 
 
-def _steps(rows: Sequence[Row]) -> str:
+def _steps(rows: Sequence[Row]) -> Table:
     first = rows[0]
 
     def halo(row: Row) -> str | None:
@@ -46,9 +50,17 @@ def _steps(rows: Sequence[Row]) -> str:
     return table_of(rows, columns, labels=2)
 
 
-def _spent(rows: Sequence[Row]) -> str:
-    """How each worker spends a traced step."""
-    header = ["way", "worker", "computing ms", "receiving ms", "waiting ms", "halos on their way ms", "convolving then"]
+def _spent(rows: Sequence[Row]) -> Table:
+    """Each worker's use of a traced step."""
+    header = [
+        "way",
+        "worker",
+        "computing ms",
+        "receiving ms",
+        "waiting ms",
+        "halos in flight ms",
+        "convolving meanwhile",
+    ]
     lines = []
     for row in rows:
         for index, used, both in zip(row["workers"], row["usage"], row["overlap"], strict=False):
@@ -56,12 +68,12 @@ def _spent(rows: Sequence[Row]) -> str:
             spent = (1e3 * used[name] for name in ("computing", "receiving", "waiting"))
             passed = f"{both['both_seconds'] / halo:.0%}" if halo else None
             lines.append([row["way"], index, *spent, 1e3 * halo, passed])
-    return table(header, lines)
+    return table(header, lines, labels=2)
 
 
 def _notes(rows: Sequence[Row]) -> str:
     first = rows[0]
-    ways = {row["way"]: row for row in rows if "failed" not in row}
+    ways = {row["way"]: row for row in succeeded(rows)}
     return bullets(
         [
             f"{limits(first)} Link: {per_link(first['link'])} hop. {in_turns(first)}",
@@ -73,14 +85,14 @@ def _notes(rows: Sequence[Row]) -> str:
 
 
 def _demands(ways: Mapping[str, Row], first: Row) -> str:
-    """What is asked of the convolutional part, beside what was measured."""
+    """A note on the convolutional part: its measured speedups, and those that we ask for."""
     alone, even = ways[ALONE], ways[EVEN]
     speedup = scaling.speedup
     if len(set(first["fractions"])) == 1:
         apart = even["apart_seconds_per_step"]
         return (
-            f"Two workers are {speedup(even, alone):.2f} times as fast as one; demanded is 1.85. Their slabs as "
-            f"networks of their own, at once and without any exchange, take {cell(apart)} s, which would be "
+            f"Two workers are {speedup(even, alone):.2f} times as fast as one (asked for: 1.85). Their slabs as "
+            f"networks of their own, at the same time and without any exchange, need {cell(apart)} s, "
             f"{median(alone) / apart['median']:.2f} times as fast."
         )
     best = min((row for way, row in ways.items() if way not in (ALONE, EVEN)), key=median, default=None)
@@ -89,19 +101,19 @@ def _demands(ways: Mapping[str, Row], first: Row) -> str:
     by_speed = ways.get("2:1", best)
     return (
         f"Split by speed, 2:1, the step is {speedup(by_speed, alone):.2f} times as fast as the fast worker alone "
-        f"(demanded: 1.35) and {speedup(by_speed, even):.2f} times as fast as the even split (demanded: 1.3); the "
-        f"best of the grid, {best['way']}, {speedup(best, alone):.2f} and {speedup(best, even):.2f} times."
+        f"(asked for: 1.35) and {speedup(by_speed, even):.2f} times as fast as the even split (asked for: 1.3). The "
+        f"best of the grid, {best['way']}, reaches {speedup(best, alone):.2f} and {speedup(best, even):.2f} times."
     )
 
 
-def _layers(rows: Sequence[Row]) -> str:
+def _layers(rows: Sequence[Row]) -> Table:
     """The layers' times behind the predictions, on the slowest worker of each way."""
     seconds = {
         name: [row["predicted_layer_seconds"].get(name) for row in rows]
         for name in dict.fromkeys(name for row in rows for name in row["predicted_layer_seconds"])
     } | {
-        "all that the busiest worker computes": [row["predicted_computing_seconds"] for row in rows],
-        "messages, and waiting": [row["predicted_seconds"] - row["predicted_computing_seconds"] for row in rows],
+        "computing, busiest worker": [row["predicted_computing_seconds"] for row in rows],
+        "messages and waiting": [row["predicted_seconds"] - row["predicted_computing_seconds"] for row in rows],
         "step, predicted": [row["predicted_seconds"] for row in rows],
         "step, measured": [median(row) for row in rows],
     }
@@ -114,31 +126,43 @@ def _accuracy(rows: Sequence[Row]) -> str:
     within = sum(abs(error) <= _DEMANDED for error in errors.values())
     worst = max(errors, key=lambda name: abs(errors[name]))
     return (
-        f"Of {len(errors)} steps, {within} are predicted within {_DEMANDED:.0%}; the worst is {worst}, by "
-        f"{errors[worst]:+.0%}."
+        f"{within} of {len(errors)} predicted step times are within {_DEMANDED:.0%}; the worst is off by "
+        f"{errors[worst]:+.0%} ({worst})."
     )
 
 
-def _timed(rows: Sequence[Row]) -> list[str]:
+def _timed(rows: Sequence[Row]) -> list[Part]:
     """The sections of the settings whose steps were timed and predicted."""
-    done = [row for row in rows if "failed" not in row]
-    parts = []
-    if done:
-        parts += [
-            "Median (minimum to maximum) over the repeats. Speedups are in voxels a second over the first way. MB sent "
-            "are counted in a traced step. Predicted: by the planner's cost model, of the workers of that way as "
-            "`--layout=auto` measures them, and of a graph that was not lowered.",
-            _accuracy(done),
-        ]
+    parts: list[Part] = []
+    if succeeded(rows):
+        parts.append(
+            "Median (minimum to maximum) over the repeats. Speedup: voxels per second over the first way's. MB sent "
+            "are counted in a traced step. Predicted: by the planner's cost model, from the measurements of "
+            "`--layout=auto` on the workers of that way, without lowering the graph."
+        )
     for title, group in group_by(rows, lambda row: row["setting"]).items():
-        good = [row for row in group if "failed" not in row]
-        parts += [f"## {title}: {group[0]['network']}", _steps(group), _notes(group)]
-        parts += ["How each worker spends a traced step, and the time of halos that passes beside convolutions:"]
-        parts += [_spent(good), "What the prediction is made of:", _layers(good)]
+        good = succeeded(group)
+        details = Details(
+            "Each worker's use of a step, and the parts of the prediction",
+            [
+                "Halos in flight: the time in which halos are on their way, and its share with convolutions running.",
+                _spent(good),
+                "The parts of the predicted step time:",
+                _layers(good),
+            ],
+        )
+        parts += [f"## {title}: {group[0]['network']}", _steps(group), _notes(group), details]
     return parts
 
 
-def _memory(rows: Sequence[Row]) -> str:
+def _memory_errors(rows: Sequence[Row]) -> list[float]:
+    """The differences of the peaks from share and halo, of more than one worker."""
+    alone = {row["edge"]: row for row in reversed(rows) if len(row["fractions"]) == 1}
+    several = [row for row in rows if row["edge"] in alone and len(row["fractions"]) > 1]
+    return [max(row["peak_bytes"]) / max(scaling.expected_bytes(row, alone[row["edge"]])) - 1 for row in several]
+
+
+def _memory(rows: Sequence[Row]) -> Table:
     alone = {row["edge"]: row for row in reversed(rows) if len(row["fractions"]) == 1}
 
     def expected(row: Row) -> float | None:
@@ -156,36 +180,41 @@ def _memory(rows: Sequence[Row]) -> str:
         "cube": lambda row: row["edge"],
         "workers": lambda row: len(row["fractions"]),
         "peak MB": lambda row: max(row["peak_bytes"]) / MB,
-        "1/p of alone": part,
+        "alone / workers MB": part,
         "share and halo MB": expected,
         "error": error,
         "estimated MB": lambda row: max(row["estimated_bytes"]) / MB,
     }
-    return table_of(rows, columns)
+    return table_of(rows, columns, labels=2)
 
 
-def _limits(rows: Sequence[Row]) -> str:
-    header = ["limit GB a worker", "workers", "largest cube that trains", "its peak MB", "the next larger one"]
+def _largest(rows: Sequence[Row]) -> Row | None:
+    """The row of the largest cube that trains."""
+    return max((row for row in rows if row["trained"]), key=lambda row: row["edge"], default=None)
+
+
+def _limits(rows: Sequence[Row]) -> Table:
+    header = ["limit GB per worker", "workers", "largest cube that trains", "its peak MB", "the next larger one"]
     groups = group_by(rows, lambda row: (row["memory_limit_bytes"], len(row["fractions"])))
     lines = []
     for (limit, count), tried in sorted(groups.items()):
-        best = max((row for row in tried if row["trained"]), key=lambda row: row["edge"], default=None)
+        best = _largest(tried)
         failed = next((row for row in tried if not row["trained"]), None)
         largest = ["none", None] if best is None else [best["edge"], max(best["peak_bytes"]) / MB]
         larger = "was not tried" if failed is None else f"{failed['edge']}: {_end(failed)}"
         lines.append([f"{limit / 1e9:g}", count, *largest, larger])
-    return table(header, lines)
+    return table(header, lines, labels=2)
 
 
 def _end(row: Row) -> str:
-    """How an attempt failed."""
+    """The end of a failed attempt."""
     lost = [f"worker {index}" for index, code in enumerate(row.get("exit_codes") or ()) if code]
     if lost:
-        return f"the kernel ended {', '.join(lost)}"
+        return f"the kernel killed {', '.join(lost)}"
     return row["error"].partition(":")[2].strip()[:80].replace("|", " ") or row["error"]
 
 
-def _inputs(rows: Sequence[Row]) -> str:
+def _inputs(rows: Sequence[Row]) -> Table:
     lines = []
     for row in rows:
         for index, planes in enumerate(row["split"]):
@@ -200,60 +229,123 @@ def _inputs(rows: Sequence[Row]) -> str:
 
 
 def _about(part: str, rows: Sequence[Row]) -> str:
-    """What a section shows."""
-    every = limits({"limits": [limit for row in rows for limit in row["limits"]]}).removesuffix(".")
+    """The text at the head of a section."""
     texts = {
-        MEMORY: f"The largest of the workers, after {rows[0]['steps']} steps; each number of them in a cluster of its "
-        "own. Share and halo: weights, their gradients and what TensorFlow itself takes, whole; its planes' part of "
-        f"the rest of what one worker takes; and the halos that it receives. Demanded is within {_DEMANDED:.0%}.",
-        LIMIT: f"The limit is to what a worker takes once it is up; {rows[0]['steps']} steps were run.",
-        INPUT: f"{rows[0].get('volumes')} cubes of {rows[0]['edge']}, 16 bits, 4 channels; three epochs, in the first "
-        "of which it is kept. Demanded is within 5 % of the share, and nothing later. Wait: of the last step "
-        "of each epoch, in its trace.",
+        MEMORY: f"The worker with the most, after {rows[0]['steps']} steps; each number of workers in a cluster of its "
+        "own. Share and halo: weights, their gradients and TensorFlow's own memory, all in full; the share of its "
+        f"planes in the rest of one worker's memory; and the received halos. We ask for {_DEMANDED:.0%} at most.",
+        LIMIT: f"The limit is on a worker's memory beyond that after its start; {rows[0]['steps']} steps.",
+        INPUT: f"{rows[0].get('volumes')} cubes of {rows[0]['edge']}, 16 bits, 4 channels; three epochs. Workers keep "
+        "their planes in memory from the first epoch on. We ask for 5 % of the share at most, and for nothing read "
+        "later. Wait: of the last step of each epoch, in its trace.",
     }
-    return f"{texts[part]} {every}; seed {rows[0]['seed']}."
+    every = limits({"limits": [limit for row in rows for limit in row["limits"]]})
+    return f"{texts[part]} {every} Seed {rows[0]['seed']}."
 
 
-def _model(projected: Mapping[int, Sequence[Row]]) -> list[str]:
-    """The section on workers that are not there."""
+def _model(projected: Mapping[int, Sequence[Row]]) -> list[Part]:
+    """The section on workers that this machine does not have."""
     lines = []
     for count, steps in projected.items():
         for row in steps:
             workers, seconds = count * row["groups"], row["predicted_seconds"]
             rest = seconds - row["predicted_computing_seconds"]
-            efficiency = f"{steps[0]['predicted_seconds'] / seconds:.2f}"
             sent = row["predicted_bytes"] / workers / MB
+            efficiency = f"{_efficiency(steps, row):.2f}"
             lines.append([count, workers, row["groups"], seconds, seconds - rest, rest, sent, efficiency])
     first = next(iter(projected.values()))[0]
-    about = ["workers per sample", "workers", "samples", "s/step", "computing", "messages, and waiting"]
+    about = ["workers per sample", "workers", "samples", "s/step", "computing s", "messages and waiting s"]
     return [
         f"## Modelled: CosmoFlow at W={first['edge']}, data and spatial parallelism",
-        "Not measured. The planner's cost model, for workers of one core that are each as fast as the first of two is "
-        f"here beside the other, on the convolutional part at W={first['measured_edge']}: convolutions at "
-        f"{first['flops_per_second'] / 1e9:.3g} GFLOP/s, over the link measured here, {per_link(first['link'])} hop, "
-        "and with what a message costs the processors at its ends. Gradients are summed as mtf_hetero does it, each "
-        "worker with each other one.",
-        table([*about, "MB sent by a worker", "efficiency"], lines),
+        "Not measured. The planner's cost model, for workers of one core that are each as fast as the first of two "
+        f"here, measured beside the other on the convolutional part at W={first['measured_edge']}: convolutions at "
+        f"{first['flops_per_second'] / 1e9:.3g} GFLOP/s, the link measured here, {per_link(first['link'])} hop, and "
+        "the processor time of messages at both ends. Gradients are summed as mtf_hetero does it: each worker sends to "
+        "each other one.",
+        table([*about, "MB sent by a worker", "efficiency"], lines, labels=2),
     ]
 
 
-def render(rows: Sequence[Row], directory: pathlib.Path) -> str:
-    """Draws spatial.png; returns the body of the report."""
+def _efficiency(steps: Sequence[Row], row: Row) -> float:
+    """Samples per second and worker, over those of the smallest projection."""
+    return steps[0]["predicted_seconds"] / row["predicted_seconds"]
+
+
+def _conclude_conv(rows: Sequence[Row]) -> str:
+    texts = []
+    for setting, group in group_by(rows, lambda row: row["setting"]).items():
+        first, *others = group
+        best = min(others, key=median, default=None)
+        if best is None:
+            continue
+        even = next((row for row in others if row["way"] == EVEN), best)
+        text = f"{scaling.speedup(best, first):.2f}"
+        text += "" if best is even else f" by {best['way']}, {scaling.speedup(even, first):.2f} even"
+        size, _, cores = setting.removeprefix(f"{CONV}/").rpartition("/")
+        texts.append(f"{size} on {cores} cores {text}")
+    return f"Speedup of two workers over the faster one: {'; '.join(texts)}." if texts else ""
+
+
+def _conclude_scaling(rows: Sequence[Row]) -> str:
+    texts = []
+    for setting, group in group_by(rows, lambda row: row["setting"]).items():
+        last = max(group, key=lambda row: len(row["workers"]))
+        texts.append(f"{setting} {scaling.speedup(last, group[0]):.2f} on {len(last['workers'])}")
+    return f"Speedup of more workers over one: {'; '.join(texts)}." if texts else ""
+
+
+def _conclude_memory(of: Mapping[str, Sequence[Row]]) -> str:
+    """Sentences on memory, limit and input."""
+    texts = []
+    for edge, group in group_by(of[MEMORY], lambda row: row["edge"]).items():
+        first, last = (pick(group, key=lambda row: len(row["fractions"])) for pick in (min, max))
+        peaks = [f"{number(max(row['peak_bytes']) / MB)} MB on {len(row['fractions'])}" for row in (first, last)]
+        texts.append(f"Peak memory of a worker at W={edge}: {', '.join(peaks)} workers.")
+    errors = _memory_errors(of[MEMORY])
+    texts += [f"Share and halo predict it within {max(map(abs, errors)):.0%}."] if errors else []
+    tried = group_by(of[LIMIT], lambda row: (row["memory_limit_bytes"], len(row["fractions"])))
+    best = {key: row["edge"] for key, group in tried.items() if (row := _largest(group)) is not None}
+    if best:
+        (limit, fewest), (_, most) = min(best), max(best)
+        texts.append(
+            f"With {limit / 1e9:g} GB per worker, CosmoFlow trains on cubes of {best[limit, fewest]} on {fewest} and "
+            f"of {best[limit, most]} on {most} workers."
+        )
+    return " ".join(texts)
+
+
+def _conclude_projection(projected: Mapping[int, Sequence[Row]]) -> str:
+    texts = [
+        f"{_efficiency(steps, steps[-1]):.2f} on {count * steps[-1]['groups']:,} workers, {count} per sample"
+        for count, steps in projected.items()
+    ]
+    return f"Modelled efficiency, not measured: {'; '.join(texts)}." if texts else ""
+
+
+def render(rows: Sequence[Row]) -> Report:
+    """The report: a section per setting, and those on memory, limits, input and projections."""
     of = {part: [row for row in rows if row["part"] == part] for part in (CONV, MEMORY, LIMIT, INPUT, PROJECTED)}
     timed = [row for row in rows if row["part"] in (CONV, STRONG, WEAK)]
-    done = group_by((row for row in timed if "failed" not in row), lambda row: row["part"] == CONV)
+    done = group_by(succeeded(timed), lambda row: row["part"] == CONV)
     assert all(row.get(MODELLED) for row in of[PROJECTED])
     projected = group_by(of[PROJECTED], lambda row: row["count"])
-    path = directory / "spatial.png"
-    spatial_drawing.draw(path, done.get(False, []), done.get(True, []), of[MEMORY], projected)
-    parts = ["![Speedups, splits, memory and projection](spatial.png)", *_timed(timed)]
+    parts = _timed(timed)
     for part, title, describe in (
-        (MEMORY, "Memory: what a worker takes beyond what it holds before the first session", _memory),
+        (MEMORY, "Memory of a worker beyond that before the first session", _memory),
         (LIMIT, "The largest cube within a memory limit, of CosmoFlow", _limits),
-        (INPUT, "Input: bytes read by each worker, without what it reads when it makes its volumes", _inputs),
+        (INPUT, "Input: bytes read by each worker, without those of a step that makes its volumes", _inputs),
     ):
         if of[part]:
             parts += [f"## {title}", _about(part, of[part]), describe(of[part])]
     if projected:
         parts += _model(projected)
-    return "\n\n".join(parts)
+    predicted = [_accuracy(succeeded(timed))] if succeeded(timed) else []
+    conclusions = [
+        _conclude_conv(done.get(True, [])),
+        _conclude_scaling(done.get(False, [])),
+        " ".join([*predicted, _conclude_projection(projected)]).strip(),
+        _conclude_memory(of),
+    ]
+    drawn = (done.get(False, []), done.get(True, []), of[MEMORY], projected)
+    draw = functools.partial(spatial_drawing.draw, drawn) if any(drawn) else None
+    return Report(list(filter(None, conclusions)), parts, "Speedups, splits, memory and projection", draw)

@@ -13,29 +13,23 @@ _SPLITS = {"even slabs": drawing.GREY, "slabs by shares": drawing.COLOURS[0]}
 
 
 def draw(
-    path: pathlib.Path,
-    scaled: Sequence[Row],
-    convolutions: Sequence[Row],
-    memory: Sequence[Row],
-    projected: Mapping[int, Sequence[Row]],
+    rows: tuple[Sequence[Row], Sequence[Row], Sequence[Row], Mapping[int, Sequence[Row]]], path: pathlib.Path
 ) -> None:
-    """Draws a panel for each of these that is there.
+    """Draw a panel for each kind of rows that there is.
 
-    They are rows of strong and weak scaling and of the convolutional part that did not fail, rows of memory, and
-    {workers per sample: what is projected}.
+    Args:
+      rows: of strong and weak scaling, of the convolutional part, of memory, and {workers per sample: projections}.
+      path: of the PNG.
     """
-    panels: list[tuple[Any, Any]] = [
-        (_draw_speedups, scaled),
-        (_draw_splits, convolutions),
-        (_draw_memory, memory),
-        (_draw_projection, projected),
-    ]
-    panels = [(draw, drawn) for draw, drawn in panels if drawn] or panels[1:2]
+    panels: list[tuple[Any, Any]] = list(
+        zip((_draw_speedups, _draw_splits, _draw_memory, _draw_projection), rows, strict=True)
+    )
+    panels = [(draw_panel, drawn) for draw_panel, drawn in panels if drawn]
     columns = min(len(panels), 2)
-    figure, axes = drawing.make(-(-len(panels) // columns), columns, width=5.4, height=4.2)
+    figure, axes = drawing.make(-(-len(panels) // columns), columns, height=4.2)
     for ax, (draw_panel, drawn) in zip(axes.flat, panels, strict=False):
         draw_panel(ax, drawn)
-        ax.legend(fontsize=7, loc="best")
+        ax.legend(fontsize=8, loc="best")
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     drawing.save(figure, path)
@@ -76,7 +70,7 @@ def _draw_splits(ax: Any, rows: Sequence[Row]) -> None:
         cores = " + ".join(f"{cores:g}" for cores in first["fractions"])
         count = first.get("batch_size", 1)
         volumes = _size(first["extents"]) if count == 1 else f"{count} times {_size(first['extents'])}"
-        ax.text(0, height, f" {volumes} voxels on {cores} cores", fontsize=7, fontweight="bold", va="center")
+        ax.text(0, height, f" {volumes} voxels on {cores} cores", fontsize=8, fontweight="bold", va="center")
         for row in group[1:]:
             height += 1
             names[height] = row["way"].replace(":", " : ")
@@ -87,7 +81,7 @@ def _draw_splits(ax: Any, rows: Sequence[Row]) -> None:
         ax.barh(0, 0, color=colour, label=kind)
     ax.axvline(1, color="black", linewidth=0.8)
     ax.set_yticks(list(names), list(names.values()))
-    ax.tick_params(axis="y", labelsize=7, length=0)
+    ax.tick_params(axis="y", labelsize=8, length=0)
     ax.set_ylim(height, -1)
     ax.grid(axis="y", visible=False)
     ax.set_title("CosmoFlow's convolutions on two workers")
@@ -97,7 +91,7 @@ def _draw_splits(ax: Any, rows: Sequence[Row]) -> None:
 def _draw_memory(ax: Any, rows: Sequence[Row]) -> None:
     counts: list[int] = []
     rows = sorted(rows, key=lambda row: len(row["fractions"]))
-    ideal_label = "1 / workers of what one takes"
+    ideal_label = "memory of one worker / workers"
     for colour, (edge, group) in zip(drawing.COLOURS, group_by(rows, lambda row: row["edge"]).items(), strict=False):
         alone, counts = group[0], [len(row["fractions"]) for row in group]
         peaks = [max(row["peak_bytes"]) / MB for row in group]

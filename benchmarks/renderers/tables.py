@@ -1,12 +1,64 @@
-"""Rows in groups, and Markdown tables of them that declare their columns: {header: what a row has there}."""
+"""Groups of rows, and the tables that renderers make of them: {header: the cell of a row}."""
 
+import dataclasses
+import textwrap
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+
+from mtf_hetero._support import tables as text_tables
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Row], Any]]
 Key = TypeVar("Key", bound=Hashable)
 MB, GIB = 1e6, 2**30
+_HEADER_WIDTH, _CELL_WIDTH = 12, 44  # of a column in lines of text; longer headers wrap, longer cells are cut
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of text cells, for a Markdown report and for a terminal.
+
+    Args:
+      header: of each column.
+      lines: of cells.
+      labels: leading columns that name a line.
+    """
+
+    header: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    labels: int = 1
+
+    def as_markdown(self) -> str:
+        """The Markdown; the first column is aligned to the left, the others to the right."""
+        rows = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.lines]
+        return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+    def as_text(self, width: int = 80) -> str:
+        """Lines of text; columns beyond the width follow below, after the columns that name a line."""
+        cells = [[_shorten(line[i]) for line in self.lines] for i in range(len(self.header))]
+        headers = [
+            textwrap.wrap(header, max(_HEADER_WIDTH, *map(len, column), 1)) or [""]
+            for header, column in zip(self.header, cells, strict=True)
+        ]
+        widths = [max(map(len, (*header, *column))) for header, column in zip(headers, cells, strict=True)]
+        blocks = [list(range(self.labels + 1))[: len(widths)]]
+        for index in range(self.labels + 1, len(widths)):
+            if sum(2 + widths[i] for i in (*blocks[-1], index)) - 2 <= width:
+                blocks[-1].append(index)
+            else:
+                blocks.append([*range(self.labels), index])
+        texts = []
+        for block in blocks:
+            height = max(len(headers[i]) for i in block)
+            columns = [[*[""] * (height - len(headers[i])), *headers[i], *cells[i]] for i in block]
+            align = "".join("<" if i < self.labels else ">" for i in block)
+            texts.append("\n".join(text_tables.lines(zip(*columns, strict=True), align)))
+        return "\n\n".join(texts)
+
+
+def _shorten(cell: str) -> str:
+    cell = cell.replace("`", "").replace("**", "")
+    return cell if len(cell) <= _CELL_WIDTH else f"{cell[: _CELL_WIDTH - 4]} ..."
 
 
 def group_by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
@@ -17,14 +69,25 @@ def group_by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[R
     return groups
 
 
+def succeeded(rows: Iterable[Row]) -> list[Row]:
+    """The rows that did not fail."""
+    return [row for row in rows if "failed" not in row]
+
+
 def median(row: Row, column: str = "wall_seconds_per_step") -> float:
     """The median of a column that was measured several times."""
     return row[column]["median"]
 
 
 def number(value: float, digits: int = 3) -> str:
-    """To so many significant digits, with commas where there are more before the point."""
+    """A number with so many significant digits, and with commas where there are more before the point."""
     return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
+
+
+def span(values: Iterable[float], form: str = ".2f") -> str:
+    """The range of some numbers: "1.20 to 1.50", or "1.20" where both ends read the same."""
+    values = list(values)
+    return " to ".join(dict.fromkeys(format(end, form) for end in (min(values), max(values))))
 
 
 def cell(value: Any) -> str:
@@ -36,24 +99,23 @@ def cell(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def table(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
-    """A table of cells; the first column is aligned to the left, the others to the right."""
-    rows = [header, ["---", *["---:"] * (len(header) - 1)], *([cell(value) for value in line] for line in lines)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+def table(header: Sequence[str], lines: Iterable[Sequence[Any]], *, labels: int = 1) -> Table:
+    """A table of cells of any kind."""
+    return Table(tuple(header), tuple(tuple(map(cell, line)) for line in lines), labels)
 
 
-def table_of(rows: Iterable[Row], columns: Columns, *, labels: int = 1) -> str:
-    """A line per row, of what columns show of it; of one that failed, only of the first columns, which name it."""
+def table_of(rows: Iterable[Row], columns: Columns, *, labels: int = 1) -> Table:
+    """A line per row; a row that failed shows only the first columns, which name it."""
     values = list(columns.values())
     lines = [
         [value(row) if number < labels or "failed" not in row else "-" for number, value in enumerate(values)]
         for row in rows
     ]
-    return table(list(columns), lines)
+    return table(list(columns), lines, labels=labels)
 
 
 def bullets(notes: Iterable[str]) -> str:
-    """A list; empty notes are left out."""
+    """A list without its empty notes."""
     return "\n".join(f"* {note}" for note in notes if note)
 
 
@@ -63,28 +125,29 @@ def could_not(be: str, rows: Iterable[Row], name: str = "way") -> list[str]:
 
 
 def limits(row: Row) -> str:
-    """What limited the workers of a row."""
-    return f"Limited by {' and '.join(dict.fromkeys(row['limits']))}."
+    """A sentence on the limits of a row's workers."""
+    return f"Each worker is limited by {' or '.join(dict.fromkeys(row['limits']))}."
 
 
 def in_turns(row: Row) -> str:
-    """How often the ways of a setting were timed."""
-    return f"{row['repeats']} repeats of {row['steps']} step, in turns; seed {row['seed']}."
+    """A sentence on the repeats of a setting."""
+    steps = f"{row['steps']} step{'s' * (row['steps'] != 1)}"
+    return f"{row['repeats']} repeats of {steps}, in turns; seed {row['seed']}."
 
 
-def division(row: Row, most: int | None = None) -> str | None:
-    """The sizes into which dimensions are divided, each once, and no more than so many."""
+def split(row: Row, most: int | None = None) -> str | None:
+    """The sizes into which dimensions are split, each once, and no more than so many."""
     sizes = [":".join(map(str, parts)) for parts in row["sizes"].values() if len(parts) > 1]
     distinct = list(dict.fromkeys(sizes))
     return "; ".join([*distinct[:most], *(["..."] if distinct[:most] != distinct else [])]) or None
 
 
 def per_link(link: Mapping[str, float]) -> str:
-    """A measured link, in words."""
-    return f"{link['bytes_per_second'] / 1e9:.2f} GB/s and {1e3 * link['latency_seconds']:.2g} ms a"
+    """The measured bandwidth and latency of a link, up to the word that names a message."""
+    return f"{link['bytes_per_second'] / 1e9:.2f} GB/s and {1e3 * link['latency_seconds']:.2g} ms per"
 
 
-def losses_agree(rows: Iterable[Row], *, than: str = "the same") -> str:
+def losses_agree(rows: Iterable[Row], *, than: str = "the same in all ways") -> str:
     """The sentence on the losses by which all ways of a setting are compared."""
-    error = max(row["loss_error"] for row in rows if "loss_error" in row)
-    return f"The losses before the first and the second step are {than} within {error:.1e} of their value."
+    error = max((row["loss_error"] for row in rows if "loss_error" in row), default=0.0)
+    return f"The losses before the first and the second step are {than}, within {error:.1e} of their value."

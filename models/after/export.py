@@ -3,17 +3,16 @@
     mtf-hetero export --model_dir=runs/lenet --output=served/1
     mtf-hetero export --model_dir=runs/lenet --output=lenet.keras
 
-A directory is a SavedModel, whose signature serving_default takes any number of images, or volumes, [None, height,
-width, channels], with numbers as they are stored in the data set (0 to 255, of images): the model normalises them. It
-returns class, logits and probabilities, or targets in their own units. --batch_size says how many it computes at a
-time.
+A directory is a SavedModel. Its signature serving_default takes any number of images, [None, height, width, channels],
+or volumes, with numbers as they are stored in the data set (0 to 255 for images). The model normalizes them itself. It
+returns class, logits and probabilities, or targets in their own units. It computes --batch_size examples at a time.
 
-A file that ends in .keras is a Keras model with the trained weights and moving averages: the one that was trained, if
-it came from Keras, or the network's twin of plain Keras layers, which gives logits. It takes images that are
-normalised: MODEL_DIR/network.json has their mean and deviation.
+A file that ends in .keras is a Keras model with the trained weights and moving averages: the Keras model that was
+trained, or plain Keras layers that compute the same as the network and give logits. It takes the same numbers: its
+layer input_normalization normalizes them.
 
-The variables are copied from the checkpoint a piece at a time: no device ever has the whole network, or a whole
-variable. What is exported is there as a whole, or not at all. The data set need not be there.
+The variables are copied from the checkpoint in pieces: no device needs memory for the whole network. The output appears
+when it is complete. The data set is not needed.
 
 Exit codes: 0, 1 where the model cannot be written, 2 for a wrong flag or value (one line says
 which), 130 after Ctrl-C.
@@ -28,7 +27,7 @@ from typing import Any
 from mtf_hetero._support import command_line
 from mtf_hetero.models.after import flags, restored
 
-PROGRAM = "python -m mtf_hetero.models.after.export"
+PROGRAM = "mtf-hetero export"
 
 
 KERAS, SAVED_MODEL = "keras", "saved_model"
@@ -60,11 +59,18 @@ def _export_keras(given: restored.Restored, arguments: argparse.Namespace) -> st
         from mtf_hetero.keras import networks, to_keras
     except ImportError as error:
         raise ValueError(f"--format is {KERAS!r}, but {error}") from error
-    run = given.run
-    options = {"image_shape": run.dataset.image_shape, **run.task.config}
-    networks.save(to_keras(run.model, given.checkpoint, **options), arguments.output)
+    from mtf_hetero.models.train import inputs
+
+    run, unit = given.run, inputs.unit(given.run.dataset)
+    model = to_keras(run.model, given.checkpoint, image_shape=run.dataset.image_shape, **run.task.config)
+    if not run.model.normalises:
+        model = networks.normalising(model, *inputs.statistics_as_stored(run.dataset))
+    networks.save(model, arguments.output)
     shape = ", ".join(map(str, run.dataset.image_shape))
-    return f"{arguments.output}: a Keras model of step {given.step}, which takes normalised float32 [None, {shape}]\n"
+    return (
+        f"{arguments.output}: a Keras model of step {given.step}, which takes float32 [None, {shape}]\n"
+        f"It takes {unit} as they are stored, and normalizes them itself.\n"
+    )
 
 
 def _export_saved_model(given: restored.Restored, arguments: argparse.Namespace) -> str:

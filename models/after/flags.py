@@ -13,7 +13,7 @@ from mtf_hetero._support import command_line
 from mtf_hetero.models.train import config_file
 from mtf_hetero.models.train.config import AUTO, Config, kind_of
 
-TRAINED = ("model", "dataset", "data_dir", "batch_size")  # of the run's own config.yaml
+TRAINED = ("model", "dataset", "data_dir", "image_size", "seed", "batch_size")  # of the run's own config.yaml
 PLACED = (  # never taken from there: the devices of the training may be gone
     *("layout", "mesh_shape", "list_speed", "dense_shares", "dense_rounds"),
     *("devices", "workers", "local_cluster"),

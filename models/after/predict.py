@@ -2,11 +2,13 @@
 
     mtf-hetero predict --model_dir=runs/lenet --output=predictions.npz
     mtf-hetero predict --model_dir=runs/lenet --input=images.npy --keys=class --output=classes.jsonl
+    mtf-hetero predict --model_dir=runs/photos --input photos/*.jpg
 
-The images or volumes are those of the test set, in its order, or those of a NumPy file, [examples, height, width,
-channels], with numbers as they are stored in the set (0 to 255, of images). The file is an .npz with an array for each
-of the predictions, or a .jsonl with an object for each example: class, logits and probabilities, or targets in their
-own units.
+The images or volumes are those of the test set, in its order, or those of --input: JPEG and PNG files, which are
+brought to the network's size as in training, or a NumPy file, [examples, height, width, channels], with numbers as they
+are stored in the set (0 to 255, of images). The file is an .npz with an array for each of the predictions, or a .jsonl
+with an object for each example: class, logits and probabilities, or targets in their own units; also class_name and
+file, where they are known. Without --output, a line for each image has its file, its class and how probable that is.
 
 On one plain device, unless flags say where: they are those of mtf-hetero train.
 
@@ -24,17 +26,29 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._support import command_line
-from mtf_hetero.models.after import flags, predictions, restored
+from mtf_hetero.models.after import flags, given, predictions, restored
 
-PROGRAM = "python -m mtf_hetero.models.after.predict"
+CLASS_NAME, FILE = predictions.CLASS_NAME, predictions.FILE
+PROGRAM = "mtf-hetero predict"
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    flags.check_suffix("output", arguments.output, predictions.SUFFIXES)
-    command_line.check_output("output", arguments.output)
-    if hasattr(arguments, "input"):
-        flags.check_suffix("input", arguments.input, [".npy"])
-        _load(arguments.input)
+    inputs = getattr(arguments, "input", [])
+    if not hasattr(arguments, "output") and (not inputs or inputs[0].endswith(given.NPY)):
+        raise ValueError("--output is not given; name a file that ends in .npz or .jsonl, or give images by --input")
+    if hasattr(arguments, "output"):
+        flags.check_suffix("output", arguments.output, predictions.SUFFIXES)
+        command_line.check_output("output", arguments.output)
+    elif hasattr(arguments, "keys"):
+        raise ValueError(f"--keys is {arguments.keys!r} without --output, which they are for; give both")
+    if _is_array(inputs):
+        _load(inputs[0])
+    elif inputs:
+        given.find(inputs)
+
+
+def _is_array(inputs: Sequence[str]) -> bool:
+    return len(inputs) == 1 and inputs[0].endswith(given.NPY)
 
 
 def _load(path: str) -> np.ndarray:
@@ -47,24 +61,67 @@ def _load(path: str) -> np.ndarray:
         raise ValueError(f"--input is {path!r}, which cannot be read: {reason}; name another file") from error
 
 
-def _predict(given: restored.Restored, arguments: argparse.Namespace) -> str:
+def _predict(restored_run: restored.Restored, arguments: argparse.Namespace) -> str:
     from mtf_hetero.models.train import inputs
 
-    run, keys = given.run, getattr(arguments, "keys", None)
-    if hasattr(arguments, "input"):
-        count, input_fn = _given_input(run, arguments.input)
-    else:
-        count, input_fn = run.dataset.test_size, run.test_input
-        if not count:
-            raise ValueError(f"--dataset is {run.config.dataset!r}, which has no test set; give --input")
-    examples = run.estimator.predict(input_fn, keys and keys.split(","), checkpoint_path=given.checkpoint)
+    run, path = restored_run.run, getattr(arguments, "output", None)
+    count, input_fn, files = _examples_of(run, getattr(arguments, "input", ()))
+    keys = arguments.keys.split(",") if hasattr(arguments, "keys") else None
+    if path is None:
+        keys = [FILE, "class", "class_name", "probabilities"]
+    class_names = getattr(run.dataset, "class_names", ())
+    for key, known in ((FILE, files), (CLASS_NAME, class_names)):
+        if key in (keys or ()) and not known and path is not None:
+            raise ValueError(f"--keys names {key!r}, which these {inputs.unit(run.dataset)} do not have; leave it out")
+    computed = keys and list(dict.fromkeys("class" if key == CLASS_NAME else key for key in keys if key != FILE))
+    examples = run.estimator.predict(input_fn, computed, checkpoint_path=restored_run.checkpoint)
     with contextlib.closing(examples):
-        names = predictions.write(arguments.output, itertools.islice(examples, count), count)
-    return f"{', '.join(names)} of {count:,} {inputs.unit(run.dataset)}: {arguments.output}\n"
+        named = predictions.named(itertools.islice(examples, count), files=files, class_names=class_names, keys=keys)
+        if path is None:
+            return "".join(map(predictions.line, named))
+        names = predictions.write(path, named, count)
+    return f"{', '.join(names)} of {count:,} {inputs.unit(run.dataset)}: {path}\n"
 
 
-def _given_input(run: Any, path: str) -> tuple[int, Callable[[], Any]]:
-    """How many examples a file has, and batches of them, of which the last one is filled up."""
+def _examples_of(run: Any, given_inputs: Sequence[str]) -> tuple[int, Callable[[], Any], Sequence[str]]:
+    """How many examples there are, batches of them, of which the last one is filled up, and names of their files."""
+    from mtf_hetero.models.train import inputs
+
+    if _is_array(given_inputs):
+        return *_given_array(run, given_inputs[0]), ()
+    if given_inputs:
+        return _given_images(run, given.find(given_inputs))
+    if not run.dataset.test_size:
+        raise ValueError(f"--dataset is {run.config.dataset!r}, which has no test set; give --input")
+    return run.dataset.test_size, run.test_input, inputs.test_names(run.dataset)
+
+
+def _given_images(run: Any, paths: Sequence[str]) -> tuple[int, Callable[[], Any], Sequence[str]]:
+    from mtf_hetero import tf
+    from mtf_hetero.data import pictures
+
+    size, shape = run.config.batch_size, tuple(run.dataset.image_shape)
+    if len(shape) != 3 or shape[-1] not in (1, 3):
+        raise ValueError(
+            f"--input is {paths[0]!r}, but the network takes {' x '.join(map(str, shape))}, which no image file "
+            "has; give a file of numpy.save, .npy"
+        )
+    pictures.look_at([(path, path) for path in paths[: pictures.CHECKED]])
+    source = pictures.source_of_files(
+        [os.path.abspath(path) for path in paths], np.zeros([len(paths)], np.int32), shape, resize=True
+    )
+
+    def input_fn() -> Any:
+        normalise = run.dataset.normaliser()
+        indices = tf.data.Dataset.range(-(-len(paths) // size) * size).map(
+            lambda index: tf.minimum(index, len(paths) - 1)
+        )
+        return source.read(indices).batch(size, drop_remainder=True).map(lambda image, _: {"image": normalise(image)})
+
+    return len(paths), input_fn, paths
+
+
+def _given_array(run: Any, path: str) -> tuple[int, Callable[[], Any]]:
     from mtf_hetero import tf
 
     array, size, shape = _load(path), run.config.batch_size, tuple(run.dataset.image_shape)
@@ -92,8 +149,16 @@ def _given_input(run: Any, path: str) -> tuple[int, Callable[[], Any]]:
 def main(argv: Sequence[str], program: str = PROGRAM) -> int:
     """Predicts as the command line says; returns the exit code."""
     parser = flags.parser(program, __doc__ or "")
-    parser.add_argument("--output", required=True, help="a file that ends in .npz or .jsonl")
-    parser.add_argument("--input", help="a NumPy file, .npy, of images or volumes; by default the test set")
+    parser.add_argument(
+        "--output", help="a file that ends in .npz or .jsonl; by default images are named on a line each"
+    )
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        action="extend",
+        help="images, folders of images or patterns, such as 'photos/*.jpg', or a NumPy file, .npy, of images or "
+        "volumes; by default the test set",
+    )
     parser.add_argument("--keys", help="which of the predictions, such as class,probabilities; by default all")
     arguments = parser.parse_args(argv)
     return restored.main(arguments, _check, _predict, reads_data=not hasattr(arguments, "input"))

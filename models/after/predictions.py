@@ -3,7 +3,7 @@
 import json
 import pathlib
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,37 @@ import numpy as np
 from mtf_hetero._support import files
 
 SUFFIXES = (".npz", ".jsonl")
+CLASS_NAME, FILE = "class_name", "file"
+
+
+def named(
+    examples: Iterable[Mapping[str, Any]],
+    *,
+    files: Sequence[str],
+    class_names: Sequence[str],
+    keys: Sequence[str] | None,
+) -> Iterator[dict[str, Any]]:
+    """Yields predictions with the name of the file and of the class, where they are known.
+
+    Args:
+      examples: {name: array of one example}, in order.
+      files: of the examples; none: they have none.
+      class_names: of all classes; none: they have none.
+      keys: which are wanted, in this order; None: all.
+    """
+    wide = {name: f"U{max(map(len, values), default=1)}" for name, values in ((FILE, files), (CLASS_NAME, class_names))}
+    for number, example in enumerate(examples):
+        row: dict[str, Any] = {FILE: np.array(files[number], wide[FILE])} if files else {}
+        row |= example
+        if class_names and np.ndim(example.get("class", ())) == 0:
+            row[CLASS_NAME] = np.array(class_names[int(example["class"])], wide[CLASS_NAME])
+        yield row if keys is None else {key: row[key] for key in keys if key in row}
+
+
+def line(example: Mapping[str, Any]) -> str:
+    """A line about an image: its file, its class, and how probable that is."""
+    number = int(example["class"])
+    return f"{example[FILE]}: {example.get(CLASS_NAME, number)} ({example['probabilities'][number]:.1%})\n"
 
 
 def write(path: str, examples: Iterable[Mapping[str, np.ndarray]], count: int) -> tuple[str, ...]:

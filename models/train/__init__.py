@@ -1,1 +1,1 @@
-"""The program that trains a model of `MODELS` under a layout: `python -m models.train`, `mtf-hetero train`."""
+"""The program that trains a model of `MODELS` under a layout: `mtf-hetero train`."""

@@ -1,28 +1,32 @@
 r"""Trains a CNN on devices of unequal speed.
 
+A first network, in 20 seconds, on 5,000 images that come with the install:
+
+    mtf-hetero train --model=lenet --layout=batch --local_cluster=1.0,0.5 \
+        --list_speed=2,1
+
+The first paper's MNIST network, its filters split over three logical devices
+of one CPU, in two to four minutes on two cores:
+
     mtf-hetero train --devices=cpu:0,cpu:1,cpu:2 --list_speed=40,40,20
 
-trains the paper's MNIST network on the 5,000 MNIST images that come with mtf_hetero[train]: 97 to 98 % of the test
-images in two to four minutes on two cores. The paper's CIFAR-10 run, once tensorflow-datasets has prepared the data:
+The same paper's CIFAR-10 network on two GPUs and a CPU:
 
-    mtf-hetero train --model=paper_cifar --dataset=cifar10 --batch_size=200 --train_epochs=30 \
-        --learning_rate_schedule=constant --list_speed=70,25,5 --devices=gpu:0,gpu:1,cpu:0
+    mtf-hetero data prepare cifar10 --from=cifar-10-python.tar.gz
+    mtf-hetero train --model=paper_cifar --dataset=cifar10 --batch_size=200 \
+        --train_epochs=30 --learning_rate_schedule=constant \
+        --devices=gpu:0,gpu:1,cpu:0 --list_speed=70,25,5
 
-A 3D CNN on volumes whose depth is divided, so that each device reads and holds its own slab of each:
+A 3D CNN on volumes whose depth is split. Each device reads its own slab:
 
     mtf-hetero data simulate universes --train=600 --test=100
-    mtf-hetero train --model=cosmoflow_small --dataset=universes --batch_size=8 --train_epochs=20 --augment \
-        --optimizer=adam --learning_rate_schedule=cosine --layout=spatial --mesh_shape=depth:2 --list_speed=2,1 \
+    mtf-hetero train --model=cosmoflow_small --dataset=universes \
+        --batch_size=8 --layout=spatial --mesh_shape=depth:2 \
         --devices=cpu:0,cpu:1
 
-Before training it prints how each split dimension is divided; after it, how good the network is on the test set, the
-images or volumes per second and where the checkpoint is. Ctrl-C, SIGTERM and SIGHUP (a closed terminal) end the step
-and save; the same command with the same --model_dir resumes, on any other layout too.
-
-Exit codes: 0, or 2 for a wrong flag or value, a damaged data set, a worker that belongs to another training, or a
-directory in which another run is training or no checkpoint is whole (one line says which), 1 for a loss that is not a
-number or a full disk, 129 after SIGHUP, 130 after Ctrl-C, 141 where the standard output is a pipe that nobody reads any
-more, and 143 after SIGTERM.
+It prints how each dimension is split, trains, tests, and says where the
+checkpoint is. Ctrl-C saves and ends. The same command with the same
+--model_dir goes on, on any other layout too.
 """
 
 import contextlib
@@ -38,8 +42,9 @@ from mtf_hetero.cluster import isolation
 from mtf_hetero.models.train import config as config_lib
 from mtf_hetero.models.train import config_file, leaving
 from mtf_hetero.models.train import console as command_line
+from mtf_hetero.models.train import help as help_lib
 
-PROGRAM = "python -m mtf_hetero.models.train"
+PROGRAM = "mtf-hetero train"
 _NAME = "mtf-hetero train"  # in the text above
 _HELP = {"-h", "--help", "--helpshort", "-help", "-helpshort"}
 _FULL_HELP = {"--helpfull", "-helpfull"}
@@ -59,12 +64,7 @@ def _define(field: dataclasses.Field[Any]) -> flags.FlagHolder[Any]:
 
 
 _FLAGS = {field: _define(field) for field in dataclasses.fields(config_lib.Config)}
-_CONFIG = flags.DEFINE_string(
-    "config",
-    None,
-    "A YAML file of flags, one a line, as in batch_size: 25, such as MODEL_DIR/config.yaml, which each run leaves. "
-    "Flags on the command line win.",
-)
+_CONFIG = flags.DEFINE_string("config", None, help_lib.CONFIG_HELP)
 
 
 def read_config() -> config_lib.Config:
@@ -128,12 +128,12 @@ def _output_unread() -> int:
 
 
 def _help(program: str, *, full: bool) -> str:
-    """What the program does, and its flags; `full`: those of the libraries too."""
+    """Return what the program does, and its flags; `full`: those of the libraries too."""
+    description = (__doc__ or "").replace(_NAME, program)
+    if not full:
+        return help_lib.text(description, program)
     app.define_help_flags()
-    module = sys.argv[0] if __name__ == "__main__" else __name__  # where absl has the flags that _define defined
-    listed = flags.FLAGS.get_help() if full else flags.FLAGS.module_help(module).partition(":\n")[2]
-    more = "" if full else "\n\nTry --helpfull to get a list of all flags."
-    return f"{(__doc__ or '').replace(_NAME, program)}\nflags:\n{listed}{more}"
+    return f"{description}\nflags:\n{flags.FLAGS.get_help()}"
 
 
 def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:

@@ -42,6 +42,13 @@ def _convert_to_trace_steps(texts: Sequence[str]) -> tuple[int, ...]:
         ) from None
 
 
+def _convert_to_image_size(texts: Sequence[str]) -> tuple[int, ...]:
+    sizes = [int(text) if re.fullmatch(r"\s*[1-9]\d{0,4}\s*", text) else 0 for text in map(str, texts)]
+    if not all(sizes) or len(sizes) > 2:
+        raise ValueError(f"--image_size is {','.join(map(str, texts))!r}; write 64, or height and width, such as 64,96")
+    return tuple(sizes * 2 if len(sizes) == 1 else sizes)
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """A training run. Each field is the flag of the same name, of the type that it is annotated with.
@@ -52,122 +59,133 @@ class Config:
 
     model: str = _flag(
         "paper_mnist",
-        "The CNN: alexnet, lenet, marques, paper_cifar, paper_mnist, resnet18, 34 or 50, vgg11, 13, 16 or 19; for "
-        "volumes, cosmoflow, cosmoflow_bn (with batch norm) or cosmoflow_small, which predict the set's targets, and "
-        "unet3d or unet3d_small, which predict the class of each voxel; or a Keras model's file, such as my.keras, or "
-        "keras:NAME for one of keras.applications, such as keras:ResNet50.",
+        "The network. For images: alexnet, lenet, marques, paper_cifar, paper_mnist, resnet18, resnet34, resnet50, "
+        "vgg11, vgg13, vgg16, vgg19. For volumes: cosmoflow, cosmoflow_bn (with batch norm), cosmoflow_small, unet3d, "
+        "unet3d_small. Or a Keras model: a file such as my.keras, or keras:NAME of keras.applications, such as "
+        "keras:ResNet50.",
     )
     dataset: str = _flag(
         "mnist5k",
-        "mnist5k, or an image set that tensorflow-datasets has prepared, such as cifar10; for a model of volumes, a "
-        "directory that python -m mtf_hetero.data convert or simulate has made, at the same path on each worker.",
+        "The data. A name: mnist5k, or a set of images that tensorflow-datasets prepared, such as cifar10. Your own "
+        "images: a directory with a folder per class, a .csv file of paths and labels, an .npz file of arrays, or "
+        "module:function, which returns tf.data. Volumes: a directory of mtf-hetero data convert or simulate. Each "
+        "worker needs the files at the same path.",
     )
-    data_dir: str | None = _flag(None, "Where prepared sets are; by default ~/tensorflow_datasets.")
+    data_dir: str | None = _flag(None, "The directory of prepared data sets. By default ~/tensorflow_datasets.")
+    image_size: tuple[int, ...] = _flag(
+        (),
+        "The height and width of your own images in the network, such as 64 or 64,96. Images are resized. By default "
+        "all images must have one size.",
+        _convert_to_image_size,
+    )
     model_dir: str | None = _flag(
         None,
-        "Directory of checkpoints and summaries; training resumes there. By default a new temporary one.",
+        "The directory of checkpoints and curves. Training resumes from its newest checkpoint. By default a new "
+        "temporary directory.",
         lambda directory: directory or None,
     )
     batch_size: int = _flag(25, "Images or volumes per step.")
-    train_epochs: int = _flag(4, "How often each training image or volume is seen.")
+    train_epochs: int = _flag(4, "How many times to train on each image or volume.")
     augment: bool = _flag(
         False,
-        "Training images are padded by 4 pixels, cropped and flipped at random; volumes are mirrored, and height and "
-        "width exchanged where they are equal.",
+        "Vary the training data at random. Images are shifted by up to 4 pixels and flipped. Volumes are mirrored and "
+        "turned.",
     )
-    max_steps: int | None = _flag(None, "The step at which to stop; by default that of the last epoch.")
+    max_steps: int | None = _flag(None, "The step at which to stop. By default the last one of the last epoch.")
     optimizer: str = _flag("adafactor", f"One of {', '.join(OPTIMIZERS)}.")
     learning_rate: float | None = _flag(None, "By default the optimizer's own.")
     learning_rate_schedule: str = _flag(
-        "linear", "linear or cosine: the rate falls to zero at the last step; or constant, as in the paper."
+        "linear", "linear and cosine let the rate fall to zero at the last step. constant keeps it, as in the paper."
     )
-    mesh_shape: str | None = _flag(None, "Such as rows:2;cols:2; by default all:N with the N devices.")
+    mesh_shape: str | None = _flag(
+        None, "The mesh axes and their sizes, such as rows:2;cols:2. By default one axis, all, over all devices."
+    )
     layout: str = _flag(
         "filters",
-        "A recipe (batch, even, filters), which divides over the first mesh axis, or hybrid, over one or two axes, or "
-        "spatial, which divides depth, height and width over the mesh axes of these names, or over others in turn, and "
-        "the batch over one called batch, or rules such as conv1/filters:all;conv2/channels:all, for dimensions of the "
-        "model; or a plan of mtf-hetero plan, a file such as plan.json; or auto: the devices are measured, a layout is "
-        "planned for each layer, and it, the best recipe and the fastest device alone are tried.",
+        "What to split. A recipe: batch, filters, even, hybrid or spatial. Rules for dimensions of the model: "
+        "conv1/filters:all;conv2/channels:all. A file of mtf-hetero plan: plan.json. Or auto: measure the devices, "
+        "plan a layout for each layer, and use it if it wins trials against the recipes and the fastest device alone.",
     )
     list_speed: str | None = _flag(
         None,
-        "Speeds of the processors along the first mesh axis, such as 70,25,5, or along several axes, such as "
-        "rows:2,1;cols:3,1. An axis without speeds is divided evenly. auto: each device is measured on the model, and "
-        "the model is split only where that is tried and faster than the fastest device alone.",
+        "Speed of each device, such as 70,25,5; of several mesh axes, rows:2,1;cols:3,1. By default the split is even. "
+        "auto: measure the devices, and split only if that wins trials against the fastest device alone.",
     )
     memory_limit: str | None = _flag(
         None,
-        "Gigabytes that each device may take, such as 16,8,8, with --layout=auto or --list_speed=auto; by default what "
-        "TensorFlow reports.",
+        "With auto: gigabytes that each device may use, such as 16,8,8. By default what TensorFlow reports.",
     )
     measure_seconds: float | None = _flag(
         None,
-        "With --layout=auto or --list_speed=auto: seconds that measuring, planning and trying take at most, by default "
-        "30; then the best that was tried is used. From 120 on the devices are measured more thoroughly. Nothing is "
-        "measured for a training that is too short to gain by it.",
+        "With auto: the time limit in seconds for measuring, planning and trials, by default 30. From 120 on, devices "
+        "are measured more thoroughly. A training too short to gain from a split skips the measurement.",
     )
     dense_shares: str | None = _flag(
         None,
-        "With --layout=hybrid: shares of the dense layers' weights over the workers of a group, such as 2,1, by their "
-        "memory for instance; by default as --list_speed.",
+        "With --layout=hybrid: each device's share of the dense layers' weights, such as 2,1. By default --list_speed.",
     )
     dense_rounds: bool = _flag(
         False,
-        "With --layout=hybrid: one member's examples pass the dense layers after another's, which takes less memory.",
+        "With --layout=hybrid: pass one member's examples after another's through the dense layers. It saves memory.",
     )
     recompute: tuple[str, ...] = _flag(
         (),
-        "With a model of volumes: stages, such as conv1,conv2 or down1,up1, that the backward pass computes once more, "
-        "so that their maps take no memory until then; or all. --dry_run shows what that saves.",
+        "Stages of a network for volumes to compute again in the backward pass, such as conv1,conv2 or down1,up1; or "
+        "all. It saves memory, and --dry_run shows how much.",
         tuple,
     )
     devices: tuple[str, ...] | None = _flag(
         None,
-        "One device per processor, the last mesh axis varying fastest: gpu:0,gpu:1,cpu:0. cpu:0,cpu:1,... are logical "
-        "devices of one CPU. With workers, worker:1/gpu:0 is a device of theirs. By default every GPU that TensorFlow "
-        "finds, then cpu:0; with workers, all devices of theirs.",
+        "One device per processor, such as gpu:0,gpu:1,cpu:0. cpu:0,cpu:1,... are logical devices of one CPU. "
+        "worker:1/gpu:0 is a device of a worker. By default all GPUs that TensorFlow finds, then cpu:0; with workers, "
+        "all their devices. mtf-hetero devices lists them.",
         tuple,
     )
     workers: str | None = _flag(
         None,
-        "TensorFlow workers to train on, host:port,host:port; `python -m mtf_hetero.worker` is one. By default those "
+        "Addresses of workers to train on: host:port,host:port. mtf-hetero worker starts one. By default the workers "
         "that TF_CONFIG or Slurm names, if any.",
     )
     local_cluster: str | None = _flag(
         None,
-        "Starts workers on this machine, each with so many cores, such as 1.0,0.5,0.25: unequal devices to try things "
-        "on.",
+        "Start workers on this machine with so many cores each, such as 1.0,0.5,0.25: unequal devices for trying "
+        "things out.",
     )
     wire_dtype: str | None = _flag(
         None,
-        f"{' or '.join(WIRE_DTYPES)}: numbers are rounded to it where they are sent between devices, which halves the "
-        "bytes and makes results depend on the layout. By default nothing is rounded.",
+        f"{' or '.join(WIRE_DTYPES)}: round numbers to this type where they are sent between devices. It halves the "
+        "traffic, but results then depend on the layout. By default nothing is rounded.",
     )
     eval_every: str | None = _flag(
         None,
-        "How often the network is tested while it is trained: a number of steps, such as 500, or of epochs, such as "
-        "1epoch or 5epochs. By default at the end alone.",
+        "How often to test during training: a number of steps, such as 500, or of epochs, such as 1epoch or 5epochs. "
+        "By default only at the end.",
     )
-    summary_steps: int = _flag(50, "Steps between rows of MODEL_DIR/metrics.jsonl, and of TensorBoard's curves.")
-    busy_steps: int = _flag(
-        200, "Steps between two of which it is looked at how long each device is busy: they take longer; 0: none."
+    summary_steps: int = _flag(50, "Steps between two rows of MODEL_DIR/metrics.jsonl and of TensorBoard's curves.")
+    busy_steps: int | None = _flag(
+        None,
+        "Steps between two measurements of how busy each device is; 0: none. By default every 10 seconds, and less "
+        "often if that would take more than 1 % of the time.",
     )
-    seed: int = _flag(1, "Seed of the initial values and of the order of the data.")
-    save_checkpoints_secs: int = _flag(600, "Seconds between checkpoints.")
+    log_steps: int | None = _flag(
+        None,
+        "Steps between two progress lines if the output is no terminal. By default a line about every 5 seconds at "
+        "first, and every minute in a training of hours.",
+    )
+    quiet: bool = _flag(False, "Print only errors and the final result.")
+    seed: int = _flag(1, "Seed of the initial weights and of the order of the data.")
+    save_checkpoints_secs: int = _flag(600, "Seconds between two checkpoints.")
     trace_steps: tuple[int, ...] = _flag(
         (),
-        "Steps of this run to trace, such as 5,50: a Chrome trace and a table of where the time goes, in "
-        "MODEL_DIR/traces.",
+        "Steps of this run to trace, such as 5,50. MODEL_DIR/traces then has a Chrome trace of each, and a table of "
+        "where the time goes.",
         _convert_to_trace_steps,
     )
-    dry_run: bool = _flag(
-        False, "Says how everything is divided and how much memory each device needs, and trains nothing."
-    )
+    dry_run: bool = _flag(False, "Print the split of each dimension and the memory of each device, and stop.")
     simulate: str | None = _flag(
         None,
-        "With --dry_run: a file of devices that need not be here, as of mtf-hetero plan, on which a step is predicted, "
-        "layer by layer; with auto, for which it is planned.",
+        "With --dry_run: a file of devices, as for mtf-hetero plan, that need not be here. A step on them is predicted "
+        "layer by layer. With --layout=auto a layout is planned for them.",
     )
 
     def __post_init__(self) -> None:
@@ -222,13 +240,13 @@ class Config:
 
     def _check_positive(self) -> None:
         """Raises ValueError where a number is not positive."""
-        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs", "summary_steps"):
+        for name in ("batch_size", "train_epochs", "max_steps", "save_checkpoints_secs", "summary_steps", "log_steps"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST_WHOLE:
                 raise ValueError(
                     f"--{name} is {shown(value)}; it must be a positive whole number, at most {MOST_WHOLE}"
                 )
-        if not 0 <= self.busy_steps <= MOST_WHOLE:
+        if self.busy_steps is not None and not 0 <= self.busy_steps <= MOST_WHOLE:
             raise ValueError(
                 f"--busy_steps is {shown(self.busy_steps)}; it must be a whole number, 0 or more, at most {MOST_WHOLE}"
             )

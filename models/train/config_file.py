@@ -5,6 +5,7 @@ import json
 import os
 from typing import Any
 
+from mtf_hetero import data
 from mtf_hetero._support import loading, schema
 from mtf_hetero._support.files import write_text
 from mtf_hetero.models.train.config import MOST_WHOLE, Config, kind_of
@@ -30,7 +31,6 @@ def _kind_in_file(field: dataclasses.Field[Any]) -> schema.Kind:
 SCHEMA = schema.Record({name: _kind_in_file(field) for name, field in _FIELDS.items()}, _FIELDS, noun="flag")
 _PATHS = {  # fields that may be a path -> whether a value is one
     "data_dir": lambda value: True,
-    "dataset": lambda value: os.path.isfile(os.path.join(value, "manifest.json")),
     "layout": os.path.isfile,
     "model": lambda value: value.endswith(".keras"),
 }
@@ -72,12 +72,15 @@ def save(config: Config, model_dir: str) -> None:
     lines = [_HEAD.format(path=path)]
     for name in _FIELDS:
         if name != "model_dir":
-            lines.append(f"{name}: {json.dumps(in_full(name, getattr(config, name)), ensure_ascii=False)}\n")
+            lines.append(f"{name}: {json.dumps(in_full(config, name), ensure_ascii=False)}\n")
     write_text(path, "".join(lines))  # JSON's values are YAML's
 
 
-def in_full(name: str, value: Any) -> Any:
-    """A value that means the same in any working directory: a path in full, anything else as it is."""
+def in_full(config: Config, name: str) -> Any:
+    """A field's value that means the same in any working directory: a path in full, anything else as it is."""
+    value = getattr(config, name)
+    if name == "dataset":
+        return data.full_name(value, config.data_dir)
     if value is None or name not in _PATHS or not _PATHS[name](os.path.expanduser(value)):
         return value
     return os.path.abspath(os.path.expanduser(value))

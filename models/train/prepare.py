@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from mtf_hetero import Layout, mtf, profile, tf
+from mtf_hetero import Layout, data, mtf, profile, tf
 from mtf_hetero import saver as saver_lib
 from mtf_hetero._support import files
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim, run_watched
@@ -42,7 +42,7 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
         the directory, or checkpoints there of which none is whole.
       NotImplementedError: a layout that splits what an operation needs whole.
     """
-    run, shapes = _lay_out(config, stack, _resumed_model(config))
+    run, shapes = _lay_out(config, stack, _resumed_model(config), record=_resumed_record(config))
     model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
     if model_dir:
         stack.enter_context(saver_lib.run_lock(model_dir))
@@ -73,7 +73,7 @@ def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str, *, rea
     record = recorded.load(os.path.dirname(checkpoint))
     model = _find(config, None if record is None else record.kept_model(config))
     dataset = None if record is None or reads_data else record.data_of(config)
-    run, shapes = _lay_out(config, stack, model, training=False, dataset=dataset)
+    run, shapes = _lay_out(config, stack, model, training=False, dataset=dataset, record=record)
     _check_checkpoint(checkpoint, shapes, "{path} is of another network, or of another data set")
     model_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="mtf_hetero_"))
     return dataclasses.replace(run, model_dir=model_dir, trains=False)
@@ -91,6 +91,14 @@ def _resumed_model(config: Config) -> Model:
     return _find(config, None if record is None else record.kept_model(config))
 
 
+def _resumed_record(config: Config) -> recorded.Record | None:
+    """The record of the run that goes on with one's own images; None: a new run, or another data set."""
+    if not data.is_own(config.dataset, config.data_dir):
+        return None
+    record = recorded.load(config.model_dir)
+    return record if record is not None and record.data_of(config) is not None else None
+
+
 def _lay_out(
     config: Config,
     stack: contextlib.ExitStack,
@@ -98,6 +106,7 @@ def _lay_out(
     *,
     training: bool = True,
     dataset: inputs.Dataset | None = None,
+    record: recorded.Record | None = None,
 ) -> tuple[Run, dict[str, list[int]]]:
     """A run without a directory, and {variable: shape} of those that its checkpoints have."""
     tf.logging.set_verbosity(tf.logging.ERROR)
@@ -106,12 +115,13 @@ def _lay_out(
     simulated = None if config.simulate is None else _simulated(config.simulate, planned)
     absent = _absent(config, planned, simulated)
     devices = config.devices or (None if planned is None else planned.devices)
-    dataset = inputs.load(config, model) if dataset is None else dataset
+    dataset = inputs.load(config, model, record) if dataset is None else dataset
     if training:
         check_steps(config, dataset)
     meshes.check_axes(config, dataset.image_shape)
     task = model.task.of(dataset)
     model = model.fitted(dataset.image_shape, *task.config.values())
+    dataset = inputs.as_stored(dataset) if model.normalises else dataset
     if absent:
         cluster, notes = Cluster.local([f"cpu:{number}" for number in range(len(absent))]), ()
     else:
@@ -140,7 +150,7 @@ def _lay_out(
         build=build,
         parameters=sum(v.size for v in built.graph.trainable_variables),
         split_dims=meshes.split_dims(built.graph, layout),
-        notes=(*model.notes, *notes),
+        notes=(*model.notes, *inputs.notes(dataset), *notes),
         simulated=simulated,
         absent=absent,
     )
@@ -225,7 +235,7 @@ def measure(run: Run) -> Run:
         seconds=config.measure_seconds,
         steps=_steps_left(run, resumed),
         cache_dir=cache_dir,
-        progress=True,
+        progress=not config.quiet,
     )
     choice = run_watched(choose, run.cluster.workers_in_use)
     warning = [f"warning: {choice.warning}"] if choice.warning else []

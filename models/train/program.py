@@ -10,7 +10,7 @@ import mtf_hetero.layers
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero._support import graphs
 from mtf_hetero.estimator import EstimatorSpec, ModeKeys
-from mtf_hetero.estimator.hooks import add_scalar_summary
+from mtf_hetero.estimator.summaries import add_scalar_summary
 from mtf_hetero.lowering import names
 from mtf_hetero.models.train.tasks import EXAMPLES, LOSS, Classification, Task
 from mtf_hetero.variables import initial_value_feed
@@ -29,6 +29,7 @@ class Built:
     graph: mtf.Graph
     mesh: mtf.Mesh
     outputs: mtf.Tensor
+    labels: mtf.Tensor = None
     loss: mtf.Tensor = None
     updates: tuple[mtf.Operation, ...] = ()
     sums: Mapping[str, mtf.Tensor] = dataclasses.field(default_factory=dict)
@@ -180,7 +181,7 @@ def build_training(
     gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
     updates = optimizer.make(built.mesh).apply_grads(gradients, variables)
     updates += mtf_hetero.layers.batch_norm_updates(built.graph)
-    return dataclasses.replace(built, loss=loss, updates=tuple(updates))
+    return dataclasses.replace(built, labels=labels, loss=loss, updates=tuple(updates))
 
 
 def build_test(
@@ -297,7 +298,10 @@ def model_fn(
     sizes: Any = {"batch": batch, "image_shape": image_shape}
     if mode == ModeKeys.TRAIN:
         built = build_training(features["image"], labels, build=build, optimizer=optimizer, task=task, **sizes)
+        accuracy = task.training_accuracy(built.outputs, built.labels)
         lowering = lower(built, layout, devices, wire_dtype)
+        if accuracy is not None:
+            add_scalar_summary("accuracy", lowering.export_to_tf_tensor(accuracy))
         rate = optimizer.rate()
         add_scalar_summary("learning_rate", rate)
         with tf.control_dependencies([rate, *(lowering.lowered_operation(op) for op in built.updates)]):

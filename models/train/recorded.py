@@ -12,8 +12,6 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from mtf_hetero import data
 from mtf_hetero._support import loading, schema
 from mtf_hetero._support.files import write_text
@@ -31,6 +29,7 @@ _FILE = schema.Record(
         "images": schema.Table(schema.Anything()),  # one of two kinds
     }
 )
+_CONTENT = ("train_size", "test_size", "digest")  # of one's own images, which may change
 _VOLUMES = schema.Record({"manifest": schema.Table(schema.Anything())})
 _IMAGES = schema.Record(
     {
@@ -39,26 +38,12 @@ _IMAGES = schema.Record(
         "class_names": schema.Many(schema.Text()),
         "mean": schema.Many(schema.Number()),
         "deviation": schema.Many(schema.Number(above=0)),
-    }
+        "train_size": schema.Number(whole=True, least=0),
+        "test_size": schema.Number(whole=True, least=0),
+        "digest": schema.Text(),
+    },
+    optional=_CONTENT,
 )
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class RecordedImages(data.Dataset):
-    """A set of images of which no image is there.
-
-    Args:
-      mean: per channel of the training images, scaled to [0, 1].
-      deviation: the same.
-    """
-
-    mean: tuple[float, ...] = ()
-    deviation: tuple[float, ...] = ()
-
-    @property
-    def statistics(self) -> tuple[np.ndarray, np.ndarray]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Mean and standard deviation, as they were recorded."""
-        return np.array(self.mean), np.array(self.deviation)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,16 +65,40 @@ class Record:
     def kept_model(self, config: Config) -> str | None:
         """Path of the copy of the Keras model that a configuration names; None: there is none."""
         path = os.path.join(self.directory, MODEL)
-        is_same = self.model == config_file.in_full("model", config.model)
+        is_same = self.model == config_file.in_full(config, "model")
         return path if is_keras(config.model) and is_same and os.path.isfile(path) else None
 
     def data_of(self, config: Config) -> data.Dataset | data.Volumes | None:
         """The set that a configuration names, without its images or volumes; None: it names another."""
-        if self.dataset != config_file.in_full("dataset", config.dataset):
+        if self.dataset != config_file.in_full(config, "dataset"):
             return None
         if "manifest" in self.images:
             return data.Volumes(self.dataset, data.Manifest.of_json(self.images["manifest"]))
-        return RecordedImages(name=self.dataset, train_size=0, test_size=0, source=_no_images, **self.images)
+        shape, classes = self.images["image_shape"], self.images["classes"]
+        return self.normalised(data.Dataset(self.dataset, shape, classes, 0, 0, _no_images, self.class_names))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes; none where they are not known."""
+        return tuple(self.images.get("class_names", ()))
+
+    def normalised(self, dataset: data.Dataset) -> data.Dataset:
+        """A set of images that is normalised as that of the run was, where it has as many channels."""
+        mean, deviation = (self.images.get(name, ()) for name in ("mean", "deviation"))
+        if len(mean) != dataset.image_shape[-1]:
+            return dataset
+        return dataclasses.replace(dataset, known_statistics=(tuple(mean), tuple(deviation)))
+
+    def compared(self, dataset: data.Dataset) -> data.Dataset:
+        """The set of the run as it is now, with a note where it is not as it was."""
+        if self.images.get("digest", dataset.digest) == dataset.digest:
+            return dataset
+        train, test = self.images["train_size"], self.images["test_size"]
+        note = (
+            f"warning: {dataset.name} has changed since this run began with {train:,} training and {test:,} test "
+            "images; training goes on with the images that are there now"
+        )
+        return dataclasses.replace(dataset, notes=(*dataset.notes, note))
 
 
 def _no_images(split: str) -> Any:
@@ -108,13 +117,15 @@ def save(config: Config, model: Model, dataset: data.Dataset | data.Volumes, dir
     Raises:
       OSError: it cannot be written.
     """
-    names = {name: config_file.in_full(name, getattr(config, name)) for name in ("model", "dataset")}
+    names = {name: config_file.in_full(config, name) for name in ("model", "dataset")}
     if isinstance(dataset, data.Volumes):
         images: dict[str, Any] = {"manifest": dataclasses.asdict(dataset.manifest)}
     else:
         mean, deviation = (part.tolist() for part in dataset.statistics)
         images = {name: getattr(dataset, name) for name in ("image_shape", "classes", "class_names")}
         images |= {"mean": mean, "deviation": deviation}
+        if dataset.digest:
+            images |= {name: getattr(dataset, name) for name in _CONTENT}
     if is_keras(config.model):
         from mtf_hetero.models import keras_models
 

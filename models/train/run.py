@@ -12,7 +12,6 @@ from mtf_hetero import saver as saver_lib
 from mtf_hetero._support import extras, logs, tables
 from mtf_hetero.cluster import Cluster, shorten
 from mtf_hetero.estimator import Estimator, RunConfig
-from mtf_hetero.estimator.hooks import ProgressHook
 from mtf_hetero.estimator.metrics_log import NAME as METRICS
 from mtf_hetero.estimator.metrics_log import MetricsLog
 from mtf_hetero.estimator.validation import ValidatingSaverHook
@@ -30,7 +29,6 @@ from mtf_hetero.planner.plan import Plan
 from mtf_hetero.trace import Event, TraceHook
 
 LOST = 1
-_LOG_STEPS = 10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,10 +173,11 @@ class Run:
 
     def train(self) -> int:
         """Trains, tests, and says how it went; returns the exit code."""
-        print(self.describe(), flush=True)
-        tf.logging.set_verbosity(tf.logging.WARN)
+        if not self.config.quiet:
+            print(self.describe(), flush=True)
+        tf.logging.set_verbosity(self._verbosity)
         try:
-            with data.unreadable_as_value_error():
+            with logs.on_console(), data.unreadable_as_value_error():
                 with saver_lib.as_write_error(f"cannot write to {self.model_dir}"):
                     config_file.save(self.config, self.model_dir)
                     recorded.save(self.config, self.model, self.dataset, self.model_dir)
@@ -199,11 +198,10 @@ class Run:
 
     def _train_and_test(self) -> None:
         unit, log = inputs.unit(self.dataset), MetricsLog(os.path.join(self.model_dir, METRICS))
-        metrics = seen.metrics_hook(self.config, log, self.model_dir, self.devices, unit)
-        hooks = [
+        load = seen.DeviceLoad(self.devices) if self.config.busy_steps != 0 else None
+        metrics = seen.metrics_hook(self.config, log, self.model_dir, load, unit)
+        hooks: list[tf.train.SessionRunHook] = [
             metrics,
-            seen.LogFromNowOnHook(),
-            ProgressHook(self.config.batch_size, self.total_steps, log_step_count_steps=_LOG_STEPS, unit=unit),
             TraceHook(
                 os.path.join(self.model_dir, "traces"),
                 self.config.trace_steps,
@@ -211,6 +209,8 @@ class Run:
                 reports={} if self.plan is None else {"layers": self.report_layers},
             ),
         ]
+        if not self.config.quiet:
+            hooks.append(seen.progress_hook(self.config, self.total_steps, load, unit, self.dataset.train_size))
         if self.config.eval_every is not None:
             is_due = validated_at(self.config, self.dataset)
             saver = ValidatingSaverHook(
@@ -235,13 +235,19 @@ class Run:
             print(f"{unit} per second: none, it was trained to step {step} before")
         print(f"checkpoint: {self.estimator.latest_checkpoint()}")
 
+    @property
+    def _verbosity(self) -> int:
+        return tf.logging.ERROR if self.config.quiet else tf.logging.WARN
+
     def _validate(self, log: MetricsLog, step: int, path: str) -> None:
-        extras.write_above_bars(f"step {step}: {self._tested(log, 'validation', step, path)}")
+        report = self._tested(log, "validation", step, path)
+        if not self.config.quiet:
+            extras.write_above_bars(f"step {step}: {report}")
 
     def _tested(self, log: MetricsLog, kind: str, step: int, path: str | None = None) -> str:
         """Tests a checkpoint, which becomes a row of the log; returns what the user is told."""
         # A worker that is lost during the test is named by a warning
-        with logs.verbosity(tf.logging.WARN if self.cluster.workers else tf.logging.ERROR):
+        with logs.verbosity(self._verbosity if self.cluster.workers else tf.logging.ERROR):
             results = self.test(checkpoint_path=path)
         row = {name: value for name, value in results.items() if name != tf.GraphKeys.GLOBAL_STEP}
         with saver_lib.as_write_error(f"cannot write to {self.model_dir}"):

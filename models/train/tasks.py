@@ -14,6 +14,13 @@ from typing import Any, Self
 from mtf_hetero import data, mtf, tf
 
 EXAMPLES, LOSS = "examples", "loss"  # the sums that each task has
+CLASS_EXAMPLES, CLASS_RIGHT, CONFUSION, NOT_FINITE = COUNTS = (  # the sums of a detailed test
+    "class_examples",
+    "class_right",
+    "confusion",
+    "not_finite",
+)
+MOST_CONFUSED = 2_000  # classes of which each pair is counted: four million numbers
 
 
 class Task(abc.ABC):
@@ -69,6 +76,15 @@ class Task(abc.ABC):
           weights: mtf.Tensor [*batch], 1 or 0.
         """
 
+    def training_accuracy(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor | None:
+        """Return the share of a training batch that is right; None where that is unknown, or not cheap to compute.
+
+        Args:
+          outputs: mtf.Tensor of the network.
+          labels: mtf.Tensor [*batch, *label_names].
+        """
+        return None
+
     @abc.abstractmethod
     def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Scalars that say how good the network is, from the sums over all batches, tf.Tensors."""
@@ -103,15 +119,35 @@ def _total(x: mtf.Tensor, kept: Sequence[mtf.Dimension] = ()) -> mtf.Tensor:
     return x
 
 
+def _is_finite(outputs: mtf.Tensor) -> mtf.Tensor:
+    """Return 1 for each label all of whose outputs are finite, 0 for each other."""
+    each = mtf.cast(mtf.less_equal(mtf.abs(outputs), outputs.dtype.max), outputs.dtype)  # not true of NaN
+    return mtf.reduce_min(each, reduced_dim=outputs.shape.dims[-1])
+
+
+def _right(outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
+    """Return 1 for each label whose class has the largest output, 0 for each other."""
+    found = mtf.equal(mtf.argmax(outputs, outputs.shape.dims[-1]), labels)
+    return mtf.cast(found, outputs.dtype) * _is_finite(outputs)
+
+
 @dataclasses.dataclass(frozen=True)
-class _Classes(Task):
+class Classes(Task):
     """A class of each label: the mean softmax cross entropy is the loss.
+
+    The predicted class has the largest output; of equal ones the first. A label is wrong in every figure if one of its
+    outputs is not finite.
 
     Args:
       classes: number of classes.
+      top: a test also counts labels that are among so many largest outputs; 0: it does not.
+      detailed: whether a test also counts the labels of each class, and up to MOST_CONFUSED classes the labels of each
+        class that are predicted as each other.
     """
 
     classes: int
+    top: int = 0
+    detailed: bool = False
 
     @classmethod
     def of_count(cls, count: int) -> Self:
@@ -127,17 +163,43 @@ class _Classes(Task):
         return mtf.layers.softmax_cross_entropy_with_logits(outputs, targets, classes)
 
     def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
-        predicted = mtf.argmax(outputs, outputs.shape.dims[-1])
-        right = mtf.cast(mtf.equal(predicted, labels), outputs.dtype)
-        return {
+        sums = {
             EXAMPLES: _total(weights),
             LOSS: _total(self.losses(outputs, labels) * weights) * (weights.shape.size / labels.shape.size),
             "labels": _total(weights) * (labels.shape.size / weights.shape.size),
-            "right": _total(right * weights),
+            "right": _total(_right(outputs, labels) * weights),
         }
+        if self.top:
+            _, largest = mtf.top_k(outputs, outputs.shape.dims[-1], mtf.Dimension("largest", self.top))
+            among = mtf.cast(mtf.equal(largest, labels), outputs.dtype)
+            sums["right_in_top"] = _total(among * _is_finite(outputs) * weights)
+        return sums | (self._counts(outputs, labels, weights) if self.detailed else {})
+
+    def _counts(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
+        """Counts of each class, in float64 beyond the digits of float32."""
+        classes, predicted = outputs.shape.dims[-1], mtf.Dimension("predicted", self.classes)
+        kept = [dim for dim in labels.shape.dims if dim not in weights.shape.dims][:1]  # a plane of each is exact
+
+        def count(parts: Sequence[mtf.Tensor], *dims: mtf.Dimension) -> mtf.Tensor:
+            return _total(mtf.cast(mtf.einsum(parts, [*kept, *dims]), tf.float64), dims)
+
+        true, finite = mtf.one_hot(labels, classes) * mtf.cast(weights, tf.float32), _is_finite(outputs)
+        found = mtf.argmax(outputs, classes)
+        counts = {
+            CLASS_EXAMPLES: count([true], classes),
+            CLASS_RIGHT: count([true, mtf.one_hot(found, classes) * finite], classes),
+            NOT_FINITE: count([true, 1 - finite]),
+        }
+        if self.classes <= MOST_CONFUSED:
+            counts[CONFUSION] = count([true, mtf.one_hot(found, predicted) * finite], classes, predicted)
+        return counts
 
     def metrics(self, sums: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        return {"accuracy": sums["right"] / sums["labels"]}
+        """Accuracy; and what else was asked for, of which the counts of classes are vectors and a matrix."""
+        metrics = {"accuracy": sums["right"] / sums["labels"]}
+        if self.top:
+            metrics[f"top_{self.top}_accuracy"] = sums["right_in_top"] / sums["labels"]
+        return metrics | {name: sums[name] for name in COUNTS if name in sums}
 
     def predictions(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {
@@ -147,7 +209,7 @@ class _Classes(Task):
         }
 
 
-class Classification(_Classes):
+class Classification(Classes):
     """A class of each image."""
 
     @classmethod
@@ -157,11 +219,15 @@ class Classification(_Classes):
     def label_names(self, spatial: Sequence[str]) -> tuple[str, ...]:
         return ()
 
+    def training_accuracy(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor | None:
+        predicted = mtf.argmax(outputs, outputs.shape.dims[-1])
+        return mtf.reduce_mean(mtf.cast(mtf.equal(predicted, labels), outputs.dtype))
+
     def report(self, metrics: Mapping[str, float], tested: str) -> str:
         return f"test accuracy: {metrics['accuracy']:.4f} of {tested}"
 
 
-class Segmentation(_Classes):
+class Segmentation(Classes):
     """A class of each voxel; class 0 is what surrounds the others."""
 
     @classmethod
@@ -178,7 +244,7 @@ class Segmentation(_Classes):
 
     def sums(self, outputs: mtf.Tensor, labels: mtf.Tensor, weights: mtf.Tensor) -> dict[str, mtf.Tensor]:
         classes = outputs.shape.dims[-1]
-        predicted = mtf.one_hot(mtf.argmax(outputs, classes), classes, dtype=outputs.dtype)
+        predicted = mtf.one_hot(mtf.argmax(outputs, classes), classes, dtype=outputs.dtype) * _is_finite(outputs)
         true = mtf.one_hot(labels, classes, dtype=outputs.dtype) * weights
         count = functools.partial(_total, kept=[classes])
         counts = {"both": count(predicted * true), "found": count(predicted * weights), "true": count(true)}

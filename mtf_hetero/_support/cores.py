@@ -1,6 +1,8 @@
 """The cores that this process may use, and what a worker does on them at once."""
 
+import contextlib
 import os
+import pathlib
 
 OPERATIONS = 8  # of a worker side by side, at least: all may be long ones when there is something to send
 
@@ -8,3 +10,20 @@ OPERATIONS = 8  # of a worker side by side, at least: all may be long ones when 
 def usable() -> list[int]:
     """Their numbers."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
+    """Return how many cores' time the control groups of this process grant it; None: there is no limit.
+
+    Args:
+      root: where the kernel shows control groups (version 2; a container sees its own as the root).
+      own: the file that names the group of this process.
+    """
+    limits = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        path = pathlib.PurePosixPath(pathlib.Path(own).read_text(encoding="utf-8").split("0::", 1)[1].splitlines()[0])
+        for group in (path, *path.parents):
+            with contextlib.suppress(OSError, ValueError):  # the root has no such file; "max" is no number
+                granted, period = pathlib.Path(root, *group.parts[1:], "cpu.max").read_text(encoding="utf-8").split()
+                limits.append(int(granted) / int(period))
+    return min(limits, default=None)

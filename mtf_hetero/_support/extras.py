@@ -1,8 +1,10 @@
-"""Packages that the core does without: imported where they are used, so that none is missed before."""
+"""Optional packages, which the extras of setup.py install: each is imported only where it is used."""
 
 import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
+import shlex
 import sys
 import time
 from typing import Any
@@ -14,22 +16,32 @@ def import_package(name: str, *, extra: str, user: str) -> Any:
     """Imports a package, or a module of one, that an extra of mtf_hetero installs.
 
     Args:
-      name: its full name.
-      extra: the extra, "train".
-      user: what needs it, for the message.
+      name: full name of the package or module.
+      extra: name of the extra, such as "train".
+      user: the feature that needs the package, for the message.
 
     Raises:
-      ValueError: it is not installed.
+      ValueError: the package is not installed.
     """
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = (error.name or name).partition(".")[0]
-        raise ValueError(f"{user} needs the package {missing}; pip install 'mtf_hetero[{extra}]'") from error
+        raise ValueError(f"{user} needs the package {missing}; pip install {_requirements(extra)}") from error
+
+
+def _requirements(extra: str) -> str:
+    """Returns what pip has to install for an extra, whether mtf_hetero came from an index, a wheel or a checkout."""
+    try:
+        lines = importlib.metadata.requires("mtf_hetero") or []
+    except importlib.metadata.PackageNotFoundError:  # imported from a checkout that is not installed
+        return f"'.[{extra}]' in the checkout"
+    marked = (line.partition(";") for line in lines)
+    return " ".join(shlex.quote(name.strip()) for name, _, marker in marked if f'extra == "{extra}"' in marker)
 
 
 def has_progress_bars() -> bool:
-    """Whether tqdm is installed, which shows them."""
+    """Returns whether tqdm, which shows the bars, is installed."""
     return importlib.util.find_spec("tqdm") is not None
 
 
@@ -52,15 +64,21 @@ def progress_bar(*, total: int | None, **options: Any) -> Any:
     return tqdm.tqdm(total=total, **options)
 
 
-def write_above_bars(line: str) -> None:
-    """Writes a line to the standard output, above the bars that a terminal shows."""
+def write_above_bars(line: str, stream: Any = None) -> None:
+    """Writes a line above the bars that a terminal shows.
+
+    Args:
+      line: without its end.
+      stream: where to; None: the standard output.
+    """
+    stream = sys.stdout if stream is None else stream
     if has_progress_bars():
         import tqdm
 
-        tqdm.tqdm.write(line, file=sys.stdout)
+        tqdm.tqdm.write(line, file=stream)
     else:
-        sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        stream.write(f"{line}\n")
+    stream.flush()
 
 
 class _NoBar(contextlib.AbstractContextManager["_NoBar"]):
@@ -93,7 +111,7 @@ class _Lines(_NoBar):
         if time.monotonic() - self._written >= LINE_SECONDS:
             self._written = time.monotonic()
             of = "" if self.total is None else f" of {self.total:g}"
-            sys.stderr.write(f"{self._desc}: {self._unit} {self.n:g}{of} is done\n")
+            sys.stderr.write(f"{self._desc}: {self._unit} {self.n:g}{of} done\n")
             sys.stderr.flush()
 
     def set_description(self, desc: str) -> None:

@@ -6,7 +6,6 @@ that lies at its place is neither replaced nor followed. tests/test_structure.py
 
 import contextlib
 import errno
-import fcntl
 import os
 import pathlib
 import secrets
@@ -173,18 +172,3 @@ def sync(path: str | os.PathLike) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def locked(path: str | os.PathLike) -> Iterator[None]:
-    """Keeps other processes that do the same from a file; it waits for them. The lock file beside it stays.
-
-    Raises:
-      OSError: the lock file cannot be opened or locked.
-    """
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f"{path.name}.lock")  # the file itself is replaced, and its lock with it
-    with open_regular(lock, os.O_RDWR | os.O_CREAT) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # until it is closed, by the end of the process too
-        yield

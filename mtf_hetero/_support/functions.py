@@ -43,7 +43,7 @@ def function_of(flag: str, text: str) -> Callable[..., Any]:
     try:
         function = getattr(_import(module), name)
         if not callable(function):
-            raise TypeError(f"{name} is no function")
+            raise TypeError(f"{name} is not a function")
     except (Exception, SystemExit) as error:
         raise ValueError(f"--{flag} is {text!r}, which cannot be imported: {_described(error)}") from error
 

@@ -58,7 +58,7 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         twice = _first_twice(name for name, _ in pairs)
-        raise ValueError(f"{shown(twice)} is there twice; keep one of the two")
+        raise ValueError(f"{shown(twice)} appears twice; keep one of them")
     return value
 
 
@@ -122,18 +122,18 @@ class _Composer:
           yaml.YAMLError: the node is an alias, has a tag of its own, or is nested too deep.
         """
         if self._loader.check_event(self._yaml.AliasEvent):
-            self._refuse("anchors and aliases are not supported; write the value again")
+            self._refuse("anchors and aliases are not supported; write out the value")
         self._depth += 1
         if self._depth > MOST_DEPTH:
             self._refuse(f"it is nested more than {MOST_DEPTH} deep")
         node = self._compose(parent, index)
         self._depth -= 1
         if node.tag not in _TAGS:
-            self._refuse(f"the tag {shown(node.tag)} is not supported; leave it out")
+            self._refuse(f"the tag {shown(node.tag)} is not supported; remove it")
         if isinstance(node, self._yaml.MappingNode):
             names = (key.value for key, _ in node.value if isinstance(key, self._yaml.ScalarNode))
             if (twice := _first_twice(names)) is not None:
-                self._refuse(f"{shown(twice)} is there twice; keep one of the two lines")
+                self._refuse(f"{shown(twice)} appears twice; keep one of the two lines")
         return node
 
     def _refuse(self, text: str) -> None:

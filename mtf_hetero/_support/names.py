@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection
 
 _CLOSE = 0.8  # of difflib's ratio: "hiden" and "hidden" have 0.91, "al" and "all" 0.8, "d_ff" and "d_kv" 0.5
-_MOST_LISTED = 30
+_MOST_LISTED = 10
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:

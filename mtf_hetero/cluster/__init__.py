@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mtf_hetero.cluster.devices import shorten
     from mtf_hetero.cluster.environment import Task, task_of_environment
     from mtf_hetero.cluster.local import LimitedProcesses, LocalCluster, convert_to_fractions
+    from mtf_hetero.cluster.local_session import expect_devices, needed_cpus, session_config
     from mtf_hetero.cluster.probe import UnreachableWorkerError, Workers, check_reachable, convert_to_workers
     from mtf_hetero.cluster.session import WaitingSessionCreator
     from mtf_hetero.cluster.watch import WorkerWatch, run_watched
@@ -31,7 +32,10 @@ __all__ = [
     "check_reachable",
     "convert_to_fractions",
     "convert_to_workers",
+    "expect_devices",
+    "needed_cpus",
     "run_watched",
+    "session_config",
     "shorten",
     "task_of_environment",
 ]
@@ -52,7 +56,10 @@ __getattr__, __dir__ = lazy.attach(
         "check_reachable": "probe",
         "convert_to_fractions": "local",
         "convert_to_workers": "probe",
+        "expect_devices": "local_session",
+        "needed_cpus": "local_session",
         "run_watched": "watch",
+        "session_config": "local_session",
         "shorten": "devices",
         "task_of_environment": "environment",
     },

@@ -48,7 +48,7 @@ class WorkerClaim:
 
     Example:
       >>> with WorkerClaim(cluster.workers):
-      ...     measured = profile.measure(graph, layout, cluster)
+      ...     machines = calibration.calibrate(build, cluster)
     """
 
     def __init__(self, workers: Workers) -> None:
@@ -64,7 +64,9 @@ class WorkerClaim:
                 else:
                     taken[index] = address
             if held:
-                raise WorkerHeldError(f"{', '.join(held)}; wait until it has ended, end it, or give other workers")
+                raise WorkerHeldError(
+                    f"{', '.join(held)}; wait until that training ends, end it, or give other workers"
+                )
         except BaseException:
             _in_parallel(_release, taken)
             raise
@@ -130,7 +132,9 @@ class _Holding:
                 names.append(self._next())
         except tf.errors.OpError as error:
             self.release()
-            raise UnreachableWorkerError(f"worker {self._address} answers, but takes part in no session") from error
+            raise UnreachableWorkerError(
+                f"worker {self._address} answers, but does not join a session; start it again"
+            ) from error
         if names[-1] == self._name:
             return ""
         self.release()

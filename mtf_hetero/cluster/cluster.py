@@ -1,7 +1,7 @@
 """The devices of a run: those of this process, or of TensorFlow workers on other machines.
 
 Distribution is TensorFlow's own: in-graph replication over tf.distribute.Server. The training process holds the whole
-graph. A worker (`python -m mtf_hetero.worker --port=2222`) knows nothing but its port: each session brings the
+graph. A worker (`mtf-hetero worker --port=2222`) knows nothing but its port: each session brings the
 cluster along (ConfigProto.cluster_def), so that a worker serves any run, in any place of the cluster. It names the
 workers alone that have a device in use: another one may be lost, and nobody waits for it.
 
@@ -102,7 +102,7 @@ class Cluster:
         """
         workers = convert_to_workers(workers)
         if not workers:
-            raise ValueError("no worker is named; give host:port of each, with commas between them")
+            raise ValueError("workers is empty; give host:port of each worker, separated by commas")
         needed = dict(enumerate(workers)) if devices is None else _named(workers, devices)
         check_reachable(needed, timeout_seconds)
         offered = {task: _offered(task, address, timeout_seconds) for task, address in needed.items()}
@@ -119,7 +119,7 @@ class Cluster:
     ) -> "Cluster | None":
         """The cluster that TF_CONFIG or Slurm describes to this process, its chief; None where neither does.
 
-        The workers run `python -m mtf_hetero.worker` under the same TF_CONFIG or in the same Slurm step.
+        The workers run `mtf-hetero worker` under the same TF_CONFIG or in the same Slurm step.
 
         Args:
           devices: as in `from_workers`.
@@ -136,14 +136,14 @@ class Cluster:
             return None
         if devices and all(Device.parse(device).job != _WORKER for device in devices):
             raise ValueError(
-                f"the devices {', '.join(devices)} are of this process alone, and {task.source} describes a cluster of "
-                f"{len(task.workers)} workers; unset {task.variable} to train here, or name devices of the workers, as "
+                f"the devices {', '.join(devices)} all belong to this process, but {task.source} describes a cluster "
+                f"of {len(task.workers)} workers; unset {task.variable} to train here, or name devices of workers, as "
                 "worker:0/cpu:0"
             )
         if task.job != "chief":
             raise ValueError(
                 f"this process is {task.job} {task.index} of {task.source}; train in its task 'chief', and run "
-                f"`python -m mtf_hetero.worker` in the others; or unset {task.variable} to train in this process alone"
+                f"`mtf-hetero worker` in the others; or unset {task.variable} to train in this process only"
             )
         return cls.from_workers(task.workers, devices, chief=task.address, timeout_seconds=timeout_seconds)
 
@@ -188,7 +188,9 @@ def _named(workers: tuple[str, ...], devices: Sequence[str]) -> dict[int, str]:
         if device.job == _WORKER:
             task = device.task or 0
             if task >= len(workers):
-                raise ValueError(f"device {text!r} is of worker {task}, but there are workers 0 to {len(workers) - 1}")
+                raise ValueError(
+                    f"device {text!r} names worker {task}, but there are only workers 0 to {len(workers) - 1}"
+                )
             named[task] = workers[task]
     return named
 
@@ -199,8 +201,8 @@ def _offered(task: int, address: str, timeout_seconds: float) -> list[Device]:
         return offered_by(address, timeout_seconds)
     except tf.errors.OpError as error:
         raise UnreachableWorkerError(
-            f"worker {task} ({address}) answers, and then does not list its devices ({type(error).__name__}): is there "
-            "a proxy on the way? start the worker again, or give its own address"
+            f"worker {task} ({address}) answers, but does not list its devices ({type(error).__name__}); start the "
+            "worker again, or give its direct address if there is a proxy"
         ) from error
 
 
@@ -223,7 +225,7 @@ def _choose(
         task = device.task or 0
         if Device(kind=device.kind, index=device.index) not in offered[task]:
             present = ", ".join(other.short_name for other in offered[task])
-            raise ValueError(f"device {text!r} is not there: worker {task} ({workers[task]}) has {present}")
+            raise ValueError(f"device {text!r} does not exist: worker {task} ({workers[task]}) has {present}")
         names.append(device.name)
     return Cluster(workers, tuple(names), chief, cpus=cpu_count(of_chief))
 
@@ -248,4 +250,6 @@ def _start_chief(address: str, cpus: int) -> tf.train.Server:
         # Not by the name "chief": a session must not bring along the very task that the server was started as
         return tf.train.Server({"client": [address]}, job_name="client", task_index=0, config=config)
     except tf.errors.OpError as error:
-        raise ValueError(f"chief is {address!r}, where no server can be started: is the port in use?") from error
+        raise ValueError(
+            f"chief is {address!r}, where no server can be started; check that the port is free"
+        ) from error

@@ -150,9 +150,16 @@ def local_device(text: str, gpus: int) -> Device:
     device = Device.parse(text)
     if device.kind not in ("CPU", "GPU") or device != Device(kind=device.kind, index=device.index or 0):
         raise ValueError(f"device {text!r} is not known; write cpu:N, gpu:N or, of a worker, worker:N/gpu:N")
+    if device.kind == "GPU" and not gpus:
+        from mtf_hetero.cluster.gpus import why_no_gpu  # it asks TensorFlow
+
+        raise ValueError(
+            f"device {text!r} does not exist: TensorFlow finds no GPU; {why_no_gpu()}; or name another device, such as "
+            "cpu:0"
+        )
     if device.kind == "GPU" and (device.index or 0) >= gpus:
-        present = ", ".join(f"gpu:{i}" for i in range(gpus)) or "no GPU"
-        raise ValueError(f"device {text!r} is not there: TensorFlow finds {present}; name a device that is there")
+        present = ", ".join(f"gpu:{i}" for i in range(gpus))
+        raise ValueError(f"device {text!r} does not exist: TensorFlow finds {present}; name an existing device")
     return device
 
 

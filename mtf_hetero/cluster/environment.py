@@ -71,8 +71,8 @@ def task_of_environment(environment: Mapping | None = None) -> Task | None:
         of_tf = bool(environment.get("TF_CONFIG"))
         name, variable = ("TF_CONFIG", "TF_CONFIG") if of_tf else ("the Slurm environment", _SLURM_VARIABLE)
         raise ValueError(
-            f"{name} cannot be understood: {' '.join(str(error).split())}; correct it, or unset {variable} to train in "
-            "this process alone"
+            f"{name} is invalid: {' '.join(str(error).split())}; correct it, or unset {variable} to train in "
+            "this process only"
         ) from error
     jobs = {("chief" if name == "master" else name): addresses for name, addresses in jobs.items()}
     job = "chief" if job == "master" else job
@@ -84,8 +84,10 @@ def _check_task(source: str, jobs: Mapping[str, Any], job: Any, index: Any) -> N
     for needed in ("chief", "worker"):
         if not jobs.get(needed):
             raise ValueError(
-                f"{source} has the jobs {', '.join(sorted(jobs)) or 'none'}; it needs a chief, which trains, and one "
-                "worker or more"
+                f"{source} has the jobs {', '.join(sorted(jobs)) or 'none'}; it needs a chief, which trains, and at "
+                "least one worker"
             )
     if job not in jobs or not isinstance(index, int) or not 0 <= index < len(jobs[job]):
-        raise ValueError(f"{source} says that this process is task {index!r} of job {job!r}, which its cluster lacks")
+        raise ValueError(
+            f"{source} says that this process is task {index!r} of job {job!r}, but its cluster has no such task"
+        )

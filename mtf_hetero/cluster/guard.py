@@ -26,7 +26,7 @@ from typing import Any
 QUOTA_V1 = "a CPU quota of the kernel (cgroup v1)"
 QUOTA_V2 = "a CPU quota of the kernel (cgroup v2)"
 AFFINITY = "its cores alone"
-DUTY_CYCLE = "stopping and continuing it, since no control group can be made here"
+DUTY_CYCLE = "stop and continue signals, because no control group can be made here"
 _PR_SET_PDEATHSIG = 1
 _QUOTA_PERIOD_US = 20_000  # short, so that a step is slowed evenly; the kernel's own is 100 ms
 _LEAST_QUOTA_US = 1_000  # the kernel takes no less

@@ -20,7 +20,7 @@ _IFF_UP = 1
 _INTERFACE = "16sh14x"  # struct ifreq, with its flags
 _LOOPBACK = "lo"
 
-_failure = "a program can enter a network of its own only before it imports TensorFlow, as python -m models.train does"
+_failure = "a program can enter a private network only before it imports TensorFlow, as mtf-hetero train does"
 
 
 def enter() -> str:
@@ -63,7 +63,9 @@ def _is_alone() -> bool:
 def _check() -> None:
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
-        raise OSError(f"this process has {threads} threads already, and the kernel gives a network to one alone")
+        raise OSError(
+            f"this process already has {threads} threads; the kernel gives a private network only to a single thread"
+        )
 
 
 def _try_in_child() -> None:

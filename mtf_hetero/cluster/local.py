@@ -46,7 +46,7 @@ def convert_to_fractions(fractions: str | Sequence[float]) -> tuple[float, ...]:
             )
         cores.append(number)
     if not cores:
-        raise ValueError("local_cluster names no worker; give the cores of each, as in 1.0,0.5,0.25")
+        raise ValueError("local_cluster is empty; give the cores of each worker, as in 1.0,0.5,0.25")
     return tuple(cores)
 
 
@@ -70,7 +70,7 @@ def assign_cores(fractions: Sequence[float], cores: Sequence[int]) -> list[list[
         count = math.ceil(fractions[index])
         if count > len(load):
             raise ValueError(
-                f"local_cluster asks for {fractions[index]:g} cores for worker {index}, but there are {len(load)}"
+                f"local_cluster asks for {fractions[index]:g} cores for worker {index}, but there are only {len(load)}"
             )
         assigned[index] = sorted(sorted(load, key=lambda core: (load[core], core))[:count])
         for core in assigned[index]:
@@ -116,8 +116,8 @@ class LimitedProcesses:
     def __enter__(self) -> Any:
         if sum(self.fractions) > self._core_count:
             self._report(
-                f"local_cluster asks for {sum(self.fractions):g} cores in all, but there are {self._core_count}: the "
-                "workers slow each other down"
+                f"local_cluster asks for {sum(self.fractions):g} cores in all, but there are only "
+                f"{self._core_count}: the workers slow each other down"
             )
         self._directory = pathlib.Path(tempfile.mkdtemp(prefix="mtf_hetero_workers_"))
         command = [sys.executable, "-I", "-S", guard.__file__, str(self._directory)]
@@ -177,7 +177,7 @@ class LimitedProcesses:
             guard.stdin.flush()
         except BrokenPipeError:
             pass  # then there is no answer either
-        answer = json.loads(guard.stdout.readline() or '{"error": "the process that holds the workers has ended"}')
+        answer = json.loads(guard.stdout.readline() or '{"error": "the process that runs the workers has ended"}')
         if "error" in answer:
             raise RuntimeError(f"local_cluster: {answer['error']}")
         return answer
@@ -225,8 +225,8 @@ class LocalCluster(LimitedProcesses):
                 self._report(f"local_cluster limits its workers by {guard.DUTY_CYCLE}: speeds are approximate")
             if reason := isolation.why_not():
                 self._report(
-                    "local_cluster: whoever reaches this machine, on any network interface, can run code in its "
-                    f"workers and in this process, since TensorFlow's server has no authentication: {reason}"
+                    "local_cluster: anyone who can reach this machine over the network can run code in its workers and "
+                    f"in this process, because TensorFlow's server has no authentication. No private network: {reason}"
                 )
             return Cluster.from_workers(self.addresses, timeout_seconds=60.0)
         except BaseException:
@@ -262,9 +262,9 @@ class LocalCluster(LimitedProcesses):
                 return listens[1]
             code = self.exit_code(index)
             if code is not None or time.monotonic() > end:
-                how = "did not start in time" if code is None else f"ended with exit code {code} at its start"
+                how = "did not start in time" if code is None else f"ended with exit code {code} when it started"
                 last = self.last_lines(index) or "nothing"
-                raise RuntimeError(f"worker {index} of local_cluster {how}; the last it printed: {last}")
+                raise RuntimeError(f"worker {index} of local_cluster {how}; its last output: {last}")
             time.sleep(0.05)
 
 

@@ -31,7 +31,7 @@ class Outcome(enum.Enum):
     SILENT = "no answer came in time"
     UNREACHABLE = "no connection could be made"
     BROKEN = "the connection broke"
-    SOMETHING_ELSE = "what answered is no TensorFlow server"
+    SOMETHING_ELSE = "another service answered"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,9 +124,9 @@ def ask(address: str, timeout_seconds: float) -> Answer:
         code = getattr(error, "code", lambda: None)()
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return silence
-        something_else = "something else than a TensorFlow server answers there"
+        something_else = "another service is listening on that port"
         if code == grpc.StatusCode.UNAVAILABLE:
-            return Answer(Outcome.BROKEN, f"the connection breaks, or {something_else}")
+            return Answer(Outcome.BROKEN, f"the connection broke, or {something_else}")
         return Answer(Outcome.SOMETHING_ELSE, something_else)
 
 
@@ -144,7 +144,7 @@ def lost(workers: Workers, timeout_seconds: float = 5.0) -> UnreachableWorkerErr
         check_reachable(workers, timeout_seconds)
     except UnreachableWorkerError as error:
         return error
-    return UnreachableWorkerError("a worker was lost, and answers again; run the same command again")
+    return UnreachableWorkerError("a worker was lost and now answers again; run the same command again")
 
 
 def check_reachable(workers: Workers, timeout_seconds: float = 5.0) -> None:
@@ -163,6 +163,5 @@ def check_reachable(workers: Workers, timeout_seconds: float = 5.0) -> None:
         names = ", ".join(f"worker {index} ({addresses[index]}): {failure}" for index, failure in silent.items())
         port = split_address(addresses[next(iter(silent))])[1]
         raise UnreachableWorkerError(
-            f"{names}; start it there with `python -m mtf_hetero.worker --port={port}`, or check the address and the "
-            "firewall"
+            f"{names}; start it there with `mtf-hetero worker --port={port}`, or check the address and the firewall"
         )

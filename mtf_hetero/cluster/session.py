@@ -88,7 +88,7 @@ class WaitingSessionCreator(tf.train.SessionCreator):
             for index, who in held.items():
                 if told.get(index) != who:
                     message = claim.describe(index, self._workers[index], who)
-                    tf.logging.warning("%s; training waits for it, or press Ctrl-C to stop", message)
+                    tf.logging.warning("%s; training waits for it; press Ctrl-C to stop", message)
             told = held
             self._wait(_HELD_SECONDS)
 
@@ -127,7 +127,9 @@ class WaitingSessionCreator(tf.train.SessionCreator):
                 self._check()
                 gone = [index for index, answer in self._ask().items() if failures[index].is_gone(answer)]
                 if gone and not attempt.done.is_set():
-                    raise tf.errors.UnavailableError(None, None, f"worker {gone[0]} was lost while a session was made")
+                    raise tf.errors.UnavailableError(
+                        None, None, f"worker {gone[0]} was lost while a session was created"
+                    )
         except BaseException:
             attempt.abandon()
             raise

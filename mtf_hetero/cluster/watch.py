@@ -17,8 +17,8 @@ from mtf_hetero._support import threads
 from mtf_hetero.cluster.probe import Failures, Outcome, Workers, ask, ask_all, by_index, lost, split_address
 
 _Result = TypeVar("_Result")
-_AGAIN = "answers again; training goes on from the last checkpoint"
-_ANEW = "was started anew; training goes on from the last checkpoint"
+_AGAIN = "answers again; training continues from the last checkpoint"
+_ANEW = "was restarted; training continues from the last checkpoint"
 
 
 def _is_not_of_the_session(record: logging.LogRecord) -> bool:
@@ -100,8 +100,8 @@ class WorkerWatch(tf.train.SessionRunHook):
                 if is_gone and not gone:
                     gone, sessions = True, self._sessions
                     self._report(
-                        f"worker {index} ({address}) is gone: {answer.failure}; training waits for it: start it again "
-                        f"there with `python -m mtf_hetero.worker --port={port}`, or press Ctrl-C to stop"
+                        f"worker {index} ({address}) is gone: {answer.failure}; training waits for it. Start it again "
+                        f"there with `mtf-hetero worker --port={port}`, or press Ctrl-C to stop"
                     )
                     self._interrupt(index)
                 continue

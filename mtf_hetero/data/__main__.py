@@ -1,11 +1,9 @@
-"""Prepares data sets for training, out of files that are on this machine.
+"""Prepares data sets for training from files on this machine.
 
     mtf-hetero data prepare cifar10 --from=cifar-10-python.tar.gz
     mtf-hetero data convert universes --from a.h5 b.h5 --targets=unitPar --cube=128
     mtf-hetero data simulate universes --train=600 --test=100
     mtf-hetero data list
-
-`python -m mtf_hetero.data` is the same program.
 
 Exit codes: 0, or 2 for a mistake (one line says which).
 """
@@ -27,52 +25,65 @@ from mtf_hetero.data.known import KNOWN
 from mtf_hetero.data.prepare import check_name, prepare
 from mtf_hetero.data.prepared import DEFAULT_DIR, data_root, prepared_names
 
-PROGRAM = "python -m mtf_hetero.data"
+PROGRAM = "mtf-hetero data"
 _COMMANDS = "prepare|list|convert|simulate"
 
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
-    parser = command_line.Parser(prog=program, description="Data sets for training.")
+    parser = command_line.Parser(prog=program, description="Prepares data sets for training from local files.")
     commands: Any = parser.add_subparsers(dest="command", required=True, metavar=_COMMANDS)
     hints = "; ".join(f"{name}: {known.source} ({known.where})" for name, known in KNOWN.items())
     making = commands.add_parser(
-        "prepare", help="writes a set as tensorflow-datasets would, from local files", epilog=hints
+        "prepare", help="write an image set in tensorflow-datasets' format from local files", epilog=hints
     )
-    making.add_argument("name", metavar="NAME", help=f"one of {', '.join(KNOWN)}")
+    making.add_argument("name", metavar="NAME", help=f"the set: one of {', '.join(KNOWN)}")
     making.add_argument(
-        "--from", dest="source", metavar="PATH", required=True, help="directory, tar archive or .deb with the files"
+        "--from",
+        dest="source",
+        metavar="PATH",
+        required=True,
+        help="directory, tar archive or .deb package with its files",
     )
-    listing = commands.add_parser("list", help="shows which sets there are")
+    listing = commands.add_parser("list", help="list the sets")
     for command in (making, listing):
         command.add_argument("--data_dir", metavar="DIR", help=f"where prepared sets are (default: {DEFAULT_DIR})")
-    _add_convert(commands.add_parser("convert", help="writes a set of volumes from HDF5, NumPy or NIfTI files"))
-    _add_simulate(commands.add_parser("simulate", help="writes a set of simulated dark-matter volumes"))
+    _add_convert(commands.add_parser("convert", help="write a set of volumes from HDF5, NumPy or NIfTI files"))
+    _add_simulate(commands.add_parser("simulate", help="write a set of simulated dark-matter volumes"))
     return parser.parse_args(argv)
 
 
 def _add_convert(command: Any) -> None:
-    command.add_argument("directory", metavar="DIR", help="where the set is to be")
+    command.add_argument("directory", metavar="DIR", help="directory to write; it must not exist")
     command.add_argument(
-        "--from", dest="paths", metavar="FILE", nargs="+", required=True, help=".h5, .npy, .npz, .nii or .nii.gz"
+        "--from",
+        dest="paths",
+        metavar="FILE",
+        nargs="+",
+        required=True,
+        help="files of volumes: .h5, .npy, .npz, .nii or .nii.gz",
     )
-    command.add_argument("--key", help="the array of an .h5 or .npz file that holds the volumes")
-    command.add_argument("--axes", help="of that array, in order: N volumes, D depth, H height, W width, C channels")
+    command.add_argument("--key", help="the array in an .h5 or .npz file that holds the volumes")
     command.add_argument(
-        "--labels", metavar="FILE", nargs="+", default=(), help="one for each file of volumes, or one key in all those"
+        "--axes", help="the axes of that array in order: N volumes, D depth, H height, W width, C channels"
     )
-    command.add_argument("--threshold", type=float, help="labels are 1 above it, 0 elsewhere")
-    command.add_argument("--targets", metavar="FILE", help=".csv with a line of names and one per volume, or a key")
-    command.add_argument("--cube", type=_cube, metavar="EDGE", help="cuts volumes into cubes: 128, or 64,128,128")
-    command.add_argument("--test", type=int, default=0, metavar="COUNT", help="the last volumes are for testing")
+    command.add_argument(
+        "--labels", metavar="FILE", nargs="+", default=(), help="one label file per file of volumes, or one key for all"
+    )
+    command.add_argument("--threshold", type=float, help="labels are 1 above this value and 0 otherwise")
+    command.add_argument(
+        "--targets", metavar="FILE", help="a .csv file with a header and one row per volume, or a key in the files"
+    )
+    command.add_argument("--cube", type=_cube, metavar="EDGE", help="cut volumes into cubes: 128, or 64,128,128")
+    command.add_argument("--test", type=int, default=0, metavar="COUNT", help="keep the last COUNT volumes for testing")
 
 
 def _add_simulate(command: Any) -> None:
-    command.add_argument("directory", metavar="DIR", help="where the set is to be")
-    command.add_argument("--train", type=int, required=True, metavar="COUNT", help="training volumes")
-    command.add_argument("--test", type=int, default=0, metavar="COUNT", help="test volumes")
-    command.add_argument("--size", type=int, default=64, help="cells along an edge (default: 64)")
-    command.add_argument("--cell", type=float, default=2.0, help="edge of a cell in Mpc/h (default: 2)")
-    command.add_argument("--seed", type=int, default=0, help="of all parameters and fields (default: 0)")
+    command.add_argument("directory", metavar="DIR", help="directory to write; it must not exist")
+    command.add_argument("--train", type=int, required=True, metavar="COUNT", help="number of training volumes")
+    command.add_argument("--test", type=int, default=0, metavar="COUNT", help="number of test volumes (default: 0)")
+    command.add_argument("--size", type=int, default=64, help="cells along each edge (default: 64)")
+    command.add_argument("--cell", type=float, default=2.0, help="edge of one cell in Mpc/h (default: 2)")
+    command.add_argument("--seed", type=int, default=0, help="random seed of all parameters and fields (default: 0)")
 
 
 def _cube(text: str) -> tuple[int, int, int]:
@@ -94,7 +105,7 @@ def _list(data_dir: str | None) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Finds the mistakes that can be seen before TensorFlow is loaded, which takes seconds."""
+    """Checks the flags before TensorFlow is loaded, which takes seconds."""
     if arguments.command == "prepare":
         check_name(arguments.name)
         return
@@ -166,7 +177,7 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 
 
 def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
-    """The whole process: ends it with the exit code of `main`."""
+    """Runs the process and ends it with the exit code of `main`."""
     command_line.run(main, argv, program)
 
 

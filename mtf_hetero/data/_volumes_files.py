@@ -185,7 +185,7 @@ def load_manifest(directory: str | os.PathLike) -> Manifest:
       ValueError: it is no such set, or a file is missing, damaged or cut off; with the file and the offset.
     """
     path = pathlib.Path(directory).expanduser() / MANIFEST
-    remedy = "copy the set anew, or make it with: python -m mtf_hetero.data convert"
+    remedy = "copy the set anew, or make it with: mtf-hetero data convert"
     try:
         text = read_text(path)
     except ValueError as error:

@@ -16,7 +16,7 @@ from mtf_hetero.data.source import TEST, TRAIN, Source
 
 STATISTICS_IMAGES = 10_000
 CACHED_BYTES = 2**30
-_READ = 500  # images at a time, for the statistics
+_READ, _READ_BYTES = 500, 2**26  # images at a time, for the statistics, and at most so many bytes of them
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,6 +38,10 @@ class Dataset:
       test_size: number of test images.
       source: from "train" or "test" to the images.
       class_names: of each class; none where they are not known.
+      digest: of the images, by which a change of the set is noticed; none where it is not looked for.
+      notes: lines for the user.
+      statistics_images: number of training images whose mean and deviation normalise all; they are the first ones.
+      known_statistics: the mean and the deviation, where they are known; else `statistics` reads the images.
     """
 
     name: str
@@ -47,15 +51,23 @@ class Dataset:
     test_size: int
     source: Callable[[str], Source]
     class_names: tuple[str, ...] = ()
+    digest: str = ""
+    notes: tuple[str, ...] = ()
+    statistics_images: int = STATISTICS_IMAGES
+    known_statistics: tuple[Sequence[float], Sequence[float]] | None = None
 
     @functools.cached_property
     def statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation per channel of the training images, scaled to [0, 1]; of 10,000 at most."""
+        if self.known_statistics is not None:
+            mean, deviation = map(np.array, self.known_statistics)
+            return mean, deviation
         channels = self.image_shape[2]
         counts = np.zeros([channels, 256], np.int64)
         with tf.Graph().as_default():
-            indices = tf.data.Dataset.range(min(self.train_size, STATISTICS_IMAGES))
-            batches = self.source(TRAIN).read(indices).batch(_READ).prefetch(2).with_options(_options())
+            indices = tf.data.Dataset.range(min(self.train_size, self.statistics_images))
+            at_once = max(min(_READ, _READ_BYTES // math.prod(self.image_shape)), 1)
+            batches = self.source(TRAIN).read(indices).batch(at_once).prefetch(2).with_options(_options())
             iterator = tf.data.make_initializable_iterator(batches)
             images, _ = iterator.get_next()
             config = tf.ConfigProto(device_count={"GPU": 0})
@@ -116,8 +128,10 @@ class Dataset:
         if places is not None:
             batches = batches.map(lambda indices: tf.gather(indices, np.asarray(places)))
         batches = batches.map(lambda indices: tf.ensure_shape(indices, [size]))
-        cached = size == batch_size and epochs > 1 and self.train_size * math.prod(self.image_shape) <= CACHED_BYTES
-        images = self._gathered(batches) if cached else self._read(TRAIN, batches, size)
+        source, bytes_of_all = self.source(TRAIN), self.train_size * math.prod(self.image_shape)
+        read = source.read if epochs == 1 else source.read_often or source.read
+        cached = size == batch_size and epochs > 1 and source.read_often is None and bytes_of_all <= CACHED_BYTES
+        images = self._gathered(batches) if cached else _batched(read, batches, size)
         numbers_of_batches = tf.data.Dataset.range(
             tf.cast(start_batch, tf.int64), self.train_size * epochs // batch_size
         )
@@ -150,7 +164,8 @@ class Dataset:
         size = _check_places(batch_size, places)
         wanted = np.arange(batch_size) if places is None else np.asarray(places)
         indices = tf.data.Dataset.range(0, self.test_size, batch_size).map(lambda first: first + wanted)
-        images = self._read(TEST, indices.map(lambda index: tf.minimum(index, self.test_size - 1)), size)
+        within = indices.map(lambda index: tf.minimum(index, self.test_size - 1))
+        images = _batched(self.source(TEST).read, within, size)
 
         normalise = self.normaliser()
 
@@ -162,10 +177,6 @@ class Dataset:
             return features, tf.cast(labels, tf.int32)
 
         return tf.data.Dataset.zip((indices, images)).map(finish).prefetch(2).with_options(_options())
-
-    def _read(self, split: str, batches: tf.data.Dataset, size: int) -> tf.data.Dataset:
-        """Batches of (images, labels) for batches of indices; reads those alone."""
-        return self.source(split).read(batches.unbatch()).batch(size, drop_remainder=True)
 
     def _gathered(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """The same of the training images, which are decoded once and kept in memory as one tensor."""
@@ -182,6 +193,13 @@ class Dataset:
         """
         mean, deviation = (part.astype(np.float32) for part in self.statistics)
         return lambda images: (tf.cast(images, tf.float32) / 255.0 - mean) / deviation
+
+
+def _batched(
+    read: Callable[[tf.data.Dataset], tf.data.Dataset], batches: tf.data.Dataset, size: int
+) -> tf.data.Dataset:
+    """Batches of (images, labels) for batches of indices; reads those alone."""
+    return read(batches.unbatch()).batch(size, drop_remainder=True)
 
 
 def _check_places(batch_size: int, places: Sequence[int] | None) -> int:

@@ -1,4 +1,4 @@
-"""The sets that `python -m mtf_hetero.data prepare` can write, and where their files are to be had."""
+"""The sets that `mtf-hetero data prepare` can write, and where to get their files."""
 
 import dataclasses
 import pathlib
@@ -11,11 +11,11 @@ class Known:
     """A set that can be prepared from files.
 
     Args:
-      name: what tensorflow-datasets calls it.
+      name: its name in tensorflow-datasets.
       train_size: number of training images.
       test_size: number of test images.
-      source: what to write after --from=.
-      where: how to come by it.
+      source: the value of --from=.
+      where: how to get that file.
     """
 
     name: str
@@ -25,8 +25,8 @@ class Known:
     where: str
 
     def command(self, root: pathlib.Path) -> str:
-        """What to type to prepare it in a directory."""
-        return f"python -m mtf_hetero.data prepare {self.name} --from={self.source} --data_dir={root}"
+        """Returns the command that prepares the set in a directory."""
+        return f"mtf-hetero data prepare {self.name} --from={self.source} --data_dir={root}"
 
 
 _ALL = (
@@ -36,7 +36,7 @@ _ALL = (
         60_000,
         10_000,
         "/usr/share/datasets/fashion-mnist",
-        "apt-get install dataset-fashion-mnist puts it there; the .deb of apt-get download will do as well",
+        "apt-get install dataset-fashion-mnist puts it there; the .deb file of apt-get download works too",
     ),
     Known(
         "cifar10",

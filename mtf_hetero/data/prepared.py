@@ -116,7 +116,10 @@ def _how_to_prepare(name: str, root: pathlib.Path, built_in: tuple[str, ...]) ->
     told = f"dataset {name!r} is neither built in ({', '.join(built_in)}) nor prepared in {root}; "
     known = KNOWN.get(name.split(":")[0])
     if known is None:
-        return f"{told}if tensorflow-datasets has it, prepare it with: tfds build {name} --data_dir={root}"
+        return (
+            f"{told}give your own images as a directory, a .csv or .npz file, or module:function; or, if "
+            f"tensorflow-datasets has this set, prepare it with: tfds build {name} --data_dir={root}"
+        )
     return f"{told}prepare it with: {known.command(root)} ({known.where})"
 
 

@@ -20,8 +20,8 @@ _HEADER = struct.Struct("<Q")  # the length, which 4 bytes of checksum follow, a
 _HEADER_BYTES = 12
 _FRAMING_BYTES = 16
 _PARALLEL_READS = 4
-_UNREADABLE = "cannot be read from byte"
-_UNREADABLE_LINE = re.compile(rf"assertion failed: \[(.* {_UNREADABLE} \d+: [^\]]*)\]")
+_UNREADABLE = "cannot be read"
+_UNREADABLE_LINE = re.compile(rf"assertion failed: \[(.* {_UNREADABLE}[ :][^\]]*)\]")
 
 
 class UnreadableError(ValueError):
@@ -53,8 +53,19 @@ def assert_readable(readable: tf.Tensor, path: tf.Tensor, offset: tf.Tensor, wha
       offset: of what could not be read, int64.
       what: what is said of it behind the offset, string.
     """
-    message = [path, f" {_UNREADABLE} ", tf.strings.as_string(offset), ": ", what]
+    message = [path, f" {_UNREADABLE} from byte ", tf.strings.as_string(offset), ": ", what]
     return tf.debugging.Assert(readable, [tf.strings.join(message)])
+
+
+def assert_usable(usable: tf.Tensor, path: tf.Tensor | str, what: tf.Tensor | str) -> tf.Tensor:
+    """An assertion of a whole file, or of an example, whose failure `unreadable_as_value_error` understands.
+
+    Args:
+      usable: bool.
+      path: of the file, string, or what names the example.
+      what: the reason and the remedy, string.
+    """
+    return tf.debugging.Assert(usable, [tf.strings.join([path, f" {_UNREADABLE}: ", what])])
 
 
 def readable_records(path: tf.Tensor, offset: tf.Tensor, count: int) -> tf.data.Dataset:

@@ -208,7 +208,7 @@ class Volumes:
 
 
 def load_volumes(directory: str | os.PathLike) -> Volumes:
-    """Finds a set of volumes that `python -m mtf_hetero.data convert` or `simulate`, or write_volumes, has made.
+    """Finds a set of volumes that `mtf-hetero data convert` or `simulate`, or write_volumes, has made.
 
     Raises:
       ValueError: it is not there, or a file is missing, damaged or cut off.

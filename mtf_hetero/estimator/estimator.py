@@ -22,14 +22,9 @@ from mtf_hetero._compat import tf
 from mtf_hetero.cluster import WorkerClaim, WorkerWatch, check_reachable
 from mtf_hetero.estimator import export, inputs, predictions, saved_model
 from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys, RunConfig, check_number
-from mtf_hetero.estimator.hooks import (
-    LOSS_COLLECTION_KEY,
-    ProgressHook,
-    StopOnSignalHook,
-    add_mtf_scalar_summaries,
-    add_scalar_summary,
-    order_global_step,
-)
+from mtf_hetero.estimator.hooks import StopOnSignalHook, order_global_step
+from mtf_hetero.estimator.progress import ProgressHook
+from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY, add_mtf_scalar_summaries, add_scalar_summary
 from mtf_hetero.estimator.training import monitored_session, single_session, training_hooks
 from mtf_hetero.saver import Saver, SliceSaverBuilder
 
@@ -144,7 +139,7 @@ class Estimator:
             saver_lib.resume(self.model_dir, self._config.keep_checkpoint_max)
             step = self._saved_step()
             if max_steps is not None and step >= max_steps:
-                tf.logging.info("not trained: %s is at step %d of %d", self.model_dir, step, max_steps)
+                tf.logging.info("nothing to train: %s is at step %d of %d", self.model_dir, step, max_steps)
                 return self
             if steps is not None or max_steps is not None:
                 hooks.append(tf.train.StopAtStepHook(num_steps=steps, last_step=max_steps))
@@ -178,7 +173,7 @@ class Estimator:
             while not (session.should_stop() or stop.requested):
                 _, loss = session.run([spec.train_op, spec.loss])
         if loss is None:
-            tf.logging.warning("trained for no step: input_fn gave no batch, or a hook stopped at once")
+            tf.logging.warning("trained 0 steps: input_fn returned no batch, or a hook stopped the training")
         else:
             tf.logging.info("trained to step %d, loss %g", self._saved_step(), loss)
 
@@ -219,9 +214,7 @@ class Estimator:
                 while not session.should_stop() and (steps is None or count.steps < steps):
                     session.run(update)
         if not count.steps:
-            raise ValueError(
-                "evaluate: input_fn gave no batch; check its data, and its batch size against their number"
-            )
+            raise ValueError("evaluate: input_fn returned no batch; check that its data have at least one full batch")
         results = dict(final.final_ops_values)
         with self._writing():
             self._write_metrics(results, name)
@@ -339,10 +332,10 @@ class Estimator:
         if path is not None:
             if not any(tf.gfile.Exists(path + suffix) for suffix in (".index", "")):
                 raise ValueError(
-                    f"checkpoint_path is {path!r}, where there is no checkpoint; name one, as in model.ckpt-7"
+                    f"checkpoint_path is {path!r}, which is not a checkpoint; give a path such as model.ckpt-7"
                 )
             if damage := saver_lib.find_damage(path):
-                raise ValueError(f"checkpoint_path is {path!r}, which is damaged: {damage}; name another one")
+                raise ValueError(f"checkpoint_path is {path!r}, which is damaged: {damage}; give another checkpoint")
             return path
         checkpoint = saver_lib.find(self.model_dir)
         if checkpoint.path is None:
@@ -380,9 +373,11 @@ class _CountHook(tf.train.SessionRunHook):
 def _with_model_dir(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:
     if model_dir is None and config.model_dir is None:
         model_dir = tempfile.mkdtemp()
-        tf.logging.warning("no model_dir was given: checkpoints go to the temporary directory %s", model_dir)
+        tf.logging.warning("model_dir is not set: writing checkpoints to the temporary directory %s", model_dir)
     if model_dir is None:
         return config
     if config.model_dir is not None and config.model_dir != os.fspath(model_dir):
-        raise ValueError(f"model_dir is {model_dir!r} and that of config is {config.model_dir!r}; give one of the two")
+        raise ValueError(
+            f"model_dir is {model_dir!r}, but the model_dir of config is {config.model_dir!r}; give only one"
+        )
     return config.replace(model_dir=model_dir)

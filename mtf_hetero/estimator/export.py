@@ -10,7 +10,7 @@ def _named(tensors: Any, name: str, default: str) -> dict[str, Any]:
     tensors = tensors if isinstance(tensors, dict) else {default: tensors}
     for key, tensor in tensors.items():
         if not isinstance(key, str) or not isinstance(tensor, (tf.Tensor, tf.SparseTensor)):
-            raise ValueError(f"{name}: {key!r} is {tensor!r}; it must be a tf.Tensor under a name")
+            raise ValueError(f"{name}: {key!r} is {tensor!r}; it must be a tf.Tensor with a name as key")
     return tensors
 
 
@@ -55,7 +55,7 @@ def signatures(spec: Any, default: str) -> dict[str, dict[str, Any]]:
     outputs = spec.export_outputs or {default: PredictOutput(spec.predictions)}
     if default not in outputs:
         if len(outputs) > 1:
-            raise ValueError(f"export_outputs are {', '.join(outputs)}; call the one that is served {default!r}")
+            raise ValueError(f"export_outputs are {', '.join(outputs)}; name the default output {default!r}")
         outputs = {**outputs, default: next(iter(outputs.values()))}
     for name, output in outputs.items():
         if not isinstance(output, PredictOutput):

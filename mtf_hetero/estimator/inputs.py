@@ -30,8 +30,8 @@ def argument_names(function: Callable[..., Any], name: str, *, offered: tuple[st
         needed = parameter.default is parameter.empty and parameter.kind not in _VARIADIC
         if needed and (parameter.name not in offered or parameter.kind == parameter.POSITIONAL_ONLY):
             raise ValueError(
-                f"{name} has an argument {parameter.name!r}, which nothing is passed to; it may have "
-                f"{', '.join(offered)}, and others if they have default values"
+                f"{name} has an argument {parameter.name!r}, but the Estimator passes only "
+                f"{', '.join(offered)}; remove it, or give it a default value"
             )
     if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
         return offered
@@ -61,7 +61,7 @@ def call_input_fn(input_fn: Callable[..., Any], **offered: Any) -> tuple[Any, An
     if not isinstance(result, (list, tuple)):
         return result, None
     if len(result) != 2:
-        raise ValueError(f"input_fn gives {len(result)} values; it must give (features, labels), or features alone")
+        raise ValueError(f"input_fn returned {len(result)} values; it must return (features, labels), or only features")
     return result[0], result[1]
 
 
@@ -70,7 +70,7 @@ def warn_if_endless(mode: str) -> None:
     operations = tf.get_default_graph().get_operations()
     if not any(kind in operation.type for operation in operations for kind in _ENDING):
         tf.logging.warning(
-            "the tensors of input_fn never end, nor will mode %r; give steps, or return a tf.data.Dataset", mode
+            "the tensors of input_fn never end, so mode %r never ends; give steps, or return a tf.data.Dataset", mode
         )
 
 
@@ -78,7 +78,7 @@ def check_model_fn(model_fn: Callable[..., Any], params: Mapping[str, Any] | Non
     """Raises ValueError, in one line, unless model_fn takes features and what else the Estimator passes."""
     names = argument_names(model_fn, "model_fn", offered=("features", "labels", "mode", "params", "config"))
     if "features" not in names:
-        raise ValueError("model_fn has no argument 'features'; it needs one")
+        raise ValueError("model_fn has no argument 'features'; add it")
     if params and "params" not in names:
         raise ValueError(f"model_fn has no argument 'params', but the Estimator got params {sorted(params)}; add it")
 
@@ -92,13 +92,15 @@ def call_model_fn(model_fn: Callable[..., Any], features: Any, labels: Any, **of
     offered = {"features": features, "labels": labels, **offered}
     names = argument_names(model_fn, "model_fn", offered=tuple(offered))
     if "labels" not in names and labels is not None:
-        raise ValueError("model_fn has no argument 'labels', but input_fn gives labels; add it, or give features alone")
+        raise ValueError(
+            "model_fn has no argument 'labels', but input_fn returns labels; add it, or return only features"
+        )
     spec = model_fn(**{name: offered[name] for name in names})
     if not isinstance(spec, EstimatorSpec):
         raise ValueError(f"model_fn returned {spec!r}; it must return an mtf_hetero.EstimatorSpec")
     if spec.mode != offered["mode"]:
         raise ValueError(
             f"model_fn was called with mode {offered['mode']!r} and returned a spec of mode {spec.mode!r}; "
-            f"pass the mode on (one of {', '.join(MODES)})"
+            f"return the mode that it gets (one of {', '.join(MODES)})"
         )
     return spec

@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import numpy as np
-
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator.config import check_number
 from mtf_hetero.estimator.metrics_log import MetricsLog
 from mtf_hetero.estimator.pace import WARM_UP_STEPS, Pace
+from mtf_hetero.estimator.summaries import scalar_summaries
+
+_MEASURED_SECONDS = 10.0  # at least, between two steps in which the devices are measured
+_MOST_COST = 0.01  # of the training's time, that measuring takes
 
 
 class MetricsHook(tf.train.SessionRunHook):
@@ -26,7 +28,8 @@ class MetricsHook(tf.train.SessionRunHook):
       every_steps: steps between two rows; the last step has one, too.
       unit: what the examples are called.
       busy: from the tf.RunMetadata of a step to {name: seconds}, or {name: {device: seconds}}; None: no such rows.
-      busy_steps: steps between two that are looked at so, which take longer than others.
+      busy_steps: steps between two that are measured so, which take longer than others; None: every 10 seconds, and
+        rarer where that would take more than 1 % of the time. The first one is the sixth step of a session.
       busy_options: tf.RunOptions of such a step.
       uncounted: steps of the session, from 0 on, that are slow because something else traces them.
 
@@ -43,13 +46,13 @@ class MetricsHook(tf.train.SessionRunHook):
         every_steps: int = 50,
         unit: str = "images",
         busy: Callable[[tf.RunMetadata], Mapping[str, Any]] | None = None,
-        busy_steps: int = 200,
+        busy_steps: int | None = None,
         busy_options: tf.RunOptions | None = None,
         uncounted: Collection[int] = (),
     ) -> None:
         check_number(batch_size, "MetricsHook: batch_size", none=False)
         check_number(every_steps, "MetricsHook: every_steps", none=False)
-        check_number(busy_steps, "MetricsHook: busy_steps", none=False)
+        check_number(busy_steps, "MetricsHook: busy_steps")
         self._log, self._model_dir = log, model_dir
         self._batch_size, self._every_steps, self._unit = batch_size, every_steps, unit
         self._busy, self._busy_steps, self._busy_options = busy, busy_steps, busy_options
@@ -60,15 +63,11 @@ class MetricsHook(tf.train.SessionRunHook):
     def begin(self) -> None:
         self._global_step = tf.train.get_or_create_global_step()
         self._writer = tf.summary.FileWriterCache.get(self._model_dir)
-        self._tensors = {}
-        for summary in tf.get_collection(tf.GraphKeys.SUMMARIES):
-            tag = tf.get_static_value(summary.op.inputs[0]) if summary.op.type == "ScalarSummary" else None
-            if isinstance(tag, (bytes, np.ndarray)) and np.ndim(tag) == 0:
-                self._tensors[np.asarray(tag).item().decode()] = summary.op.inputs[1]
+        self._tensors = scalar_summaries()
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self._step = int(session.run(self._global_step))
-        self._steps_of_session = 0
+        self._steps_of_session, self._measured_next = 0, 0.0
         self._log.begin(self._step)
         # TensorBoard then forgets what a run that was lost had written of the steps to come
         self._writer.add_session_log(tf.SessionLog(status=tf.SessionLog.START), self._step + 1)
@@ -76,21 +75,23 @@ class MetricsHook(tf.train.SessionRunHook):
         self._since, self._last = Pace(), None
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        self._measures = self._is_measured()
+        self._began = time.monotonic()
         self.pace.begin_step()
         self._since.begin_step()
-        options = self._busy_options if self._is_looked_at() else None
-        return tf.train.SessionRunArgs(self._tensors, options=options)
+        return tf.train.SessionRunArgs(self._tensors, options=self._busy_options if self._measures else None)
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        looked_at = self._is_looked_at()
-        counted = not looked_at and self._steps_of_session not in self._uncounted
+        counted = not self._measures and self._steps_of_session not in self._uncounted
         self.pace.end_step(counted=counted)
         self._since.end_step(counted=counted)
         self._step += 1
         self._steps_of_session += 1
         self._last = run_values.results
-        if looked_at and self._busy is not None and (busy := self._busy(run_values.run_metadata)):
-            self._write("busy", busy)
+        if self._measures and self._busy is not None:
+            if busy := self._busy(run_values.run_metadata):
+                self._write("busy", busy)
+            self._plan_measurement()
         if self._step % self._every_steps == 0:
             self._write_row()
 
@@ -98,10 +99,19 @@ class MetricsHook(tf.train.SessionRunHook):
         self._write_row()
         self._writer.flush()
 
-    def _is_looked_at(self) -> bool:
+    def _is_measured(self) -> bool:
+        """Return whether the devices are measured in the step that begins."""
         if self._busy is None or self._steps_of_session < WARM_UP_STEPS:
             return False
+        if self._busy_steps is None:
+            return time.monotonic() >= self._measured_next
         return self._steps_of_session % self._busy_steps == WARM_UP_STEPS % self._busy_steps
+
+    def _plan_measurement(self) -> None:
+        """Sets when the devices are measured again, from how much longer than others this step was."""
+        now, usual = time.monotonic(), 1.0 / (self.pace.steps_per_second or 1e9)
+        cost = max(now - self._began - usual, 0.0)
+        self._measured_next = now + max(_MEASURED_SECONDS, cost / _MOST_COST)
 
     def _write_row(self) -> None:
         """A row of the last step, unless it has one."""

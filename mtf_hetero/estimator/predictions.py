@@ -20,10 +20,12 @@ def select(predictions: Any, keys: Sequence[str] | str | None) -> Any:
         return predictions
     keys = [keys] if isinstance(keys, str) else list(keys)
     if not isinstance(predictions, Mapping):
-        raise ValueError(f"predict_keys is {keys}, but the predictions are one tensor; drop predict_keys")
+        raise ValueError(f"predict_keys is {keys}, but the predictions are one tensor; remove predict_keys")
     for key in keys:
         if key not in predictions:
-            raise ValueError(f"predict_keys names {key!r}, which is not predicted; there are {sorted(predictions)}")
+            raise ValueError(
+                f"predict_keys names {key!r}, which the model does not predict; it predicts {sorted(predictions)}"
+            )
     return {key: predictions[key] for key in keys}
 
 
@@ -41,7 +43,7 @@ def examples(batches: Generator) -> Generator:
             sizes = {key: np.shape(value)[0] if np.ndim(value) else None for key, value in batch.items()}
             if len(set(sizes.values())) != 1 or None in sizes.values():
                 raise ValueError(
-                    f"predictions have batch sizes {sizes}, which must agree; use yield_single_examples=False"
+                    f"predictions have batch sizes {sizes}, which must be equal; use yield_single_examples=False"
                 )
             for values in zip(*batch.values(), strict=True):
                 yield dict(zip(batch, values, strict=True))

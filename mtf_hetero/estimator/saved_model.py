@@ -132,7 +132,7 @@ def write_signatures(directory: str | os.PathLike, build: BuildSignatures, *, ch
 def _new(directory: str | os.PathLike) -> str:
     directory = os.path.abspath(directory)
     if os.path.lexists(directory):
-        raise ValueError(f"{directory!r} is there already; name a new directory")
+        raise ValueError(f"{directory!r} already exists; give a new directory")
     return directory
 
 
@@ -215,7 +215,9 @@ def _extract(build: Callable[[], tuple[Mapping[str, Any], Mapping[Any, Any]]]) -
     for read in reads:
         handle = read.inputs[0].op.name
         if handle not in known:
-            raise NotImplementedError(f"{read.name} reads a variable that is in no checkpoint; it is not exported")
+            raise NotImplementedError(
+                f"{read.name} reads a variable that no checkpoint has; such a model cannot be exported"
+            )
         sources[read.outputs[0].name] = known[handle]
     graph_def = graph.as_graph_def()
     kept = [node for node in graph_def.node if node.name in needed]
@@ -264,7 +266,9 @@ def _ancestors(roots: Sequence[tf.Operation], fed: Sequence[tf.Operation]) -> tu
             reads[op.name] = op
             continue
         if any(tensor.dtype == tf.resource for tensor in op.inputs):
-            raise NotImplementedError(f"{op.name}, a {op.type}, uses a variable otherwise than by reading it")
+            raise NotImplementedError(
+                f"{op.name}, a {op.type}, uses a variable without ReadVariableOp; such a model cannot be exported"
+            )
         found.add(op.name)
         left += [tensor.op for tensor in op.inputs]
         left += op.control_inputs

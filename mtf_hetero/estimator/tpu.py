@@ -59,12 +59,12 @@ class RunConfig(config_lib.RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cluster is not None:
-            raise _only_on_tpus(f"cluster={self.cluster!r}", "leave it out, and give master or workers")
+            raise _only_on_tpus(f"cluster={self.cluster!r}", "remove it, and give master or workers")
         object.__setattr__(self, "tpu_config", self.tpu_config or TPUConfig())
 
 
 def _only_on_tpus(what: str, remedy: str) -> NotImplementedError:
-    return NotImplementedError(f"{what} needs a TPU, which mtf_hetero does not run on; {remedy}")
+    return NotImplementedError(f"{what} needs a TPU; mtf_hetero does not run on TPUs; {remedy}")
 
 
 def _call(host_call: tuple[Callable[..., Any], Any]) -> Any:

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster import WaitingSessionCreator, WorkerClaim, WorkerWatch
+from mtf_hetero.cluster import WaitingSessionCreator, WorkerClaim, WorkerWatch, needed_cpus
 from mtf_hetero.estimator.config import EstimatorSpec, RunConfig
-from mtf_hetero.estimator.hooks import NanLossHook, ProgressHook, StopOnSignalHook
+from mtf_hetero.estimator.hooks import NanLossHook, StopOnSignalHook
+from mtf_hetero.estimator.progress import ProgressHook
 from mtf_hetero.estimator.resume import ResumingSessionCreator
 
 MANY_OPERATIONS = 20_000  # a training step of VGG-16 has as many on 50 processors
@@ -115,12 +116,16 @@ def _say_nothing(line: str) -> None:
 def session_config(config: RunConfig) -> tf.ConfigProto:
     """The tf.ConfigProto of a run's sessions, for the default graph.
 
+    It has the CPU devices that a mesh of the graph names, unless the run's config says how many there are.
+
     Of a graph of MANY_OPERATIONS TensorFlow's graph optimizers are left out, unless the run's config has options for
     them. They take half a second per thousand operations before the first step, and save about 2 % of each.
     """
     proto = tf.ConfigProto(allow_soft_placement=True)
     if config.session_config is not None:
         proto.CopyFrom(config.session_config)
+    if "CPU" not in proto.device_count and (cpus := needed_cpus(tf.get_default_graph())) > 1:
+        proto.device_count["CPU"] = cpus
     options = proto.graph_options
     if not options.HasField("rewrite_options") and len(tf.get_default_graph().get_operations()) >= MANY_OPERATIONS:
         options.rewrite_options.disable_meta_optimizer = True

@@ -69,7 +69,7 @@ def activate(call: Call, activation: Any, x: mtf.Tensor) -> mtf.Tensor:
     if function is None:
         raise NotImplementedError(
             f"layer {call.layer.name!r} has the activation {name_of(activation)}, which mtf_hetero.keras does not "
-            "know; tell it how to apply it by mtf_hetero.keras.register"
+            "support; register it with mtf_hetero.keras.register"
         )
     y = function(call, x)
     if activation in (keras.activations.softmax, keras.activations.sigmoid):

@@ -82,7 +82,7 @@ def _softmax(call: Call, x: mtf.Tensor) -> mtf.Tensor:
 @register(_NUMPY + "Power")
 def _power(call: Call, x: Any, y: Any) -> mtf.Tensor:
     if not isinstance(x, mtf.Tensor) or isinstance(y, mtf.Tensor) or np.size(y) != 1:
-        raise NotImplementedError(f"{call.layer.name!r} raises to a power that is no number")
+        raise NotImplementedError(f"{call.layer.name!r} raises to a power that is not a number; give a number")
     exponent = float(y)
     return elementwise(x, lambda t: tf.pow(t, tf.constant(exponent, t.dtype)), call.name)
 
@@ -127,7 +127,7 @@ for _name, _reduce in (
 def _reshape(call: Call, x: mtf.Tensor) -> mtf.Tensor:
     batch, *sizes = call.layer.newshape
     if batch not in (None, -1, x.shape.dims[0].size) or (batch == -1 and -1 in sizes):
-        raise NotImplementedError(f"{call.layer.name!r} reshapes the batch to {batch}; keep it as it is")
+        raise NotImplementedError(f"{call.layer.name!r} reshapes the batch to {batch}; do not reshape the batch")
     return shapes.reshaped(call, x, [-1 if size is None else size for size in sizes])
 
 
@@ -170,7 +170,9 @@ def _get_item(call: Call, x: mtf.Tensor, key: Any) -> mtf.Tensor:
             begin, end = item % dim.size, item % dim.size + 1
             dropped.append(axis)
         else:
-            raise NotImplementedError(f"{call.layer.name!r} takes [{item}] of a tensor; give whole numbers and slices")
+            raise NotImplementedError(
+                f"{call.layer.name!r} indexes a tensor with [{item}]; use only whole numbers and slices"
+            )
         if (begin, end) != (0, dim.size):
             x = mtf.slice(x, begin, end - begin, dim.name)
     return mtf.reshape(x, [dim for axis, dim in enumerate(x.shape.dims) if axis not in dropped])

@@ -31,8 +31,8 @@ def _multi_head_attention(
     if query.shape.ndims != 3 or value.shape.ndims != 3 or given or getattr(layer, "use_gate", False):
         what = ", ".join(given) or f"inputs {query.shape.to_string} or a gate"
         raise NotImplementedError(
-            f"layer {layer.name!r} is called with {what}, which mtf_hetero.keras does not have; give it tensors of "
-            "three dimensions and use_causal_mask alone"
+            f"layer {layer.name!r} is called with {what}, which mtf_hetero.keras does not support; give it tensors "
+            "of three dimensions, and no other mask than use_causal_mask"
         )
     keys, values = call.dim("keys", source.size), ("features", "value_features")
     queries, heads = call.dim("queries", length.size), call.dim("heads", layer.num_heads)
@@ -72,7 +72,9 @@ def _output(call: Call, y: mtf.Tensor) -> mtf.Tensor:
     units = call.dim("units", dense.kernel.shape[-1])
     part = Call(dense, f"{call.name}/attention_output", call.building)
     if len(dense.kernel.shape) != 3:
-        raise NotImplementedError(f"layer {call.layer.name!r} has an output_shape of several dimensions; give one")
+        raise NotImplementedError(
+            f"layer {call.layer.name!r} has an output_shape of several dimensions; give one dimension"
+        )
     kernel = part.variable(dense.kernel, [*reduced, units])
     y = naming.renamed(
         mtf.einsum([y, kernel], mtf.Shape([batch, queries, units]), name=part.name), [f"{call.name}/outputs"]

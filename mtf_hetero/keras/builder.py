@@ -62,7 +62,7 @@ class Builder:
         if not tf.executing_eagerly():
             raise ValueError(
                 f"model {getattr(model, 'name', model)!r} is built in a tf.Graph, where Keras has no weights; call "
-                "mtf_hetero.keras.build before `with tf.Graph().as_default():`, and what it returns within"
+                "mtf_hetero.keras.build before `with tf.Graph().as_default():`, and call its builder inside"
             )
         self.model = model
         self.variables: dict[str, Weight] = {}
@@ -153,7 +153,7 @@ class Builder:
         function = _function_of(layer)
         if kwargs.get("mask") is not None:
             raise NotImplementedError(
-                f"layer {layer.name!r} is called with a mask, which mtf_hetero.keras does not have"
+                f"layer {layer.name!r} is called with a mask, which mtf_hetero.keras does not support"
             )
         options = {key: value for key, value in kwargs.items() if key not in ("training", "mask")}
         if not args and "inputs" in options:
@@ -196,8 +196,8 @@ def _function_of(layer: Any) -> registry.Function:
     function = registry.find(type(layer))
     if function is None:
         raise NotImplementedError(
-            f"layer {layer.name!r} is a {type(layer).__name__}, which mtf_hetero.keras does not know; tell it how to "
-            "build one by mtf_hetero.keras.register"
+            f"layer {layer.name!r} is a {type(layer).__name__}, which mtf_hetero.keras does not support; register it "
+            "with mtf_hetero.keras.register"
         )
     return function
 
@@ -207,26 +207,23 @@ def _check_layer(layer: Any) -> None:
     name = f"layer {layer.name!r}"
     if "call" in vars(layer):
         raise NotImplementedError(
-            f"{name} has a call of its own, set on the instance, which mtf_hetero.keras does not run; make a subclass "
-            "with this call, and tell mtf_hetero.keras.register how to build it"
+            f"{name} has its own call, set on the instance, which mtf_hetero.keras does not run; make a subclass with "
+            "this call, and register it with mtf_hetero.keras.register"
         )
     if getattr(layer, "mask_zero", False) or isinstance(layer, keras.layers.Masking):
         what = "has mask_zero=True" if getattr(layer, "mask_zero", False) else "is a Masking"
-        raise NotImplementedError(f"{name} {what}, and mtf_hetero.keras has no masks; leave the mask out")
+        raise NotImplementedError(f"{name} {what}, but mtf_hetero.keras does not support masks; remove the mask")
     if getattr(layer, "lora_enabled", False):
         raise NotImplementedError(
-            f"{name} has LoRA (enable_lora), which mtf_hetero.keras does not have; make the model without it"
+            f"{name} has LoRA (enable_lora), which mtf_hetero.keras does not support; make the model without it"
         )
     if getattr(layer, "quantization_mode", None):
         raise NotImplementedError(
-            f"{name} is quantized ({layer.quantization_mode}), which mtf_hetero.keras does not have; make the model "
-            "without quantize"
+            f"{name} is quantized ({layer.quantization_mode}), which mtf_hetero.keras does not support; make the "
+            "model without quantize"
         )
     if getattr(layer, "data_format", None) == "channels_first":
-        raise ValueError(
-            f"{name} has data_format='channels_first'; make the model with 'channels_last', the only one that "
-            "mtf_hetero.keras knows"
-        )
+        raise ValueError(f"{name} has data_format='channels_first'; mtf_hetero.keras supports only 'channels_last'")
 
 
 def _check_variables(model: Any) -> None:
@@ -234,7 +231,7 @@ def _check_variables(model: Any) -> None:
         if isinstance(variable.value, tf.compat.v2.distribute.DistributedValues):
             raise NotImplementedError(
                 f"model {model.name!r} was made in the scope of a tf.distribute strategy, which copies its weights; "
-                "make it outside of the scope: mtf_hetero distributes it"
+                "make the model outside of the scope, because mtf_hetero distributes it"
             )
 
 
@@ -242,13 +239,12 @@ def _check_inputs(model: Any, program: walk.Program, inputs: Sequence[Any]) -> N
     wanted = [f"[batch, {', '.join('any' if n is None else str(n) for n in shape)}]" for shape in program.inputs]
     if len(inputs) != len(program.inputs):
         raise ValueError(
-            f"model {model.name!r} has {len(program.inputs)} inputs and is given {len(inputs)}; "
-            f"give {', '.join(wanted)}"
+            f"model {model.name!r} has {len(program.inputs)} inputs, but got {len(inputs)}; give {', '.join(wanted)}"
         )
     for x, shape, text in zip(inputs, program.inputs, wanted, strict=True):
         found = x.shape.to_integer_list[1:]
         if len(found) != len(shape) or any(n not in (None, m) for n, m in zip(shape, found, strict=True)):
-            raise ValueError(f"model {model.name!r} takes {text} and is given {x.shape.to_string}; give it that")
+            raise ValueError(f"model {model.name!r} needs {text}, but got {x.shape.to_string}")
 
 
 def _flat(x: Any, name: str) -> Any:

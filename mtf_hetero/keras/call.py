@@ -125,8 +125,8 @@ class Call:
         before = building.weights.get(full_name) if full_name in building.owned else None
         if full_name in self.mesh.graph.name_to_variable and (before is None or before.variable is not variable):
             raise ValueError(
-                f"the graph has another variable {full_name!r}; name layers and weights apart, and build each of "
-                "several models in a tf.variable_scope of its own"
+                f"the graph has another variable {full_name!r}; give layers and weights different names, and build "
+                "each model in its own tf.variable_scope"
             )
         array = building.arrays.get(id(variable))
         sizes = shape.to_integer_list

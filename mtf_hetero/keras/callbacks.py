@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mtf_hetero.keras import registry
 from mtf_hetero.keras._keras import keras
 
 _EPOCH_HOOKS = ("on_epoch_begin", "on_epoch_end")  # the model always has its weights there
@@ -16,6 +17,11 @@ _SAME_AS = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_
 _BLIND = tuple(  # callbacks of Keras that never look at weights but when an epoch ends
     getattr(keras.callbacks, name)
     for name in ("CSVLogger", "History", "ProgbarLogger", "RemoteMonitor", "TensorBoard", "TerminateOnNaN")
+)
+_BLIND_TRACKERS = (  # they read logs, the learning rate and the optimizer's step, which the model always has
+    "mlflow.keras.callback.MlflowCallback",
+    "mlflow.tensorflow.callback.MlflowCallback",
+    "wandb.integration.keras.callbacks.metrics_logger.WandbMetricsLogger",
 )
 
 
@@ -60,8 +66,8 @@ def _watched(callbacks: list[Any]) -> Iterator[str]:
 
 
 def _may_look(callback: Any, hook: str) -> bool:
-    """Return whether a callback overrides a hook, unless it is one of Keras's own that does not look there."""
-    if type(callback) in _BLIND:
+    """Return whether a callback overrides a hook, unless it is known not to look there."""
+    if type(callback) in _BLIND or registry.name_of(type(callback)) in _BLIND_TRACKERS:
         return False
     of_keras = type(callback).__module__.startswith("keras.")
     if hook in _BATCH_HOOKS and of_keras and getattr(callback, "save_freq", None) == "epoch":

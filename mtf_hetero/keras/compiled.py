@@ -104,7 +104,7 @@ def check(model: Any) -> None:
             f"model {model.name!r} is not compiled; call model.compile(optimizer, loss) before mtf_hetero.keras.fit"
         )
     if model._compile_loss is None:
-        raise ValueError(f"model {model.name!r} is compiled without a loss; give model.compile one")
+        raise ValueError(f"model {model.name!r} is compiled without a loss; give model.compile a loss")
     if not hasattr(model._compile_loss, "_flat_losses"):
         raise ImportError(f"Keras {keras.__version__} is too old for mtf_hetero.keras.fit; pip install --upgrade keras")
     _check_overrides(model, f"model {model.name!r}", keras.Model, _STEPS)
@@ -125,7 +125,7 @@ def _check_overrides(instance: Any, owner: str, base: type, names: Sequence[str]
         if overrides(instance, base, name):
             where = "set on the instance" if name in vars(instance) else f"of its class {type(instance).__name__}"
             raise NotImplementedError(
-                f"{owner} has a {name} of its own ({where}), which mtf_hetero.keras.fit does not run; use that of "
+                f"{owner} has its own {name} ({where}), which mtf_hetero.keras.fit does not run; use the {name} of "
                 f"keras.{base.__name__ if base is keras.Model else f'optimizers.{base.__name__}'}"
             )
 
@@ -219,7 +219,7 @@ def _terms(model: Any, y: Any, sample_weight: Any) -> list[Term]:
         loss, (target, output, weight) = compiled._flat_losses[number].loss, calls[number]
         if loss.reduction not in _REDUCTIONS:
             raise ValueError(
-                f"loss {loss.name!r} has the reduction {loss.reduction!r}, which gives no number; use one of "
+                f"loss {loss.name!r} has the reduction {loss.reduction!r}, which returns no number; use one of "
                 f"{', '.join(_REDUCTIONS)}"
             )
         result.append(Term(loss, output.number, target.number, None if weight is None else weight.number, factor))
@@ -237,7 +237,7 @@ def _penalties(model: Any) -> Iterator[Penalty]:
 def _activities(model: Any) -> dict[int, tuple[float, float]]:
     """{id of a layer: l1 and l2} of those that regularize what they give."""
     return {
-        id(layer): _factors(layer.activity_regularizer, f"what layer {layer.name!r} gives", layer.compute_dtype)
+        id(layer): _factors(layer.activity_regularizer, f"the output of layer {layer.name!r}", layer.compute_dtype)
         for layer in layers_of(model)
         if getattr(layer, "activity_regularizer", None) is not None
     }
@@ -251,7 +251,7 @@ def _factors(regularizer: Any, owner: str, dtype: str) -> tuple[float, float]:
     """
     if type(regularizer) not in _REGULARIZERS:
         raise NotImplementedError(
-            f"{owner} has the regularizer {type(regularizer).__name__}; mtf_hetero.keras.fit has L1, L2 and L1L2"
+            f"{owner} has the regularizer {type(regularizer).__name__}; mtf_hetero.keras.fit supports L1, L2 and L1L2"
         )
     l1, l2 = (float(keras.ops.cast(getattr(regularizer, key, 0.0), dtype)) for key in ("l1", "l2"))
     return l1, l2

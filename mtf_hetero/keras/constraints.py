@@ -81,8 +81,8 @@ def _parts(weight: Weight) -> tuple[int, ...]:
             count += 1
         if product != size:
             raise NotImplementedError(
-                f"weight {weight.variable.path!r} has a constraint, and its axes are not those of the mtf variable; "
-                "mtf_hetero.keras.fit has none there"
+                f"weight {weight.variable.path!r} has a constraint, but its axes differ from the axes of the mtf "
+                "variable; remove the constraint"
             )
         parts.append(count)
     parts[-1] += len(split)  # dimensions of one

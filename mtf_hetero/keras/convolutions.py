@@ -90,7 +90,7 @@ def _grouped(call: Call, space: _Space, x: mtf.Tensor) -> mtf.Tensor:
     if len(space.size) > 2:
         raise NotImplementedError(
             f"layer {call.layer.name!r} is a {type(call.layer).__name__} with groups={call.layer.groups}, which "
-            "mtf_hetero.keras does not have in three dimensions; use groups=1"
+            "mtf_hetero.keras does not support in three dimensions; use groups=1"
         )
     groups, filters, channels = call.layer.groups, call.layer.filters, x.shape.dims[-1].size
     own = [call.dim("groups", groups), call.dim("of_group", channels // groups)]
@@ -144,8 +144,8 @@ def _transposed_convolution(call: Call, x: mtf.Tensor) -> mtf.Tensor:
     layer = call.layer
     if layer.output_padding is not None:
         raise NotImplementedError(
-            f"layer {layer.name!r} has output_padding={layer.output_padding}, which mtf_hetero.keras does not have; "
-            "leave it out"
+            f"layer {layer.name!r} has output_padding={layer.output_padding}, which mtf_hetero.keras does not support; "
+            "remove it"
         )
     space = _Space(call)
     x = space.enter(x)

@@ -46,7 +46,9 @@ def parsed(equation: str, rank: int) -> tuple[str, str, str]:
     dots = "".join(unused[: rank - len(first.replace("...", ""))])
     first, second, result = (part.replace("...", dots) for part in (first, second, result))
     if any(len(set(part)) < len(part) for part in (first, second, result)):
-        raise NotImplementedError(f"equation {equation!r} has a letter twice in one operand")
+        raise NotImplementedError(
+            f"equation {equation!r} has a letter twice in one operand, which mtf_hetero.keras does not support"
+        )
     return first, second, result
 
 

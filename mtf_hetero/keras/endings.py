@@ -35,13 +35,13 @@ def softmax_of(model: Any, programs: Mapping[int, walk.Program]) -> Any:
         name = activation if isinstance(activation, str) else getattr(activation, "__name__", type(activation).__name__)
         raise ValueError(
             f"model {model.name!r} ends in layer {layer.name!r}, whose activation is {name}; end it in a softmax over "
-            "the classes, or in none"
+            "the classes, or in logits"
         )
     if calls > 1 or after is not None:
         why = f"before layer {after.name!r}" if after is not None else "which it calls elsewhere too"
         raise ValueError(
-            f"model {model.name!r} ends in the softmax of layer {layer.name!r}, {why}; give the softmax a layer of its "
-            "own at the end"
+            f"model {model.name!r} ends in the softmax of layer {layer.name!r}, {why}; make the softmax a separate "
+            "last layer"
         )
     return layer
 
@@ -59,7 +59,9 @@ def _last(model: Any, programs: Mapping[int, walk.Program]) -> tuple[Any, int, A
     """The last layer that computes something, how often it is called, and the layer after it, if there is one."""
     program, after = programs[id(model)], None
     if program.several:
-        raise ValueError(f"model {model.name!r} has {len(program.outputs)} outputs; logits are of a model with one")
+        raise ValueError(
+            f"model {model.name!r} has {len(program.outputs)} outputs; logits=True needs a model with one output"
+        )
     makers = {place: step for step in program.steps for place in step.outputs}
     step = makers.get(program.outputs[0])
     while step is not None and isinstance(step.layer, _AS_IT_IS) and step.args and step.args[0] in makers:

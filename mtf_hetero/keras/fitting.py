@@ -5,10 +5,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from mtf_hetero import placement as placing
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError, WorkerClaim
 from mtf_hetero.keras import callbacks as callbacks_lib
-from mtf_hetero.keras import compiled, placing, program
+from mtf_hetero.keras import compiled, counting, program
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.builder import Builder
 from mtf_hetero.keras.program import Batch
@@ -77,11 +78,11 @@ def fit(
     placing.check_measure_seconds(measure_seconds, layout, list_speed)
     cluster = placing.cluster_of(devices, workers, layout)
     if x is None:
-        raise ValueError("x is None; give the data, as model.fit takes them")
+        raise ValueError("x is None; give the data, as for model.fit")
     if y is None and isinstance(x, tuple):
         x, y, options["sample_weight"] = _unpacked(x, options.get("sample_weight"))
     verbose = options.get("verbose", "auto")
-    steps = placing.steps_of(x, epochs=epochs, batch_size=batch_size, options=options)
+    steps = counting.steps_of(x, epochs=epochs, batch_size=batch_size, options=options)
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
         place = _Placing(layout, list_speed, cluster, progress=verbose != 0, seconds=measure_seconds, steps=steps)
@@ -107,7 +108,7 @@ def fit(
 def _unpacked(data: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     if weights is not None and sample_weight is not None:
-        raise ValueError("sample_weight is given, and data have weights too; give one of the two")
+        raise ValueError("both sample_weight and the data have weights; give only one of them")
     return x, y, sample_weight if weights is None else weights
 
 
@@ -134,7 +135,8 @@ class _Placing:
     steps: int | None
 
     def __call__(self, build: Callable[[], Any]) -> placing.Placement:
-        limits = {"progress": self.progress, "seconds": self.seconds, "steps": self.steps}
+        announces = self.progress and keras.config.is_interactive_logging_enabled()
+        limits = {"progress": self.progress, "announces": announces, "seconds": self.seconds, "steps": self.steps}
         return placing.place(self.layout, self.list_speed, self.cluster, build, **limits)
 
 
@@ -170,7 +172,7 @@ class _Training:
         first = next(batches, None)
         if first is None:
             if self._session is None:
-                raise ValueError(f"the data of model {self._model.name!r} are empty; give one batch at least")
+                raise ValueError(f"the data of model {self._model.name!r} are empty; give at least one batch")
             raise StopIteration  # as of the iterator: Keras ends the epoch
         logs = take(self._batch(first))
         for _ in range(self._model.steps_per_execution - 1):

@@ -118,8 +118,8 @@ def _values(loss: Any, y_true: tf.Tensor, y_pred: tf.Tensor, weights: Sequence[t
                 values = tf.squeeze(values, -1)
         if weight.shape.rank != values.shape.rank:
             raise ValueError(
-                f"sample weights have {weight.shape.rank} dimensions, and the values of loss {loss.name!r} have "
-                f"{values.shape.rank}; give weights of as many"
+                f"sample weights have {weight.shape.rank} dimensions, but the values of loss {loss.name!r} have "
+                f"{values.shape.rank}; give weights with the same number of dimensions"
             )
         values *= tf.cast(weight, values.dtype)
     return values

@@ -51,7 +51,7 @@ def aligned(call: Call, x: mtf.Tensor, array: Any) -> Any:
     if any(size not in (1, dim.size) for size, dim in zip(array.shape, dims, strict=False)) or not dims:
         raise ValueError(
             f"layer {call.layer.name!r} combines {x.shape.to_string} with an array of shape {list(array.shape)}, which "
-            "would make it larger; repeat it before"
+            "would make it larger; repeat the input first"
         )
     kept = [dim for dim, size in zip(dims, array.shape, strict=True) if size == dim.size]
     array = array.reshape([dim.size for dim in kept])

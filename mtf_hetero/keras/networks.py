@@ -13,12 +13,17 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from mtf_hetero._compat import tf
 from mtf_hetero._support import files
+from mtf_hetero.keras import walk
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.walk import is_graph
 
 SUFFIX = ".keras"
+_NORMALIZATION = "input_normalization"
+_NORMALISING = (keras.layers.Normalization, keras.layers.Rescaling)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +54,9 @@ def load(path: str | os.PathLike) -> Any:
     """
     place = pathlib.Path(path).expanduser()
     if not place.is_file():
-        raise ValueError(f"{str(path)!r} is no file; name one that keras.Model.save wrote")
+        raise ValueError(f"{str(path)!r} is not a file; give a file that keras.Model.save wrote")
     if not zipfile.is_zipfile(place):
-        raise ValueError(f"{str(path)!r} is no Keras model, or is damaged; name a file that keras.Model.save wrote")
+        raise ValueError(f"{str(path)!r} is not a Keras model, or is damaged; give a file that keras.Model.save wrote")
     try:
         with on_host():
             return keras.saving.load_model(place, compile=False)
@@ -67,6 +72,48 @@ def save(model: Any, path: str | os.PathLike) -> None:
     """
     with files.replaced(path) as made:
         model.save(made)
+
+
+def normalising(model: Any, mean: Sequence[float] | np.ndarray, deviation: Sequence[float] | np.ndarray) -> Any:
+    """Return a keras.Model of the same layers, in front of which a Normalization layer normalises each channel.
+
+    Args:
+      model: a functional or sequential model with one input, which takes normalised numbers.
+      mean: of each channel.
+      deviation: standard deviation of each channel.
+
+    Raises:
+      ValueError: a deviation is so small that Keras's layer would use another one.
+    """
+    least = keras.backend.epsilon()
+    if min(deviation) < least:
+        raise ValueError(
+            f"a channel has the standard deviation {min(deviation):g}, and Keras's Normalization uses {least:g} at "
+            "least; store the data in another unit, and train anew"
+        )
+    (taken,), program = model.inputs, walk.program_of(model)
+    name = _NORMALIZATION
+    while name in {layer.name for layer in model.layers}:
+        name += "_"
+    arrays = np.array(mean, np.float32), np.square(np.array(deviation, np.float64)).astype(np.float32)
+    with on_host():
+        stored = keras.Input(taken.shape[1:], dtype="float32", name=taken.name)
+        layer = keras.layers.Normalization(mean=arrays[0], variance=arrays[1], name=name, dtype="float32")
+        tensors = {0: layer(stored)}
+        for step in program.steps:
+            args, kwargs = (walk.filled(value, tensors) for value in (step.args, step.kwargs))
+            outputs = keras.tree.flatten(step.layer(*args, **kwargs))
+            tensors.update({place.number: y for place, y in zip(step.outputs, outputs, strict=True)})
+        outputs = [tensors[place.number] for place in program.outputs]
+        return keras.Model(stored, outputs if program.several else outputs[0], name=model.name)
+
+
+def normalises(model: Any) -> bool:
+    """Return whether all that a model does with its first input begins with a Normalization or Rescaling layer."""
+    steps = [step for step in walk.program_of(model).steps if walk.Place(0) in keras.tree.flatten(step.args)]
+    return bool(steps) and all(
+        type(step.layer) in _NORMALISING or (is_graph(step.layer) and normalises(step.layer)) for step in steps
+    )
 
 
 def names() -> tuple[str, ...]:
@@ -107,7 +154,9 @@ def construct(name: str, *, image_shape: Sequence[int] | None, classes: int | No
             return getattr(keras.applications, name)(weights=None, **options)
     except Exception as error:  # of a constructor that is Keras's own
         text = " x ".join(map(str, image_shape or ()))
-        raise ValueError(f"keras.applications.{name} makes no model for images of {text}: {_line(error)}") from error
+        raise ValueError(
+            f"keras.applications.{name} cannot make a model for images of {text}: {_line(error)}"
+        ) from error
 
 
 def facts(model: Any) -> Facts:
@@ -119,7 +168,7 @@ def facts(model: Any) -> Facts:
     """
     if not is_graph(model):
         raise NotImplementedError(
-            f"model {model.name!r} is a {type(model).__name__}, whose layers only its own code calls; make it of "
+            f"model {model.name!r} is a {type(model).__name__}, whose own code calls its layers; make the model of "
             "keras.Input and layers"
         )
     inputs, outputs = keras.tree.flatten(model.inputs or ()), keras.tree.flatten(model.outputs or ())
@@ -127,12 +176,12 @@ def facts(model: Any) -> Facts:
         raise ValueError(f"model {model.name!r} is not built; give its first layer a keras.Input, and save it again")
     if len(inputs) != 1 or len(outputs) != 1:
         raise ValueError(
-            f"model {model.name!r} has {len(inputs)} inputs and {len(outputs)} outputs; give one with one of each"
+            f"model {model.name!r} has {len(inputs)} inputs and {len(outputs)} outputs; give a model with one of each"
         )
     shape = tuple(inputs[0].shape[1:])
     if len(shape) not in (3, 4) or not inputs[0].dtype.startswith(("float", "bfloat")):
         raise ValueError(
-            f"model {model.name!r} takes {inputs[0].dtype} [batch, {', '.join(map(str, shape))}]; give one that takes "
+            f"model {model.name!r} needs {inputs[0].dtype} [batch, {', '.join(map(str, shape))}]; give a model for "
             "images, [batch, height, width, channels], or volumes, [batch, depth, height, width, channels]"
         )
     parameters = sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
@@ -148,7 +197,7 @@ def left_out(model: Any) -> tuple[str, ...]:
             found += [layer.name for layer in model.layers if getattr(layer, "activity_regularizer", None) is not None]
         if found:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            lines.append(f"not heeded: the {noun} of {found[0]}{more}; training goes on without")
+            lines.append(f"warning: ignoring the {noun} of {found[0]}{more}")
     return tuple(lines)
 
 

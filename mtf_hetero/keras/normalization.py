@@ -19,7 +19,7 @@ def _wide(x: mtf.Tensor) -> tf.DType:
 def _batch_norm(call: Call, x: mtf.Tensor) -> mtf.Tensor:
     layer, dtype = call.layer, _wide(x)
     if layer.renorm:
-        raise NotImplementedError(f"layer {layer.name!r} has renorm=True, which mtf_hetero.keras does not have")
+        raise NotImplementedError(f"layer {layer.name!r} has renorm=True, which mtf_hetero.keras does not support")
     groups = [x.shape.dims[layer.axis]]
     scale = call.variable(layer.gamma, groups, dtype=dtype) if layer.scale else None
     offset = call.variable(layer.beta, groups, dtype=dtype) if layer.center else None

@@ -31,11 +31,11 @@ def check_optimizer(optimizer: Any) -> None:
     if type(optimizer) is getattr(keras.optimizers, "LossScaleOptimizer", None):
         raise NotImplementedError(
             "the model has the dtype policy mixed_float16, or its optimizer is a LossScaleOptimizer, whose changing "
-            "loss scale mtf_hetero.keras.fit does not have; make the model with the policy mixed_bfloat16 or float32"
+            "loss scale mtf_hetero.keras.fit does not support; make the model with the policy mixed_bfloat16 or float32"
         )
     if type(optimizer) not in [getattr(keras.optimizers, known, None) for known in KNOWN]:
         raise NotImplementedError(
-            f"the optimizer is a {name}, which mtf_hetero.keras.fit does not know; use one of {', '.join(KNOWN)}"
+            f"the optimizer is a {name}, which mtf_hetero.keras.fit does not support; use one of {', '.join(KNOWN)}"
         )
 
 
@@ -120,8 +120,8 @@ def slots_of(optimizer: Any, name: str, weight: Weight) -> Slots:
         index = optimizer._get_variable_index(weight.variable)
     except KeyError:
         raise ValueError(
-            f"the optimizer {optimizer.name!r} does not know the weight {weight.variable.path!r}; compile the model "
-            "again once other layers are trainable"
+            f"the optimizer {optimizer.name!r} does not have the weight {weight.variable.path!r}; compile the model "
+            "again after you change which layers are trainable"
         ) from None
     kept = {
         key: value[index]

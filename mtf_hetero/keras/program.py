@@ -84,7 +84,9 @@ def _in_order(model: Any, x: Any) -> list[Any]:
     if isinstance(made_with, dict):
         keys = list(made_with)
         if not isinstance(x, dict) and keys != sorted(keys):
-            raise ValueError(f"model {model.name!r} has inputs by the keys {', '.join(keys)}; give a dict of them")
+            raise ValueError(
+                f"model {model.name!r} has inputs with the keys {', '.join(keys)}; give a dict with these keys"
+            )
     if isinstance(x, dict):
         missing = [key for key in keys if key not in x]
         if missing:
@@ -94,7 +96,7 @@ def _in_order(model: Any, x: Any) -> list[Any]:
         x = {key: x[key] for key in keys} if isinstance(made_with, dict) else [x[key] for key in keys]
     flat = keras.tree.flatten(x)
     if len(flat) != len(names):
-        raise ValueError(f"model {model.name!r} has {len(names)} inputs, {', '.join(names)}, and is given {len(flat)}")
+        raise ValueError(f"model {model.name!r} has {len(names)} inputs, {', '.join(names)}, but got {len(flat)}")
     return flat
 
 

@@ -40,7 +40,7 @@ def _upsampling(call: Call, x: mtf.Tensor) -> mtf.Tensor:
     method = getattr(layer, "interpolation", "nearest")
     if method not in ("nearest", "bilinear"):
         raise NotImplementedError(
-            f"layer {layer.name!r} has interpolation={method!r}, which mtf_hetero.keras does not have; use "
+            f"layer {layer.name!r} has interpolation={method!r}, which mtf_hetero.keras does not support; use "
             "'nearest' or 'bilinear'"
         )
     factors = [layer.size] * rank if isinstance(layer.size, int) else list(layer.size)
@@ -101,7 +101,7 @@ def _identity(call: Call, x: mtf.Tensor) -> mtf.Tensor:
 def _noise(call: Call, x: mtf.Tensor) -> mtf.Tensor:
     if call.training:
         raise NotImplementedError(
-            f"layer {call.layer.name!r} is a {type(call.layer).__name__}, of which mtf_hetero.keras has only what it "
-            "does in inference"
+            f"layer {call.layer.name!r} is a {type(call.layer).__name__}, which mtf_hetero.keras "
+            "supports only in inference"
         )
     return x

@@ -62,8 +62,8 @@ class Twin:
             if shapes.get(name) != shape:
                 has = f"shape {shapes[name]}" if name in shapes else "no such variable"
                 raise ValueError(
-                    f"{path} is of another network: variable {name!r} has shape {shape} here and {has} there; name "
-                    "another checkpoint, or the network that it is of"
+                    f"{path} belongs to another network: variable {name!r} has shape {shape} in this network, but "
+                    f"{has} in the checkpoint; give another checkpoint or network"
                 )
         for name, weight in self.weights.items():
             weight.put_back(reader.get_tensor(name))
@@ -92,7 +92,7 @@ def to_keras(network: Any, checkpoint: str | os.PathLike | None = None, **config
     """
     if isinstance(network, keras.Model):
         if config:
-            raise ValueError(f"{', '.join(config)}: a keras.Model is as it is; leave that out")
+            raise ValueError(f"{', '.join(config)}: a keras.Model has no such options; remove them")
         twin = Twin.of(network)
     else:
         with tf.device("cpu:0"):
@@ -104,7 +104,7 @@ def to_keras(network: Any, checkpoint: str | os.PathLike | None = None, **config
 
 def _blank(mesh: mtf.Mesh, x: Any, name: str) -> mtf.Tensor:
     if None in x.shape[1:]:
-        raise ValueError(f"input {x.name!r} has the shape {x.shape}, whose sizes are not all known; give it them")
+        raise ValueError(f"input {x.name!r} has the shape {x.shape}, with unknown sizes; give fixed sizes")
     shape = [1, *x.shape[1:]]
     dims = [mtf.Dimension(f"{name}/dim{i}", size) for i, size in enumerate(shape)]
     return mtf.import_tf_tensor(mesh, tf.zeros(shape, tf.as_dtype(x.dtype)), mtf.Shape(dims))
@@ -115,10 +115,12 @@ def _found(checkpoint: str) -> str:
     if os.path.isdir(checkpoint):
         path = saver.find(checkpoint).path
         if path is None:
-            raise ValueError(f"{checkpoint!r} holds no checkpoint; name one, or another directory")
+            raise ValueError(f"{checkpoint!r} has no checkpoint; give a checkpoint, or another directory")
         return path
     if not os.path.isfile(f"{checkpoint}.index"):
-        raise ValueError(f"{checkpoint!r} is no checkpoint; name one, as in MODEL_DIR/model.ckpt-500, or a directory")
+        raise ValueError(
+            f"{checkpoint!r} is not a checkpoint; give one, as in MODEL_DIR/model.ckpt-500, or a directory"
+        )
     if damage := saver.find_damage(checkpoint):
-        raise ValueError(f"{checkpoint!r} is damaged: {damage}; name another one")
+        raise ValueError(f"{checkpoint!r} is damaged: {damage}; give another checkpoint")
     return checkpoint

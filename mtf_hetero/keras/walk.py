@@ -81,13 +81,13 @@ def program_of(model: Any) -> Program:
     """
     if "call" in vars(model):
         raise NotImplementedError(
-            f"model {model.name!r} has a call of its own, set on the instance, which mtf_hetero.keras does not run; "
+            f"model {model.name!r} has its own call, set on the instance, which mtf_hetero.keras does not run; "
             "make the model of keras.Input and layers"
         )
     if not is_graph(model):
         raise NotImplementedError(
-            f"model {model.name!r} is a {type(model).__name__}, whose layers only its own code calls; make it of "
-            "keras.Input and layers, as keras.Model(inputs, outputs), or train it by model.fit"
+            f"model {model.name!r} is a {type(model).__name__}, whose own code calls its layers; make the model of "
+            "keras.Input and layers, as keras.Model(inputs, outputs), or train it with model.fit"
         )
     if not getattr(model, "inputs", None):
         raise ValueError(f"model {model.name!r} is not built; give its first layer a keras.Input, or call it once")

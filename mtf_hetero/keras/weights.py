@@ -52,7 +52,7 @@ def weight(variable: Any, shape: Sequence[int], split: Sequence[int] | None, axe
     axes = tuple(range(len(split)) if axes is None else axes)
     if math.prod(split) != math.prod(variable.shape) or [split[axis] for axis in axes] != list(shape):
         raise ValueError(
-            f"Keras variable {variable.path!r} has shape {list(variable.shape)}, which cannot be made {list(shape)}; "
-            "give dimensions that have as many elements"
+            f"Keras variable {variable.path!r} has shape {list(variable.shape)}, which cannot be reshaped to "
+            f"{list(shape)}; give dimensions with the same number of elements"
         )
     return Weight(variable, split, axes)

@@ -39,7 +39,7 @@ def _label(message: str) -> str | None:
     if wrong is None:
         return None
     return (
-        f"a label is {wrong[1]}, and the model's output has the classes 0 to {int(wrong[2]) - 1}; correct the labels, "
+        f"a label is {wrong[1]}, but the model has the classes 0 to {int(wrong[2]) - 1}; correct the labels, "
         "or give the last layer more units"
     )
 
@@ -56,6 +56,6 @@ def _id(message: str, graph: mtf.Graph) -> str | None:
             layer = op.name if table is None else table.name.rpartition("/")[0]
             return (
                 f"id {given} is not in [{least}, {size}) of layer {layer!r}; give ids below its input_dim, or "
-                "increase that"
+                "increase input_dim"
             )
     return None

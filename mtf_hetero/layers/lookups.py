@@ -46,7 +46,7 @@ def lookup(table: mtf.Tensor, ids: mtf.Tensor, dim: mtf.Dimension, *, name: str 
     shared = set(ids.shape.dimension_names) & set(table.shape.dimension_names)
     if shared:
         raise ValueError(
-            f"lookup {name!r}: ids and table both have a dimension {min(shared)!r}; rename that of the ids"
+            f"lookup {name!r}: ids and table both have a dimension {min(shared)!r}; rename the dimension of the ids"
         )
     if table.shape.dims[0] != dim:
         table = mtf.transpose(table, mtf.Shape([dim, *(d for d in table.shape.dims if d != dim)]))

@@ -128,11 +128,11 @@ def in_rounds(
     """
     if dim not in x.shape.dims:
         raise ValueError(
-            f"rounds are over dimension {dim}, which {x.shape.to_string} does not have; name one of its own"
+            f"rounds are over dimension {dim}, which {x.shape.to_string} does not have; name one of its dimensions"
         )
     if sum(sizes) != dim.size or min(sizes) < 1:
         raise ValueError(
-            f"rounds are of {list(sizes)}, which do not divide dimension {dim}; give sizes that add up to it"
+            f"rounds have the sizes {list(sizes)}, whose sum is not dimension {dim}; give positive sizes with this sum"
         )
     axis = x.shape.dims.index(dim)
     done: list[mtf.Tensor] = []

@@ -81,9 +81,10 @@ class Geometry:
             count = windows(whole.size, size, stride, self._op._padding)
             if count != values.size or count < 1:
                 raise ValueError(
-                    f"{type(self._op).__name__} {self._op.name!r}: padding {self._op._padding!r} gives {whole.size} "
-                    f"pixels of dimension {whole.name!r} {max(count, 0)} windows of size {size} and stride {stride}, "
-                    f"and not {values.size}; change the size, the stride or the padding"
+                    f"{type(self._op).__name__} {self._op.name!r}: {whole.size} pixels of dimension {whole.name!r} "
+                    f"make {max(count, 0)} windows of size {size} and stride {stride} with padding "
+                    f"{self._op._padding!r}, but the output has {values.size}; change the size, the stride or "
+                    "the padding"
                 )
 
     @property

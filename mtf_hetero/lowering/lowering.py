@@ -9,6 +9,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage
 from mtf_hetero._support.alike import forget_numbers
 from mtf_hetero._support.names import listing
+from mtf_hetero.cluster import expect_devices
 from mtf_hetero.layout import Layout, UnevenShapeError
 from mtf_hetero.lowering import names, native, registry
 from mtf_hetero.lowering.halo import opaque
@@ -66,7 +67,8 @@ class Lowering(mtf.Lowering):
       NotImplementedError: the layout splits a dimension that an operation needs whole.
       ValueError: a layout that splits two dimensions of one tensor over one mesh axis, exact sizes of a dimension that
         fit none of the graph's tensors, or a rule whose dimension is nearly the name of one of the graph's. Other rules
-        without effect are logged as a warning.
+        without effect are logged as a warning. Or the default session lacks a device; so does each later session of
+        the graph that lacks one, when it is made.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Lowering(mtf.Lowering):
         finally:
             for op in operations_within(graph.operations):
                 vars(op).pop("lower", None)
+        expect_devices(device for impl in mesh_to_impl.values() for device in getattr(impl, "devices", ()))
 
     def autostack(self) -> None:
         """Stacks variables where asked to, then puts the rules in place."""
@@ -157,7 +160,7 @@ class Lowering(mtf.Lowering):
             if slice_.shape.as_list() != correct:
                 raise ValueError(
                     f"{tensor.operation.name}: the slice of {tensor.shape} on processor {pnum} should have shape "
-                    f"{correct}, and has {slice_.shape.as_list()}"
+                    f"{correct}, but has {slice_.shape.as_list()}"
                 )
 
 
@@ -190,8 +193,8 @@ def _say_what_is_kept_whole(operations: Iterable[mtf.Operation], mesh_to_impl: M
     for dim, axis, layout in sorted(kept, key=lambda item: tuple(item[0])):
         count = dict(layout.mesh_shape)[axis]
         tf.logging.warning(
-            "dimension %r of size %d is kept whole on each of the %d processors of mesh axis %r: it has less than one "
-            "unit for each",
+            "dimension %r of size %d is replicated on the %d processors of mesh axis %r: it is too small to give each "
+            "processor one unit",
             dim.name,
             dim.size,
             count,
@@ -226,5 +229,5 @@ def _check_sizes_occur(layout: Layout, extents: Mapping[str, set[int]]) -> None:
             there = "" if known else f"; the dimensions are {listing(dim, extents)}"
             raise ValueError(
                 f"sizes of dimension {dim!r} are {list(sizes)}, {sum(sizes)} in all, but the dimension {where} in the "
-                f"graph; give sizes that add up to the dimension's{there}"
+                f"graph; give sizes that add up to the size of the dimension{there}"
             )

@@ -52,7 +52,7 @@ def check_whole(op: mtf.Operation, layout: Layout, dims: Iterable[mtf.Dimension]
         if axis is not None:
             raise NotImplementedError(
                 f"{type(op).__name__} {op.name!r}: {why} cannot be split along dimension {dim.name!r}, "
-                f"which the layout splits over mesh axis {axis!r}; take the rule {dim.name}:{axis} out of the layout"
+                f"which the layout splits over mesh axis {axis!r}; remove the rule {dim.name}:{axis} from the layout"
             )
 
 
@@ -120,8 +120,8 @@ def summed_axes(op: mtf.Operation, layout: Layout, dims: Iterable[mtf.Dimension]
         if layout.axis_of(dim) in summed:
             axis = layout.axis_name_of(dim)
             raise NotImplementedError(
-                f"{type(op).__name__} {op.name!r} cannot add up over mesh axis {axis!r}, over which its output's "
-                f"dimension {dim.name!r} is split; take the rule {dim.name}:{axis} or that of the dimension that is "
-                "summed over out of the layout"
+                f"{type(op).__name__} {op.name!r} cannot all-reduce over mesh axis {axis!r}, because its output's "
+                f"dimension {dim.name!r} is split over this axis; remove the rule {dim.name}:{axis} from the layout, "
+                "or the rule of the summed dimension"
             )
     return summed

@@ -52,7 +52,7 @@ def size_bytes(tensor: tf.Tensor) -> int:
         return 0
     if elements is None:
         raise ValueError(
-            f"tensor {tensor.name!r} has the shape {tensor.shape}, whose size is not known; give the input a fixed "
+            f"tensor {tensor.name!r} has the shape {tensor.shape}, whose size is unknown; give the input a fixed "
             "batch size"
         )
     return elements * dtype.size

@@ -83,8 +83,6 @@ def _status_bytes(pid: int, field: str) -> int:
     try:
         text = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError as error:
-        raise ValueError(
-            f"pid is {pid}, whose memory cannot be read: {error.strerror}; Linux alone shows it"
-        ) from error
+        raise ValueError(f"pid is {pid}, whose memory cannot be read: {error.strerror}; this needs Linux") from error
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return int(lines[field].split()[0]) * 1024

@@ -151,7 +151,7 @@ class _Search:
 
     @property
     def _no_time(self) -> str:
-        return f"there was no time to try a split; give measure_seconds more than {self.seconds:g}"
+        return f"there was no time to try a split; set measure_seconds above {self.seconds:g}"
 
     def _show(self, what: str) -> None:
         self.bar.set_description(f"choosing a layout, at most {self.seconds:g} s: {what}")
@@ -225,7 +225,7 @@ class _Search:
         if is_alone and self.steps is not None:
             saved = self.steps * (candidates[simplest].seconds - candidates[best].seconds)
             if saved < cost:
-                reason = f"what is predicted to be faster saves {seconds_text(saved)} in {self.steps} steps"
+                reason = f"the predicted split saves {seconds_text(saved)} in {self.steps} steps"
                 return Found(simplest, candidates, machines, {}, f"{reason}, and trying it takes {cost:.0f} s")
         if trying.seconds_of(candidates, opened, figure.build_seconds) > deadline.left():
             candidates = both

@@ -30,10 +30,10 @@ from mtf_hetero.planner.quick import Figure
 from mtf_hetero.planner.rates import OPERATION_SECONDS, Rated
 from mtf_hetero.profile.granule import measure_granule
 from mtf_hetero.profile.hardware import memory_limits
-from mtf_hetero.profile.link import measure_link, measure_processor
+from mtf_hetero.profile.link import Link
+from mtf_hetero.profile.messages import measure_link, measure_processor
 from mtf_hetero.profile.trial import Trial
 from mtf_hetero.profile.work import live
-from mtf_hetero.speeds import Link
 
 WARM_UP = 1
 LEAST_STEPS, MOST_STEPS = 2, 20

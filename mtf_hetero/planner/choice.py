@@ -63,8 +63,7 @@ def busy_warning() -> str:
     if load <= cores:
         return ""
     return (
-        f"this machine is busy, with a load average of {load:.1f} on {cores} cores: what is measured now cannot be "
-        "relied on, and is not kept"
+        f"this machine is busy (load average {load:.1f} on {cores} cores): measurements may be wrong and are not cached"
     )
 
 
@@ -77,8 +76,8 @@ def tried(found: Found) -> list[str]:
         is_alone = len(plan.devices) == 1
         what = f"{plan.devices[0]} alone" if is_alone else "the plan" if name == PLAN else f"layout {name}"
         lines.append(
-            f"tried: {what}, {seconds_text(middle)} a step ({seconds_text(low)} to {seconds_text(high)}), predicted "
-            f"{seconds_text(plan.seconds)}{', which is taken' if name == found.name else ''}"
+            f"tried: {what}, {seconds_text(middle)} per step ({seconds_text(low)} to {seconds_text(high)}), predicted "
+            f"{seconds_text(plan.seconds)}{'; chosen' if name == found.name else ''}"
         )
     return lines
 

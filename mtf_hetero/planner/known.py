@@ -6,6 +6,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import files
@@ -13,7 +14,6 @@ from mtf_hetero.cluster import Cluster
 from mtf_hetero.planner import machines as machines_lib
 from mtf_hetero.planner.machines import Machines
 from mtf_hetero.profile.hardware import descriptions
-from mtf_hetero.profile.measurement import digest_of_versions
 from mtf_hetero.profile.work import key_of, live
 
 
@@ -57,11 +57,20 @@ class Known:
 def _path(build: Callable[[], mtf.Graph], cluster: Cluster, directory: pathlib.Path) -> pathlib.Path:
     """Return the file of a program on devices: its name has the versions, and a digest of program and devices."""
     with tf.Graph().as_default():
-        program = key_of([op for op in live(build()) if op.inputs], [], frozenset(), 0)
+        program = key_of([op for op in live(build()) if op.inputs])
     description_of = descriptions(cluster)
     text = "\n".join([program, *(description_of[device] for device in cluster.devices)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return directory / f"devices-{digest_of_versions()}-{digest}.json"
+    return directory / f"devices-{_versions()}-{digest}.json"
+
+
+def _versions() -> str:
+    """Return the versions with which measurements hold, as a part of a file's name."""
+    try:
+        version = metadata.version("mtf_hetero")
+    except metadata.PackageNotFoundError:
+        version = "none"
+    return f"tensorflow_{tf.__version__}-mtf_hetero_{version}"
 
 
 def _renamed(known: Machines, names: tuple[str, ...]) -> Machines:

@@ -25,7 +25,7 @@ from typing import Any
 from mtf_hetero._support import loading
 from mtf_hetero._support.schema import Many, Number, Record, Table, Text
 from mtf_hetero.planner.kinds import EFFICIENCY, KINDS, KindName
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 _PEAKS = MappingProxyType(  # {entry: (what it is a peak of, the part of it that a step reaches)}
     {

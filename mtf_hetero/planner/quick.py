@@ -18,7 +18,7 @@ from mtf_hetero.cluster import Cluster
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner.problem import AXIS
 from mtf_hetero.profile import limited
-from mtf_hetero.profile.link import PRODUCT_FLOPS, products, without_optimizers
+from mtf_hetero.profile.messages import PRODUCT_FLOPS, products, without_optimizers
 from mtf_hetero.profile.trial import Trial
 
 _RATE_SECONDS, _RATE_TURNS = 0.25, 3  # a few periods of a CPU quota

@@ -51,7 +51,7 @@ class Table:
             )
         if np.isnan(costs).any() or np.isneginf(costs).any():
             raise ValueError(
-                f"a table of the variables {list(self.variables)} holds a cost that is not a number or minus infinity; "
+                f"a table of the variables {list(self.variables)} has a cost that is NaN or minus infinity; "
                 "give numbers, or infinity for what is forbidden"
             )
         object.__setattr__(self, "costs", costs)

@@ -136,5 +136,5 @@ def units(operations: Sequence[mtf.Operation], extents: Mapping[str, set[int]]) 
         taken |= set(group)
         tensors = [tensor for o in group for tensor in (*o.inputs, *o.outputs)]
         names = dict.fromkeys(name for x in tensors for name in x.shape.dimension_names if name in extents)
-        units.append(Unit(tuple(group), tuple(names), key_of(group, [], frozenset(names), 0)))
+        units.append(Unit(tuple(group), tuple(names), key_of(group, names)))
     return units

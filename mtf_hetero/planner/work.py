@@ -44,7 +44,7 @@ def leaves_sums(op: mtf.Operation) -> bool:
 
 def kind_of(op: mtf.Operation) -> str:
     """A name for all operations that do the same: of its class, its attributes and the shapes of its tensors."""
-    return key_of([op], [], frozenset(), 0)
+    return key_of([op])
 
 
 def of_operation(op: mtf.Operation, layout: Layout, pnum: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""How fast each device is on the layers of a graph, and how fast the links between the devices are, by measuring.
+"""Measurements of devices: trial steps, traces of them, links, memory, and the work of a step.
 
-`python -m mtf_hetero.profile` does it for a graph of one's own. What measures loads TensorFlow: a name is imported when
-it is first asked for.
+`mtf-hetero profile` measures the devices of a cluster on a program; the planner does it for `auto`. What measures loads
+TensorFlow: a name is imported when it is first asked for.
 """
 
 from typing import TYPE_CHECKING
@@ -9,22 +9,12 @@ from typing import TYPE_CHECKING
 from mtf_hetero._support import lazy
 
 if TYPE_CHECKING:
-    from mtf_hetero.profile.effort import Effort
     from mtf_hetero.profile.hardware import cache_directory
-    from mtf_hetero.profile.link import measure_link
-    from mtf_hetero.profile.measurement import Measured, conclusion, measure, table
+    from mtf_hetero.profile.link import Link
+    from mtf_hetero.profile.messages import measure_link
 
-__all__ = ["Effort", "Measured", "cache_directory", "conclusion", "measure", "measure_link", "table"]
+__all__ = ["Link", "cache_directory", "measure_link"]
 
 __getattr__, __dir__ = lazy.attach(
-    __name__,
-    {
-        "Effort": "effort",
-        "Measured": "measurement",
-        "cache_directory": "hardware",
-        "conclusion": "measurement",
-        "measure": "measurement",
-        "measure_link": "link",
-        "table": "measurement",
-    },
+    __name__, {"Link": "link", "cache_directory": "hardware", "measure_link": "messages"}
 )

@@ -9,7 +9,7 @@ import time
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import deadline
-from mtf_hetero.profile.link import without_optimizers
+from mtf_hetero.profile.messages import without_optimizers
 
 FILTERS = (4, 8, 16, 32)
 _IMAGES, _EXTENT, _CHANNELS, _KERNEL = 16, 16, 64, 3

@@ -5,6 +5,7 @@ import pathlib
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import cores
@@ -36,11 +37,12 @@ def _description(device: Device, cluster: Cluster) -> str:
     if device.job == "worker":
         return f"{place} of {cluster.workers[device.task or 0]}"
     if device.is_cpu:
-        return f"{_cpu_name()} with {len(cores.usable())} cores of {platform.node()}"
-    return f"{place} {_gpu_name(device.index or 0)} of {platform.node()}"
+        return f"{cpu_name()} with {len(cores.usable())} cores of {platform.node()}"
+    return f"{place} {gpu_details(device.index or 0).get('device_name', 'GPU')} of {platform.node()}"
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return the name of this machine's processor."""
     try:
         text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -49,10 +51,10 @@ def _cpu_name() -> str:
     return match[1].strip() if match else platform.processor() or platform.machine()
 
 
-def _gpu_name(index: int) -> str:
+def gpu_details(index: int) -> dict[str, Any]:
+    """Return what TensorFlow says of a GPU: its "device_name" and "compute_capability", as far as it knows them."""
     gpus = tf.config.list_physical_devices("GPU")
-    details = tf.config.experimental.get_device_details(gpus[index]) if index < len(gpus) else {}
-    return details.get("device_name", "GPU")
+    return tf.config.experimental.get_device_details(gpus[index]) if index < len(gpus) else {}
 
 
 def memory_limits(cluster: Cluster, session: tf.Session) -> dict[str, int | None]:

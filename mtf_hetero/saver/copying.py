@@ -32,7 +32,7 @@ def copy_variables(
     for name in variables:
         if name not in shapes:
             raise ValueError(
-                f"checkpoint {checkpoint} has no variable {name!r}; export it with the model it was saved of"
+                f"checkpoint {checkpoint} has no variable {name!r}; export it with the model that saved it"
             )
     groups: list[list[tuple[str, str]]] = []
     room = 0

@@ -58,18 +58,20 @@ def run_lock(directory: str) -> Iterator[None]:
 
 def _take(directory: str) -> int:
     if "://" in directory:
-        raise ValueError(f"model_dir is {directory!r}; it must be a directory of this machine: mount it, and name that")
+        raise ValueError(
+            f"model_dir is {directory!r}; it must be a local path: mount the directory, and give the mount"
+        )
     try:
         os.makedirs(directory, exist_ok=True)
         descriptor = take_descriptor(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT)
     except OSError as error:
         if isinstance(error, PlaceError):
             raise ValueError(
-                f"model_dir is {directory!r}, whose {LOCK} cannot be used: {error.strerror}; remove {LOCK} if no "
-                "training runs there"
+                f"model_dir is {directory!r}, and its file {LOCK} cannot be used: {error.strerror}; remove {LOCK} if "
+                "no training runs there"
             ) from error
         raise ValueError(
-            f"model_dir is {directory!r}, where nothing can be written: {error.strerror}; choose another directory"
+            f"model_dir is {directory!r}, which cannot be written to: {error.strerror}; choose another directory"
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

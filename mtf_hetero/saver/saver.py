@@ -141,11 +141,11 @@ class Saver(tf.train.Saver):
             if found is None:
                 raise
             name, wanted, saved = found[1], tf.as_dtype(found[2]).name, tf.as_dtype(found[3]).name
-            remedy = f"give the variable master_dtype=tf.{saved}, or dtype=tf.{saved} where it has one type"
+            remedy = f"give the variable master_dtype=tf.{saved}, or dtype=tf.{saved} if it has only one type"
             if saved == "float16":
                 remedy = "convert the checkpoint to float32: TensorFlow cannot read slices of float16"
             raise ValueError(
-                f"{save_path} has variable {name!r} in {saved}, which this program saves in {wanted}; {remedy}"
+                f"{save_path} has variable {name!r} as {saved}, but this program saves it as {wanted}; {remedy}"
             ) from error
 
 
@@ -195,7 +195,7 @@ def _save(
         if global_step is not None and os.path.exists(f"{path}.index"):
             if key in _known(saver):
                 return path
-            tf.logging.warning("%s was there already; it is now in %s", path, files.set_aside(path))
+            tf.logging.warning("%s already existed; it was moved to %s", path, files.set_aside(path))
         with files.replaced_as_a_whole(path, meta_graph_suffix) as temporary:
             write(
                 sess,

@@ -39,9 +39,9 @@ class Found:
           places: where those that were passed over have been put.
         """
         for (path, damage), place in itertools.zip_longest(self.passed_over, places):
-            moved = f"; what there is of it is now in {place}" if place else ""
+            moved = f", moved to {place}" if place else ""
             whole = os.path.basename(str(self.path))
-            tf.logging.warning("checkpoint %s is passed over for %s: %s%s", path, whole, damage, moved)
+            tf.logging.warning("Skipping damaged checkpoint %s (%s)%s; using %s", path, damage, moved, whole)
         if self.note is not None:
             tf.logging.warning("%s", self.note)
 
@@ -67,8 +67,8 @@ def find(directory: str) -> Found:
         damages = "; ".join(damage for _, damage in passed_over[:3])
         more = "; ..." if len(passed_over) > 3 else ""
         raise ValueError(
-            f"model_dir is {directory!r}, which holds {len(passed_over)} checkpoints and none that is whole "
-            f"({damages}{more}); bring one back from a copy, or choose another directory"
+            f"model_dir is {directory!r}, which has no intact checkpoint ({len(passed_over)} damaged: "
+            f"{damages}{more}); restore one from a backup, or choose another directory"
         )
     return Found(None)
 
@@ -154,7 +154,7 @@ def _find_damage(path: str) -> str | None:
     error = _reading_error(path)
     if error is None:
         return None
-    return f"{changed[0]} is not as it was written" if changed else f"TensorFlow cannot read it: {error}"
+    return f"{changed[0]} differs from its checksum" if changed else f"TensorFlow cannot read it: {error}"
 
 
 def _reading_error(path: str) -> str | None:
@@ -172,7 +172,7 @@ def _note(directory: str, path: str, named: list[str], wrong: str | None) -> str
     if named[:1] == [path]:
         return None
     says = wrong or f"names {named[0]}"
-    return f"the file 'checkpoint' in {directory} {says}; the newest whole checkpoint there is {os.path.basename(path)}"
+    return f"the file 'checkpoint' in {directory} {says}; the newest intact checkpoint is {os.path.basename(path)}"
 
 
 def _is_elsewhere(path: str, directory: str) -> bool:

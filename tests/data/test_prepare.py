@@ -241,7 +241,7 @@ def test_the_binary(tmp_path, capsys, monkeypatch):
     root, source = f"--data_dir={tmp_path / 'tfds'}", f"--from={write_idx(tmp_path / 'idx')}"
     assert binary.main(["list", root]) == 0
     assert "built in: mnist5k\nprepared in " in (said := capsys.readouterr().out)
-    assert ": none\nnot prepared: mnist; python -m mtf_hetero.data prepare mnist --from=" in said
+    assert ": none\nnot prepared: mnist; mtf-hetero data prepare mnist --from=" in said
     assert binary.main(["prepare", "mnist", source, root]) == 0
     assert capsys.readouterr().out.endswith(f"mnist is prepared: {tmp_path}/tfds/mnist/3.0.1\n")
     assert binary.main(["prepare", "mnist", source, root]) == 0

@@ -151,7 +151,10 @@ def test_an_int64_id_is_not_cut():
 
 
 WRONG = {
-    "too large": (11, r"id 11 is not in \[0, 11\) of layer 'words'; give ids below its input_dim, or increase that"),
+    "too large": (
+        11,
+        r"id 11 is not in \[0, 11\) of layer 'words'; give ids below its input_dim, or increase input_dim",
+    ),
     "far": (2**31 - 1, r"id 2147483647 is not in \[0, 11\) of layer 'words'"),
     "negative": (-12, r"id -12 is not in \[-11, 11\) of layer 'words'"),
 }
@@ -216,7 +219,7 @@ def test_a_wrong_label_is_not_taken_for_an_id():
     y = layers.Dense(4)(layers.Flatten()(layers.Embedding(VOCABULARY, 5)(x)))
     model = keras.Model(x, y)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with pytest.raises(ValueError, match="a label is 9, and the model's output has the classes 0 to 3"):
+    with pytest.raises(ValueError, match="a label is 9, but the model has the classes 0 to 3"):
         mtf_hetero.keras.fit(model, sequences(4)[0], np.array([0, 1, 9, 2]), verbose=0, **ONE)
 
 

@@ -184,3 +184,79 @@ def test_weights_are_read_only_where_somebody_looks(callbacks, reads, monkeypatc
     options = {"epochs": 2, "batch_size": 8, "verbose": 0, **ONE}
     mtf_hetero.keras.fit(made(compiled), X, Y, callbacks=callbacks, **options)
     assert len(count) == reads
+
+
+class Tracker(keras.callbacks.Callback):
+    """Does what WandbMetricsLogger and MlflowCallback do: logs each batch and each test, with the learning rate."""
+
+    def __init__(self, seen: list[list[float]]) -> None:
+        super().__init__()
+        self.seen: list[float] = []
+        seen.append(self.seen)
+
+    def log(self, logs: dict[str, float] | None) -> None:
+        optimizer: Any = self.model.optimizer  # pyright: ignore[reportOptionalMemberAccess]
+        self.seen += [*(logs or {}).values(), float(optimizer.learning_rate), int(optimizer.iterations.numpy())]
+
+    def on_train_begin(self, logs=None):
+        model: Any = self.model
+        self.seen.append(model.optimizer.get_config()["momentum"])
+        model.summary(print_fn=lambda line, **_: None)
+
+    def on_batch_end(self, batch, logs=None):
+        self.log(logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.on_batch_end(batch, logs)
+
+    def on_test_end(self, logs=None):
+        self.log(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.log(logs)
+
+
+TRACKERS = [
+    "wandb.integration.keras.callbacks.metrics_logger.WandbMetricsLogger",
+    "mlflow.keras.callback.MlflowCallback",
+]
+
+
+def scheduled():
+    model = small()
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    model.compile(keras.optimizers.SGD(rate, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+@tiers.parametrize("name", TRACKERS, first=TRACKERS[:1])
+def test_trackers_log_what_keras_shows_and_have_no_weights_read(name, monkeypatch):
+    module, _, kind = name.rpartition(".")
+    tracker = type(kind, (Tracker,), {"__module__": module, "__qualname__": kind})
+    session = mtf_hetero.keras.fitting.Session
+    reads, seen, read = [], [], session._read
+    monkeypatch.setattr(session, "_read", lambda self: reads.append(None) or read(self))
+    check(scheduled, X, Y, validation_data=(X[:9], Y[:9]), callbacks=lambda: [tracker(seen)], places=[BATCH])
+    np.testing.assert_allclose(seen[1], seen[0], rtol=1e-9)
+    assert len(reads) == 2  # at the end of each epoch
+
+
+class LooksAtEpochs(Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.extend([*(logs or {}).values(), *self.trained.predict(X[:2], verbose=0).ravel()])
+
+
+@pytest.mark.full
+def test_a_tracker_that_takes_the_place_of_fit(monkeypatch):
+    """As mlflow.tensorflow.autolog does: it adds a callback, and looks at the model and its data afterwards."""
+    seen, plain = [], keras.Model.fit
+
+    def fit(self, x: Any = None, y: Any = None, **options: Any):
+        options["callbacks"] = [*(options.get("callbacks") or []), LooksAtEpochs(seen)]
+        history: Any = plain(self, x, y, **options)
+        seen[-1].extend(history.model.predict(x[:2], verbose=0).ravel())
+        return history
+
+    monkeypatch.setattr(keras.Model, "fit", fit)
+    check(compiled, X, Y, places=[FILTERS])
+    np.testing.assert_allclose(seen[1], seen[0], rtol=1e-9)

@@ -148,8 +148,8 @@ def of_sequences():
 
 @tiers.parametrize("place", [ONE, BATCH, FILTERS], first=[FILTERS])
 def test_a_session_makes_room_for_more_shapes(place, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.keras.session._LEAST_KINDS", 3)
-    monkeypatch.setattr("mtf_hetero.keras.session._MOST_OPERATIONS", 10)
+    monkeypatch.setattr("mtf_hetero.importer.session._LEAST_KINDS", 3)
+    monkeypatch.setattr("mtf_hetero.importer.session._MOST_OPERATIONS", 10)
     options = {"epochs": 2, "steps_per_epoch": 5, "validation_steps": 1, "shuffle": False, "verbose": 0}
     reference, model = made(of_sequences), made(of_sequences)
     expected = reference.fit(lengths(5), validation_data=lengths(3, seed=1), **options)
@@ -166,12 +166,12 @@ def refused(error, match, *data, **options):
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_wrong_data_are_refused_in_one_line():
-    classes = "a label is 7, and the model's output has the classes 0 to 4; correct the labels"
+    classes = "a label is 7, but the model has the classes 0 to 4; correct the labels"
     refused(ValueError, classes, X, np.full(17, 7))
     refused(ValueError, classes, X, Y, validation_data=(X, np.full(17, 7)))
-    refused(ValueError, "a label is -1, and", X, Y * 0 - 1, devices="cpu:0,cpu:1", layout="batch")
-    refused(ValueError, "the data of model '.*' are empty; give one batch", X[:0], Y[:0])
-    refused(ValueError, "x is None; give the data, as model.fit takes them")
+    refused(ValueError, "a label is -1, but", X, Y * 0 - 1, devices="cpu:0,cpu:1", layout="batch")
+    refused(ValueError, "the data of model '.*' are empty; give at least one batch", X[:0], Y[:0])
+    refused(ValueError, "x is None; give the data, as for model.fit")
     refused(ValueError, "the data of model '.*' have no targets", X)
 
 

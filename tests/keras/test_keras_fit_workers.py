@@ -59,7 +59,9 @@ def test_a_lost_worker_is_said_in_one_line(how):
     with local as cluster:
         model = made(compiled)
         place = {"workers": cluster.workers, "devices": "worker:0/cpu:0,worker:1/cpu:0", "layout": "batch"}
-        with pytest.raises(UnreachableWorkerError, match="a worker was lost .* weights of the last epoch .*worker 1"):
+        with pytest.raises(
+            UnreachableWorkerError, match="a worker was lost .* weights of the last complete epoch.*worker 1"
+        ):
             mtf_hetero.keras.fit(
                 model,
                 x,

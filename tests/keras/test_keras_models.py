@@ -232,7 +232,7 @@ def test_two_models_in_one_graph_have_variables_of_their_own():
         x = mtf.import_tf_tensor(mesh, tf.zeros([2, 3]), shape)
         first(x, training=True)
         first(x)
-        with pytest.raises(ValueError, match="has another variable 'dense/kernel'; name layers"):
+        with pytest.raises(ValueError, match="has another variable 'dense/kernel'; give layers"):
             second(x)
         with tf.variable_scope("second"):
             second(x)
@@ -246,7 +246,7 @@ class Unknown(layers.Dense):
 
 def test_what_is_not_known_is_named():
     inputs = keras.Input((4,), name="in")
-    with pytest.raises(NotImplementedError, match="layer 'mine' is a Unknown, which mtf_hetero.keras does not know"):
+    with pytest.raises(NotImplementedError, match="layer 'mine' is a Unknown, which mtf_hetero.keras does not support"):
         build(keras.Model(inputs, Unknown(3, name="mine")(inputs)))
     with pytest.raises(NotImplementedError, match="layer 'lstm' is a LSTM"):
         build(keras.Sequential([keras.Input((4, 3)), layers.LSTM(3, name="lstm")]))
@@ -262,7 +262,7 @@ def test_a_model_of_the_users_own_class():
         def call(self, x):
             return x
 
-    with pytest.raises(NotImplementedError, match="model 'own' is a Own, whose layers only its own code calls"):
+    with pytest.raises(NotImplementedError, match="model 'own' is a Own, whose own code calls its layers"):
         build(Own(name="own"))
 
 
@@ -272,7 +272,7 @@ def test_inputs_that_a_model_does_not_take():
     x = mtf.import_tf_tensor(
         mesh, np.zeros((2, 3), np.float32), mtf.Shape([mtf.Dimension("batch", 2), mtf.Dimension("c", 3)])
     )
-    with pytest.raises(ValueError, match=r"has 2 inputs and is given 1; give \[batch, 9, 9, 3\], \[batch, 9, 9, 3\]"):
+    with pytest.raises(ValueError, match=r"has 2 inputs, but got 1; give \[batch, 9, 9, 3\], \[batch, 9, 9, 3\]"):
         builder(x)
-    with pytest.raises(ValueError, match=r"takes \[batch, 9, 9, 3\] and is given Shape\[batch=2, c=3\]"):
+    with pytest.raises(ValueError, match=r"needs \[batch, 9, 9, 3\], but got Shape\[batch=2, c=3\]"):
         builder([x, x])

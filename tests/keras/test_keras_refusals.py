@@ -36,7 +36,7 @@ def test_what_is_refused_by_name():
     refused(NotImplementedError, "its optimizer is a LossScaleOptimizer, .* mixed_bfloat16 or float32", model)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activity_regularizer=ORTHOGONAL, name="dense")])
     model.compile("sgd", "mse")
-    refused(NotImplementedError, "what layer 'dense' gives has the regularizer OrthogonalRegularizer", model)
+    refused(NotImplementedError, "the output of layer 'dense' has the regularizer OrthogonalRegularizer", model)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_regularizer=ORTHOGONAL, name="dense")])
     model.compile("sgd", "mse")
     refused(NotImplementedError, "weight '.*dense/kernel' has the regularizer OrthogonalRegularizer", model)
@@ -44,7 +44,7 @@ def test_what_is_refused_by_name():
 
 def test_what_does_not_fit_together():
     refused(ValueError, "layout is 'bach'; it must be one of auto, batch", layout="bach")
-    refused(ValueError, r"list_speed is \[1, 2\], which layout='auto' does not heed", list_speed=[1, 2])
+    refused(ValueError, r"list_speed is \[1, 2\], which layout='auto' ignores", list_speed=[1, 2])
     two = {"devices": "cpu:0,cpu:1", "layout": "batch"}
     refused(ValueError, "1 numbers for the 2 devices cpu:0, cpu:1", list_speed="3", **two)
     refused(ValueError, "give one number per device", list_speed="fast,slow", **two)
@@ -61,13 +61,13 @@ def test_what_does_not_fit_together():
 def test_devices_of_this_process_and_an_environment_that_names_others(monkeypatch):
     cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
-    refused(ValueError, "are of this process alone, and TF_CONFIG .* of 1 workers; unset TF_CONFIG", devices="cpu:0")
+    refused(ValueError, "all belong to this process, but TF_CONFIG .* of 1 workers; unset TF_CONFIG", devices="cpu:0")
     monkeypatch.setenv("TF_CONFIG", "{")
-    refused(ValueError, "TF_CONFIG cannot be understood: .* unset TF_CONFIG", devices="cpu:0")
+    refused(ValueError, "TF_CONFIG is invalid: .* unset TF_CONFIG", devices="cpu:0")
     monkeypatch.delenv("TF_CONFIG")
     for name, value in {"PROCID": "1", "STEP_NUM_TASKS": "4", "STEP_NODELIST": "n", "STEP_TASKS_PER_NODE": "4"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    refused(ValueError, "and Slurm describes .* of 3 workers; unset SLURM_STEP_NUM_TASKS", devices=["cpu:0", "cpu:1"])
+    refused(ValueError, "but Slurm describes .* of 3 workers; unset SLURM_STEP_NUM_TASKS", devices=["cpu:0", "cpu:1"])
     refused(ValueError, "is worker 0 of Slurm; .* or unset SLURM_STEP_NUM_TASKS")
 
 
@@ -75,23 +75,23 @@ def test_devices_of_this_process_and_an_environment_that_names_others(monkeypatc
 def test_steps_that_are_not_run(name):
     model = made(compiled)
     setattr(model, name, lambda *_, **__: 1 / 0)
-    refused(NotImplementedError, rf"has a {name} of its own \(set on the instance\)", model)
+    refused(NotImplementedError, rf"has its own {name} \(set on the instance\)", model)
     kind = type("Own", (keras.Model,), {name: lambda *_, **__: 1 / 0})
     own = kind(model.inputs, model.outputs)
     own.compile("sgd", "mse")
-    refused(NotImplementedError, rf"has a {name} of its own \(of its class Own\)", own)
+    refused(NotImplementedError, rf"has its own {name} \(of its class Own\)", own)
 
 
 def test_calls_and_rules_that_are_not_run():
     model = made(compiled)
     model.call = lambda x, training=None: x
-    refused(NotImplementedError, "model '.*' has a call of its own, set on the instance", model)
+    refused(NotImplementedError, "model '.*' has its own call, set on the instance", model)
     model = made(compiled)
     model.layers[1].call = lambda x: x
-    refused(NotImplementedError, "layer 'conv2d' has a call of its own, set on the instance", model)
+    refused(NotImplementedError, "layer 'conv2d' has its own call, set on the instance", model)
     model = made(compiled)
     model.optimizer.update_step = lambda *_: None
-    refused(NotImplementedError, "the optimizer has a update_step of its own", model)
+    refused(NotImplementedError, "the optimizer has its own update_step", model)
 
 
 class Scales(keras.Layer):
@@ -185,7 +185,7 @@ REFUSED = {
         lambda: on_images(keras.layers.Dense(4, name="d"), lambda made: made.quantize("int8")),
         r"layer 'd' is quantized \(int8\)",
     ),
-    "subclassed": (Own, "is a Own, whose layers only its own code calls; .* train it by model.fit"),
+    "subclassed": (Own, "is a Own, whose own code calls its layers; .* train it with model.fit"),
     "strategy": (mirrored, "in the scope of a tf.distribute strategy"),
 }
 

@@ -67,9 +67,9 @@ def test_other_ends_are_refused():
     for outputs, message in [
         (layers.Dense(3, activation="sigmoid", name="head")(x), "layer 'head', whose activation is sigmoid; end it in"),
         (layers.Softmax(axis=1)(layers.Reshape((16, 3))(x)), "whose activation is a softmax over axis 1"),
-        (layers.Reshape((3, 1), name="shape")(layers.Dense(3, activation="softmax")(x)), "before layer 'shape'; give"),
+        (layers.Reshape((3, 1), name="shape")(layers.Dense(3, activation="softmax")(x)), "before layer 'shape'; make"),
         (shared(shared(x)), "the softmax of layer 'shared', which it calls elsewhere too"),
-        ([layers.Dense(3)(x), layers.Dense(2)(x)], "has 2 outputs; logits are of a model with one"),
+        ([layers.Dense(3)(x), layers.Dense(2)(x)], "has 2 outputs; logits=True needs a model with one"),
     ]:
         with pytest.raises(ValueError, match=message):
             build(keras.Model(images, outputs), logits=True)

@@ -10,7 +10,7 @@ import tiers
 
 import mtf_hetero.keras
 from mtf_hetero import Layout, tf
-from mtf_hetero.keras import placing
+from mtf_hetero.keras import counting
 from mtf_hetero.planner import find, machines
 from mtf_hetero.planner import plan as plan_lib
 from tests.planner.test_find import step
@@ -112,7 +112,7 @@ def test_a_time_limit_is_kept(workers, capsys):
         callbacks=[stop],
         verbose=2,
     )
-    assert "there was no time to try a split; give measure_seconds more than 0.01" in capsys.readouterr().out
+    assert "there was no time to try a split; set measure_seconds above 0.01" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), True, "30", [30]])
@@ -156,4 +156,4 @@ DATASET = tf.compat.v2.data.Dataset.from_tensor_slices(X)
 )
 def test_the_steps_of_a_training(data, options, steps):
     options = {"batch_size": None, **options}
-    assert placing.steps_of(data, epochs=3, batch_size=options.pop("batch_size"), options=options) == steps
+    assert counting.steps_of(data, epochs=3, batch_size=options.pop("batch_size"), options=options) == steps

@@ -209,15 +209,17 @@ def test_mistakes_are_named(tmp_path):
     shape, config = SMALL["lenet"]
     model = MODELS["lenet"]
     options = {"image_shape": shape, **config}
-    with pytest.raises(ValueError, match="holds no checkpoint; name one, or another directory"):
+    with pytest.raises(ValueError, match="has no checkpoint; give a checkpoint, or another directory"):
         to_keras(model, tmp_path, **options)
-    with pytest.raises(ValueError, match="is no checkpoint; name one, as in MODEL_DIR/model.ckpt-500, or a directory"):
+    with pytest.raises(
+        ValueError, match="is not a checkpoint; give one, as in MODEL_DIR/model.ckpt-500, or a directory"
+    ):
         to_keras(model, tmp_path / "none", **options)
     checkpoint = saved(tmp_path / "model.ckpt-1", {"conv1/kernel": np.zeros([5, 5, 1, 4], np.float32)})
-    message = r"variable 'conv1/kernel' has shape \[5, 5, 1, 3\] here and shape \[5, 5, 1, 4\] there; name another"
-    with pytest.raises(ValueError, match=f"{checkpoint} is of another network: {message}"):
+    message = r"variable 'conv1/kernel' has shape \[5, 5, 1, 3\] in this network, but shape \[5, 5, 1, 4\] in the"
+    with pytest.raises(ValueError, match=f"{checkpoint} belongs to another network: {message}"):
         to_keras(model, checkpoint, **options)
-    with pytest.raises(ValueError, match="classes: a keras.Model is as it is; leave that out"):
+    with pytest.raises(ValueError, match="classes: a keras.Model has no such options; remove them"):
         to_keras(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), checkpoint, classes=3)
-    with pytest.raises(ValueError, match="this network has no Keras twin; give its Model one"):
+    with pytest.raises(ValueError, match="this network has no Keras twin; give its Model a twin"):
         to_keras(Model(model.build, model.image_shape, 10, 0))

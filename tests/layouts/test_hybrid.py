@@ -188,7 +188,7 @@ def test_batch_sizes(batch_size, mesh_shape, shares, expected):
 def test_what_cannot_be():
     with pytest.raises(ValueError, match="a batch of 7 has no two factors"):
         batch_sizes(7, "data:2;model:2")
-    with pytest.raises(ValueError, match="takes one axis, or two"):
+    with pytest.raises(ValueError, match="needs one axis or two"):
         batch_sizes(8, "a:2;b:2;c:2")
     with pytest.raises(ValueError, match="1 batch dimensions for 2 mesh axes"):
         layout_of(program(batch=(8,)), "data:2;model:2")
@@ -206,7 +206,7 @@ def test_what_cannot_be():
         x = feed("x", mtf.Shape([mtf.Dimension("batch", 4), mtf.Dimension("inputs", 8)]))
         mtf.layers.dense(x, mtf.Dimension("units", 6), reduced_dims=x.shape.dims[1:])
 
-    with pytest.raises(ValueError, match="a dense layer has the images' own dimension 'batch'"):
+    with pytest.raises(ValueError, match="a dense layer uses dimension 'batch' of the images"):
         layout_of(unnamed, "all:2")
 
 

@@ -3,10 +3,14 @@
 import contextlib
 import json
 import signal
+import sys
+from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from serving import served
+from sklearn import metrics as reference
 from training_runs import CPUS, DATASETS, ONE, restored_logging, run  # noqa: F401 - one is a fixture
 
 from mtf_hetero import data
@@ -47,15 +51,30 @@ def reported(directory):
     return {name: value for name, value in row.items() if name not in ("kind", "step")}
 
 
-@pytest.mark.parametrize("place", [{}, OTHER, pytest.param(RULES, marks=pytest.mark.full)], ids=str)
-def test_every_layout_tests_as_the_run_did(place, trained, tmp_path, capfd):
+@pytest.mark.parametrize(
+    "place",
+    [
+        {},
+        OTHER,
+        pytest.param(RULES, marks=pytest.mark.full),
+        pytest.param({"local_cluster": "0.5,0.3", "list_speed": "2,1"}, marks=pytest.mark.full),
+    ],
+    ids=str,
+)
+def test_every_layout_tests_as_the_run_did(place, trained, predicted, tmp_path, capfd):
     files = sorted(trained.rglob("*"))
     assert call(evaluate, model_dir=trained, **place) == 0
     result = json.loads(capfd.readouterr().out)
     expected = {"model": "lenet", "dataset": "mnist5k", "step": 3, "examples": 1000, "batch_size": 30}
     assert expected.items() <= result.items()
     assert result["checkpoint"] == f"{trained}/model.ckpt-3"
+    top = result["metrics"].pop("top_5_accuracy")
     assert result["metrics"] == pytest.approx(reported(trained), abs=1e-6)
+    labels, classes = mnist5k.split("test")[1], result["classes"]
+    assert top == reference.top_k_accuracy_score(labels, predicted["logits"], k=5)
+    assert result["confusion_matrix"] == reference.confusion_matrix(labels, predicted["class"]).tolist()
+    assert [row["examples"] for row in classes] == [100] * 10 and result["not_finite"] == 0
+    assert [row["right"] for row in classes] == np.diag(result["confusion_matrix"]).tolist()
     assert sorted(trained.rglob("*")) == files  # it was only read
 
 
@@ -68,11 +87,23 @@ def test_no_lost_worker_is_waited_for(trained):
 
 def test_a_checkpoint_and_a_file_of_flags(trained, tmp_path, capfd):
     place = {"checkpoint": trained / "model.ckpt-0", "config": trained / "config.yaml"}
-    assert call(evaluate, **place, output=tmp_path / "results" / "metrics.json") == 0
-    assert capfd.readouterr().out == ""
+    place |= {"output": tmp_path / "results" / "metrics.json", "confusion_matrix": tmp_path / "confusion.svg"}
+    assert call(evaluate, **place) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "lenet, step 0, on mnist5k" and lines[-1] == f"confusion matrix: {tmp_path}/confusion.svg"
+    assert "class  images  accuracy  most often taken for" in lines
+    assert (tmp_path / "confusion.svg").read_text().startswith("<?xml")
     result = json.loads((tmp_path / "results" / "metrics.json").read_text())
     assert result["step"] == 0
     assert result["metrics"]["loss"] != pytest.approx(reported(trained)["loss"])
+
+
+def test_a_terminal_gets_the_table(trained, capfd, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert call(evaluate, model_dir=trained, top=3) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[1].startswith("test accuracy: ") and lines[3].startswith("top_3_accuracy: ")
+    assert len(lines) == 16 and max(map(len, lines)) <= 80
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +149,54 @@ def test_plain_tensorflow_serves_it(trained, predicted, tmp_path, capfd):
             np.testing.assert_allclose(found[name], predicted[name][:count], atol=1e-5, err_msg=name)
 
 
+def same(found, expected):
+    """Asserts that outputs differ by less than 1e-6 of the largest."""
+    assert np.abs(np.asarray(found) - expected).max() < 1e-6 * np.abs(expected).max()
+
+
+@pytest.fixture(scope="module")
+def keras_file(trained, tmp_path_factory):
+    """LeNet as a Keras file."""
+    path = tmp_path_factory.mktemp("exported") / "lenet.keras"
+    assert call(export, model_dir=trained, output=path) == 0
+    return path
+
+
+def test_a_keras_file_normalises_its_images(keras_file, predicted):
+    model: Any = keras.saving.load_model(keras_file)
+    same(model(mnist5k.split("test")[0].astype(np.float32)), predicted["logits"])
+    assert [layer.name for layer in model.layers[:3]] == ["images", "input_normalization", "conv1"]
+
+
+def test_a_keras_file_is_trained_further(keras_file, predicted, tmp_path, capfd):
+    """Its images are not normalised twice."""
+    images = mnist5k.split("test")[0].astype(np.float32)
+    again = {"model": keras_file, "model_dir": tmp_path / "run", "learning_rate": 1e-30, "max_steps": 1}
+    assert run(**ONE | UNEVEN | again) == 0
+    assert f"\n{keras_file} normalizes its images itself, and gets them as they are stored\n" in capfd.readouterr().out
+    assert call(predict, model_dir=tmp_path / "run", output=tmp_path / "p.npz") == 0
+    assert call(export, model_dir=tmp_path / "run", output=tmp_path / "again.keras") == 0
+    said = f"{tmp_path}/again.keras: a Keras model of step 1, which takes float32 [None, 28, 28, 1]\n"
+    assert f"{said}It takes images as they are stored, and normalizes them itself.\n" in capfd.readouterr().out
+    with np.load(tmp_path / "p.npz") as arrays:
+        same(arrays["logits"], predicted["logits"])
+    model: Any = keras.saving.load_model(tmp_path / "again.keras")
+    same(model(images), predicted["logits"])
+    assert [layer.name for layer in model.layers[:3]] == ["images", "input_normalization", "conv1"]
+    recorded = json.loads((tmp_path / "run" / "network.json").read_text())["images"]
+    assert (recorded["mean"], recorded["deviation"]) == ([0], [1 / 255])
+
+
+@pytest.mark.full
+def test_a_saved_model_predicts_as_the_keras_file(trained, keras_file, predicted, tmp_path):
+    images = mnist5k.split("test")[0].astype(np.float32)
+    assert call(export, model_dir=trained, output=tmp_path / "served", batch_size=50) == 0
+    (found,) = served(tmp_path / "served", images, tmp_path, counts=(1000,))
+    model: Any = keras.saving.load_model(keras_file)
+    same(found["logits"], predicted["logits"])
+    same(model(images), found["logits"])
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_export_leaves_nothing(number, code, trained, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(saved_model, "copy_variables", lambda *_: signal.raise_signal(number))
@@ -149,6 +228,7 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
     (tmp_path / "untrained").mkdir()
     (tmp_path / "untrained" / "config.yaml").write_text("model: lenet\n")
     (tmp_path / "plain.txt").write_text("")
+    (tmp_path / "text.png").write_text("no image")
     np.save(tmp_path / "small.npy", np.zeros([3, 8, 8, 1]))
     np.save(tmp_path / "objects.npy", np.array([{}], object))
     own, out = {"model_dir": trained}, {"output": tmp_path / "new.npz"}
@@ -169,10 +249,26 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (evaluate, own | {"speed": "3"}, "unrecognized arguments: --speed=3"),
         (evaluate, own | {"config": tmp_path / "none.yaml"}, "none.yaml', which cannot be read"),
         (evaluate, own | {"output": tmp_path / "plain.txt" / "x"}, "plain.txt cannot be written to; name another"),
-        (predict, own, "the following arguments are required: --output"),
+        (evaluate, own | {"top": 1}, "--top is 1; it must be 2 or more: top-1 accuracy is `accuracy`"),
+        (evaluate, own | {"top": 10}, "--top is 10, but there are 10 classes; give a smaller number"),
+        (predict, own, "--output is not given; name a file that ends in .npz or .jsonl, or give images by --input"),
+        (predict, own | {"input": tmp_path / "a.jpg", "keys": "class"}, "--keys is 'class' without --output"),
+        (predict, own | {"input": tmp_path / "a.jpg"}, "a.jpg', where there is no image; name images (.jpeg, .jpg"),
+        (predict, own | {"input": tmp_path / "empty"}, "empty', a folder without JPEG and PNG images; name images"),
+        (predict, own | {"input": tmp_path / "*.jpg"}, "*.jpg', where there is no image; name images"),
+        (predict, own | {"input": tmp_path / "text.png"}, "text.png is no whole JPEG or PNG image (cannot identify"),
+        (predict, own | out | {"keys": "file"}, "--keys names 'file', which these images do not have; leave it out"),
         (predict, own | {"output": "p.csv"}, "--output is 'p.csv'; name a file that ends in .npz or .jsonl"),
-        (predict, own | out | {"keys": "colour"}, "predict_keys names 'colour', which is not predicted; there are"),
-        (predict, own | out | {"input": tmp_path / "plain.txt"}, "plain.txt'; name a file that ends in .npy"),
+        (
+            predict,
+            own | out | {"keys": "colour"},
+            "predict_keys names 'colour', which the model does not predict; it predicts",
+        ),
+        (
+            predict,
+            own | out | {"input": tmp_path / "plain.txt"},
+            "plain.txt'; name images (.jpeg, .jpg, .png), folders",
+        ),
         (predict, own | out | {"input": tmp_path / "none.npy"}, "none.npy', which cannot be read: No such file"),
         (predict, own | out | {"input": tmp_path / "objects.npy"}, "it is no array of numbers that numpy.save wrote"),
         (predict, own | out | {"input": tmp_path / "small.npy"}, "it must be one of numbers, [examples, 28, 28, 1]"),

@@ -54,7 +54,7 @@ MISTAKES = [
     ("batch_size: true", "batch_size is True; it must be a whole number"),
     ("batch_size: null", "batch_size is null; it must be a whole number"),
     ("batch_size: 0", "--batch_size is 0; it must be a positive whole number"),
-    ("batch_size: 3\nbatch_size: 4", "'batch_size' is there twice"),
+    ("batch_size: 3\nbatch_size: 4", "'batch_size' appears twice"),
     ("learning_rate: fast", "learning_rate is 'fast'; it must be a number"),
     ("learning_rate: [1]", "learning_rate is [1]; it must be a number"),
     ("augment: 1", "augment is 1; it must be true or false"),

@@ -32,7 +32,7 @@ NAMES = ["", "no_such_name", "a\nb", "\0", "x" * 5000, "../..", "-"]
 TRAIN = {  # flag -> values that are wrong whatever else there is
     **{
         name: [*WHOLE, "0"]
-        for name in ("batch_size", "train_epochs", "max_steps", "summary_steps", "save_checkpoints_secs")
+        for name in ("batch_size", "train_epochs", "max_steps", "summary_steps", "log_steps", "save_checkpoints_secs")
     },
     "busy_steps": WHOLE,
     "seed": WHOLE,
@@ -245,7 +245,7 @@ def test_plan(flag, here, capfd):
 
 
 @pytest.mark.parametrize(
-    ("program", "flag"), AFTER, ids=lambda value: getattr(value, "PROGRAM", value).rpartition(".")[2]
+    ("program", "flag"), AFTER, ids=lambda value: getattr(value, "PROGRAM", value).rpartition(" ")[2]
 )
 def test_after(program, flag, here, capfd):
     values = {"model_dir": "run"} | ({} if program is evaluate else {"output": "new.npz"})

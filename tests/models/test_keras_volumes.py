@@ -24,12 +24,13 @@ def call(command, **values):
     return command.main([f"--{name}={value}" for name, value in values.items()], "mtf-hetero")
 
 
-def normalised(directory):
-    """The test volumes."""
+def stored(directory):
+    """The test volumes, as they are stored."""
     dataset = data.load_volumes(directory)
     with tf.Graph().as_default(), tf.Session() as session:
         batch = tf.data.make_one_shot_iterator(dataset.test_input_fn(dataset.test_size)).get_next()
-        return session.run(batch)[0]["image"]
+        image = session.run(batch)[0]["image"]
+    return image * np.float32(dataset.manifest.deviation) + np.float32(dataset.manifest.mean)
 
 
 def segmenting():
@@ -53,7 +54,7 @@ def check(tmp_path, capfd, model, kind):
     assert call(evaluate, model_dir=tmp_path / "run") == 0
     metrics = json.loads(capfd.readouterr().out)["metrics"]
     assert metrics["loss"] == pytest.approx(row["loss"], rel=1e-4)
-    volumes = normalised(tmp_path / "set")
+    volumes = stored(tmp_path / "set")
     assert call(predict, model_dir=tmp_path / "run", output=tmp_path / "p.npz") == 0
     shutil.rmtree(tmp_path / "set")
     assert call(export, model_dir=tmp_path / "run", output=tmp_path / "out.keras") == 0

@@ -175,7 +175,7 @@ def test_without_matplotlib_the_extra_is_named(devices, tmp_path, capsys, monkey
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert program.main(["--model=lenet", f"--simulate={devices}", f"--picture={tmp_path / 'plan.png'}"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and "needs the package matplotlib; pip install 'mtf_hetero[plan]'" in lines[0]
+    assert len(lines) == 1 and "needs the package matplotlib; pip install matplotlib pyyaml rich scipy" in lines[0]
 
 
 def test_a_plan_and_speeds_do_not_go_together(tmp_path):

@@ -9,6 +9,7 @@ from absl.testing import flagsaver  # noqa: F401 - imported before the binary's 
 from training_runs import CPUS, ONE, Reader, restored_logging, run, start  # noqa: F401 - one is a fixture
 
 from mtf_hetero import tf
+from mtf_hetero.models.train import seen
 from mtf_hetero.models.train.config import Config
 from mtf_hetero.models.train.run import validated_at
 
@@ -33,7 +34,15 @@ def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
         *(("train", 8), ("test", 8)),
     ]
     by_step = {(row["kind"], row["step"]): row for row in rows}
-    assert set(by_step["train", 7]) == {"kind", "step", "loss", "learning_rate", "images_per_second", "time"}
+    assert set(by_step["train", 7]) == {
+        "kind",
+        "step",
+        "loss",
+        "accuracy",
+        "learning_rate",
+        "images_per_second",
+        "time",
+    }
     assert by_step["train", 7]["learning_rate"] == 0.02
     assert by_step["train", 7]["images_per_second"] > 0
     busy = by_step["busy", 6]
@@ -51,6 +60,7 @@ def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
     }
     assert tags == {
         "loss",
+        "accuracy",
         "learning_rate",
         "images_per_second",
         "step_seconds",
@@ -62,15 +72,31 @@ def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
 def test_a_killed_training_leaves_each_step_once(tmp_path):
     flags = ONE | {"max_steps": 300, "summary_steps": 1, "busy_steps": 7, "eval_every": 100, "save_checkpoints_secs": 1}
     args = [f"--{name}={value}" for name, value in (flags | {"model_dir": tmp_path}).items()]
-    for seen in ("step 30 of", "step 150 of"):
+    for line in ("step 30/", "step 150/"):
         with start(*args, stdout=subprocess.DEVNULL) as process:
-            Reader(process.stderr).await_line(seen)
+            Reader(process.stderr).await_line(line)
             process.kill()
     assert run(**flags, model_dir=tmp_path) == 0
     assert [row["step"] for row in rows_of(tmp_path, "train")] == list(range(1, 301))
     assert [row["step"] for row in rows_of(tmp_path, "validation", "test")] == [100, 200, 300]
     busy = [row["step"] for row in rows_of(tmp_path, "busy")]
     assert busy and len(set(busy)) == len(busy)
+
+
+def test_the_load_of_devices_is_the_mean_of_the_last_measurements(monkeypatch):
+    load = seen.DeviceLoad(["cpu:0", "cpu:1"])
+    steps = iter([(0.2, 1.0), (0.6, 1.4)])  # seconds of two, in which each device computes
+    monkeypatch.setattr(seen.trace, "read", lambda metadata: ())
+    monkeypatch.setattr(
+        seen.trace,
+        "usage",
+        lambda events, devices: {d: seen.trace.Usage(s, 0.0, 2.0 - s) for d, s in zip(devices, next(steps))},
+    )
+    assert load.shares() == {}
+    assert load.measure(None) == {"step_seconds": 2.0, "busy_seconds": {"cpu:0": 0.2, "cpu:1": 1.0}}
+    assert load.shares() == {"cpu:0": 0.1, "cpu:1": 0.5}
+    load.measure(None)
+    assert load.shares() == pytest.approx({"cpu:0": 0.2, "cpu:1": 0.6})
 
 
 def test_when_it_is_tested():
@@ -90,6 +116,26 @@ def test_when_it_is_tested():
     assert validated_at(much, Images)(2**30)  # no list of them is made
 
 
+def test_quiet_prints_the_result_alone(tmp_path, capfd):
+    assert run(**ONE | {"max_steps": 3, "log_steps": 1}, quiet=True, eval_every=2, model_dir=tmp_path) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert re.fullmatch(r"test accuracy: .*\nimages per second: \S+\ncheckpoint: \S+\n", out)
+    assert run(**ONE | {"optimizer": "adam"}, quiet=True, model_dir=tmp_path) == 2
+    assert capfd.readouterr().err.startswith("error: --model_dir holds")
+
+
+def test_a_log_has_short_lines_and_nothing_else(tmp_path, capfd):
+    flags = ONE | {"max_steps": 8, "log_steps": 2, "model_dir": tmp_path}
+    assert run(**flags, save_checkpoints_secs=1) == 0
+    numbers = r"loss \d+\.\d+  acc \d\.\d\d  \S+ images/s(  busy \d\.\d\d)?(  \d+ s left)?\n"
+    lines = capfd.readouterr().err.splitlines(keepends=True)
+    assert len(lines) == 4
+    for step, line in zip((2, 4, 6, 8), lines):
+        assert re.fullmatch(rf"step {step}/8  epoch 1/1  {numbers}", line)
+    assert "busy" in lines[-1]
+
+
 MISTAKES = [
     (
         {"eval_every": "often"},
@@ -102,6 +148,7 @@ MISTAKES = [
     ),
     ({"eval_every": "5epochs"}, "--eval_every is '5epochs', but the training ends before, after step 640"),
     ({"busy_steps": -1}, "--busy_steps is -1; it must be a whole number, 0 or more"),
+    ({"log_steps": 0}, "--log_steps is 0; it must be a positive whole number"),
     ({"summary_steps": 0}, "--summary_steps is 0; it must be a positive whole number"),
 ]
 

@@ -29,11 +29,11 @@ MISTAKES = [
     ({"dataset": "mnist60k"}, "neither built in (mnist5k) nor prepared in"),
     (
         {"dataset": "cifar10", "data_dir": "/no/such/directory"},
-        "prepare it with: python -m mtf_hetero.data prepare cifar10 --from=",
+        "prepare it with: mtf-hetero data prepare cifar10 --from=",
     ),
     ({"optimizer": "lion"}, "--optimizer is 'lion'; it must be one of adafactor, adam, momentum, sgd"),
     ({"devices": "tpu:0,tpu:1,tpu:2"}, "--devices names 'tpu:0'; write cpu:N or gpu:N"),
-    ({"devices": "cpu:0,cpu:1,gpu:99"}, "device 'gpu:99' is not there: TensorFlow finds"),
+    ({"devices": "cpu:0,cpu:1,gpu:99"}, "device 'gpu:99' does not exist: TensorFlow finds"),
     ({"devices": "cpu:0,cpu:1,cpu:1000000"}, "--devices names 'cpu:1000000'"),
     ({"devices": "cpu:0,cpu:1", "mesh_shape": "all:3"}, "mesh all:3 has 3 processors, but there are 2 devices"),
     ({"devices": ""}, "--devices is empty"),
@@ -67,14 +67,14 @@ MISTAKES = [
     ({"dense_shares": "1,0,2", "layout": "hybrid"}, "[1.0, 0.0, 2.0]"),
     ({"dense_shares": "1,2", "layout": "hybrid"}, "2 numbers for the 3 processors"),
     ({"layout": "hybrid", "batch_size": 2, "mesh_shape": "data:1;model:3"}, "2 has no two factors"),
-    ({"layout": "hybrid", "mesh_shape": "a:3;b:1;c:1"}, "hybrid parallelism takes one axis, or two"),
+    ({"layout": "hybrid", "mesh_shape": "a:3;b:1;c:1"}, "hybrid parallelism needs one axis or two"),
     ({"mesh_shape": "all:x"}, "the size of axis 'all' must be a whole number"),
     ({"mesh_shape": ","}, "has no axis"),
     ({"mesh_shape": "rows:3;cols:1", "layout": "conv1/filters:depth"}, "axis 'depth', which the mesh"),
     ({"mesh_shape": "rows:1;cols:3"}, "mesh axis 'cols' is used by no rule of layout 'filters'"),
     ({"layout": "conv1/filter:all"}, "; the nearest is 'conv1/filters'"),
     ({"layout": "conv1/channels:all"}, "'conv1/channels' cannot be split over the 3 processors of mesh axis 'all'"),
-    ({"layout": "conv2/filters:all;conv2/channels:all"}, "'conv2/channels', 'conv2/filters', which the layout splits"),
+    ({"layout": "conv2/filters:all;conv2/channels:all"}, "'conv2/channels', 'conv2/filters', and the layout splits"),
     ({"layout": "fh:all"}, "split along dimension 'fh'"),
     ({"layout": "conv1:filters:all"}, "is not a pair"),
     ({"batch_size": 0}, "--batch_size is 0; it must be a positive whole number"),
@@ -296,13 +296,13 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path, capfd, mo
 @pytest.mark.full
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_signal_to_a_process_saves_and_says_how_to_resume(number, code, tmp_path):
-    args = ["--model=lenet", "--batch_size=20", "--train_epochs=1000", f"--model_dir={tmp_path}"]
+    args = ["--model=lenet", "--batch_size=20", "--train_epochs=1000", "--log_steps=10", f"--model_dir={tmp_path}"]
     with start(*args, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
         lines = []
         for line in process.stderr:
             lines.append(line)
-            if "step 20 of" in line:
+            if "step 20/" in line:
                 process.send_signal(number)
                 break
         lines += process.stderr.readlines()

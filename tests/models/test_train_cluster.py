@@ -124,13 +124,13 @@ def test_a_second_training_on_the_same_workers_is_told_who_has_them(workers, tmp
     with start(*(f"--{name}={value}" for name, value in options.items()), stdout=subprocess.DEVNULL) as process:
         try:
             reader = Reader(process.stderr)
-            seen = reader.await_line("step 10 of")
+            seen = reader.await_line("step 10/")
             for speeds in ("2,1", "auto"):
                 assert run(**options, list_speed=speeds, model_dir=tmp_path) == 2
                 out, err = capfd.readouterr()
                 assert (out, err.count("\n")) == ("", 1)
                 assert f"belongs to another training: pid {process.pid} on " in err
-            reader.await_line("step .* of", seen + 1)
+            reader.await_line("step .*/", seen + 1)
             process.send_signal(signal.SIGTERM)
             assert process.wait(300) == 143
         finally:
@@ -144,8 +144,8 @@ def test_a_second_training_on_the_same_workers_is_told_who_has_them(workers, tmp
 @pytest.mark.full
 @on_workers
 def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
-    monkeypatch.setattr("mtf_hetero.profile.link.LOADS", {1 << 10: 4, 1 << 16: 4})
+    monkeypatch.setattr("mtf_hetero.profile.messages.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr("mtf_hetero.profile.messages.LOADS", {1 << 10: 4, 1 << 16: 4})
     workers = ",".join(workers.addresses[:2])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = {**ON_WORKERS, "workers": workers, "layout": "batch", "list_speed": "auto", "measure_seconds": 0.1}
@@ -179,8 +179,8 @@ def test_a_worker_that_is_killed_while_devices_are_measured(flags, workers, tmp_
 
 @on_workers
 def test_a_layout_that_is_found(small, workers, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.profile.link.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
-    monkeypatch.setattr("mtf_hetero.profile.link.LOADS", {1 << 10: 4, 1 << 16: 4})
+    monkeypatch.setattr("mtf_hetero.profile.messages.HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr("mtf_hetero.profile.messages.LOADS", {1 << 10: 4, 1 << 16: 4})
     options = {**ON_WORKERS, "workers": ",".join(workers.addresses[:2]), "layout": "auto", "measure_seconds": 0.1}
     assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out
@@ -218,7 +218,7 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills, trained):
     args = [f"--{name}={value}" for name, value in options.items()]
     with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         reader = Reader(process.stdout)
-        seen = reader.await_line("step 10 of")
+        seen = reader.await_line("step 10/")
         try:
             for _ in range(kills):
                 time.sleep(rng.uniform(0.0, 5.0))
@@ -227,7 +227,7 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills, trained):
                 seen = reader.await_line(rf"worker {index} \(.*\) is gone", seen, seconds=30)
                 time.sleep(rng.uniform(0.0, 2.0))
                 local.restart(index)
-                seen = reader.await_line("step .* of", seen + 1)
+                seen = reader.await_line("step .*/", seen + 1)
             process.send_signal(signal.SIGTERM)
             assert process.wait(300) == 143
         finally:
@@ -251,7 +251,7 @@ def test_the_run_of_a_killed_chief_is_resumed_and_its_workers_are_gone(tmp_path,
     args = [f"--{name}={value}" for name, value in options.items()]
     with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         reader = Reader(process.stdout)
-        reader.await_line("step 10 of")
+        reader.await_line("step 10/")
         text = "".join(reader.lines)
         if "network" not in text:  # where the kernel permits no network namespace, a line says so
             for port in re.findall(r"worker \d at 127.0.0.1:(\d+):", text):

@@ -172,11 +172,11 @@ MISTAKES = [
     ({"model": "unet3d"}, "has targets, omega_m, sigma_8, n_s, and no labels of voxels to segment"),
     ({"dataset": "BALLS"}, "has labels of voxels and no targets to predict; give a set with targets"),
     ({"dataset": "ODD"}, "volumes are of 12 x 12 x 12 voxels; give cubes whose edge is a power of two from 4 to 64"),
-    ({"dataset": "ODD", "model": "unet3d"}, "the network halves them 3 times: give multiples of 8"),
+    ({"dataset": "ODD", "model": "unet3d"}, "the network halves them 3 times; give multiples of 8"),
     ({"batch_size": 6}, "--batch_size is 6, but"),
     ({"recompute": "conv1,conv9"}, "recompute names 'conv9'; it must be all or some of the stages conv1, conv2, conv3"),
     ({"layout": "hybrid", "mesh_shape": "a:2", "dense_rounds": True}, "--dense_rounds is given, which --model="),
-    ({"mesh_shape": "a:2;b:1;c:1;d:1"}, "give one to 3 of them"),
+    ({"mesh_shape": "a:2;b:1;c:1;d:1"}, "need one to 3 mesh axes"),
     ({"mesh_shape": "depth:3"}, "shares of mesh axis 'depth' are [2.0, 1.0]: 2 numbers for 3 processors"),
     ({"layout": "conv1/time:depth"}, "dimension 'conv1/time', which no tensor of the graph has"),
 ]

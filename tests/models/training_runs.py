@@ -27,6 +27,7 @@ FAST = {
     "max_steps": 2,
     "optimizer": "sgd",
     "learning_rate_schedule": "constant",
+    "log_steps": 10,
 }
 ONE = FAST | {"devices": "cpu:0"}
 

@@ -18,7 +18,7 @@ from mtf_hetero.planner import auto, calibration, held, rates, trying, work
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
-from mtf_hetero.profile import link
+from mtf_hetero.profile import messages
 from mtf_hetero.profile.trial import Trial
 from mtf_hetero.profile.work import live
 from tests.planner.test_find import step
@@ -36,8 +36,8 @@ def batch(graph, speeds):
 @pytest.fixture
 def quick(monkeypatch):
     """Short messages, and short turns."""
-    monkeypatch.setattr(link, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
-    monkeypatch.setattr(link, "LOADS", {1 << 10: 4, 1 << 16: 4})
+    monkeypatch.setattr(messages, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr(messages, "LOADS", {1 << 10: 4, 1 << 16: 4})
     monkeypatch.setattr(trying, "_TURN_SECONDS", 0.01)
 
 

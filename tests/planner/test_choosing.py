@@ -19,7 +19,7 @@ from mtf_hetero.planner import auto, calibration, choice, find, quick, trying
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
-from mtf_hetero.profile import limited, link
+from mtf_hetero.profile import limited, messages
 from tests.planner.test_auto import MACHINES, batch, build
 
 LIMIT = 3.0
@@ -58,7 +58,7 @@ class TestDeadline:
     def _long_call(self, cluster, device):
         """And the session lives on."""
         with tf.Graph().as_default() as graph:
-            operation, count = link.products(device)
+            operation, count = messages.products(device)
             target, config = (cluster.target, cluster.session_config()) if cluster else ("", None)
             with tf.Session(target, graph=graph, config=config) as session:
                 limited.run(session, operation, {count: 1})
@@ -106,7 +106,7 @@ def test_a_time_limit_is_kept(two, seconds, monkeypatch):
     chosen = auto.choose(build, two, {"batch": batch}, seconds=seconds)
     assert time.monotonic() - begin < seconds + 20
     assert (chosen.name in ("alone", "first alone"), len(chosen.plan.devices)) == (True, 1)
-    no_time = f"there was no time to try a split; give measure_seconds more than {seconds:g}"
+    no_time = f"there was no time to try a split; set measure_seconds above {seconds:g}"
     assert no_time in chosen.headline or "no split is predicted to be faster" in chosen.headline
 
 
@@ -116,7 +116,7 @@ def test_where_there_is_no_time_to_measure_rates_are_estimated(two, monkeypatch)
         raise OutOfTimeError
 
     monkeypatch.setattr(calibration, "calibrate_quickly", slow)
-    monkeypatch.setattr(link, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr(messages, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
     monkeypatch.setattr(trying, "_TURN_SECONDS", 0.01)
     chosen = auto.choose(build, two, {"batch": batch})
     assert "there was no time to measure the devices on the program; their rates are estimated" in chosen.lines
@@ -234,7 +234,7 @@ def test_a_busy_machine_is_said(load, warned, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert bool(choice.busy_warning()) == warned
     if warned:
-        assert f"busy, with a load average of {load:.1f} on 4 cores" in choice.busy_warning()
+        assert f"busy (load average {load:.1f} on 4 cores)" in choice.busy_warning()
     monkeypatch.delattr(os, "getloadavg")
     assert not choice.busy_warning()
 

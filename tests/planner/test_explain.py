@@ -14,7 +14,7 @@ from mtf_hetero.planner.explain import ALTERNATIVES, ONE, WHOLE, explain
 from mtf_hetero.planner.find import find
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import Problem
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 FAST, SLOW, SLOWEST = (Machine(name, rate * 1e10, rate * 2e9) for name, rate in (("a", 6), ("b", 3), ("c", 0.001)))
 MACHINES = Machines((SLOWEST, SLOW, FAST), Link(1e-6, 1e11))

@@ -16,7 +16,7 @@ from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import Problem
 from mtf_hetero.planner.refine import refine
 from mtf_hetero.planner.search import NoAssignmentError
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 FAST, SLOW = Machine("fast", 6e10, 1e10), Machine("slow", 2e10, 3e9)
 LINKS = {"slow link": Link(1e-3, 1e7), "fast link": Link(1e-6, 1e11), "usual link": Link(1e-4, 1e9)}

@@ -13,8 +13,8 @@ from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import Problem
 from mtf_hetero.planner.refine import refine
 from mtf_hetero.profile import granule
+from mtf_hetero.profile.link import Link
 from mtf_hetero.profile.work import live
-from mtf_hetero.speeds import Link
 
 FAST = Machine("fast", 6e10, 1e11, granule=16)
 MACHINES = Machines((FAST, dataclasses.replace(FAST, name="slow", flops_per_second=2e10)), Link(1e-6, 1e11))

@@ -21,7 +21,7 @@ from mtf_hetero.planner.find import describe, find, shapes_of
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import Along, Problem
 from mtf_hetero.planner.sample import Sample
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 SHAPE = (("rows", 2), ("columns", 2))
 FAST_LINK = Link(1e-7, 1e12)

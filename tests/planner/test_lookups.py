@@ -11,8 +11,8 @@ from mtf_hetero.layouts.rules import Rules
 from mtf_hetero.planner import roles, steps, work
 from mtf_hetero.planner.find import find
 from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.profile.link import Link
 from mtf_hetero.profile.work import layer_of, live
-from mtf_hetero.speeds import Link
 
 B, V, D, N = (mtf.Dimension(name, size) for name, size in [("b", 64), ("v", 5000), ("d", 8), ("n", 3)])
 TABLE_BYTES = V.size * D.size * 4

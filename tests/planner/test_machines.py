@@ -5,7 +5,7 @@ import pytest
 from mtf_hetero.planner import machines
 from mtf_hetero.planner.kinds import EFFICIENCY, KINDS
 from mtf_hetero.planner.machines import Machine, Machines, convert_to_machines
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 CPU = {"name": "cpu", "flops_per_second": 8e11, "bytes_per_second": 5e10}
 

@@ -19,7 +19,7 @@ from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.problem import EXACT, Problem, problem_of
 from mtf_hetero.planner.sample import Sample, crowd_of
 from mtf_hetero.planner.transfers import sketch
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 
 LINK = Link(1e-5, 1e10)
 

@@ -41,8 +41,8 @@ def rule_of(op: mtf.Operation, sketch: Sketch) -> Rule:
     split = {frozenset(dim for dim in t.shape.dims if sketch.layout.axis_of(dim) is not None) for t in tensors}
     if len(split) > 1:
         raise NotImplementedError(
-            f"{type(op).__name__} {op.name!r}: what it sends is not known, for there is no rule for its class; leave "
-            "its dimensions whole, or split all its tensors along the same ones"
+            f"{type(op).__name__} {op.name!r}: the planner has no rule for the traffic of this class; do not "
+            "split its dimensions, or split all its tensors along the same dimensions"
         )
     return slice_by_slice
 
@@ -239,6 +239,4 @@ def _unless_idle(op: mtf.Operation, sketch: Sketch, shape: mtf.Shape) -> Values:
 
 @register(mtf.WhileLoopOperation)
 def _loop(op: mtf.Operation, sketch: Sketch) -> None:
-    raise NotImplementedError(
-        f"{type(op).__name__} {op.name!r}: what a loop sends depends on its number of turns, and is not counted"
-    )
+    raise NotImplementedError(f"{type(op).__name__} {op.name!r}: the planner cannot count the traffic of a loop")

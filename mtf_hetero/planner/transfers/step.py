@@ -106,7 +106,7 @@ def of_step(
     if len(operations) == 1 and not fetched and rule_of(operations[0], Sketch(layout)) is slice_by_slice:
         return ()
     if len({op.mesh for op in operations}) > 1:
-        raise ValueError(f"operations on {len({op.mesh for op in operations})} meshes; give those of one")
+        raise ValueError(f"operations on {len({op.mesh for op in operations})} meshes; give operations of one mesh")
     rules, unneeded = native.plan(operations)
     inputs = native.inputs_as_lowered(operations)
 

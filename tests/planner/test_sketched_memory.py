@@ -1,4 +1,4 @@
-"""The memory by which a split is chosen, before anything is lowered, is what mtf_hetero.memory reports of the split."""
+"""The memory that a layout is predicted to need, before anything is lowered, is what mtf_hetero.memory reports."""
 
 import pytest
 from tiers import parametrize
@@ -7,36 +7,35 @@ from mtf_hetero import Layout, memory, tf
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import program as network
-from mtf_hetero.profile.work import read
+from mtf_hetero.planner.find import describe
+from mtf_hetero.planner.machines import Machine, Machines
 
 TOLERANCE = 0.3  # of what the lowered graph needs, which has halos, messages and copies of gradients as well
 
 
 def needed(model, optimizer, batch_size, recipe, shares):
-    """Bytes that each device needs: chosen by, and estimated from the lowered graph."""
+    """Bytes that each device needs: as sketched, and as estimated from the lowered graph."""
     devices = [f"gpu:{index}" for index in range(len(shares))]
     found = MODELS[model]
     with tf.Graph().as_default():
         tf.train.create_global_step()
         image, label = tf.zeros([batch_size, *found.image_shape]), tf.zeros([batch_size], tf.int32)
         built = network.build_training(image, label, build=found.build, optimizer=network.Optimizer(optimizer))
-        work, _ = read(built.graph, LAYOUTS[recipe](built.graph, mesh_shape="all:2"))
         layout = Layout("all:1", "")
         if len(devices) > 1:
             layout = LAYOUTS[recipe](built.graph, mesh_shape=f"all:{len(devices)}", shares={"all": shares})
+        machines = Machines(tuple(Machine(device, 1e12, 1e11) for device in devices))
+        sketched = describe(built.graph, machines, layout).memory_bytes
         lowering = network.lower(built, layout, devices)
         fetches = [*map(lowering.lowered_operation, built.updates), lowering.export_to_tf_tensor(built.loss)]
         estimates = memory.estimate(lowering, fetches)
-    divided = sum(work.dim_bytes.values())
-    return [work.fixed_bytes + divided * share / sum(shares) for share in shares], [
-        estimates[device].peak - estimates[device].runtime for device in devices
-    ]
+    peaks = [estimates[device].peak - estimates[device].runtime for device in devices]
+    return sketched, peaks
 
 
 CASES = [
     ("lenet", "adam", 64, "batch", [1]),
     ("lenet", "sgd", 64, "batch", [3, 1]),
-    ("lenet", "sgd", 64, "filters", [3, 1]),
     ("paper_cifar", "sgd", 128, "filters", [3, 1]),
     ("alexnet", "sgd", 64, "filters", [2, 1]),
     ("vgg11", "adam", 64, "batch", [1]),
@@ -44,12 +43,12 @@ CASES = [
 ]
 
 
-@parametrize(("model", "optimizer", "batch_size", "recipe", "shares"), CASES, first=CASES[:5])
+@parametrize(("model", "optimizer", "batch_size", "recipe", "shares"), CASES, first=CASES[:4])
 def test_both_agree(model, optimizer, batch_size, recipe, shares):
-    chosen_by, reported = needed(model, optimizer, batch_size, recipe, shares)
-    assert chosen_by == pytest.approx(reported, rel=TOLERANCE)
+    sketched, reported = needed(model, optimizer, batch_size, recipe, shares)
+    assert sketched == pytest.approx(reported, rel=TOLERANCE)
 
 
 def test_one_device_is_within_a_twentieth_where_tensors_are_large():
-    (chosen_by,), (reported,) = needed("paper_cifar", "sgd", 128, "batch", [1])
-    assert chosen_by == pytest.approx(reported, rel=0.05)
+    (sketched,), (reported,) = needed("paper_cifar", "sgd", 128, "batch", [1])
+    assert sketched == pytest.approx(reported, rel=0.05)

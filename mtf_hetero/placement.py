@@ -1,4 +1,4 @@
-"""Where a Keras model is trained: the devices, and how its tensors lie on them."""
+"""Where a step runs: the devices, and how its tensors lie on them, as a user says it."""
 
 import dataclasses
 import functools
@@ -11,7 +11,6 @@ from typing import Any
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import extras, graphs
 from mtf_hetero.cluster import Cluster, run_watched
-from mtf_hetero.keras._keras import keras
 from mtf_hetero.layout import Layout
 from mtf_hetero.layouts import COMPARED, LAYOUTS
 from mtf_hetero.lowering import names as names_lib
@@ -22,12 +21,11 @@ from mtf_hetero.profile.hardware import cache_directory
 
 AUTO = "auto"
 _AXIS = "all"
-_BATCH_SIZE = 32  # of model.fit, where none is given
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where a model lies.
+    """Where a step runs.
 
     Args:
       cluster: of those devices that take part.
@@ -50,7 +48,7 @@ def cluster_of(devices: str | Sequence[str] | None, workers: str | Sequence[str]
       devices: "gpu:0", "worker:1/cpu:0", one per processor, or as one text with commas; None: of a plan, its own;
         else all GPUs, or the CPU where there is none; of workers, all.
       workers: "host:port" of each; None: there are none.
-      layout: what `fit` was given.
+      layout: what the user gave.
 
     Raises:
       ValueError: a device that is not there, or a worker that does not answer.
@@ -96,7 +94,7 @@ def convert_to_layout(layout: Any, list_speed: Any) -> Any:
         raise ValueError(f"layout is {layout!r}; it must be a name, rules, a Layout or a Plan")
     heeds = isinstance(layout, str) and layout not in (AUTO, "even")
     if list_speed is not None and not heeds:
-        raise ValueError(f"list_speed is {list_speed!r}, which layout={layout!r} does not heed; leave it out")
+        raise ValueError(f"list_speed is {list_speed!r}, which layout={layout!r} ignores; remove it")
     return layout
 
 
@@ -107,6 +105,7 @@ def place(
     build: Callable[[], mtf.Graph],
     *,
     progress: bool = False,
+    announces: bool | None = None,
     seconds: float | None = None,
     steps: int | None = None,
 ) -> Placement:
@@ -118,7 +117,8 @@ def place(
         devices are measured to be fastest, or not at all; None: they are alike.
       cluster: the devices.
       build: builds the step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
-      progress: whether to show a bar while devices are measured, and to say what was chosen.
+      progress: whether to show a bar while devices are measured.
+      announces: whether to print what was chosen; None: as `progress`.
       seconds: that measuring, planning and trying may take; None: 30.
       steps: that the training takes, as far as is known; None: many.
 
@@ -144,8 +144,9 @@ def place(
             _check_names(Layout([(_AXIS, 1)], layout), build)
         return Placement(cluster, Layout([(_AXIS, 1)], ()))
     limits = {"progress": progress, "seconds": seconds, "steps": steps}
+    announces = progress if announces is None else announces
     if layout == AUTO:
-        return _planned(cluster, build, COMPARED, None, limits)
+        return _planned(cluster, build, COMPARED, None, limits, announces)
     measured = isinstance(list_speed, str) and list_speed == AUTO
     shares = {} if list_speed is None or measured else {_AXIS: _speeds(list_speed, cluster)}
     if ":" in layout:
@@ -155,7 +156,7 @@ def place(
         with tf.Graph().as_default():
             found = LAYOUTS[layout](build(), mesh_shape=[(_AXIS, count)], shares=shares)
     if measured:
-        return _planned(cluster, build, {}, {name for name, _ in found.rules}, limits)
+        return _planned(cluster, build, {}, {name for name, _ in found.rules}, limits, announces)
     return Placement(cluster, found)
 
 
@@ -171,8 +172,9 @@ def _planned(
     recipes: Mapping[str, auto.Recipe],
     names: Collection[str] | None,
     limits: Mapping[str, Any],
+    announces: bool,
 ) -> Placement:
-    """The fastest layout that is found, on the devices that it uses; says which, as Keras says what it does."""
+    """Return the fastest layout that is found, on the devices that it uses, and print it if asked to."""
     cache_dir = cache_directory(os.environ)
     choose = functools.partial(auto.choose, build, cluster, recipes, names=names, cache_dir=cache_dir, **limits)
     choice = run_watched(choose, cluster.workers_in_use)
@@ -180,7 +182,7 @@ def _planned(
         tf.logging.warning("%s", choice.warning)
     for line in choice.lines:
         tf.logging.info("%s", line)
-    if limits["progress"] and keras.config.is_interactive_logging_enabled():
+    if announces:
         extras.write_above_bars(choice.headline)
     return Placement(dataclasses.replace(cluster, devices=choice.plan.devices), choice.plan.layout)
 
@@ -192,41 +194,8 @@ def check_measure_seconds(measure_seconds: Any, layout: Any, list_speed: Any) ->
         raise ValueError(f"measure_seconds is {measure_seconds!r}; it must be a positive number, or None for 30")
     if measure_seconds is not None and not any(isinstance(x, str) and x == AUTO for x in (layout, list_speed)):
         raise ValueError(
-            f"measure_seconds is {measure_seconds!r}, which only layout={AUTO!r} and list_speed={AUTO!r} use; leave it "
-            "out"
+            f"measure_seconds is {measure_seconds!r}, which only layout={AUTO!r} and list_speed={AUTO!r} use; remove it"
         )
-
-
-def steps_of(data: Any, *, epochs: int, batch_size: int | None, options: Mapping[str, Any]) -> int | None:
-    """Return the number of steps of a training, by the arguments of model.fit; None if only its end shows it.
-
-    Args:
-      data: `x` of model.fit.
-      epochs: the number at which it ends.
-      batch_size: of arrays; None: 32.
-      options: initial_epoch, steps_per_epoch and validation_split, where they are given.
-    """
-    per_epoch = options.get("steps_per_epoch")
-    if per_epoch is None:
-        split = options.get("validation_split")
-        per_epoch = _batches(data, batch_size or _BATCH_SIZE, split if isinstance(split, float) else 0.0)
-    if per_epoch is None:
-        return None
-    return max(epochs - (options.get("initial_epoch") or 0), 0) * per_epoch
-
-
-def _batches(data: Any, batch_size: int, validation_split: float) -> int | None:
-    """The batches of an epoch."""
-    if isinstance(data, tf.data.Dataset | tf.compat.v2.data.Dataset):
-        count = int(data.cardinality())
-        return count if count >= 0 else None
-    if isinstance(data, keras.utils.PyDataset):
-        return data.num_batches
-    arrays = keras.tree.flatten(data)
-    if not arrays or not all(hasattr(array, "shape") and len(array.shape) for array in arrays):
-        return None
-    examples = int(arrays[0].shape[0] * (1.0 - validation_split))
-    return -(-examples // batch_size)
 
 
 def _speeds(list_speed: Any, cluster: Cluster) -> tuple[float, ...]:

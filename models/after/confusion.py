@@ -1,0 +1,94 @@
+"""Draws a confusion matrix: a row for each true class, a column for each predicted one, coloured by shares of a row."""
+
+import io
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._support import command_line, extras, files
+
+SUFFIXES = (".png", ".svg", ".pdf")
+FLAG = "confusion_matrix"
+_NUMBERED = 20  # classes up to which each cell has its number
+_NAMED = 40  # classes up to which each row has its name
+_DPI = 100  # 8 inches are 800 pixels
+_INK, _LINE = "#1F2933", "#D9DFE7"
+
+
+def check(path: str) -> None:
+    """Raises ValueError where no picture can be drawn to a path, before the test begins."""
+    if pathlib.Path(path).suffix.lower() not in SUFFIXES:
+        raise ValueError(f"--{FLAG} is {path!r}; name a file that ends in {', '.join(SUFFIXES)}")
+    command_line.check_output(FLAG, path)
+    _import("figure")
+
+
+def draw(confusion: np.ndarray, names: Sequence[str], path: str | os.PathLike, *, title: str) -> None:
+    """Writes the picture, in place of what was there, as a whole.
+
+    Args:
+      confusion: [classes, predicted], counts.
+      names: of the classes; none where they are not known.
+      path: ends in one of SUFFIXES.
+      title: of the picture.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    data, kind = io.BytesIO(), pathlib.Path(path).suffix.lower().removeprefix(".")
+    figure = _figure(confusion, names or tuple(map(str, range(len(confusion)))), title)
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    figure.savefig(data, format=kind, dpi=_DPI, metadata=metadata)
+    files.write_bytes(path, data.getvalue())
+
+
+def _import(module: str) -> Any:
+    return extras.import_package(f"matplotlib.{module}", extra="plan", user=f"--{FLAG}")
+
+
+def _figure(confusion: np.ndarray, names: Sequence[str], title: str) -> Any:
+    """The matplotlib figure."""
+    count = len(confusion)
+    shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+    figure = _import("figure").Figure(figsize=(8, 7.2), layout="compressed")
+    axes = figure.add_subplot()
+    norm = _import("colors").PowerNorm(0.5, 0, 1)  # a class that is predicted for 1 of 100 examples can be seen
+    image = axes.imshow(shares, cmap="Blues", norm=norm)
+    bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02)
+    bar.set_ticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1])
+    bar.ax.set_yticklabels(["0", "1 %", "5 %", "10 %", "25 %", "50 %", "75 %", "100 %"])
+    bar.set_label("share of the class")
+    axes.set_title(title, color=_INK, fontsize=12)
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class")
+    if count <= _NAMED:
+        _name_cells(axes, names)
+    if count <= _NUMBERED:
+        _number_cells(axes, confusion, shares)
+    return figure
+
+
+def _name_cells(axes: Any, names: Sequence[str]) -> None:
+    """Names rows and columns; column names are turned where they are long."""
+    size = 10 if len(names) <= _NUMBERED else 7
+    short = [name if len(name) <= 20 else f"{name[:17]}..." for name in names]
+    axes.set_yticks(range(len(names)), short, fontsize=size)
+    turned = len(names) * max(map(len, short)) > 60
+    axes.set_xticks(range(len(names)), short, fontsize=size, rotation=90 if turned else 0)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(np.arange(0.5, len(names) - 1), minor=True)
+    axes.grid(which="minor", color=_LINE, linewidth=0.6)
+    axes.tick_params(which="minor", length=0)
+
+
+def _number_cells(axes: Any, confusion: np.ndarray, shares: np.ndarray) -> None:
+    """Writes the count into each cell that has one."""
+    longest = len(str(int(confusion.max())))
+    size = min(11.0, 420 / len(confusion) / max(longest, 3))
+    for row, column in zip(*np.nonzero(confusion), strict=True):
+        colour = "white" if shares[row, column] > 0.35 else _INK
+        text = str(int(confusion[row, column]))
+        axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour)

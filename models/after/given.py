@@ -1,0 +1,55 @@
+"""Images that `--input` names: files, folders and patterns.
+
+No TensorFlow, so that a mistake is reported at once.
+"""
+
+import glob
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from mtf_hetero.data.listing import ENDINGS, find_images
+
+NPY = ".npy"
+_MEANT = f"name images ({', '.join(ENDINGS)}), folders or patterns of them, or one file of numpy.save, {NPY}"
+
+
+def find(inputs: Sequence[str]) -> list[str]:
+    """Returns the paths of images, in the order in which they are named.
+
+    Those of a pattern, or of a folder and the folders below it, are sorted.
+
+    Args:
+      inputs: paths of images and of folders of them, and patterns such as "photos/*.jpg".
+
+    Raises:
+      ValueError: one of them is or has no image.
+    """
+    return [path for given in inputs for path in _find(given)]
+
+
+def _folders_below(path: pathlib.Path) -> Iterator[str]:
+    """Yields a folder and those below it, but for hidden ones."""
+    for folder, folders, _ in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield folder
+
+
+def _find(given: str) -> list[str]:
+    path = pathlib.Path(given).expanduser()
+    if os.path.isdir(path):
+        found = [image for folder in _folders_below(path) for image in find_images(folder)[0]]
+        if not found:
+            raise ValueError(f"--input is {given!r}, a folder without JPEG and PNG images; {_MEANT}")
+        return found
+    if os.path.lexists(path):
+        if not os.path.isfile(path):
+            raise ValueError(f"--input is {given!r}, which is no regular file; name another file")
+        if path.suffix.lower() not in ENDINGS:
+            raise ValueError(f"--input is {given!r}; {_MEANT}")
+        return [str(path)]
+    found = [] if glob.escape(given) == given or "\0" in given else sorted(glob.glob(str(path), recursive=True))
+    found = [name for name in found if name.lower().endswith(ENDINGS) and os.path.isfile(name)]
+    if not found:
+        raise ValueError(f"--input is {given!r}, where there is no image; {_MEANT}")
+    return found

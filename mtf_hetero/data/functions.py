@@ -1,0 +1,306 @@
+"""A user's function that returns data sets of tf.data, as `module:function`.
+
+The training process calls it once and reads what it returns into memory; workers get that with the graph. So the
+elements may come from anywhere. Where they are file names, `decode` makes images of them in each worker's pipeline.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import tf
+from mtf_hetero.data.pictures import fitted
+from mtf_hetero.data.records import assert_usable
+from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, CompressedStrings, Found, Source
+
+MOST_BYTES = 2**28  # they become part of the graph
+_KEYS = {TRAIN, TEST, "classes", "class_names", "decode"}
+_READ = 500
+_PARALLEL = 8
+_CONTRACT = "it must return (train, test), two data sets of (image, label), or a dict of 'train' and 'test'"
+_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+
+
+def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] = ()) -> Found:
+    """Calls a function, and reads the elements of the data sets that it returns.
+
+    Args:
+      name: "module:function"; the module is looked for in the working directory first, as by `python -m`.
+      size: height and width to which images are brought; none: all have one size already.
+      class_names: those that a network knows; none: those that the function gives.
+
+    Raises:
+      ValueError: in one line, what is wrong.
+    """
+    function = _import(name)
+    with tf.Graph().as_default():
+        parts = _convert(name, _call(name, function))
+        elements = {split: _read(name, split, parts[split]) for split in (TRAIN, TEST)}
+        decode = parts.get("decode")
+    if decode is not None and (parts.get("classes") or parts.get("class_names")) is None:
+        raise ValueError(f"dataset {name!r} has 'decode' and no 'classes'; give their number, or 'class_names'")
+    with tf.Graph().as_default() as graph:
+        shape = _image_shape(name, elements[TRAIN], decode, size)
+        _check_plain(name, graph)
+    names = _names(name, parts, elements, decode, class_names)
+    sources = {
+        split: _source(f"of the {split} images of {name}", part, decode, shape, len(names))
+        for split, part in elements.items()
+    }
+    return Found(shape, names, sources, _digest(elements))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Elements:
+    """The elements of a data set.
+
+    Args:
+      structure: of one, with tensor specifications as its leaves.
+      arrays: one for each leaf, [elements, ...].
+    """
+
+    structure: Any
+    arrays: list[np.ndarray]
+
+    @property
+    def count(self) -> int:
+        return len(self.arrays[0])
+
+
+def _import(name: str) -> Callable[[], Any]:
+    module_name, function_name = name.split(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ValueError(f"--dataset is {name!r}, but {module_name} cannot be imported: {_said(error)}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ValueError(
+            f"--dataset is {name!r}, but {module.__file__} has no function {function_name!r}; define it, or name "
+            "another"
+        )
+    return function
+
+
+def _said(error: BaseException) -> str:
+    """An error in one line, with the user's line that it comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = next((frame for frame in reversed(frames) if frame.filename.startswith(os.getcwd())), None)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if where is None else f"{text} ({where.filename}, line {where.lineno})"
+
+
+def _call(name: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        raise ValueError(f"dataset {name!r} cannot be made: {_said(error)}; correct the function") from error
+
+
+def _convert(name: str, returned: Any) -> Mapping[str, Any]:
+    """What a function returned, as a dict."""
+    parts = returned
+    if isinstance(returned, Sequence) and len(returned) == 2:
+        parts = {TRAIN: returned[0], TEST: returned[1]}
+    if not isinstance(parts, Mapping):
+        raise ValueError(f"dataset {name!r} is made by a function that returned {_kind(returned)}; {_CONTRACT}")
+    if unknown := sorted(map(str, parts.keys() - _KEYS)):
+        raise ValueError(f"dataset {name!r} has {unknown[0]!r}; a dict has the keys {', '.join(sorted(_KEYS))}")
+    for split in (TRAIN, TEST):
+        if not isinstance(parts.get(split), tf.compat.v2.data.Dataset):
+            raise ValueError(f"dataset {name!r} has {_kind(parts.get(split))} as {split!r}; {_CONTRACT}")
+    return parts
+
+
+def _kind(value: Any) -> str:
+    if tf.is_tensor(value):
+        return "one tensor"
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _read(name: str, split: str, dataset: Any) -> _Elements:
+    """Reads all elements of a data set in this process."""
+    structure = tf.compat.v2.data.experimental.get_structure(dataset)
+    leaves = tf.nest.flatten(structure)
+    for spec in leaves:
+        known = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+        if not known or (spec.dtype == tf.string and spec.shape.rank):
+            raise ValueError(
+                f"dataset {name!r} has {split!r} elements of {structure}; give each the same shape, unbatched, or file "
+                "names and 'decode'"
+            )
+    iterator = tf.data.make_initializable_iterator(dataset.batch(_READ))
+    batch, parts, size = tf.nest.flatten(iterator.get_next()), [], 0
+    try:
+        with tf.Session(config=tf.ConfigProto(device_count={"GPU": 0})) as session:
+            session.run([tf.tables_initializer(), iterator.initializer])
+            while True:
+                parts.append(session.run(batch))
+                size += sum(array.nbytes for array in parts[-1])
+                if size > MOST_BYTES:
+                    raise ValueError(
+                        f"dataset {name!r} has more than {MOST_BYTES // 2**20} MiB of {split!r} elements, which are "
+                        "kept in memory; return file names and 'decode', or give a folder of images"
+                    )
+    except tf.errors.OutOfRangeError:
+        pass
+    except tf.errors.OpError as error:
+        raise ValueError(f"dataset {name!r} cannot be read: {' '.join(error.message.split())[:500]}") from error
+    if split == TRAIN and not parts:
+        raise ValueError(f"dataset {name!r} has no {split!r} elements; give some")
+    if not parts:
+        return _Elements(
+            structure, [np.zeros([0, *spec.shape.as_list()], spec.dtype.as_numpy_dtype) for spec in leaves]
+        )
+    return _Elements(structure, [np.concatenate(arrays) for arrays in zip(*parts, strict=True)])
+
+
+def _image_shape(
+    name: str, elements: _Elements, decode: Callable[..., Any] | None, size: Sequence[int]
+) -> tuple[int, int, int]:
+    """Checks what an example is, in a graph of its own, and returns the shape of the images."""
+    leaves = [tf.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(elements.structure)]
+    example = _example(name, elements.structure, decode, leaves)
+    image: Any
+    label: Any
+    image, label = example if isinstance(example, tuple) and len(example) == 2 else (None, None)
+    if not tf.is_tensor(image) or not tf.is_tensor(label):
+        made = "'decode' returns" if decode is not None else "its elements are"
+        raise ValueError(f"dataset {name!r}: {made} {_kind(example)}; give pairs (image, label) of tensors")
+    if label.shape.rank not in (0, None) or not label.dtype.is_integer:
+        raise ValueError(
+            f"dataset {name!r} has labels of {_spec(label)}; give one whole number for each image, from 0 on"
+        )
+    shape = image.shape.as_list() if image.shape.rank is not None else [None] * 3
+    fixed: list[Any] = [*size, *shape[2:]] if size else shape
+    if image.dtype != tf.uint8 or len(fixed) != 3 or None in fixed:
+        raise ValueError(
+            f"dataset {name!r} has images of {_spec(image)}; give uint8 [height, width, channels], from 0 to 255, "
+            "unbatched, of a known size (or --image_size) and a known number of channels"
+        )
+    height, width, channels = fixed
+    return height, width, channels
+
+
+def _spec(tensor: tf.Tensor) -> str:
+    return f"{tensor.dtype.name} {tensor.shape}"
+
+
+def _example(name: str, structure: Any, decode: Callable[..., Any] | None, leaves: Sequence[tf.Tensor]) -> Any:
+    element = tf.nest.pack_sequence_as(structure, leaves)
+    if decode is None:
+        return element
+    try:
+        return decode(*element) if isinstance(element, tuple) else decode(element)
+    except Exception as error:
+        raise ValueError(f"dataset {name!r}: 'decode' fails: {_said(error)}; correct it") from error
+
+
+def _check_plain(name: str, graph: tf.Graph) -> None:
+    """Raises ValueError where operations of a graph call Python, which a worker cannot."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    if found := sorted({node.op for node in nodes} & _PYTHON):
+        raise ValueError(
+            f"dataset {name!r}: 'decode' calls Python ({found[0]}), which workers cannot; write it with TensorFlow's "
+            "operations"
+        )
+
+
+def _names(
+    name: str,
+    parts: Mapping[str, Any],
+    elements: Mapping[str, _Elements],
+    decode: Callable[..., Any] | None,
+    known: Sequence[str],
+) -> tuple[str, ...]:
+    """Returns the names of the classes, and checks the labels that are there."""
+    names = tuple(map(str, parts.get("class_names") or ()))
+    classes = parts.get("classes") or len(names)
+    if decode is None:
+        labels = {split: part.arrays[1] for split, part in elements.items()}
+        classes = classes or int(labels[TRAIN].max(initial=-1)) + 1
+        for split, part in labels.items():
+            wrong = np.flatnonzero((part < 0) | (part >= classes))
+            if len(wrong):
+                raise ValueError(
+                    f"dataset {name!r}: {split!r} element {wrong[0]} has the label {part[wrong[0]]}; with {classes} "
+                    f"classes it must be 0 to {classes - 1}"
+                )
+    if not isinstance(classes, int) or classes < 2 or (names and len(names) != classes):
+        raise ValueError(
+            f"dataset {name!r} has {classes!r} classes and {len(names)} class names; give two or more of one number"
+        )
+    names = names or tuple(map(str, range(classes)))
+    if known and names != tuple(known):
+        raise ValueError(
+            f"dataset {name!r} has the classes {', '.join(names)}, but the network was trained on {', '.join(known)}; "
+            "give data of the same classes"
+        )
+    return names
+
+
+def _digest(elements: Mapping[str, _Elements]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for split, part in elements.items():
+        digest.update(split.encode())
+        for array in part.arrays:
+            digest.update(b"\0".join(array.tolist()) if array.dtype == object else array.tobytes())
+    return digest.hexdigest()
+
+
+def _source(
+    name: str, elements: _Elements, decode: Callable[..., Any] | None, shape: Sequence[int], classes: int
+) -> Source:
+    stored = [_Stored(array) for array in elements.arrays]
+
+    def read(indices: tf.data.Dataset) -> tf.data.Dataset:
+        lookups = [array.lookup() for array in stored]
+
+        def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            image, label = _example(name, elements.structure, decode, [lookup(index) for lookup in lookups])
+            if image.shape.as_list() != list(shape):
+                image = fitted(image, shape[:2])
+            label = tf.cast(label, tf.int32)
+            number = tf.strings.join(["example ", tf.strings.as_string(index), f" {name}"])
+            problem = tf.strings.join(
+                [
+                    "its label is ",
+                    tf.strings.as_string(label),
+                    f"; with {classes} classes it must be 0 to {classes - 1}",
+                ]
+            )
+            usable = (label >= 0) & (label < classes)
+            with tf.control_dependencies([assert_usable(usable, number, problem)]):
+                return tf.ensure_shape(image, shape), tf.identity(label)
+
+        return indices.map(example, num_parallel_calls=_PARALLEL)
+
+    return Source(elements.count, read, read)
+
+
+class _Stored:
+    """An array whose elements are looked up in a graph.
+
+    Args:
+      array: [elements, ...]; of text, [elements], objects of bytes.
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._constant = CompressedStrings(array.tolist()) if array.dtype == object else CompressedConstant(array)
+
+    def lookup(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """A function from an index to an element, in the default graph."""
+        if isinstance(self._constant, CompressedStrings):
+            return self._constant.lookup()
+        array = self._constant.tensor()
+        return lambda index: tf.gather(array, index)

@@ -1,0 +1,232 @@
+"""Image files: their sizes, their pixels in a pipeline, and the shape to which they are brought.
+
+TensorFlow's own operations read and decode them, on the machine of the processor that needs them.
+"""
+
+import collections
+import concurrent.futures
+import functools
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import tf
+from mtf_hetero._support import extras
+from mtf_hetero.data.listing import Photo, list_images
+from mtf_hetero.data.records import assert_usable
+from mtf_hetero.data.source import CompressedConstant, CompressedStrings, Found, Source
+
+CHECKED = 10_000  # files that are opened at the start, to see their sizes
+CACHED_BYTES = 2**30
+_PARALLEL_READS = 8
+_THREADS = 8  # that open files at the start: over a network each waits for the other machine
+_KINDS = {"JPEG", "PNG", "MPO"}  # as Pillow has them; MPO is a JPEG file with further images, as of some telephones
+_GREY = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "F"}
+_TAIL_BYTES = 4096
+_END = {"PNG": b"IEND", "JPEG": b"\xff\xd9", "MPO": b"\xff\xd9"}
+_SHOWN_SIZES = 4
+
+_MISSING = "it is missing or empty on the machine that reads it; each worker needs the same files at the same paths"
+_DAMAGED = "it is no image that TensorFlow can decode, or it is cut off; replace or remove it"
+
+
+def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> Found:
+    """Lists the image files of a directory or of a CSV file, and looks at the first bytes of some of them.
+
+    Args:
+      name: of the data set, for messages.
+      path: of the directory or of the file.
+      size: height and width to which images are brought; none: they have one size.
+      seed: of the choice of test images.
+      class_names: those that a network knows; none: those that are found.
+
+    Raises:
+      ValueError: in one line, what is wrong with which file.
+    """
+    listed = list_images(path, seed=seed, class_names=class_names)
+    shape = survey([photo for photos in listed.photos.values() for photo in photos], name, size)
+    numbers = {name: number for number, name in enumerate(listed.class_names)}
+    sources = {}
+    for split, photos in listed.photos.items():
+        labels = np.array([numbers[photo.class_name] for photo in photos], np.int32)
+        sources[split] = source_of_files([photo.path for photo in photos], labels, shape, resize=bool(size))
+    return Found(shape, listed.class_names, sources, listed.digest, listed.notes)
+
+
+def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[int, int, int]:
+    """Looks at images, 10,000 of them at most, and returns the shape to which all are brought.
+
+    The images have one channel if all that are looked at are grey, else three.
+
+    Args:
+      photos: the images.
+      name: of the data set, for messages.
+      size: height and width that all images get; none: that of each of them.
+
+    Raises:
+      ValueError: an image is damaged or of another kind, or there are several sizes and none is wanted.
+    """
+    chosen = photos if len(photos) <= CHECKED else random.Random(0).sample(photos, CHECKED)
+    found = look_at([(photo.path, photo.place) for photo in chosen])
+    channels = 1 if all(mode in _GREY for _, mode in found) else 3
+    sizes = collections.Counter(size for size, _ in found)
+    if not size and len(sizes) > 1:
+        raise ValueError(_several_sizes(name, sizes))
+    height, width = size or next(iter(sizes))
+    return height, width, channels
+
+
+def look_at(files: Sequence[tuple[str, str]]) -> list[tuple[tuple[int, int], str]]:
+    """Returns ((height, width), mode) of image files from their first bytes, with Pillow's names of modes.
+
+    A file without the mark of its end is decoded, to see whether it is whole.
+
+    Args:
+      files: (path, what an error calls it).
+
+    Raises:
+      ValueError: a file is damaged, or of another kind than JPEG and PNG.
+    """
+    image = extras.import_package("PIL.Image", extra="train", user="an image file")
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(lambda file: _look_at(image, *file), files))
+
+
+def _look_at(image: Any, path: str, place: str) -> tuple[tuple[int, int], str]:
+    try:
+        with image.open(path) as opened, open(path, "rb") as file:
+            kind, mode = opened.format, opened.mode
+            if kind in _KINDS:
+                file.seek(-min(_TAIL_BYTES, os.path.getsize(path)), os.SEEK_END)
+                if _END[kind] not in file.read():
+                    opened.load()
+    except Exception as error:  # Pillow's readers raise errors of many kinds where a file is damaged
+        raise ValueError(f"{place} is no whole JPEG or PNG image ({error}); replace or remove it") from error
+    if kind not in _KINDS:
+        raise ValueError(f"{place} is a {kind} image; convert it to JPEG or PNG, or remove it")
+    return (opened.height, opened.width), mode
+
+
+def _several_sizes(name: str, sizes: "collections.Counter[tuple[int, int]]") -> str:
+    shown = [f"{height} x {width}" for (height, width), _ in sizes.most_common(_SHOWN_SIZES)]
+    more = f" and {len(sizes) - len(shown)} more" if len(sizes) > len(shown) else ""
+    smallest = min(min(size) for size in sizes)
+    return (
+        f"dataset {name!r} has images of {len(sizes)} sizes: {', '.join(shown)}{more} (height x width); give one size "
+        f"for all with --image_size=HEIGHT,WIDTH, such as --image_size={smallest}"
+    )
+
+
+def source_of_files(
+    paths: Sequence[str], labels: np.ndarray, shape: Sequence[int], *, resize: bool, cached_bytes: int = CACHED_BYTES
+) -> Source:
+    """A source of image files. Images that are read several times are kept in memory, as far as there is room.
+
+    Args:
+      paths: of the files, on each machine that reads them.
+      labels: integers [files].
+      shape: (height, width, channels) of all images.
+      resize: whether images of other sizes are brought to this one by `fitted`; else they are refused.
+      cached_bytes: memory for the decoded images of one pipeline.
+    """
+    stored, classes = CompressedStrings([os.fsencode(path) for path in paths]), CompressedConstant(labels)
+
+    def read(indices: tf.data.Dataset, most_kept: int = 0) -> tf.data.Dataset:
+        path_of, all_labels = stored.lookup(), classes.tensor()
+        image = _keep(lambda index: decode(path_of(index), shape, resize=resize), shape, most_kept)
+        return indices.map(
+            lambda index: (image(index), tf.gather(all_labels, index)), num_parallel_calls=_PARALLEL_READS
+        )
+
+    often = functools.partial(read, most_kept=cached_bytes // math.prod(shape))
+    return Source(len(paths), read, often, names=paths)
+
+
+def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:
+    """Reads and decodes an image file: uint8 [height, width, channels].
+
+    Args:
+      path: of the file, a string.
+      shape: (height, width, channels).
+      resize: whether an image of another size is brought to this one; else it is refused.
+
+    Raises:
+      InvalidArgumentError: in the pipeline, as `unreadable_as_value_error` understands it, with the path.
+    """
+    content = or_else(path, tf.io.read_file, "")
+    with tf.control_dependencies([assert_usable(tf.not_equal(content, ""), path, _MISSING)]):
+        content = tf.identity(content)
+
+    def decoded(content: tf.Tensor) -> tf.Tensor:
+        image = tf.io.decode_image(content, channels=shape[-1], expand_animations=False)
+        image.set_shape([None, None, shape[-1]])
+        return image
+
+    image = or_else(content, decoded, tf.zeros([0, 0, shape[-1]], tf.uint8))
+    problem, usable = tf.constant(_DAMAGED), tf.size(image) > 0
+    if not resize:
+        has = tf.strings.join([tf.strings.as_string(size) for size in tf.unstack(tf.shape(image)[:2])], " x ")
+        wanted = f"{shape[0]} x {shape[1]}"
+        other = f", but the images of the set are {wanted}; give one size for all with --image_size, or remove it"
+        problem = tf.where_v2(usable, tf.strings.join(["it is ", has, other]), problem)
+        usable &= tf.reduce_all(tf.equal(tf.shape(image), list(shape)))
+    with tf.control_dependencies([assert_usable(usable, path, problem)]):
+        image = tf.identity(image)
+    return fitted(image, shape[:2]) if resize else tf.ensure_shape(image, shape)
+
+
+def or_else(value: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor], otherwise: Any) -> tf.Tensor:
+    """What a function of TensorFlow makes of a value; where it fails, another tensor of the same type."""
+    made = tf.data.Dataset.from_tensors(value).map(function).ignore_errors()
+    return made.concatenate(tf.data.Dataset.from_tensors(otherwise)).take(1).get_single_element()
+
+
+def fitted(image: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
+    """Brings an image to a size: the largest part in the middle with the ratio of the sides, scaled.
+
+    The scaling is bilinear, with antialiasing where the image becomes smaller. An image of this size stays as it is.
+
+    Args:
+      image: uint8 [height, width, channels].
+      size: (height, width).
+
+    Returns:
+      uint8 of the new size.
+    """
+    height, width = size
+    has = tf.shape(image)[:2]
+    part = tf.maximum(tf.minimum(has, tf.reverse(has, [0]) * [height, width] // [width, height]), 1)
+    image = tf.slice(image, tf.concat([(has - part) // 2, [0]], 0), tf.concat([part, [-1]], 0))
+    scaled = tf.compat.v2.image.resize(image, size, antialias=True)
+    return tf.cast(tf.round(tf.clip_by_value(scaled, 0.0, 255.0)), tf.uint8)
+
+
+def _keep(image: Callable[[tf.Tensor], tf.Tensor], shape: Sequence[int], most: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The same function of an index, which keeps what it has made of the first indices.
+
+    Args:
+      image: from an index to uint8 of a shape.
+      shape: (height, width, channels).
+      most: number of images that are kept.
+    """
+    if not most:
+        return image
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "", checkpoint=False)
+
+    def kept(index: tf.Tensor) -> tf.Tensor:
+        known = table.lookup(index)
+
+        def make() -> tf.Tensor:
+            made = image(index)
+            is_kept = tf.where_v2(index < most, 1, 0)
+            stored = tf.io.serialize_tensor(made)[None]
+            with tf.control_dependencies([table.insert(index[None][:is_kept], stored[:is_kept])]):
+                return tf.identity(made)
+
+        return tf.cond(tf.equal(known, ""), make, lambda: tf.ensure_shape(tf.io.parse_tensor(known, tf.uint8), shape))
+
+    return kept

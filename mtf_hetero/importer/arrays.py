@@ -1,0 +1,175 @@
+"""Signatures of operations that rearrange arrays: untouched axes go through, a touched one is needed whole."""
+
+from collections.abc import Hashable
+from typing import Any
+
+from mtf_hetero.importer.signature import Letters, Signature, Table, elementwise, leading, through
+
+TABLE = Table()
+REGROUPED = {"Reshape", "Squeeze", "ExpandDims"}  # axes are products of dimensions: nothing moves
+_ON_ELEMENTS = """
+Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor Cast Ceil
+CheckNumerics CheckNumericsV2 ClipByValue Complex ComplexAbs Conj Cos Cosh Digamma Div DivNoNan Elu EluGrad Equal Erf
+Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs Floor FloorDiv FloorMod Greater GreaterEqual Igamma Igammac Imag Inv
+InvGrad Invert IsFinite IsInf IsNan LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd
+LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter NotEqual OnesLike Polygamma Pow Real RealDiv
+Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad RightShift Rint Round Rsqrt RsqrtGrad SelectV2 Selu SeluGrad
+Sigmoid SigmoidGrad Sign Sin Sinh Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference
+Sub Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy ZerosLike Zeta
+"""
+ELEMENTWISE = frozenset(_ON_ELEMENTS.split())
+TABLE.update(dict.fromkeys(ELEMENTWISE, elementwise))
+
+
+@TABLE.rule("BiasAdd")
+def _bias(op: Any) -> Signature | None:
+    return elementwise(op) if op.attr("data_format", "NHWC") == "NHWC" else None
+
+
+@TABLE.rule("Bitcast")
+def _bitcast(op: Any) -> Signature | None:
+    return elementwise(op) if op.inputs[0].shape == op.outputs[0].shape else None
+
+
+@TABLE.rule("Select")
+def _select(op: Any) -> Signature | None:
+    return elementwise(op) if op.inputs[0].shape == op.outputs[0].shape else None
+
+
+@TABLE.rule("BroadcastTo")
+def _broadcast(op: Any) -> Signature:
+    letters = elementwise(op)
+    return Signature([letters.operands[0], None], letters.results)
+
+
+@TABLE.rule("Tile")
+def _tile(op: Any) -> Signature | None:
+    """Repetition of an axis of size 1 is a broadcast; of another one, it needs that axis whole."""
+    x, y = op.inputs[0].shape, op.outputs[0].shape
+    touched = {axis for axis, (a, b) in enumerate(zip(x, y, strict=True)) if a not in (1, b)}
+    return through(op, 0, touched) if touched else _broadcast(op)
+
+
+@TABLE.rule("Transpose", "ConjugateTranspose")
+def _transpose(op: Any) -> Signature | None:
+    x, order = op.inputs
+    return None if order.array is None else Signature([list(range(len(x.shape))), None], [list(map(int, order.array))])
+
+
+def _changed(op: Any) -> set[int]:
+    """Return the axes whose size is another in the result."""
+    return {i for i, (a, b) in enumerate(zip(op.inputs[0].shape, op.outputs[0].shape, strict=True)) if a != b}
+
+
+@TABLE.rule("Pad", "PadV2", "MirrorPad", "MirrorPadGrad")
+def _pad(op: Any) -> Signature | None:
+    paddings = op.inputs[1].array
+    return None if paddings is None else through(op, 0, {i for i, pair in enumerate(paddings) if pair.any()})
+
+
+@TABLE.rule("Slice")
+def _slice(op: Any) -> Signature:
+    signature = through(op, 0, _changed(op))
+    signature.shape = 2
+    return signature
+
+
+@TABLE.rule("Cumsum", "Cumprod", "CumulativeLogsumexp")
+def _cumulate(op: Any) -> Signature | None:
+    x, axis = op.inputs
+    return None if axis.array is None else through(op, 0, {int(axis.array) % len(x.shape)})
+
+
+@TABLE.rule("ReverseV2", "Roll")
+def _reverse(op: Any) -> Signature | None:
+    axes = op.inputs[-1].array
+    if axes is None:
+        return None
+    return through(op, 0, {int(axis) % len(op.inputs[0].shape) for axis in axes.reshape(-1)})
+
+
+@TABLE.rule("TopKV2", "TopK")
+def _largest(op: Any) -> Signature:
+    return through(op, 0, {len(op.inputs[0].shape) - 1})
+
+
+@TABLE.rule("Split", "SplitV")
+def _split(op: Any) -> Signature | None:
+    number, axis = (1, op.inputs[0]) if op.type == "Split" else (0, op.inputs[2])
+    if axis.array is None:
+        return None
+    return through(op, number, {int(axis.array) % len(op.inputs[number].shape)})
+
+
+@TABLE.rule("ConcatV2")
+def _concat(op: Any) -> Signature | None:
+    *xs, axis = op.inputs
+    if axis.array is None:
+        return None
+    rank = len(xs[0].shape)
+    touched = int(axis.array) % rank
+    operands: list[Letters | None] = [[a if a != touched else f"in{n}" for a in range(rank)] for n in range(len(xs))]
+    result = [a if a != touched else "out" for a in range(rank)]
+    whole = frozenset([*(f"in{n}" for n in range(len(xs))), "out"])
+    return Signature([*operands, None], [result], whole=whole)
+
+
+def _strided(op: Any, large: tuple[int, ...]) -> tuple[list[Hashable], list[Hashable], frozenset[Hashable]] | None:
+    """Return the letters of both sides of x[...], without ellipses and new axes."""
+    if op.attr("ellipsis_mask") or op.attr("new_axis_mask") or any(x.array is None for x in op.inputs[1:4]):
+        return None
+    begin, end, step = (x.array for x in op.inputs[1:4])
+    inside: list[Hashable] = []
+    outside: list[Hashable] = []
+    for axis, size in enumerate(large):
+        is_named = axis < len(begin)
+        if is_named and op.attr("shrink_axis_mask") >> axis & 1:
+            inside.append(f"in{axis}")
+            continue
+        first = 0 if not is_named or op.attr("begin_mask") >> axis & 1 else begin[axis]
+        last = size if not is_named or op.attr("end_mask") >> axis & 1 else end[axis]
+        is_full = first == 0 and last >= size and (not is_named or step[axis] == 1)
+        inside.append(axis if is_full else f"in{axis}")
+        outside.append(axis if is_full else f"out{axis}")
+    whole = frozenset(letter for letter in inside + outside if isinstance(letter, str))
+    return inside, outside, whole
+
+
+@TABLE.rule("StridedSlice")
+def _strided_slice(op: Any) -> Signature | None:
+    found = _strided(op, op.inputs[0].shape)
+    return found and Signature([found[0], None, None, None], [found[1]], whole=found[2])
+
+
+@TABLE.rule("StridedSliceGrad")
+def _strided_slice_gradient(op: Any) -> Signature | None:
+    found = _strided(op, op.outputs[0].shape)
+    return found and Signature([None, None, None, None, found[1]], [found[0]], whole=found[2], shape=0)
+
+
+@TABLE.rule("Unpack")
+def _unpack(op: Any) -> Signature:
+    letters = list(range(len(op.inputs[0].shape)))
+    axis = op.attr("axis", 0) % len(letters)
+    results = [letters[:axis] + letters[axis + 1 :]] * len(op.outputs)
+    return Signature([letters], results, whole=frozenset([axis]))
+
+
+@TABLE.rule("Pack")
+def _pack(op: Any) -> Signature:
+    letters = list(range(len(op.outputs[0].shape)))
+    axis = op.attr("axis", 0) % len(letters)
+    return Signature([letters[:axis] + letters[axis + 1 :]] * len(op.inputs), [letters], whole=frozenset([axis]))
+
+
+@TABLE.rule("OneHot")
+def _one_hot(op: Any) -> Signature:
+    rank = len(op.outputs[0].shape)
+    axis = op.attr("axis", -1) % rank
+    letters = list(range(rank))
+    return Signature([letters[:axis] + letters[axis + 1 :], None, None, None], [letters], whole=frozenset([axis]))
+
+
+@TABLE.rule("MatrixDiag", "MatrixDiagPart")
+def _diagonal(op: Any) -> Signature | None:
+    return leading(op, [1], [2]) if op.type == "MatrixDiag" else leading(op, [2], [1])

@@ -1,0 +1,107 @@
+"""Operations on elements: many at once, as one function of slices."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.importer import algebra, table
+from mtf_hetero.importer.emitter import Axes, Emitter, flat, number
+from mtf_hetero.importer.program import Operation, Value, replay
+
+_ADDITIONS = {"Add", "AddN", "AddV2", "BiasAdd"}
+_SUMS = {*algebra.CONTRACTIONS, "Sum", "BiasAddGrad", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
+_DEEPEST = 40  # operations one after another in a cluster
+
+Slices = Mapping[mtf.Tensor, tf.Tensor]
+
+
+def waits(emitter: Emitter, op: Operation) -> bool:
+    """Return whether an operation joins the cluster of its only user, with which it is emitted."""
+    user = emitter.users.get(op.outputs[0])
+    if user is None or not table.is_elementwise(user) or _adds_sums(emitter, user):
+        return False
+    return _joins(emitter, op, user)
+
+
+def emit(emitter: Emitter, op: Operation) -> None:
+    """Emit an operation on elements, with those before it that only it needs."""
+    (result,) = op.outputs
+    axes = emitter.axes(result)
+    if _adds_sums(emitter, op):
+        terms = [emitter.get(value, _broadcast(value, axes)) for value in op.inputs]
+        total = terms[0]
+        for term in terms[1:]:
+            total = mtf.add(total, term, output_shape=mtf.Shape(flat(axes)))
+        emitter.worked_on(op, flat(axes))
+        emitter.put(result, total, axes)
+        return
+    leaves: dict[mtf.Tensor, None] = {}
+    evaluate, shape = _cluster(emitter, op, axes, leaves, _DEEPEST), mtf.Shape(flat(axes))
+    tensors = list(leaves)
+    shapes = [t.shape for t in tensors]
+
+    def apply(*slices: tf.Tensor) -> tf.Tensor:
+        expanded = [mtf.ops._expand_dims(x, s, shape) for x, s in zip(slices, shapes, strict=True)]
+        return evaluate(dict(zip(tensors, expanded, strict=True)))
+
+    made = mtf.SlicewiseOperation(apply, tensors, [shape], [result.dtype], shape.dims, name=op.type)
+    emitter.put(result, made.outputs[0], axes)
+
+
+def _broadcast(value: Value, axes: Axes) -> Axes:
+    """Return the axes that an operand is to have, of those of the result."""
+    mine = axes[len(axes) - len(value.shape) :]
+    return [[] if n == 1 else axis for n, axis in zip(value.shape, mine, strict=True)]
+
+
+def _adds_sums(emitter: Emitter, op: Operation) -> bool:
+    """Return whether an operation adds to a sum over dimensions, which is all-reduced after the addition."""
+    if op.type not in _ADDITIONS or any(v.array is not None for v in op.inputs):
+        return False
+    makers = [emitter.makers.get(value) for value in op.inputs]
+    return any(maker is not None and maker.type in _SUMS for maker in makers)
+
+
+def _joins(emitter: Emitter, op: Operation, user: Operation) -> bool:
+    """Return whether an operation is computed in the cluster of its only user."""
+    value = op.outputs[0]
+    return (
+        table.is_elementwise(op)
+        and value.uses == 1
+        and not _adds_sums(emitter, op)
+        and flat(emitter.axes(value)) == flat(_broadcast(value, emitter.axes(user.outputs[0])))
+    )
+
+
+def _cluster(
+    emitter: Emitter, op: Operation, axes: Axes, leaves: dict[mtf.Tensor, None], depth: int
+) -> Callable[[Slices], tf.Tensor]:
+    """Return a function from {leaf: slice} to what an operation gives, with those before it that only it needs.
+
+    Args:
+      emitter: the emitter.
+      op: the operation.
+      axes: of its result.
+      leaves: gets the tensors that the function reads.
+      depth: number of operations before it that may join.
+    """
+    parts: list[Callable[[Slices], Any]] = []
+    for value in op.inputs:
+        wanted, maker = _broadcast(value, axes), emitter.makers.get(value)
+        if value.array is not None and value.array.ndim == 0:
+            parts.append(lambda slices, v=value: number(v))
+        elif depth and maker is not None and _joins(emitter, maker, op):
+            parts.append(_cluster(emitter, maker, wanted, leaves, depth - 1))
+        else:
+            leaf = emitter.get(value, wanted)
+            leaves[leaf] = None
+            parts.append(lambda slices, leaf=leaf: slices[leaf])
+    emitter.worked_on(op, flat(axes))
+
+    def evaluate(slices: Slices) -> tf.Tensor:
+        inputs = [part(slices) for part in parts]
+        if op.type == "BiasAdd":  # the bias is expanded to the dimensions of the result
+            return inputs[0] + inputs[1]
+        return replay(op, inputs)[0]
+
+    return evaluate

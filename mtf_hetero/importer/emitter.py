@@ -1,0 +1,250 @@
+"""Emits a program as an mtf.Graph, whose tensors have the dimensions that were inferred."""
+
+import itertools
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import constant, reshape
+from mtf_hetero.importer.naming import Names
+from mtf_hetero.importer.program import Operation, Program, Value
+from mtf_hetero.importer.signature import Signature
+from mtf_hetero.layers import AfterOperation
+
+Dims = list[mtf.Dimension]  # whose product is an axis
+Axes = list[Dims]
+
+
+class Emitter:
+    """Has the mtf.Graph of a program, and the mtf.Tensor of each value that was emitted.
+
+    Args:
+      program: the program.
+      names: its dimensions.
+      feeds: one tf.Tensor per feed.
+      emit: emits an operation, given the emitter and whether its results are needed now.
+    """
+
+    def __init__(self, program: Program, names: Names, feeds: Sequence[tf.Tensor], emit: "Emit") -> None:
+        self._names, self._emit = names, emit
+        self.graph = mtf.Graph()
+        self.mesh = mtf.Mesh(self.graph, "mesh")
+        self.makers = {value: op for op in program.operations for value in op.outputs}
+        self.users: dict[Value, Operation] = {}  # of values with one use, its user
+        self.computed: dict[Operation, set[mtf.Dimension]] = {}  # the dimensions of each operation's work
+        self._tensors: dict[Value, mtf.Tensor] = {}
+        self._named: dict[int, str] = {}
+        self._used = set(names.fixed_labels)
+        self._fresh = itertools.count()
+        for op in program.operations:
+            self.users.update(dict.fromkeys(op.inputs, op))
+        for value, feed in zip(program.feeds, feeds, strict=True):
+            shape = self.shape(value)
+            self._tensors[value] = mtf.import_tf_tensor(self.mesh, reshape(feed, shape.to_integer_list), shape)
+
+    # --- dimensions
+
+    def unique(self, name: str) -> str:
+        """Return a name that no other dimension or variable has, and that a layout's rules can hold."""
+        name = found = re.sub(r"[^\w/-]", "_", name) or "unnamed"
+        for number in itertools.count(1):
+            if found not in self._used:
+                self._used.add(found)
+                return found
+            found = f"{name}_{number}"
+        raise AssertionError
+
+    def _dimension(self, number: int) -> mtf.Dimension:
+        root = self._names.family(number)
+        if root not in self._named:
+            label = self._names.label(root)
+            self._named[root] = label if self._names.is_fixed(root) else self.unique(label)
+        return mtf.Dimension(self._named[root], self._names.size(number))
+
+    def axes(self, value: Value) -> Axes:
+        """Return the dimensions of each axis of a value."""
+        return [[self._dimension(d) for d in axis] for axis in self._names.axes(value)]
+
+    def shape(self, value: Value) -> mtf.Shape:
+        """Return the mtf.Shape of a value's tensor, which is not its own where axes are products."""
+        return mtf.Shape(flat(self.axes(value)))
+
+    def fresh(self, size: int) -> mtf.Dimension:
+        """Return a new dimension, which no layout splits."""
+        return mtf.Dimension(f"whole{next(self._fresh)}", size)
+
+    def bind(self, op: Operation, signature: Signature, *, gathers: bool = True) -> dict[Hashable, Dims]:
+        """Return the dimensions of each letter, for this operation alone.
+
+        They are those of its results where they can be. No two letters share a dimension.
+
+        Args:
+          op: the operation.
+          signature: its signature.
+          gathers: whether letters that are needed whole get new dimensions.
+        """
+        bound: dict[Hashable, Dims] = {}
+        taken: set[mtf.Dimension] = set()
+        skipped = {b for _, b in signature.kin} if not gathers else set()  # they are named after their kin
+        for value, letters in reversed(signature.sides(op)):
+            for axis, letter, size in zip(self.axes(value), letters, value.shape, strict=True):
+                if letter is None or letter in bound or letter in skipped:
+                    continue
+                if taken & set(axis) or (gathers and letter in signature.whole):
+                    axis = [self.fresh(size)]
+                bound[letter] = axis
+                taken |= set(axis)
+        return bound
+
+    # --- tensors
+
+    def variable(self, value: Value, *, trainable: bool) -> mtf.Variable:
+        """Make the mtf.Variable of a value, which starts at zero."""
+        shape = self.shape(value)
+        self._tensors[value] = mtf.get_variable(
+            self.mesh, value.name, shape, value.dtype, initializer=tf.zeros_initializer(), trainable=trainable
+        )
+        return self._tensors[value].operation
+
+    def get(self, value: Value, axes: Axes | None = None) -> mtf.Tensor:
+        """Return the tensor of a value.
+
+        Args:
+          value: the value.
+          axes: the dimensions that it is to have; None: its own, in any order.
+        """
+        if value not in self._tensors:
+            if value.array is not None:
+                self._tensors[value] = self._constant(value)
+            else:
+                self.emit(self.makers[value], is_needed=True)
+        tensor, mine = self._tensors[value], flat(self.axes(value))
+        return tensor if axes is None else renamed(tensor, mine, flat(axes))
+
+    def _constant(self, value: Value) -> mtf.Tensor:
+        array = value.array
+        assert array is not None
+        is_one_number = array.size > 0 and array.dtype != object and bool((array == array.flat[0]).all())
+        shape = self.shape(value)
+        content = array.flat[0] if is_one_number else np.reshape(array, shape.to_integer_list)
+        return mtf.Constant(self.mesh, content, shape, value.dtype).outputs[0]
+
+    def put(self, value: Value, tensor: mtf.Tensor, axes: Axes) -> None:
+        """Set the tensor of a value, which has the dimensions `axes`."""
+        self._tensors[value] = renamed(tensor, flat(axes), flat(self.axes(value)))
+
+    def emit(self, op: Operation, *, is_needed: bool = False) -> None:
+        """Emit an operation, unless it was; one that may wait, only if its results are needed now."""
+        if not all(value in self._tensors for value in op.outputs):
+            with tf.variable_scope(self.graph.captured_variable_scope):
+                self._emit(self, op, is_needed)
+
+    def worked_on(self, op: Operation, dims: Iterable[mtf.Dimension]) -> None:
+        """Note the dimensions of an operation's work: it is divided if a layout splits one of them."""
+        self.computed[op] = set(dims)
+
+    # --- operands and results by a signature
+
+    def operands(self, op: Operation, signature: Signature, bound: Mapping[Hashable, Dims]) -> list[tuple[Any, Axes]]:
+        """Return the tensor and the axes of each operand that is data."""
+        pairs = zip(op.inputs, signature.operands, strict=True)
+        wanted = [(value, _axes_of(letters, bound)) for value, letters in pairs if letters is not None]
+        return [(self.get(value, axes), axes) for value, axes in wanted]
+
+    def results(self, signature: Signature, bound: Mapping[Hashable, Dims]) -> list[Axes]:
+        """Return the axes of each result."""
+        return [_axes_of(letters, bound) for letters in signature.results]
+
+
+def _axes_of(letters: Sequence[Hashable], bound: Mapping[Hashable, Dims]) -> Axes:
+    return [[] if letter is None else bound[letter] for letter in letters]
+
+
+def flat(axes: Axes) -> Dims:
+    """Return all dimensions of some axes."""
+    return [dim for axis in axes for dim in axis]
+
+
+def renamed(tensor: mtf.Tensor, mine: Dims, wanted: Dims) -> mtf.Tensor:
+    """Return a tensor with other dimensions of the same sizes in all.
+
+    Args:
+      tensor: mtf.Tensor, whose dimensions are in any order.
+      mine: its dimensions in the order of its axes.
+      wanted: the dimensions that it is to have instead, in that order.
+    """
+    if mine == wanted:
+        return tensor
+    return with_dims(ordered(tensor, mine), wanted)
+
+
+def ordered(tensor: mtf.Tensor, dims: Dims) -> mtf.Tensor:
+    """Return a tensor with its dimensions in an order."""
+    return tensor if tensor.shape.dims == dims else mtf.transpose(tensor, mtf.Shape(dims))
+
+
+def with_dims(tensor: mtf.Tensor, dims: Dims) -> mtf.Tensor:
+    """Return a tensor with other dimensions, of the same elements in row-major order."""
+    return tensor if tensor.shape.dims == dims else mtf.reshape(tensor, mtf.Shape(dims))
+
+
+Emit = Callable[[Emitter, Operation, bool], None]
+
+
+def emit_program(
+    program: Program, names: Names, feeds: Sequence[tf.Tensor], emit: Emit
+) -> tuple[Emitter, list[mtf.Variable], list[mtf.Tensor], list[mtf.Operation]]:
+    """Emit all of a program.
+
+    Args:
+      program: the program.
+      names: its dimensions.
+      feeds: one tf.Tensor per feed.
+      emit: emits an operation, as for an Emitter.
+
+    Returns:
+      The emitter, an mtf.Variable per variable, an mtf.Tensor per result, and the assignments.
+    """
+    emitter = Emitter(program, names, feeds, emit)
+    variables = []
+    for variable in program.variables:
+        trainable = variable.variable.trainable and variable.after is not variable.before
+        variables.append(emitter.variable(variable.before, trainable=trainable))
+    for op in program.operations:
+        emitter.emit(op)
+    results = [ordered(emitter.get(value), flat(emitter.axes(value))) for value in program.results]
+    return emitter, variables, results, _updates(emitter, program, variables)
+
+
+def _updates(emitter: Emitter, program: Program, variables: Sequence[mtf.Variable]) -> list[mtf.Operation]:
+    """Assign variables, each after it was read."""
+    depends = _dependence(program)
+    updates = []
+    for number, (made, variable) in enumerate(zip(variables, program.variables, strict=True)):
+        if variable.after is variable.before:
+            continue
+        axes = emitter.axes(variable.before)
+        tensor = ordered(emitter.get(variable.after, axes), flat(axes))
+        if variable.before.uses and not depends.get(variable.after, 0) >> number & 1:
+            tensor = AfterOperation(tensor, made.value).outputs[0]
+        updates.append(mtf.assign(made, tensor))
+    return updates
+
+
+def _dependence(program: Program) -> dict[Value, int]:
+    """{value: the variables that it is computed from, as bits of a number}."""
+    bits = {variable.before: 1 << number for number, variable in enumerate(program.variables)}
+    for op in program.operations:
+        found = 0
+        for value in op.inputs:
+            found |= bits.get(value, 0)
+        bits.update(dict.fromkeys(op.outputs, found))
+    return bits
+
+
+def number(value: Value) -> tf.Tensor:
+    """Make a known value as a tensor, on the current device."""
+    return constant(value.array, value.dtype)

@@ -1,0 +1,267 @@
+"""`function`: divides a tf.function of the user over devices of unequal speed."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero import placement as placing
+from mtf_hetero import traffic
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.cluster import WorkerClaim
+from mtf_hetero.importer import step as step_lib
+from mtf_hetero.importer.program import Program, line_of
+from mtf_hetero.importer.report import Undivided, report
+from mtf_hetero.importer.session import Session
+from mtf_hetero.importer.step import Step
+from mtf_hetero.layout import Layout
+
+_LOSS = "a step; the tf.Variables have the values of the last pull"
+
+
+def function(
+    step: Callable[..., Any],
+    example_inputs: Any,
+    *,
+    devices: str | Sequence[str] | None = None,
+    workers: str | Sequence[str] | None = None,
+    layout: Any = "auto",
+    list_speed: Any = None,
+    measure_seconds: float | None = None,
+    progress: bool = False,
+    steps: int | None = None,
+) -> "Divided":
+    """Divides a step over devices of unequal speed: a tf.function, whose state is its tf.Variables.
+
+    The step is traced once for each kind of inputs, and each of its operations is followed. A layout changes no result.
+    A dimension is named after the tf.Variable or the argument that has it first: "dense/kernel/1", "x/2"; the first
+    dimension of the first argument is "batch".
+
+    Args:
+      step: a tf.function, or a Python function to be traced as one, of tensors.
+      example_inputs: its arguments, a tuple of arrays, tensors, tf.TensorSpecs or structures of them. Anything but a
+        tuple is the only argument.
+      devices: "gpu:0", "cpu:0", "worker:1/gpu:0", one per processor. None: all GPUs, else "cpu:0"; of workers, all.
+      workers: "host:port,host:port" of `mtf_hetero.worker` on other machines; None: none.
+      layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
+        mtf_hetero.layouts; rules such as "dense/kernel/1:all"; a Layout; a Plan, or the path of one, "plan.json".
+      list_speed: of a named layout or rules, one number per device; None: they are alike; "auto": measured.
+      measure_seconds: that "auto" may take before the first step; None: 30.
+      progress: whether to show how "auto" gets on, and to print what it chose.
+      steps: number of steps to come, for "auto", which measures nothing if they are few; None: many.
+
+    Returns:
+      A Divided, which is called as the step is.
+
+    Raises:
+      ValueError: arguments that do not fit together, in one line.
+      NotImplementedError: an operation that is not followed, by name and the line of the program.
+
+    Example:
+      >>> divided = mtf_hetero.function(step, (x, y), devices=["gpu:0", "cpu:0"], layout="batch", list_speed=[3, 1])
+      >>> loss = divided(x, y)
+    """
+    if not callable(step):
+        raise ValueError(f"step is {step!r}; give a tf.function or a function of tensors")
+    if not tf.executing_eagerly():
+        raise ValueError("eager execution is off, so tf.Variables have no values; leave out tf.disable_eager_execution")
+    layout = placing.convert_to_layout(layout, list_speed)
+    placing.check_measure_seconds(measure_seconds, layout, list_speed)
+    cluster = placing.cluster_of(devices, workers, layout)
+    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    traced = _Traced(step)
+    program = traced.program(inputs)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(WorkerClaim(cluster.workers_in_use))
+        limits = {"progress": progress, "seconds": measure_seconds, "steps": steps}
+        place = placing.place(layout, list_speed, cluster, lambda: step_lib.build(program).graph, **limits)
+        return Divided(traced, place, inputs, stack.pop_all())
+
+
+class _Traced:
+    """A step, traced once for each kind of inputs.
+
+    Args:
+      step: a tf.function, or a function.
+    """
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
+        self._concrete: dict[Any, Any] = {}
+        self._programs: dict[Any, Program] = {}
+
+    def kind(self, inputs: Sequence[Any]) -> Any:
+        """Return what decides how the step is traced: structure, shapes, types, and arguments that are no tensors."""
+        leaves = tf.nest.flatten(inputs, expand_composites=True)
+        keys = [(x.dtype.name, tuple(x.shape)) if _is_tensor(x) else ("value", x) for x in leaves]
+        structure = tf.nest.map_structure(lambda x: None, inputs)
+        return repr(structure), tuple(keys)
+
+    def concrete(self, inputs: Sequence[Any]) -> Any:
+        """Return the ConcreteFunction for a kind of inputs."""
+        key = self.kind(inputs)
+        if key not in self._concrete:
+            specs = tf.nest.map_structure(_spec, inputs)
+            self._concrete[key] = self._function.get_concrete_function(*specs)
+        return self._concrete[key]
+
+    def program(self, inputs: Sequence[Any], like: Step | None = None) -> Program:
+        """Return the program for a kind of inputs. Call it eagerly.
+
+        Args:
+          inputs: the arguments.
+          like: a step whose variables it is to have first; None for the first kind.
+        """
+        key = self.kind(inputs)
+        if key not in self._programs:
+            concrete = self.concrete(inputs)
+            graph = concrete.graph
+            fed = graph.inputs[: len(graph.inputs) - len(list(graph.captures))]
+            self._programs[key] = step_lib.read(concrete, [tensor.op.name for tensor in fed], like)
+        return self._programs[key]
+
+
+def _is_tensor(x: Any) -> bool:
+    return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def _spec(x: Any) -> Any:
+    if isinstance(x, tf.TensorSpec) or not _is_tensor(x):
+        return x
+    return tf.TensorSpec(x.shape, x.dtype)
+
+
+class _Lowered:
+    """A step that was lowered, and what is fetched of it."""
+
+    def __init__(self, step: Step, structure: Any, fetches: Any) -> None:
+        self.step, self.structure, self.fetches = step, structure, fetches
+
+
+class Divided:
+    """A step that runs on several devices. A context manager, which at its end gives the tf.Variables their values.
+
+    The devices have values of their own: `pull` and `push` bring them to the tf.Variables and back.
+    """
+
+    def __init__(
+        self, traced: _Traced, place: placing.Placement, inputs: Sequence[Any], stack: contextlib.ExitStack
+    ) -> None:
+        self._traced, self._place, self._stack = traced, place, stack
+        self._session = Session(place, "the step", _LOSS)
+        self._lowered: dict[Any, _Lowered] = {}
+        self._first: Step | None = None
+        self._variables: dict[str, Any] = {}
+        self._shapes: dict[str, list[int]] = {}
+        self._is_open = True
+        self._begin(inputs)
+        self._session.open(self._values())
+        self._stack.callback(self._session.close)
+        if self.effects:
+            kinds = sorted({f"{effect.type} ({line_of(effect)})" for effect in self.effects})
+            tf.logging.warning("left out of the divided step, which has no use for them: %s", ", ".join(kinds))
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run one step; returns what the step returns."""
+        if not self._is_open:
+            raise ValueError("the divided step is closed; call mtf_hetero.function again")
+        key = self._traced.kind(inputs)
+        if key not in self._lowered:
+            self._make_room(inputs)
+        lowered = self._lowered.get(key) or self._lower(inputs)
+        leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if _is_tensor(x)]
+        feed = dict(zip(lowered.step.feeds, map(np.asarray, leaves), strict=True))
+        results, _ = self._session.run(lowered.fetches, feed)
+        left = iter(results)
+        flat = [None if x is None else tf.constant(next(left)) for x in tf.nest.flatten(lowered.structure)]
+        return tf.nest.pack_sequence_as(lowered.structure, flat)
+
+    def pull(self) -> None:
+        """Give the tf.Variables the values that they have on the devices."""
+        for name, array in self._session.read(list(self._variables)).items():
+            self._variables[name].assign(array.reshape(self._variables[name].shape))
+
+    def push(self) -> None:
+        """Give the devices the values of the tf.Variables, which were changed, restored or loaded."""
+        self._session.put(self._values())
+
+    def close(self) -> None:
+        """End the session; values that were not pulled are lost."""
+        self._is_open = False
+        self._stack.close()
+
+    def __enter__(self) -> "Divided":
+        return self
+
+    def __exit__(self, error: Any, *_: object) -> None:
+        try:
+            if error is None:
+                self.pull()
+        finally:
+            self.close()
+
+    @property
+    def layout(self) -> Layout:
+        """The layout: mesh shape, rules and sizes."""
+        return self._place.layout
+
+    @property
+    def graph(self) -> mtf.Graph:
+        """The mtf.Graph of the first kind of inputs."""
+        assert self._first is not None
+        return self._first.graph
+
+    @property
+    def undivided(self) -> Undivided:
+        """What each device computes whole; to be printed."""
+        assert self._first is not None
+        return report(self._first.work, self.layout)
+
+    @property
+    def effects(self) -> tuple[Any, ...]:
+        """The tf.Operations without a result, such as Print and Assert, which are left out."""
+        assert self._first is not None
+        return tuple(self._first.program.effects)
+
+    def _values(self, names: Iterable[str] = ()) -> dict[str, np.ndarray]:
+        """Return the arrays of some variables, or of all, in their shapes on the devices."""
+        names = list(names) or list(self._variables)
+        return {name: self._variables[name].numpy().reshape(self._shapes[name]) for name in names}
+
+    def _begin(self, inputs: Sequence[Any]) -> None:
+        """Begin a graph, with the step of a kind of inputs in it."""
+        self._lowered = {}
+        self._session.begin_graph(seed=0)
+        self._lower(inputs)
+
+    def _make_room(self, inputs: Sequence[Any]) -> None:
+        """Begin a new session if the graph has grown too large."""
+        if self._session.is_full(len(self._lowered)):
+            values = self._session.read(list(self._variables))
+            self._session.close()
+            self._begin(inputs)
+            self._session.open(self._values() | values)
+
+    def _lower(self, inputs: Sequence[Any]) -> _Lowered:
+        is_first, before = not self._lowered, set(self._variables)
+        program = self._traced.program(inputs, self._first)
+        with self._session.graph.as_default():
+            step = step_lib.build(program, self._first)
+            new = step.variables.keys() - before
+            sizes = [value.shape[0] for value in step.program.feeds if value.shape]
+            options = {"is_first": is_first, "examples": sizes[0] if sizes else 1, "new": new}
+            lowering = self._session.lower(step.graph, step.mesh, **options)
+            results = [lowering.export_to_tf_tensor(tensor) for tensor in step.results]
+            done = tf.group([lowering.lowered_operation(op) for op in step.updates])
+            if is_first:
+                traffic.arrange([*results, done])
+        self._first = self._first or step
+        self._variables |= step.variables
+        self._shapes |= {name: [n for axis in axes for _, n in axis] for name, axes in step.axes.items()}
+        self._session.end_graph()
+        if not is_first and new:
+            self._session.put(self._values(new))
+        structure = self._traced.concrete(inputs).structured_outputs
+        lowered = self._lowered[self._traced.kind(inputs)] = _Lowered(step, structure, (results, done))
+        return lowered

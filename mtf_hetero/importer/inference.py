@@ -1,0 +1,83 @@
+"""Infers the dimensions of all values of a program, from the signatures of its operations."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mtf_hetero.importer import arrays, table
+from mtf_hetero.importer.naming import Names, Product
+from mtf_hetero.importer.program import Operation, Program, Value
+
+BATCH = "batch"
+Axes = Sequence[Sequence[tuple[str, int]]]  # name and size of each dimension of each axis
+
+
+def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
+    """Return the names of all values of a program.
+
+    Args:
+      program: the program.
+      fixed: {number of a variable: its dimensions}, of an earlier program with the same variables.
+    """
+    names = Names()
+    is_first = True
+    for feed in program.feeds:
+        labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
+        if labels and is_first:
+            labels[0], is_first = BATCH, False
+        names.enter(feed, feed.shape, labels)
+    for number, variable in enumerate(program.variables):
+        if number in fixed:
+            names.fix(variable.before, fixed[number])
+        else:
+            _enter(names, variable.before)
+    windows: list[tuple[Product, Product]] = []
+    for op in program.operations:
+        windows += _learn(names, op)
+    for variable in program.variables:
+        for a, b in zip(_axes(names, variable.before), _axes(names, variable.after), strict=True):
+            names.unify(a, b)
+    for one, other in windows:
+        names.relate(one, other)
+    for value in _values(program):
+        _enter(names, value)
+    return names
+
+
+def _values(program: Program) -> Iterable[Value]:
+    for op in program.operations:
+        yield from op.inputs
+        yield from op.outputs
+    yield from program.results
+    yield from (variable.after for variable in program.variables)
+
+
+def _enter(names: Names, value: Value) -> None:
+    if not names.has(value):
+        names.enter(value, value.shape, [f"{value.name or 'constant'}/{axis}" for axis in range(len(value.shape))])
+
+
+def _axes(names: Names, value: Value) -> list[Product]:
+    _enter(names, value)
+    return names.axes(value)
+
+
+def _learn(names: Names, op: Operation) -> list[tuple[Product, Product]]:
+    """Unify the axes that an operation says are alike; returns pairs of axes before and after windows."""
+    if op.type in arrays.REGROUPED:
+        x, y = (sum(_axes(names, value), ()) for value in (op.inputs[0], op.outputs[0]))
+        names.unify(x, y)
+        return []
+    signature = table.signature_of(op)
+    if signature is None:
+        return []
+    first: dict[Any, Product] = {}
+    for value, letters in signature.sides(op):
+        for number, letter in enumerate(letters):
+            if letter is None:
+                continue
+            axis = _axes(names, value)[number]
+            if letter in first:
+                names.unify(first[letter], axis)
+            else:
+                first[letter] = axis
+    return [(first[a], first[b]) for a, b in signature.kin if a in first and b in first]

@@ -1,0 +1,207 @@
+"""Which axes of tensors are the same dimension. An axis is a product of dimensions; of none if its size is 1.
+
+So a reshape moves nothing: [14, 6, 8] to [84, 8] says that the axis of 84 is a product of the dimensions of 14 and 6. A
+fact about an axis holds for all axes that were found to be alike: dimensions are unified, and divided into factors
+where a reshape asks for it. Pure.
+"""
+
+import itertools
+import math
+from collections.abc import Hashable, Iterable, Sequence
+
+Product = tuple[int, ...]  # dimensions, by number
+
+
+class Names:
+    """Dimensions of tensors, by numbers.
+
+    Example:
+      >>> names = Names()
+      >>> names.enter("x", (14, 6, 8), ["batch", "length", "channels"])
+      >>> names.enter("y", (84, 8), ["y/0", "y/1"])
+      >>> names.unify([d for axis in names.axes("x") for d in axis], [d for axis in names.axes("y") for d in axis])
+      True
+      >>> [[names.label(d) for d in axis] for axis in names.axes("y")]
+      [['batch', 'length'], ['channels']]
+    """
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._labels: list[str] = []
+        self._ages: list[int] = []  # of two that are unified, the older one gives the label
+        self._tensors: list[set[Hashable]] = []  # those that have the dimension
+        self._became: dict[int, Product] = {}  # what a dimension was divided into, or unified with
+        self._axes: dict[Hashable, list[Product]] = {}
+        self._relative: dict[int, int] = {}
+        self._fixed: set[int] = set()
+        self._shared: dict[tuple[str, int], int] = {}  # fixed dimensions by label and size
+
+    def enter(self, tensor: Hashable, shape: Sequence[int], labels: Sequence[str]) -> None:
+        """Enter a tensor, with a new dimension per axis whose size is not 1.
+
+        Args:
+          tensor: names it.
+          shape: its sizes.
+          labels: one per axis, for a dimension that the axis is the first to have.
+        """
+        self._axes[tensor] = [
+            () if size == 1 else (self._new(size, label, [tensor]),) for size, label in zip(shape, labels, strict=True)
+        ]
+
+    def fix(self, tensor: Hashable, axes: Sequence[Sequence[tuple[str, int]]]) -> None:
+        """Enter a tensor whose dimensions are given, and are neither divided nor unified with each other.
+
+        Args:
+          tensor: names it.
+          axes: label and size of each dimension of each axis.
+        """
+        self._axes[tensor] = [tuple(self._fix(label, size, tensor) for label, size in axis) for axis in axes]
+
+    def _fix(self, label: str, size: int, tensor: Hashable) -> int:
+        if (label, size) not in self._shared:
+            self._shared[label, size] = self._new(size, label, [])
+            self._fixed.add(self._shared[label, size])
+        number = self._shared[label, size]
+        self._tensors[number].add(tensor)
+        return number
+
+    @property
+    def fixed_labels(self) -> set[str]:
+        """The labels of dimensions that are fixed."""
+        return {label for label, _ in self._shared}
+
+    def is_fixed(self, dim: int) -> bool:
+        """Return whether a dimension keeps its label and its size."""
+        return dim in self._fixed
+
+    def _new(self, size: int, label: str, tensors: Iterable[Hashable], age: int | None = None) -> int:
+        self._ages.append(len(self._sizes) if age is None else age)
+        self._sizes.append(size)
+        self._labels.append(label)
+        self._tensors.append(set(tensors))
+        return len(self._sizes) - 1
+
+    def has(self, tensor: Hashable) -> bool:
+        """Return whether a tensor was entered."""
+        return tensor in self._axes
+
+    def axes(self, tensor: Hashable) -> list[Product]:
+        """Return the dimensions of each axis of a tensor, as they are by now."""
+        self._axes[tensor] = [self._resolve(axis) for axis in self._axes[tensor]]
+        return self._axes[tensor]
+
+    def size(self, dim: int) -> int:
+        """Return the size of a dimension."""
+        return self._sizes[dim]
+
+    def label(self, dim: int) -> str:
+        """Return the label that a dimension was entered with."""
+        return self._labels[dim]
+
+    def _resolve(self, product: Product) -> Product:
+        """Return what has become of a product."""
+        if not any(dim in self._became for dim in product):
+            return product
+        result: list[int] = []
+        for dim in product:
+            if dim in self._became:
+                self._became[dim] = self._resolve(self._became[dim])
+                result += self._became[dim]
+            else:
+                result.append(dim)
+        return tuple(result)
+
+    def unify(self, one: Product, other: Product) -> bool:
+        """Make two products of equal size the same, as far as no tensor then has a dimension twice.
+
+        Both are divided into common factors, in row-major order.
+
+        Returns:
+          Whether they are the same now.
+        """
+        one, other = self._resolve(tuple(one)), self._resolve(tuple(other))
+        if one == other:
+            return True
+        factors = common_factors([self._sizes[d] for d in one], [self._sizes[d] for d in other])
+        if factors is None or not all(self._may_divide(dims, factors) for dims in (one, other)):
+            return False
+        self._divide(one, factors)
+        self._divide(other, factors)
+        pairs = list(zip(self._resolve(one), self._resolve(other), strict=True))
+        merged = [
+            self._merge(*self._resolve((a,)), *self._resolve((b,))) for a, b in pairs
+        ]  # each, whatever the others
+        return all(merged)
+
+    def _may_divide(self, dims: Product, factors: Sequence[int]) -> bool:
+        parts = divided([self._sizes[d] for d in dims], factors)
+        return all(len(mine) == 1 or d not in self._fixed for d, mine in zip(dims, parts, strict=True))
+
+    def _divide(self, dims: Product, factors: Sequence[int]) -> None:
+        parts = divided([self._sizes[d] for d in dims], factors)
+        for dim, mine in zip(dims, parts, strict=True):
+            if len(mine) > 1 and dim not in self._became:  # one that occurs twice was divided already
+                label, tensors, age = self._labels[dim], self._tensors[dim], self._ages[dim]
+                self._became[dim] = tuple(self._new(n, f"{label}_{i}", tensors, age) for i, n in enumerate(mine))
+
+    def _rank(self, dim: int) -> tuple[bool, int, int]:
+        """Return the order in which dimensions give their labels to others."""
+        return dim not in self._fixed, self._ages[dim], dim
+
+    def _merge(self, a: int, b: int) -> bool:
+        if a == b:
+            return True
+        if {a, b} <= self._fixed or self._tensors[a] & self._tensors[b]:
+            return False
+        a, b = sorted((a, b), key=self._rank)
+        self._became[b] = (a,)
+        self._tensors[a] |= self._tensors[b]
+        return True
+
+    def relate(self, one: Product, other: Product) -> None:
+        """Give a dimension before and after a window one family, unless a tensor has both."""
+        one, other = self._resolve(one), self._resolve(other)
+        if len(one) == len(other) == 1:
+            a, b = sorted(map(self.family, one + other), key=self._rank)
+            if a != b and b not in self._fixed and not self._tensors[a] & self._tensors[b]:
+                self._relative[b] = a
+                self._tensors[a] |= self._tensors[b]
+
+    def family(self, dim: int) -> int:
+        """Return the dimension whose label all of its family have."""
+        while dim in self._relative:
+            dim = self._relative[dim]
+        return dim
+
+
+def common_factors(one: Sequence[int], other: Sequence[int]) -> list[int] | None:
+    """Return the coarsest factors of which both products are made in row-major order; None if there are none.
+
+    Example:
+      >>> common_factors([84, 8], [14, 6, 8])
+      [14, 6, 8]
+      >>> common_factors([6, 4], [4, 6]) is None
+      True
+    """
+    if math.prod(one) != math.prod(other):
+        return None
+    cuts = sorted({*itertools.accumulate(one, initial=1, func=_times), *itertools.accumulate(other, func=_times)})
+    if any(b % a for a, b in itertools.pairwise(cuts)):
+        return None
+    return [b // a for a, b in itertools.pairwise(cuts)]
+
+
+def _times(a: int, b: int) -> int:
+    return a * b
+
+
+def divided(sizes: Sequence[int], factors: Sequence[int]) -> list[list[int]]:
+    """Return the factors of each size; together they are all factors, in their order."""
+    left, result = list(factors), []
+    for size in sizes:
+        mine, product = [], 1
+        while product < size:
+            mine.append(left.pop(0))
+            product *= mine[-1]
+        result.append(mine)
+    return result

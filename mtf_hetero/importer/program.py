@@ -1,0 +1,181 @@
+"""A traced step as plain data: operations on values, without variables, control flow or arithmetic of shapes."""
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import execute, tf
+from mtf_hetero._support.ops import attribute, create
+
+_LIBRARIES = (pathlib.Path(sys.prefix), pathlib.Path(sys.base_prefix), pathlib.Path(__file__).parents[1])
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+    """A tensor of the program.
+
+    Args:
+      shape: its sizes.
+      dtype: its tf.DType.
+      array: its elements, if they are known before the step runs.
+      name: names the dimensions that it is the first to have.
+      uses: number of times that operations and results read it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: tf.DType
+    array: np.ndarray | None = None
+    name: str = ""
+    uses: int = 0
+
+
+@dataclasses.dataclass(eq=False)
+class Operation:
+    """An operation of TensorFlow on values.
+
+    Args:
+      type: its type, "MatMul" for instance.
+      inputs: the values that it reads, lists flattened.
+      outputs: the values that it makes.
+      attributes: {name: tf.AttrValue}.
+      node: the tf.Operation that was traced; None for an operation that stands for a read or a write.
+    """
+
+    type: str
+    inputs: list[Value]
+    outputs: list[Value]
+    attributes: Mapping[str, Any]
+    node: Any = None
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """Return an attribute as a Python value."""
+        if name not in self.attributes:
+            return default
+        proto = self.attributes[name]
+        kind = proto.WhichOneof("value")
+        if kind == "list":
+            return next((list(numbers) for _, numbers in proto.list.ListFields()), [])
+        value = getattr(proto, kind)
+        if kind == "shape":
+            return None if value.unknown_rank else [dim.size for dim in value.dim]
+        return tf.as_dtype(value) if kind == "type" else value.decode() if kind == "s" else value
+
+    @property
+    def is_stateful(self) -> bool:
+        """Return whether two runs may give different results."""
+        return self.node is not None and self.node.op_def.is_stateful
+
+    @property
+    def line(self) -> str:
+        """Return the user's line, "model.py:12", that made the operation."""
+        return line_of(self.node)
+
+
+@dataclasses.dataclass(eq=False)
+class Variable:
+    """A variable of the program.
+
+    Args:
+      variable: the tf.Variable.
+      before: its value before the step.
+      after: its value after the step; `before` itself if the step does not write it.
+    """
+
+    variable: Any
+    before: Value
+    after: Value
+
+
+@dataclasses.dataclass(eq=False)
+class Program:
+    """A function: (feeds, variables before) -> (results, variables after).
+
+    Args:
+      feeds: the values that are fed.
+      variables: in the order in which the step captured them, those that are trained first.
+      operations: each after those that it reads.
+      results: the values that are fetched.
+      effects: operations without a result, such as Print and Assert, which are left out.
+    """
+
+    feeds: list[Value] = dataclasses.field(default_factory=list)
+    variables: list[Variable] = dataclasses.field(default_factory=list)
+    operations: list[Operation] = dataclasses.field(default_factory=list)
+    results: list[Value] = dataclasses.field(default_factory=list)
+    effects: list[Any] = dataclasses.field(default_factory=list)
+
+    def keep_live(self) -> None:
+        """Drop the operations that no result and no variable needs, and count the uses of values."""
+        ends = [*self.results, *(v.after for v in self.variables if v.after is not v.before)]
+        for value in ends:
+            value.uses += 1
+        live = []
+        for op in reversed(self.operations):
+            if any(value.uses for value in op.outputs):
+                live.append(op)
+                for value in op.inputs:
+                    value.uses += 1
+        self.operations = live[::-1]
+
+
+def line_of(node: Any) -> str:
+    """Return the user's line that made a tf.Operation; the operation's name if none did."""
+    if node is None:
+        return ""
+    for frame in reversed(list(node.traceback or ())):
+        path = pathlib.Path(frame.filename)
+        if not any(path.is_relative_to(library) for library in _LIBRARIES):
+            return f"{path.name}:{frame.lineno}"
+    return node.name
+
+
+def known(array: Any, dtype: tf.DType = tf.int32) -> Value:
+    """Return a value that is known."""
+    array = np.asarray(array, dtype.as_numpy_dtype)
+    return Value(array.shape, dtype, array)
+
+
+def synthetic(kind: str, inputs: Sequence[Value], shapes: Sequence[Sequence[int]], name: str, **more: Any) -> Operation:
+    """Return an operation that was not traced; its first input has the type of its results.
+
+    Args:
+      kind: its type.
+      inputs: what it reads.
+      shapes: of its results.
+      name: of its results.
+      **more: attributes beside "T".
+    """
+    dtype = inputs[0].dtype
+    attributes = {"T": attribute(dtype), **{key: attribute(value) for key, value in more.items()}}
+    return Operation(kind, list(inputs), [Value(tuple(s), dtype, name=name) for s in shapes], attributes)
+
+
+def replay(op: Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Make an operation again in the default graph, on other tensors.
+
+    Args:
+      op: the operation.
+      inputs: as many tensors as it reads, of other shapes perhaps.
+    """
+    return create(op.type, list(inputs), [v.dtype for v in op.outputs], op.type, op.attributes).outputs
+
+
+def evaluate(op: Operation) -> list[np.ndarray]:
+    """Compute an operation of which all inputs are known. Call it eagerly."""
+    values = {name: op.attr(name) for name in op.attributes}
+    values = {name: value.as_datatype_enum if isinstance(value, tf.DType) else value for name, value in values.items()}
+    attributes = [part for pair in values.items() for part in pair]
+    with tf.device("cpu:0"):
+        tensors = [tf.constant(v.array, v.dtype) for v in op.inputs]
+        return [y.numpy() for y in execute(op.type, len(op.outputs), tensors, attributes)]
+
+
+def infer_shapes(op: Operation) -> list[tf.TensorShape]:
+    """Return the shapes of an operation's results, inferred from the values that it reads."""
+    with tf.Graph().as_default():
+        xs = [tf.placeholder(v.dtype, v.shape) if v.array is None else tf.constant(v.array, v.dtype) for v in op.inputs]
+        return [y.shape for y in replay(op, xs)]

@@ -1,0 +1,95 @@
+"""Report of what each device computes whole: operations that the layout does not divide, with the user's lines."""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from mtf_hetero._compat import mtf
+from mtf_hetero.importer import algebra, table
+from mtf_hetero.importer.program import Operation
+from mtf_hetero.layout import Layout
+
+_SHOWN = 12  # entries of a printed report
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Operations of one type and one line that each device computes whole.
+
+    Args:
+      kind: the type.
+      line: the user's line, "model.py:12".
+      count: number of operations.
+      share: their part of the step's FLOPs.
+      has_rule: whether another layout may divide them.
+    """
+
+    kind: str
+    line: str
+    count: int
+    share: float
+    has_rule: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Undivided:
+    """Everything that each device computes whole, the largest share first.
+
+    Args:
+      entries: by type and line.
+      share: the part of the step's FLOPs that each device computes.
+    """
+
+    entries: tuple[Entry, ...]
+    share: float
+
+    def __str__(self) -> str:
+        lines = [f"computed whole on each device: {self.share:.1%} of the FLOPs"]
+        for entry in self.entries[:_SHOWN]:
+            why = "" if entry.has_rule else ", not divided by any layout"
+            times = f" x {entry.count}" if entry.count > 1 else ""
+            lines.append(f"  {entry.share:6.1%}  {entry.kind}{times}  {entry.line}{why}")
+        if len(self.entries) > _SHOWN:
+            lines.append(f"  and {len(self.entries) - _SHOWN} more")
+        return "\n".join(lines)
+
+
+def report(work: Mapping[Operation, set[mtf.Dimension]], layout: Layout) -> Undivided:
+    """Report what each device computes whole.
+
+    Args:
+      work: {operation: the dimensions of its work}.
+      layout: the layout.
+    """
+    flops = {op: flops_of(op) for op in work}
+    total = sum(flops.values()) or 1
+    found: dict[tuple[str, str, bool], list[int]] = collections.defaultdict(list)
+    for op, dims in work.items():
+        if layout.size > 1 and not any(layout.axis_of(dim) is not None for dim in dims):
+            has_rule = table.signature_of(op) is not None
+            found[op.type, op.line, has_rule].append(flops[op])
+    entries = [
+        Entry(kind, line, len(numbers), sum(numbers) / total, has_rule)
+        for (kind, line, has_rule), numbers in found.items()
+    ]
+    entries.sort(key=lambda entry: -entry.share)
+    return Undivided(tuple(entries), sum(entry.share for entry in entries))
+
+
+def flops_of(op: Operation) -> int:
+    """Estimate the FLOPs of an operation: exact for products, else one per element that it reads or makes."""
+    signature = table.signature_of(op)
+    if signature is not None and op.type in algebra.CONTRACTIONS:
+        sizes = {letter: n for v, letters in signature.sides(op) for letter, n in zip(letters, v.shape, strict=True)}
+        return 2 * math.prod(n for letter, n in sizes.items() if letter is not None)
+    if signature is not None and ("Conv2D" in op.type or "Conv3D" in op.type or "Conv2d" in op.type):
+        kernel = next(v for v, letters in signature.sides(op) if len(v.shape) > 3 and _is_kernel(op, v))
+        small = op.outputs[0] if op.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative") else op.inputs[2]
+        return 2 * math.prod(small.shape[:-1]) * math.prod(kernel.shape)
+    sizes = [math.prod(value.shape) for value in (*op.inputs, *op.outputs)]
+    return max(sizes, default=0)
+
+
+def _is_kernel(op: Operation, value: object) -> bool:
+    return value is (op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1])

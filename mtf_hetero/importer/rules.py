@@ -1,0 +1,246 @@
+"""Emits each kind of operation: as mtf's own where mtf has it, else as a function of slices by its signature."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import constant, reshape
+from mtf_hetero.importer import algebra, arrays, clusters, table, windows
+from mtf_hetero.importer.emitter import Axes, Dims, Emitter, flat, number, ordered
+from mtf_hetero.importer.operations import DrawOperation, OnceOperation, PartialSumOperation
+from mtf_hetero.importer.program import Operation, Value, replay
+from mtf_hetero.importer.signature import Signature, undivided
+from mtf_hetero.layers import LookupOperation
+
+
+def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
+    """Emit an operation.
+
+    Args:
+      emitter: the emitter.
+      op: the operation.
+      is_needed: whether its results are needed now; else one that joins a cluster waits for it.
+    """
+    if table.is_elementwise(op):
+        if is_needed or not clusters.waits(emitter, op):
+            clusters.emit(emitter, op)
+    elif op.type in arrays.REGROUPED:
+        emitter.put(op.outputs[0], emitter.get(op.inputs[0]), emitter.axes(op.inputs[0]))
+    elif op.is_stateful and not table.is_drawn(op):
+        _draw(emitter, op, OnceOperation)
+    elif table.is_drawn(op):
+        _draw(emitter, op, DrawOperation)
+    else:
+        signature = table.signature_of(op)
+        if signature is None:
+            _slicewise(emitter, op, undivided(op))
+        else:
+            _rule_of(op)(emitter, op, signature)
+
+
+def _rule_of(op: Operation) -> Callable[[Emitter, Operation, Signature], None]:
+    if op.type in algebra.CONTRACTIONS:
+        return _contract
+    if op.type in algebra.REDUCTIONS:
+        return _reduce
+    if op.type in _CONVOLUTIONS and windows.is_plain(op):
+        return _CONVOLUTIONS[op.type]
+    if op.type == "GatherV2" and _is_lookup(op):
+        return _look_up
+    return _RULES.get(op.type, _slicewise)
+
+
+def _contract(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    bound = emitter.bind(op, signature)
+    (axes,) = emitter.results(signature, bound)
+    tensors = [tensor for tensor, _ in emitter.operands(op, signature, bound)]
+    emitter.worked_on(op, flat(list(bound.values())))
+    emitter.put(op.outputs[0], mtf.einsum(tensors, mtf.Shape(flat(axes))), axes)
+
+
+def _reduce(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    bound = emitter.bind(op, signature)
+    (axes,) = emitter.results(signature, bound)
+    ((x, _),) = emitter.operands(op, signature, bound)
+    functions = {"SUM": mtf.reduce_sum, "MEAN": mtf.reduce_mean, "MAX": mtf.reduce_max, "MIN": mtf.reduce_min}
+    emitter.worked_on(op, flat(list(bound.values())))
+    made = functions[algebra.REDUCTIONS[op.type]](x, output_shape=mtf.Shape(flat(axes)))
+    emitter.put(op.outputs[0], made, axes)
+
+
+def _transpose(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    """Emit nothing: mtf's dimensions have names and no order."""
+    bound = emitter.bind(op, signature)
+    ((x, _),) = emitter.operands(op, signature, bound)
+    emitter.put(op.outputs[0], x, emitter.results(signature, bound)[0])
+
+
+def _broadcast(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    if signature.whole:  # a Tile that repeats an axis
+        _slicewise(emitter, op, signature)
+        return
+    bound = emitter.bind(op, signature)
+    (axes,) = emitter.results(signature, bound)
+    ((x, _),) = emitter.operands(op, signature, bound)
+    emitter.put(op.outputs[0], mtf.broadcast(x, mtf.Shape(flat(axes))), axes)
+
+
+_RULES = {"Transpose": _transpose, "BroadcastTo": _broadcast, "Tile": _broadcast}
+
+
+def _is_lookup(op: Operation) -> bool:
+    """Return whether an operation looks up rows of a table of numbers."""
+    table_, ids, axis = op.inputs
+    are_numbers = table_.dtype.is_floating or table_.dtype.is_integer
+    return are_numbers and ids.dtype.size >= 4 and not op.attr("batch_dims") and not np.any(axis.array)
+
+
+def _look_up(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    """Emit a lookup of rows, which a layout may split."""
+    table_, ids, _ = op.inputs
+    bound = emitter.bind(op, signature, gathers=False)
+    (axes,) = emitter.results(signature, bound)
+    rank = len(ids.shape)
+    of_table = [_single(emitter, bound.get("v"), table_.shape[0]), *axes[rank:]]
+    operands = emitter.get(table_, of_table), emitter.get(ids, axes[:rank])
+    tensors = [ordered(x, flat(a)) for x, a in zip(operands, (of_table, axes[:rank]), strict=True)]
+    emitter.worked_on(op, flat(axes))
+    made = LookupOperation(tensors[0], tensors[1], emitter.unique(op.outputs[0].name))
+    emitter.put(op.outputs[0], made.outputs[0], axes)
+
+
+def _single(emitter: Emitter, dims: Dims | None, size: int) -> Dims:
+    """Return dimensions if they are one; else a new one of the size."""
+    return dims if dims and len(dims) == 1 else [emitter.fresh(size)]
+
+
+# --- random numbers
+
+
+def _draw(emitter: Emitter, op: Operation, kind: type) -> None:
+    """Emit an operation that is computed of whole operands, and whose result each device has a slice of."""
+    (y,) = op.outputs
+    known = [value for value in op.inputs if value.array is None]
+    axes = [[[emitter.fresh(n)] for n in value.shape] for value in known]
+    tensors = [ordered(emitter.get(value, a), flat(a)) for value, a in zip(known, axes, strict=True)]
+    shape = emitter.shape(y)
+
+    def draw(*slices: tf.Tensor) -> tf.Tensor:
+        left = iter(slices)
+        inputs = [next(left) if value.array is None else number(value) for value in op.inputs]
+        return reshape(replay(op, inputs)[0], shape.to_integer_list)
+
+    made = kind(draw, tensors, shape, y.dtype, emitter.mesh, op.type)
+    emitter.worked_on(op, ())
+    emitter.put(y, made.outputs[0], emitter.axes(y))
+
+
+# --- by slices
+
+
+def _slicewise(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    """Emit TensorFlow's operation on slices of what goes through, and on all of what it needs whole."""
+    signature, arguments = _with_arguments(op, signature)
+    bound = emitter.bind(op, signature)
+    operands = emitter.operands(op, signature, bound)
+    tensors = [ordered(tensor, flat(axes)) for tensor, axes in operands]
+    results = emitter.results(signature, bound)
+
+    def apply(*slices: tf.Tensor) -> Any:
+        sizes = {d: n for t, x in zip(tensors, slices, strict=True) for d, n in zip(t.shape.dims, x.shape.as_list())}
+
+        def of(axes: Axes) -> list[int]:
+            return [math.prod(sizes.get(d, d.size) for d in axis) for axis in axes]
+
+        left = iter([reshape(x, of(axes)) for x, (_, axes) in zip(slices, operands, strict=True)])
+        inputs = [number(v) if is_argument else next(left) for v, is_argument in zip(op.inputs, arguments, strict=True)]
+        if signature.shape is not None:
+            inputs[signature.shape] = constant(of(results[0]), op.inputs[signature.shape].dtype)
+        outputs = replay(op, inputs)
+        outputs = [reshape(y, [sizes.get(d, d.size) for d in flat(a)]) for y, a in zip(outputs, results, strict=True)]
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    shapes = [mtf.Shape(flat(axes)) for axes in results]
+    summed = [d for letter in signature.summed for d in bound.get(letter, ())]
+    split = {d for letter, dims in bound.items() if letter not in signature.whole for d in dims}
+    emitter.worked_on(op, split)
+    if summed:
+        made = PartialSumOperation(apply, tensors, shapes[0], op.outputs[0].dtype, summed, op.type).outputs
+    else:
+        dtypes = [value.dtype for value in op.outputs]
+        made = mtf.SlicewiseOperation(apply, tensors, shapes, dtypes, sorted(split), name=op.type).outputs
+    for value, tensor, axes in zip(op.outputs, made, results, strict=True):
+        emitter.put(value, tensor, axes)
+
+
+def _with_arguments(op: Operation, signature: Signature) -> tuple[Signature, list[bool]]:
+    """Return a signature in which operands that the step computes have letters, and which operands are known."""
+    operands = list(signature.operands)
+    whole = set(signature.whole)
+    for i, (value, letters) in enumerate(zip(op.inputs, operands, strict=True)):
+        if letters is None and value.array is None and i != signature.shape:
+            operands[i] = [None if n == 1 else f"argument{i}/{axis}" for axis, n in enumerate(value.shape)]
+            whole |= {letter for letter in operands[i] or () if letter is not None}
+    found = Signature(operands, signature.results, frozenset(whole), signature.summed, signature.kin, signature.shape)
+    return found, [letters is None for letters in operands]
+
+
+# --- convolutions
+
+
+def _window_axes(
+    emitter: Emitter, op: Operation, signature: Signature, large: Value, small: Value, kernel: Value
+) -> tuple[Axes, Axes, Axes]:
+    """Return the dimensions of the large image, the small image and the kernel; those of space have one name."""
+    bound = emitter.bind(op, signature, gathers=False)
+
+    def one(letter: str, size: int) -> Dims:
+        return _single(emitter, bound.get(letter), size)
+
+    batch = bound.get("n") or [emitter.fresh(1)]
+    of_large = [batch, *(one(letter, n) for letter, n in zip("hwc", large.shape[1:], strict=True))]
+    space = [[mtf.Dimension(axis[0].name, n)] for axis, n in zip(of_large[1:3], small.shape[1:3], strict=True)]
+    of_small = [batch, *space, one("f", small.shape[3])]
+    of_kernel = [one("i", kernel.shape[0]), one("j", kernel.shape[1]), of_large[3], of_small[3]]
+    emitter.worked_on(op, flat([*of_large, *of_small]))
+    return of_large, of_small, of_kernel
+
+
+def _convolve(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    (x, w), (y,) = op.inputs, op.outputs
+    large, small, kernel = _window_axes(emitter, op, signature, x, y, w)
+    operands = _as_image(emitter, x, large), _as_image(emitter, w, kernel)
+    made = mtf.Conv2dOperation(*operands, op.attr("strides"), op.attr("padding"))
+    emitter.put(y, made.outputs[0], small)
+
+
+def _convolve_back_to_image(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    (_, w, dy), (dx,) = op.inputs, op.outputs
+    large, small, kernel = _window_axes(emitter, op, signature, dx, dy, w)
+    operands = _as_image(emitter, w, kernel), _as_image(emitter, dy, small)
+    shape = mtf.Shape(flat(large))
+    made = mtf.ops.conv2d_backprop_input(shape, *operands, op.attr("strides"), op.attr("padding"))
+    emitter.put(dx, made, large)
+
+
+def _convolve_back_to_kernel(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    (x, _, dy), (dw,) = op.inputs, op.outputs
+    large, small, kernel = _window_axes(emitter, op, signature, x, dy, dw)
+    operands = _as_image(emitter, x, large), mtf.Shape(flat(kernel)), _as_image(emitter, dy, small)
+    made = mtf.ops.conv2d_backprop_filter(*operands, op.attr("strides"), op.attr("padding"))
+    emitter.put(dw, made, kernel)
+
+
+_CONVOLUTIONS = {
+    "Conv2D": _convolve,
+    "Conv2DBackpropInput": _convolve_back_to_image,
+    "Conv2DBackpropFilter": _convolve_back_to_kernel,
+}
+
+
+def _as_image(emitter: Emitter, value: Value, axes: Axes) -> mtf.Tensor:
+    """Return the tensor of a value, its dimensions in the order of the axes."""
+    return ordered(emitter.get(value, axes), flat(axes))

@@ -1,0 +1,83 @@
+"""A traced step, read and emitted: its mtf.Graph, what is fed to it, and what it gives."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import garbage
+from mtf_hetero.importer import inference, reader, rules
+from mtf_hetero.importer.emitter import emit_program
+from mtf_hetero.importer.program import Operation, Program
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """A step as an mtf graph.
+
+    Args:
+      program: what was read.
+      graph: mtf.Graph.
+      mesh: its mtf.Mesh.
+      feeds: placeholders.
+      variables: {name: tf.Variable of the user}, by names in the mtf graph.
+      results: what the step returns.
+      updates: assignments of variables.
+      axes: {name of a variable: its dimensions}, which later steps on the same variables keep.
+      work: {operation: the dimensions of its work}.
+    """
+
+    program: Program
+    graph: mtf.Graph
+    mesh: mtf.Mesh
+    feeds: tuple[tf.Tensor, ...]
+    variables: Mapping[str, Any]
+    results: tuple[mtf.Tensor, ...]
+    updates: tuple[mtf.Operation, ...]
+    axes: Mapping[str, inference.Axes]
+    work: Mapping[Operation, set[mtf.Dimension]]
+
+
+def read(concrete: Any, names: Sequence[str], like: Step | None = None) -> Program:
+    """Read the program of a traced function.
+
+    Args:
+      concrete: the ConcreteFunction.
+      names: one per tensor that is fed.
+      like: a step whose variables it is to have first, in their order.
+    """
+    return reader.read(concrete, names, {} if like is None else like.variables)
+
+
+@garbage.uncollected()
+def build(program: Program, like: Step | None = None) -> Step:
+    """Emit a program in TensorFlow's default graph, where variables of the same names are used again.
+
+    Args:
+      program: the program.
+      like: a step on the same variables, whose dimensions they keep.
+    """
+    known = {} if like is None else like.axes
+    named = [variable.before.name for variable in program.variables]
+    fixed = {number: known[name] for number, name in enumerate(named) if name in known}
+    names = inference.infer(program, fixed)
+    with tf.device("/cpu:0"):
+        feeds = tuple(tf.placeholder(value.dtype, value.shape) for value in program.feeds)
+    with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
+        emitter, made, results, updates = emit_program(program, names, feeds, rules.emit)
+    axes = [
+        [[(dim.name, dim.size) for dim in axis] for axis in emitter.axes(variable.before)]
+        for variable in program.variables
+    ]
+    assert [variable.name for variable in made] == named
+    return Step(
+        program,
+        emitter.graph,
+        emitter.mesh,
+        feeds,
+        {variable.before.name: variable.variable for variable in program.variables},
+        tuple(results),
+        tuple(updates),
+        dict(zip(named, axes, strict=True)),
+        emitter.computed,
+    )

@@ -1,0 +1,138 @@
+"""Signatures of convolutions, pools and other operations on images."""
+
+from typing import Any
+
+from mtf_hetero.importer.signature import Signature, Table
+
+TABLE = Table()
+_SPACE = {2: ("hw", "pq", "ij"), 3: ("dhw", "opq", "kij")}  # of the image, of its windows, of the kernel
+
+
+def is_plain(op: Any) -> bool:
+    """Return whether a 2D convolution, or a gradient of one, is one that mtf has."""
+    padding = op.attr("padding") in ("SAME", "VALID")
+    dilations = set(op.attr("dilations", [1])) == {1}
+    return op.attr("data_format", "NHWC") == "NHWC" and padding and dilations and not _is_grouped(op)
+
+
+def _is_grouped(op: Any) -> bool:
+    image, kernel = _image_and_kernel(op)
+    return image[-1] != kernel[-2]
+
+
+def _image_and_kernel(op: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of the large image and the kernel."""
+    if "BackpropInput" in op.type:
+        return op.outputs[0].shape, op.inputs[1].shape
+    return op.inputs[0].shape, (op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]).shape
+
+
+@TABLE.rule(
+    *("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
+    *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
+)
+def _convolution(op: Any) -> Signature | None:
+    rank = 3 if "3D" in op.type else 2
+    if op.attr("data_format", "") not in ("NHWC", "NDHWC"):
+        return None
+    large, small, window = _SPACE[rank]
+    is_grouped = _is_grouped(op)
+    image, kernel, made = f"n{large}c", f"{window}{'g' if is_grouped else 'c'}f", f"n{small}f"
+    whole = frozenset(window)
+    if not (rank == 2 and is_plain(op)):  # by TensorFlow's operation, on whole images
+        whole |= frozenset(large + small) | (frozenset("cgf") if is_grouped else frozenset())
+    kin = tuple(zip(large, small, strict=True))
+    if "BackpropInput" in op.type:
+        summed = frozenset() if is_grouped else frozenset("f")
+        return Signature([None, kernel, made], [image], whole, summed, kin, shape=0)
+    if "BackpropFilter" in op.type:
+        summed = frozenset("n") if whole & frozenset(small) else frozenset(f"n{small}")
+        return Signature([image, None, made], [kernel], whole, summed, kin, shape=1)
+    return Signature([image, kernel], [made], whole, frozenset() if is_grouped else frozenset("c"), kin)
+
+
+@TABLE.rule("DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter")
+def _depthwise(op: Any) -> Signature | None:
+    if op.attr("data_format", "NHWC") != "NHWC":
+        return None
+    _, kernel_shape = _image_and_kernel(op)
+    is_single = kernel_shape[-1] == 1  # then a slice of the channels has the same slice of the filters
+    image, kernel, made = "nhwc", "ijcm", "npqc" if is_single else "npqf"
+    whole = frozenset("hwpqijm") | (frozenset() if is_single else frozenset("cf"))
+    if op.type.endswith("Input"):
+        return Signature([None, kernel, made], [image], whole, shape=0)
+    if op.type.endswith("Filter"):
+        return Signature([image, None, made], [kernel], whole, summed=frozenset("n"), shape=1)
+    return Signature([image, kernel], [made], whole)
+
+
+def _is_over_space(op: Any) -> bool:
+    """Return whether a pool leaves examples and channels alone."""
+    sizes = op.attr("ksize")
+    return op.attr("data_format", "NHWC") in ("NHWC", "NDHWC") and sizes[0] == sizes[-1] == 1
+
+
+@TABLE.rule("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D")
+def _pool(op: Any) -> Signature | None:
+    large, small, _ = _SPACE[len(op.inputs[0].shape) - 2]
+    letters = Signature([f"n{large}c"], [f"n{small}c"], frozenset(large + small))
+    return letters if _is_over_space(op) else None
+
+
+@TABLE.rule("MaxPoolGrad", "MaxPool3DGrad", "MaxPoolGradGrad", "MaxPool3DGradGrad")
+def _max_pool_gradient(op: Any) -> Signature | None:
+    large, small, _ = _SPACE[len(op.inputs[0].shape) - 2]
+    of_large, of_small = f"n{large}c", f"n{small}c"
+    is_second = op.type.endswith("GradGrad")
+    operands = [of_large, of_small, of_large if is_second else of_small]
+    result = of_small if is_second else of_large
+    return Signature(list(operands), [result], frozenset(large + small)) if _is_over_space(op) else None
+
+
+@TABLE.rule("AvgPoolGrad", "AvgPool3DGrad")
+def _average_pool_gradient(op: Any) -> Signature | None:
+    large, small, _ = _SPACE[len(op.inputs[1].shape) - 2]
+    letters = Signature([None, f"n{small}c"], [f"n{large}c"], frozenset(large + small), shape=0)
+    return letters if _is_over_space(op) else None
+
+
+@TABLE.rule("ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "ResizeArea")
+def _resize(op: Any) -> Signature:
+    return Signature(["nhwc", None], ["npqc"], frozenset("hwpq"))
+
+
+@TABLE.rule("ResizeBilinearGrad", "ResizeBicubicGrad")
+def _resize_gradient(op: Any) -> Signature:
+    return Signature(["npqc", "nhwc"], ["nhwc"], frozenset("hwpq"))
+
+
+@TABLE.rule("ResizeNearestNeighborGrad")
+def _resize_nearest_gradient(op: Any) -> Signature:
+    return Signature(["npqc", None], ["nhwc"], frozenset("hwpq"))
+
+
+@TABLE.rule("SpaceToDepth", "DepthToSpace", "ExtractImagePatches")
+def _patches(op: Any) -> Signature | None:
+    is_last = op.attr("data_format", "NHWC") == "NHWC"
+    return Signature(["nhwc"], ["npqf"], frozenset("hwcpqf")) if is_last else None
+
+
+@TABLE.rule("FusedBatchNormV3")
+def _batch_norm(op: Any) -> Signature | None:
+    """Return the signature of the fused batch norm, which in training needs all of a channel."""
+    if op.attr("data_format") != "NHWC":
+        return None
+    whole = frozenset("nhw") if op.attr("is_training") else frozenset()
+    reserve = ["r"] if op.outputs[5].shape else []
+    return Signature(["nhwc", "c", "c", "c", "c"], ["nhwc", "c", "c", "c", "c", reserve], whole | frozenset("r"))
+
+
+@TABLE.rule("FusedBatchNormGradV3")
+def _batch_norm_gradient(op: Any) -> Signature | None:
+    """Return the signature of the gradient of the fused batch norm."""
+    if op.attr("data_format") != "NHWC":
+        return None
+    operands = ["nhwc", "nhwc", "c", "c", "c", ["r"] if op.inputs[5].shape else []]
+    empty = [["e"] if y.shape else [] for y in op.outputs[3:]]
+    whole = frozenset("nhwre")
+    return Signature(list(operands), ["nhwc", "c", "c", *empty], whole)

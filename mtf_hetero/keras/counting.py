@@ -1,0 +1,41 @@
+"""The number of steps of a training, by the arguments of model.fit."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero.keras._keras import keras
+
+_BATCH_SIZE = 32  # of model.fit, where none is given
+
+
+def steps_of(data: Any, *, epochs: int, batch_size: int | None, options: Mapping[str, Any]) -> int | None:
+    """Return the number of steps of a training, by the arguments of model.fit; None if only its end shows it.
+
+    Args:
+      data: `x` of model.fit.
+      epochs: the number at which it ends.
+      batch_size: of arrays; None: 32.
+      options: initial_epoch, steps_per_epoch and validation_split, where they are given.
+    """
+    per_epoch = options.get("steps_per_epoch")
+    if per_epoch is None:
+        split = options.get("validation_split")
+        per_epoch = _batches(data, batch_size or _BATCH_SIZE, split if isinstance(split, float) else 0.0)
+    if per_epoch is None:
+        return None
+    return max(epochs - (options.get("initial_epoch") or 0), 0) * per_epoch
+
+
+def _batches(data: Any, batch_size: int, validation_split: float) -> int | None:
+    """The batches of an epoch."""
+    if isinstance(data, tf.data.Dataset | tf.compat.v2.data.Dataset):
+        count = int(data.cardinality())
+        return count if count >= 0 else None
+    if isinstance(data, keras.utils.PyDataset):
+        return data.num_batches
+    arrays = keras.tree.flatten(data)
+    if not arrays or not all(hasattr(array, "shape") and len(array.shape) for array in arrays):
+        return None
+    examples = int(arrays[0].shape[0] * (1.0 - validation_split))
+    return -(-examples // batch_size)

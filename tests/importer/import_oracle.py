@@ -1,0 +1,99 @@
+"""The oracle of mtf_hetero.function: TensorFlow itself runs the same tf.function, on the same inputs.
+
+What each step returns and all tf.Variables afterwards are compared, in float64.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import mtf_hetero
+from mtf_hetero import tf
+
+ONE = {"devices": "cpu:0", "layout": "batch"}
+DEVICES = "cpu:0,cpu:1,cpu:2"
+BATCH = {"devices": DEVICES, "layout": "batch", "list_speed": [4, 2, 1]}
+STEPS = 5  # of which there are inputs
+Made = tuple[Callable[..., Any], list[Any], list[tuple[Any, ...]]]  # step, its variables, inputs of each step
+
+
+def split(*names: str) -> dict[str, Any]:
+    """A layout that splits some dimensions in the proportions 4:2:1."""
+    return {**BATCH, "layout": ";".join(f"{name}:all" for name in names)}
+
+
+def check(
+    make: Callable[[], Made], *places: dict[str, Any], tolerance: float = 1e-9, steps: int = 3
+) -> list[mtf_hetero.importer.Divided]:
+    """Assert that a step gives on each layout what TensorFlow gives.
+
+    Args:
+      make: makes the step, its tf.Variables, and the inputs of its steps.
+      *places: what `function` is given of devices and layouts.
+      tolerance: of numbers, relative to the largest of a tensor, and absolute.
+      steps: number of steps.
+
+    Returns:
+      The divided steps, closed.
+    """
+    step, variables, inputs = make()
+    start = [v.numpy() for v in variables]
+    traced = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
+    traced.get_concrete_function(*inputs[0])  # it may make variables, which start again below
+    for variable, array in zip(variables, start, strict=True):
+        variable.assign(array)
+    expected = [arrays(traced(*x)) for x in inputs[:steps]]
+    after = [v.numpy() for v in variables]
+    found = []
+    for place in places:
+        for variable, array in zip(variables, start, strict=True):
+            variable.assign(array)
+        with mtf_hetero.function(step, inputs[0], **place) as divided:
+            for x, values in zip(inputs[:steps], expected, strict=True):
+                same(arrays(divided(*x)), values, tolerance)
+        same([v.numpy() for v in variables], after, tolerance)
+        found.append(divided)
+    return found
+
+
+def arrays(structure: Any) -> list[np.ndarray]:
+    """The tensors of a structure as arrays."""
+    return [np.asarray(x) for x in tf.nest.flatten(structure) if x is not None]
+
+
+def same(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], tolerance: float) -> None:
+    """Assert that arrays are equal within a tolerance, and of one type."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        assert one.dtype == other.dtype
+        if one.dtype.kind in "fc":
+            scale = max(1.0, float(np.abs(other).max(initial=0.0)))
+            np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+def rows(count: int = 14, width: int = 12, classes: int = 5, steps: int = STEPS) -> list[tuple[Any, ...]]:
+    """Rows of numbers and their classes, of each step."""
+    rng = np.random.default_rng(0)
+    return [
+        (rng.standard_normal((count, width)), rng.integers(0, classes, count).astype("int32")) for _ in range(steps)
+    ]
+
+
+def images(count: int = 14, size: int = 8, classes: int = 5, steps: int = STEPS) -> list[tuple[Any, ...]]:
+    """Images and their classes, of each step."""
+    rng = np.random.default_rng(0)
+    shape = count, size, size, 3
+    return [(rng.standard_normal(shape), rng.integers(0, classes, count).astype("int32")) for _ in range(steps)]
+
+
+def ids(count: int = 14, length: int = 6, words: int = 11, classes: int = 5, steps: int = STEPS) -> list[Any]:
+    """Sequences of ids and their classes, of each step."""
+    rng = np.random.default_rng(0)
+    return [
+        (rng.integers(0, words, (count, length)).astype("int32"), rng.integers(0, classes, count).astype("int32"))
+        for _ in range(steps)
+    ]

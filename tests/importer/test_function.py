@@ -1,0 +1,304 @@
+"""Arguments and results of `mtf_hetero.function`: values of variables, kinds of inputs, random numbers, refusals."""
+
+import contextlib
+import re
+
+import numpy as np
+import pytest
+import tiers
+from import_oracle import BATCH, ONE, check, rows, same, split
+
+import mtf_hetero
+from mtf_hetero import tf
+
+function = tf.compat.v2.function
+INPUTS = rows()
+
+
+def variable(shape=(12, 5), name="w", seed=0):
+    return tf.Variable(np.random.default_rng(seed).standard_normal(shape), name=name)
+
+
+def descent(w, x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, x @ w))
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    return loss
+
+
+def simple(w=None):
+    w = variable() if w is None else w
+    return w, lambda x, y: descent(w, x, y)
+
+
+def test_values_go_to_the_variables_and_back():
+    w, step = simple()
+    divided = mtf_hetero.function(step, INPUTS[0], **BATCH)
+    before = w.numpy()
+    first = float(divided(*INPUTS[0]))
+    np.testing.assert_array_equal(w.numpy(), before)
+    divided.pull()
+    assert np.abs(w.numpy() - before).max() > 1e-3
+    w.assign(before)
+    divided.push()
+    assert float(divided(*INPUTS[0])) == first
+    divided.close()
+    with pytest.raises(ValueError, match="^the divided step is closed; call mtf_hetero.function again$"):
+        divided(*INPUTS[0])
+
+
+def test_at_an_error_the_variables_keep_their_values():
+    w, step = simple()
+    before = w.numpy()
+    with contextlib.suppress(KeyError), mtf_hetero.function(step, INPUTS[0], **ONE) as divided:
+        divided(*INPUTS[0])
+        raise KeyError
+    np.testing.assert_array_equal(w.numpy(), before)
+
+
+@tiers.parametrize("place", [ONE, BATCH, split("w/1")], first=[split("w/1")])
+def test_batches_of_other_sizes(place):
+    """The dimensions of a variable are those of the first batch, whatever a later one says of them."""
+    w, step = simple(variable((12, 7)))
+    start, traced = w.numpy(), function(step)
+    inputs = [(x[:n], y[:n]) for (x, y), n in zip(INPUTS, (14, 5, 1, 12, 14))]
+    expected = [traced(*x).numpy() for x in inputs]
+    after = w.numpy()
+    w.assign(start)
+    with mtf_hetero.function(step, inputs[0], **place) as divided:
+        same([divided(*x).numpy() for x in inputs], expected, 1e-12)
+    same([w.numpy()], [after], 1e-12)
+
+
+def test_a_later_kind_of_inputs_may_use_more_variables():
+    w, bias = variable(), variable((5,), "bias")
+
+    def step(x, biased):
+        if biased:
+            bias.assign_add(tf.ones_like(bias))
+            return x @ w + bias
+        return x @ w
+
+    x, start = INPUTS[0][0], bias.numpy()
+    with mtf_hetero.function(step, (x, False), **BATCH) as divided:
+        np.testing.assert_allclose(divided(x, False), x @ w.numpy(), atol=1e-12)
+        for count in (1, 2):
+            np.testing.assert_allclose(divided(x, True), x @ w.numpy() + start + count, atol=1e-12)
+    np.testing.assert_allclose(bias.numpy(), start + 2)
+
+
+def test_structures_and_types():
+    """Arguments and results are structures; None stays, and constants are results too."""
+
+    def make():
+        count = tf.Variable(0, dtype=tf.int64, name="count")
+
+        def step(data, flag):
+            count.assign_add(1)
+            numbers = tf.cast(data["ids"], tf.float64) + data["x"][0]
+            kept = tf.where(data["ids"] > 4, numbers, -numbers)
+            return {
+                "sum": tf.reduce_sum(kept, 1),
+                "none": None,
+                "both": (count + 1, kept > 0.0),
+                "flag": tf.constant(flag),
+            }
+
+        rng = np.random.default_rng(0)
+        data = {"ids": rng.integers(0, 9, (7, 4)), "x": (rng.standard_normal((7, 4)),)}
+        return function(step), [count], [(data, True)] * 3
+
+    check(make, ONE, BATCH)
+
+
+def test_a_variable_is_read_before_it_is_written():
+    """A value that does not come from the variable's own may not overtake those who read it."""
+
+    def make():
+        a, b, last = variable(name="a"), variable(name="b", seed=1), variable((14, 12), name="last")
+
+        def step(x, y):
+            slope = x - last
+            last.assign(x)
+            old = a.read_value()
+            a.assign(b)
+            b.assign(old)
+            return tf.reduce_sum(slope @ a, 1) + tf.reduce_sum(slope @ old, 1)
+
+        return function(step), [a, b, last], INPUTS
+
+    check(make, ONE, BATCH, split("x/1"), steps=5)
+
+
+def test_parts_of_variables_are_read_and_written():
+    def make():
+        table, rank3 = variable((11, 6), "table"), variable((3, 4, 5), "rank3")
+
+        def step(x, y):
+            rows = tf.gather(table, y)
+            table.scatter_add(tf.IndexedSlices(0.1 * rows, y))
+            table.scatter_update(tf.IndexedSlices(tf.ones([2, 6], tf.float64), [7, 9]))
+            rank3[1, 1:3].assign(rank3[1, 1:3] + 1.0)
+            return rows, tf.gather_nd(rank3, [[0, 1], [1, 2]])
+
+        return function(step), [table, rank3], INPUTS
+
+    check(make, ONE, BATCH, split("table/1"))
+
+
+def test_branches_write_what_the_condition_says():
+    def make():
+        w, count = variable(), tf.Variable(0, name="count")
+
+        @function
+        def step(x, y):
+            count.assign_add(1)
+            if count % 2 == 0:
+                w.assign(2.0 * w)
+                total = tf.reduce_sum(x)
+            elif count == 3:
+                w.assign_add(tf.ones_like(w))
+                total = tf.reduce_max(x)
+            else:
+                total = tf.reduce_min(x)
+            switched = tf.switch_case(count - 1, [lambda: x[:, 0], lambda: x[:, 1] * 2.0, lambda: x[:, 2]])
+            return total, switched
+
+        return step, [w, count], INPUTS
+
+    check(make, ONE, BATCH, steps=5)
+
+
+def test_loops_of_known_length_are_unrolled():
+    def make():
+        w = variable((12, 12))
+
+        @function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                states = tf.TensorArray(tf.float64, 4)
+                for i in tf.range(4):
+                    x = tf.tanh(x @ w) + tf.cast(i, tf.float64)
+                    states = states.write(i, x)
+                loss = tf.reduce_mean(states.stack() ** 2)
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+            return loss
+
+        return step, [w], INPUTS
+
+    check(make, ONE, BATCH, split("w/1"))
+
+
+def test_stateful_random_numbers_are_drawn_once():
+    """Each device has its slice of the same numbers, which are TensorFlow's own for a seed."""
+
+    def make():
+        total = tf.Variable(np.zeros((14, 12)), name="total")
+
+        @function
+        def step(x, y):
+            noise = tf.random.normal((14, 12), dtype=tf.float64, seed=3)
+            total.assign_add(noise)
+            return noise + x, tf.random.shuffle(x, seed=4)
+
+        return step, [total], INPUTS
+
+    tf.compat.v2.random.set_seed(5)
+    try:
+        check(make, ONE, BATCH, split("x/1"))
+    finally:
+        tf.compat.v2.random.set_seed(None)
+
+
+class TestRefusals:
+    def refused(self, step, match, inputs=INPUTS[0], **options):
+        with pytest.raises((NotImplementedError, ValueError), match=match) as caught:
+            mtf_hetero.function(step, inputs, **{**ONE, **options})
+        assert "\n" not in str(caught.value)
+
+    def test_python(self):
+        def step(x, y):
+            return tf.py_function(lambda a: a, [x], tf.float64)
+
+        line = step.__code__.co_firstlineno + 1
+        self.refused(
+            step, rf"^operation EagerPyFunc '.*' \(test_function.py:{line}\) calls Python, .*; write it with Te"
+        )
+
+    def test_loops_that_end_by_their_data(self):
+        def step(x, y):
+            return tf.while_loop(lambda x: tf.reduce_max(x) > 1.0, lambda x: [0.9 * x], [x])
+
+        self.refused(
+            step, r"^operation \w*While '.*' \(test_function.py:\d+\) is a loop that ends by its data; give it a"
+        )
+
+    def test_shapes_that_depend_on_the_data(self):
+        self.refused(
+            lambda x, y: tf.boolean_mask(x, y > 2), r"^operation Where .* depends on the data; give it a fixed"
+        )
+
+    def test_tables(self):
+        keys = tf.constant(["a", "b"])
+        initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.constant([1, 2]))
+        table = tf.lookup.StaticHashTable(initializer, 0)
+        self.refused(lambda x: table.lookup(x), r"^operation LookupTable.* which is no tf.Variable;", (keys.numpy(),))
+
+    def test_generators(self):
+        generator = tf.random.Generator.from_seed(1)
+        self.refused(
+            lambda x, y: generator.normal((3,)), r"^operation \w+ .* of a variable is not followed; use assign"
+        )
+
+    def test_random_numbers_in_branches(self):
+        def step(x, y):
+            return tf.cond(y[0] > 2, lambda: tf.random.uniform((3,)), lambda: tf.zeros((3,)))
+
+        self.refused(step, r"^operation RandomUniform .* draws in a loop or a condition; use .* tf.random.stateless")
+
+    def test_arguments(self):
+        self.refused(3, "^step is 3; give a tf.function or a function of tensors$")
+        self.refused(simple()[1], "^layout is 'bach'; it must be one of auto, ", layout="bach")
+        match = "^layout rule w/2:all names dimension 'w/2', which no tensor .*; the nearest is 'w/[01]'$"
+        self.refused(simple()[1], match, layout="w/2:all")
+
+    def test_shapes_that_are_not_known(self):
+        spec = tf.TensorSpec([None, 12], tf.float64)
+        match = r"has the shape \(None, 12\); give examples whose shapes are known$"
+        self.refused(simple()[1], match, (spec, INPUTS[0][1]))
+
+
+class TestReport:
+    def test_it_names_operations_and_lines(self):
+        def step(x, y):
+            return tf.linalg.lu(x @ tf.transpose(x))[0]
+
+        with mtf_hetero.function(step, INPUTS[0], **BATCH) as divided:
+            text, report = str(divided.undivided), divided.undivided
+        assert text.startswith("computed whole on each device: ")
+        line = step.__code__.co_firstlineno + 1
+        assert re.search(
+            rf"^ +\d+\.\d%  Lu  test_function.py:{line}, not divided by any layout$", text, flags=re.MULTILINE
+        )
+        assert 0 < report.share < 1
+
+    def test_what_is_divided_is_not_in_it(self):
+        _, step = simple()
+        with mtf_hetero.function(step, INPUTS[0], **BATCH) as divided:
+            kinds = {entry.kind for entry in divided.undivided.entries}
+        assert "MatMul" not in kinds and "Sub" in kinds
+
+    def test_one_device_computes_nothing_twice(self):
+        _, step = simple()
+        with mtf_hetero.function(step, INPUTS[0], **ONE) as divided:
+            assert divided.undivided.entries == ()
+
+    def test_effects_are_left_out(self, caplog):
+        def step(x, y):
+            tf.print("x is", x)
+            tf.debugging.assert_less(x, 100.0 + tf.abs(x))
+            return x + 1.0
+
+        with mtf_hetero.function(step, INPUTS[0], **ONE) as divided:
+            np.testing.assert_array_equal(divided(*INPUTS[0]), INPUTS[0][0] + 1.0)
+        assert sorted(effect.type for effect in divided.effects) == ["Assert", "PrintV2"]
