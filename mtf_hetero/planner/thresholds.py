@@ -18,8 +18,8 @@ from mtf_hetero.planner.machines import Machines
 from mtf_hetero.planner.plan import BANDWIDTH, SPEED, Plan, Threshold
 from mtf_hetero.planner.problem import problem_of
 from mtf_hetero.planner.timeline import predict
+from mtf_hetero.profile.link import Link
 from mtf_hetero.profile.work import layer_of, live
-from mtf_hetero.speeds import Link
 
 _BITS_PER_GIGABIT = 1e9
 _FASTEST_LINK = 1e5  # gigabits a second: as good as no limit

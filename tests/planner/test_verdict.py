@@ -11,7 +11,7 @@ from mtf_hetero.planner.find import find
 from mtf_hetero.planner.held import repeated_search
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import BANDWIDTH, SPEED, LeftOut, RunnerUp, Threshold
-from mtf_hetero.speeds import Link
+from mtf_hetero.profile.link import Link
 from tests.planner.test_find import FAST, LINKS, SLOW, step
 from tests.planner.test_picture import ALONE, DEEP, MANY, MIXED, PLANS, STRANGERS, THREE, layer
 
