@@ -55,7 +55,9 @@ def test_devices_left_out_are_named():
         "Not used: d.",
     ]
     assert verdict.sentences(THREE, offered)[1:] == ["Not used: b:0-1, c, d, e."]
-    together = RunnerUp(("a", "d"), 0.5, 0.1)
+    together = RunnerUp(("gpu:0", "d"), 0.5, 0.1)
+    plan = dataclasses.replace(THREE, runner_up=together)
+    assert verdict.sentences(plan, offered, others)[-2:] == ["Not used: d.", "The fastest layout with d takes 500 ms."]
     table = show.left_out([*others, LeftOut("d", "d", 2.5, together, None)])
     assert [line.split()[0] for line in table.splitlines()[1:]] == ["not", "b:0-1", "c", "e", "d"]
     assert "too large" in table and "500 ms" in table and "from 4.1 Gbit/s on" in table and "unknown" in table
