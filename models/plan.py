@@ -153,7 +153,7 @@ def _plan(arguments: argparse.Namespace) -> str:
         begin = time.monotonic()
         plan = held.find_fitting(checked, machines, seconds=arguments.seconds, progress=status.report)
         limit = max(_LEFT_OUT_SECONDS, time.monotonic() - begin)
-        status.enter("looking for what would make other devices pay off")
+        status.enter("looking for when the devices left out would pay off")
         graph = checked()
         search = held.repeated_search(graph, checked, machines, plan)
         others = costs.devices_left_out(graph, machines, plan, search, seconds=limit)

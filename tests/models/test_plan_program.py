@@ -127,7 +127,9 @@ def test_a_terminal_shows_the_search(monkeypatch, capsys):
     with SearchStatus() as status:
         status.report(12, 0.5)
         assert re.fullmatch(r"searching for a layout: 0 s, 12 layouts, best 500 ms per step", status._line())
-    assert "12 layouts" in capsys.readouterr().err
+        status.enter("something else")
+        assert status._line() == "something else: 0 s"
+    assert "something else: 0 s" in capsys.readouterr().err
     with SearchStatus(quiet=True):
         pass
     assert capsys.readouterr().err == ""
