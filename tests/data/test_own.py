@@ -161,6 +161,15 @@ def test_a_set_of_grey_images_has_one_channel(mode, channels, tmp_path):
     assert data.load(str(tmp_path)).image_shape == (6, 6, channels)
 
 
+def test_copies_are_counted(tmp_path):
+    root = draw_folders(tmp_path, 12)
+    assert data.load(str(root)).notes == ()
+    for name in ("dog/copy.png", "owl/copy.png"):
+        (root / name).write_bytes((root / "cat" / "000.png").read_bytes())
+    (note,) = data.load(str(root)).notes
+    assert note.startswith("warning: 2 images are copies of others, such as ")
+
+
 def test_images_of_several_sizes_need_one(tmp_path):
     draw(tmp_path / "cat" / "1.png", (6, 9))
     draw(tmp_path / "cat" / "2.png", (6, 9))
