@@ -297,8 +297,8 @@ class Config:
             raise ValueError(f"--list_speed is {AUTO} and --layout even, which uses no speeds; give another layout")
         if self.list_speed == AUTO and self.mesh_shape is not None:
             raise ValueError(
-                f"--list_speed is {AUTO} and --mesh_shape {self.mesh_shape!r}; measured speeds divide over one axis: "
-                "leave --mesh_shape out"
+                f"--list_speed is {AUTO} and --mesh_shape {self.mesh_shape!r}; measured speeds split over one axis; "
+                "remove --mesh_shape"
             )
 
 
