@@ -13,6 +13,7 @@ from mtf_hetero import tf
 
 EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.py"))}
 SAME_EVERYWHERE = {  # of the expected output: what does not depend on the machine
+    "any_step.py": r"computed whole .* FLOPs|.*error below.*",
     "keras_model.py": r"evaluated by Keras alone: 0\.9",
     "local_cluster.py": r"batch \(\d+, \d+\):",
     "own_cnn.py": r"^(?:\w+ +\d\.\d\d)|all layouts agree",
@@ -21,7 +22,7 @@ SAME_EVERYWHERE = {  # of the expected output: what does not depend on the machi
     "volume.py": r"slabs.*|mean loss",
 }
 MAX_LINES = 60
-SLOW = {"keras_model.py", "local_cluster.py", "transformer.py", "volume.py"}
+SLOW = {"any_step.py", "keras_model.py", "local_cluster.py", "transformer.py", "volume.py"}
 
 
 def expected_output(path):

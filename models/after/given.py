@@ -15,7 +15,7 @@ _MEANT = f"name images ({', '.join(ENDINGS)}), folders or patterns of them, or o
 
 
 def find(inputs: Sequence[str]) -> list[str]:
-    """Returns the paths of images, in the order in which they are named.
+    """Return the paths of images, in the order in which they are named.
 
     Those of a pattern, or of a folder and the folders below it, are sorted.
 
@@ -29,7 +29,7 @@ def find(inputs: Sequence[str]) -> list[str]:
 
 
 def _folders_below(path: pathlib.Path) -> Iterator[str]:
-    """Yields a folder and those below it, but for hidden ones."""
+    """Yield a folder and those below it, but for hidden ones."""
     for folder, folders, _ in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield folder

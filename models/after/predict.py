@@ -8,7 +8,7 @@ The images or volumes are those of the test set, in its order, or those of --inp
 brought to the network's size as in training, or a NumPy file, [examples, height, width, channels], with numbers as they
 are stored in the set (0 to 255, of images). The file is an .npz with an array for each of the predictions, or a .jsonl
 with an object for each example: class, logits and probabilities, or targets in their own units; also class_name and
-file, where they are known. Without --output, a line for each image has its file, its class and how probable that is.
+file, if they are known. Without --output, each image gets one line: its file, its class, the probability of the class.
 
 On one plain device, unless flags say where: they are those of mtf-hetero train.
 
@@ -84,7 +84,7 @@ def _predict(restored_run: restored.Restored, arguments: argparse.Namespace) -> 
 
 
 def _examples_of(run: Any, given_inputs: Sequence[str]) -> tuple[int, Callable[[], Any], Sequence[str]]:
-    """How many examples there are, batches of them, of which the last one is filled up, and names of their files."""
+    """Return the number of examples, a function that makes padded batches of them, and the names of their files."""
     from mtf_hetero.models.train import inputs
 
     if _is_array(given_inputs):

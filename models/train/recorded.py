@@ -48,7 +48,7 @@ _IMAGES = schema.Record(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Record:
-    """What was recorded.
+    """The record of a run.
 
     Args:
       directory: of the run.

@@ -66,7 +66,7 @@ class _Images:
 
 
 def load_arrays(path: str, *, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str] = ()) -> Found:
-    """Opens an archive with x_train, y_train, x_test and y_test, or with x and y.
+    """Open an archive with x_train, y_train, x_test and y_test, or with x and y.
 
     The images are uint8 [images, height, width] or [images, height, width, channels], the labels whole numbers from 0
     on, [images] or [images, 1]. An array `class_names` may name them. Where x and y are alone, one image in five of
@@ -124,7 +124,7 @@ def _open(
 
 
 def _find_images(path: str, archive: zipfile.ZipFile, name: str) -> _Images:
-    """Finds the images of an array without keeping them; what they are is checked, and that they are intact."""
+    """Find the images of an array, and check their shape, their type and their checksum."""
     member = archive.getinfo(f"{name}.npy")
     with archive.open(member) as file:
         shape, in_columns, dtype = _read_head(path, name, file)
@@ -175,7 +175,7 @@ def _read_labels(path: str, archive: zipfile.ZipFile, name: str, images: _Images
 
 
 def _check_labels(path: str, labels: dict[str, np.ndarray], suffixes: dict[str, str]) -> None:
-    """Raises ValueError where a class from 0 to the highest has no training image, or a test image no class."""
+    """Raise ValueError where a class from 0 to the highest has no training image, or a test image no class."""
     for split, part in labels.items():
         if part.min(initial=0) < 0:
             raise ValueError(

@@ -37,7 +37,7 @@ _DAMAGED = "it is no image that TensorFlow can decode, or it is cut off; replace
 
 
 class Look(NamedTuple):
-    """What the first and the last bytes of an image file say.
+    """Facts from the first and the last bytes of an image file.
 
     Args:
       size: (height, width).
@@ -53,7 +53,7 @@ class Look(NamedTuple):
 
 
 def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> Found:
-    """Lists the image files of a directory or of a CSV file, and looks at the first bytes of some of them.
+    """Find the image files of a directory or of a CSV file, and read the headers of up to 10,000 of them.
 
     Args:
       name: of the data set, for messages.
@@ -76,9 +76,9 @@ def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_na
 
 
 def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[tuple[int, int, int], tuple[str, ...]]:
-    """Looks at images, 10,000 of them at most, and returns the shape to which all are brought, and lines for the user.
+    """Read the headers of up to 10,000 images; return the shape to which all are resized, and lines for the user.
 
-    The images have one channel if all that are looked at are grey, else three.
+    The images have one channel if all of these are grey, else three.
 
     Args:
       photos: the images.
@@ -113,7 +113,7 @@ def _describe_copies(photos: Sequence[Photo], found: Sequence[Look]) -> tuple[st
 
 
 def look_at(files: Sequence[tuple[str, str]]) -> list[Look]:
-    """Looks at the first and the last bytes of image files.
+    """Read the first and the last bytes of image files.
 
     A file without the mark of its end is decoded, to see whether it is whole.
 
@@ -158,7 +158,7 @@ def _several_sizes(name: str, sizes: "collections.Counter[tuple[int, int]]") -> 
 def source_of_files(
     paths: Sequence[str], labels: np.ndarray, shape: Sequence[int], *, resize: bool, cached_bytes: int = CACHED_BYTES
 ) -> Source:
-    """A source of image files. Images that are read several times are kept in memory, as far as there is room.
+    """Make a source of image files. Images that are read several times are cached, as far as there is room.
 
     Args:
       paths: of the files, on each machine that reads them.
@@ -181,7 +181,7 @@ def source_of_files(
 
 
 def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:
-    """Reads and decodes an image file: uint8 [height, width, channels].
+    """Read and decode an image file: uint8 [height, width, channels].
 
     Args:
       path: of the file, a string.
@@ -214,15 +214,15 @@ def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:
 
 
 def or_else(value: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor], otherwise: Any) -> tf.Tensor:
-    """What a function of TensorFlow makes of a value; where it fails, another tensor of the same type."""
+    """Apply a TensorFlow function to a value; if the function fails, return another tensor of the same type."""
     made = tf.data.Dataset.from_tensors(value).map(function).ignore_errors()
     return made.concatenate(tf.data.Dataset.from_tensors(otherwise)).take(1).get_single_element()
 
 
 def fitted(image: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
-    """Brings an image to a size: the largest part in the middle with the ratio of the sides, scaled.
+    """Crop an image around its centre to the aspect ratio of a size, and resize it to this size.
 
-    The scaling is bilinear, with antialiasing where the image becomes smaller. An image of this size stays as it is.
+    The interpolation is bilinear, with antialiasing. An image of this size stays as it is.
 
     Args:
       image: uint8 [height, width, channels].
@@ -240,7 +240,7 @@ def fitted(image: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
 
 
 def _keep(image: Callable[[tf.Tensor], tf.Tensor], shape: Sequence[int], most: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The same function of an index, which keeps what it has made of the first indices.
+    """Return the same function of an index, with a cache for the first indices.
 
     Args:
       image: from an index to uint8 of a shape.

@@ -18,7 +18,9 @@ def _matmul(op: Any) -> Signature:
 
 
 @TABLE.rule("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
-def _batch_matmul(op: Any) -> Signature:
+def _batch_matmul(op: Any) -> Signature | None:
+    if op.inputs[0].dtype.is_complex and (op.attr("adj_x") or op.attr("adj_y")):  # it conjugates too
+        return None
     a, b = ("km" if op.attr("adj_x") else "mk"), ("nk" if op.attr("adj_y") else "kn")
     rank = len(op.outputs[0].shape)
     outer: list[list[Hashable]] = [list(range(rank - len(x.shape), rank - 2)) for x in op.inputs]
@@ -52,7 +54,7 @@ def _reduction(op: Any) -> Signature | None:
     kept: list[Hashable] = [axis for axis in range(rank) if axis not in reduced]
     if len(kept) != len(op.outputs[0].shape):  # the reduced axes are kept, of size 1
         kept = [None if axis in reduced else axis for axis in range(rank)]
-    has = op.type in REDUCTIONS
+    has = op.type in REDUCTIONS and not (op.type == "Mean" and x.dtype.is_integer)  # which rounds
     letters = frozenset(reduced)
     return Signature(
         [list(range(rank)), None],

@@ -41,7 +41,7 @@ class Emitter:
         self._fresh = itertools.count()
         for op in program.operations:
             self.users.update(dict.fromkeys(op.inputs, op))
-        for value, feed in zip(program.feeds, feeds, strict=True):
+        for value, feed in zip(program.inputs, feeds, strict=True):
             shape = self.shape(value)
             self._tensors[value] = mtf.import_tf_tensor(self.mesh, reshape(feed, shape.to_integer_list), shape)
 
@@ -206,7 +206,7 @@ def emit_program(
       emit: emits an operation, as for an Emitter.
 
     Returns:
-      The emitter, an mtf.Variable per variable, an mtf.Tensor per result, and the assignments.
+      The emitter, an mtf.Variable per variable, an mtf.Tensor per fetch, and the assignments.
     """
     emitter = Emitter(program, names, feeds, emit)
     variables = []
@@ -215,7 +215,7 @@ def emit_program(
         variables.append(emitter.variable(variable.before, trainable=trainable))
     for op in program.operations:
         emitter.emit(op)
-    results = [ordered(emitter.get(value), flat(emitter.axes(value))) for value in program.results]
+    results = [ordered(emitter.get(value), flat(emitter.axes(value))) for value in program.fetches]
     return emitter, variables, results, _updates(emitter, program, variables)
 
 

@@ -70,7 +70,7 @@ def function(
     placing.check_measure_seconds(measure_seconds, layout, list_speed)
     cluster = placing.cluster_of(devices, workers, layout)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    traced = _Traced(step)
+    traced = Traced(step)
     program = traced.program(inputs)
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
@@ -79,15 +79,19 @@ def function(
         return Divided(traced, place, inputs, stack.pop_all())
 
 
-class _Traced:
+class Traced:
     """A step, traced once for each kind of inputs.
 
     Args:
       step: a tf.function, or a function.
+
+    Attributes:
+      hosted: tf.Variables that stay in this process: each step is fed their values, and gives them new ones.
     """
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
+        self.hosted: Sequence[Any] = ()
         self._concrete: dict[Any, Any] = {}
         self._programs: dict[Any, Program] = {}
 
@@ -115,10 +119,7 @@ class _Traced:
         """
         key = self.kind(inputs)
         if key not in self._programs:
-            concrete = self.concrete(inputs)
-            graph = concrete.graph
-            fed = graph.inputs[: len(graph.inputs) - len(list(graph.captures))]
-            self._programs[key] = step_lib.read(concrete, [tensor.op.name for tensor in fed], like)
+            self._programs[key] = step_lib.read(self.concrete(inputs), like, self.hosted)
         return self._programs[key]
 
 
@@ -143,20 +144,37 @@ class Divided:
     """A step that runs on several devices. A context manager, which at its end gives the tf.Variables their values.
 
     The devices have values of their own: `pull` and `push` bring them to the tf.Variables and back.
+
+    Args:
+      traced: the step.
+      place: where it runs.
+      inputs: arguments, of the first kind.
+      stack: is closed at the end.
+      owner: names the step in errors.
+      loss: the rest of the sentence that says which values are left after a worker was lost.
     """
 
     def __init__(
-        self, traced: _Traced, place: placing.Placement, inputs: Sequence[Any], stack: contextlib.ExitStack
+        self,
+        traced: Traced,
+        place: placing.Placement,
+        inputs: Sequence[Any],
+        stack: contextlib.ExitStack,
+        *,
+        owner: str = "the step",
+        loss: str = _LOSS,
     ) -> None:
         self._traced, self._place, self._stack = traced, place, stack
-        self._session = Session(place, "the step", _LOSS)
+        self._session = Session(place, owner, loss)
         self._lowered: dict[Any, _Lowered] = {}
         self._first: Step | None = None
         self._variables: dict[str, Any] = {}
         self._shapes: dict[str, list[int]] = {}
+        self._known: dict[str, np.ndarray] = {}  # values that both sides have
         self._is_open = True
         self._begin(inputs)
-        self._session.open(self._values())
+        self._known = self._values()
+        self._session.open(self._known)
         self._stack.callback(self._session.close)
         if self.effects:
             kinds = sorted({f"{effect.type} ({line_of(effect)})" for effect in self.effects})
@@ -171,9 +189,17 @@ class Divided:
             self._make_room(inputs)
         lowered = self._lowered.get(key) or self._lower(inputs)
         leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if _is_tensor(x)]
-        feed = dict(zip(lowered.step.feeds, map(np.asarray, leaves), strict=True))
-        results, _ = self._session.run(lowered.fetches, feed)
-        left = iter(results)
+        hosted = lowered.step.program.hosted
+        arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in hosted)]
+        self._known = {}
+        results, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
+        fetched = lowered.step.program.fetches
+        results = [x.reshape(value.shape) for x, value in zip(results, fetched, strict=True)]  # with axes of size 1
+        count = len(results) - len(hosted)
+        for variable, array in zip(hosted, results[count:], strict=True):
+            if variable.after is not variable.before:
+                variable.variable.assign(array)
+        left = iter(results[:count])
         flat = [None if x is None else tf.constant(next(left)) for x in tf.nest.flatten(lowered.structure)]
         return tf.nest.pack_sequence_as(lowered.structure, flat)
 
@@ -181,10 +207,20 @@ class Divided:
         """Give the tf.Variables the values that they have on the devices."""
         for name, array in self._session.read(list(self._variables)).items():
             self._variables[name].assign(array.reshape(self._variables[name].shape))
+            self._known[name] = array
 
     def push(self) -> None:
         """Give the devices the values of the tf.Variables, which were changed, restored or loaded."""
-        self._session.put(self._values())
+        values = self._values()
+        known = self._known
+        changed = {n: x for n, x in values.items() if n not in known or not np.array_equal(x, known[n])}
+        self._session.put(changed)
+        self._known |= changed
+
+    @property
+    def is_pulled(self) -> bool:
+        """Whether no step ran since the tf.Variables got their values."""
+        return bool(self._known) or not self._variables
 
     def close(self) -> None:
         """End the session; values that were not pulled are lost."""

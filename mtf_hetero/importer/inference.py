@@ -20,7 +20,7 @@ def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
     """
     names = Names()
     is_first = True
-    for feed in program.feeds:
+    for feed in program.inputs:
         labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
         if labels and is_first:
             labels[0], is_first = BATCH, False
@@ -47,7 +47,7 @@ def _values(program: Program) -> Iterable[Value]:
     for op in program.operations:
         yield from op.inputs
         yield from op.outputs
-    yield from program.results
+    yield from program.fetches
     yield from (variable.after for variable in program.variables)
 
 

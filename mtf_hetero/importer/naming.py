@@ -183,7 +183,7 @@ def common_factors(one: Sequence[int], other: Sequence[int]) -> list[int] | None
       >>> common_factors([6, 4], [4, 6]) is None
       True
     """
-    if math.prod(one) != math.prod(other):
+    if math.prod(one) != math.prod(other) or not math.prod(one):
         return None
     cuts = sorted({*itertools.accumulate(one, initial=1, func=_times), *itertools.accumulate(other, func=_times)})
     if any(b % a for a, b in itertools.pairwise(cuts)):

@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class Operation:
       outputs: the values that it makes.
       attributes: {name: tf.AttrValue}.
       node: the tf.Operation that was traced; None for an operation that stands for a read or a write.
+      source: the tf.Operation that was read when it was made.
     """
 
     type: str
@@ -50,6 +51,7 @@ class Operation:
     outputs: list[Value]
     attributes: Mapping[str, Any]
     node: Any = None
+    source: Any = None
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return an attribute as a Python value."""
@@ -72,7 +74,7 @@ class Operation:
     @property
     def line(self) -> str:
         """Return the user's line, "model.py:12", that made the operation."""
-        return line_of(self.node)
+        return line_of(self.source)
 
 
 @dataclasses.dataclass(eq=False)
@@ -99,6 +101,7 @@ class Program:
       variables: in the order in which the step captured them, those that are trained first.
       operations: each after those that it reads.
       results: the values that are fetched.
+      hosted: variables that stay in this process: their values are fed, and fetched after the step.
       effects: operations without a result, such as Print and Assert, which are left out.
     """
 
@@ -106,11 +109,28 @@ class Program:
     variables: list[Variable] = dataclasses.field(default_factory=list)
     operations: list[Operation] = dataclasses.field(default_factory=list)
     results: list[Value] = dataclasses.field(default_factory=list)
+    hosted: list[Variable] = dataclasses.field(default_factory=list)
     effects: list[Any] = dataclasses.field(default_factory=list)
+
+    @property
+    def inputs(self) -> list[Value]:
+        """All values that are fed."""
+        return [*self.feeds, *(variable.before for variable in self.hosted)]
+
+    @property
+    def fetches(self) -> list[Value]:
+        """All values that are fetched."""
+        return [*self.results, *(variable.after for variable in self.hosted)]
+
+    def keep_here(self, variables: Collection[Any]) -> None:
+        """Keep some of the variables in this process."""
+        ids = {id(variable) for variable in variables}
+        self.hosted = [v for v in self.variables if id(v.variable) in ids]
+        self.variables = [v for v in self.variables if id(v.variable) not in ids]
 
     def keep_live(self) -> None:
         """Drop the operations that no result and no variable needs, and count the uses of values."""
-        ends = [*self.results, *(v.after for v in self.variables if v.after is not v.before)]
+        ends = [*self.fetches, *(v.after for v in self.variables if v.after is not v.before)]
         for value in ends:
             value.uses += 1
         live = []

@@ -6,7 +6,7 @@ function is left: (feeds, variables before) -> (results, variables after).
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,18 +51,19 @@ class _Resource(str):
     """The name of a captured resource that is no variable."""
 
 
-def read(concrete: Any, names: Sequence[str], variables: Mapping[str, Any]) -> Program:
+def read(concrete: Any, names: Sequence[str], variables: Mapping[str, Any], hosted: Collection[Any] = ()) -> Program:
     """Read the program of a traced function.
 
     Args:
       concrete: the ConcreteFunction of a tf.function.
       names: one per tensor that is fed.
       variables: {name: tf.Variable} that come first in the program, in this order, if the function uses them.
+      hosted: tf.Variables that stay in this process.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
-    return _Reader(concrete, names, variables).program
+    return _Reader(concrete, names, variables, hosted).program
 
 
 class _Reader:
@@ -72,13 +73,17 @@ class _Reader:
       concrete: the ConcreteFunction.
       names: one per tensor that is fed.
       variables: those that come first.
+      hosted: those that stay in this process.
     """
 
-    def __init__(self, concrete: Any, names: Sequence[str], variables: Mapping[str, Any]) -> None:
+    def __init__(
+        self, concrete: Any, names: Sequence[str], variables: Mapping[str, Any], hosted: Collection[Any]
+    ) -> None:
         self.program = Program()
         self._equal: dict[Any, Operation] = {}
         self._numbers: dict[int, int] = {}  # of variables, by the ids of their handles
         self._now: list[Value] = []  # the value of each variable at this point of the step
+        self._source: Any = None  # what is read now
         self._repeats = 0  # loops and conditions around what is read
         graph, meaning = concrete.graph, {}
         captures = list(graph.captures)
@@ -93,6 +98,7 @@ class _Reader:
         self.program.results = [self._result(value) for value in results]
         for variable, after in zip(self.program.variables, self._now, strict=True):
             variable.after = after
+        self.program.keep_here(hosted)
         self.program.keep_live()
 
     def _begin_variables(self, concrete: Any, first: Mapping[str, Any]) -> dict[int, int]:
@@ -124,7 +130,7 @@ class _Reader:
 
     def _follow(self, graph: Any, meaning: dict[int, Any]) -> list[Any]:
         """Read all operations of a graph, given the meaning of its inputs; returns that of its outputs."""
-        todo, done = list(graph.get_operations())[::-1], set()
+        todo, done, early = list(graph.get_operations())[::-1], set(), set()
         while todo:
             node = todo.pop()
             if node in done or node.type in ("Placeholder", "NoOp"):
@@ -133,14 +139,17 @@ class _Reader:
             later = [t.op for t in node.inputs if id(t) not in meaning]
             if later:
                 todo += [node, *later]
+                early |= set(later)
                 continue
             done.add(node)
+            if node in early and any(isinstance(meaning[id(t)], int) for t in node.inputs):
+                raise _refusal(node, "reads or writes a variable, and a loop before it needs the result")
             outputs = self._read(graph, node, [meaning[id(t)] for t in node.inputs])
             meaning |= {id(tensor): value for tensor, value in zip(node.outputs, outputs, strict=True)}
         return [meaning[id(t)] for t in graph.outputs]
 
     def _read(self, graph: Any, node: Any, inputs: list[Any]) -> Sequence[Any]:
-        kind = node.type
+        kind, self._source = node.type, node
         if kind == "Const":
             return [known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)]
         if kind in _ALIASES:
@@ -259,6 +268,7 @@ class _Reader:
 
     def _add(self, op: Operation) -> list[Value]:
         """Add an operation, unless its results are known or an equal operation is there."""
+        op.source = self._source
         if op.type in _SHAPE_OF:
             for value, x in zip(op.outputs, op.inputs, strict=True):
                 like = np.broadcast_to(np.int8(0), x.shape)

@@ -10,7 +10,7 @@ from mtf_hetero.importer import algebra, table
 from mtf_hetero.importer.program import Operation
 from mtf_hetero.layout import Layout
 
-_SHOWN = 12  # entries of a printed report
+_SHOWN, _LEAST = 8, 0.0005  # entries of a printed report, and the share that one has at least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +46,13 @@ class Undivided:
 
     def __str__(self) -> str:
         lines = [f"computed whole on each device: {self.share:.1%} of the FLOPs"]
-        for entry in self.entries[:_SHOWN]:
+        shown = [entry for entry in self.entries if entry.share >= _LEAST][:_SHOWN]
+        for entry in shown:
             why = "" if entry.has_rule else ", not divided by any layout"
             times = f" x {entry.count}" if entry.count > 1 else ""
             lines.append(f"  {entry.share:6.1%}  {entry.kind}{times}  {entry.line}{why}")
-        if len(self.entries) > _SHOWN:
-            lines.append(f"  and {len(self.entries) - _SHOWN} more")
+        if len(self.entries) > len(shown):
+            lines.append(f"  and {len(self.entries) - len(shown)} more")
         return "\n".join(lines)
 
 

@@ -38,13 +38,13 @@ def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
         if signature is None:
             _slicewise(emitter, op, undivided(op))
         else:
-            _rule_of(op)(emitter, op, signature)
+            _rule_of(op, signature)(emitter, op, signature)
 
 
-def _rule_of(op: Operation) -> Callable[[Emitter, Operation, Signature], None]:
+def _rule_of(op: Operation, signature: Signature) -> Callable[[Emitter, Operation, Signature], None]:
     if op.type in algebra.CONTRACTIONS:
         return _contract
-    if op.type in algebra.REDUCTIONS:
+    if op.type in algebra.REDUCTIONS and signature.summed:
         return _reduce
     if op.type in _CONVOLUTIONS and windows.is_plain(op):
         return _CONVOLUTIONS[op.type]

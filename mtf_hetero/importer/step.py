@@ -1,7 +1,7 @@
 """A traced step, read and emitted: its mtf.Graph, what is fed to it, and what it gives."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
@@ -21,7 +21,7 @@ class Step:
       mesh: its mtf.Mesh.
       feeds: placeholders.
       variables: {name: tf.Variable of the user}, by names in the mtf graph.
-      results: what the step returns.
+      results: what the step returns, and the values of hosted variables after it.
       updates: assignments of variables.
       axes: {name of a variable: its dimensions}, which later steps on the same variables keep.
       work: {operation: the dimensions of its work}.
@@ -38,15 +38,18 @@ class Step:
     work: Mapping[Operation, set[mtf.Dimension]]
 
 
-def read(concrete: Any, names: Sequence[str], like: Step | None = None) -> Program:
+def read(concrete: Any, like: Step | None = None, hosted: Collection[Any] = ()) -> Program:
     """Read the program of a traced function.
 
     Args:
       concrete: the ConcreteFunction.
-      names: one per tensor that is fed.
       like: a step whose variables it is to have first, in their order.
+      hosted: tf.Variables that stay in this process.
     """
-    return reader.read(concrete, names, {} if like is None else like.variables)
+    graph = concrete.graph
+    fed = graph.inputs[: len(graph.inputs) - len(list(graph.captures))]
+    names = [tensor.op.name for tensor in fed]
+    return reader.read(concrete, names, {} if like is None else like.variables, hosted)
 
 
 @garbage.uncollected()
@@ -62,7 +65,7 @@ def build(program: Program, like: Step | None = None) -> Step:
     fixed = {number: known[name] for number, name in enumerate(named) if name in known}
     names = inference.infer(program, fixed)
     with tf.device("/cpu:0"):
-        feeds = tuple(tf.placeholder(value.dtype, value.shape) for value in program.feeds)
+        feeds = tuple(tf.placeholder(value.dtype, value.shape) for value in program.inputs)
     with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
         emitter, made, results, updates = emit_program(program, names, feeds, rules.emit)
     axes = [

@@ -115,24 +115,3 @@ def _resize_nearest_gradient(op: Any) -> Signature:
 def _patches(op: Any) -> Signature | None:
     is_last = op.attr("data_format", "NHWC") == "NHWC"
     return Signature(["nhwc"], ["npqf"], frozenset("hwcpqf")) if is_last else None
-
-
-@TABLE.rule("FusedBatchNormV3")
-def _batch_norm(op: Any) -> Signature | None:
-    """Return the signature of the fused batch norm, which in training needs all of a channel."""
-    if op.attr("data_format") != "NHWC":
-        return None
-    whole = frozenset("nhw") if op.attr("is_training") else frozenset()
-    reserve = ["r"] if op.outputs[5].shape else []
-    return Signature(["nhwc", "c", "c", "c", "c"], ["nhwc", "c", "c", "c", "c", reserve], whole | frozenset("r"))
-
-
-@TABLE.rule("FusedBatchNormGradV3")
-def _batch_norm_gradient(op: Any) -> Signature | None:
-    """Return the signature of the gradient of the fused batch norm."""
-    if op.attr("data_format") != "NHWC":
-        return None
-    operands = ["nhwc", "nhwc", "c", "c", "c", ["r"] if op.inputs[5].shape else []]
-    empty = [["e"] if y.shape else [] for y in op.outputs[3:]]
-    whole = frozenset("nhwre")
-    return Signature(list(operands), ["nhwc", "c", "c", *empty], whole)

@@ -18,7 +18,8 @@ _REDUCTIONS = ("sum_over_batch_size", "mean", "sum", "mean_with_sample_weight")
 _REGULARIZERS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 
 
-_STEPS = ("train_step", "test_step", "compute_loss", "make_train_function", "make_test_function")
+_FUNCTIONS = ("make_train_function", "make_test_function")
+_STEPS = ("train_step", "test_step", "compute_loss")
 _RULES = ("apply", "apply_gradients", "update_step", "stateless_apply")
 
 
@@ -92,20 +93,35 @@ class _Spy:
         return tf.constant(self.value, keras.config.floatx())
 
 
-def check(model: Any) -> None:
-    """Raises unless a model was compiled as `fit` can train it.
+def check_compiled(model: Any) -> None:
+    """Raises unless a model was compiled, and `train_step` and `test_step` are what Keras runs.
 
     Raises:
-      ValueError: it was not compiled, or without a loss or an optimizer.
-      NotImplementedError: it was compiled with what `fit` does not have, by name.
+      ValueError: it was not compiled.
+      NotImplementedError: it makes its train function itself, or was made for a tf.distribute strategy.
     """
     if not getattr(model, "compiled", False):
         raise ValueError(
             f"model {model.name!r} is not compiled; call model.compile(optimizer, loss) before mtf_hetero.keras.fit"
         )
+    _check_overrides(model, f"model {model.name!r}", keras.Model, _FUNCTIONS)
+    for variable in model.variables:
+        if isinstance(variable.value, tf.compat.v2.distribute.DistributedValues):
+            raise NotImplementedError(
+                f"model {model.name!r} was made in the scope of a tf.distribute strategy, which copies its weights; "
+                "make it outside of the scope: mtf_hetero distributes it"
+            )
+
+
+def check_loss(model: Any) -> None:
+    """Raises ValueError if a model that adds no loss was compiled without one."""
     if model._compile_loss is None:
         raise ValueError(f"model {model.name!r} is compiled without a loss; give model.compile a loss")
-    if not hasattr(model._compile_loss, "_flat_losses"):
+
+
+def check(model: Any) -> None:
+    """Raises NotImplementedError, by name, unless a model that was compiled can be trained by operations of mtf."""
+    if model._compile_loss is not None and not hasattr(model._compile_loss, "_flat_losses"):
         raise ImportError(f"Keras {keras.__version__} is too old for mtf_hetero.keras.fit; pip install --upgrade keras")
     _check_overrides(model, f"model {model.name!r}", keras.Model, _STEPS)
     check_optimizer(model.optimizer)

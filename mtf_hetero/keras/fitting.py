@@ -9,11 +9,11 @@ from mtf_hetero import placement as placing
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError, WorkerClaim
 from mtf_hetero.keras import callbacks as callbacks_lib
-from mtf_hetero.keras import compiled, counting, program
+from mtf_hetero.keras import compiled, counting
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.builder import Builder
-from mtf_hetero.keras.program import Batch
-from mtf_hetero.keras.session import Result, Session
+from mtf_hetero.keras.built import Built
+from mtf_hetero.keras.imported import Imported
 
 
 def fit(
@@ -72,8 +72,7 @@ def fit(
     """
     if not isinstance(model, keras.Model):
         raise ValueError(f"model is a {type(model).__name__}; give a keras.Model that is compiled")
-    compiled.check(model)
-    builder = Builder(model, starts=False)
+    builder = _builder_of(model)
     layout = placing.convert_to_layout(layout, list_speed)
     placing.check_measure_seconds(measure_seconds, layout, list_speed)
     cluster = placing.cluster_of(devices, workers, layout)
@@ -86,7 +85,7 @@ def fit(
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
         place = _Placing(layout, list_speed, cluster, progress=verbose != 0, seconds=measure_seconds, steps=steps)
-        training = _Training(builder, place, stack)
+        training = _Training(model, builder, place, stack)
         around = training.before_callbacks, training.after_callbacks
         callbacks = stack.enter_context(callbacks_lib.surrounded(callbacks, *around))
         with _in_place_of_keras(model, training):
@@ -103,6 +102,24 @@ def fit(
             except BaseException as error:
                 training.rescue(error)
                 raise
+
+
+def _builder_of(model: Any) -> Builder | None:
+    """Return the Builder of a model; None if the model has a part that is known by its own step alone.
+
+    Raises:
+      ValueError: it is not compiled, or without a loss.
+      NotImplementedError: Keras would not run `train_step`.
+    """
+    compiled.check_compiled(model)
+    try:
+        compiled.check(model)
+        builder = Builder(model, starts=False)
+    except NotImplementedError as reason:
+        tf.logging.info("%s; so the model's own step is imported", reason)
+        return None
+    compiled.check_loss(model)
+    return builder
 
 
 def _unpacked(data: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
@@ -141,23 +158,20 @@ class _Placing:
 
 
 class _Training:
-    """Takes the steps and tests of Keras's loop in a session, which the first batch opens.
+    """Takes the steps and tests of Keras's loop on devices, which the first batch chooses.
 
     Args:
-      builder: of the model.
+      model: the compiled keras.Model.
+      builder: of the model; None if it cannot be built, and its own step is imported.
       place: from a function that builds a step to where the model lies.
       stack: where the session is entered.
     """
 
-    def __init__(self, builder: Builder, place: _Placing, stack: contextlib.ExitStack) -> None:
-        self._builder, self._model, self._place, self._stack = builder, builder.model, place, stack
-        self._session: Session | None = None
+    def __init__(self, model: Any, builder: Builder | None, place: _Placing, stack: contextlib.ExitStack) -> None:
+        self._model, self._builder, self._place, self._stack = model, builder, place, stack
+        self._steps: Built | Imported | None = None
         self._is_given_back = True
         self._in_callbacks = False
-        self._has_metrics = compiled.has_metrics(self._model)
-        self._measure = self._taken_in
-        if not self._model.run_eagerly:
-            self._measure = tf.compat.v2.function(self._taken_in, autograph=False, reduce_retracing=True)
 
     def train(self, iterator: Any) -> Any:
         """What Keras calls its train function: steps of the next batches; returns the logs."""
@@ -167,81 +181,46 @@ class _Training:
         """What Keras calls its test function."""
         return self._for_each(iterator, self._test)
 
-    def _for_each(self, iterator: Any, take: Callable[[Batch], Any]) -> Any:
+    def _for_each(self, iterator: Any, take: Callable[[Any], Any]) -> Any:
         batches = iter(iterator)
         first = next(batches, None)
         if first is None:
-            if self._session is None:
+            if self._steps is None:
                 raise ValueError(f"the data of model {self._model.name!r} are empty; give at least one batch")
             raise StopIteration  # as of the iterator: Keras ends the epoch
-        logs = take(self._batch(first))
+        logs = take(_present(first))
         for _ in range(self._model.steps_per_execution - 1):
             try:
                 data = next(batches)
             except StopIteration:
                 break
-            logs = take(self._batch(data))
+            logs = take(_present(data))
         return logs
 
-    def _batch(self, data: Any) -> Batch:
-        data = keras.tree.map_structure(lambda x: None if isinstance(x, tf.experimental.Optional) else x, data)
-        return program.batch_of(self._model, data)
-
-    def _train(self, batch: Batch) -> Any:
-        session = self._ready(batch)
+    def _train(self, data: Any) -> Any:
+        steps = self._ready(data)
         self._is_given_back = False
-        logs = self._logs(batch, session.train(batch, outputs=self._has_metrics))
+        logs = steps.train(data)
         if self._in_callbacks:  # a callback trains, and may look at the weights next
             self.give_back()
         return logs
 
-    def _test(self, batch: Batch) -> Any:
-        return self._logs(batch, self._ready(batch).test(batch, outputs=self._has_metrics))
+    def _test(self, data: Any) -> Any:
+        return self._ready(data).test(data)
 
-    def _ready(self, batch: Batch) -> Session:
-        """Return the session; within a callback it first takes over what the callback changed so far."""
-        if self._session is None:
-            return self._open(batch)
-        if self._in_callbacks:
-            self._session.take_changed()
-        return self._session
+    def _ready(self, data: Any) -> "Built | Imported":
+        """Return the steps; within a callback they first take over what the callback changed so far."""
+        if self._steps is None:
+            self._steps = self._stack.enter_context(self._open(data))
+        elif self._in_callbacks:
+            self._steps.take_changed()
+        return self._steps
 
-    def _open(self, batch: Batch) -> Session:
-        model = self._model
-        compiled.check_added(model, batch.x)
-        if not model.optimizer.built:
-            with keras.name_scope(model.optimizer.name, caller=model.optimizer):  # as Keras, for the variables' names
-                model.optimizer.build(model.trainable_variables)
-        objective = compiled.objective(model, batch.y, batch.sample_weight)
-        placement = self._place(lambda: program.build(self._builder, batch, objective, training=True).graph)
-        self._session = self._stack.enter_context(Session(self._builder, placement, batch))
-        return self._session
-
-    def _logs(self, batch: Batch, result: Result) -> Any:
-        """Has the model's metrics take in a batch; returns what they are."""
-        arrays = [result.loss, *result.values, *result.outputs]
-        if not self._has_metrics:
-            return self._measure(_tensors(arrays), tf.constant(batch.examples), None)
-        return self._measure(_tensors(arrays), tf.constant(batch.examples), (batch.x, batch.y, batch.sample_weight))
-
-    def _taken_in(self, arrays: Sequence[Any], examples: Any, data: Any) -> Any:
-        """The same, in a function that Keras's backend compiles."""
-        model = self._model
-        count = len(model.outputs) if data is not None else 0
-        losses, outputs = arrays[: len(arrays) - count], arrays[len(arrays) - count :]
-        compiled.track(model, losses[0], losses[1:], examples)
-        if data is None:
-            return model.get_metrics_result()
-        x, y, sample_weight = data
-        return model.compute_metrics(x, y, self._as_model_gives(outputs), sample_weight=sample_weight)
-
-    def _as_model_gives(self, outputs: Sequence[Any]) -> Any:
-        """The model's outputs in its structure."""
-        shapes = [x.shape[1:] for x in self._model.outputs]
-        outputs = [
-            y if None in shape else tf.reshape(y, [-1, *shape]) for y, shape in zip(outputs, shapes, strict=True)
-        ]
-        return keras.tree.pack_sequence_as(compiled.structure_of(self._model), outputs)
+    def _open(self, data: Any) -> "Built | Imported":
+        if self._builder is not None:
+            with contextlib.suppress(NotImplementedError):
+                return Built(self._builder, self._place, data)
+        return Imported(self._model, self._place, data)
 
     def before_callbacks(self) -> None:
         """Gives the model its weights, for callbacks to look at and to change."""
@@ -251,25 +230,26 @@ class _Training:
     def after_callbacks(self) -> None:
         """Takes over what callbacks changed in the model."""
         self._in_callbacks = False
-        if self._session is not None:
-            self._session.take_changed()
+        if self._steps is not None:
+            self._steps.take_changed()
 
     def give_back(self) -> None:
         """Gives the model its weights."""
-        if self._session is not None and not self._is_given_back:
-            self._session.give_back()
+        if self._steps is not None and not self._is_given_back:
+            self._steps.give_back()
             self._is_given_back = True
 
     def rescue(self, error: BaseException) -> None:
         """Gives the model the weights of the last step of an epoch that was broken off, unless they are lost."""
-        if self._session is None or self._is_given_back:
+        if self._steps is None or self._is_given_back:
             return
         if not isinstance(error, UnreachableWorkerError):
             with contextlib.suppress(Exception):
                 self.give_back()
                 return
-        self._session.forget_steps()
+        self._steps.forget_steps()
 
 
-def _tensors(arrays: Sequence[Any]) -> list[Any]:
-    return [tf.constant(x) for x in arrays]
+def _present(data: Any) -> Any:
+    """Return a batch with None for what it lacks."""
+    return keras.tree.map_structure(lambda x: None if isinstance(x, tf.experimental.Optional) else x, data)

@@ -88,7 +88,7 @@ def transformer() -> Any:
 def masked() -> Any:
     inputs = keras.Input((6,), dtype="int32")
     x = L.Embedding(11, 8, mask_zero=True)(inputs)
-    x = L.MultiHeadAttention(7, 4, name="attention")(x, x, use_causal_masks=True)
+    x = L.MultiHeadAttention(7, 4, name="attention")(x, x, use_causal_mask=True)
     return keras.Model(inputs, L.Dense(5)(L.GlobalAveragePooling1D()(x)))
 
 

@@ -22,7 +22,7 @@ SPLITS = {
     "GRU": ["sequential/cell/gru_cell/recurrent_kernel/0"],
     "own": ["own/kernel/1", "x/1"],
     "odd": ["x/1"],
-    "depthwise": ["functional/conv2d/kernel/3"],
+    "depthwise": ["conv2d/kernel/3"],
     "tape": ["w/1"],
 }
 FIRST = [("perceptron", "sequential/dense/kernel/1"), ("transformer, momentum", "attention/query/kernel/1")]

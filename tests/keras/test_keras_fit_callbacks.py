@@ -177,7 +177,7 @@ def test_a_list_of_callbacks_that_keras_made():
 )
 def test_weights_are_read_only_where_somebody_looks(callbacks, reads, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    session = mtf_hetero.keras.fitting.Session
+    session = mtf_hetero.keras.built.Session
     count = []
     read = session._read
     monkeypatch.setattr(session, "_read", lambda self: count.append(None) or read(self))
@@ -233,7 +233,7 @@ def scheduled():
 def test_trackers_log_what_keras_shows_and_have_no_weights_read(name, monkeypatch):
     module, _, kind = name.rpartition(".")
     tracker = type(kind, (Tracker,), {"__module__": module, "__qualname__": kind})
-    session = mtf_hetero.keras.fitting.Session
+    session = mtf_hetero.keras.built.Session
     reads, seen, read = [], [], session._read
     monkeypatch.setattr(session, "_read", lambda self: reads.append(None) or read(self))
     check(scheduled, X, Y, validation_data=(X[:9], Y[:9]), callbacks=lambda: [tracker(seen)], places=[BATCH])

@@ -1,4 +1,4 @@
-"""`mtf_hetero.keras.fit` refuses by name, before anything runs, what it does not do, in the words of the program."""
+"""Refusals by name: what `mtf_hetero.keras.fit` does not do, and models whose own step is imported, not built."""
 
 import json
 
@@ -9,6 +9,7 @@ from fit_oracle import ONE, check, images, made, network
 import mtf_hetero.keras
 from mtf_hetero import tf
 from mtf_hetero.cluster import Cluster
+from mtf_hetero.keras import compiled as compiled_lib
 
 ORTHOGONAL = keras.regularizers.OrthogonalRegularizer()
 
@@ -25,21 +26,38 @@ def refused(error, match, model=None, data=None, **options):
     assert len(str(caught.value).splitlines()) == 1
 
 
+def not_built(match, model, *data):
+    """Asserts that fit imports the step of a model, and that the reason has a name."""
+
+    def look():
+        compiled_lib.check(model)
+        mtf_hetero.keras.build(model)
+
+    with pytest.raises(NotImplementedError, match=match) as caught:
+        compiled_lib.check_added(model, *data) if data else look()
+    assert len(str(caught.value).splitlines()) == 1
+    assert data or mtf_hetero.keras.fitting._builder_of(model) is None
+
+
 def test_what_is_refused_by_name():
     refused(ValueError, "is not compiled; call model.compile", network())
     model = network()
     model.compile("sgd")
     refused(ValueError, "is compiled without a loss", model)
+
+
+def test_optimizers_and_regularizers_that_are_imported():
+    model = network()
     model.compile(keras.optimizers.Adafactor(), "mse")
-    refused(NotImplementedError, "the optimizer is a Adafactor, which .* use one of SGD, Adam", model)
+    not_built("the optimizer is a Adafactor, which .* use one of SGD, Adam", model)
     model.compile(keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
-    refused(NotImplementedError, "its optimizer is a LossScaleOptimizer, .* mixed_bfloat16 or float32", model)
+    not_built("its optimizer is a LossScaleOptimizer, .* mixed_bfloat16 or float32", model)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activity_regularizer=ORTHOGONAL, name="dense")])
     model.compile("sgd", "mse")
-    refused(NotImplementedError, "the output of layer 'dense' has the regularizer OrthogonalRegularizer", model)
+    not_built("the output of layer 'dense' has the regularizer OrthogonalRegularizer", model)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_regularizer=ORTHOGONAL, name="dense")])
     model.compile("sgd", "mse")
-    refused(NotImplementedError, "weight '.*dense/kernel' has the regularizer OrthogonalRegularizer", model)
+    not_built("weight '.*dense/kernel' has the regularizer OrthogonalRegularizer", model)
 
 
 def test_what_does_not_fit_together():
@@ -71,27 +89,40 @@ def test_devices_of_this_process_and_an_environment_that_names_others(monkeypatc
     refused(ValueError, "is worker 0 of Slurm; .* or unset SLURM_STEP_NUM_TASKS")
 
 
-@pytest.mark.parametrize("name", ["train_step", "test_step", "compute_loss", "make_train_function"])
-def test_steps_that_are_not_run(name):
+def owners(name):
+    """A model with a method of its own, on the instance, and one of a class with it."""
     model = made(compiled)
     setattr(model, name, lambda *_, **__: 1 / 0)
-    refused(NotImplementedError, rf"has its own {name} \(set on the instance\)", model)
     kind = type("Own", (keras.Model,), {name: lambda *_, **__: 1 / 0})
     own = kind(model.inputs, model.outputs)
     own.compile("sgd", "mse")
+    return model, own
+
+
+@pytest.mark.parametrize("name", ["make_train_function", "make_test_function"])
+def test_functions_that_are_not_called(name):
+    model, own = owners(name)
+    refused(NotImplementedError, rf"has its own {name} \(set on the instance\)", model)
     refused(NotImplementedError, rf"has its own {name} \(of its class Own\)", own)
 
 
-def test_calls_and_rules_that_are_not_run():
+@pytest.mark.parametrize("name", ["train_step", "test_step", "compute_loss"])
+def test_steps_that_are_imported(name):
+    model, own = owners(name)
+    not_built(rf"has its own {name} \(set on the instance\)", model)
+    not_built(rf"has its own {name} \(of its class Own\)", own)
+
+
+def test_calls_and_rules_that_are_imported():
     model = made(compiled)
     model.call = lambda x, training=None: x
-    refused(NotImplementedError, "model '.*' has its own call, set on the instance", model)
+    not_built("model '.*' has its own call, set on the instance", model)
     model = made(compiled)
     model.layers[1].call = lambda x: x
-    refused(NotImplementedError, "layer 'conv2d' has its own call, set on the instance", model)
+    not_built("layer 'conv2d' has its own call, set on the instance", model)
     model = made(compiled)
     model.optimizer.update_step = lambda *_: None
-    refused(NotImplementedError, "the optimizer has its own update_step", model)
+    not_built("the optimizer has its own update_step", model)
 
 
 class Scales(keras.Layer):
@@ -129,8 +160,8 @@ def scaled(more, *, nested=False, **options):
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_losses_and_metrics_of_layers(nested):
-    refused(NotImplementedError, "layer 'scales' adds a loss by add_loss", scaled("loss", nested=nested))
-    refused(NotImplementedError, "layer 'scales' keeps the metric 'mean'", scaled("metric", nested=nested))
+    not_built("layer 'scales' adds a loss by add_loss", scaled("loss", nested=nested), images()[0])
+    not_built("layer 'scales' keeps the metric 'mean'", scaled("metric", nested=nested), images()[0])
     check(lambda: scaled("nothing", nested=nested, activity_regularizer="l2"), *images(), places=[ONE])
 
 
@@ -195,7 +226,16 @@ def test_what_the_user_wrote_is_named(name):
     make, message = REFUSED[name]
     model = make()
     model.compile("sgd", "mse")
-    refused(NotImplementedError, message, model)
+    if name == "strategy":
+        refused(NotImplementedError, message, model)
+    else:
+        not_built(message, model)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("more", ["loss", "metric"])
+def test_losses_and_metrics_of_layers_are_imported(more):
+    check(lambda: scaled(more, nested=True), *images(), validation_data=images(9, seed=1))
 
 
 def test_mixed_precision_with_a_loss_scale():
@@ -207,4 +247,4 @@ def test_mixed_precision_with_a_loss_scale():
             keras.config.set_dtype_policy("float32")
 
     model = made(halved)
-    refused(NotImplementedError, "the dtype policy mixed_float16, .* mixed_bfloat16 or float32", model)
+    not_built("the dtype policy mixed_float16, .* mixed_bfloat16 or float32", model)

@@ -1,0 +1,161 @@
+"""Each operation with a signature, on layouts that split each dimension of its operands in turn, against TensorFlow."""
+
+import numpy as np
+import pytest
+import tiers
+from import_oracle import BATCH, arrays, same, split
+
+import mtf_hetero
+from mtf_hetero import tf
+
+RNG = np.random.default_rng(0)
+raw = tf.raw_ops
+X, Y = RNG.standard_normal((7, 8, 9)), RNG.standard_normal((7, 8, 9))
+IMAGE, SMALL = RNG.standard_normal((7, 9, 8, 7)), RNG.standard_normal((7, 5, 4, 7))
+VOLUME = RNG.standard_normal((7, 8, 7, 7, 3))
+MATRICES = RNG.standard_normal((7, 8, 4, 4)) + 4.0 * np.eye(4)
+IDS = RNG.integers(0, 8, (7, 3))
+
+
+def kernel(*shape):
+    return tf.constant(np.random.default_rng(1).standard_normal(shape))
+
+
+def gradient(function):
+    """The function and its gradient."""
+
+    def both(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = function(*inputs)
+        return y, tape.gradient(y, [x for x in inputs if x.dtype.is_floating])
+
+    return both
+
+
+OPERATIONS = {
+    "elementwise": (lambda x, y: tf.where(x > y, tf.exp(x) * 2.0, tf.math.squared_difference(x, y[:1])), X, Y),
+    "add_n": (lambda x, y: tf.add_n([x, y, x]), X, Y),
+    "bias": (lambda x: tf.nn.bias_add(x, tf.range(9.0, dtype=tf.float64)), X),
+    "broadcast": (lambda x: tf.broadcast_to(x[:, :1], (7, 5, 9)) + tf.tile(x[:, :1], [1, 5, 1]), X),
+    "tile": (lambda x: tf.tile(x, [1, 2, 1]), X),
+    "transpose": (lambda x: tf.transpose(x, [2, 0, 1]), X),
+    "reshape": (lambda x: tf.reshape(tf.reshape(x, [56, 9]) * 2.0, [7, 2, 4, 9]), X),
+    "reshape without factors": (lambda x: tf.reshape(x, [9, 8, 7]) + 1.0, X),
+    "pad": (lambda x: tf.pad(x, [[0, 0], [1, 2], [0, 0]], constant_values=3.0), X),
+    "mirror": (lambda x: tf.pad(x, [[0, 0], [1, 2], [0, 0]], "REFLECT"), X),
+    "slice": (lambda x: tf.slice(x, [0, 2, 0], [7, 4, 9]), X),
+    "strided": (gradient(lambda x: x[:, 1:7:2, ::-1] + x[:, 3, None]), X),
+    "cumulate": (
+        lambda x: (tf.cumsum(x, 1, reverse=True), tf.math.cumprod(x, 2), tf.math.cumulative_logsumexp(x, 1)),
+        X,
+    ),
+    "reverse": (lambda x: tf.reverse(x, [1]) + tf.roll(x, 2, 2), X),
+    "top": (lambda x: tf.math.top_k(x, 4), X),
+    "sort": (lambda x: (tf.sort(x, 1), tf.argsort(x, 2)), X),
+    "split": (lambda x: (tf.split(x, 4, 1), tf.split(x, [2, 3, 4], 2)), X),
+    "concat": (lambda x, y: tf.concat([x, y[:, :3]], 1), X, Y),
+    "stack": (lambda x, y: (tf.stack([x, y], 2), tf.unstack(x, axis=1)), X, Y),
+    "one hot": (lambda i: tf.one_hot(i, 8, axis=1, dtype=tf.float64), IDS),
+    "gather": (lambda x, i: (tf.gather(x, i, axis=1), tf.gather(x, i, batch_dims=1), tf.gather(x[0], i)), X, IDS),
+    "segments": (gradient(lambda x, i: tf.gather(x[0], i)), X, IDS),
+    "reductions": (
+        lambda x: [f(x, 1) for f in (tf.reduce_sum, tf.reduce_mean, tf.reduce_max, tf.reduce_min, tf.reduce_prod)],
+        X,
+    ),
+    "reductions that keep axes": (
+        lambda x: (tf.reduce_mean(x, [0, 2], keepdims=True), tf.reduce_any(x > 1.0, 0), tf.reduce_all(x > -3.0)),
+        X,
+    ),
+    "means of whole numbers": (lambda i: tf.reduce_mean(i, 1), IDS),
+    "arguments": (lambda x: (tf.argmax(x, 1), tf.argmin(x, 2)), X),
+    "norms": (lambda x: (tf.nn.l2_loss(x), tf.norm(x, axis=1), raw.EuclideanNorm(input=x, axis=[0])), X),
+    "matmul": (lambda x, y: tf.matmul(x[0], y[0], transpose_b=True) + tf.matmul(x[1], y[1], transpose_b=True), X, Y),
+    "batch matmul": (lambda x, y: (tf.matmul(x, y, transpose_a=True), tf.matmul(x, y[0], transpose_b=True)), X, Y),
+    "complex matmul": (lambda x, y: tf.matmul(tf.complex(x, y), tf.complex(y, x), adjoint_a=True), X, Y),
+    "einsum": (lambda x, y: (tf.einsum("abc,abd->acd", x, y), tf.einsum("abc,abc->", x, y)), X, Y),
+    "einsum with an ellipsis": (lambda x, y: tf.einsum("...bc,...bc->...c", x, y), X, Y),
+    "softmax": (lambda x: (tf.nn.softmax(x), tf.nn.log_softmax(x, 1)), X),
+    "crossentropy": (
+        gradient(lambda x, y: tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(y), x)),
+        X,
+        Y,
+    ),
+    "matrices": (
+        lambda m: (tf.linalg.inv(m), tf.linalg.det(m), tf.linalg.solve(m, m), tf.linalg.band_part(m, 1, 0)),
+        MATRICES,
+    ),
+    "decompositions": (
+        lambda m: (tf.linalg.cholesky(m @ tf.linalg.matrix_transpose(m)), tf.linalg.slogdet(m), tf.linalg.svd(m)[0]),
+        MATRICES,
+    ),
+    "spectra": (lambda x: (tf.abs(tf.signal.fft(tf.cast(x, tf.complex128))), tf.abs(tf.signal.rfft(x))), X),
+    "conv": (gradient(lambda x: tf.nn.conv2d(x, kernel(3, 3, 7, 8), [1, 2, 2, 1], "SAME")), IMAGE),
+    "conv of filters": (gradient(lambda x, w: tf.nn.conv2d(x, w, 1, "VALID")), IMAGE, kernel(3, 2, 7, 7).numpy()),
+    "conv, other padding": (
+        gradient(lambda x, w: tf.nn.conv2d(x, w, 1, [[0, 0], [2, 1], [0, 1], [0, 0]])),
+        IMAGE,
+        kernel(3, 2, 7, 7).numpy(),
+    ),
+    "conv of volumes": (
+        gradient(lambda x, w: tf.nn.conv3d(x, w, [1, 1, 2, 1, 1], "SAME")),
+        VOLUME,
+        kernel(3, 2, 2, 3, 7).numpy(),
+    ),
+    "depthwise": (
+        gradient(lambda x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME")),
+        IMAGE,
+        kernel(3, 3, 7, 1).numpy(),
+    ),
+    "pools": (gradient(lambda x: tf.nn.max_pool2d(x, 3, 2, "SAME") + tf.nn.avg_pool2d(x, 3, 2, "SAME")), IMAGE),
+    "resized": (gradient(lambda x: tf.cast(tf.image.resize(x, (5, 4)), tf.float64)), IMAGE),
+    "patches": (
+        lambda x: (
+            tf.nn.depth_to_space(x[..., :4], 2),
+            tf.image.extract_patches(x, [1, 3, 3, 1], [1, 2, 2, 1], [1] * 4, "SAME"),
+        ),
+        IMAGE,
+    ),
+    "no rule": (
+        lambda x: tf.linalg.lu(x[:, :4, :4])[0] + tf.searchsorted(tf.sort(x[:, 0]), x[:, 1, :4])[..., None].shape[0],
+        X,
+    ),
+    "stateless random": (lambda x: x + tf.random.stateless_normal((7, 8, 9), seed=[3, 4], dtype=tf.float64), X),
+    "stateless random of a state": (
+        lambda i: tf.random.stateless_uniform((7, 8), seed=i[0, :2], dtype=tf.float64),
+        IDS,
+    ),
+}
+SINGLE = {"resized": 1e-5}  # what TensorFlow has in float32
+FIRST = ["elementwise", "strided", "conv of filters", "batch matmul", "stateless random"]
+
+
+@tiers.parametrize("name", OPERATIONS, first=FIRST)
+def test_each_dimension_may_be_split(name):
+    function, *inputs = OPERATIONS[name]
+    step = tf.compat.v2.function(function)
+    expected = arrays(step(*inputs))
+    tolerance = SINGLE.get(name, 1e-9)
+    places, done = [BATCH], set()
+    while places:
+        place = places.pop()
+        with mtf_hetero.function(step, tuple(inputs), **place) as divided:
+            same(arrays(divided(*inputs)), expected, tolerance)
+        if not done:
+            shapes = [op.outputs[0].shape for op in divided.graph.operations if type(op).__name__ == "ImportOperation"]
+            done = {dim.name for shape in shapes for dim in shape.dims if dim.size > 6} - {"batch"} or {"batch"}
+            places += [split(dim) for dim in sorted(done - {"batch"})]
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv"])
+def test_work_is_divided(name):
+    """A layout that splits the batch leaves no product to each device."""
+    x = tf.Variable(kernel(9, 5) if name == "matmul" else kernel(3, 3, 7, 5))
+
+    def step(images):
+        with tf.GradientTape() as tape:
+            y = images @ x if name == "matmul" else tf.nn.conv2d(images, x, 2, "SAME")
+        return tape.gradient(y, x)
+
+    with mtf_hetero.function(step, (X if name == "matmul" else IMAGE,), **BATCH) as divided:
+        assert divided.undivided.share == 0
