@@ -216,8 +216,8 @@ def test_damaged_images_are_named_when_they_are_listed(tmp_path):
 
 CUT, OTHER_SIZE, GONE = (
     "TensorFlow cannot decode it, or it is cut off; replace or remove it",
-    "is 20 x 40, but the images of the set are 40 x 40; give one size for all with --image_size, or remove it",
-    "is missing or empty on the machine that reads it; each worker needs the same files at the same paths",
+    "it is 20 x 40, but the images of the set are 40 x 40; give one size for all with --image_size, or remove it",
+    "it is missing or empty on the machine that reads it; each worker needs the same files at the same paths",
 )
 
 
@@ -234,7 +234,7 @@ def test_damaged_images_are_named_when_they_are_read(message, tmp_path):
         draw(path, (20, 40)) if message is OTHER_SIZE else path.unlink()
     with pytest.raises(data.UnreadableError) as error, data.unreadable_as_value_error():
         batches_of(lambda: dataset.train_input_fn(4, 3))
-    assert str(error.value) == f"{path} cannot be read: it {message}"
+    assert str(error.value) == f"{path} cannot be read: {message}"
 
 
 def test_names_of_sets_and_of_own_data(tmp_path, monkeypatch):
