@@ -9,7 +9,7 @@ The traced graph is the program: each operation of it is followed, and nothing i
     print(divided.undivided)  # what each device computes whole, and on which lines of the program
 """
 
-from mtf_hetero.importer.function import Divided, function
+from mtf_hetero.importer.divided import Divided, function
 from mtf_hetero.importer.session import Session
 from mtf_hetero.importer.step import Step
 
