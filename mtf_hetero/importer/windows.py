@@ -1,5 +1,6 @@
 """Signatures of convolutions, pools and other operations on images."""
 
+from collections.abc import Hashable
 from typing import Any
 
 from mtf_hetero.importer.signature import Signature, Table
@@ -109,6 +110,25 @@ def _resize_gradient(op: Any) -> Signature:
 @TABLE.rule("ResizeNearestNeighborGrad")
 def _resize_nearest_gradient(op: Any) -> Signature:
     return Signature(["npqc", None], ["nhwc"], frozenset("hwpq"))
+
+
+@TABLE.rule("SpaceToBatchND", "BatchToSpaceND")
+def _space_and_batch(op: Any) -> Signature | None:
+    """Return the signature of a dilation: space becomes parts of the batch, or the other way round."""
+    blocks = op.inputs[1].array
+    if blocks is None or op.inputs[2].array is None:
+        return None
+    is_forth = op.type == "SpaceToBatchND"
+    batch = (op.inputs[0] if is_forth else op.outputs[0]).shape[0]
+    rank, parts = len(op.inputs[0].shape), [f"b{i}" for i in range(len(blocks))]
+    sizes: dict[Hashable, int] = {"n": batch, **dict(zip(parts, map(int, blocks), strict=True))}
+    space = range(1, len(blocks) + 1)
+    rest = list(range(len(blocks) + 1, rank))
+    plain = ["n", *(f"x{i}" for i in space), *rest]
+    merged = [(*parts, "n"), *(f"y{i}" for i in space), *rest]
+    whole = frozenset([*parts, *(f"{side}{i}" for i in space for side in "xy")])
+    before, after = (plain, merged) if is_forth else (merged, plain)
+    return Signature([before, None, None], [after], whole, sizes=sizes)
 
 
 @TABLE.rule("SpaceToDepth", "DepthToSpace", "ExtractImagePatches")

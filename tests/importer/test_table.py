@@ -109,6 +109,11 @@ OPERATIONS = {
     ),
     "pools": (gradient(lambda x: tf.nn.max_pool2d(x, 3, 2, "SAME") + tf.nn.avg_pool2d(x, 3, 2, "SAME")), IMAGE),
     "resized": (gradient(lambda x: tf.cast(tf.image.resize(x, (5, 4)), tf.float64)), IMAGE),
+    "atrous": (
+        gradient(lambda x, w: tf.nn.convolution(tf.nn.relu(x), w, padding="VALID", dilations=[3, 2])),
+        IMAGE,
+        kernel(3, 2, 7, 8).numpy(),
+    ),
     "patches": (
         lambda x: (
             tf.nn.depth_to_space(x[..., :4], 2),
