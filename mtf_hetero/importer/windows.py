@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
-from mtf_hetero.importer.signature import Signature, Table
+from mtf_hetero.importer.signature import Signature, Table, leading, through
 
 TABLE = Table()
 _SPACE = {2: ("hw", "pq", "ij"), 3: ("dhw", "opq", "kij")}  # of the image, of its windows, of the kernel
@@ -135,3 +135,19 @@ def _space_and_batch(op: Any) -> Signature | None:
 def _patches(op: Any) -> Signature | None:
     is_last = op.attr("data_format", "NHWC") == "NHWC"
     return Signature(["nhwc"], ["npqf"], frozenset("hwcpqf")) if is_last else None
+
+
+@TABLE.rule("ImageProjectiveTransformV3", "ImageProjectiveTransformV2")
+def _project(op: Any) -> Signature:
+    operands = ["nhwc", ["n", "t"], *[None] * (len(op.inputs) - 2)]
+    return Signature(operands, ["npqc"], frozenset("hwpqt"))
+
+
+@TABLE.rule("AdjustContrastv2")
+def _adjust_contrast(op: Any) -> Signature | None:
+    return leading(op, [3, None], [3])
+
+
+@TABLE.rule("AdjustHue", "AdjustSaturation", "HSVToRGB", "RGBToHSV")
+def _adjust_colours(op: Any) -> Signature:
+    return through(op, 0, {len(op.inputs[0].shape) - 1})
