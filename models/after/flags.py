@@ -48,6 +48,7 @@ def parser(program: str, description: str, *, placed: bool = True) -> command_li
     """
     made = command_line.Parser(
         prog=program,
+        usage="%(prog)s --model_dir=DIR [--FLAG=VALUE ...]",
         description=description,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
