@@ -3,10 +3,10 @@
     python examples/any_step.py
 
 trains a network u(x) until u'' = -sin(x) on [0, pi], with u = 0 at both ends, so that u = sin(x). The step needs the
-gradient of a gradient. Its 512 points are divided 3 : 1 over two logical devices of one CPU. It prints what each
-device computes whole, the steps, and the largest error of u:
+gradient of a gradient. Its 512 points are divided 3 : 1 over two logical devices of one CPU. It prints the replicated
+work, the steps, and the largest error of u:
 
-    computed whole on each device: 0.2% of the FLOPs
+    replicated on every device: 0.2% of the FLOPs
     ...
     1000 steps, largest error below 0.02: True
 """

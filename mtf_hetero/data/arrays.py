@@ -86,7 +86,7 @@ def load_arrays(path: str, *, size: tuple[int, int] | tuple[()], seed: int, clas
             return _open(path, archive, size, seed, class_names)
     except (OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{path} cannot be read as an archive of numpy.savez: {reason}; save it anew") from error
+        raise ValueError(f"{path} cannot be read as an archive of numpy.savez: {reason}; save it again") from error
 
 
 def _open(
@@ -152,7 +152,7 @@ def _read_head(path: str, name: str, file: Any) -> tuple[tuple[int, ...], bool, 
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         return read(file)
     except ValueError as error:
-        raise ValueError(f"{path}: {name} is no array that numpy.savez wrote ({error}); save it anew") from error
+        raise ValueError(f"{path}: {name} is not an array that numpy.savez wrote ({error}); save it again") from error
 
 
 def _read(path: str, archive: zipfile.ZipFile, name: str) -> np.ndarray:
@@ -160,7 +160,7 @@ def _read(path: str, archive: zipfile.ZipFile, name: str) -> np.ndarray:
         try:
             return np.lib.format.read_array(file, allow_pickle=False)
         except ValueError as error:
-            raise ValueError(f"{path}: {name} is no array of numbers or text ({error}); save it anew") from error
+            raise ValueError(f"{path}: {name} is not an array of numbers or text ({error}); save it again") from error
 
 
 def _read_labels(path: str, archive: zipfile.ZipFile, name: str, images: _Images) -> np.ndarray:

@@ -90,5 +90,5 @@ def _find(name: str, path: str, wanted: Mapping[str, Any], seed: int) -> "Found"
         from mtf_hetero.data import functions
 
         return functions.call_function(name, **wanted)
-    what = "is no directory, .csv or .npz file" if os.path.exists(path) else "does not exist"
+    what = "is not a directory, .csv or .npz file" if os.path.exists(path) else "does not exist"
     raise ValueError(f"--dataset is {name!r}, and {path} {what}; name a directory with a folder of images per class")

@@ -33,7 +33,7 @@ _END = {"PNG": b"IEND", "JPEG": b"\xff\xd9", "MPO": b"\xff\xd9"}
 _SHOWN_SIZES = 4
 
 _MISSING = "it is missing or empty on the machine that reads it; each worker needs the same files at the same paths"
-_DAMAGED = "it is no image that TensorFlow can decode, or it is cut off; replace or remove it"
+_DAMAGED = "TensorFlow cannot decode it, or it is cut off; replace or remove it"
 
 
 class Look(NamedTuple):
@@ -139,7 +139,7 @@ def _look_at(image: Any, path: str, place: str) -> Look:
                 if _END[kind] not in tail:
                     opened.load()
     except Exception as error:  # Pillow's readers raise errors of many kinds where a file is damaged
-        raise ValueError(f"{place} is no whole JPEG or PNG image ({error}); replace or remove it") from error
+        raise ValueError(f"{place} is not an intact JPEG or PNG image ({error}); replace or remove it") from error
     if kind not in _KINDS:
         raise ValueError(f"{place} is a {kind} image; convert it to JPEG or PNG, or remove it")
     return Look((opened.height, opened.width), mode, size, zlib.crc32(tail))

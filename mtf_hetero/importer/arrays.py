@@ -115,24 +115,46 @@ def _concat(op: Any) -> Signature | None:
 
 
 def _strided(op: Any, large: tuple[int, ...]) -> tuple[list[Hashable], list[Hashable], frozenset[Hashable]] | None:
-    """Return the letters of both sides of x[...], without ellipses and new axes."""
-    if op.attr("ellipsis_mask") or op.attr("new_axis_mask") or any(x.array is None for x in op.inputs[1:4]):
+    """Return the letters of both sides of x[...], and those that are needed whole."""
+    if any(x.array is None for x in op.inputs[1:4]):
         return None
-    begin, end, step = (x.array for x in op.inputs[1:4])
     inside: list[Hashable] = []
     outside: list[Hashable] = []
-    for axis, size in enumerate(large):
-        is_named = axis < len(begin)
-        if is_named and op.attr("shrink_axis_mask") >> axis & 1:
+    specs = list(zip(*(x.array for x in op.inputs[1:4]), strict=True))
+    named = [i for i in range(len(specs)) if not _has(op, "ellipsis", i) and not _has(op, "new_axis", i)]
+
+    def leave(count: int) -> None:
+        axes = range(len(inside), len(inside) + count)
+        inside.extend(axes)
+        outside.extend(axes)
+
+    for i, spec in enumerate(specs):
+        axis = len(inside)
+        if _has(op, "ellipsis", i):
+            leave(len(large) - len(named))
+        elif _has(op, "new_axis", i):
+            outside.append(None)
+        elif _has(op, "shrink_axis", i):
             inside.append(f"in{axis}")
-            continue
-        first = 0 if not is_named or op.attr("begin_mask") >> axis & 1 else begin[axis]
-        last = size if not is_named or op.attr("end_mask") >> axis & 1 else end[axis]
-        is_full = first == 0 and last >= size and (not is_named or step[axis] == 1)
-        inside.append(axis if is_full else f"in{axis}")
-        outside.append(axis if is_full else f"out{axis}")
-    whole = frozenset(letter for letter in inside + outside if isinstance(letter, str))
-    return inside, outside, whole
+        elif _is_full(op, i, spec, large[axis]):
+            leave(1)
+        else:
+            inside.append(f"in{axis}")
+            outside.append(f"out{axis}")
+    leave(len(large) - len(inside))
+    return inside, outside, frozenset(letter for letter in inside + outside if isinstance(letter, str))
+
+
+def _has(op: Any, mask: str, number: int) -> bool:
+    """Return whether a part of x[...] is of a kind."""
+    return bool(op.attr(f"{mask}_mask", 0) >> number & 1)
+
+
+def _is_full(op: Any, number: int, spec: tuple[int, int, int], size: int) -> bool:
+    """Return whether a part of x[...] is all of its axis."""
+    begin, end, step = spec
+    begins, ends = begin == 0 or _has(op, "begin", number), end >= size or _has(op, "end", number)
+    return bool(begins and ends and step == 1)
 
 
 @TABLE.rule("StridedSlice")

@@ -1,8 +1,9 @@
 """Emits a program as an mtf.Graph, whose tensors have the dimensions that were inferred."""
 
 import itertools
+import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,11 @@ class Emitter:
         taken: set[mtf.Dimension] = set()
         skipped = {b for _, b in signature.kin} if not gathers else set()  # they are named after their kin
         for value, letters in reversed(signature.sides(op)):
-            for axis, letter, size in zip(self.axes(value), letters, value.shape, strict=True):
+            for axis, letter, size in _single_letters(self.axes(value), letters, value.shape, signature.sizes):
                 if letter is None or letter in bound or letter in skipped:
                     continue
-                if taken & set(axis) or (gathers and letter in signature.whole):
+                has_other_size = math.prod(d.size for d in axis) != size  # the axis has no such factors
+                if taken & set(axis) or has_other_size or (gathers and letter in signature.whole):
                     axis = [self.fresh(size)]
                 bound[letter] = axis
                 taken |= set(axis)
@@ -160,7 +162,26 @@ class Emitter:
 
 
 def _axes_of(letters: Sequence[Hashable], bound: Mapping[Hashable, Dims]) -> Axes:
-    return [[] if letter is None else bound[letter] for letter in letters]
+    return [
+        flat([bound[part] for part in letter]) if isinstance(letter, tuple) else [] if letter is None else bound[letter]
+        for letter in letters
+    ]
+
+
+def _single_letters(
+    axes: Axes, letters: Sequence[Hashable], sizes: Sequence[int], parts: Mapping[Hashable, int]
+) -> Iterator[tuple[Dims, Hashable, int]]:
+    """Yield dimensions, letter and size of each axis, and of each part of an axis with a tuple of letters."""
+    for axis, letter, size in zip(axes, letters, sizes, strict=True):
+        if not isinstance(letter, tuple):
+            yield axis, letter, size
+            continue
+        left = list(axis)
+        for part in letter:
+            mine: Dims = []
+            while left and math.prod(d.size for d in mine) < parts[part]:
+                mine.append(left.pop(0))
+            yield mine, part, parts[part]
 
 
 def flat(axes: Axes) -> Dims:

@@ -1,6 +1,6 @@
 """Infers the dimensions of all values of a program, from the signatures of its operations."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero.importer import arrays, table
@@ -61,6 +61,12 @@ def _axes(names: Names, value: Value) -> list[Product]:
     return names.axes(value)
 
 
+def _new(names: Names, op: Operation, letter: Hashable, size: int) -> Product:
+    """Return a new dimension of an operation."""
+    names.enter((op, letter), (size,), [f"{op.outputs[0].name}/{letter}"])
+    return names.axes((op, letter))[0]
+
+
 def _learn(names: Names, op: Operation) -> list[tuple[Product, Product]]:
     """Unify the axes that an operation says are alike; returns pairs of axes before and after windows."""
     if op.type in arrays.REGROUPED:
@@ -76,7 +82,11 @@ def _learn(names: Names, op: Operation) -> list[tuple[Product, Product]]:
             if letter is None:
                 continue
             axis = _axes(names, value)[number]
-            if letter in first:
+            if isinstance(letter, tuple):
+                for part in letter:
+                    first.setdefault(part, _new(names, op, part, signature.sizes[part]))
+                names.unify(sum((first[part] for part in letter), ()), axis)
+            elif letter in first:
                 names.unify(first[letter], axis)
             else:
                 first[letter] = axis

@@ -42,7 +42,7 @@ class Operation:
       inputs: the values that it reads, lists flattened.
       outputs: the values that it makes.
       attributes: {name: tf.AttrValue}.
-      node: the tf.Operation that was traced; None for an operation that stands for a read or a write.
+      is_stateful: whether two runs may give different results.
       source: the tf.Operation that was read when it was made.
     """
 
@@ -50,7 +50,7 @@ class Operation:
     inputs: list[Value]
     outputs: list[Value]
     attributes: Mapping[str, Any]
-    node: Any = None
+    is_stateful: bool = False
     source: Any = None
 
     def attr(self, name: str, default: Any = None) -> Any:
@@ -65,11 +65,6 @@ class Operation:
         if kind == "shape":
             return None if value.unknown_rank else [dim.size for dim in value.dim]
         return tf.as_dtype(value) if kind == "type" else value.decode() if kind == "s" else value
-
-    @property
-    def is_stateful(self) -> bool:
-        """Return whether two runs may give different results."""
-        return self.node is not None and self.node.op_def.is_stateful
 
     @property
     def line(self) -> str:

@@ -44,6 +44,7 @@ _DRAWS = {  # stateful operations that give random numbers
     "TruncatedNormal",
 }
 _MOST_COMPARED = 64  # elements of arrays that are compared to find equal operations
+_DEFINITIONS: dict[str, Any] = {}  # by type
 _SHAPE_OF = {"Shape": np.shape, "ShapeN": np.shape, "Rank": np.ndim, "Size": np.size}
 
 
@@ -181,13 +182,14 @@ class _Reader:
             raise _refusal(node, "draws in a loop or a condition; use a function of tf.random.stateless_*")
         about_variables = any(isinstance(x, int) for x in inputs)
         is_free = node.type in _DRAWS or node.type.startswith("Stateless") or about_variables
-        if node.op_def.is_stateful and not is_free:
+        if _definition(node).is_stateful and not is_free:
             raise _refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")
 
     def _traced(self, node: Any, inputs: list[Value]) -> Operation:
-        names = {a.name for a in node.op_def.attr}
+        names = {a.name for a in _definition(node).attr}
         attributes = {name: proto for name, proto in node.node_def.attr.items() if name in names}
-        op = Operation(node.type, inputs, [Value((), t.dtype, name=node.name) for t in node.outputs], attributes, node)
+        op = Operation(node.type, inputs, [Value((), t.dtype, name=node.name) for t in node.outputs], attributes)
+        op.is_stateful = _definition(node).is_stateful
         if op.type in _SHAPE_OF or _is_known(op):  # its shapes are not looked for
             return op
         shapes = [t.shape for t in node.outputs]
@@ -286,6 +288,13 @@ class _Reader:
             self._equal[key] = op
             self.program.operations.append(op)
         return self._equal[key].outputs
+
+
+def _definition(node: Any) -> Any:
+    """Return the OpDef of a tf.Operation, which TensorFlow parses anew each time that it is asked for it."""
+    if node.type not in _DEFINITIONS:
+        _DEFINITIONS[node.type] = node.op_def
+    return _DEFINITIONS[node.type]
 
 
 def _is_known(op: Operation) -> bool:

@@ -1,4 +1,4 @@
-"""Report of what each device computes whole: operations that the layout does not divide, with the user's lines."""
+"""Report of replicated work: operations that the layout does not split, with the user's lines."""
 
 import collections
 import dataclasses
@@ -15,14 +15,14 @@ _SHOWN, _LEAST = 8, 0.0005  # entries of a printed report, and the share that on
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Operations of one type and one line that each device computes whole.
+    """Operations of one type and one line that every device computes on all of its input.
 
     Args:
       kind: the type.
       line: the user's line, "model.py:12".
       count: number of operations.
       share: their part of the step's FLOPs.
-      has_rule: whether another layout may divide them.
+      has_rule: whether another layout may split them.
     """
 
     kind: str
@@ -34,21 +34,21 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Undivided:
-    """Everything that each device computes whole, the largest share first.
+    """All replicated work, the largest share first.
 
     Args:
       entries: by type and line.
-      share: the part of the step's FLOPs that each device computes.
+      share: the part of the step's FLOPs that is replicated.
     """
 
     entries: tuple[Entry, ...]
     share: float
 
     def __str__(self) -> str:
-        lines = [f"computed whole on each device: {self.share:.1%} of the FLOPs"]
+        lines = [f"replicated on every device: {self.share:.1%} of the FLOPs"]
         shown = [entry for entry in self.entries if entry.share >= _LEAST][:_SHOWN]
         for entry in shown:
-            why = "" if entry.has_rule else ", not divided by any layout"
+            why = "" if entry.has_rule else ", which no layout splits"
             times = f" x {entry.count}" if entry.count > 1 else ""
             lines.append(f"  {entry.share:6.1%}  {entry.kind}{times}  {entry.line}{why}")
         if len(self.entries) > len(shown):
@@ -57,7 +57,7 @@ class Undivided:
 
 
 def report(work: Mapping[Operation, set[mtf.Dimension]], layout: Layout) -> Undivided:
-    """Report what each device computes whole.
+    """Report the replicated work.
 
     Args:
       work: {operation: the dimensions of its work}.

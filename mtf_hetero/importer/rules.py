@@ -1,5 +1,6 @@
 """Emits each kind of operation: as mtf's own where mtf has it, else as a function of slices by its signature."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -184,7 +185,7 @@ def _with_arguments(op: Operation, signature: Signature) -> tuple[Signature, lis
         if letters is None and value.array is None and i != signature.shape:
             operands[i] = [None if n == 1 else f"argument{i}/{axis}" for axis, n in enumerate(value.shape)]
             whole |= {letter for letter in operands[i] or () if letter is not None}
-    found = Signature(operands, signature.results, frozenset(whole), signature.summed, signature.kin, signature.shape)
+    found = dataclasses.replace(signature, operands=operands, whole=frozenset(whole))
     return found, [letters is None for letters in operands]
 
 

@@ -1,11 +1,12 @@
 """The axes of an operation, in letters as of an einsum: from them follow names, slices and sums.
 
 A letter that an operand and a result share goes through the operation slice by slice. `whole` letters the operation
-needs whole; over `summed` ones it adds up, so that slices give partial sums. An axis of size 1 has no letter.
+needs whole; over `summed` ones it adds up, so that slices give partial sums. An axis of size 1 has no letter; an axis
+that an operation makes of several has a tuple of letters, whose product it is.
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 Letters = Sequence[Hashable]  # one per axis; None for an axis of size 1
@@ -22,6 +23,7 @@ class Signature:
       whole: letters that the operation needs whole.
       summed: letters that it adds up over.
       kin: pairs of letters before and after windows: they have one name, and other sizes.
+      sizes: {letter: size} of those in tuples.
       shape: number of the operand that is the shape of the result, and of a slice the slice's.
     """
 
@@ -30,6 +32,7 @@ class Signature:
     whole: frozenset[Hashable] = frozenset()
     summed: frozenset[Hashable] = frozenset()
     kin: tuple[tuple[Hashable, Hashable], ...] = ()
+    sizes: Mapping[Hashable, int] = dataclasses.field(default_factory=dict)
     shape: int | None = None
 
     def sides(self, op: Any) -> list[tuple[Any, Letters]]:

@@ -1,8 +1,9 @@
 """Signatures of convolutions, pools and other operations on images."""
 
+from collections.abc import Hashable
 from typing import Any
 
-from mtf_hetero.importer.signature import Signature, Table
+from mtf_hetero.importer.signature import Signature, Table, leading, through
 
 TABLE = Table()
 _SPACE = {2: ("hw", "pq", "ij"), 3: ("dhw", "opq", "kij")}  # of the image, of its windows, of the kernel
@@ -111,7 +112,42 @@ def _resize_nearest_gradient(op: Any) -> Signature:
     return Signature(["npqc", None], ["nhwc"], frozenset("hwpq"))
 
 
+@TABLE.rule("SpaceToBatchND", "BatchToSpaceND")
+def _space_and_batch(op: Any) -> Signature | None:
+    """Return the signature of a dilation: space becomes parts of the batch, or the other way round."""
+    blocks = op.inputs[1].array
+    if blocks is None or op.inputs[2].array is None:
+        return None
+    is_forth = op.type == "SpaceToBatchND"
+    batch = (op.inputs[0] if is_forth else op.outputs[0]).shape[0]
+    rank, parts = len(op.inputs[0].shape), [f"b{i}" for i in range(len(blocks))]
+    sizes: dict[Hashable, int] = {"n": batch, **dict(zip(parts, map(int, blocks), strict=True))}
+    space = range(1, len(blocks) + 1)
+    rest = list(range(len(blocks) + 1, rank))
+    plain = ["n", *(f"x{i}" for i in space), *rest]
+    merged = [(*parts, "n"), *(f"y{i}" for i in space), *rest]
+    whole = frozenset([*parts, *(f"{side}{i}" for i in space for side in "xy")])
+    before, after = (plain, merged) if is_forth else (merged, plain)
+    return Signature([before, None, None], [after], whole, sizes=sizes)
+
+
 @TABLE.rule("SpaceToDepth", "DepthToSpace", "ExtractImagePatches")
 def _patches(op: Any) -> Signature | None:
     is_last = op.attr("data_format", "NHWC") == "NHWC"
     return Signature(["nhwc"], ["npqf"], frozenset("hwcpqf")) if is_last else None
+
+
+@TABLE.rule("ImageProjectiveTransformV3", "ImageProjectiveTransformV2")
+def _project(op: Any) -> Signature:
+    operands = ["nhwc", ["n", "t"], *[None] * (len(op.inputs) - 2)]
+    return Signature(operands, ["npqc"], frozenset("hwpqt"))
+
+
+@TABLE.rule("AdjustContrastv2")
+def _adjust_contrast(op: Any) -> Signature | None:
+    return leading(op, [3, None], [3])
+
+
+@TABLE.rule("AdjustHue", "AdjustSaturation", "HSVToRGB", "RGBToHSV")
+def _adjust_colours(op: Any) -> Signature:
+    return through(op, 0, {len(op.inputs[0].shape) - 1})

@@ -6,7 +6,7 @@ from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer.function import Divided, Traced
+from mtf_hetero.importer.divided import Divided, Traced
 from mtf_hetero.keras.session import LOSS
 from mtf_hetero.placement import Placement
 

@@ -275,10 +275,10 @@ class TestReport:
 
         with mtf_hetero.function(step, INPUTS[0], **BATCH) as divided:
             text, report = str(divided.undivided), divided.undivided
-        assert text.startswith("computed whole on each device: ")
+        assert text.startswith("replicated on every device: ")
         line = step.__code__.co_firstlineno + 1
         assert re.search(
-            rf"^ +\d+\.\d%  Lu  test_function.py:{line}, not divided by any layout$", text, flags=re.MULTILINE
+            rf"^ +\d+\.\d%  Lu  test_function.py:{line}, which no layout splits$", text, flags=re.MULTILINE
         )
         assert 0 < report.share < 1
 

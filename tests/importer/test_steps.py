@@ -7,8 +7,8 @@ from steps import STEPS
 
 FILTERS = {**BATCH, "layout": "filters"}
 SINGLE = {"grouped": 1e-5, "muon": 1e-5}  # in float32
-# Its batch norms of 14 values make much of a rounding: with inputs that differ by 1e-16, TensorFlow differs as much
-SENSITIVE = {"mobile": 1e-7}
+# Its batch norms of 14 values magnify roundings: images off by 2e-16 move TensorFlow's own variables by 7e-10
+SENSITIVE = {"mobile": 1e-8}
 SLOW = {"mobile"}
 SPLITS = {
     "perceptron": ["sequential/dense/kernel/1", "sequential/dense_1/kernel/1"],

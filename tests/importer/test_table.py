@@ -46,6 +46,23 @@ OPERATIONS = {
     "mirror": (lambda x: tf.pad(x, [[0, 0], [1, 2], [0, 0]], "REFLECT"), X),
     "slice": (lambda x: tf.slice(x, [0, 2, 0], [7, 4, 9]), X),
     "strided": (gradient(lambda x: x[:, 1:7:2, ::-1] + x[:, 3, None]), X),
+    "strided, more": (gradient(lambda x: x[..., None, 2:5] + x[:, 1, tf.newaxis, None, 0, None]), X),
+    "colours": (
+        lambda x: (tf.image.adjust_contrast(x, 2.0), tf.image.rgb_to_hsv(tf.sigmoid(x)), tf.image.adjust_hue(x, 0.1)),
+        IMAGE[..., :3].astype("float32"),
+    ),
+    "projected": (
+        lambda x: raw.ImageProjectiveTransformV3(
+            images=x,
+            transforms=tf.concat(
+                [tf.reduce_mean(x, [1, 2])[:, :1] + 1.0, [[0.1, 1.0, 0.0, 1.0, 2.0, 0.0, 0.0]] * 7], 1
+            ),
+            output_shape=[5, 6],
+            interpolation="BILINEAR",
+            fill_value=0.5,
+        ),
+        IMAGE.astype("float32"),
+    ),
     "cumulate": (
         lambda x: (tf.cumsum(x, 1, reverse=True), tf.math.cumprod(x, 2), tf.math.cumulative_logsumexp(x, 1)),
         X,
@@ -109,6 +126,11 @@ OPERATIONS = {
     ),
     "pools": (gradient(lambda x: tf.nn.max_pool2d(x, 3, 2, "SAME") + tf.nn.avg_pool2d(x, 3, 2, "SAME")), IMAGE),
     "resized": (gradient(lambda x: tf.cast(tf.image.resize(x, (5, 4)), tf.float64)), IMAGE),
+    "atrous": (
+        gradient(lambda x, w: tf.nn.convolution(tf.nn.relu(x), w, padding="VALID", dilations=[3, 2])),
+        IMAGE,
+        kernel(3, 2, 7, 8).numpy(),
+    ),
     "patches": (
         lambda x: (
             tf.nn.depth_to_space(x[..., :4], 2),
@@ -126,7 +148,7 @@ OPERATIONS = {
         IDS,
     ),
 }
-SINGLE = {"resized": 1e-5}  # what TensorFlow has in float32
+SINGLE = {"resized": 1e-5, "colours": 1e-5, "projected": 1e-5}  # what TensorFlow has in float32
 FIRST = ["elementwise", "strided", "conv of filters", "batch matmul", "stateless random"]
 
 

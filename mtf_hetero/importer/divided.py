@@ -250,7 +250,7 @@ class Divided:
 
     @property
     def undivided(self) -> Undivided:
-        """What each device computes whole; to be printed."""
+        """The replicated work, to be printed."""
         assert self._first is not None
         return report(self._first.work, self.layout)
 
