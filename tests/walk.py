@@ -50,7 +50,7 @@ SERVING_SECONDS = 15
 OTHERS = "mlflow|wandb"  # packages that a program may need and no extra installs
 STOPPED = (0, 128 + signal.SIGINT, -signal.SIGINT)
 LINE = 100  # characters of a line that is shown
-TENSORFLOW_LOG = re.compile(r"[IWEF]\d{4} \d\d:|WARNING: All log messages before")
+TENSORFLOW_LOG = re.compile(r"[IWEF]\d{4} \d\d:|WARNING: All log messages before|To enable the following instr")
 
 
 @dataclasses.dataclass(frozen=True)
