@@ -20,7 +20,7 @@ def results_of(blocks, directory, limit=20):
 
 
 def test_commands_are_run_one_after_the_other(tmp_path):
-    results = results_of([PROGRAM, BLOCK, FILE], tmp_path, limit=1)
+    results = results_of([PROGRAM, BLOCK, FILE], tmp_path, limit=3)
     assert [(result.command, result.code, result.left_out) for result in results] == [
         ("python page_20.py", 0, ""),
         ("cat a.yaml && echo 'b | c'", 0, ""),
@@ -46,6 +46,14 @@ def test_a_server_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(walk, "SERVING_SECONDS", 0.2)
     (result,) = results_of([Block(PAGE, 1, "sh", "sleep 60\n")], tmp_path)
     assert (result.code, result.failed) == (-2, False)
+
+
+def test_a_program_runs_in_a_directory_of_its_own(tmp_path):
+    text = "import os\nprint(os.listdir(), os.path.basename(os.getcwd()))\n"
+    (result,) = results_of([Block(PAGE, 7, "python", text)], tmp_path)
+    assert result.lines == ("['page_7.py'] page_7",)
+    (result,) = results_of([Block(PAGE, 9, "python", "import json\nimport wandb\n")], tmp_path)
+    assert result.left_out == "needs wandb"
 
 
 def test_a_file_that_is_not_there_leaves_a_command_out(tmp_path):

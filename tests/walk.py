@@ -3,9 +3,9 @@
     python tests/walk.py --python=python3.13 --report=walk.md
 
 It builds a wheel, installs it with its extras in a virtual environment, and walks through the pages in their order on
-the site, in one directory with a home of its own. Blocks marked `sh` are run line by line, blocks marked `python` as
-programs. A block that begins with a comment such as `# devices.yaml` is saved under that name. The files that pages
-expect a reader to have are written first: `readers_files.py`.
+the site, in one directory with a home of its own. Blocks marked `sh` are run line by line. Blocks marked `python` are
+programs, each in a directory of its own. A block that begins with a comment such as `# devices.yaml` is saved under
+that name. The files that pages expect a reader to have are written first: `readers_files.py`.
 
 The report is a table with exit code, seconds, and first and last lines of each command, and a list of the commands that
 were not run, with the reason. Exit code 1: a command failed.
@@ -47,9 +47,10 @@ FILES = {  # pattern of a command -> the file that it needs, which --files may p
 }
 SERVES = r"^(mtf-hetero worker|tensorboard)\b"  # until it is stopped
 SERVING_SECONDS = 15
+OTHERS = "mlflow|wandb"  # packages that a program may need and no extra installs
 STOPPED = (0, 128 + signal.SIGINT, -signal.SIGINT)
 LINE = 100  # characters of a line that is shown
-TENSORFLOW_LOG = re.compile(r"[IWEF]\d{4} \d\d:|WARNING: All log messages before")
+TENSORFLOW_LOG = re.compile(r"[IWEF]\d{4} \d\d:|WARNING: All log messages before|To enable the following instr")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +88,22 @@ def pages() -> list[pathlib.Path]:
     return [ROOT / "README.md", *(ROOT / "docs" / name for name in names)]
 
 
+def place_of(block: Block, directory: pathlib.Path) -> pathlib.Path:
+    """Returns where a block's commands run: a program has an empty directory of its own."""
+    return directory / program_of(block).removesuffix(".py") if is_program(block) else directory
+
+
+def is_program(block: Block) -> bool:
+    """Returns whether a block is a program that is run, and not a file with a name."""
+    return block.language == "python" and not file_of(block)
+
+
 def commands_of(block: Block) -> list[str]:
     """Returns the commands of a block: its lines if it is marked `sh`, one that runs it if it is a program."""
     if block.language == "sh":
         lines = block.text.replace("\\\n", " ").splitlines()
         return [" ".join(line.split()) for line in lines if line.strip() and not line.startswith("#")]
-    if block.language == "python" and not file_of(block):
+    if is_program(block):
         return [f"python {program_of(block)}"]
     return []
 
@@ -111,12 +122,16 @@ def program_of(block: Block) -> str:
 def save_files(blocks: Sequence[Block], directory: pathlib.Path) -> None:
     """Saves the programs and the named files of blocks."""
     for block in blocks:
-        if name := file_of(block) or (program_of(block) if block.language == "python" else ""):
-            (directory / name).write_text(block.text, encoding="utf-8")
+        if name := file_of(block) or (program_of(block) if is_program(block) else ""):
+            place = place_of(block, directory)
+            place.mkdir(exist_ok=True)
+            (place / name).write_text(block.text, encoding="utf-8")
 
 
-def reason(command: str, directory: pathlib.Path) -> str:
+def reason(block: Block, command: str, directory: pathlib.Path) -> str:
     """Returns why a command is not run; "" where it is."""
+    if is_program(block) and (others := re.findall(rf"^import ({OTHERS})$", block.text, re.MULTILINE)):
+        return f"needs {', '.join(others)}"
     for pattern, why in NOT_RUN.items():
         if re.search(pattern, command):
             return why
@@ -138,8 +153,8 @@ def walk(blocks: Sequence[Block], directory: pathlib.Path, environment: dict, li
             page = block.page
             save_files([block for block in blocks if block.page == page], directory)
         for command in commands_of(block):
-            why = reason(command, directory)
-            yield Result(block, command, why) if why else run(block, command, directory, environment, limit)
+            why, place = reason(block, command, directory), place_of(block, directory)
+            yield Result(block, command, why) if why else run(block, command, place, environment, limit)
 
 
 def run(block: Block, command: str, directory: pathlib.Path, environment: dict, limit: float) -> Result:
