@@ -50,7 +50,7 @@ def test_a_lost_worker_is_said_in_one_line():
     local = LocalCluster([1.0, 1.0], report=lambda line: None)
     step, variables, inputs = STEPS["perceptron"]()
     with local as cluster:
-        place = {"workers": cluster.addresses, "layout": "batch", "list_speed": [1, 1]}
+        place = {"workers": cluster.workers, "layout": "batch", "list_speed": [1, 1]}
         divided = mtf_hetero.function(step, inputs[0], **place)
         divided(*inputs[0])
         divided.pull()
