@@ -54,7 +54,7 @@ class Config:
     def __post_init__(self) -> None:
         if not 1 <= self.strided <= len(self.filters):
             raise ValueError(
-                f"strided is {self.strided}, which is no convolution; give a number from 1 to {len(self.filters)}"
+                f"strided is {self.strided}, which is not a convolution; give a number from 1 to {len(self.filters)}"
             )
 
     @property

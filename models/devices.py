@@ -27,7 +27,7 @@ from mtf_hetero.cluster.probe import convert_to_workers
 
 PROGRAM = "mtf-hetero devices"
 _WIDTH = 80
-_OTHER_KINDS = {"ti", "super", "laptop", "mobile", "max", "q"}  # after the name of a kind, they make it another one
+_OTHER_KINDS = {"ti", "super", "laptop", "mobile", "max", "pro", "ultra"}  # words that follow the name of a kind
 _HOW_TO_NAME = (
     "--devices={names} is all of them. cpu:0,cpu:1,... are logical devices of one CPU, for trying things out."
 )
@@ -38,7 +38,7 @@ _HOW_TO_SPLIT = (
 
 
 def find_kind(name: str, kinds: Iterable[str]) -> str | None:
-    """Return the kind of the planner that a device's name contains, or None.
+    """Return the kind of the planner whose words a device's name contains in their order, or None.
 
     Example:
       >>> find_kind("NVIDIA A100-SXM4-40GB", ["RTX-3090", "A100"])
@@ -47,11 +47,9 @@ def find_kind(name: str, kinds: Iterable[str]) -> str | None:
     """
     words, found = _words(name), []
     for kind in kinds:
-        parts = _words(kind)
-        for begin in range(len(words) - len(parts) + 1):
-            end = begin + len(parts)
-            if words[begin:end] == parts and not set(words[end : end + 1]) & _OTHER_KINDS:
-                found.append(kind)
+        rest = iter(words)
+        if all(part in rest for part in _words(kind)) and next(rest, "") not in _OTHER_KINDS:
+            found.append(kind)
     return max(found, key=len, default=None)
 
 
@@ -95,7 +93,7 @@ def _address(device: str, workers: Sequence[str]) -> str:
 def _local_devices(cluster: Any) -> list[dict[str, Any]]:
     """Return what is known of each device of this process."""
     from mtf_hetero import tf
-    from mtf_hetero.planner.machines import EFFICIENCY, KINDS
+    from mtf_hetero.planner.kinds import EFFICIENCY, KINDS
     from mtf_hetero.profile.hardware import cpu_name, gpu_details, memory_limits
 
     with tf.Graph().as_default(), tf.Session(config=cluster.session_config()) as session:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mtf_hetero.models.registry import Model
 
 PROGRAM = "mtf-hetero plan"
-_LEFT_OUT_SECONDS = 20.0  # or twice what the search took: limit of what is said of the devices left out
+_LEFT_OUT_SECONDS = 20.0  # or as long as the search took: limit for what is said of the devices left out
 
 
 class _ListKinds(argparse.Action):
@@ -152,8 +152,8 @@ def _plan(arguments: argparse.Namespace) -> str:
     with SearchStatus(quiet=arguments.quiet) as status, tf.Graph().as_default():
         begin = time.monotonic()
         plan = held.find_fitting(checked, machines, seconds=arguments.seconds, progress=status.report)
-        limit = max(_LEFT_OUT_SECONDS, 2 * (time.monotonic() - begin))
-        status.enter("looking for what would make other devices pay off")
+        limit = max(_LEFT_OUT_SECONDS, time.monotonic() - begin)
+        status.enter("looking for when the devices left out would pay off")
         graph = checked()
         search = held.repeated_search(graph, checked, machines, plan)
         others = costs.devices_left_out(graph, machines, plan, search, seconds=limit)

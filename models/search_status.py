@@ -1,4 +1,4 @@
-"""What a terminal shows of a search for a layout: the seconds, the layouts looked at, and the best of them so far."""
+"""Show a search for a layout on a terminal: the seconds, the number of layouts, and the best of them so far."""
 
 import contextlib
 import math
@@ -8,6 +8,8 @@ from typing import Any
 
 from mtf_hetero._support import extras
 from mtf_hetero._support.units import seconds_text
+
+_SEARCHING = "searching for a layout"
 
 
 class SearchStatus(contextlib.AbstractContextManager["SearchStatus"]):
@@ -19,7 +21,7 @@ class SearchStatus(contextlib.AbstractContextManager["SearchStatus"]):
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet, self._live = quiet, None
-        self._begin, self._phase = time.monotonic(), "searching for a layout"
+        self._begin, self._phase = time.monotonic(), _SEARCHING
         self._count, self._best, self._seconds = 0, math.inf, 0.0
 
     def __enter__(self) -> "SearchStatus":
@@ -52,5 +54,8 @@ class SearchStatus(contextlib.AbstractContextManager["SearchStatus"]):
         self._phase = phase
 
     def _line(self) -> str:
+        line = f"{self._phase}: {time.monotonic() - self._begin:.0f} s"
+        if self._phase != _SEARCHING:
+            return line
         best = "" if self._best == math.inf else f", best {seconds_text(self._best)} per step"
-        return f"{self._phase}: {time.monotonic() - self._begin:.0f} s, {self._count} layouts{best}"
+        return f"{line}, {self._count} layouts{best}"

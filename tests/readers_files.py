@@ -10,27 +10,37 @@ import h5py
 import numpy as np
 from PIL import Image
 
+CLASSES = ("across", "down", "rings")
+
+
+def photo(name, generator, size):
+    """Returns a noisy picture of stripes across, stripes down, or rings."""
+    y, x = np.mgrid[:size, :size]
+    period, shift = generator.uniform(8, 16), generator.uniform(0, size, 2)
+    waves = {"across": y, "down": x, "rings": np.hypot(y - shift[0], x - shift[1])}[name] / period
+    grey = 128 + 80 * np.sin(2 * np.pi * waves + shift[0])[..., None] * generator.uniform(0.5, 1, 3)
+    return Image.fromarray(np.clip(grey + generator.normal(0, 12, (size, size, 3)), 0, 255).astype(np.uint8))
+
 
 def write_photos(directory, size=96):
-    """Writes 20 noisy JPEGs for each of three classes: stripes across, stripes down, and rings."""
+    """Writes 60 JPEGs in three classes to photos/, and others to new_photo.jpg and new_photos/."""
     generator = np.random.default_rng(0)
-    y, x = np.mgrid[:size, :size]
-    for name in ("across", "down", "rings"):
-        (directory / name).mkdir(parents=True)
+    for name in CLASSES:
+        (directory / "photos" / name).mkdir(parents=True)
         for number in range(20):
-            period, shift = generator.uniform(8, 16), generator.uniform(0, size, 2)
-            waves = {"across": y, "down": x, "rings": np.hypot(y - shift[0], x - shift[1])}[name] / period
-            grey = 128 + 80 * np.sin(2 * np.pi * waves + shift[0])[..., None] * generator.uniform(0.5, 1, 3)
-            pixels = np.clip(grey + generator.normal(0, 12, (size, size, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(directory / name / f"{number:02}.jpg")
+            photo(name, generator, size).save(directory / "photos" / name / f"{number:02}.jpg")
+    photo("rings", generator, size).save(directory / "new_photo.jpg")
+    (directory / "new_photos").mkdir()
+    for name in CLASSES:
+        photo(name, generator, size).save(directory / "new_photos" / f"{name}.jpg")
 
 
 def write_volumes(path, edge=128):
-    """Writes two volumes with four targets each, as an HDF5 file."""
+    """Writes a volume of two channels with four targets, as an HDF5 file of CosmoFlow's data set has them."""
     generator = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
-        file["full"] = generator.integers(0, 100, (2, edge, edge, edge), dtype=np.int16)
-        file["unitPar"] = generator.uniform(size=(2, 4)).astype(np.float32)
+        file["full"] = generator.integers(0, 100, (edge, edge, edge, 2), dtype=np.int16)
+        file["unitPar"] = generator.uniform(size=4).astype(np.float32)
 
 
 def write_model(path):
@@ -52,7 +62,7 @@ def write_model(path):
 
 def main(directory):
     """Writes them all."""
-    write_photos(directory / "photos")
+    write_photos(directory)
     write_volumes(directory / "a.h5")
     write_volumes(directory / "b.h5")
     write_model(directory / "my.keras")

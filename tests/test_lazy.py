@@ -133,7 +133,7 @@ MISTAKES = {
         (["prepare", "imagenet", "--from=/"], "'imagenet' cannot be prepared from files"),
         (["simulate", "no/such/set", "--train=0"], "train is 0; it must be a whole number, 1 or more"),
         (["simulate", "no/such/set", "--train=1", "--cell=nan"], "cell is nan; it must be a positive length"),
-        (["simulate", "/", "--train=1"], "/ is there already; remove it or choose another"),
+        (["simulate", "/", "--train=1"], "/ already exists; remove it or choose another"),
         (["convert", "no/such/set", "--from=no.h5"], "no.h5 does not exist; give .h5, .npy"),
     ],
     PROFILE: [

@@ -62,7 +62,7 @@ def test_a_log_line_has_what_is_known():
     )
     assert log_line(Status(7), "volumes") == "step 7"
     assert (
-        log_line(Status(7, epoch=1, loss=2e-5, speed=1.25), "volumes") == "step 7  epoch 1  loss 2e-05  1.2 volumes/s"
+        log_line(Status(7, epoch=1, loss=2e-5, speed=1.25), "volumes") == "step 7  epoch 1  loss 2.0e-05  1.2 volumes/s"
     )
     many = Status(1, busy={f"cpu:{n}": n / 10 for n in range(1, 9)})
     assert log_line(many, "images") == "step 1  busy 0.10 to 0.80"
@@ -72,7 +72,8 @@ def test_a_narrow_terminal_has_fewer_numbers_and_always_the_step():
     assert (
         bar_format(FULL, "images", 79) == "epoch 2/3  400/1565 |{bar}| loss 0.412  acc 0.91  1,230 images/s  2 min left"
     )
-    assert bar_format(FULL, "images", 60) == "400/1565 |{bar}| loss 0.412  1,230 images/s  2 min left"
+    assert bar_format(FULL, "images", 72) == "epoch 2/3  400/1565 |{bar}| loss 0.412  acc 0.91  1,230/s  2 min left"
+    assert bar_format(FULL, "images", 52) == "400/1565 |{bar}| loss 0.412  1,230/s  2 min left"
     assert bar_format(FULL, "images", 40) == "400/1565 |{bar}| loss 0.412  2 min left"
     assert bar_format(FULL, "images", 10) == "400/1565 |{bar}|"
     assert bar_format(Status(7, loss=0.5), "images", 79) == "7  loss 0.500"

@@ -57,7 +57,7 @@ def test_a_file_that_is_not_there_leaves_a_command_out(tmp_path):
 
 
 def test_a_reader_has_60_photos_in_three_classes_and_volumes(tmp_path):
-    readers_files.write_photos(tmp_path / "photos", size=16)
+    readers_files.write_photos(tmp_path, size=16)
     assert len(list(tmp_path.glob("photos/*/*.jpg"))) == 60 and len(list(tmp_path.glob("photos/*"))) == 3
     readers_files.write_volumes(tmp_path / "a.h5", edge=4)
     assert (tmp_path / "a.h5").exists()

@@ -156,12 +156,14 @@ def run(block: Block, command: str, directory: pathlib.Path, environment: dict, 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        code = _wait(process, SERVING_SECONDS if serves else limit)
-        if code is None:
-            os.killpg(process.pid, signal.SIGINT)
-            stopped = _wait(process, 30)
-            code = stopped if serves else None
-            if stopped is None:
+        try:
+            code = _wait(process, SERVING_SECONDS if serves else limit)
+            if code is None:
+                os.killpg(process.pid, signal.SIGINT)
+                stopped = _wait(process, 30)
+                code = stopped if serves else None
+        finally:
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         seconds = time.monotonic() - begin
@@ -232,6 +234,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="walk through the pages whose name contains this")
     parser.add_argument("--seconds", type=float, default=1200.0, help="time limit of a command (%(default)s)")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the running command ends too
     with tempfile.TemporaryDirectory(prefix="walk_") as temporary:
         base = pathlib.Path(temporary)
         programs = install(arguments.python, pathlib.Path(arguments.venv or base / "venv"), base)

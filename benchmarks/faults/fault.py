@@ -12,9 +12,7 @@ from typing import Any
 from benchmarks.faults import checkpoints
 from benchmarks.process import Process, TooLateError
 
-TRAIN, WORKER, PROFILE, DATA = (
-    ("-m", module) for module in ("models.train", "mtf_hetero.worker", "mtf_hetero.profile", "mtf_hetero.data")
-)
+TRAIN, WORKER, PROFILE, DATA = (("-m", "mtf_hetero", name) for name in ("train", "worker", "profile", "data"))
 LENET = (
     "--model=lenet",
     "--batch_size=20",

@@ -3,7 +3,6 @@
 from benchmarks.faults.fault import DATA, LENET, PROFILE, TRAIN, WORKER, Fault, command
 
 _THREE = ("--model=lenet", "--devices=cpu:0,cpu:1,cpu:2")
-_SEVEN = f"--devices={','.join(f'cpu:{i}' for i in range(7))}"
 _DENSE = "--graph=benchmarks.faults.graphs:dense"
 
 _TRAIN = (
@@ -21,7 +20,6 @@ _TRAIN = (
     ("a GPU that is not there", ("--model=lenet", "--devices=gpu:99"), "gpu:99"),
     ("too few shares", (*_THREE, "--list_speed=70,30"), "2 numbers for 3 processors"),
     ("a share of nothing", (*_THREE, "--list_speed=70,30,0"), "[70.0, 30.0, 0.0]"),
-    ("fewer units than processors", ("--model=lenet", _SEVEN), "'conv1/filters' of size 6"),
     ("fewer images than processors", (*_THREE, "--layout=batch", "--batch_size=2"), "'batch' of size 2"),
     ("a mesh of another size", (*_THREE, "--mesh_shape=all:2"), "mesh all:2 has 2 processors"),
     ("a bad address", ("--model=lenet", "--workers=here"), "'here' is not host:port"),
@@ -32,7 +30,7 @@ _TRAIN = (
     (
         "a memory limit that is too small",
         (*LENET, "--list_speed=auto", "--memory_limit=0.000001", "--layout=batch", "--measure_seconds=1"),
-        "memory",
+        "no layout fits these: cpu:0 1e-06 GB",
     ),
     ("a file as model directory", (*LENET, "--model_dir=/proc/version"), "which is a file"),
     ("a directory that cannot be made", (*LENET, "--model_dir=/proc/no/such"), "cannot be made"),
@@ -47,16 +45,11 @@ _WORKER = (
 )
 _PROFILE = (
     ("no graph", (), "--graph"),
-    ("a graph that is not there", ("--graph=benchmarks.faults.graphs:missing", "--layout=hidden:all"), "missing"),
-    (
-        "a graph that is none",
-        ("--graph=benchmarks.faults.graphs:nothing", "--layout=hidden:all"),
-        "return an mtf.Graph",
-    ),
-    ("a number that is none", (_DENSE, "--layout=hidden:all", "--repeats=many"), "--repeats"),
-    ("a rule that is no pair", (_DENSE, "--layout=hidden", "--devices=cpu:0,cpu:1"), "hidden"),
-    ("an unknown device", (_DENSE, "--layout=hidden:all", "--devices=tpu:0"), "tpu:0"),
-    ("a worker that is not there", (_DENSE, "--layout=hidden:all", "--workers=127.0.0.1:1"), "127.0.0.1:1"),
+    ("a graph that is not there", ("--graph=benchmarks.faults.graphs:missing",), "missing"),
+    ("a graph that is none", ("--graph=benchmarks.faults.graphs:nothing",), "return an mtf.Graph"),
+    ("an unknown flag", (_DENSE, "--speed=3"), "--speed"),
+    ("an unknown device", (_DENSE, "--devices=tpu:0"), "tpu:0"),
+    ("a worker that is not there", (_DENSE, "--workers=127.0.0.1:1"), "127.0.0.1:1"),
 )
 _DATA = (
     ("an unknown command", ("paint",), "paint"),

@@ -1,4 +1,4 @@
-"""Graphs that `python -m mtf_hetero.profile` is told to measure."""
+"""Graphs for `mtf-hetero profile`."""
 
 from typing import Any
 

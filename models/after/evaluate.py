@@ -1,17 +1,20 @@
-"""Tests a checkpoint on the test set of the data that it was trained on.
+r"""Tests a checkpoint on the test set of the data that it was trained on.
 
     mtf-hetero evaluate --model_dir=runs/lenet
-    mtf-hetero evaluate --model_dir=runs/lenet --output=metrics.json --confusion_matrix=confusion.png
-    mtf-hetero evaluate --checkpoint=runs/lenet/model.ckpt-500 --devices=cpu:0,cpu:1 --layout=batch --list_speed=2,1
+    mtf-hetero evaluate --model_dir=runs/lenet --output=metrics.json \
+        --confusion_matrix=confusion.png
+    mtf-hetero evaluate --checkpoint=runs/lenet/model.ckpt-500 \
+        --devices=cpu:0,cpu:1 --layout=batch --list_speed=2,1
 
-On a terminal it prints a short table, with the worst classes first. Elsewhere it prints JSON: the metrics, each class
-by itself, and the confusion matrix. With --output it writes the JSON to a file and prints the table.
+On a terminal it prints a short table, with the worst classes first.
+Elsewhere it prints JSON: the metrics, each class by itself, and the confusion
+matrix. With --output it writes the JSON to a file and prints the table.
 
-It runs on one plain device, unless flags name others: they are those of mtf-hetero train. The run's directory says
-what was trained, and on which data.
+It runs on one device, unless flags of mtf-hetero train name others. The
+directory of the run has the model and the data set.
 
-Exit codes: 0, 1 where the result cannot be written, 2 for a wrong flag or value (one line says
-which), 130 after Ctrl-C.
+Exit codes: 0, 1 if the result cannot be written, 2 for a wrong flag or value
+(one line has the reason), 130 after Ctrl-C.
 """
 
 import argparse
@@ -86,13 +89,13 @@ def _detailed(task: Any, arguments: argparse.Namespace) -> Any:
 
     for name in ("top", confusion.FLAG):
         if hasattr(arguments, name) and not isinstance(task, Classes):
-            raise ValueError(f"--{name} is given, but this model predicts targets, not classes; leave it out")
+            raise ValueError(f"--{name} is given, but this model predicts targets, not classes; remove it")
     if not isinstance(task, Classes):
         return task
     if hasattr(arguments, confusion.FLAG) and task.classes > MOST_CONFUSED:
         raise ValueError(
             f"--{confusion.FLAG} is given, but there are {task.classes:,} classes; it counts up to {MOST_CONFUSED:,}; "
-            "leave it out"
+            "remove it"
         )
     top = getattr(arguments, "top", _TOP)
     if hasattr(arguments, "top") and top >= task.classes:

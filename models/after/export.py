@@ -1,21 +1,25 @@
-"""Exports a checkpoint as a SavedModel that plain TensorFlow serves, or as a Keras model, without mtf_hetero.
+r"""Exports a checkpoint as a SavedModel or as a Keras model, without mtf_hetero.
 
     mtf-hetero export --model_dir=runs/lenet --output=served/1
     mtf-hetero export --model_dir=runs/lenet --output=lenet.keras
 
-A directory is a SavedModel. Its signature serving_default takes any number of images, [None, height, width, channels],
-or volumes, with numbers as they are stored in the data set (0 to 255 for images). The model normalizes them itself. It
-returns class, logits and probabilities, or targets in their own units. It computes --batch_size examples at a time.
+A directory is a SavedModel, which plain TensorFlow serves. Its signature
+serving_default takes any number of images [None, height, width, channels], or
+volumes, with the numbers of the data set (0 to 255 for images). The model
+normalizes them itself. It returns class, logits and probabilities, or targets
+in their own units. It computes --batch_size examples at a time.
 
-A file that ends in .keras is a Keras model with the trained weights and moving averages: the Keras model that was
-trained, or plain Keras layers that compute the same as the network and give logits. It takes the same numbers: its
-layer input_normalization normalizes them.
+A file that ends in .keras is a Keras model with the trained weights and moving
+averages: the Keras model that was trained, or plain Keras layers that compute
+the same as the network and return logits. It takes the same numbers: its layer
+input_normalization normalizes them.
 
-The variables are copied from the checkpoint in pieces: no device needs memory for the whole network. The output appears
-when it is complete. The data set is not needed.
+The variables are copied from the checkpoint in pieces, so no device needs
+memory for the whole network. The output appears when it is complete. The data
+set is not needed.
 
-Exit codes: 0, 1 where the model cannot be written, 2 for a wrong flag or value (one line says
-which), 130 after Ctrl-C.
+Exit codes: 0, 1 if the model cannot be written, 2 for a wrong flag or value
+(one line has the reason), 130 after Ctrl-C.
 """
 
 import argparse
@@ -46,7 +50,7 @@ def _check(arguments: argparse.Namespace) -> None:
         flags.check_suffix("output", arguments.output, [_KERAS_SUFFIX])
     if os.path.lexists(arguments.output):
         kind = "file" if is_keras else "directory"
-        raise ValueError(f"--output is {arguments.output!r}, which is there already; name a new {kind}")
+        raise ValueError(f"--output is {arguments.output!r}, which already exists; name a new {kind}")
     command_line.check_output("output", arguments.output)
 
 

@@ -48,13 +48,14 @@ def parser(program: str, description: str, *, placed: bool = True) -> command_li
     """
     made = command_line.Parser(
         prog=program,
+        usage="%(prog)s --model_dir=DIR [--FLAG=VALUE ...]",
         description=description,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     which = made.add_mutually_exclusive_group(required=True)
-    which.add_argument("--model_dir", help="directory of a run of mtf-hetero train; its newest whole checkpoint")
+    which.add_argument("--model_dir", help="directory of a run of mtf-hetero train; its newest intact checkpoint")
     which.add_argument("--checkpoint", help="one checkpoint, such as MODEL_DIR/model.ckpt-500")
     made.add_argument(
         "--config",
@@ -94,7 +95,7 @@ def asked(arguments: argparse.Namespace, *, placed: bool = True) -> Asked:
     if checkpoint is None:
         model_dir = arguments.model_dir
         if not os.path.isdir(model_dir):
-            raise ValueError(f"--model_dir is {model_dir!r}, which is no directory; name that of a run")
+            raise ValueError(f"--model_dir is {model_dir!r}, which is not a directory; name the directory of a run")
     else:
         if not os.path.isfile(f"{checkpoint}.index"):
             raise ValueError(

@@ -15,7 +15,7 @@ _MEANT = f"name images ({', '.join(ENDINGS)}), folders or patterns of them, or o
 
 
 def find(inputs: Sequence[str]) -> list[str]:
-    """Returns the paths of images, in the order in which they are named.
+    """Return the paths of images, in the order in which they are named.
 
     Those of a pattern, or of a folder and the folders below it, are sorted.
 
@@ -29,7 +29,7 @@ def find(inputs: Sequence[str]) -> list[str]:
 
 
 def _folders_below(path: pathlib.Path) -> Iterator[str]:
-    """Yields a folder and those below it, but for hidden ones."""
+    """Yield a folder and those below it, but for hidden ones."""
     for folder, folders, _ in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield folder
@@ -44,12 +44,12 @@ def _find(given: str) -> list[str]:
         return found
     if os.path.lexists(path):
         if not os.path.isfile(path):
-            raise ValueError(f"--input is {given!r}, which is no regular file; name another file")
+            raise ValueError(f"--input is {given!r}, which is not a regular file; name another file")
         if path.suffix.lower() not in ENDINGS:
             raise ValueError(f"--input is {given!r}; {_MEANT}")
         return [str(path)]
     found = [] if glob.escape(given) == given or "\0" in given else sorted(glob.glob(str(path), recursive=True))
     found = [name for name in found if name.lower().endswith(ENDINGS) and os.path.isfile(name)]
     if not found:
-        raise ValueError(f"--input is {given!r}, where there is no image; {_MEANT}")
+        raise ValueError(f"--input is {given!r}, where there are no images; {_MEANT}")
     return found

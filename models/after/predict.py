@@ -1,19 +1,23 @@
-"""Predicts with a checkpoint, and writes what it predicts to a file.
+r"""Predicts with a checkpoint, and writes the predictions to a file.
 
-    mtf-hetero predict --model_dir=runs/lenet --output=predictions.npz
-    mtf-hetero predict --model_dir=runs/lenet --input=images.npy --keys=class --output=classes.jsonl
     mtf-hetero predict --model_dir=runs/photos --input photos/*.jpg
+    mtf-hetero predict --model_dir=runs/lenet --output=predictions.npz
+    mtf-hetero predict --model_dir=runs/lenet --input=images.npy --keys=class \
+        --output=classes.jsonl
 
-The images or volumes are those of the test set, in its order, or those of --input: JPEG and PNG files, which are
-brought to the network's size as in training, or a NumPy file, [examples, height, width, channels], with numbers as they
-are stored in the set (0 to 255, of images). The file is an .npz with an array for each of the predictions, or a .jsonl
-with an object for each example: class, logits and probabilities, or targets in their own units; also class_name and
-file, where they are known. Without --output, a line for each image has its file, its class and how probable that is.
+The input is the test set, in its order, or --input. --input takes JPEG and PNG
+files, which are resized as in training, or one NumPy file [examples, height,
+width, channels] with the numbers of the data set (0 to 255 for images).
 
-On one plain device, unless flags say where: they are those of mtf-hetero train.
+The output is an .npz file with an array per prediction, or a .jsonl file with
+an object per example: class, logits and probabilities, or targets in their own
+units; also class_name and file, if they are known. Without --output, each image
+gets one line: its file, its class, and the probability of the class.
 
-Exit codes: 0, 1 where the result cannot be written, 2 for a wrong flag or value (one line says
-which), 130 after Ctrl-C.
+It runs on one device, unless flags of mtf-hetero train name others.
+
+Exit codes: 0, 1 if the result cannot be written, 2 for a wrong flag or value
+(one line has the reason), 130 after Ctrl-C.
 """
 
 import argparse
@@ -53,11 +57,11 @@ def _is_array(inputs: Sequence[str]) -> bool:
 
 def _load(path: str) -> np.ndarray:
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(f"--input is {path!r}, which is no regular file; name another file")
+        raise ValueError(f"--input is {path!r}, which is not a regular file; name another file")
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # of a damaged head, NumPy's reader has errors of many kinds
-        reason = getattr(error, "strerror", None) or "it is no array of numbers that numpy.save wrote"
+        reason = getattr(error, "strerror", None) or "it is not an array of numbers that numpy.save wrote"
         raise ValueError(f"--input is {path!r}, which cannot be read: {reason}; name another file") from error
 
 
@@ -72,7 +76,7 @@ def _predict(restored_run: restored.Restored, arguments: argparse.Namespace) -> 
     class_names = getattr(run.dataset, "class_names", ())
     for key, known in ((FILE, files), (CLASS_NAME, class_names)):
         if key in (keys or ()) and not known and path is not None:
-            raise ValueError(f"--keys names {key!r}, which these {inputs.unit(run.dataset)} do not have; leave it out")
+            raise ValueError(f"--keys names {key!r}, which these {inputs.unit(run.dataset)} do not have; remove it")
     computed = keys and list(dict.fromkeys("class" if key == CLASS_NAME else key for key in keys if key != FILE))
     examples = run.estimator.predict(input_fn, computed, checkpoint_path=restored_run.checkpoint)
     with contextlib.closing(examples):
@@ -84,7 +88,7 @@ def _predict(restored_run: restored.Restored, arguments: argparse.Namespace) -> 
 
 
 def _examples_of(run: Any, given_inputs: Sequence[str]) -> tuple[int, Callable[[], Any], Sequence[str]]:
-    """How many examples there are, batches of them, of which the last one is filled up, and names of their files."""
+    """Return the number of examples, a function that makes padded batches of them, and the names of their files."""
     from mtf_hetero.models.train import inputs
 
     if _is_array(given_inputs):

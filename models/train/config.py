@@ -278,28 +278,27 @@ class Config:
             value = getattr(self, name)
             if value is not None and not self.is_measured:
                 raise ValueError(
-                    f"--{name} is {value!r}, which only --layout={AUTO} and --list_speed={AUTO} heed; leave it out, or "
+                    f"--{name} is {value!r}, which only --layout={AUTO} and --list_speed={AUTO} use; remove it, or "
                     "let the devices be measured"
                 )
         for name in ("dense_shares", "dense_rounds"):
             if getattr(self, name) and self.layout != HYBRID:
                 raise ValueError(
-                    f"--{name} is {getattr(self, name)!r}, which only --layout={HYBRID} heeds; leave it out, or give "
+                    f"--{name} is {getattr(self, name)!r}, which only --layout={HYBRID} uses; remove it, or give "
                     "that layout"
                 )
         for name in ("list_speed", "mesh_shape"):
             if getattr(self, name) is not None and (self.is_planned or self.layout == AUTO):
-                why = "a plan, which says" if self.is_planned else "which finds out"
+                why = "a plan has all sizes" if self.is_planned else "it chooses all sizes"
                 raise ValueError(
-                    f"--{name} is {getattr(self, name)!r} and --layout {self.layout!r}, {why} how everything is "
-                    f"divided; leave --{name} out"
+                    f"--{name} is {getattr(self, name)!r} and --layout {self.layout!r}: {why}; remove --{name}"
                 )
         if self.list_speed == AUTO and self.layout == "even":
-            raise ValueError(f"--list_speed is {AUTO} and --layout even, which heeds no speed; give another layout")
+            raise ValueError(f"--list_speed is {AUTO} and --layout even, which uses no speeds; give another layout")
         if self.list_speed == AUTO and self.mesh_shape is not None:
             raise ValueError(
-                f"--list_speed is {AUTO} and --mesh_shape {self.mesh_shape!r}; measured speeds divide over one axis: "
-                "leave --mesh_shape out"
+                f"--list_speed is {AUTO} and --mesh_shape {self.mesh_shape!r}; measured speeds split over one axis; "
+                "remove --mesh_shape"
             )
 
 

@@ -37,7 +37,7 @@ def check_axes(config: Config, image_shape: Sequence[int]) -> None:
         if axis in IMAGE[:-1] and axis not in own:
             raise ValueError(
                 f"--mesh_shape is {config.mesh_shape!r} and --layout {SPATIAL!r}, but the images of {config.dataset} "
-                f"have no {axis} to divide; name the axis {' or '.join(own[:-1])}"
+                f"have no {axis} to split; name the axis {' or '.join(own[:-1])}"
             )
 
 

@@ -196,7 +196,7 @@ def _check_names(config: Config, model: Model) -> None:
         ("dense_rounds", config.dense_rounds, model.in_rounds),
     ):
         if wanted and not known:
-            raise ValueError(f"--{name} is given, which --model={config.model} does not know; leave it out")
+            raise ValueError(f"--{name} is given, which --model={config.model} does not know; remove it")
 
 
 def _first_layout(

@@ -48,7 +48,7 @@ _IMAGES = schema.Record(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Record:
-    """What was recorded.
+    """The record of a run.
 
     Args:
       directory: of the run.
@@ -96,7 +96,7 @@ class Record:
         train, test = self.images["train_size"], self.images["test_size"]
         note = (
             f"warning: {dataset.name} has changed since this run began with {train:,} training and {test:,} test "
-            "images; training goes on with the images that are there now"
+            "images; training continues with the present images"
         )
         return dataclasses.replace(dataset, notes=(*dataset.notes, note))
 

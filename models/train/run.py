@@ -329,8 +329,7 @@ def validated_at(config: Config, dataset: inputs.Dataset) -> Callable[[int], boo
         return lambda step: False
     if not dataset.test_size:
         raise ValueError(
-            f"--eval_every is {config.eval_every!r}, but {config.dataset} has no test {inputs.unit(dataset)}; leave it "
-            "out"
+            f"--eval_every is {config.eval_every!r}, but {config.dataset} has no test {inputs.unit(dataset)}; remove it"
         )
     (every, is_of_epochs), last = parse_eval_every(config.eval_every), total_steps(config, dataset)
 
@@ -347,7 +346,7 @@ def validated_at(config: Config, dataset: inputs.Dataset) -> Callable[[int], boo
     if first > last:
         raise ValueError(
             f"--eval_every is {config.eval_every!r}, but the training ends before, after step {last}; give a smaller "
-            "number, or leave it out: it is tested at the end"
+            "number, or remove it: the end of the training is tested anyway"
         )
     return is_due
 

@@ -114,7 +114,7 @@ def load(
         return own.load(name, image_size=image_size, seed=seed, class_names=class_names)
     if image_size:
         size = ",".join(map(str, image_size))
-        raise ValueError(f"--image_size is {size}, but the images of {name!r} have one size already; leave it out")
+        raise ValueError(f"--image_size is {size}, but the images of {name!r} already have one size; remove it")
     if name in DATASETS:
         return DATASETS[name]()
     from mtf_hetero.data import prepared

@@ -151,7 +151,7 @@ def _do(arguments: argparse.Namespace) -> str:
         importlib.import_module("mtf_hetero._compat")
     if arguments.command == "prepare":
         made = prepare(arguments.name, arguments.source, arguments.data_dir)
-        return f"{arguments.name} {'is there already' if made.was_there else 'is prepared'}: {made.directory}"
+        return f"{arguments.name} {'already exists' if made.was_there else 'is prepared'}: {made.directory}"
     if arguments.command == "convert":
         manifest = _convert(arguments)
     else:

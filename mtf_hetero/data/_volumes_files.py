@@ -185,7 +185,7 @@ def load_manifest(directory: str | os.PathLike) -> Manifest:
       ValueError: it is no such set, or a file is missing, damaged or cut off; with the file and the offset.
     """
     path = pathlib.Path(directory).expanduser() / MANIFEST
-    remedy = "copy the set anew, or make it with: mtf-hetero data convert"
+    remedy = "copy the set again, or make it with: mtf-hetero data convert"
     try:
         text = read_text(path)
     except ValueError as error:
@@ -327,11 +327,11 @@ def check_new(directory: str | os.PathLike) -> pathlib.Path:
     """The path of a set that is to be written.
 
     Raises:
-      ValueError: something is there already.
+      ValueError: something already exists.
     """
     place = pathlib.Path(directory).expanduser()
     if place.exists():
-        raise ValueError(f"{place} is there already; remove it or choose another directory")
+        raise ValueError(f"{place} already exists; remove it or choose another directory")
     return place
 
 
@@ -352,7 +352,7 @@ def write_volumes(
       volumes_per_file: None: as many as take FILE_BYTES.
 
     Raises:
-      ValueError: the directory is there already or cannot be written to, or no training volume was written.
+      ValueError: the directory already exists or cannot be written to, or no training volume was written.
 
     Example:
       >>> with write_volumes("noise", Planes((8, 8, 8, 1), "float32", targets=("seed",)), provenance={}) as writer:

@@ -66,7 +66,7 @@ class _Images:
 
 
 def load_arrays(path: str, *, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str] = ()) -> Found:
-    """Opens an archive with x_train, y_train, x_test and y_test, or with x and y.
+    """Open an archive with x_train, y_train, x_test and y_test, or with x and y.
 
     The images are uint8 [images, height, width] or [images, height, width, channels], the labels whole numbers from 0
     on, [images] or [images, 1]. An array `class_names` may name them. Where x and y are alone, one image in five of
@@ -86,7 +86,7 @@ def load_arrays(path: str, *, size: tuple[int, int] | tuple[()], seed: int, clas
             return _open(path, archive, size, seed, class_names)
     except (OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{path} cannot be read as an archive of numpy.savez: {reason}; save it anew") from error
+        raise ValueError(f"{path} cannot be read as an archive of numpy.savez: {reason}; save it again") from error
 
 
 def _open(
@@ -124,7 +124,7 @@ def _open(
 
 
 def _find_images(path: str, archive: zipfile.ZipFile, name: str) -> _Images:
-    """Finds the images of an array without keeping them; what they are is checked, and that they are intact."""
+    """Find the images of an array, and check their shape, their type and their checksum."""
     member = archive.getinfo(f"{name}.npy")
     with archive.open(member) as file:
         shape, in_columns, dtype = _read_head(path, name, file)
@@ -152,7 +152,7 @@ def _read_head(path: str, name: str, file: Any) -> tuple[tuple[int, ...], bool, 
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         return read(file)
     except ValueError as error:
-        raise ValueError(f"{path}: {name} is no array that numpy.savez wrote ({error}); save it anew") from error
+        raise ValueError(f"{path}: {name} is not an array that numpy.savez wrote ({error}); save it again") from error
 
 
 def _read(path: str, archive: zipfile.ZipFile, name: str) -> np.ndarray:
@@ -160,7 +160,7 @@ def _read(path: str, archive: zipfile.ZipFile, name: str) -> np.ndarray:
         try:
             return np.lib.format.read_array(file, allow_pickle=False)
         except ValueError as error:
-            raise ValueError(f"{path}: {name} is no array of numbers or text ({error}); save it anew") from error
+            raise ValueError(f"{path}: {name} is not an array of numbers or text ({error}); save it again") from error
 
 
 def _read_labels(path: str, archive: zipfile.ZipFile, name: str, images: _Images) -> np.ndarray:
@@ -175,7 +175,7 @@ def _read_labels(path: str, archive: zipfile.ZipFile, name: str, images: _Images
 
 
 def _check_labels(path: str, labels: dict[str, np.ndarray], suffixes: dict[str, str]) -> None:
-    """Raises ValueError where a class from 0 to the highest has no training image, or a test image no class."""
+    """Raise ValueError where a class from 0 to the highest has no training image, or a test image no class."""
     for split, part in labels.items():
         if part.min(initial=0) < 0:
             raise ValueError(

@@ -105,7 +105,7 @@ def _reading(path: str) -> Iterator[None]:
     except _DAMAGED as error:
         size = os.path.getsize(path) if os.path.isfile(path) else 0
         raise ValueError(
-            f"{path} cannot be read, or is damaged or cut off; it ends at byte {size:,} ({error}); get it anew"
+            f"{path} cannot be read, or is damaged or cut off; it ends at byte {size:,} ({error}); get it again"
         ) from error
 
 

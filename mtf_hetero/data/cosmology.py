@@ -226,7 +226,7 @@ def write_universes(
       The manifest of the set.
 
     Raises:
-      ValueError: a number that is too small, or a directory that is there already or cannot be written to.
+      ValueError: a number that is too small, or a directory that already exists or cannot be written to.
     """
     check_numbers(train=train, test=test, size=size, cell=cell, seed=seed)
     provenance = {

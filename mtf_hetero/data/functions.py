@@ -29,7 +29,7 @@ _PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
 def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] = ()) -> Found:
-    """Calls a function, and reads the elements of the data sets that it returns.
+    """Call a function, and read the elements of the data sets that it returns.
 
     Args:
       name: "module:function"; the module is looked for in the working directory first, as by `python -m`.
@@ -107,7 +107,7 @@ def _call(name: str, function: Callable[[], Any]) -> Any:
 
 
 def _convert(name: str, returned: Any) -> Mapping[str, Any]:
-    """What a function returned, as a dict."""
+    """Convert what a function returned to a dict."""
     parts = returned
     if isinstance(returned, Sequence) and len(returned) == 2:
         parts = {TRAIN: returned[0], TEST: returned[1]}
@@ -128,7 +128,7 @@ def _kind(value: Any) -> str:
 
 
 def _read(name: str, split: str, dataset: Any) -> _Elements:
-    """Reads all elements of a data set in this process."""
+    """Read all elements of a data set in this process."""
     structure = tf.compat.v2.data.experimental.get_structure(dataset)
     leaves = tf.nest.flatten(structure)
     for spec in leaves:
@@ -167,7 +167,7 @@ def _read(name: str, split: str, dataset: Any) -> _Elements:
 def _image_shape(
     name: str, elements: _Elements, decode: Callable[..., Any] | None, size: Sequence[int]
 ) -> tuple[int, int, int]:
-    """Checks what an example is, in a graph of its own, and returns the shape of the images."""
+    """Check what an example is, in a graph of its own, and returns the shape of the images."""
     leaves = [tf.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(elements.structure)]
     example = _example(name, elements.structure, decode, leaves)
     image: Any
@@ -206,7 +206,7 @@ def _example(name: str, structure: Any, decode: Callable[..., Any] | None, leave
 
 
 def _check_plain(name: str, graph: tf.Graph) -> None:
-    """Raises ValueError where operations of a graph call Python, which a worker cannot."""
+    """Raise ValueError where operations of a graph call Python, which a worker cannot."""
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
     if found := sorted({node.op for node in nodes} & _PYTHON):
@@ -223,7 +223,7 @@ def _names(
     decode: Callable[..., Any] | None,
     known: Sequence[str],
 ) -> tuple[str, ...]:
-    """Returns the names of the classes, and checks the labels that are there."""
+    """Return the names of the classes, and check the labels that are in memory."""
     names = tuple(map(str, parts.get("class_names") or ()))
     classes = parts.get("classes") or len(names)
     if decode is None:

@@ -55,7 +55,7 @@ class Listing:
 
 
 def list_images(path: str, *, seed: int, class_names: Sequence[str] = ()) -> Listing:
-    """Lists the images of a directory or of a CSV file.
+    """List the images of a directory or of a CSV file.
 
     A directory has a folder for each class, or `train` and `test` with such folders. A CSV file has a header, the
     columns `path` and `label`, and perhaps `split`. Where nothing says which images are for the test, one in five of
@@ -79,7 +79,7 @@ def list_images(path: str, *, seed: int, class_names: Sequence[str] = ()) -> Lis
 
 
 def choose_test(keys: list[str], labels: Sequence[object], seed: int) -> list[bool]:
-    """Chooses test examples: one in five of each class, and one at least of a class with several examples.
+    """Choose test examples: one in five of each class, and one at least of a class with several examples.
 
     The choice among equal keys depends on nothing but the seed: an example that is added moves few others.
 
@@ -100,7 +100,7 @@ def choose_test(keys: list[str], labels: Sequence[object], seed: int) -> list[bo
 
 
 def find_images(folder: str | os.PathLike) -> tuple[list[str], list[str]]:
-    """Finds the paths of the images in a folder, and of whatever else there is, which a caller skips; sorted."""
+    """Find the paths of the images in a folder, and of whatever else there is, which a caller skips; sorted."""
     images, others = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -122,7 +122,7 @@ def _split(photos: Sequence[Photo], seed: int) -> dict[str, list[Photo]]:
 
 
 def _in_order(photos: Iterable[Photo], seed: int | None) -> tuple[Photo, ...]:
-    """Sorts images by name, or at random by a seed, so that the first of them are a fair sample."""
+    """Sort images by name, or at random by a seed, so that the first of them are a fair sample."""
     if seed is None:
         return tuple(sorted(photos, key=lambda photo: photo.name))
     return tuple(sorted(photos, key=lambda photo: _drawn(photo.name, seed)))
@@ -164,7 +164,7 @@ def _read_folders(root: pathlib.Path) -> tuple[dict[str, list[Photo]], tuple[str
 
 
 def _kind_of(name: str) -> str:
-    """What a message calls a file, or a folder, that is skipped."""
+    """Name the kind of a skipped file or folder, for a message."""
     path = pathlib.Path(name)
     if path.name.startswith("."):
         return "hidden"
@@ -243,7 +243,7 @@ def _read_row(path: str, root: str, number: int, row: Mapping[str, str | None]) 
 
 
 def _check_classes(path: str, photos: Mapping[str, Sequence[Photo]], known: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of the classes, in their order, or raises ValueError."""
+    """Return the names of the classes, in their order, or raise ValueError."""
     found = {photo.class_name: photo for photo in reversed(photos[TRAIN])}
     for photo in photos.get(TEST, ()):
         if photo.class_name not in found and not known:
@@ -265,7 +265,7 @@ def _check_classes(path: str, photos: Mapping[str, Sequence[Photo]], known: Sequ
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
-    """Sorts names of classes: whole numbers by value, others as text."""
+    """Sort names of classes: whole numbers by value, others as text."""
     names = sorted(names)
     return sorted(names, key=int) if all(name.isdecimal() and name.isascii() for name in names) else names
 
@@ -282,7 +282,7 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 
 def _check_files(photos: Mapping[str, Sequence[Photo]]) -> str:
-    """Returns a digest of all files; raises ValueError where one is missing, empty or named twice."""
+    """Return a digest of all files; raise ValueError if one is missing, empty or named twice."""
     rows: list[bytes] = []
     places: dict[tuple[int, int], Photo] = {}
     for split in _SPLITS:

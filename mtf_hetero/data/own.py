@@ -17,7 +17,7 @@ _PATH = re.compile(r"[./~]|.*/$|.*\.(npz|csv)$", re.IGNORECASE)
 
 
 def is_own(name: str, data_dir: str | None = None, *, built_in: Sequence[str] = ()) -> bool:
-    """Tells whether a name is of a user's own data: of a path, or of a function.
+    """Return whether a name is that of a user's own data: a path or a function.
 
     A set that is built in or prepared has the name before a directory that happens to be called so; a path with a slash
     at its end, or one that begins with a dot, is never that of such a set.
@@ -29,7 +29,7 @@ def is_own(name: str, data_dir: str | None = None, *, built_in: Sequence[str] = 
     """
     if _PATH.match(name):
         return True
-    from mtf_hetero.data import prepared  # which imports NumPy: its threads would keep a local cluster from a network
+    from mtf_hetero.data import prepared  # imports NumPy, whose threads keep a local cluster from a network of its own
 
     with contextlib.suppress(OSError):  # a name that is too long for a path: of nothing
         if name in built_in or prepared.find(name, prepared.data_root(data_dir)) is not None:
@@ -45,7 +45,7 @@ def in_full(name: str) -> str:
 
 
 def load(name: str, *, image_size: Sequence[int] = (), seed: int = 1, class_names: Sequence[str] = ()) -> "Dataset":
-    """Finds a user's own images. No image of a directory or of a CSV file is decoded.
+    """Find a user's own images. No image of a directory or of a CSV file is decoded.
 
     Args:
       name: a directory, a .csv or .npz file, or module:function.
@@ -76,7 +76,7 @@ def load(name: str, *, image_size: Sequence[int] = (), seed: int = 1, class_name
 
 
 def _find(name: str, path: str, wanted: Mapping[str, Any], seed: int) -> "Found":
-    """Opens the data; what needs TensorFlow is imported here."""
+    """Open the data. Import what needs TensorFlow here."""
     is_file = os.path.isfile(path)
     if os.path.isdir(path) or (is_file and path.lower().endswith(CSV)):
         from mtf_hetero.data import pictures
@@ -90,5 +90,5 @@ def _find(name: str, path: str, wanted: Mapping[str, Any], seed: int) -> "Found"
         from mtf_hetero.data import functions
 
         return functions.call_function(name, **wanted)
-    what = "is no directory, .csv or .npz file" if os.path.exists(path) else "does not exist"
+    what = "is not a directory, .csv or .npz file" if os.path.exists(path) else "does not exist"
     raise ValueError(f"--dataset is {name!r}, and {path} {what}; name a directory with a folder of images per class")

@@ -5,12 +5,14 @@ TensorFlow's own operations read and decode them, on the machine of the processo
 
 import collections
 import concurrent.futures
+import filecmp
 import functools
 import math
 import os
 import random
+import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,11 +33,27 @@ _END = {"PNG": b"IEND", "JPEG": b"\xff\xd9", "MPO": b"\xff\xd9"}
 _SHOWN_SIZES = 4
 
 _MISSING = "it is missing or empty on the machine that reads it; each worker needs the same files at the same paths"
-_DAMAGED = "it is no image that TensorFlow can decode, or it is cut off; replace or remove it"
+_DAMAGED = "TensorFlow cannot decode it, or it is cut off; replace or remove it"
+
+
+class Look(NamedTuple):
+    """Facts from the first and the last bytes of an image file.
+
+    Args:
+      size: (height, width).
+      mode: what Pillow calls its kind of pixels.
+      file_bytes: size of the file.
+      tail: a checksum of its last bytes.
+    """
+
+    size: tuple[int, int]
+    mode: str
+    file_bytes: int
+    tail: int
 
 
 def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> Found:
-    """Lists the image files of a directory or of a CSV file, and looks at the first bytes of some of them.
+    """Find the image files of a directory or of a CSV file, and read the headers of up to 10,000 of them.
 
     Args:
       name: of the data set, for messages.
@@ -48,19 +66,19 @@ def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_na
       ValueError: in one line, what is wrong with which file.
     """
     listed = list_images(path, seed=seed, class_names=class_names)
-    shape = survey([photo for photos in listed.photos.values() for photo in photos], name, size)
+    shape, notes = survey([photo for photos in listed.photos.values() for photo in photos], name, size)
     numbers = {name: number for number, name in enumerate(listed.class_names)}
     sources = {}
     for split, photos in listed.photos.items():
         labels = np.array([numbers[photo.class_name] for photo in photos], np.int32)
         sources[split] = source_of_files([photo.path for photo in photos], labels, shape, resize=bool(size))
-    return Found(shape, listed.class_names, sources, listed.digest, listed.notes)
+    return Found(shape, listed.class_names, sources, listed.digest, (*listed.notes, *notes))
 
 
-def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[int, int, int]:
-    """Looks at images, 10,000 of them at most, and returns the shape to which all are brought.
+def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+    """Read the headers of up to 10,000 images; return the shape to which all are resized, and lines for the user.
 
-    The images have one channel if all that are looked at are grey, else three.
+    The images have one channel if all of these are grey, else three.
 
     Args:
       photos: the images.
@@ -72,16 +90,30 @@ def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[int
     """
     chosen = photos if len(photos) <= CHECKED else random.Random(0).sample(photos, CHECKED)
     found = look_at([(photo.path, photo.place) for photo in chosen])
-    channels = 1 if all(mode in _GREY for _, mode in found) else 3
-    sizes = collections.Counter(size for size, _ in found)
+    channels = 1 if all(look.mode in _GREY for look in found) else 3
+    sizes = collections.Counter(look.size for look in found)
     if not size and len(sizes) > 1:
         raise ValueError(_several_sizes(name, sizes))
     height, width = size or next(iter(sizes))
-    return height, width, channels
+    return (height, width, channels), _describe_copies(chosen, found)
 
 
-def look_at(files: Sequence[tuple[str, str]]) -> list[tuple[tuple[int, int], str]]:
-    """Returns ((height, width), mode) of image files from their first bytes, with Pillow's names of modes.
+def _describe_copies(photos: Sequence[Photo], found: Sequence[Look]) -> tuple[str, ...]:
+    first: dict[Look, Photo] = {}
+    copies = [
+        (photo, original)
+        for photo, look in zip(photos, found, strict=True)
+        if (original := first.setdefault(look, photo)) is not photo
+        and filecmp.cmp(photo.path, original.path, shallow=False)
+    ]
+    if not copies:
+        return ()
+    are = "1 image is a copy of another" if len(copies) == 1 else f"{len(copies):,} images are copies of others"
+    return (f"warning: {are}, such as {copies[0][0].place} of {copies[0][1].place}",)
+
+
+def look_at(files: Sequence[tuple[str, str]]) -> list[Look]:
+    """Read the first and the last bytes of image files.
 
     A file without the mark of its end is decoded, to see whether it is whole.
 
@@ -96,19 +128,21 @@ def look_at(files: Sequence[tuple[str, str]]) -> list[tuple[tuple[int, int], str
         return list(pool.map(lambda file: _look_at(image, *file), files))
 
 
-def _look_at(image: Any, path: str, place: str) -> tuple[tuple[int, int], str]:
+def _look_at(image: Any, path: str, place: str) -> Look:
+    tail, size = b"", os.path.getsize(path)
     try:
         with image.open(path) as opened, open(path, "rb") as file:
             kind, mode = opened.format, opened.mode
             if kind in _KINDS:
-                file.seek(-min(_TAIL_BYTES, os.path.getsize(path)), os.SEEK_END)
-                if _END[kind] not in file.read():
+                file.seek(-min(_TAIL_BYTES, size), os.SEEK_END)
+                tail = file.read()
+                if _END[kind] not in tail:
                     opened.load()
     except Exception as error:  # Pillow's readers raise errors of many kinds where a file is damaged
-        raise ValueError(f"{place} is no whole JPEG or PNG image ({error}); replace or remove it") from error
+        raise ValueError(f"{place} is not an intact JPEG or PNG image ({error}); replace or remove it") from error
     if kind not in _KINDS:
         raise ValueError(f"{place} is a {kind} image; convert it to JPEG or PNG, or remove it")
-    return (opened.height, opened.width), mode
+    return Look((opened.height, opened.width), mode, size, zlib.crc32(tail))
 
 
 def _several_sizes(name: str, sizes: "collections.Counter[tuple[int, int]]") -> str:
@@ -124,7 +158,7 @@ def _several_sizes(name: str, sizes: "collections.Counter[tuple[int, int]]") -> 
 def source_of_files(
     paths: Sequence[str], labels: np.ndarray, shape: Sequence[int], *, resize: bool, cached_bytes: int = CACHED_BYTES
 ) -> Source:
-    """A source of image files. Images that are read several times are kept in memory, as far as there is room.
+    """Make a source of image files. Images that are read several times are cached, as far as there is room.
 
     Args:
       paths: of the files, on each machine that reads them.
@@ -147,7 +181,7 @@ def source_of_files(
 
 
 def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:
-    """Reads and decodes an image file: uint8 [height, width, channels].
+    """Read and decode an image file: uint8 [height, width, channels].
 
     Args:
       path: of the file, a string.
@@ -180,15 +214,15 @@ def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:
 
 
 def or_else(value: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor], otherwise: Any) -> tf.Tensor:
-    """What a function of TensorFlow makes of a value; where it fails, another tensor of the same type."""
+    """Apply a TensorFlow function to a value; if the function fails, return another tensor of the same type."""
     made = tf.data.Dataset.from_tensors(value).map(function).ignore_errors()
     return made.concatenate(tf.data.Dataset.from_tensors(otherwise)).take(1).get_single_element()
 
 
 def fitted(image: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
-    """Brings an image to a size: the largest part in the middle with the ratio of the sides, scaled.
+    """Crop an image around its centre to the aspect ratio of a size, and resize it to this size.
 
-    The scaling is bilinear, with antialiasing where the image becomes smaller. An image of this size stays as it is.
+    The interpolation is bilinear, with antialiasing. An image of this size stays as it is.
 
     Args:
       image: uint8 [height, width, channels].
@@ -206,7 +240,7 @@ def fitted(image: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
 
 
 def _keep(image: Callable[[tf.Tensor], tf.Tensor], shape: Sequence[int], most: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The same function of an index, which keeps what it has made of the first indices.
+    """Return the same function of an index, with a cache for the first indices.
 
     Args:
       image: from an index to uint8 of a shape.

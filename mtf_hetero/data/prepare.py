@@ -145,7 +145,7 @@ def _check_pictures(examples: sources.Examples) -> None:
                 try:
                     image_shape = tuple(shape_of(image.content).tolist())
                 except tf.errors.InvalidArgumentError as error:
-                    raise ValueError(f"{image.name} is damaged or no image; get the source anew") from error
+                    raise ValueError(f"{image.name} is damaged or not an image; get the source again") from error
                 if image_shape != sources.CIFAR_SHAPE:
                     raise ValueError(
                         f"{image.name} has the shape {image_shape}, but CIFAR-10's images have {sources.CIFAR_SHAPE}; "

@@ -95,7 +95,7 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Data
 
 def _info(directory: pathlib.Path, tfds: Any) -> Any:
     """What tensorflow-datasets reads of a set beside its records."""
-    remedy = "prepare the data set anew"
+    remedy = "prepare the data set again"
     for path in (directory / _INFO, directory / _FEATURES):
         try:
             json.loads(path.read_text(encoding="utf-8"))
@@ -136,7 +136,7 @@ def _features(name: str, info: Any, tfds: Any) -> tuple[tuple[int, int, int], in
         raise ValueError(f"dataset {name!r} has no class labels; choose a set that has, cifar10 for instance")
     if info.file_format != tfds.core.FileFormat.TFRECORD:
         raise ValueError(
-            f"dataset {name!r} is prepared as {info.file_format.value}; prepare it anew with --file_format=tfrecord"
+            f"dataset {name!r} is prepared as {info.file_format.value}; prepare it again with --file_format=tfrecord"
         )
     for split in (TRAIN, TEST):
         if split not in info.splits or not info.splits[split].num_examples:

@@ -87,7 +87,7 @@ def record_lengths(path: str, expected: int | None = None) -> np.ndarray:
       UnreadableError: the file is missing, damaged or cut off, or has another number of records.
     """
     if not os.path.isfile(path):
-        raise UnreadableError(f"{path} is missing; prepare the data set anew")
+        raise UnreadableError(f"{path} is missing; prepare the data set again")
     size = os.path.getsize(path)
     mapped: Any = np.memmap(path, np.uint8, "r") if size else np.zeros([0], np.uint8)
     content = memoryview(mapped)  # ten times as fast to unpack from
@@ -102,10 +102,10 @@ def record_lengths(path: str, expected: int | None = None) -> np.ndarray:
     if begins[whole] != size:
         said = f"{path} is cut off or damaged in record {whole + 1:,}"
         said += "" if expected is None else f" of {expected:,}"
-        raise UnreadableError(f"{said}, which begins at byte {begins[whole]:,}; prepare the data set anew")
+        raise UnreadableError(f"{said}, which begins at byte {begins[whole]:,}; prepare the data set again")
     if expected not in (None, len(lengths)):
         raise UnreadableError(
-            f"{path} holds {len(lengths):,} records, but {expected:,} were prepared; prepare the data set anew"
+            f"{path} holds {len(lengths):,} records, but {expected:,} were prepared; prepare the data set again"
         )
     return np.array(lengths, np.int64)
 
@@ -161,7 +161,7 @@ def source_of_records(paths: Sequence[str], sizes: Sequence[int], decode: Callab
             first = tf.gather(tf.constant(ends - np.array(sizes)), file)
             record, count = (tf.strings.as_string(x) for x in (index - first + 1, tf.gather(tf.constant(sizes), file)))
             problem = tf.strings.join(
-                ["record ", record, " of ", count, " is missing, damaged or cut off; prepare the data set anew"]
+                ["record ", record, " of ", count, " is missing, damaged or cut off; prepare the data set again"]
             )
             with tf.control_dependencies([assert_readable(tf.equal(number, 0), path, offset, problem)]):
                 return decode(tf.identity(stored))

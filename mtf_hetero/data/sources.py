@@ -85,7 +85,7 @@ def read_files(path: pathlib.Path, wanted: Callable[[str], Any]) -> Files:
             return dict(_members(stream, wanted))
     except _DAMAGED as error:
         raise ValueError(
-            f"{path} cannot be read as a tar archive ({error}); get it anew, or unpack it and give the directory"
+            f"{path} cannot be read as a tar archive ({error}); get it again, or unpack it and give the directory"
         ) from error
     except OSError as error:
         raise ValueError(
@@ -99,18 +99,18 @@ def _idx(name: str, content: bytes, dimensions: int) -> np.ndarray:
         try:
             content = gzip.decompress(content)
         except _DAMAGED as error:
-            raise ValueError(f"{name} is cut off or damaged ({error}); get it anew") from error
+            raise ValueError(f"{name} is cut off or damaged ({error}); get it again") from error
     magic, header = bytes([0, 0, _IDX_UINT8, dimensions]), 4 * (1 + dimensions)
     if content[:4] != magic or len(content) < header:
         raise ValueError(
             f"{name} begins with {content[:4].hex() or 'nothing'}, but an idx file of {dimensions} dimensions with "
-            f"{magic.hex()}; get it anew"
+            f"{magic.hex()}; get it again"
         )
     shape = np.frombuffer(content, ">i4", dimensions, 4)
     if len(content) - header != np.prod(shape, dtype=np.int64):
         raise ValueError(
             f"{name} holds {len(content) - header:,} bytes of data, but its header says "
-            f"{' x '.join(map(str, shape))}; get it anew"
+            f"{' x '.join(map(str, shape))}; get it again"
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
@@ -174,7 +174,7 @@ def _cifar_batch(name: str, content: bytes) -> list[Example]:
         if len(images) != len(labels) or not np.isin(labels, range(10)).all():
             raise ValueError("its labels do not fit")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{name} is no file of CIFAR-10, or cut off ({error}); get it anew") from error
+        raise ValueError(f"{name} is not a file of CIFAR-10, or cut off ({error}); get it again") from error
     return list(zip(images, labels.tolist(), strict=True))
 
 

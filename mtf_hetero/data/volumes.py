@@ -23,7 +23,7 @@ from mtf_hetero.data.source import TEST, TRAIN
 from mtf_hetero.layout import Layout
 
 _PARALLEL_READS = 2
-_DAMAGED = "it is missing, damaged or cut off; copy the set anew"
+_DAMAGED = "it is missing, damaged or cut off; copy the set again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Volumes:
         """
         slab = self._within(batch_size, slab)
         if not self.test_size:
-            raise ValueError(f"{self.directory} has no test volumes; make the set anew with --test=COUNT")
+            raise ValueError(f"{self.directory} has no test volumes; make the set again with --test=COUNT")
         wanted = tf.constant(slab.places, tf.int64)
 
         def choose(first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

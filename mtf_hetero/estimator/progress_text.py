@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 MOST_DEVICES = 6  # that are shown one by one
 _LEAST_BAR, _DEVICE_BARS = 6, (8, 5, 3)  # columns
-_DROPPED = ("epoch", "accuracy", "speed", "loss", "left")  # from a narrow terminal, in this order
+_DROPPED = ("epoch", "accuracy", "speed", "loss", "left")  # from a narrow terminal, in this order, after the unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,10 @@ def bar_format(status: Status, unit: str, columns: int) -> str:
     """
     texts = _texts(status, unit)
     bar = " |{bar}| " if status.steps else "  "
-    for dropped in ("", *_DROPPED):
+    for dropped in ("", "unit", *_DROPPED):
         texts.pop(dropped, "")
+        if dropped == "unit" and "speed" in texts:
+            texts["speed"] = texts["speed"].replace(f" {unit}/", "/")
         left = "  ".join(texts[name] for name in ("epoch", "step") if name in texts)
         right = "  ".join(texts[name] for name in ("loss", "accuracy", "speed", "left") if name in texts)
         if len(left) + len(right) + 4 + _LEAST_BAR <= columns:
@@ -119,7 +121,7 @@ def _texts(status: Status, unit: str) -> dict[str, str]:
     if status.epoch is not None:
         texts["epoch"] = f"epoch {status.epoch}" if status.epochs is None else f"epoch {status.epoch}/{status.epochs}"
     if status.loss is not None:
-        texts["loss"] = f"loss {status.loss:.{'3f' if 1e-3 <= abs(status.loss) < 1e3 else '3g'}}"
+        texts["loss"] = f"loss {status.loss:.{'3f' if 1e-3 <= abs(status.loss) < 1e3 else '1e'}}"
     if status.accuracy is not None:
         texts["accuracy"] = f"acc {status.accuracy:.2f}"
     if status.speed is not None:

@@ -89,7 +89,7 @@ def normalising(model: Any, mean: Sequence[float] | np.ndarray, deviation: Seque
     if min(deviation) < least:
         raise ValueError(
             f"a channel has the standard deviation {min(deviation):g}, and Keras's Normalization uses {least:g} at "
-            "least; store the data in another unit, and train anew"
+            "least; store the data in another unit, and train again"
         )
     (taken,), program = model.inputs, walk.program_of(model)
     name = _NORMALIZATION

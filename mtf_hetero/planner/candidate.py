@@ -114,7 +114,7 @@ def plan_of(
 
 
 def choices_of(layout: Layout, extents: Mapping[str, Collection[int]]) -> dict[str, Choice]:
-    """What a layout splits, and how, by the largest of each dimension's extents."""
+    """Return the splits of a layout, by the largest of each dimension's extents."""
     found: dict[str, Choice] = {}
     for name, of_name in extents.items():
         axis = layout.axis_of(mtf.Dimension(name, max(of_name)))

@@ -1,4 +1,4 @@
-"""Where the time of a step on one device goes, and what keeps each device that a plan leaves out from being used."""
+"""Explain a plan of one device by the costs of its layers, and any plan by the devices that it leaves out."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ _OTHER = "(other)"  # operations without a layer
 
 @dataclasses.dataclass(frozen=True)
 class LayerCost:
-    """What a layer takes of a step on one device.
+    """The time of a layer in a step on one device.
 
     Args:
       name: of the layer.
@@ -37,12 +37,12 @@ class LayerCost:
 
     @property
     def limit(self) -> str:
-        """What most of the time is due to."""
+        """The limit of most of the time."""
         return max(self.limits, key=self.limits.__getitem__)
 
 
 def layer_costs(graph: mtf.Graph, machines: Machines, plan: Plan) -> tuple[LayerCost, ...]:
-    """Return what each layer takes in a plan of one device, in the graph's order.
+    """Return the time of each layer in a plan of one device, in the graph's order.
 
     Args:
       graph: of a training step.

@@ -1,6 +1,6 @@
-"""Why a plan is as it is: how much longer a step would take if one layer were divided in another way.
+"""Explain a plan: by how much a step would be longer if one layer were split in another way.
 
-The rest of the plan stays as it is, so that what the layer would then have to exchange with its neighbours is counted.
+The rest of the plan stays as it is, so that the additional traffic between the layer and its neighbours is counted.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ ALTERNATIVES = (WHOLE, ONE, *roles.KINDS)
 
 @dataclasses.dataclass(frozen=True)
 class LayerAlternatives:
-    """The ways to divide a layer.
+    """The ways to split a layer.
 
     Args:
       name: of the layer.
@@ -47,7 +47,7 @@ class LayerAlternatives:
 def explain(
     graph: mtf.Graph, machines: Machines, plan: Plan, *, progress: bool = False
 ) -> tuple[LayerAlternatives, ...]:
-    """What a step would take if each layer in its turn were divided in each other way.
+    """Return by how much a step would be longer if each layer in turn were split in each other way.
 
     The sizes are those that the same dimension has under another name in the plan, so that neighbours fit together, and
     else in proportion to the devices' speeds. "On one device" is on the fastest. Memory is not looked at.
@@ -55,7 +55,7 @@ def explain(
 
     Args:
       graph: of which the plan was made.
-      machines: likewise.
+      machines: all devices that there are.
       plan: as `find` gives it.
       progress: whether to show a bar on standard error.
 
@@ -95,15 +95,15 @@ class _Explainer:
         self._seconds, self._sent = planned.seconds, planned.sent
 
     def has_alternatives(self, layer: LayerPlan) -> bool:
-        """Whether a layer has a product, and dimensions of its own that can be split."""
+        """Return whether a layer has a product, and dimensions of its own that can be split."""
         return layer.name in self._products and bool(self._own(layer.name))
 
     def _own(self, layer: str) -> list[str]:
-        """The dimensions of a layer that no other has."""
+        """Return the dimensions of a layer that no other layer has."""
         return [name for name in self._families if name.rpartition("/")[0] == layer]
 
     def alternatives(self, layer: LayerPlan) -> LayerAlternatives:
-        """What each way to divide a layer would take."""
+        """Return by how much each way to split a layer would be longer."""
         own, chosen = set(self._own(layer.name)), self._chosen(layer)
         rest = {name: sizes for name, sizes in self._sizes.items() if name not in own}
         mine = {name: sizes for name, sizes in self._sizes.items() if name in own}
@@ -132,7 +132,7 @@ class _Explainer:
         return ONE if sum(map(bool, layer.split[layer.along])) == 1 else kind
 
     def _ways(self, layer: str, alternative: str) -> Iterator[dict[str, Choice]]:
-        """The {dimension: choice} of a layer that an alternative may mean: several for one device, and several axes."""
+        """Generate {dimension: choice} of a layer for an alternative: several for one device, and for several axes."""
         if alternative == WHOLE:
             yield {}
             return
@@ -150,7 +150,7 @@ class _Explainer:
                         yield self._problem.allowed_of(list(own), {other: [choice] for other in own}, axis)
 
     def _choice(self, layer: str, name: str, alternative: str, axis: int) -> Choice | None:
-        """How a dimension is split over an axis, None if it cannot be; widths are not in the menus."""
+        """Return how a dimension is split over an axis, or None if it cannot be; widths are not in the menus."""
         if len(self._axes) > 1:
             mine = next((choice for choice in self._menus.get(name, ()) if axis_of(choice) == axis), None)
             return None if alternative == ONE else mine
@@ -168,13 +168,13 @@ class _Explainer:
         return max(known, key=known.count) if known else next(iter(self._menus[name]), None)
 
     def _cost(self, own: Collection[str], sizes: Mapping[str, Choice]) -> float:
-        """Seconds for what has a dimension of a layer, one after the other: quicker to say than a whole step."""
+        """Return the seconds of all operations with a dimension of a layer, in sequence: quicker than a whole step."""
         tensors = ((op, (*op.inputs, *op.outputs)) for op in self._problem.operations)
         touched = [op for op, xs in tensors if any(name in own for x in xs for name in x.shape.dimension_names)]
         return self._problem.seconds(touched, self._problem.layout(sizes))
 
     def _step(self, sizes: Mapping[str, Choice]) -> float:
-        """Seconds of a step that splits these; infinity where it cannot."""
+        """Return the seconds of a step with these splits; infinity if it is not possible."""
         try:
             return predict(self._problem, self._problem.layout(sizes), self._owners).seconds
         except NotImplementedError:

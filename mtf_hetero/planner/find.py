@@ -1,8 +1,8 @@
-"""The best layout for a step on devices: searched, refined, and compared with the simple ones.
+"""Find the best layout for a step on devices: search, refine, and compare with the simple layouts.
 
-The search adds up what each operation takes on its slowest device and what is sent; a step overlaps some of that, so
-what it finds, and every layout that splits one family of names alone, is then looked at as a timeline, and the fastest
-wins. Sizes are chosen anew for what turned out to be split, until that gains nothing.
+The search adds up the time of each operation on its slowest device, and of its messages. A step overlaps some of these.
+So the layouts that the search finds, and each layout that splits one family of names alone, are predicted as
+timelines, and the fastest wins. Sizes are chosen again for the split dimensions until that gains nothing.
 """
 
 import contextlib
@@ -66,13 +66,13 @@ def find(
     problems: Problems | None = None,
     refines: bool = True,
 ) -> Plan:
-    """The plan that is predicted to take the least time; where a time limit passes, the best of those looked at.
+    """Return the plan with the least predicted time; if a time limit passes, the best one so far.
 
     Args:
       graph: mtf.Graph of a training step, on one mesh. Nothing of it is lowered.
       machines: the devices that there are; a plan may leave some out.
-      names: of the dimensions to divide, over as many devices as it pays; None: they are searched for.
-      seconds: after which a search that meets a memory limit takes the best that it has found.
+      names: of the dimensions to split, over the best number of devices; None: they are searched for.
+      seconds: after which a search that is short of memory returns the best that it has found.
       progress: called now and then, with the number of layouts looked at and the seconds of the best, or infinity.
       problems: filled by a search, and makes another one of the same graph on devices of the same names quicker.
       refines: whether sizes are chosen anew in the end, which leaves the devices as they are.
@@ -89,7 +89,7 @@ def find(
 
 
 def describe(graph: mtf.Graph, machines: Machines, layout: Layout) -> Plan:
-    """The plan that splits as a layout does, whether or not it is the best.
+    """Return the plan with a given layout, whether or not it is the best.
 
     Args:
       graph: as of `find`.
@@ -124,7 +124,7 @@ class _Finder:
         self._held = Held(operations)
 
     def plan(self) -> Plan:
-        """The best candidate of all numbers of devices."""
+        """Return the plan of the best candidate of all numbers of devices."""
         order = self._by_speed()
         alone = self._alone(order)
         with contextlib.suppress(OutOfTimeError):
@@ -138,7 +138,7 @@ class _Finder:
         return self._finished(alone)
 
     def plan_of_names(self, names: Collection[str]) -> Plan:
-        """The best division of these names, over any number of the fastest devices."""
+        """Return the plan of the best split of these names, over any number of the fastest devices."""
         order = self._by_speed()
         alone = self._alone(order)
         with contextlib.suppress(OutOfTimeError):
@@ -154,7 +154,7 @@ class _Finder:
         return dataclasses.replace(plan, alone=fastest, alone_fits=self._fits(alone))
 
     def _alone(self, order: Sequence[int]) -> Candidate:
-        """The fastest device alone that has the memory, which is entered; if none has it, the fastest device."""
+        """Return the fastest device alone that has the memory, and keep it; if none has it, the fastest device."""
         of_kinds = [order[first] for first in (0, *self._ends(order)[:-1])]
         for number in of_kinds:
             (candidate,) = self._candidates([number])
@@ -199,7 +199,7 @@ class _Finder:
         return fits
 
     def _on_grids(self, order: Sequence[int], shapes: Sequence[tuple[int, int]], seconds: float) -> Iterator[Candidate]:
-        """Candidates on meshes of two axes, whose rows are of like devices, the fastest first.
+        """Generate candidates on meshes of two axes, whose rows are of like devices, the fastest first.
 
         Two families of names, one over each axis, are tried on all; that mesh alone on which they do best is searched,
         if they then take not much longer than a plan that was found.
@@ -215,7 +215,7 @@ class _Finder:
             yield from self._searched(likely.problem, likely.problem.menus_of_axes())
 
     def _searched(self, problem: Problem, menus: Menus) -> list[Candidate]:
-        """What a search finds: one candidate, or none."""
+        """Return the candidate that a search finds, or none."""
         deadline.check()
         try:
             tables, limits = problem.tables(menus), self._held.limits(menus, problem)
@@ -227,7 +227,7 @@ class _Finder:
         return [self._candidate(problem, sizes, solution.gap)]
 
     def _of_two_families(self, problem: Problem) -> list[dict[str, Choice]]:
-        """The family with most work and one of the next, one over each axis of the mesh."""
+        """Return splits of the family with most work and of one of the next, one over each axis of the mesh."""
         menus = problem.menus_of_axes()
         largest = sorted(problem.families, key=problem.work_of, reverse=True)[:_PAIRED]
         ways = []
@@ -238,7 +238,7 @@ class _Finder:
         return ways
 
     def _counts(self, order: Sequence[int]) -> Sequence[int]:
-        """How many of the fastest devices to search for: of many, those with which one family does best, and all."""
+        """Return the numbers of fastest devices to search for: of many, the best for one family, and all."""
         if len(order) <= EXACT:
             return prefixes(len(order))[1:]
         ladder = {len(order) >> shift for shift in range(len(order).bit_length()) if len(order) >> shift >= EXACT}
@@ -253,13 +253,13 @@ class _Finder:
         return sorted({*likely, len(order)})
 
     def _ends(self, order: Sequence[int]) -> list[int]:
-        """Of devices in some order, up to where those that are alike follow one another."""
+        """Return where each run of equal devices ends, for devices in some order."""
         kinds = [dataclasses.replace(self._machines.devices[number], name="") for number in order]
         pairs = enumerate(itertools.pairwise(kinds), 1)
         return [*(number for number, (one, other) in pairs if one != other), len(order)]
 
     def _refined(self, candidate: Candidate) -> Candidate:
-        """The candidate with sizes by which the step as a whole is shorter, and which fit."""
+        """Return the candidate with sizes that fit and make the step as a whole shorter."""
         problem = candidate.problem
 
         def seconds_of(sizes: Mapping[str, Choice]) -> float:
@@ -288,7 +288,7 @@ class _Finder:
         return self._candidate(problem, choices, candidate.gap)
 
     def plan_of(self, layout: Layout) -> Plan:
-        """The plan that splits as a layout does."""
+        """Return the plan with a given layout."""
         whole = Problem(self._operations, self._machines, None, layout.mesh_shape)
         layout = whole.layout(choices_of(layout, whole.extents))
         problem = problem_of(self._operations, self._machines, layout)
@@ -296,7 +296,7 @@ class _Finder:
         return self._described(Candidate(problem, layout, timeline, 0.0), self._alone(self._by_speed()))
 
     def _by_speed(self) -> list[int]:
-        """The devices' numbers, the fastest first."""
+        """Return the devices' numbers, the fastest first."""
         whole = Layout([(AXIS, 1)], ())
         measured = any(machine.factors for machine in self._machines.devices)
         amounts = [(*work.of_operation(op, whole, 0), work.kind_of(op) if measured else "") for op in self._operations]
@@ -330,7 +330,7 @@ class _Finder:
         return found
 
     def _subsets(self, numbers: Sequence[int], fastest: Sequence[int]) -> Sequence[int]:
-        """How many of the fastest of some devices something may be divided among: of many, those of the first kinds."""
+        """Return the numbers of fastest devices that a dimension may be split among: of many, the first kinds."""
         if len(numbers) <= EXACT:
             return prefixes(len(numbers))
         ends = self._ends([numbers[pnum] for pnum in fastest])
@@ -339,7 +339,7 @@ class _Finder:
     def _of_one_family(
         self, problem: Problem, everybody: Sequence[int], most: int = _FAMILIES
     ) -> list[dict[str, Choice]]:
-        """Each family alone, split over all devices wherever no tensor is then split twice."""
+        """Return splits of each family alone, over all devices wherever no tensor is then split twice."""
         menus = problem.menus([everybody])
         largest = sorted(problem.families, key=problem.work_of, reverse=True)[:most]
         return [sizes for family in largest if (sizes := problem.allowed_of(family, menus))]
@@ -372,7 +372,7 @@ class _Finder:
 
 
 def shapes_of(count: int) -> list[tuple[int, int]]:
-    """The meshes of so many processors: rows by columns, two at least of each; of many, those that are nearly square.
+    """Return the meshes of so many processors, at least two rows by two columns; of many, those nearest to a square.
 
     Example:
       >>> shapes_of(8), shapes_of(60)
@@ -384,7 +384,7 @@ def shapes_of(count: int) -> list[tuple[int, int]]:
 
 @functools.cache
 def prefixes(count: int, most: int = 3) -> tuple[int, ...]:
-    """How many of the fastest devices to try: 1, all, and a few between.
+    """Return the numbers of fastest devices to try: 1, all, and a few between.
 
     Example:
       >>> prefixes(2), prefixes(16)

@@ -1,8 +1,7 @@
-"""What a plan holds in memory: as the lowered graph says, by which a plan is found that fits.
+"""Find a plan that fits the devices' memory, by the lowered graph.
 
-The search sketches a layout's memory, for it looks at very many. The few plans that may be taken are lowered, and
-estimated as `mtf_hetero.memory` estimates any program; where one turns out to be too large, the search is repeated with
-smaller limits.
+The search looks at very many layouts, so it only sketches the memory of each. The few best plans are lowered, and
+estimated as `mtf_hetero.memory` estimates any program. If one is too large, the search is repeated with smaller limits.
 """
 
 import dataclasses
@@ -29,7 +28,7 @@ Build = Callable[[], mtf.Graph]
 
 
 def estimated(plan: Plan, build: Build) -> Plan:
-    """The plan with the bytes of tensors that each device holds, by the lowered graph; of many devices, as it is.
+    """Return the plan with the bytes of tensors on each device, by the lowered graph; for many devices, unchanged.
 
     Args:
       plan: for the graph.
@@ -43,7 +42,7 @@ def estimated(plan: Plan, build: Build) -> Plan:
 
 @garbage.uncollected()
 def estimates_of(plan: Plan, build: Build) -> tuple[memory.Estimate, ...]:
-    """What each device holds in a step, by the lowered graph; () where the graph assigns no variable.
+    """Return the memory of each device in a step, by the lowered graph; () if the graph assigns no variable.
 
     Args:
       plan: as of `estimated`.
@@ -63,7 +62,7 @@ def estimates_of(plan: Plan, build: Build) -> tuple[memory.Estimate, ...]:
 
 
 def fits(plan: Plan, machines: Machines) -> bool:
-    """Whether each device of a plan may hold what it needs."""
+    """Return whether each device of a plan has the memory that it needs."""
     limits = {machine.name: machine.memory_bytes for machine in machines.devices}
     needed = dict(zip(plan.devices, plan.memory_bytes, strict=True))
     return all(limit is None or needed.get(name, 0) <= limit for name, limit in limits.items())
@@ -77,7 +76,7 @@ def find_fitting(
     seconds: float = 60.0,
     progress: Progress = report_nothing,
 ) -> Plan:
-    """The plan that is predicted to take the least time of those that fit the devices' memory, by the lowered graph.
+    """Return the plan with the least predicted time that fits the devices' memory, by the lowered graph.
 
     Args:
       build: as of `estimated`.

@@ -1,4 +1,4 @@
-"""Devices that were measured on a program before, and need not be measured again."""
+"""Cache measurements of devices on a program, so that they need not be repeated."""
 
 import contextlib
 import dataclasses
@@ -18,12 +18,12 @@ from mtf_hetero.profile.work import key_of, live
 
 
 class Known:
-    """Measurements of a cluster's devices on a program, in files of a directory.
+    """The cached measurements of a cluster's devices on a program, in files of a directory.
 
     Args:
       build: builds the program in TensorFlow's default graph, and returns its mtf.Graph.
-      cluster: the devices; known again by what they are, and workers by their addresses.
-      directory: where measurements are kept; None: they are not.
+      cluster: the devices; recognised by their hardware, and workers by their addresses.
+      directory: of the cache; None: nothing is cached.
       efforts: how thoroughly the devices are to be measured, by names of `calibration.Effort`, the most thorough first.
     """
 
@@ -39,23 +39,23 @@ class Known:
         self._paths = [] if path is None else [path.with_stem(path.stem + effort) for effort in efforts]
 
     def load(self) -> tuple[Machines, str] | None:
-        """The devices, with the names that they have now, and the file; None where they are to be measured."""
+        """Return the devices, with their present names, and the file; None if they must be measured."""
         for path in self._paths:
-            with contextlib.suppress(ValueError):  # what cannot be read is measured again
+            with contextlib.suppress(ValueError):  # an unreadable file is measured again
                 known = machines_lib.load(path)
                 if len(known.devices) == len(self._devices):
                     return _renamed(known, self._devices), str(path)
         return None
 
     def save(self, machines: Machines) -> None:
-        """Keeps devices that were measured with the least of the efforts."""
+        """Cache devices that were measured with the least of the efforts."""
         for path in self._paths[-1:]:
             with contextlib.suppress(OSError):  # a directory that cannot be written to only costs the next run its time
                 files.write_text(path, machines_lib.dumps(machines))
 
 
 def _path(build: Callable[[], mtf.Graph], cluster: Cluster, directory: pathlib.Path) -> pathlib.Path:
-    """The file of a program on devices: its name says which versions, and a digest which program and devices."""
+    """Return the file of a program on devices: its name has the versions, and a digest of program and devices."""
     with tf.Graph().as_default():
         program = key_of([op for op in live(build()) if op.inputs])
     description_of = descriptions(cluster)

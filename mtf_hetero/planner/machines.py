@@ -1,4 +1,4 @@
-"""Devices that need not be here: what each can do, and the links between them, from numbers or a file.
+"""Read devices that need not be here: their figures, and the links between them, from numbers or a file.
 
     devices:
       - {kind: RTX-3090, count: 2}
@@ -39,7 +39,7 @@ _LINK = Link(5e-5, 1e9)  # ten gigabits a second
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What one device can do.
+    """The figures of one device.
 
     Args:
       name: of the device, as a layout's user gives it.
@@ -92,7 +92,7 @@ class Machine:
                 raise ValueError(f"factor {kind!r} of device {self.name!r} is {factor!r}; it must be zero or more")
 
     def seconds(self, flops: float, moved_bytes: float, kind: str = "") -> float:
-        """Seconds for an operation: its arithmetic or its memory, whichever takes longer, as measured of its kind."""
+        """Return the seconds of an operation: the longer of arithmetic and memory, as measured for its kind."""
         factor = self.factors.get(kind, 1.0)
         if not factor or not (flops or moved_bytes):
             return 0.0
@@ -100,7 +100,7 @@ class Machine:
         return self.operation_seconds + factor * rated
 
     def alone(self) -> "Machine":
-        """The same while the other devices rest."""
+        """Return the same device while the others rest."""
         return dataclasses.replace(
             self,
             flops_per_second=self.flops_per_second / self.alone_factor,
@@ -109,7 +109,7 @@ class Machine:
         )
 
     def sending_seconds(self, message_bytes: float) -> float:
-        """Seconds of its processor for a message that it sends or receives."""
+        """Return the seconds of its processor for a message that it sends or receives."""
         return self.seconds_per_message + message_bytes * self.seconds_per_byte
 
 
@@ -121,7 +121,7 @@ class Machines:
       devices: each with a name of its own.
       link: between two devices that no other entry names.
       links: {(name, name): Link}, either way.
-      step_seconds: that a step takes beside what the devices do.
+      step_seconds: of a step, in addition to the devices' work.
 
     Raises:
       ValueError: no device, two of one name, or a link of a device that is not there.
@@ -167,13 +167,13 @@ class Machines:
         return dataclasses.replace(self, devices=tuple(self.devices[number] for number in numbers), links=links)
 
     def with_memory(self, memory_bytes: Mapping[str, float]) -> "Machines":
-        """The same devices, of which some may use so much memory: {name: bytes}."""
+        """Return the same devices with other limits of memory for some: {name: bytes}."""
         devices = (dataclasses.replace(m, memory_bytes=memory_bytes.get(m.name, m.memory_bytes)) for m in self.devices)
         return dataclasses.replace(self, devices=tuple(devices))
 
 
 def kinds_of(machines: Machines, subsets: Iterable[Collection[int]]) -> list[Hashable]:
-    """Of each device what it has in common with those that are like it: its figures, and the subsets that it is in."""
+    """Return a key for each device that equal devices share: its figures, and the subsets that it is in."""
     named = {name for pair in machines.links for name in pair}
     subsets = [frozenset(subset) for subset in subsets]
     kinds: list[Hashable] = []
@@ -226,7 +226,7 @@ SCHEMA = Record(
 
 
 def load(path: str | os.PathLike) -> Machines:
-    """Reads devices from a YAML or JSON file, in the form that the module's docstring shows.
+    """Read devices from a YAML or JSON file, in the form of the module's docstring.
 
     Raises:
       ValueError: in one line, what is wrong with it.
@@ -240,7 +240,7 @@ def load(path: str | os.PathLike) -> Machines:
 
 
 def convert_to_machines(value: Any) -> Machines:
-    """Devices from {"devices": [...], "link": {...}, "links": [...]}, as a file holds them.
+    """Convert to devices from {"devices": [...], "link": {...}, "links": [...]}, as a file holds them.
 
     Raises:
       ValueError: an entry that is missing, unknown or out of range.
@@ -310,7 +310,7 @@ def _link(entry: Mapping[str, Any]) -> Link:
 
 
 def dumps(machines: Machines) -> str:
-    """Devices as JSON, which `load` reads from a file."""
+    """Return devices as JSON, which `load` reads from a file."""
     devices = [
         {name: entry for name, entry in dataclasses.asdict(machine).items() if entry not in (None, {})}
         for machine in machines.devices

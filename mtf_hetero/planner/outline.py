@@ -1,7 +1,7 @@
-"""What the picture of a plan shows, worked out before anything is drawn: columns of devices, rows of layers, lanes.
+"""Outline the picture of a plan before anything is drawn: columns of devices, rows of layers, lanes.
 
-A network of many layers has one row for consecutive ones that are divided alike, and many devices share a few columns,
-those of one kind together.
+In a network of many layers, consecutive layers with the same split share a row. Many devices share a few columns, those
+of one kind together.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """What the devices of a column compute of a row.
+    """The part of a row that the devices of a column compute.
 
     Args:
       fractions: of the layer, one per device that takes part; 1 for each of those that do the whole.
@@ -74,7 +74,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """What a lane shows between two moments.
+    """The part of a lane between two moments.
 
     Args:
       row: the number of the row whose layers are computed; None: of what no row has.
@@ -121,7 +121,7 @@ def span_text(names: Sequence[str]) -> str:
 
 
 def outline(plan: Plan) -> Outline:
-    """What the picture of a plan shows."""
+    """Return the outline of the picture of a plan."""
     columns = _columns(plan.devices)
     layers = working_layers(plan)
     groups = grouped(layers) if len(layers) > MOST_ROWS else [[layer] for layer in layers]
@@ -196,7 +196,7 @@ def _by_kind(devices: Sequence[str]) -> tuple[Column, ...]:
 
 
 def _fractions(layer: LayerPlan) -> tuple[float, ...]:
-    """How much of a layer each device does."""
+    """Return the fraction of a layer that each device computes."""
     if layer.kind == WHOLE:
         return tuple(1.0 if seconds else 0.0 for seconds in layer.seconds)
     sizes = layer.split[layer.along]

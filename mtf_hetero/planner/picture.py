@@ -96,13 +96,13 @@ def _text_width(text: str, points: float) -> float:
 
 
 def _shortened(text: str, width: float, points: float) -> str:
-    """As much of a text as has room, with dots for the rest."""
+    """Return as much of a text as has room, with dots for the rest."""
     most = max(4, int(width * 72 / points / _CHARACTER))
     return text if len(text) <= most else f"{text[: most // 2 - 1]}...{text[len(text) - most + most // 2 + 2 :]}"
 
 
 def _pale(colour: str) -> str:
-    """A colour with much white in it."""
+    """Return a colour mixed with white."""
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(255 - (255 - part) * (1 - _PALER)):02X}" for part in parts)
 
@@ -144,7 +144,7 @@ class _Drawing:
         self.ax.text(x, y, text, fontsize=points, parse_math=False, **options)
 
     def _box(self, ax: Any, x: float, y: float, width: float, height: float, kind: str, **options: Any) -> None:
-        """A rectangle in the colour of a kind; what is not divided is hatched."""
+        """Draw a rectangle in the colour of a kind; a layer that is whole on each device is hatched."""
         options = {"facecolor": _KINDS[kind][0], "edgecolor": "white", "linewidth": 0.6, **options}
         if kind == outlines.WHOLE:
             options["hatch"] = "////"
@@ -171,7 +171,7 @@ class _Drawing:
         self._write(_WIDTH - _SENT, y, "MB sent", 8, color=_SOFT)
 
     def _device(self, x: float, y: float, name: str, room: float) -> None:
-        """A device's name, in letters as small as it needs."""
+        """Write a device's name, in letters as small as necessary."""
         points = max(_LEAST_POINTS, min(8.5, 8.5 * room / _text_width(f"{name}x", 8.5)))
         self._write(x, y, _shortened(name, room, points), points, weight="bold")
 
@@ -225,7 +225,7 @@ class _Drawing:
         self._write(x + length + 0.05, middle, text, self.points)
 
     def _lanes(self, figure: Any) -> None:
-        """The step that is predicted: a lane for each column."""
+        """Draw the predicted step: a lane for each column."""
         unit, per_second = ("milliseconds", 1e3) if self.plan.seconds < 1 else ("seconds", 1.0)
         count = len(self.shown.lanes)
         top = self.height - self.below + 0.3
@@ -269,7 +269,7 @@ class _Drawing:
                 return
 
     def _labels(self, row: outlines.Row) -> list[tuple[str, float]]:
-        """What a block may be called, and how large: its last name only where no other row has the same."""
+        """Return labels of a block and their sizes: its last name only if no other row has the same."""
         tails = [other.name.rpartition("/")[2] for other in self.shown.rows]
         tail = row.name.rpartition("/")[2]
         labels = [(row.name, _LEAST_POINTS)]

@@ -57,7 +57,7 @@ class PlanError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """What a device does for a while.
+    """The work of a device for a while.
 
     Args:
       device: its number, among those that are priced.
@@ -76,7 +76,7 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class LayerPlan:
-    """What is planned for a layer.
+    """The plan of a layer.
 
     Args:
       name: what users know it by, "conv1".
@@ -112,7 +112,7 @@ class RunnerUp:
 
 @dataclasses.dataclass(frozen=True)
 class Threshold:
-    """What makes devices worth using that a plan leaves out.
+    """The bandwidth or the speed with which devices that a plan leaves out are worth using.
 
     Args:
       kind: BANDWIDTH, in gigabits a second that each link has at least, or SPEED, a factor on the devices' rates.
@@ -181,7 +181,7 @@ class Plan:
     alone_fits: bool = dataclasses.field(default=True, compare=False)
 
     def check(self, dims: Iterable[Dim], devices: Iterable[str]) -> None:
-        """Raises unless the plan is for a graph with these dimensions, and for these devices.
+        """Raise an error unless the plan is for a graph with these dimensions, and for these devices.
 
         Raises:
           PlanError: in one line, what differs.
@@ -212,7 +212,7 @@ class Plan:
 
 
 def dumps(plan: Plan) -> str:
-    """A plan as JSON."""
+    """Return a plan as JSON."""
     value = {
         "schema": SCHEMA,
         "provenance": dict(plan.provenance),
@@ -234,7 +234,7 @@ def dumps(plan: Plan) -> str:
 
 
 def loads(text: str, *, source: str = "the text") -> Plan:
-    """A plan from JSON.
+    """Return a plan from JSON.
 
     Args:
       text: what `dumps` made.
@@ -272,7 +272,7 @@ def _convert(value: Any) -> Plan:
 
 
 def _check_consistent(plan: Plan) -> None:
-    """Raises ValueError where two parts of a plan contradict each other."""
+    """Raise ValueError if two parts of a plan contradict each other."""
     layout, count = plan.layout, len(plan.devices)
     if count != layout.size:
         raise ValueError(f"{count} devices for the mesh {layout.mesh_text}")
@@ -289,7 +289,7 @@ def _check_consistent(plan: Plan) -> None:
 
 
 def _check_rules(plan: Plan) -> None:
-    """Raises ValueError where rules, sizes and extents contradict each other."""
+    """Raise ValueError if rules, sizes and extents contradict each other."""
     layout = plan.layout
     axes, rules, sizes = dict(layout.mesh_shape), dict(layout.rules), dict(layout.sizes)
     for dim, axis in rules.items():
@@ -305,7 +305,7 @@ def _check_rules(plan: Plan) -> None:
 
 
 def save(plan: Plan, path: str | os.PathLike) -> None:
-    """Writes a plan to a file, which is either complete or not there.
+    """Write a plan to a file, which is either complete or not there.
 
     Raises:
       PlanError: the file cannot be written.
@@ -317,7 +317,7 @@ def save(plan: Plan, path: str | os.PathLike) -> None:
 
 
 def load(path: str | os.PathLike) -> Plan:
-    """Reads a plan from a file.
+    """Read a plan from a file.
 
     Raises:
       PlanError: it cannot be read, or is not a plan.

@@ -84,7 +84,12 @@ def _left_out(plan: Plan, offered: Iterable[str], others: Iterable[LeftOut]) -> 
             continue
         said.add(other.name)
     silent = [name for name, _ in ranges_of([name for name in offered if name not in plan.devices]) if name not in said]
-    return [*sentences, f"Not used: {', '.join(silent)}."] if silent else sentences
+    if silent:
+        sentences.append(f"Not used: {', '.join(silent)}.")
+        if plan.runner_up is not None:
+            added = names_text([name for name in plan.runner_up.devices if name not in plan.devices])
+            sentences.append(f"The fastest layout with {added} takes {seconds_text(plan.runner_up.seconds)}.")
+    return sentences
 
 
 def _ratio_text(ratio: float) -> str:

@@ -253,7 +253,7 @@ def test_the_binary(tmp_path, capsys):
     )
     assert said.err == ""  # a bar is for terminals
     assert binary.main(["convert", directory, "--from", *paths, "--targets=unitPar"]) == 2
-    assert "set is there already; remove it" in capsys.readouterr().err
+    assert "set already exists; remove it" in capsys.readouterr().err
 
 
 def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch, capsys):

@@ -71,7 +71,7 @@ DAMAGE = {
     ),
     "cut between records": (
         lambda root: shard(root).write_bytes(shard(root).read_bytes()[: begins(shard(root))[4]]),
-        "train.tfrecord-00000-of-00001 holds 4 records, but 13 were prepared; prepare the data set anew",
+        "train.tfrecord-00000-of-00001 holds 4 records, but 13 were prepared; prepare the data set again",
     ),
     "more than there was": (
         lambda root: shard(root).write_bytes(shard(root).read_bytes() * 2),
@@ -88,7 +88,7 @@ DAMAGE = {
     "text": (lambda root: shard(root).write_text("<html>\n" * 99), r"in record 1 of 13, which begins at byte 0;"),
     "info cut": (
         lambda root: info(root).write_text(info(root).read_text()[:100]),
-        r"dataset_info.json is damaged at byte \d+ \(.*\); prepare the data set anew",
+        r"dataset_info.json is damaged at byte \d+ \(.*\); prepare the data set again",
     ),
     "info binary": (
         lambda root: info(root).write_bytes(b'{"a": "\xff"}'),
@@ -128,7 +128,7 @@ def flipped(root, split, record):
     begin = begins(path)[record]
     flip(path, begin + HEADER + 20)
     count = {"train": TRAIN, "test": TEST}[split]
-    what = f"record {record + 1} of {count} is missing, damaged or cut off; prepare the data set anew"
+    what = f"record {record + 1} of {count} is missing, damaged or cut off; prepare the data set again"
     return f"^{path} cannot be read from byte {begin}: {what}$"
 
 

@@ -106,7 +106,7 @@ def test_a_set_that_is_not_prepared(name, remedy, tmp_path):
 
 
 def test_image_size_is_for_own_images(tmp_path):
-    with pytest.raises(ValueError, match="--image_size is 32,32, but the images of 'mnist5k' have one size already"):
+    with pytest.raises(ValueError, match="--image_size is 32,32, but the images of 'mnist5k' already have one size"):
         data.load("mnist5k", str(tmp_path), image_size=(32, 32))
 
 

@@ -161,6 +161,15 @@ def test_a_set_of_grey_images_has_one_channel(mode, channels, tmp_path):
     assert data.load(str(tmp_path)).image_shape == (6, 6, channels)
 
 
+def test_copies_are_counted(tmp_path):
+    root = draw_folders(tmp_path, 12)
+    assert data.load(str(root)).notes == ()
+    for name in ("dog/copy.png", "owl/copy.png"):
+        (root / name).write_bytes((root / "cat" / "000.png").read_bytes())
+    (note,) = data.load(str(root)).notes
+    assert note.startswith("warning: 2 images are copies of others, such as ")
+
+
 def test_images_of_several_sizes_need_one(tmp_path):
     draw(tmp_path / "cat" / "1.png", (6, 9))
     draw(tmp_path / "cat" / "2.png", (6, 9))
@@ -193,8 +202,8 @@ def test_damaged_images_are_named_when_they_are_listed(tmp_path):
     root = draw_folders(tmp_path, 9, (40, 40), suffix=".jpg")
     whole = (root / "cat" / "000.jpg").read_bytes()
     for content, message in [
-        (whole[: len(whole) // 2], "000.jpg is no whole JPEG or PNG image .image file is truncated"),
-        (b"no image", "000.jpg is no whole JPEG or PNG image .cannot identify"),
+        (whole[: len(whole) // 2], "000.jpg is not an intact JPEG or PNG image .image file is truncated"),
+        (b"no image", "000.jpg is not an intact JPEG or PNG image .cannot identify"),
     ]:
         (root / "cat" / "000.jpg").write_bytes(content)
         with pytest.raises(ValueError, match=message) as error:
@@ -206,9 +215,9 @@ def test_damaged_images_are_named_when_they_are_listed(tmp_path):
 
 
 CUT, OTHER_SIZE, GONE = (
-    "is no image that TensorFlow can decode, or it is cut off; replace or remove it",
-    "is 20 x 40, but the images of the set are 40 x 40; give one size for all with --image_size, or remove it",
-    "is missing or empty on the machine that reads it; each worker needs the same files at the same paths",
+    "TensorFlow cannot decode it, or it is cut off; replace or remove it",
+    "it is 20 x 40, but the images of the set are 40 x 40; give one size for all with --image_size, or remove it",
+    "it is missing or empty on the machine that reads it; each worker needs the same files at the same paths",
 )
 
 
@@ -225,7 +234,7 @@ def test_damaged_images_are_named_when_they_are_read(message, tmp_path):
         draw(path, (20, 40)) if message is OTHER_SIZE else path.unlink()
     with pytest.raises(data.UnreadableError) as error, data.unreadable_as_value_error():
         batches_of(lambda: dataset.train_input_fn(4, 3))
-    assert str(error.value) == f"{path} cannot be read: it {message}"
+    assert str(error.value) == f"{path} cannot be read: {message}"
 
 
 def test_names_of_sets_and_of_own_data(tmp_path, monkeypatch):
@@ -252,7 +261,7 @@ def test_own_data_that_are_not_there(name):
 
 def test_a_file_of_another_kind(tmp_path):
     (tmp_path / "a.zip").write_text("x")
-    with pytest.raises(ValueError, match="a.zip is no directory, .csv or .npz file; name a directory"):
+    with pytest.raises(ValueError, match="a.zip is not a directory, .csv or .npz file; name a directory"):
         data.load(str(tmp_path / "a.zip"))
 
 
@@ -292,7 +301,7 @@ ARCHIVES = [
     ),
     (wrong(y_train=np.zeros([12], int)), "no training image has the label 1, and the highest is 0"),
     (wrong(class_names=["a", "b"]), "class_names has 2 names for 3 classes; give each class a name"),
-    (wrong(y_train=np.array([{}] * 12, object)), "y_train is no array of numbers or text"),
+    (wrong(y_train=np.array([{}] * 12, object)), "y_train is not an array of numbers or text"),
 ]
 
 

@@ -164,7 +164,7 @@ def test_a_pickle_calls_nothing(tmp_path):
             return (pathlib.Path.touch, (tmp_path / "called",))
 
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"labels": Evil()}))
-    with pytest.raises(ValueError, match="data_batch_1 is no file of CIFAR-10, or cut off .it names pathlib"):
+    with pytest.raises(ValueError, match="data_batch_1 is not a file of CIFAR-10, or cut off .it names pathlib"):
         sources.read_cifar10(tmp_path)
     assert not (tmp_path / "called").exists()
 
@@ -196,7 +196,7 @@ def test_damaged_idx_files(tmp_path, name, change, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\xff\xd8\xff nothing", "train/bird/0001.jpg is damaged or no image"),
+        (b"\xff\xd8\xff nothing", "train/bird/0001.jpg is damaged or not an image"),
         (tf.io.encode_jpeg(np.zeros([31, 32, 3], np.uint8)).numpy(), "has the shape .31, 32, 3., but CIFAR-10's"),
     ],
 )
@@ -245,7 +245,7 @@ def test_the_binary(tmp_path, capsys, monkeypatch):
     assert binary.main(["prepare", "mnist", source, root]) == 0
     assert capsys.readouterr().out.endswith(f"mnist is prepared: {tmp_path}/tfds/mnist/3.0.1\n")
     assert binary.main(["prepare", "mnist", source, root]) == 0
-    assert capsys.readouterr().out == f"mnist is there already: {tmp_path}/tfds/mnist/3.0.1\n"
+    assert capsys.readouterr().out == f"mnist already exists: {tmp_path}/tfds/mnist/3.0.1\n"
     assert binary.main(["list", root]) == 0
     said = capsys.readouterr().out
     assert ": mnist/3.0.1\n" in said and "not prepared: mnist;" not in said and "not prepared: cifar10;" in said

@@ -152,7 +152,9 @@ def test_records_of_several_files(tmp_path):
         found, lengths = session.run(fetches)
     assert found.tolist() == [payloads[i] for i in order]
     assert lengths.tolist() == (order + 1).tolist()
-    with pytest.raises(data.UnreadableError, match="b holds 0 records, but 1 were prepared; prepare the data set anew"):
+    with pytest.raises(
+        data.UnreadableError, match="b holds 0 records, but 1 were prepared; prepare the data set again"
+    ):
         records.source_of_records(paths, [7, 1, 1, 12], lambda payload: (payload, 0))
 
 

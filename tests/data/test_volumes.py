@@ -340,7 +340,7 @@ def test_wrong_arguments(made, tmp_path):
     make_set(tmp_path / "set", test=0)
     with pytest.raises(ValueError, match="has no test volumes"):
         data.load_volumes(tmp_path / "set").test_input_fn(1)
-    with pytest.raises(ValueError, match="set is there already; remove it"):
+    with pytest.raises(ValueError, match="set already exists; remove it"):
         make_set(tmp_path / "set")
     with pytest.raises(ValueError, match="has no training volume"):
         make_set(tmp_path / "other", train=0)

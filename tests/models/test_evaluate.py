@@ -128,7 +128,7 @@ def test_a_task_without_classes_is_refused_what_it_lacks():
     for flag in ("top", "confusion_matrix"):
         with pytest.raises(ValueError, match=f"--{flag} is given, but this model predicts targets, not classes"):
             evaluate._detailed(regression, argparse.Namespace(**{flag: "5"}))
-    with pytest.raises(ValueError, match="there are 2,001 classes; it counts up to 2,000; leave it out"):
+    with pytest.raises(ValueError, match="there are 2,001 classes; it counts up to 2,000; remove it"):
         evaluate._detailed(Classification(2001), argparse.Namespace(confusion_matrix="c.png"))
     assert evaluate._detailed(Classification(5), argparse.Namespace()).top == 0
     assert evaluate._detailed(Segmentation(9), argparse.Namespace()).top == 0

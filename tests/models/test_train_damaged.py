@@ -79,8 +79,8 @@ def test_of_the_test_set(root, tmp_path, capfd):
 
 DAMAGE = {
     "cut": (lambda path: os.truncate(path, 3000), r"is cut off or damaged in record \d+ of 12, which begins at byte"),
-    "missing": (lambda path: path.unlink(), "is missing; prepare the data set anew"),
-    "empty": (lambda path: os.truncate(path, 0), "holds 0 records, but 12 were prepared; prepare the data set anew"),
+    "missing": (lambda path: path.unlink(), "is missing; prepare the data set again"),
+    "empty": (lambda path: os.truncate(path, 0), "holds 0 records, but 12 were prepared; prepare the data set again"),
     "info": (
         lambda path: (path.parent / "dataset_info.json").write_text("{"),
         "dataset_info.json is damaged at byte 1",

@@ -293,7 +293,7 @@ def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd):
     for values, message in [
         ({"output": tmp_path / "out.keras", "format": "h5"}, "argument --format: invalid choice: 'h5'"),
         ({"output": tmp_path / "out", "format": "keras"}, "out'; name a file that ends in .keras"),
-        ({"output": tmp_path / "good.keras"}, "which is there already; name a new file"),
+        ({"output": tmp_path / "good.keras"}, "which already exists; name a new file"),
     ]:
         try:
             code = call(export, model_dir=tmp_path, **values)

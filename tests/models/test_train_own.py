@@ -117,7 +117,9 @@ def test_photos_of_any_size_are_predicted(trained, tmp_path, capfd):
 @pytest.mark.full
 def test_without_the_images(photos, trained, tmp_path, capfd):
     shutil.copytree(photos, tmp_path / "photos")
-    assert run(**SMALL, dataset=tmp_path / "photos", model_dir=tmp_path / "run") == 0
+    assert run(**SMALL, dataset=tmp_path / "photos", image_size="12,20", model_dir=tmp_path / "run") == 0
+    assert call(evaluate, model_dir=tmp_path / "run") == 0
+    assert config_file.load(str(tmp_path / "run" / "config.yaml"))["image_size"] == (12, 20)
     shutil.rmtree(tmp_path / "photos")
     draw(tmp_path / "a.png")
     assert call(export, model_dir=tmp_path / "run", output=tmp_path / "served") == 0
@@ -155,14 +157,14 @@ def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd, monkeypatch):
         ({"dataset": "./photoz"}, f"--dataset is './photoz', and {tmp_path}/photoz does not exist; name a directory"),
         ({"dataset": "mixed"}, "dataset 'mixed' has images of 2 sizes: 16 x 16, 16 x 20 (height x width); give one"),
         ({"dataset": "tiny"}, "layer 'conv2' convolves 4 x 4 pixels with a 5 x 5 kernel; give larger images"),
-        ({"dataset": "cut"}, f"{tmp_path}/cut/cat/000.jpg is no whole JPEG or PNG image (image file is truncated"),
+        ({"dataset": "cut"}, f"{tmp_path}/cut/cat/000.jpg is not an intact JPEG or PNG image (image file is truncated"),
         ({"dataset": "photos", "batch_size": 20}, "--batch_size is 20, but photos has 12 training images"),
         ({"dataset": "photos", "model": "cosmoflow_small"}, "photos/manifest.json cannot be read"),
         ({"dataset": "photos", "image_size": "16,x"}, "--image_size is '16,x'; write 64, or height and width, such as"),
         ({"dataset": "photos", "image_size": "0"}, "--image_size is '0'; write 64"),
         (
             {"image_size": "16"},
-            "--image_size is 16,16, but the images of 'mnist5k' have one size already; leave it out",
+            "--image_size is 16,16, but the images of 'mnist5k' already have one size; remove it",
         ),
         ({"dataset": "none:make"}, "--dataset is 'none:make', but none cannot be imported: ModuleNotFoundError"),
     ]:

@@ -111,7 +111,7 @@ def test_unet_has_the_paper_s_parameters():
         (cosmoflow.build, (2, 1024, 1024, 1024, 4), "1024 x 1024 x 1024 voxels"),
         (cosmoflow.build, (2, 16, 16, 4), "give an mtf.Tensor .batch, depth, height, width, channels."),
         (unet3d.build, (2, 16, 12, 16, 1), "16 x 12 x 16 voxels; the network halves them 3 times; give multiples of 8"),
-        (functools.partial(cosmoflow.build, strided=8), (2, 8, 8, 8, 1), "strided is 8, which is no convolution"),
+        (functools.partial(cosmoflow.build, strided=8), (2, 8, 8, 8, 1), "strided is 8, which is not a convolution"),
         (functools.partial(unet3d.build, up=()), (2, 8, 8, 8, 1), "down has 3 levels and up has 0"),
     ],
 )
