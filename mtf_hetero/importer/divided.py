@@ -32,7 +32,7 @@ def function(
     progress: bool = False,
     steps: int | None = None,
 ) -> "Divided":
-    """Divides a step over devices of unequal speed: a tf.function, whose state is its tf.Variables.
+    """Splits a step over devices of unequal speed: a tf.function, whose state is its tf.Variables.
 
     The step is traced once for each kind of inputs, and each of its operations is followed. A layout changes no result.
     A dimension is named after the tf.Variable or the argument that has it first: "dense/kernel/1", "x/2"; the first
@@ -76,7 +76,9 @@ def function(
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
         limits = {"progress": progress, "seconds": measure_seconds, "steps": steps}
         place = placing.place(layout, list_speed, cluster, lambda: step_lib.build(program).graph, **limits)
-        return Divided(traced, place, inputs, stack.pop_all())
+        divided = Divided(traced, place, inputs)
+        divided.on_close(stack.pop_all().close)
+        return divided
 
 
 class Traced:
@@ -138,6 +140,7 @@ class _Lowered:
 
     def __init__(self, step: Step, structure: Any, fetches: Any) -> None:
         self.step, self.structure, self.fetches = step, structure, fetches
+        self.written = [v.before.name for v in step.program.variables if v.after is not v.before]
 
 
 class Divided:
@@ -149,7 +152,6 @@ class Divided:
       traced: the step.
       place: where it runs.
       inputs: arguments, of the first kind.
-      stack: is closed at the end.
       owner: names the step in errors.
       loss: the rest of the sentence that says which values are left after a worker was lost.
     """
@@ -159,22 +161,21 @@ class Divided:
         traced: Traced,
         place: placing.Placement,
         inputs: Sequence[Any],
-        stack: contextlib.ExitStack,
         *,
         owner: str = "the step",
         loss: str = _LOSS,
     ) -> None:
-        self._traced, self._place, self._stack = traced, place, stack
+        self._traced, self._place, self._stack = traced, place, contextlib.ExitStack()
         self._session = Session(place, owner, loss)
         self._lowered: dict[Any, _Lowered] = {}
         self._first: Step | None = None
         self._variables: dict[str, Any] = {}
         self._shapes: dict[str, list[int]] = {}
+        self._present: set[str] = set()  # the variables of the session
         self._known: dict[str, np.ndarray] = {}  # values that both sides have
         self._is_open = True
         self._begin(inputs)
-        self._known = self._values()
-        self._session.open(self._known)
+        self._open()
         self._stack.callback(self._session.close)
         if self.effects:
             kinds = sorted({f"{effect.type} ({line_of(effect)})" for effect in self.effects})
@@ -191,7 +192,8 @@ class Divided:
         leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if _is_tensor(x)]
         hosted = lowered.step.program.hosted
         arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in hosted)]
-        self._known = {}
+        for name in lowered.written:
+            self._known.pop(name, None)
         results, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
         fetched = lowered.step.program.fetches
         results = [x.reshape(value.shape) for x, value in zip(results, fetched, strict=True)]  # with axes of size 1
@@ -205,22 +207,29 @@ class Divided:
 
     def pull(self) -> None:
         """Give the tf.Variables the values that they have on the devices."""
-        for name, array in self._session.read(list(self._variables)).items():
+        written = [name for name in self._present if name not in self._known]
+        for name, array in self._session.read(written).items():
             self._variables[name].assign(array.reshape(self._variables[name].shape))
             self._known[name] = array
 
     def push(self) -> None:
         """Give the devices the values of the tf.Variables, which were changed, restored or loaded."""
-        values = self._values()
+        self._put_changed(self._present)
+
+    def push_pulled(self) -> None:
+        """Give the devices the values of the tf.Variables that were changed since they were pulled, and no others."""
+        self._put_changed(self._known)
+
+    def _put_changed(self, names: Iterable[str]) -> None:
         known = self._known
+        values = self._values(names)
         changed = {n: x for n, x in values.items() if n not in known or not np.array_equal(x, known[n])}
         self._session.put(changed)
         self._known |= changed
 
-    @property
-    def is_pulled(self) -> bool:
-        """Whether no step ran since the tf.Variables got their values."""
-        return bool(self._known) or not self._variables
+    def on_close(self, function: Callable[[], Any]) -> None:
+        """Have a function called at the end of the session."""
+        self._stack.callback(function)
 
     def close(self) -> None:
         """End the session; values that were not pulled are lost."""
@@ -260,31 +269,35 @@ class Divided:
         assert self._first is not None
         return tuple(self._first.program.effects)
 
-    def _values(self, names: Iterable[str] = ()) -> dict[str, np.ndarray]:
-        """Return the arrays of some variables, or of all, in their shapes on the devices."""
-        names = list(names) or list(self._variables)
+    def _values(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Return the arrays of some variables, in their shapes on the devices."""
         return {name: self._variables[name].numpy().reshape(self._shapes[name]) for name in names}
 
     def _begin(self, inputs: Sequence[Any]) -> None:
         """Begin a graph, with the step of a kind of inputs in it."""
-        self._lowered = {}
+        self._lowered, self._present = {}, set()
         self._session.begin_graph(seed=0)
         self._lower(inputs)
+
+    def _open(self) -> None:
+        """Open the session, in which variables have the values of the tf.Variables."""
+        self._known = self._values(self._present)
+        self._session.open(self._known)
 
     def _make_room(self, inputs: Sequence[Any]) -> None:
         """Begin a new session if the graph has grown too large."""
         if self._session.is_full(len(self._lowered)):
-            values = self._session.read(list(self._variables))
+            self.pull()
             self._session.close()
             self._begin(inputs)
-            self._session.open(self._values() | values)
+            self._open()
 
     def _lower(self, inputs: Sequence[Any]) -> _Lowered:
-        is_first, before = not self._lowered, set(self._variables)
+        is_first = not self._lowered
         program = self._traced.program(inputs, self._first)
         with self._session.graph.as_default():
             step = step_lib.build(program, self._first)
-            new = step.variables.keys() - before
+            new = step.variables.keys() - self._present
             sizes = [value.shape[0] for value in step.program.feeds if value.shape]
             options = {"is_first": is_first, "examples": sizes[0] if sizes else 1, "new": new}
             lowering = self._session.lower(step.graph, step.mesh, **options)
@@ -294,10 +307,13 @@ class Divided:
                 traffic.arrange([*results, done])
         self._first = self._first or step
         self._variables |= step.variables
+        self._present |= step.variables.keys()
         self._shapes |= {name: [n for axis in axes for _, n in axis] for name, axes in step.axes.items()}
         self._session.end_graph()
         if not is_first and new:
-            self._session.put(self._values(new))
+            values = self._values(new)
+            self._session.put(values)
+            self._known |= values
         structure = self._traced.concrete(inputs).structured_outputs
         lowered = self._lowered[self._traced.kind(inputs)] = _Lowered(step, structure, (results, done))
         return lowered

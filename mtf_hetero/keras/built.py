@@ -24,6 +24,8 @@ class Built:
       NotImplementedError: a layer, loss or optimizer that there is not, by name.
     """
 
+    tests_write = False
+
     def __init__(self, builder: Builder, place: Callable[[Any], Placement], data: Any) -> None:
         self._model = model = builder.model
         self._has_metrics = compiled.has_metrics(model)

@@ -206,7 +206,9 @@ class _Training:
         return logs
 
     def _test(self, data: Any) -> Any:
-        return self._ready(data).test(data)
+        steps = self._ready(data)
+        self._is_given_back = self._is_given_back and not steps.tests_write
+        return steps.test(data)
 
     def _ready(self, data: Any) -> "Built | Imported":
         """Return the steps; within a callback they first take over what the callback changed so far."""

@@ -1,6 +1,5 @@
 """Steps of any other model: `train_step` and `test_step` as Keras would run them, imported and divided."""
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,8 @@ class Imported:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
 
+    tests_write = True  # a test_step of the user's may change variables
+
     def __init__(self, model: Any, place: Callable[[Any], Placement], data: Any) -> None:
         self._model = model
         self._steps_given = self._iterations()
@@ -37,7 +38,7 @@ class Imported:
         program = traced.program(inputs)
         placement = place(lambda: step_lib.build(program).graph)
         owner = f"model {model.name!r}"
-        self._divided = Divided(traced, placement, inputs, contextlib.ExitStack(), owner=owner, loss=LOSS)
+        self._divided = Divided(traced, placement, inputs, owner=owner, loss=LOSS)
 
     def __enter__(self) -> "Imported":
         return self
@@ -63,8 +64,7 @@ class Imported:
 
     def take_changed(self) -> None:
         """Take over what was changed in the model since it was given its weights."""
-        if self._divided.is_pulled:
-            self._divided.push()
+        self._divided.push_pulled()
 
     def forget_steps(self) -> None:
         """Have the optimizer count the steps until the model was given its weights, and none after them."""

@@ -87,6 +87,33 @@ def test_a_later_kind_of_inputs_may_use_more_variables():
     np.testing.assert_allclose(bias.numpy(), start + 2)
 
 
+def test_a_session_makes_room_for_more_kinds(monkeypatch):
+    """Variables of a kind of inputs that the new session has not seen keep their values."""
+    monkeypatch.setattr("mtf_hetero.importer.session._LEAST_KINDS", 2)
+    monkeypatch.setattr("mtf_hetero.importer.session._MOST_OPERATIONS", 10)
+    w, bias = variable(), variable((5,), "bias")
+
+    def step(x, biased):
+        w.assign_add(tf.ones_like(w))
+        if biased:
+            bias.assign_add(tf.ones_like(bias))
+            return x @ w + bias
+        return x @ w
+
+    calls = [
+        (INPUTS[i % 3][0][:n], biased) for i, (n, biased) in enumerate(zip((14, 7, 5, 14, 7, 3), [1, 1, 0, 0, 1, 0]))
+    ]
+    calls = [(x, bool(biased)) for x, biased in calls]
+    start, traced = [w.numpy(), bias.numpy()], function(step)
+    expected = [traced(*call).numpy() for call in calls]
+    after = [w.numpy(), bias.numpy()]
+    w.assign(start[0])
+    bias.assign(start[1])
+    with mtf_hetero.function(step, calls[0], **BATCH) as divided:
+        same([divided(*call).numpy() for call in calls], expected, 1e-12)
+    same([w.numpy(), bias.numpy()], after, 1e-12)
+
+
 def test_structures_and_types():
     """Arguments and results are structures; None stays, and constants are results too."""
 

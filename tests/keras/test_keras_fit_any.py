@@ -186,7 +186,8 @@ class Watches(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs: Any = None):
         self.model.optimizer.learning_rate = 0.5 * self.model.optimizer.learning_rate
-        self.seen += [logs["loss"], logs["accuracy"]]
+        self.seen += [logs["loss"], logs["accuracy"], logs["val_loss"]]
+        self.model.trainable_variables[1].assign(self.model.trainable_variables[1] + 0.1)
 
 
 @pytest.mark.full
@@ -198,7 +199,8 @@ def test_callbacks_read_and_write_what_they_would_under_keras(place):
         seen.append(Watches())
         return seen[-1:]
 
-    check(CASES["subclassed"][0], *ROWS, places=[place], callbacks=callbacks)
+    options = {"places": [place], "callbacks": callbacks, "validation_data": [x[:9] for x in ROWS]}
+    check(CASES["subclassed"][0], *ROWS, **options)
     np.testing.assert_allclose(seen[1].seen, seen[0].seen, atol=1e-9)
 
 
