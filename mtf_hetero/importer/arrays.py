@@ -192,6 +192,8 @@ def _one_hot(op: Any) -> Signature:
     return Signature([letters[:axis] + letters[axis + 1 :], None, None, None], [letters], whole=frozenset([axis]))
 
 
-@TABLE.rule("MatrixDiag", "MatrixDiagPart")
+@TABLE.rule("MatrixDiag", "MatrixDiagV3", "MatrixDiagPart", "MatrixDiagPartV3", "MatrixSetDiag", "MatrixSetDiagV3")
 def _diagonal(op: Any) -> Signature | None:
-    return leading(op, [1], [2]) if op.type == "MatrixDiag" else leading(op, [2], [1])
+    operands = {"MatrixDiagPart": [2], "MatrixSetDiag": [2, 1]}.get(op.type.removesuffix("V3"), [1])
+    made = 1 if "Part" in op.type else 2
+    return leading(op, [*operands, *[None] * (len(op.inputs) - len(operands))], [made])

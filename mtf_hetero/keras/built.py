@@ -21,7 +21,8 @@ class Built:
       data: the first batch, as Keras gives it.
 
     Raises:
-      NotImplementedError: a layer, loss or optimizer that there is not, by name.
+      NotBuiltError: a layer, loss or optimizer that there is not, by name.
+      NotImplementedError: the layout splits what an operation needs whole.
     """
 
     tests_write = False
@@ -33,7 +34,8 @@ class Built:
         if not model.run_eagerly:
             self._measure = tf.compat.v2.function(self._taken_in, autograph=False, reduce_retracing=True)
         batch = program.batch_of(model, data)
-        compiled.check_added(model, batch.x)
+        with program.refusing_parts():
+            compiled.check_added(model, batch.x)
         if not model.optimizer.built:
             with keras.name_scope(model.optimizer.name, caller=model.optimizer):  # as Keras, for the variables' names
                 model.optimizer.build(model.trainable_variables)

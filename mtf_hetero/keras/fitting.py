@@ -14,6 +14,7 @@ from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.builder import Builder
 from mtf_hetero.keras.built import Built
 from mtf_hetero.keras.imported import Imported
+from mtf_hetero.keras.program import NotBuiltError
 
 
 def fit(
@@ -116,10 +117,14 @@ def _builder_of(model: Any) -> Builder | None:
         compiled.check(model)
         builder = Builder(model, starts=False)
     except NotImplementedError as reason:
-        tf.logging.info("%s; so the model's own step is imported", reason)
+        _log_import(reason)
         return None
     compiled.check_loss(model)
     return builder
+
+
+def _log_import(reason: NotImplementedError) -> None:
+    tf.logging.info("%s; so the model's own step is imported", reason)
 
 
 def _unpacked(data: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
@@ -220,8 +225,10 @@ class _Training:
 
     def _open(self, data: Any) -> "Built | Imported":
         if self._builder is not None:
-            with contextlib.suppress(NotImplementedError):
+            try:
                 return Built(self._builder, self._place, data)
+            except NotBuiltError as reason:
+                _log_import(reason)
         return Imported(self._model, self._place, data)
 
     def before_callbacks(self) -> None:

@@ -1,7 +1,8 @@
 """A step of a compiled Keras model as an mtf program: forward, loss, gradients and updates, on batches that are fed."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,20 @@ class Program:
     kept: dict[str, Weight]
 
 
+class NotBuiltError(NotImplementedError):
+    """A model has a part that is known by its own step alone."""
+
+
+@contextlib.contextmanager
+def refusing_parts() -> Iterator[None]:
+    """Raise NotBuiltError for what is not implemented, which is a part of the model, not of the layout."""
+    try:
+        yield
+    except NotImplementedError as error:
+        raise NotBuiltError(str(error)) from error
+
+
+@refusing_parts()
 @garbage.uncollected()
 def build(builder: Builder, batch: Batch, objective: Objective, *, training: bool) -> Program:
     """Builds the program of a batch in TensorFlow's default graph, where variables of these names are used again.
@@ -152,7 +167,7 @@ def build(builder: Builder, batch: Batch, objective: Objective, *, training: boo
       training: whether the model is trained.
 
     Raises:
-      NotImplementedError: what there is not, by name.
+      NotBuiltError: what there is not, by name.
     """
     model, graph = builder.model, mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")

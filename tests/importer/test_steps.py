@@ -3,6 +3,7 @@
 import pytest
 import tiers
 from import_oracle import BATCH, ONE, check, split
+from loops import LOOPS
 from steps import STEPS
 
 FILTERS = {**BATCH, "layout": "filters"}
@@ -41,6 +42,13 @@ def tolerance(name):
 )
 def test_one_device_and_batch(name):
     check(STEPS[name], ONE, BATCH, tolerance=tolerance(name))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_without_keras(name):
+    places = [split("batch"), split("source/1")] if name == "heat" else [BATCH]
+    check(LOOPS[name], ONE, *places, steps=5)
 
 
 @tiers.parametrize("name", ["convolutional, momentum", "perceptron, momentum"], first=["convolutional, momentum"])

@@ -102,6 +102,16 @@ OPERATIONS = {
         lambda m: (tf.linalg.inv(m), tf.linalg.det(m), tf.linalg.solve(m, m), tf.linalg.band_part(m, 1, 0)),
         MATRICES,
     ),
+    "diagonals": (
+        lambda m, x: (
+            tf.linalg.diag_part(m),
+            tf.linalg.diag(x),
+            tf.linalg.set_diag(m, x[..., :4]),
+            tf.linalg.diag_part(m, k=(0, 1)),
+        ),
+        MATRICES,
+        X,
+    ),
     "decompositions": (
         lambda m: (tf.linalg.cholesky(m @ tf.linalg.matrix_transpose(m)), tf.linalg.slogdet(m), tf.linalg.svd(m)[0]),
         MATRICES,

@@ -89,6 +89,14 @@ def test_devices_of_this_process_and_an_environment_that_names_others(monkeypatc
     refused(ValueError, "is worker 0 of Slurm; .* or unset SLURM_STEP_NUM_TASKS")
 
 
+def test_what_a_layout_cannot_split_is_no_reason_to_import(monkeypatch):
+    def lower(*_, **__):
+        raise NotImplementedError("the layout")
+
+    monkeypatch.setattr("mtf_hetero.importer.session.Session.lower", lower)
+    refused(NotImplementedError, "^the layout$", devices="cpu:0")
+
+
 def owners(name):
     """A model with a method of its own, on the instance, and one of a class with it."""
     model = made(compiled)
