@@ -22,11 +22,12 @@ from absl import app, flags
 
 from benchmarks.cases import CASES, Case
 from benchmarks.child import ChildError
-from benchmarks.rows import ROOT, Writer, read, run_seconds
+from benchmarks.durations import RESULTS, usual_duration
+from benchmarks.rows import ROOT, Writer, read
 from mtf_hetero._support import tables
 from mtf_hetero.models.train import console as command_line
 
-RESULTS, REPORTS = ROOT / "benchmarks" / "results", ROOT / "benchmarks" / "reports"
+REPORTS = ROOT / "benchmarks" / "reports"
 _LIST = flags.DEFINE_bool("list", False, "List the cases and their durations, or the variants of one; measure nothing.")
 _OUT = flags.DEFINE_string("out", str(RESULTS), "Directory of the rows.")
 _ONLY = flags.DEFINE_string("only", None, "Measure only the variants whose name contains this, such as vgg16/256.")
@@ -104,14 +105,6 @@ def _list(argv: Sequence[str]) -> None:
     for line in tables.lines([("case", "usual", "measures"), *lines], "<><"):
         print(line)
     print("\nTimes are those of a whole case on two cores. --list CASE shows its variants.")
-
-
-def usual_duration(case: Case) -> str:
-    """The time that all variants of a case take: by the stored rows where they say so, or by the case itself."""
-    path = RESULTS / f"{case.name}.jsonl"
-    seconds = run_seconds(read(path)) if path.is_file() else None
-    minutes = case.minutes if seconds is None else seconds / 60
-    return f"{minutes / 60:.1f} h" if minutes >= 90 else f"{max(round(minutes), 1)} min"
 
 
 def _show(writer: Writer) -> None:

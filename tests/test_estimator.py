@@ -42,7 +42,7 @@ def test_steps_add_and_max_steps_is_absolute(tmp_path, log):
     hook = CountHook()
     estimator.train(line_data, max_steps=7, hooks=[hook])
     assert hook.count == 0 and estimator.get_variable_value("w") == before
-    assert any("not trained" in line and "step 7 of 7" in line for line in log)
+    assert any("nothing to train" in line and "step 7 of 7" in line for line in log)
 
 
 def test_resume_continues_weights(tmp_path):

@@ -134,7 +134,7 @@ def test_a_working_directory_that_is_gone(monkeypatch, tmp_path):
     [
         (["plan", "--model=lenet", "--simulate=devices.yaml"], "devices.yaml"),
         (["train", "--config=devices.yaml"], "devices[0] is"),
-        (["evaluate", "--model_dir=none"], "--model_dir is 'none', which is no directory"),
+        (["evaluate", "--model_dir=none"], "--model_dir is 'none', which is not a directory"),
         (["profile", "--graph=none:f"], "No module named 'none'"),
     ],
 )

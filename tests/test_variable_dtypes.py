@@ -164,13 +164,13 @@ def test_float16_is_saved_in_float32(slice_dtype, tmp_path):
         for other in LAYOUTS.values():
             assert_equal(restore(dtype, mesh_impl_of(other), path), trained)
     _, path = save(dtype, stock(), str(tmp_path / "stock"))
-    with pytest.raises(ValueError, match=r"variable '\w' in float16, .* convert the checkpoint to float32"):
+    with pytest.raises(ValueError, match=r"variable '\w' as float16, .* convert the checkpoint to float32"):
         restore(dtype, mesh_impl_of(LAYOUTS["six"]), path, SAVERS["slices"])
 
 
 def test_a_checkpoint_of_another_type_is_refused_in_one_line(tmp_path):
     _, path = save(DTYPES["mixed"], mesh_impl_of(LAYOUTS["six"]), str(tmp_path / "model"))
-    with pytest.raises(ValueError, match=r"variable '\w' in bfloat16, .* in float32; give .*=tf.bfloat16"):
+    with pytest.raises(ValueError, match=r"variable '\w' as bfloat16, .* as float32; give .*=tf.bfloat16"):
         restore(mtf.VariableDType(), mesh_impl_of(LAYOUTS["six"]), path, SAVERS["slices"])
 
 

@@ -117,7 +117,7 @@ def build_training(
     gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
     updates = mtf.optimize.SgdOptimizer(_LEARNING_RATE).apply_grads(gradients, variables)
     updates += mtf_hetero.layers.batch_norm_updates(graph)
-    return program.Built(graph, mesh, None, loss, tuple(updates))
+    return program.Built(graph, mesh, None, loss=loss, updates=tuple(updates))
 
 
 def plan(

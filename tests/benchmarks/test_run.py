@@ -12,8 +12,7 @@ import time
 
 import pytest
 
-from benchmarks import rows
-from benchmarks import run as runner
+from benchmarks import durations, rows
 from benchmarks.cases import CASES
 from benchmarks.child import Child, ChildError
 
@@ -83,11 +82,11 @@ def test_list_of_a_case():
 
 def test_the_usual_duration_is_that_of_the_rows_where_they_say_so(tmp_path, monkeypatch):
     case = CASES["dropout"]
-    monkeypatch.setattr(runner, "RESULTS", tmp_path)
-    assert runner.usual_duration(case) == f"{case.minutes} min"
+    monkeypatch.setattr(durations, "RESULTS", tmp_path)
+    assert durations.usual_duration(case) == f"{case.minutes} min"
     writer = rows.Writer("dropout", tmp_path, begin_seconds=time.monotonic() - 7200)
     writer.write("rows", {})
-    assert runner.usual_duration(case) == "2.0 h"
+    assert durations.usual_duration(case) == "2.0 h"
 
 
 SLOW = ("cluster_curve", "heterogeneous", "learning_curve", "planner", "segmentation")  # the others go the same ways

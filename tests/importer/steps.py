@@ -17,20 +17,25 @@ def crossentropy() -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+def _use_floats(name: str) -> None:
+    keras.config.set_floatx(name)
+    keras.config.set_dtype_policy(name)  # Keras keeps the policy that it made for the type before
+
+
 def of_keras(build: Callable[[], Any], optimizer: Callable[[], Any], data: Callable[[], Any], **options: Any) -> Any:
     """Return a maker of the training step of a Keras model, with its losses, optimizer and metrics."""
 
     def make() -> Made:
         keras.backend.clear_session()
         keras.utils.set_random_seed(SEED)
-        keras.config.set_floatx(options.get("floatx", "float64"))
+        _use_floats(options.get("floatx", "float64"))
         try:
             model, inputs = build(), data()
             model.compile(optimizer(), options.get("loss", crossentropy)(), metrics=options.get("metrics"))
             model.optimizer.build(model.trainable_variables)
             model._symbolic_build(data_batch=inputs[0])
         finally:
-            keras.config.set_floatx("float32")
+            _use_floats("float32")
         step = tf.compat.v2.function(lambda x, y: model.train_step((x, y)), autograph=False)
         found = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
         return step, [v.value for v in {id(v): v for v in found}.values()], inputs

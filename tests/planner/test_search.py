@@ -123,7 +123,7 @@ def test_a_limit_that_nothing_keeps_is_named():
     [
         (lambda: [Table(("a", "a"), np.zeros([2, 2]))], "each variable once"),
         (lambda: [Table(("a",), np.zeros([2, 2]))], "2 axes"),
-        (lambda: [Table(("a",), np.array([np.nan, 1.0]))], "not a number"),
+        (lambda: [Table(("a",), np.array([np.nan, 1.0]))], "NaN or minus infinity"),
         (lambda: [Table(("a",), np.zeros(2)), Table(("a",), np.zeros(3))], "3 choices in one table and 2"),
     ],
 )
