@@ -155,7 +155,7 @@ def test_log_lines_stand_above_the_bar(tmp_path, monkeypatch):
         def after_run(self, run_context, run_values):
             tf.logging.warning("worker %d is lost", 1)
 
-    with logs.on_console(), logs.verbosity(tf.logging.INFO):
+    with logs.on_console(), logs.verbosity(tf.logging.WARN):
         make(tmp_path).train(line_data, max_steps=3, hooks=[ProgressHook(4, 3, busy=lambda: {"cpu:0": 1.0}), Warn()])
     shown = screen(terminal.getvalue())
     assert shown[:3] == ["warning: worker 1 is lost"] * 3
