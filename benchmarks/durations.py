@@ -1,4 +1,4 @@
-"""The usual duration of a case, apart from the runner: its flags would collide with those of other programs in tests."""
+"""The usual duration of a case, apart from the runner, whose flags collide with those of other programs in tests."""
 
 from benchmarks.cases import Case
 from benchmarks.rows import ROOT, read, run_seconds
