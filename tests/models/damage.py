@@ -105,7 +105,7 @@ def _of_text(kind: schema.Text, example: str, name: str) -> Iterator[tuple[str, 
 def _of_many(kind: schema.Many, example: list, name: str) -> Iterator[tuple[str, Any, bool]]:
     if kind.least:
         yield f"{name} is empty", [], True
-    if kind.most is not None:
+    if kind.most is not None and example:
         yield f"{name} has too many", example[:1] * (kind.most + 1), True
     yield f"{name} has itself", [*example, example], True
     for what, value, refused in of_values(kind.of, example[0], f"{name}[0]") if example else ():
