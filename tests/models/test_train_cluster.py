@@ -204,7 +204,7 @@ def test_a_layout_that_is_found(small, workers, tmp_path, capfd, monkeypatch):
 )
 def test_training_survives_a_killed_worker(local, tmp_path, kills, trained):
     rng = random.Random(kills)
-    options = {**ON_WORKERS, "max_steps": 100_000, "train_epochs": 50_000, "save_checkpoints_secs": 2}
+    options = {**ON_WORKERS, "max_steps": 100_000, "train_epochs": 50_000, "save_checkpoints_secs": 2, "log_steps": 10}
     if trained == "keras":
         from tiny_keras import tiny  # other tests do without Keras
 
@@ -235,7 +235,7 @@ def test_training_survives_a_killed_worker(local, tmp_path, kills, trained):
     text = "".join(reader.lines)
     assert "Traceback" not in text
     assert "to resume, run the same command" in reader.lines[-1]
-    losses = [float(loss) for loss in re.findall(r"loss (\S+),", text)]
+    losses = [float(loss) for loss in re.findall(r"  loss (\S+)", text)]
     assert (
         trained == "volumes" or np.median(losses[-5:]) < losses[0]
     )  # five universes are told no better within seconds

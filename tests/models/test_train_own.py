@@ -68,7 +68,7 @@ def test_a_run_goes_on_at_its_batch_with_its_own_numbers(photos, trained, tmp_pa
     draw(moved / "cat" / "new.jpg", (16, 16))
     before = json.loads((tmp_path / "run" / "network.json").read_text())["images"]
     assert run(**first | {"max_steps": 9}) == 0
-    note = f"warning: {moved} has changed since this run began with 21 training and 3 test images; training goes on"
+    note = f"warning: {moved} has changed since this run began with 21 training and 3 test images; training continues"
     assert note in capfd.readouterr().out
     after = json.loads((tmp_path / "run" / "network.json").read_text())["images"]
     assert (after["mean"], after["deviation"]) == (before["mean"], before["deviation"])
@@ -187,5 +187,5 @@ def test_an_image_that_is_damaged_later_ends_the_training_with_its_name(tmp_path
         path.write_bytes(content[:100] + bytes(len(content) - 150) + content[-50:])  # its two ends are as they were
     assert run(**first) == 2
     err = capfd.readouterr().err.splitlines()
-    assert len(err) == 1 and "no image that TensorFlow can decode, or it is cut off; replace or remove it" in err[0]
+    assert len(err) == 1 and "TensorFlow cannot decode it, or it is cut off; replace or remove it" in err[0]
     assert err[0].startswith(f"error: {root}") and "to resume, run the same command" in err[0]
