@@ -13,12 +13,12 @@ CHUNKS, PER_CHUNK = 40, 5
 # Of the seeds that are tested, those whose layout is refused, and how what is said begins. Legal is what no tensor of
 # the program forbids; a tensor that its gradients or its lowering make may forbid it all the same.
 REFUSED = {
-    20: "OneHotOperation 'top_k_1/gradients/one_hot': a tensor has dimensions '_one', 'n5', which",
+    20: "OneHotOperation 'top_k_1/gradients/one_hot': a tensor has dimensions '_one', 'n5', and the layout",
     51: "Conv2or3dBackpropInputOperation 'conv2d_1/gradients/conv2d_backprop' cannot all-reduce over mesh axis 'y'",
     61: "Conv2or3dBackpropInputOperation 'conv2d/gradients/conv2d_backprop' cannot all-reduce over mesh axis 'x'",
     70: "Conv2or3dBackpropInputOperation 'conv3d/gradients/conv3d_backprop' cannot all-reduce over mesh axis 'x'",
-    99: "OneHotOperation 'top_k/gradients/one_hot': a tensor has dimensions 'n7', 'n1', which",
-    182: "OneHotOperation 'top_k/gradients/one_hot': a tensor has dimensions 'n5', 'n1', which",
+    99: "OneHotOperation 'top_k/gradients/one_hot': a tensor has dimensions 'n7', 'n1', and the layout",
+    182: "OneHotOperation 'top_k/gradients/one_hot': a tensor has dimensions 'n5', 'n1', and the layout",
     184: "Conv2dTransposeOperation 'conv2d_transpose' cannot all-reduce over mesh axis 'x'",
 }
 
