@@ -41,7 +41,7 @@ def function_of(flag: str, text: str) -> Callable[..., Any]:
     """
     module, _, name = text.partition(":")
     try:
-        function = getattr(_import(module), name)
+        function = getattr(import_module(module), name)
         if not callable(function):
             raise TypeError(f"{name} is not a function")
     except (Exception, SystemExit) as error:
@@ -67,7 +67,8 @@ def _file_here(top: str) -> pathlib.Path | None:
     return None
 
 
-def _import(module: str) -> types.ModuleType:
+def import_module(module: str) -> types.ModuleType:
+    """Imports a module of the user, from the working directory too. Its errors are its own."""
     search_working_directory()
     importlib.invalidate_caches()
     top, dot, rest = module.partition(".")
@@ -114,11 +115,20 @@ def _described(error: BaseException) -> str:
         text = str(error)
     else:
         text = ": ".join(filter(None, (type(error).__name__, str(error))))
+    return with_line(text, error)
+
+
+def with_line(text: str, error: BaseException) -> str:
+    """Return a text with the last line of the user's files that an error comes through, if there is one."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else text
 
 
+def is_of_library(path: pathlib.Path) -> bool:
+    """Return whether a file belongs to Python, to an installed package or to this one."""
+    return any(path.is_relative_to(library) for library in (_PACKAGE, sys.prefix, sys.base_prefix))
+
+
 def _is_users(filename: str) -> bool:
     path = pathlib.Path(filename).resolve()
-    libraries = (_PACKAGE, sys.prefix, sys.base_prefix)
-    return path.is_file() and not any(path.is_relative_to(library) for library in libraries)
+    return path.is_file() and not is_of_library(path)

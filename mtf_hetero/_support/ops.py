@@ -12,6 +12,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 
+PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})  # types of those that call Python
 _CONSTANTS = "constants"
 
 

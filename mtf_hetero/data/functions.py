@@ -6,16 +6,14 @@ elements may come from anywhere. Where they are file names, `decode` makes image
 
 import dataclasses
 import hashlib
-import importlib
-import os
-import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import functions
+from mtf_hetero._support.ops import PYTHON_OPERATIONS
 from mtf_hetero.data.pictures import fitted
 from mtf_hetero.data.records import assert_usable
 from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, CompressedStrings, Found, Source
@@ -25,14 +23,13 @@ _KEYS = {TRAIN, TEST, "classes", "class_names", "decode"}
 _READ = 500
 _PARALLEL = 8
 _CONTRACT = "it must return (train, test), two data sets of (image, label), or a dict of 'train' and 'test'"
-_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
 def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] = ()) -> Found:
     """Call a function, and read the elements of the data sets that it returns.
 
     Args:
-      name: "module:function"; the module is looked for in the working directory first, as by `python -m`.
+      name: "module:function"; the module is found as `_support.functions` finds any.
       size: height and width to which images are brought; none: all have one size already.
       class_names: those that a network knows; none: those that the function gives.
 
@@ -76,10 +73,8 @@ class _Elements:
 
 def _import(name: str) -> Callable[[], Any]:
     module_name, function_name = name.split(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        module = functions.import_module(module_name)
     except Exception as error:
         raise ValueError(f"--dataset is {name!r}, but {module_name} cannot be imported: {_said(error)}") from error
     function = getattr(module, function_name, None)
@@ -93,10 +88,7 @@ def _import(name: str) -> Callable[[], Any]:
 
 def _said(error: BaseException) -> str:
     """An error in one line, with the user's line that it comes from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = next((frame for frame in reversed(frames) if frame.filename.startswith(os.getcwd())), None)
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if where is None else f"{text} ({where.filename}, line {where.lineno})"
+    return functions.with_line(" ".join(f"{type(error).__name__}: {error}".split()), error)
 
 
 def _call(name: str, function: Callable[[], Any]) -> Any:
@@ -209,7 +201,7 @@ def _check_plain(name: str, graph: tf.Graph) -> None:
     """Raise ValueError where operations of a graph call Python, which a worker cannot."""
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
-    if found := sorted({node.op for node in nodes} & _PYTHON):
+    if found := sorted({node.op for node in nodes} & PYTHON_OPERATIONS):
         raise ValueError(
             f"dataset {name!r}: 'decode' calls Python ({found[0]}), which workers cannot; write it with TensorFlow's "
             "operations"

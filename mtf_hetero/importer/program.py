@@ -2,16 +2,14 @@
 
 import dataclasses
 import pathlib
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mtf_hetero._compat import execute, tf
+from mtf_hetero._support import functions
 from mtf_hetero._support.ops import attribute, create
-
-_LIBRARIES = (pathlib.Path(sys.prefix), pathlib.Path(sys.base_prefix), pathlib.Path(__file__).parents[1])
 
 
 @dataclasses.dataclass(eq=False)
@@ -143,7 +141,7 @@ def line_of(node: Any) -> str:
         return ""
     for frame in reversed(list(node.traceback or ())):
         path = pathlib.Path(frame.filename)
-        if not any(path.is_relative_to(library) for library in _LIBRARIES):
+        if not functions.is_of_library(path):
             return f"{path.name}:{frame.lineno}"
     return node.name
 

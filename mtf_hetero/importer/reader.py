@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support.ops import attribute
+from mtf_hetero._support.ops import PYTHON_OPERATIONS, attribute
 from mtf_hetero.importer import accesses, lists
 from mtf_hetero.importer.lists import TensorList
 from mtf_hetero.importer.program import (
@@ -31,7 +31,6 @@ _ALIASES = {"Identity", "StopGradient", "PreventGradient", "IdentityN", "EnsureS
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "StatelessPartitionedCall"}
 _CHOICES = {"If", "StatelessIf", "Case", "StatelessCase"}
 _LOOPS = {"While", "StatelessWhile"}
-_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _DRAWS = {  # stateful operations that give random numbers
     "Multinomial",
     "ParameterizedTruncatedNormal",
@@ -173,7 +172,7 @@ class _Reader:
 
     def _check(self, node: Any, inputs: Sequence[Any]) -> None:
         """Raise NotImplementedError if an operation cannot be followed."""
-        if node.type in _PYTHON:
+        if node.type in PYTHON_OPERATIONS:
             raise _refusal(node, "calls Python, which no device but this process can run; write it with TensorFlow")
         resource = next((x for x in inputs if isinstance(x, _Resource)), None)
         if resource is not None:

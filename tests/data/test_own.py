@@ -1,6 +1,7 @@
 """A user's own images: each slice of a batch is that of the whole, formats are as Pillow has them, damage is named."""
 
 import functools
+import sys
 
 import numpy as np
 import pytest
@@ -392,6 +393,7 @@ def test_functions_that_are_not_there(tmp_path, monkeypatch):
     name = module(tmp_path, "\n        pass\n").partition(":")[0]
     with pytest.raises(ValueError, match=f"{name}.py has no function 'other'; define it, or name another"):
         data.load(f"{name}:other", str(tmp_path))
+    assert str(tmp_path) not in sys.path[:1]  # a file beside the user's program shadows no module of Python
 
 
 def test_a_label_that_decode_gets_wrong_is_named(tmp_path, monkeypatch):
