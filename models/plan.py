@@ -96,7 +96,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _builder(arguments: argparse.Namespace) -> Callable[[], Any]:
     """Return the function that builds the graph of a training step."""
     if arguments.graph is not None:
-        return functions.function_of("graph", arguments.graph)
+        return functions.graph_function("graph", arguments.graph)
     from mtf_hetero.models import named
     from mtf_hetero.models.train.config import OPTIMIZERS
 
@@ -138,31 +138,24 @@ def _plan(arguments: argparse.Namespace) -> str:
     _check(arguments)
     machines = machines_lib.load(arguments.simulate)
     with command_line.stderr_held_back():
-        from mtf_hetero import mtf, tf
+        from mtf_hetero import tf
         from mtf_hetero.planner import costs, held, show, verdict
 
         build = _builder(arguments)
 
-    def checked() -> mtf.Graph:
-        graph = build()
-        if not isinstance(graph, mtf.Graph):
-            raise ValueError(f"--graph is {arguments.graph!r}, which returned {shown(graph)}; return an mtf.Graph")
-        return graph
-
     with SearchStatus(quiet=arguments.quiet) as status, tf.Graph().as_default():
         begin = time.monotonic()
-        plan = held.find_fitting(checked, machines, seconds=arguments.seconds, progress=status.report)
+        plan = held.find_fitting(build, machines, seconds=arguments.seconds, progress=status.report)
         limit = max(_LEFT_OUT_SECONDS, time.monotonic() - begin)
         status.enter("looking for when the devices left out would pay off")
-        graph = checked()
-        search = held.repeated_search(graph, checked, machines, plan)
+        graph = build()
+        search = held.repeated_search(graph, build, machines, plan)
         others = costs.devices_left_out(graph, machines, plan, search, seconds=limit)
     parts = [verdict.verdict(plan, machines.names, others)]
     if len(plan.devices) > 1:
         parts.append(show.table(plan))
     if arguments.explain:
-        with tf.Graph().as_default():
-            parts += _explained(checked(), machines, plan, progress=sys.stderr.isatty() and not arguments.quiet)
+        parts += _explained(graph, machines, plan, progress=sys.stderr.isatty() and not arguments.quiet)
         parts += [show.left_out(others)] if others else []
     _write(plan, arguments, machines)
     return "\n\n".join(parts) + "\n"

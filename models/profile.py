@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support import command_line, extras, files, functions, tables
-from mtf_hetero._support.schema import shown
 from mtf_hetero._support.units import bytes_text, seconds_text
 from mtf_hetero.planner.machines import Machines, dumps
 
@@ -129,16 +128,9 @@ def _report(arguments: argparse.Namespace) -> str:
 
         devices = None if arguments.devices is None else [name.strip() for name in arguments.devices.split(",")]
         cluster = Cluster.from_workers(arguments.workers, devices) if arguments.workers else Cluster.local(devices)
-    build = functions.function_of("graph", arguments.graph)
-
-    def checked() -> mtf.Graph:
-        graph = build()
-        if not isinstance(graph, mtf.Graph):
-            raise ValueError(f"--graph is {arguments.graph!r}, which returned {shown(graph)}; return an mtf.Graph")
-        return graph
-
+    build = functions.graph_function("graph", arguments.graph)
     with tf.Graph().as_default():
-        graph = checked()
+        graph = build()
     if not any(isinstance(op, mtf.Assign) for op in graph.operations):
         raise ValueError(f"--graph is {arguments.graph!r}, whose graph assigns no variable; apply an optimizer")
     first = representatives(cluster.devices)
@@ -147,7 +139,7 @@ def _report(arguments: argparse.Namespace) -> str:
     cache_dir = cache_directory(os.environ) if arguments.cache_dir is None else arguments.cache_dir
 
     def measured() -> tuple[Machines, bool]:
-        return measure(checked, cluster, cache_dir=cache_dir, fresh=arguments.fresh, progress=True)
+        return measure(build, cluster, cache_dir=cache_dir, fresh=arguments.fresh, progress=True)
 
     with WorkerClaim(cluster.workers_in_use):
         machines, is_known = run_watched(measured, cluster.workers_in_use)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mtf_hetero._support.command_line import search_working_directory
+from mtf_hetero._support.schema import shown
 
 _OWN = "mtf_hetero_user_"  # before the name of a module that would shadow another one
 _PACKAGE = pathlib.Path(__file__).parents[1]
@@ -57,6 +58,25 @@ def function_of(flag: str, text: str) -> Callable[..., Any]:
             raise ValueError(f"--{flag} is {text!r}, which failed: {_described(error)}") from error
 
     return called
+
+
+def graph_function(flag: str, text: str) -> Callable[[], Any]:
+    """Returns the function that "module:function" names, which builds an mtf.Graph and is held to it.
+
+    Raises:
+      ValueError: the function cannot be imported.
+    """
+    build = function_of(flag, text)
+
+    def checked() -> Any:
+        from mtf_hetero._compat import mtf  # here, so that programs can check their flags before it is loaded
+
+        graph = build()
+        if not isinstance(graph, mtf.Graph):
+            raise ValueError(f"--{flag} is {text!r}, which returned {shown(graph)}; return an mtf.Graph")
+        return graph
+
+    return checked
 
 
 def _file_here(top: str) -> pathlib.Path | None:
