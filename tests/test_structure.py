@@ -199,11 +199,11 @@ def test_the_tests_of_the_promises_are_there():
 
 WRITERS = {  # files that write without _support/files.py, and why they may
     "mtf_hetero._support.files": "the one place",
+    "mtf_hetero._support.figures": "to memory",
     "mtf_hetero._support.command_line": "standard streams, on /dev/null",
     "mtf_hetero.cluster.guard": "control groups; logs in a new directory; the standard library alone",
     "mtf_hetero.cluster.isolation": "/proc",
     "mtf_hetero.memory.measurement": "/proc",
-    "mtf_hetero.models.after.confusion": "to memory",
     "mtf_hetero.models.after.predictions": "to the path that files.replaced gives",
     "mtf_hetero.models.after.restored": "/dev/null",
     "mtf_hetero.models.train.__main__": "/dev/null",
@@ -211,7 +211,6 @@ WRITERS = {  # files that write without _support/files.py, and why they may
     "benchmarks.drawing": "to the path that files.replaced gives",
     "benchmarks.frameworks.keras_twin": "a temporary directory",
     "benchmarks.frameworks.memory_limit": "control groups",
-    "mtf_hetero.planner.picture": "to memory",
 }
 WRITING = {"write_text", "write_bytes", "savefig", "save", "savez", "open_memmap", "rename", "replace", "dump"}
 OF = {"os", "np", "json", "shutil", "pathlib", "figure"}  # modules whose functions of these names write

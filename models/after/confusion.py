@@ -1,16 +1,13 @@
 """Draws a confusion matrix: a row for each true class, a column for each predicted one, coloured by shares of a row."""
 
-import io
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from mtf_hetero._support import command_line, extras, files
+from mtf_hetero._support import command_line, figures, files
 
-SUFFIXES = (".png", ".svg", ".pdf")
 FLAG = "confusion_matrix"
 _NUMBERED = 20  # classes up to which each cell has its number
 _NAMED = 40  # classes up to which each row has its name
@@ -20,8 +17,8 @@ _INK, _LINE = "#1F2933", "#D9DFE7"
 
 def check(path: str) -> None:
     """Raises ValueError where no picture can be drawn to a path, before the test begins."""
-    if pathlib.Path(path).suffix.lower() not in SUFFIXES:
-        raise ValueError(f"--{FLAG} is {path!r}; name a file that ends in {', '.join(SUFFIXES)}")
+    if figures.ending_of(path) not in figures.METADATA:
+        raise ValueError(f"--{FLAG} is {path!r}; name a file that ends in {', '.join(figures.METADATA)}")
     command_line.check_output(FLAG, path)
     _import("figure")
 
@@ -32,21 +29,18 @@ def draw(confusion: np.ndarray, names: Sequence[str], path: str | os.PathLike, *
     Args:
       confusion: [classes, predicted], counts.
       names: of the classes; none where they are not known.
-      path: ends in one of SUFFIXES.
+      path: ends in one of figures.METADATA.
       title: of the picture.
 
     Raises:
       OSError: it cannot be written.
     """
-    data, kind = io.BytesIO(), pathlib.Path(path).suffix.lower().removeprefix(".")
     figure = _figure(confusion, names or tuple(map(str, range(len(confusion)))), title)
-    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-    figure.savefig(data, format=kind, dpi=_DPI, metadata=metadata)
-    files.write_bytes(path, data.getvalue())
+    files.write_bytes(path, figures.rendered(figure, path, _DPI))
 
 
 def _import(module: str) -> Any:
-    return extras.import_package(f"matplotlib.{module}", extra="plan", user=f"--{FLAG}")
+    return figures.matplotlib(module, f"--{FLAG}")
 
 
 def _figure(confusion: np.ndarray, names: Sequence[str], title: str) -> Any:

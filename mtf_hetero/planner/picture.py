@@ -7,23 +7,17 @@ All letters have at least 7 points on a page of 8 inches, so that they are legib
 """
 
 import dataclasses
-import io
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mtf_hetero._support import extras, files
+from mtf_hetero._support import figures, files
 from mtf_hetero.planner import outline as outlines
 from mtf_hetero.planner import verdict
 from mtf_hetero.planner.plan import Plan
 
-_METADATA: Mapping[str, Mapping[str, None]] = {  # what would differ between two drawings of one plan
-    ".png": {"Software": None},
-    ".svg": {"Date": None, "Creator": None},
-    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
-ENDINGS = f"{', '.join(list(_METADATA)[:-1])} or {list(_METADATA)[-1]}"
+ENDINGS = f"{', '.join(list(figures.METADATA)[:-1])} or {list(figures.METADATA)[-1]}"
 _KINDS: Mapping[str, tuple[str, str]] = {  # of Okabe and Ito's colours: (colour, what the legend says)
     "batch": ("#0072B2", "batch"),
     "outputs": ("#D55E00", "filters, units"),
@@ -52,7 +46,7 @@ def check(path: str | os.PathLike) -> None:
       ValueError: in one line, what is wrong.
     """
     path = pathlib.Path(path)
-    if path.suffix.lower() not in _METADATA:
+    if figures.ending_of(path) not in figures.METADATA:
         raise ValueError(f"picture {str(path)!r} has another format; give a name that ends in {ENDINGS}")
     if not path.parent.is_dir():
         raise ValueError(
@@ -75,20 +69,15 @@ def draw(plan: Plan, path: str | os.PathLike, *, title: str = "", offered: Itera
     """
     check(path)
     shown = outlines.outline(plan)
-    ending = pathlib.Path(path).suffix.lower()
-    data = io.BytesIO()
-    matplotlib = extras.import_package("matplotlib", extra="plan", user="a picture of a plan")
-    with matplotlib.rc_context({"svg.hashsalt": "plan", "pdf.fonttype": 42}):
-        figure = _Drawing(plan, shown).figure(title, offered)
-        figure.savefig(data, format=ending[1:], dpi=_DPI, metadata=_METADATA[ending])
+    content = figures.rendered(_Drawing(plan, shown).figure(title, offered), path, _DPI)
     try:
-        files.write_bytes(path, data.getvalue())
+        files.write_bytes(path, content)
     except OSError as error:
         raise ValueError(f"picture {str(path)!r} cannot be written: {error.strerror}; name another file") from error
 
 
 def _import(module: str) -> Any:
-    return extras.import_package(f"matplotlib.{module}", extra="plan", user="a picture of a plan")
+    return figures.matplotlib(module, "a picture of a plan")
 
 
 def _text_width(text: str, points: float) -> float:
