@@ -38,48 +38,11 @@ class PartialSumOperation(mtf.Operation):
         registry.set_output(self, lowering, value, self._summed)
 
 
-class DrawOperation(mtf.Operation):
-    """Each device computes all of a tensor, from operands that it has whole, and keeps its slice: random numbers.
+class _SourceOperation(mtf.Operation):
+    """A tensor of a function of operands that are needed whole.
 
     Args:
       function: from the operands to the whole tensor.
-      inputs: mtf.Tensors, of dimensions that no layout splits.
-      shape: mtf.Shape of the tensor.
-      dtype: its tf.DType.
-      mesh: mtf.Mesh.
-      name: the operation's name.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., tf.Tensor],
-        inputs: Sequence[mtf.Tensor],
-        shape: mtf.Shape,
-        dtype: tf.DType,
-        mesh: mtf.Mesh,
-        name: str,
-    ) -> None:
-        super().__init__(list(inputs), mesh=mesh, name=name)
-        self._function, self._outputs = function, [mtf.Tensor(self, shape, dtype)]
-
-    def lower(self, lowering: mtf.Lowering) -> None:
-        mesh_impl, shape = lowering.mesh_impl(self), self.outputs[0].shape
-
-        def draw(*operands: Any) -> tf.Tensor:
-            *slices, pnum = operands
-            whole = self._function(*slices)
-            return cut(whole, mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum))
-
-        processors = mesh_impl.processors(shape, lambda pnum: tuple(mesh_impl.slice_begin(shape, pnum)))
-        slices = mesh_impl.slicewise(draw, *[lowering.tensors[x] for x in self.inputs], processors)
-        registry.set_output(self, lowering, slices)
-
-
-class OnceOperation(mtf.Operation):
-    """Runs once, in the process that trains; each device is sent its slice: random numbers that have a state.
-
-    Args:
-      function: from the operands, whole, to the tensor.
       inputs: mtf.Tensors.
       shape: mtf.Shape of the tensor.
       dtype: its tf.DType.
@@ -98,6 +61,26 @@ class OnceOperation(mtf.Operation):
     ) -> None:
         super().__init__(list(inputs), mesh=mesh, name=name)
         self._function, self._outputs = function, [mtf.Tensor(self, shape, dtype)]
+
+
+class DrawOperation(_SourceOperation):
+    """Each device computes all of a tensor of operands that no layout splits, and keeps its slice: random numbers."""
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        mesh_impl, shape = lowering.mesh_impl(self), self.outputs[0].shape
+
+        def draw(*operands: Any) -> tf.Tensor:
+            *slices, pnum = operands
+            whole = self._function(*slices)
+            return cut(whole, mesh_impl.slice_begin(shape, pnum), mesh_impl.slice_shape(shape, pnum))
+
+        processors = mesh_impl.processors(shape, lambda pnum: tuple(mesh_impl.slice_begin(shape, pnum)))
+        slices = mesh_impl.slicewise(draw, *[lowering.tensors[x] for x in self.inputs], processors)
+        registry.set_output(self, lowering, slices)
+
+
+class OnceOperation(_SourceOperation):
+    """Runs once, in the process that trains; each device is sent its slice: random numbers that have a state."""
 
     def lower(self, lowering: mtf.Lowering) -> None:
         (output,) = self.outputs
