@@ -15,8 +15,6 @@ import collections
 import dataclasses
 import itertools
 import json
-import math
-import numbers
 import os
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -25,7 +23,7 @@ from typing import Any
 from mtf_hetero._support import loading
 from mtf_hetero._support.schema import Many, Number, Record, Table, Text
 from mtf_hetero.planner.kinds import EFFICIENCY, KINDS, KindName
-from mtf_hetero.profile.link import Link
+from mtf_hetero.profile.link import Link, is_number
 
 _PEAKS = MappingProxyType(  # {entry: (what it is a peak of, the part of it that a step reaches)}
     {
@@ -76,19 +74,19 @@ class Machine:
     def __post_init__(self) -> None:
         for field in ("flops_per_second", "bytes_per_second", "memory_bytes", "alone_factor"):
             value = getattr(self, field)
-            if value is not None and not (_is_number(value) and value > 0):
+            if value is not None and not (is_number(value) and value > 0):
                 raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be greater than zero")
-        if not (_is_number(self.granule) and self.granule >= 1 and self.granule == int(self.granule)):
+        if not (is_number(self.granule) and self.granule >= 1 and self.granule == int(self.granule)):
             raise ValueError(
                 f"granule of device {self.name!r} is {self.granule!r}; it must be a whole number, 1 or more"
             )
         object.__setattr__(self, "granule", int(self.granule))  # a file has 16.0
         for field in ("operation_seconds", "seconds_per_byte", "seconds_per_message"):
             value = getattr(self, field)
-            if not (_is_number(value) and value >= 0):
+            if not (is_number(value) and value >= 0):
                 raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be zero or more")
         for kind, factor in self.factors.items():
-            if not (_is_number(factor) and factor >= 0):
+            if not (is_number(factor) and factor >= 0):
                 raise ValueError(f"factor {kind!r} of device {self.name!r} is {factor!r}; it must be zero or more")
 
     def seconds(self, flops: float, moved_bytes: float, kind: str = "") -> float:
@@ -185,10 +183,6 @@ def kinds_of(machines: Machines, subsets: Iterable[Collection[int]]) -> list[Has
         is_in = tuple(number in subset for subset in subsets)
         kinds.append((figures, tuple(sorted(machine.factors.items())), own, is_in))
     return kinds
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, numbers.Real) and not isinstance(x, bool) and math.isfinite(x)
 
 
 MOST_DEVICES = 10_000

@@ -6,7 +6,8 @@ import numbers
 from typing import Any
 
 
-def _is_number(x: Any) -> bool:
+def is_number(x: Any) -> bool:
+    """Return whether something is a finite real number, and no bool."""
     return isinstance(x, numbers.Real) and not isinstance(x, bool) and math.isfinite(x)
 
 
@@ -26,9 +27,9 @@ class Link:
     bytes_per_second: float
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.latency_seconds) and self.latency_seconds >= 0):
+        if not (is_number(self.latency_seconds) and self.latency_seconds >= 0):
             raise ValueError(f"latency_seconds of a link is {self.latency_seconds!r}; it must be zero or more")
-        if not (_is_number(self.bytes_per_second) and self.bytes_per_second > 0):
+        if not (is_number(self.bytes_per_second) and self.bytes_per_second > 0):
             raise ValueError(f"bytes_per_second of a link is {self.bytes_per_second!r}; it must be greater than zero")
 
     def seconds(self, message_bytes: float) -> float:
