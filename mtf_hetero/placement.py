@@ -1,4 +1,4 @@
-"""Where a step runs: the devices, and how its tensors lie on them, as a user says it."""
+"""Placement of a step: the devices, and how its tensors lie on them, as a user says it."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ _AXIS = "all"
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where a step runs.
+    """The place of a step.
 
     Args:
       cluster: of those devices that take part.

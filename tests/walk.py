@@ -77,7 +77,7 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether the command ran and did not succeed."""
+        """True if the command ran and did not succeed."""
         return not self.left_out and self.code not in (STOPPED if self.serves else (0,))
 
 

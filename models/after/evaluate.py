@@ -105,7 +105,7 @@ def _detailed(task: Any, arguments: argparse.Namespace) -> Any:
 
 
 def _classes(found: Mapping[str, Any], names: Sequence[str], unit: str) -> tuple[dict[str, Any], list[str]]:
-    """What the JSON has of the classes, and lines for a terminal."""
+    """Return the entries of the JSON about the classes, and lines for a terminal."""
     from mtf_hetero.models.train import tasks
 
     confused = found.get(tasks.CONFUSION)

@@ -1,4 +1,4 @@
-"""What a user sees of a training while it goes on: progress, metrics.jsonl and TensorBoard's curves."""
+"""Progress, metrics.jsonl and TensorBoard's curves: all that a user sees of a training while it runs."""
 
 import collections
 import sys
@@ -17,7 +17,7 @@ _MEAN_OF = 5  # measurements: one step alone says little on a machine that does 
 
 
 class DeviceLoad:
-    """How much of a step each device computes, from traced steps.
+    """The share of a step in which each device computes, from traced steps.
 
     Args:
       devices: of the mesh.

@@ -35,7 +35,7 @@ class _Plain(tf.train.SessionCreator):
 
 
 class _Interrupted:
-    """What a WorkerWatch asks to stop where a worker is lost: the session's own interruption does that."""
+    """Stands in for the coordinator that a WorkerWatch asks to stop: the session's own interruption does that."""
 
     def request_stop(self, error: BaseException) -> None:
         """Nothing."""

@@ -15,7 +15,7 @@ Rule = Callable[[Any], "Signature | None"]
 
 @dataclasses.dataclass
 class Signature:
-    """What an operation does with axes.
+    """The way in which an operation treats axes.
 
     Args:
       operands: letters of each operand; None for an argument that is no data, such as axes.

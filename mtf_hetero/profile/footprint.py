@@ -8,7 +8,7 @@ slice is, so that the bytes of a dimension's tensors are divided as the dimensio
 
 What the lowering adds is not counted, but for an addend that a sum over the processors receives: halos, copies for
 other devices, scratch of single operations, and TensorFlow's own memory. Of one device the two agree within 5 per cent
-from 100 MB on, of several within 30; `tests/test_profile_memory.py` holds them to it.
+from 100 MB on, of several within 30; `tests/planner/test_sketched_memory.py` holds them to it.
 """
 
 from collections.abc import Callable, Sequence

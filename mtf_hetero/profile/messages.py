@@ -121,7 +121,7 @@ def _delay(
     repeats: int,
     most_seconds: float,
 ) -> float:
-    """How many seconds longer a loop takes beside messages; it goes on for longer than they do."""
+    """Return by how many seconds a loop is longer beside messages; it runs for longer than they do."""
     send()
     wanted = _LOAD_TIMES * _seconds_of(send)
     turns = 8

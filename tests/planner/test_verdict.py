@@ -112,7 +112,7 @@ def test_links_from_which_another_device_pays_off(narrow):
 
 
 def test_a_speed_at_which_another_device_pays_off(narrow):
-    """Where no bandwidth helps, as messages take longer than the step."""
+    """No bandwidth helps: messages take longer than the step."""
     graph, search = narrow
     machines = dataclasses.replace(NARROW, link=Link(1.0, 1e12))
     plan = search(machines)
