@@ -120,6 +120,7 @@ def test_a_divided_depth_trains_and_tests_as_one_device(options, model, divided,
 @pytest.mark.parametrize("model", ["cosmoflow_small", "unet3d_small"])
 def test_it_learns(options, model, tmp_path, capfd):
     given = options[model] | {"optimizer": "adam", "max_steps": 40, "train_epochs": 60, "learning_rate": 0.01}
+    given["log_steps"] = 10
     assert run(**given, model_dir=tmp_path) == 0
     losses = [float(loss) for loss in re.findall(r"  loss (\S+)", capfd.readouterr().err)]
     assert len(losses) == 4
