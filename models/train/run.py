@@ -191,6 +191,9 @@ class Run:
         except saver_lib.WriteError as error:
             command_line.say(f"{error}; {self.how_to_resume()}")
             return LOST
+        except NotImplementedError as error:  # of the lowering: the layout splits what an operation needs whole
+            command_line.say(error)
+            return command_line.WRONG_USAGE
         except data.UnreadableError as error:
             command_line.say(f"{error}; {self.how_to_resume()}")
             return command_line.WRONG_USAGE

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mtf_hetero import placement as placing
+from mtf_hetero import placement
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError, WorkerClaim
 from mtf_hetero.keras import callbacks as callbacks_lib
@@ -74,9 +74,10 @@ def fit(
     if not isinstance(model, keras.Model):
         raise ValueError(f"model is a {type(model).__name__}; give a keras.Model that is compiled")
     builder = _builder_of(model)
-    layout = placing.convert_to_layout(layout, list_speed)
-    placing.check_measure_seconds(measure_seconds, layout, list_speed)
-    cluster = placing.cluster_of(devices, workers, layout)
+    request = placement.load(
+        placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
+    )
+    cluster = placement.cluster_of(request)
     if x is None:
         raise ValueError("x is None; give the data, as for model.fit")
     if y is None and isinstance(x, tuple):
@@ -85,7 +86,7 @@ def fit(
     steps = counting.steps_of(x, epochs=epochs, batch_size=batch_size, options=options)
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
-        place = _Placing(layout, list_speed, cluster, progress=verbose != 0, seconds=measure_seconds, steps=steps)
+        place = _Placing(request, cluster, placement.Search(steps, progress=verbose != 0))
         training = _Training(model, builder, place, stack)
         around = training.before_callbacks, training.after_callbacks
         callbacks = stack.enter_context(callbacks_lib.surrounded(callbacks, *around))
@@ -149,17 +150,14 @@ def _in_place_of_keras(model: Any, training: "_Training") -> Iterator[None]:
 class _Placing:
     """What the user said of where the model is to be trained."""
 
-    layout: Any
-    list_speed: Any
+    request: placement.Request
     cluster: Any
-    progress: bool
-    seconds: float | None
-    steps: int | None
+    search: placement.Search
 
-    def __call__(self, build: Callable[[], Any]) -> placing.Placement:
-        announces = self.progress and keras.config.is_interactive_logging_enabled()
-        limits = {"progress": self.progress, "announces": announces, "seconds": self.seconds, "steps": self.steps}
-        return placing.place(self.layout, self.list_speed, self.cluster, build, **limits)
+    def __call__(self, build: Callable[[], Any]) -> placement.Placement:
+        placed = placement.place(self.request, self.cluster, build, search=self.search)
+        placed.report(announces=self.search.progress and keras.config.is_interactive_logging_enabled())
+        return placed
 
 
 class _Training:

@@ -285,8 +285,8 @@ class TestRefusals:
 
     def test_arguments(self):
         self.refused(3, "^step is 3; give a tf.function or a function of tensors$")
-        self.refused(simple()[1], "^layout is 'bach'; it must be one of auto, ", layout="bach")
-        match = "^layout rule w/2:all names dimension 'w/2', which no tensor .*; the nearest is 'w/[01]'$"
+        self.refused(simple()[1], "^layout is 'bach'; it must be one of batch, ", layout="bach")
+        match = "layout rule w/2:all names dimension 'w/2', which no tensor .*; the nearest is 'w/[01]'$"
         self.refused(simple()[1], match, layout="w/2:all")
 
     def test_shapes_that_are_not_known(self):
