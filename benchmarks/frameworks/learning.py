@@ -16,6 +16,7 @@ from mtf_hetero.cluster import shorten
 from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY
 from mtf_hetero.models.train.config import Config
 from mtf_hetero.models.train.prepare import place, prepare
+from mtf_hetero.placement import split_dims
 
 
 class _StepHook(tf.train.SessionRunHook):
@@ -82,8 +83,11 @@ class LearningRun:
             "notes": [shorten(note) for note in run.notes],
             "train_epochs": self._config.train_epochs,
             "layout": [list(rule) for rule in run.layout.rules],
-            "sizes": {f"{name} of {size}": list(run.layout.split(name, size)) for name, size in run.split_dims},
-            "parameters": run.parameters,
+            "sizes": {
+                f"{name} of {size}": list(run.layout.split(name, size))
+                for name, size in split_dims(run.graph, run.layout)
+            },
+            "parameters": sum(v.size for v in run.graph.trainable_variables),
             "test_images": run.dataset.test_size,
         }
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mtf_hetero import data, mtf, placement, tf
+from mtf_hetero import data, placement, tf
 from mtf_hetero import saver as saver_lib
 from mtf_hetero._support import files
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
@@ -17,7 +17,7 @@ from mtf_hetero.models.registry import MODELS, Model, is_keras
 from mtf_hetero.models.train import inputs, meshes, recorded
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config
-from mtf_hetero.models.train.run import Run, build_step, check_steps, total_steps
+from mtf_hetero.models.train.run import Draft, Run, build_step, check_steps
 from mtf_hetero.models.train.tasks import Task
 from mtf_hetero.placement import Request
 from mtf_hetero.planner import machines as machines_lib
@@ -26,47 +26,6 @@ from mtf_hetero.planner.choice import Choice
 from mtf_hetero.planner.plan import Plan
 
 _PLAN, _DEVICES = "plan.json", "devices.json"  # in the directory of a run
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Draft:
-    """A run that is checked, before its step is placed on devices.
-
-    Args:
-      config: what the user asked for.
-      request: the same of the placement, loaded.
-      model: the model.
-      dataset: the data.
-      task: what the model is to predict of them.
-      cluster: the devices.
-      batch: sizes of the dimensions of the batch.
-      build: from an mtf.Tensor of images, and `training`, to outputs.
-      graph: the step, or a test where nothing is trained, to read dimensions from.
-      shapes: {variable: its shape} of those that checkpoints have.
-      notes: lines for the user.
-      machines: figures of the devices that those of the cluster stand for in a dry run.
-      absent: their names.
-      model_dir: directory of the run.
-    """
-
-    config: Config
-    request: Request
-    model: Model
-    dataset: inputs.Dataset
-    task: Task
-    cluster: Cluster
-    batch: tuple[int, ...]
-    build: Callable[..., Any]
-    graph: mtf.Graph
-    shapes: Mapping[str, list[int]]
-    notes: tuple[str, ...]
-    machines: machines_lib.Machines | None
-    absent: tuple[str, ...]
-    model_dir: str = ""
-
-    def build_graph(self) -> mtf.Graph:
-        """The training step, on no images, in TensorFlow's default graph."""
-        return build_step(self.config, self.dataset, self.task, self.batch, self.build).graph
 
 
 def prepare(config: Config, stack: contextlib.ExitStack) -> Draft:
@@ -81,6 +40,8 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Draft:
         the directory, or checkpoints there of which none is whole.
     """
     draft = _draft(config, stack, _resumed_model(config), record=_resumed_record(config))
+    if not draft.request.is_measured:  # a wrong layout leaves no directory behind
+        draft = dataclasses.replace(draft, placement=_find_placement(draft))
     model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
     if model_dir:
         stack.enter_context(saver_lib.run_lock(model_dir))
@@ -115,7 +76,7 @@ def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str, *, rea
     draft = _draft(config, stack, model, training=False, dataset=dataset, record=record)
     _check_checkpoint(checkpoint, draft.shapes, "{path} is of another network, or of another data set")
     model_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="mtf_hetero_"))
-    return dataclasses.replace(place(dataclasses.replace(draft, model_dir=model_dir)), trains=False)
+    return place(dataclasses.replace(draft, model_dir=model_dir, trains=False))
 
 
 def _find(config: Config, kept: str | None = None) -> Model:
@@ -180,7 +141,6 @@ def _draft(
         batch=batch,
         build=build,
         graph=graph,
-        shapes={v.name: v.shape.to_integer_list for v in graph.all_variables},
         notes=(*model.notes, *inputs.notes(dataset), *notes),
         machines=machines,
         absent=absent,
@@ -194,40 +154,29 @@ def place(draft: Draft) -> Run:
       ValueError: a layout that does not fit, a step that fits on no set of the devices, or a worker that was lost.
       NotImplementedError: an operation that cannot be measured by itself.
     """
-    config, machines, absent = draft.config, draft.machines, draft.absent
+    placed = draft.placement or _find_placement(draft)
+    values: dict[str, Any] = {**vars(draft), "placement": placed, "cluster": placed.cluster}
+    machines, choice = draft.machines, placed.choice
+    if machines is not None and placed.plan is not None:
+        used = placed.plan.devices
+        values |= {"absent": used, "machines": machines.only([machines.names.index(device) for device in used])}
+    if choice is not None:
+        warning = [f"warning: {choice.warning}"] if choice.warning else []
+        values["notes"] = (*draft.notes, *warning, *choice.lines, *_kept(choice, draft.model_dir))
+    return Run(**values)
+
+
+def _find_placement(draft: Draft) -> placement.Placement:
     # the next local cluster's workers have other addresses, or other speeds
-    keeps = config.local_cluster is None
-    placed = placement.place(
+    keeps = draft.config.local_cluster is None
+    return placement.place(
         draft.request,
         draft.cluster,
         draft.build_graph,
         graph=draft.graph,
-        search=placement.Search(_steps_left(draft), progress=not config.quiet, keeps=keeps),
-        machines=machines,
-        names=absent,
-    )
-    if machines is not None and placed.plan is not None:
-        absent = placed.plan.devices
-        machines = machines.only([machines.names.index(device) for device in absent])
-    choice = placed.choice
-    chosen = () if choice is None else (*_warning(choice), *choice.lines, *_kept(choice, draft.model_dir))
-    return Run(
-        config=config,
-        model=draft.model,
-        dataset=draft.dataset,
-        task=draft.task,
-        layout=placed.layout,
-        plan=placed.plan,
-        cluster=placed.cluster,
-        devices=placed.devices,
-        model_dir=draft.model_dir,
-        batch=draft.batch,
-        build=draft.build,
-        parameters=sum(v.size for v in draft.graph.trainable_variables),
-        split_dims=placement.split_dims(draft.graph, placed.layout),
-        notes=(*draft.notes, *chosen),
-        simulated=machines,
-        absent=absent,
+        search=placement.Search(_steps_left(draft), progress=not draft.config.quiet, keeps=keeps),
+        machines=draft.machines,
+        names=draft.absent,
     )
 
 
@@ -272,11 +221,7 @@ def _steps_left(draft: Draft) -> int:
     """The steps that the training still takes, from a checkpoint on, if there is one."""
     path = None if draft.config.model_dir is None else saver_lib.find(draft.config.model_dir).path
     done = 0 if path is None else int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
-    return max(total_steps(draft.config, draft.dataset) - done, 0)
-
-
-def _warning(choice: Choice) -> list[str]:
-    return [f"warning: {choice.warning}"] if choice.warning else []
+    return max(draft.total_steps - done, 0)
 
 
 def _kept(choice: Choice, model_dir: str) -> list[str]:

@@ -207,14 +207,14 @@ def test_a_dry_run_on_devices_that_are_not_here(tmp_path):
     path.write_text(GPUS)
     run, said = dry_run(path, layout="filters", list_speed="3,2,1")
     assert "mesh all:3 on V100:0, V100:1, T4" in said and "conv1/filters        6 over all: 3, 2, 1" in said
-    assert run.simulated is not None
+    assert run.machines is not None
     sentence = r"Split over V100:0-1, T4: [\d.]+ ms per step, ([\d.]+x \w+er than|as fast as) V100:0 alone\."
     assert re.search(sentence, " ".join(said.split()))
-    assert all(re.search(rf"^{name}  +(\d+\.\d +)+\d+\.\d$", said, re.MULTILINE) for name in run.simulated.names)
+    assert all(re.search(rf"^{name}  +(\d+\.\d +)+\d+\.\d$", said, re.MULTILINE) for name in run.machines.names)
     for layout, speeds in (("auto", None), ("batch", "auto")):
         run, said = dry_run(path, layout=layout, list_speed=speeds)
-        assert run.plan is not None and run.simulated is not None
-        assert run.plan.layout == run.layout and run.simulated.names == run.plan.devices
+        assert run.plan is not None and run.machines is not None
+        assert run.plan.layout == run.layout and run.machines.names == run.plan.devices
         assert verdict.sentence(run.plan) in " ".join(said.split())
     assert run.plan is not None
     plan_lib.save(run.plan, tmp_path / "plan.json")
