@@ -9,12 +9,12 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.importer import algebra, arrays, clusters, table, windows
+from mtf_hetero.importer import algebra, arrays, clusters, moments, table, windows
 from mtf_hetero.importer.emitter import Axes, Dims, Emitter, flat, number, ordered
 from mtf_hetero.importer.operations import DrawOperation, OnceOperation, PartialSumOperation
 from mtf_hetero.importer.program import Operation, Value, replay
 from mtf_hetero.importer.signature import Signature, undivided
-from mtf_hetero.layers import LookupOperation
+from mtf_hetero.layers import LookupOperation, MomentsOperation
 
 
 def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
@@ -72,6 +72,17 @@ def _reduce(emitter: Emitter, op: Operation, signature: Signature) -> None:
     emitter.put(op.outputs[0], made, axes)
 
 
+def _join_moments(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    bound = emitter.bind(op, signature)
+    results = emitter.results(signature, bound)
+    ((x, _),) = emitter.operands(op, signature, bound)
+    kept = set(flat(results[0]))
+    emitter.worked_on(op, flat(list(bound.values())))
+    made = MomentsOperation(x, mtf.Shape([dim for dim in x.shape.dims if dim in kept]), name=op.type)
+    for value, tensor, axes in zip(op.outputs, made.outputs, results, strict=True):
+        emitter.put(value, tensor, axes)
+
+
 def _transpose(emitter: Emitter, op: Operation, signature: Signature) -> None:
     """Emit nothing: mtf's dimensions have names and no order."""
     bound = emitter.bind(op, signature)
@@ -89,7 +100,7 @@ def _broadcast(emitter: Emitter, op: Operation, signature: Signature) -> None:
     emitter.put(op.outputs[0], mtf.broadcast(x, mtf.Shape(flat(axes))), axes)
 
 
-_RULES = {"Transpose": _transpose, "BroadcastTo": _broadcast, "Tile": _broadcast}
+_RULES = {moments.MOMENTS: _join_moments, "Transpose": _transpose, "BroadcastTo": _broadcast, "Tile": _broadcast}
 
 
 def _is_lookup(op: Operation) -> bool:
