@@ -52,6 +52,7 @@ class DropPath(L.Layer):
 
 
 def adamw() -> Any:
+    """Adam with weight decay."""
     return keras.optimizers.AdamW(1e-3, weight_decay=1e-4)
 
 

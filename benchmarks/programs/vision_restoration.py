@@ -62,6 +62,7 @@ def _attend_twice(x: Any) -> Any:
 
 
 def charbonnier(y_true: Any, y_pred: Any) -> Any:
+    """A smooth absolute difference."""
     return K.mean(K.sqrt(K.square(y_true - y_pred) + 1e-6))
 
 
