@@ -1,11 +1,12 @@
 """A program's step, run by TensorFlow itself and divided on several layouts: how far they are apart."""
 
+import contextlib
 import functools
 import gc
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -76,9 +77,10 @@ class Twin:
 
     def __init__(self, program: Program, steps: int) -> None:
         self._steps = steps
-        step, self._inputs, self._split = _prepare(program)
-        self._traced = Traced(step)
-        self._concrete = self._traced.concrete(self._inputs)
+        with _floats(program.dtype):
+            step, self._inputs, self._split = _prepare(program)
+            self._traced = Traced(step)
+            self._concrete = self._traced.concrete(self._inputs)
         self._variables = list(self._concrete.variables)
         self._start = [v.numpy() for v in self._variables]
         begin = time.perf_counter()
@@ -162,7 +164,7 @@ def _replicated(read: Read, work: Mapping[Operation, Any], layout: Layout) -> di
     A layout of the batch replicates each update, which reads and makes only tensors of variables' shapes.
     """
     shapes = {(), *(variable.before.shape for variable in read.variables)}
-    updates = {op for op in work if all(value.shape in shapes for value in (*op.inputs, *op.outputs))}
+    updates = {op for op in work if shapes.issuperset(_shapes(op))}
     every, of_updates = report(work, layout), report({op: work[op] for op in updates}, layout)
     total = sum(map(flops_of, work))
     share_of_updates = of_updates.share * sum(map(flops_of, updates)) / max(total, 1)
@@ -174,11 +176,26 @@ def _replicated(read: Read, work: Mapping[Operation, Any], layout: Layout) -> di
     }
 
 
+def _shapes(op: Operation) -> set[tuple[int, ...]]:
+    """Return the shapes of an operation's tensors that are not known before the step runs."""
+    return {value.shape for value in (*op.inputs, *op.outputs) if value.array is None}
+
+
+@contextlib.contextmanager
+def _floats(name: str) -> Iterator[None]:
+    """Set the type of Keras's numbers."""
+    before = keras.config.floatx()
+    _use_floats(name)
+    try:
+        yield
+    finally:
+        _use_floats(before)
+
+
 def _prepare(program: Program) -> tuple[Callable[..., Any], tuple[Any, ...], str | None]:
     """Return a program's step, its arguments, and the dimension to split."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(_SEED)
-    _use_floats(program.dtype)
     made: Made = program.make()
     if not isinstance(made, KerasStep):
         return made.step, made.inputs, made.split
