@@ -225,7 +225,7 @@ def involution() -> Made:
     return classifier(model, size=12)
 
 
-class _Perceiver(keras.Model):
+class Perceiver(keras.Model):
     """Latent rows that look at patches, again and again with the same weights."""
 
     def __init__(self, rows: int = 6, repeats: int = 2) -> None:
@@ -263,7 +263,7 @@ class _Perceiver(keras.Model):
 @program("vision", source="keras.io examples/vision/perceiver_image_classification.py")
 def perceiver_image_classification() -> Made:
     """A perceiver with the LAMB optimizer."""
-    return classifier(_Perceiver(), keras.optimizers.Lamb(1e-3, weight_decay=1e-4))
+    return classifier(Perceiver(), keras.optimizers.Lamb(1e-3, weight_decay=1e-4))
 
 
 def _shift_block(x: Any) -> Any:

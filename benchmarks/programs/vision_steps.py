@@ -63,7 +63,7 @@ class Distiller(keras.Model):
         self.teacher = keras.Sequential([encoder(21), L.Dense(CLASSES)])
         self.student = keras.Sequential([encoder(7), L.Dense(CLASSES)])
 
-    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, **_: Any) -> Any:
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any) -> Any:
         teacher = K.softmax(self.teacher(x, training=False) / 10.0, axis=1)
         distilled = keras.losses.KLDivergence()(teacher, K.softmax(y_pred / 10.0, axis=1)) * 100.0
         return 0.1 * super().compute_loss(x, y, y_pred) + 0.9 * distilled

@@ -137,7 +137,7 @@ class Deit(keras.Model):
         own, distilled = self.student(x, training=training)
         return (own + distilled) / 2 if not training else K.stack([own, distilled])
 
-    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, **_: Any) -> Any:
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any) -> Any:
         own, distilled = y_pred
         cross = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
         best = K.one_hot(K.argmax(self.teacher(x, training=False), axis=-1), CLASSES)
