@@ -9,12 +9,18 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.importer import algebra, arrays, clusters, table, windows
+from mtf_hetero.importer import algebra, arrays, clusters, table, windows, work
 from mtf_hetero.importer.emitter import Axes, Dims, Emitter, flat, number, ordered
-from mtf_hetero.importer.operations import DrawOperation, OnceOperation, PartialSumOperation
 from mtf_hetero.importer.program import Operation, Value, replay
 from mtf_hetero.importer.signature import Signature, undivided
-from mtf_hetero.layers import LookupOperation
+from mtf_hetero.layers import (
+    DrawOperation,
+    Function,
+    FunctionOperation,
+    LookupOperation,
+    OnceOperation,
+    PartialSumOperation,
+)
 
 
 def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
@@ -134,7 +140,8 @@ def _draw(emitter: Emitter, op: Operation, kind: type) -> None:
         inputs = [next(left) if value.array is None else number(value) for value in op.inputs]
         return reshape(replay(op, inputs)[0], shape.to_integer_list)
 
-    made = kind(draw, tensors, shape, y.dtype, emitter.mesh, op.type)
+    function = Function(draw, work.of(op, ()), lambda: f"{work.describe(op)} {shape.to_integer_list}")
+    made = kind(function, tensors, shape, y.dtype, emitter.mesh, op.type)
     emitter.worked_on(op, ())
     emitter.put(y, made.outputs[0], emitter.axes(y))
 
@@ -168,11 +175,13 @@ def _slicewise(emitter: Emitter, op: Operation, signature: Signature) -> None:
     summed = [d for letter in signature.summed for d in bound.get(letter, ())]
     split = {d for letter, dims in bound.items() if letter not in signature.whole for d in dims}
     emitter.worked_on(op, split)
+    function = Function(apply, work.of(op, split), lambda: work.describe(op, [axes for _, axes in operands], results))
     if summed:
-        made = PartialSumOperation(apply, tensors, shapes[0], op.outputs[0].dtype, summed, op.type).outputs
+        dtype = op.outputs[0].dtype
+        made = PartialSumOperation(function, tensors, shapes[0], dtype, sorted(split), summed, op.type).outputs
     else:
         dtypes = [value.dtype for value in op.outputs]
-        made = mtf.SlicewiseOperation(apply, tensors, shapes, dtypes, sorted(split), name=op.type).outputs
+        made = FunctionOperation(function, tensors, shapes, dtypes, sorted(split), op.type).outputs
     for value, tensor, axes in zip(op.outputs, made, results, strict=True):
         emitter.put(value, tensor, axes)
 
