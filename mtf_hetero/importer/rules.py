@@ -128,16 +128,24 @@ def _single(emitter: Emitter, dims: Dims | None, size: int) -> Dims:
 
 
 def _draw(emitter: Emitter, op: Operation, kind: type) -> None:
-    """Emit an operation that is computed of whole operands, and whose result each device has a slice of."""
+    """Emit an operation that is computed of whole operands, and whose result each device has a slice of.
+
+    Seeds, keys and counters keep their dimensions, which no layout can split then.
+    """
     (y,) = op.outputs
     known = [value for value in op.inputs if value.array is None]
-    axes = [[[emitter.fresh(n)] for n in value.shape] for value in known]
+    axes = [
+        emitter.axes(value)
+        if value.dtype.is_integer and len(value.shape) < 2
+        else [[emitter.fresh(n)] for n in value.shape]
+        for value in known
+    ]
     tensors = [ordered(emitter.get(value, a), flat(a)) for value, a in zip(known, axes, strict=True)]
     shape = emitter.shape(y)
 
     def draw(*slices: tf.Tensor) -> tf.Tensor:
         left = iter(slices)
-        inputs = [next(left) if value.array is None else number(value) for value in op.inputs]
+        inputs = [reshape(next(left), v.shape) if v.array is None else number(v) for v in op.inputs]
         return reshape(replay(op, inputs)[0], shape.to_integer_list)
 
     function = Function(draw, work.of(op, ()), lambda: f"{work.describe(op)} {shape.to_integer_list}")
@@ -149,10 +157,13 @@ def _draw(emitter: Emitter, op: Operation, kind: type) -> None:
 # --- by slices
 
 
+_STATES = "StatelessRandomGet"  # keys and counters: their dimensions keep their names, and no layout can split them
+
+
 def _slicewise(emitter: Emitter, op: Operation, signature: Signature) -> None:
     """Emit TensorFlow's operation on slices of what goes through, and on all of what it needs whole."""
     signature, arguments = _with_arguments(op, signature)
-    bound = emitter.bind(op, signature)
+    bound = emitter.bind(op, signature, gathers=not op.type.startswith(_STATES))
     operands = emitter.operands(op, signature, bound)
     tensors = [ordered(tensor, flat(axes)) for tensor, axes in operands]
     results = emitter.results(signature, bound)

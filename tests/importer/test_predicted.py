@@ -4,15 +4,17 @@ import collections
 
 import pytest
 import tiers
-from steps import STEPS
+from import_oracle import ids, images
+from steps import STEPS, L, adam, convolutional, of_keras, recurrent, transformer
 
-from mtf_hetero import Layout, Lowering, UnevenMeshImpl, memory, mtf, tf, traffic
+from mtf_hetero import Layout, Lowering, UnevenMeshImpl, memory, tf, traffic
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.divided import Traced
 from mtf_hetero.layouts import LAYOUTS
-from mtf_hetero.planner.find import find
+from mtf_hetero.layouts.rules import Rules
+from mtf_hetero.planner import steps
+from mtf_hetero.planner.find import describe, find
 from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.planner.sketched import Held
 from mtf_hetero.planner.transfers import of_step
 from mtf_hetero.profile import Link
 from mtf_hetero.profile.work import live
@@ -75,3 +77,44 @@ def test_bytes(name, way):
     found = collections.Counter((t.source, t.target, t.bytes) for t in predicted if t.bytes)
     assert found == expected
     assert found or layout.size == 1
+
+
+LARGE = {
+    "convolutional": of_keras(convolutional, adam(), lambda: images(512)),
+    "transformer": of_keras(transformer, adam(), lambda: ids(512)),
+    "LSTM": of_keras(recurrent(L.LSTM), adam(), lambda: ids(512)),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("convolutional", "batch"), ("convolutional", "filters"), ("transformer", "filters"), ("LSTM", "batch")],
+)
+def test_memory(name, way):
+    step, _, inputs = LARGE[name]()
+    program = Traced(step).program(inputs[0])
+    with tf.Graph().as_default():
+        step, layout, lowering, fetches = lowered(program, way)
+        predicted = describe(step.graph, MACHINES, layout).memory_bytes
+        estimates = memory.estimate(lowering, fetches)
+    existing = [estimates[device].peak - estimates[device].runtime for device in DEVICES]
+    assert predicted == pytest.approx(existing, rel=0.3)
+
+
+def test_seeds_are_never_split():
+    """The states of seed generators are never split, not even by a plan."""
+    program = program_of("convolutional")
+    (state,) = (v.before.name for v in program.variables if "seed_generator" in v.before.name)
+    with tf.Graph().as_default():
+        graph = step_lib.build(program).graph
+        assert f"{state}/0" in steps.names(next(v for v in graph.all_variables if v.name == state))
+        assert f"{state}/0" not in steps.extents(live(graph))
+        assert not Rules(graph, "all:2", None, None).allow([f"{state}/0"])
+    with tf.Graph().as_default():
+        made = step_lib.build(program)
+        mesh_impl = UnevenMeshImpl.from_layout(Layout("all:2", f"{state}/0:all"), DEVICES[:2])
+        with pytest.raises(
+            NotImplementedError, match=f"cannot be split along dimension '{state}/0', .*; remove the rule"
+        ):
+            Lowering(made.graph, {made.mesh: mesh_impl})
