@@ -9,9 +9,9 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.importer import algebra, arrays, clusters, table, windows, work
-from mtf_hetero.importer.emitter import Axes, Dims, Emitter, flat, number, ordered
-from mtf_hetero.importer.program import Operation, Value, replay
+from mtf_hetero.importer import algebra, arrays, clusters, images, table, windows, work
+from mtf_hetero.importer.emitter import Axes, Emitter, flat, number, ordered
+from mtf_hetero.importer.program import Operation, replay
 from mtf_hetero.importer.signature import Signature, undivided
 from mtf_hetero.layers import (
     DrawOperation,
@@ -53,8 +53,8 @@ def _rule_of(op: Operation, signature: Signature) -> Callable[[Emitter, Operatio
         return _contract
     if op.type in algebra.REDUCTIONS and signature.summed:
         return _reduce
-    if op.type in _CONVOLUTIONS and windows.is_plain(op):
-        return _CONVOLUTIONS[op.type]
+    if op.type in images.RULES and windows.is_plain(op):
+        return images.RULES[op.type]
     if op.type == "GatherV2" and _is_lookup(op):
         return _look_up
     return _RULES.get(op.type, _slicewise)
@@ -111,17 +111,12 @@ def _look_up(emitter: Emitter, op: Operation, signature: Signature) -> None:
     bound = emitter.bind(op, signature, gathers=False)
     (axes,) = emitter.results(signature, bound)
     rank = len(ids.shape)
-    of_table = [_single(emitter, bound.get("v"), table_.shape[0]), *axes[rank:]]
+    of_table = [emitter.single(bound.get("v"), table_.shape[0]), *axes[rank:]]
     operands = emitter.get(table_, of_table), emitter.get(ids, axes[:rank])
     tensors = [ordered(x, flat(a)) for x, a in zip(operands, (of_table, axes[:rank]), strict=True)]
     emitter.worked_on(op, flat(axes))
     made = LookupOperation(tensors[0], tensors[1], emitter.unique(op.outputs[0].name))
     emitter.put(op.outputs[0], made.outputs[0], axes)
-
-
-def _single(emitter: Emitter, dims: Dims | None, size: int) -> Dims:
-    """Return dimensions if they are one; else a new one of the size."""
-    return dims if dims and len(dims) == 1 else [emitter.fresh(size)]
 
 
 # --- random numbers
@@ -207,61 +202,3 @@ def _with_arguments(op: Operation, signature: Signature) -> tuple[Signature, lis
             whole |= {letter for letter in operands[i] or () if letter is not None}
     found = dataclasses.replace(signature, operands=operands, whole=frozenset(whole))
     return found, [letters is None for letters in operands]
-
-
-# --- convolutions
-
-
-def _window_axes(
-    emitter: Emitter, op: Operation, signature: Signature, large: Value, small: Value, kernel: Value
-) -> tuple[Axes, Axes, Axes]:
-    """Return the dimensions of the large image, the small image and the kernel; those of space have one name."""
-    bound = emitter.bind(op, signature, gathers=False)
-
-    def one(letter: str, size: int) -> Dims:
-        return _single(emitter, bound.get(letter), size)
-
-    batch = bound.get("n") or [emitter.fresh(1)]
-    of_large = [batch, *(one(letter, n) for letter, n in zip("hwc", large.shape[1:], strict=True))]
-    space = [[mtf.Dimension(axis[0].name, n)] for axis, n in zip(of_large[1:3], small.shape[1:3], strict=True)]
-    of_small = [batch, *space, one("f", small.shape[3])]
-    of_kernel = [one("i", kernel.shape[0]), one("j", kernel.shape[1]), of_large[3], of_small[3]]
-    emitter.worked_on(op, flat([*of_large, *of_small]))
-    return of_large, of_small, of_kernel
-
-
-def _convolve(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    (x, w), (y,) = op.inputs, op.outputs
-    large, small, kernel = _window_axes(emitter, op, signature, x, y, w)
-    operands = _as_image(emitter, x, large), _as_image(emitter, w, kernel)
-    made = mtf.Conv2dOperation(*operands, op.attr("strides"), op.attr("padding"))
-    emitter.put(y, made.outputs[0], small)
-
-
-def _convolve_back_to_image(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    (_, w, dy), (dx,) = op.inputs, op.outputs
-    large, small, kernel = _window_axes(emitter, op, signature, dx, dy, w)
-    operands = _as_image(emitter, w, kernel), _as_image(emitter, dy, small)
-    shape = mtf.Shape(flat(large))
-    made = mtf.ops.conv2d_backprop_input(shape, *operands, op.attr("strides"), op.attr("padding"))
-    emitter.put(dx, made, large)
-
-
-def _convolve_back_to_kernel(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    (x, _, dy), (dw,) = op.inputs, op.outputs
-    large, small, kernel = _window_axes(emitter, op, signature, x, dy, dw)
-    operands = _as_image(emitter, x, large), mtf.Shape(flat(kernel)), _as_image(emitter, dy, small)
-    made = mtf.ops.conv2d_backprop_filter(*operands, op.attr("strides"), op.attr("padding"))
-    emitter.put(dw, made, kernel)
-
-
-_CONVOLUTIONS = {
-    "Conv2D": _convolve,
-    "Conv2DBackpropInput": _convolve_back_to_image,
-    "Conv2DBackpropFilter": _convolve_back_to_kernel,
-}
-
-
-def _as_image(emitter: Emitter, value: Value, axes: Axes) -> mtf.Tensor:
-    """Return the tensor of a value, its dimensions in the order of the axes."""
-    return ordered(emitter.get(value, axes), flat(axes))
