@@ -301,7 +301,8 @@ class Divided:
     def _lower(self, inputs: Sequence[Any]) -> _Lowered:
         is_first = not self._lowered
         program = self._traced.program(inputs, self._first)
-        with self._session.graph.as_default():
+        with self._session.graph.as_default() as graph:
+            already_run = len(graph.get_operations())  # by steps of other kinds
             step = step_lib.build(program, self._first)
             new = step.variables.keys() - self._present
             sizes = [value.shape[0] for value in step.program.feeds if value.shape]
@@ -309,8 +310,7 @@ class Divided:
             lowering = self._session.lower(step.graph, step.mesh, **options)
             results = [lowering.export_to_tf_tensor(tensor) for tensor in step.results]
             done = tf.group([lowering.lowered_operation(op) for op in step.updates])
-            if is_first:
-                traffic.arrange([*results, done])
+            traffic.arrange([*results, done], already_run=already_run)
         self._first = self._first or step
         self._variables |= step.variables
         self._present |= step.variables.keys()

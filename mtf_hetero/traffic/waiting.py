@@ -1,7 +1,7 @@
 """Which tensors of a graph are messages, and how many messages lie before and after each operation."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import collectives
@@ -55,12 +55,14 @@ class Waiting:
       device_of: a function from an operation to its device.
       messages: {(tensor's name, target): what is sent}, in the order in which it is ready.
       around: what lies before and after each operation.
+      fixed: the operations that a session may have run, which stay as they are.
     """
 
     operations: Sequence[tf.Operation]
     device_of: Callable[[tf.Operation], str]
     messages: Mapping[tuple[str, str], Message]
     around: Mapping[tf.Operation, Around]
+    fixed: Collection[tf.Operation]
 
 
 def is_heavy(op: tf.Operation) -> bool:
@@ -68,13 +70,14 @@ def is_heavy(op: tf.Operation) -> bool:
     return op.type.startswith(_HEAVY)
 
 
-def find_waiting(fetches: Any, chief: str, is_message: IsMessage | None) -> Waiting | None:
+def find_waiting(fetches: Any, chief: str, is_message: IsMessage | None, already_run: int = 0) -> Waiting | None:
     """Who waits for messages in a step of TensorFlow's default graph; None where there are none, or is a loop.
 
     Args:
       fetches: what a session runs at once.
       chief: the device of the session.
       is_message: None: whatever goes from one process to another is one.
+      already_run: number of the graph's operations, in their order, that a session may have run.
     """
     chief = full_name(chief)
     if is_message is None:
@@ -87,7 +90,10 @@ def find_waiting(fetches: Any, chief: str, is_message: IsMessage | None) -> Wait
         return None
     device_of = find_device(chief)
     messages = _find_messages(operations, device_of, is_message)
-    return Waiting(operations, device_of, messages, _look_around(operations, messages)) if messages else None
+    if not messages:
+        return None
+    fixed = frozenset(tf.get_default_graph().get_operations()[:already_run])
+    return Waiting(operations, device_of, messages, _look_around(operations, messages), fixed)
 
 
 def _are_apart(source: str, target: str) -> bool:
