@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import graphs
+from mtf_hetero._support import garbage, graphs
 from mtf_hetero.traffic.counting import CHIEF
 from mtf_hetero.traffic.fusing import fuse
 from mtf_hetero.traffic.waiting import IsMessage, Waiting, find_waiting, is_heavy
@@ -19,6 +19,7 @@ from mtf_hetero.traffic.waiting import IsMessage, Waiting, find_waiting, is_heav
 _CUTS = ("Cast", "ConcatV2", "Identity", "Reshape", "Slice", "Squeeze", "StridedSlice")
 
 
+@garbage.uncollected()
 def arrange(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = None, already_run: int = 0) -> None:
     """Has a step wait less for messages: `fuse`, and then `prioritize`, which take the same arguments.
 
