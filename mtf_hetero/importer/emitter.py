@@ -239,10 +239,9 @@ def emit_program(
       The emitter, an mtf.Variable per variable, an mtf.Tensor per fetch, and the assignments.
     """
     emitter = Emitter(program, names, feeds, emit)
-    variables = []
-    for variable in program.variables:
-        trainable = variable.variable.trainable and variable.after is not variable.before
-        variables.append(emitter.variable(variable.before, trainable=trainable))
+    trainable = [v for v in program.variables if v.variable.trainable]
+    trained = {v for v in trainable if v.after is not v.before} or set(trainable)  # a test writes none
+    variables = [emitter.variable(v.before, trainable=v in trained) for v in program.variables]
     for op in program.operations:
         emitter.emit(op)
     results = [ordered(emitter.get(value), flat(emitter.axes(value))) for value in program.fetches]

@@ -69,7 +69,8 @@ class Imported:
 
     def _scalars(self) -> list[Any]:
         """Return the variables of the optimizer that callbacks read and write between steps."""
-        return [v for v in getattr(self._model.optimizer, "variables", ()) if len(v.shape) == 0]
+        optimizer = getattr(self._model, "optimizer", None)  # a model that is not compiled has none
+        return [v for v in getattr(optimizer, "variables", ()) if len(v.shape) == 0]
 
     def _note_scalars(self) -> None:
         self._given = [(variable, variable.numpy()) for variable in self._scalars()]
