@@ -26,14 +26,7 @@ def infer(
       alike: pairs of values that have the same dimensions.
     """
     names = Names()
-    is_first = not given
-    for feed, axes in zip(program.feeds, given, strict=False):
-        names.fix(feed, axes)
-    for feed in program.inputs[len(given) :]:
-        labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
-        if labels and is_first:
-            labels[0], is_first = BATCH, False
-        names.enter(feed, feed.shape, labels)
+    _enter_inputs(names, program, given)
     for number, variable in enumerate(program.variables):
         if number in fixed:
             names.fix(variable.before, fixed[number])
@@ -50,6 +43,17 @@ def infer(
     for value in _values(program):
         _enter(names, value)
     return names
+
+
+def _enter_inputs(names: Names, program: Program, given: Sequence[Axes]) -> None:
+    is_first = not given
+    for feed, axes in zip(program.feeds, given, strict=False):
+        names.fix(feed, axes)
+    for feed in program.inputs[len(given) :]:
+        labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
+        if labels and is_first:
+            labels[0], is_first = BATCH, False
+        names.enter(feed, feed.shape, labels)
 
 
 def _values(program: Program) -> Iterable[Value]:
