@@ -5,7 +5,7 @@ from typing import Any
 
 from mtf_hetero.importer import arrays, table
 from mtf_hetero.importer.naming import Names, Product
-from mtf_hetero.importer.program import Operation, Program, Value
+from mtf_hetero.importer.program import Operation, Program, Value, within
 
 BATCH = "batch"
 Axes = Sequence[Sequence[tuple[str, int]]]  # name and size of each dimension of each axis
@@ -44,7 +44,9 @@ def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
 
 
 def _values(program: Program) -> Iterable[Value]:
-    for op in program.operations:
+    for op in within(program.operations):
+        for block in op.blocks:
+            yield from [*block.parameters, *block.results]
         yield from op.inputs
         yield from op.outputs
     yield from program.fetches
@@ -52,13 +54,15 @@ def _values(program: Program) -> Iterable[Value]:
 
 
 def _enter(names: Names, value: Value) -> None:
-    if not names.has(value):
-        names.enter(value, value.shape, [f"{value.name or 'constant'}/{axis}" for axis in range(len(value.shape))])
+    home = value.home
+    if not names.has(home):
+        shape = home.shape or ()
+        names.enter(home, shape, [f"{home.name or 'constant'}/{axis}" for axis in range(len(shape))])
 
 
 def _axes(names: Names, value: Value) -> list[Product]:
     _enter(names, value)
-    return names.axes(value)
+    return names.axes(value.home)
 
 
 def _new(names: Names, op: Operation, letter: Hashable, size: int) -> Product:
@@ -69,6 +73,11 @@ def _new(names: Names, op: Operation, letter: Hashable, size: int) -> Product:
 
 def _learn(names: Names, op: Operation) -> list[tuple[Product, Product]]:
     """Unify the axes that an operation says are alike; returns pairs of axes before and after windows."""
+    if op.blocks:
+        return _learn_blocks(names, op)
+    if any(value.elements is not None for value in (*op.inputs, *op.outputs)):
+        _learn_list(names, op)
+        return []
     if op.type in arrays.REGROUPED:
         x, y = (sum(_axes(names, value), ()) for value in (op.inputs[0], op.outputs[0]))
         names.unify(x, y)
@@ -91,3 +100,35 @@ def _learn(names: Names, op: Operation) -> list[tuple[Product, Product]]:
             else:
                 first[letter] = axis
     return [(first[a], first[b]) for a, b in signature.kin if a in first and b in first]
+
+
+def _learn_blocks(names: Names, op: Operation) -> list[tuple[Product, Product]]:
+    """Unify what enters and leaves a loop, a turn of it, or a branch, and learn of the operations within."""
+    groups: list[tuple[Value, ...]] = []
+    parameters = op.blocks[-1].parameters
+    for start, parameter in zip(op.inputs, parameters, strict=False):
+        _unify(names, parameter, start)
+    windows = [pair for block in op.blocks for inner in block.operations for pair in _learn(names, inner)]
+    if op.type == "While":
+        groups = list(zip(parameters, op.blocks[1].results, op.outputs, strict=True))
+    else:
+        groups = list(zip(*(block.results for block in op.blocks), op.outputs, strict=True))
+    for first, *others in groups:
+        for other in others:
+            _unify(names, first, other)
+    return windows
+
+
+def _unify(names: Names, one: Value, other: Value) -> None:
+    for a, b in zip(_axes(names, one), _axes(names, other), strict=True):
+        names.unify(a, b)
+
+
+def _learn_list(names: Names, op: Operation) -> None:
+    """Unify the axes of what is put into a TensorList, or taken from it, with those of its elements."""
+    home = next(value for value in (*op.inputs, *op.outputs) if value.elements is not None)
+    axes = _axes(names, home)
+    for value in (*op.inputs, *op.outputs):
+        if value.elements is None and value.shape and len(value.shape) >= len(axes):
+            for a, b in zip(axes, _axes(names, value)[len(value.shape) - len(axes) :], strict=True):
+                names.unify(a, b)
