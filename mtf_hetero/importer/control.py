@@ -312,7 +312,9 @@ def _loop(reader: Any, graph: Any, node: Any, inputs: Sequence[Any], times: int)
 def _parameter(node: Any, start: Any) -> Value:
     """Return the value of a loop's variable in a turn."""
     if not isinstance(start, Value):
-        raise refusal(node, "changes what is no tensor and no TensorArray from turn to turn; keep it outside of the loop")
+        raise refusal(
+            node, "changes what is no tensor and no TensorArray from turn to turn; keep it outside of the loop"
+        )
     return _like(start, node.name)
 
 

@@ -7,9 +7,8 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import attribute, constant
 from mtf_hetero.importer import lists
 from mtf_hetero.importer.emitter import Axes, Emitter, flat
-from mtf_hetero.importer.operations import ListOperation
 from mtf_hetero.importer.program import Block, Operation, Value, replay
-from mtf_hetero.lowering.choice import ChoiceOperation, LoopOperation
+from mtf_hetero.lowering.choice import ChoiceOperation, ListOperation, LoopOperation
 
 
 def rule_of(op: Operation) -> Callable[[Emitter, Operation], None] | None:
@@ -48,9 +47,7 @@ def _choose(emitter: Emitter, op: Operation) -> None:
         emitter.put(value, tensor, of)
 
 
-def _emit(
-    emitter: Emitter, block: Block, tensors: Sequence[mtf.Tensor], axes: Sequence[Axes]
-) -> list[mtf.Tensor]:
+def _emit(emitter: Emitter, block: Block, tensors: Sequence[mtf.Tensor], axes: Sequence[Axes]) -> list[mtf.Tensor]:
     """Emit the operations of a block, given the tensors of its parameters; returns its results, of some axes."""
     inner = emitter.inside(block)
     for value, tensor in zip(block.parameters, tensors, strict=True):
@@ -91,7 +88,10 @@ def _on_lists(emitter: Emitter, op: Operation) -> None:
         of_item = constant([] if are_lists else shape)
         inputs = [of_item if role == "shape" else next(left) for role in roles]
         made = Operation(op.type, op.inputs, op.outputs, attributes)
-        outputs = replay(made, inputs)
+        outputs = [
+            y if role == "stack" or y.shape.is_fully_defined() else tf.ensure_shape(y, shape)
+            for y, role in zip(replay(made, inputs), makes, strict=True)
+        ]
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     outputs = [(mtf.Shape(flat(of)), v.dtype) for v, of in zip(op.outputs, made_axes, strict=True)]

@@ -39,7 +39,7 @@ class Optional:
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self.values = list(values)
+        self.values = [v for x in values for v in (x.values if isinstance(x, Optional) else [x])]
 
     def value(self, node: Any) -> Any:
         """Return the value that a tf.Operation takes out.
@@ -48,9 +48,13 @@ class Optional:
           NotImplementedError: it may be one of several.
         """
         (y,) = node.outputs
+        if y.dtype == tf.variant and all(v.dtype != tf.variant for v in self.values):  # one within another
+            return self
         found = [v for v in self.values if v.dtype == y.dtype and y.shape.is_compatible_with(v.shape)]
         if len(found) != 1:
-            raise refusal(node, "reads one of several tensors that a condition keeps; write the condition with tf.where")
+            raise refusal(
+                node, "reads one of several tensors that a condition keeps; write the condition with tf.where"
+            )
         return found[0]
 
 
@@ -189,7 +193,9 @@ def _follow_real(node: Any, inputs: Sequence[Any], add: Add) -> list[Any]:
         raise refusal(node, "of a TensorArray in a loop is not followed; use read, write, stack or unstack")
     are_optional = any(isinstance(x, Optional) for x in inputs)
     if any(isinstance(x, Optional) and len(x.values) != 1 for x in inputs):
-        raise refusal(node, "keeps tensors of several shapes of a condition in a loop; write the condition with tf.where")
+        raise refusal(
+            node, "keeps tensors of several shapes of a condition in a loop; write the condition with tf.where"
+        )
     values = [x.values[0] if isinstance(x, Optional) else x for x in inputs]
     values = [realise(x, node.name, add) if isinstance(x, TensorList) else x for x in values]
     elements = _elements_of(node, kind, values)
@@ -243,10 +249,12 @@ def _output(node: Any, tensor: Any, role: str, elements: Elements) -> Value:
     shape, count = elements.shape, tensor.shape[0] if tensor.shape.rank and role == "stack" else None
     if shape is None and tensor.shape.is_fully_defined():
         shape = elements.shape = tuple(tensor.shape.as_list()[1 if role == "stack" else 0 :])
+    if role != "stack" and shape is not None:
+        return Value(shape, elements.dtype, name=node.name)
     count = elements.length if count is None else count
-    if shape is None or (role == "stack" and count is None):
+    if shape is None or count is None:
         raise refusal(node, "gives a tensor whose shape depends on the data; give the TensorArray a fixed size")
-    return Value((count, *shape) if role == "stack" else shape, elements.dtype, name=node.name)
+    return Value((count, *shape), elements.dtype, name=node.name)
 
 
 # --- lists of values

@@ -15,7 +15,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
-from mtf_hetero.importer import accesses, control, lists
+from mtf_hetero.importer import accesses, control, lists, moments
 from mtf_hetero.importer.program import (
     Operation,
     Program,
@@ -99,6 +99,7 @@ class _Reader:
         for variable, after in zip(self.program.variables, self.now, strict=True):
             variable.after = after
         self.program.keep_here(hosted)
+        self.program.operations = moments.join(self.program.operations)
         self.program.keep_live()
 
     def _begin_variables(self, concrete: Any, first: Mapping[str, Any]) -> dict[int, int]:
@@ -285,7 +286,7 @@ def _static(tensor: Any) -> tuple[int, ...]:
 
 def _free(name: str, taken: set[str]) -> str:
     """Return a variable's name that is not taken, and that TensorFlow allows."""
-    name = re.sub(r"[^\w/.-]", "_", name) or "variable"
+    name = re.sub(r"^[^\w.]*_*", "", re.sub(r"[^\w/.-]", "_", name, flags=re.ASCII)) or "variable"
     return next(found for n in itertools.count() if (found := f"{name}_{n}" if n else name) not in taken)
 
 

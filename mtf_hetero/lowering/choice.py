@@ -1,4 +1,4 @@
-"""Operations with others inside them, which run as often as a tensor of the step says."""
+"""Operations with others inside them, which run as often as a tensor of the step says, and the TensorLists of loops."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -85,6 +85,46 @@ class ChoiceOperation(mtf.Operation):
         for number, output in enumerate(self.outputs):
             mine = slices[number * mesh_impl.size : (number + 1) * mesh_impl.size]
             lowering.set_tensor_lowering(output, mesh_impl.LaidOutTensor(mine))
+
+
+class ListOperation(mtf.Operation):
+    """A function on TensorLists, of which each device has one of the slices of its elements.
+
+    Args:
+      function: from the shape of an element's slice, and slices, to the slice of the result, or a tuple of them.
+      inputs: mtf.Tensors; that of a TensorList has no dimensions.
+      element: mtf.Shape of an element.
+      outputs: mtf.Shape and tf.DType of each result.
+      mesh: mtf.Mesh.
+      name: the operation's name.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[mtf.Tensor],
+        element: mtf.Shape,
+        outputs: Sequence[tuple[mtf.Shape, tf.DType]],
+        mesh: mtf.Mesh,
+        name: str,
+    ) -> None:
+        super().__init__(list(inputs), mesh=mesh, name=name)
+        self._function, self._element = function, element
+        self._outputs = [mtf.Tensor(self, shape, dtype, index=i) for i, (shape, dtype) in enumerate(outputs)]
+        self._splittable_dims, self._unsplittable_dims = self._initialize_splittable_and_unsplittable_dims(
+            "unsplittable", element.dimension_names
+        )
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        mesh_impl, element = lowering.mesh_impl(self), self._element
+
+        def run(pnum: int, *slices: tf.Tensor) -> Any:
+            return self._function(mesh_impl.slice_shape(element, pnum), *slices)
+
+        values = [lowering.tensors[x] for x in self.inputs]
+        results = mesh_impl.slicewise(run, mesh_impl.processors(element), *values)
+        for output, result in zip(self.outputs, [results] if len(self.outputs) == 1 else results, strict=True):
+            lowering.set_tensor_lowering(output, result)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ import mtf_hetero
 from mtf_hetero import tf
 from mtf_hetero.importer import control
 from mtf_hetero.importer.program import within
+from mtf_hetero.lowering.loop import operations_within
+from mtf_hetero.planner.transfers import of_step
 
 function = tf.compat.v2.function
 INPUTS = [(np.random.default_rng(step).standard_normal((14, 6, 3)),) for step in range(3)]
@@ -93,6 +95,14 @@ def broken(w, x):
     return tf.reduce_mean(y**2)
 
 
+def turning(w, x):
+    """A condition in a loop that ends by its data."""
+    y = x[:, 0]
+    while tf.reduce_sum(y**2) > 2.0:
+        y = tf.cond(tf.reduce_sum(y) > 2.0, lambda y=y: 0.5 * tf.tanh(y @ w), lambda y=y: 0.7 * tf.sin(y))
+    return tf.reduce_mean((y @ w) ** 2)
+
+
 def written(w, x, count, total):
     """Variables that a loop reads and writes."""
     for i in tf.range(6):
@@ -106,7 +116,7 @@ LOOPS = {
     "scanned": trained(scanned),
     "ending": trained(ending),
     "nested": trained(nested),
-    "broken": trained(broken),
+    "turning": trained(turning),
     "written": trained(written, np.int32(0), np.zeros(3)),
 }
 
@@ -145,7 +155,7 @@ CONDITIONS = {
     "branches": trained(branches, np.int32(0)),
     "cases": trained(cases, np.int32(-1)),
     "kept": trained(kept, np.int32(0), np.zeros((6, 3))),
-    "broken": trained(broken),
+    "turning": trained(turning),
 }
 
 
@@ -159,7 +169,7 @@ def test_conditions_of_which_one_branch_runs(name, real_conditions):
 def test_small_conditions_are_selected(name):
     found = check(CONDITIONS[name], *PLACES)
     kinds = {op.type for op in within(found[0]._first.program.operations)}
-    assert ("Case" in kinds) == (name == "broken")  # whose loop ends by its data; conditions in it are small
+    assert "Case" not in kinds and "SelectV2" in kinds
 
 
 def test_a_condition_saves_work(real_conditions):
@@ -170,6 +180,17 @@ def test_a_condition_saves_work(real_conditions):
     (choice,) = [op for op in program.operations if op.type == "Case"]
     assert not {op for block in choice.blocks for op in block.operations} & set(program.operations)
     assert any(op.type == "Mean" for block in choice.blocks for op in block.operations)
+
+
+@pytest.mark.parametrize("name", ["ending", "branches"])
+def test_the_planner_knows_their_traffic(name, real_conditions):
+    step, _, inputs = {**LOOPS, **CONDITIONS}[name]()
+    with mtf_hetero.function(step, inputs[0], **BATCH) as divided:
+        transfers = of_step(divided.graph, divided.layout)
+        inside = {op.name for op in operations_within(divided.graph.operations)} - {
+            op.name for op in divided.graph.operations
+        }
+    assert any(transfer.operation in inside for transfer in transfers)
 
 
 @pytest.mark.parametrize("in_loop", [True, False])
@@ -215,6 +236,14 @@ def test_long_recurrent_networks(kind):
     assert len(second.graph.operations) < 1000
     kinds = {entry.kind for entry in second.undivided.entries}
     assert not kinds & {"MatMul", "TensorListSetItem"}
+
+
+def test_what_conditions_in_loops_keep_is_refused():
+    """Each branch keeps tensors for its gradient; a TensorList has those of one shape."""
+    step, _, inputs = trained(broken)()
+    match = r"^operation TensorListPushBack .* keeps tensors of several shapes .*; write the condition with tf.where$"
+    with pytest.raises(NotImplementedError, match=match):
+        mtf_hetero.function(step, inputs[0], **ONE)
 
 
 def test_a_shape_that_changes_is_refused():
