@@ -18,10 +18,12 @@ from mtf_hetero.importer.lists import Optional, TensorList
 from mtf_hetero.importer.program import (
     Block,
     Elements,
+    Guard,
     Operation,
     Value,
     definition,
     known,
+    line_of,
     refusal,
     synthetic,
     within,
@@ -83,12 +85,18 @@ def choose(reader: Any, graph: Any, node: Any, chosen: Value, *inputs: Any) -> l
     if chosen.array is not None:
         index = int(chosen.array)
         return reader.inline(graph, names[index if 0 <= index < len(names) else -1], inputs)
-    blocks, ends = [], []
-    for name in names:
-        with reader.block() as block:
-            results = reader.inline(graph, name, inputs)
+    blocks, ends, refused = [], [], {}
+    for number, name in enumerate(names):
+        try:
+            with reader.block() as block:
+                results = reader.inline(graph, name, inputs)
+        except NotImplementedError as error:
+            refused[number] = error
+            continue
         blocks.append(block)
         ends.append([*results, *block.now])
+    if refused:
+        return _guarded(reader, node, chosen, refused, blocks, ends)
     same = [all(end[i] is ends[0][i] for end in ends) for i in range(len(ends[0]))]
     if _stays(blocks, [end[i] for end in ends for i, is_same in enumerate(same) if not is_same]):
         choice = Operation("Case", [chosen], [], {}, blocks=tuple(Block([], b.operations, []) for b in blocks))
@@ -103,6 +111,30 @@ def choose(reader: Any, graph: Any, node: Any, chosen: Value, *inputs: Any) -> l
     count = len(joined) - len(reader.now)
     reader.now = joined[count:]
     return joined[:count]
+
+
+def _guarded(
+    reader: Any, node: Any, chosen: Value, refused: dict[int, Exception], blocks: Sequence[Any], ends: Sequence[Any]
+) -> list[Any]:
+    """Follow the only branch that can be followed; a step that needs another one is an error.
+
+    Keras divides the rows of an embedding's gradient so: the other branch is for divisors of zero.
+    """
+    number, error = next(iter(refused.items()))
+    if len(blocks) != 1 or reader.is_inside:
+        raise error
+    followed = next(i for i in range(len(refused) + 1) if i not in refused)
+    reader.splice(blocks[0])
+    reader.program.guards.append(
+        Guard(
+            chosen,
+            followed,
+            f"the step took branch {number} of {node.type} {node.name!r} ({line_of(node)}), but {error}",
+        )
+    )
+    count = len(ends[0]) - len(reader.now)
+    reader.now = ends[0][count:]
+    return ends[0][:count]
 
 
 def _stays(blocks: Sequence[Any], values: Sequence[Any]) -> bool:

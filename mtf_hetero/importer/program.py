@@ -199,6 +199,21 @@ class Variable:
     after: Value
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Guard:
+    """A condition of which one branch is not followed, so that a step must not take it.
+
+    Args:
+      chosen: the condition, or the number of a branch.
+      followed: what it must be.
+      why: an error for a step that takes another branch.
+    """
+
+    chosen: Value
+    followed: int
+    why: str
+
+
 @dataclasses.dataclass(eq=False)
 class Program:
     """A function: (feeds, variables before) -> (results, variables after).
@@ -210,6 +225,7 @@ class Program:
       results: the values that are fetched.
       hosted: variables that stay in this process: their values are fed, and fetched after the step.
       effects: operations without a result, such as Print and Assert, which are left out.
+      guards: conditions that every step is to check.
     """
 
     feeds: list[Value] = dataclasses.field(default_factory=list)
@@ -218,6 +234,7 @@ class Program:
     results: list[Value] = dataclasses.field(default_factory=list)
     hosted: list[Variable] = dataclasses.field(default_factory=list)
     effects: list[Any] = dataclasses.field(default_factory=list)
+    guards: list[Guard] = dataclasses.field(default_factory=list)
 
     @property
     def inputs(self) -> list[Value]:
@@ -227,7 +244,8 @@ class Program:
     @property
     def fetches(self) -> list[Value]:
         """All values that are fetched."""
-        return [*self.results, *(variable.after for variable in self.hosted)]
+        ends = [variable.after for variable in self.hosted]
+        return [*self.results, *ends, *(guard.chosen for guard in self.guards)]
 
     def keep_here(self, variables: Collection[Any]) -> None:
         """Keep some of the variables in this process."""

@@ -229,8 +229,13 @@ class _Reader:
         finally:
             self._operations, self._equal, self.now = around
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether what is read now may not be part of each step."""
+        return self._operations is not self.program.operations
+
     def splice(self, part: "_Part") -> None:
-        """Have a part's operations among the others, unless equal ones are there."""
+        """Have a part's operations among the others."""
         self._operations += part.operations
         for key, op in part.equal.items():
             self._equal.setdefault(key, op)

@@ -246,6 +246,39 @@ def test_what_conditions_in_loops_keep_is_refused():
         mtf_hetero.function(step, inputs[0], **ONE)
 
 
+def test_the_only_branch_that_is_followed():
+    """The other one has a shape that depends on the data: a step that takes it is an error."""
+
+    def make():
+        w = tf.Variable(np.zeros(3), name="w")
+
+        @function
+        def step(x):
+            w.assign_add(tf.cond(tf.reduce_all(x < 9.0), lambda: x[0, 0], lambda: tf.unique(x[0, 0])[0]))
+            return w + 1.0
+
+        return step, [w], INPUTS
+
+    (divided,) = check(make, BATCH)
+    assert len(divided._first.program.guards) == 1
+    step, _, inputs = make()
+    with mtf_hetero.function(step, inputs[0], **ONE) as divided:
+        match = r"^the step took branch 0 of \w*If '.*' \(test_control.py:\d+\), but operation Unique .* data; give it"
+        with pytest.raises(ValueError, match=match):
+            divided(10.0 + inputs[0][0])
+
+
+@pytest.mark.full
+def test_the_rows_of_an_embedding_with_rmsprop():
+    def build():
+        layers = keras.layers
+        return keras.Sequential(
+            [keras.Input((6,), dtype="int32"), layers.Embedding(11, 8), layers.Flatten(), layers.Dense(5)]
+        )
+
+    check(of_keras(build, lambda: keras.optimizers.RMSprop(0.01), ids), ONE, BATCH)
+
+
 def test_a_shape_that_changes_is_refused():
     def step(x):
         def turn(x):
