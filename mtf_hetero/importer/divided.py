@@ -1,19 +1,22 @@
 """`function`: divides a tf.function of the user over devices of unequal speed."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mtf_hetero import placement, traffic
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import interrupts
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer.program import Program, line_of
+from mtf_hetero.importer import tracing
+from mtf_hetero.importer.program import Operation, line_of
 from mtf_hetero.importer.report import Undivided, report
 from mtf_hetero.importer.session import Session
 from mtf_hetero.importer.step import Step
+from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.layout import Layout
 
 _LOSS = "a step; the tf.Variables have the values of the last pull"
@@ -82,60 +85,6 @@ def function(
         return divided
 
 
-class Traced:
-    """A step, traced once for each kind of inputs.
-
-    Args:
-      step: a tf.function, or a function.
-
-    Attributes:
-      hosted: tf.Variables that stay in this process: each step is fed their values, and gives them new ones.
-    """
-
-    def __init__(self, step: Callable[..., Any]) -> None:
-        self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
-        self.hosted: Sequence[Any] = ()
-        self._concrete: dict[Any, Any] = {}
-        self._programs: dict[Any, Program] = {}
-
-    def kind(self, inputs: Sequence[Any]) -> Any:
-        """Return what decides how the step is traced: structure, shapes, types, and arguments that are no tensors."""
-        leaves = tf.nest.flatten(inputs, expand_composites=True)
-        keys = [(x.dtype.name, tuple(x.shape)) if _is_tensor(x) else ("value", x) for x in leaves]
-        structure = tf.nest.map_structure(lambda x: None, inputs)
-        return repr(structure), tuple(keys)
-
-    def concrete(self, inputs: Sequence[Any]) -> Any:
-        """Return the ConcreteFunction for a kind of inputs."""
-        key = self.kind(inputs)
-        if key not in self._concrete:
-            specs = tf.nest.map_structure(_spec, inputs)
-            self._concrete[key] = self._function.get_concrete_function(*specs)
-        return self._concrete[key]
-
-    def program(self, inputs: Sequence[Any], like: Step | None = None) -> Program:
-        """Return the program for a kind of inputs. Call it eagerly.
-
-        Args:
-          inputs: the arguments.
-          like: a step whose variables it is to have first; None for the first kind.
-        """
-        key = self.kind(inputs)
-        if key not in self._programs:
-            self._programs[key] = step_lib.read(self.concrete(inputs), like, self.hosted)
-        return self._programs[key]
-
-
-def _is_tensor(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype")
-
-
-def _spec(x: Any) -> Any:
-    if isinstance(x, tf.TensorSpec) or not _is_tensor(x):
-        return x
-    return tf.TensorSpec(x.shape, x.dtype)
-
-
 class _Lowered:
     """A step that was lowered, and what is fetched of it."""
 
@@ -190,20 +139,27 @@ class Divided:
         if key not in self._lowered:
             self._make_room(inputs)
         lowered = self._lowered.get(key) or self._lower(inputs)
-        leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if _is_tensor(x)]
-        hosted = lowered.step.program.hosted
-        arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in hosted)]
+        leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
+        program = lowered.step.program
+        arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in program.hosted)]
         for name in lowered.written:
             self._known.pop(name, None)
-        results, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
-        fetched = lowered.step.program.fetches
-        results = [x.reshape(value.shape) for x, value in zip(results, fetched, strict=True)]  # with axes of size 1
-        count = len(results) - len(hosted)
-        for variable, array in zip(hosted, results[count:], strict=True):
-            if variable.after is not variable.before:
-                variable.variable.assign(array)
-        left = iter(results[:count])
-        flat = [None if x is None else tf.constant(next(left)) for x in tf.nest.flatten(lowered.structure)]
+        with interrupts.deferred():
+            found, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
+            found = [
+                x.reshape(value.shape) for x, value in zip(found, program.fetches, strict=True)
+            ]  # with axes of size 1
+            left = iter(found)
+            results = [next(left) for _ in program.results]
+            for variable in program.hosted:
+                array = next(left)
+                if variable.after is not variable.before:
+                    variable.variable.assign(array)
+        for guard, chosen in zip(program.guards, left, strict=True):
+            if int(chosen) != guard.followed:
+                raise ValueError(guard.why)
+        values = iter(results)
+        flat = [None if x is None else tf.constant(next(values)) for x in tf.nest.flatten(lowered.structure)]
         return tf.nest.pack_sequence_as(lowered.structure, flat)
 
     def pull(self) -> None:
@@ -259,10 +215,16 @@ class Divided:
         return self._first.graph
 
     @property
+    def work(self) -> Mapping[Operation, set[mtf.Dimension]]:
+        """The operations of the first kind of inputs, with the dimensions of their work."""
+        assert self._first is not None
+        return self._first.work
+
+    @property
     def undivided(self) -> Undivided:
         """The replicated work, to be printed."""
         assert self._first is not None
-        return report(self._first.work, self.layout)
+        return report(self.work, self.layout)
 
     @property
     def effects(self) -> tuple[Any, ...]:
@@ -296,7 +258,8 @@ class Divided:
     def _lower(self, inputs: Sequence[Any]) -> _Lowered:
         is_first = not self._lowered
         program = self._traced.program(inputs, self._first)
-        with self._session.graph.as_default():
+        with self._session.graph.as_default() as graph:
+            already_run = len(graph.get_operations())  # by steps of other kinds
             step = step_lib.build(program, self._first)
             new = step.variables.keys() - self._present
             sizes = [value.shape[0] for value in step.program.feeds if value.shape]
@@ -304,8 +267,7 @@ class Divided:
             lowering = self._session.lower(step.graph, step.mesh, **options)
             results = [lowering.export_to_tf_tensor(tensor) for tensor in step.results]
             done = tf.group([lowering.lowered_operation(op) for op in step.updates])
-            if is_first:
-                traffic.arrange([*results, done])
+            traffic.arrange([*results, done], already_run=already_run)
         self._first = self._first or step
         self._variables |= step.variables
         self._present |= step.variables.keys()

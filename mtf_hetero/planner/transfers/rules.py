@@ -10,8 +10,9 @@ from typing import Any
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering import local, lookup, registry, sums
+from mtf_hetero.lowering.choice import ChoiceOperation, ListOperation, LoopOperation
 from mtf_hetero.planner.transfers.sending import allreduce
-from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Values, made
+from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Value, Values, made
 from mtf_hetero.variables import random_numbers
 
 Rule = Callable[[Any, Sketch], None]
@@ -75,6 +76,7 @@ def outstanding(sketch: Sketch, partial: Values, axes: Sequence[int], absent: Co
     mtf.ReadVariable,
     mtf.Constant,
     mtf.ImportLaidOutTensorOperation,
+    ListOperation,
 )
 def slice_by_slice(op: mtf.Operation, sketch: Sketch) -> None:
     """Each processor makes its own slices, of its own."""
@@ -91,17 +93,42 @@ def _generic_grad(op: mtf.Operation, sketch: Sketch) -> None:
         sketch.set(output, sketch.local(output, *inputs))
 
 
+@register(layers.PartialSumOperation)
+def _partial_sum(op: mtf.Operation, sketch: Sketch) -> None:
+    set_output(op, sketch, sketch.local(op.outputs[0], *map(sketch.slices, op.inputs)), op.summed)
+
+
+@register(layers.DrawOperation)
+def _draw(op: mtf.Operation, sketch: Sketch) -> None:
+    """A processor that has nothing of the numbers reads nothing."""
+    (output,), inputs = op.outputs, [sketch.slices(x) for x in op.inputs]
+    sizes = enumerate(sketch.layout.slice_shapes(output.shape))
+    sketch.set(
+        output,
+        [sketch.value(p, size, output.dtype, [] if 0 in size else [x[p] for x in inputs]) for p, size in sizes],
+    )
+
+
+@register(layers.OnceOperation)
+def _once(op: mtf.Operation, sketch: Sketch) -> None:
+    """The training process draws and cuts the slices; it reads the operands where the first processor has them."""
+    (output,) = op.outputs
+    whole = sketch.value(CHIEF, output.shape.to_integer_list, output.dtype, [sketch.slices(x)[0] for x in op.inputs])
+    _cut_up(output, sketch, whole)
+
+
 @register(mtf.ImportOperation, mtf.RangeOperation)
 def _import(op: mtf.Operation, sketch: Sketch) -> None:
     """The training process cuts the slices."""
     (output,) = op.outputs
-    _cut_up(output, sketch, CHIEF)
+    _cut_up(output, sketch, sketch.value(CHIEF, output.shape.to_integer_list, output.dtype))
 
 
-def _cut_up(output: mtf.Tensor, sketch: Sketch, processor: int) -> None:
-    whole = sketch.value(processor, output.shape.to_integer_list, output.dtype)
+def _cut_up(output: mtf.Tensor, sketch: Sketch, whole: Value) -> None:
     sizes = [tuple(sketch.layout.slice_shape(output.shape, pnum)) for pnum in sketch.processors]
-    values = [whole if size == whole.shape else sketch.value(processor, size, whole.dtype, [whole]) for size in sizes]
+    values = [
+        whole if size == whole.shape else sketch.value(whole.processor, size, whole.dtype, [whole]) for size in sizes
+    ]
     sketch.set(output, values)
 
 
@@ -110,7 +137,7 @@ def _random(op: mtf.Operation, sketch: Sketch) -> None:
     """The first processor draws a key, or all numbers of what only TensorFlow can draw."""
     (output,) = op.outputs
     if not random_numbers.is_known(op._tf_fn, tf.as_dtype(op._kwargs.get("dtype", tf.float32))):
-        _cut_up(output, sketch, 0)
+        _cut_up(output, sketch, sketch.value(0, output.shape.to_integer_list, output.dtype))
         return
     key = sketch.value(0, (), tf.uint64)
     sketch.set(output, sketch.local(output, [key] * sketch.layout.size))
@@ -240,3 +267,34 @@ def _unless_idle(op: mtf.Operation, sketch: Sketch, shape: mtf.Shape) -> Values:
 @register(mtf.WhileLoopOperation)
 def _loop(op: mtf.Operation, sketch: Sketch) -> None:
     raise NotImplementedError(f"{type(op).__name__} {op.name!r}: the planner cannot count the traffic of a loop")
+
+
+@register(LoopOperation)
+def _repeat(op: LoopOperation, sketch: Sketch) -> None:
+    """One turn: how many there are, only the data say."""
+    for inputs in (op._cond_inputs, op._body_inputs):
+        for x, start in zip(inputs, op.inputs, strict=True):
+            sketch.set(x, sketch.slices(start))
+    _run_all((*op._cond_ops, *op._body_ops), sketch)
+    goes_on = sketch.slices(op._cond_output)
+    for output, result in zip(op.outputs, op._body_outputs, strict=True):
+        slices = sketch.slices(result)
+        sketch.set(output, [sketch.value(x.processor, x.shape, x.dtype, [x], goes_on) for x in slices])
+
+
+@register(ChoiceOperation)
+def _choose(op: ChoiceOperation, sketch: Sketch) -> None:
+    """All blocks: which one runs, only the data say."""
+    chosen, *_ = [sketch.slices(x) for x in op.inputs]
+    for block in op.blocks:
+        _run_all(block, sketch)
+    for output, *results in zip(op.outputs, *op.results, strict=True):
+        sketch.set(output, sketch.local(output, chosen, *map(sketch.slices, results)))
+
+
+def _run_all(operations: Sequence[mtf.Operation], sketch: Sketch) -> None:
+    around = sketch.operation
+    for op in operations:
+        sketch.operation = op.name
+        rule_of(op, sketch)(op, sketch)
+    sketch.operation = around
