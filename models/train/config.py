@@ -138,8 +138,8 @@ class Config:
     devices: tuple[str, ...] | None = _flag(
         None,
         "One device per processor, such as gpu:0,gpu:1,cpu:0. cpu:0,cpu:1,... are logical devices of one CPU. "
-        "worker:1/gpu:0 is a device of a worker. By default all GPUs that TensorFlow finds, or cpu:0; with workers, all "
-        "their devices. mtf-hetero devices lists them.",
+        "worker:1/gpu:0 is a device of a worker. By default all GPUs that TensorFlow finds, or cpu:0; with workers, "
+        "all their devices. mtf-hetero devices lists them.",
         tuple,
     )
     workers: str | None = _flag(
