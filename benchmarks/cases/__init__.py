@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from benchmarks.cases.any_step import AnyStep
 from benchmarks.cases.dropout import Dropout
 from benchmarks.cases.faults import Faults
 from benchmarks.cases.heterogeneous import Heterogeneous
@@ -18,7 +19,7 @@ from benchmarks.harness import Case
 
 _ALL = (
     *(OneDevice(), Accounting(), Lowering(), Dropout(), LearningCurve(), ClusterCurve(), Heterogeneous()),
-    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Planner(), KerasModels(), KerasFit(), Faults()),
+    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Planner(), KerasModels(), KerasFit(), AnyStep(), Faults()),
 )
 CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in _ALL})
 

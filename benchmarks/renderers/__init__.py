@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from benchmarks.renderers import (
+    any_step,
     dropout,
     faults,
     heterogeneous,
@@ -24,6 +25,7 @@ Renderer = Callable[[Sequence[Row]], Report]
 RENDERERS: Mapping[str, Renderer] = MappingProxyType(
     {
         "accounting": one_device.render_account,
+        "any_step": any_step.render,
         "cluster_curve": learning.render_cluster_curve,
         "cosmology": volumes.render_cosmology,
         "dropout": dropout.render,

@@ -113,6 +113,12 @@ def _segment_sum(op: Any) -> Signature:
     return Signature(operands, [["v", *rest]], whole=frozenset("v"), summed=frozenset(looked_up))
 
 
+@TABLE.rule("DenseBincount")
+def _bincount(op: Any) -> Signature | None:
+    """Rows are counted one by one; a vector is counted whole."""
+    return leading(op, [1, None, 1 if op.inputs[2].shape == op.inputs[0].shape else None], [1])
+
+
 _LAST_TWO = ("Cholesky", "MatrixDeterminant", "MatrixInverse", "MatrixSquareRoot", "MatrixExponential")
 
 

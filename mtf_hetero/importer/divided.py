@@ -1,7 +1,7 @@
 """`function`: divides a tf.function of the user over devices of unequal speed."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer import tracing
-from mtf_hetero.importer.program import line_of
+from mtf_hetero.importer.program import Operation, line_of
 from mtf_hetero.importer.report import Undivided, report
 from mtf_hetero.importer.session import Session
 from mtf_hetero.importer.step import Step
@@ -206,10 +206,16 @@ class Divided:
         return self._first.graph
 
     @property
+    def work(self) -> Mapping[Operation, set[mtf.Dimension]]:
+        """The operations of the first kind of inputs, with the dimensions of their work."""
+        assert self._first is not None
+        return self._first.work
+
+    @property
     def undivided(self) -> Undivided:
         """The replicated work, to be printed."""
         assert self._first is not None
-        return report(self._first.work, self.layout)
+        return report(self.work, self.layout)
 
     @property
     def effects(self) -> tuple[Any, ...]:

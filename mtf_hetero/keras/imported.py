@@ -31,10 +31,8 @@ class Imported:
         def step(is_training: bool, data: Any) -> Any:
             return model.train_step(data) if is_training else model.test_step(data)
 
-        traced = Traced(tf.compat.v2.function(step, autograph=False))
+        traced = Traced(tf.compat.v2.function(step, autograph=False), lambda: [v.value for v in _hosted(model)])
         inputs = True, data
-        traced.concrete(inputs)  # it makes the variables that are not there yet
-        traced.hosted = [v.value for v in _hosted(model)]
         program = traced.program(inputs)
         placement = place(lambda: step_lib.build(program).graph)
         owner = f"model {model.name!r}"

@@ -75,6 +75,14 @@ OPERATIONS = {
     "stack": (lambda x, y: (tf.stack([x, y], 2), tf.unstack(x, axis=1)), X, Y),
     "one hot": (lambda i: tf.one_hot(i, 8, axis=1, dtype=tf.float64), IDS),
     "gather": (lambda x, i: (tf.gather(x, i, axis=1), tf.gather(x, i, batch_dims=1), tf.gather(x[0], i)), X, IDS),
+    "bins": (lambda x: raw.Bucketize(input=x, boundaries=[-1.0, 0.0, 1.0]), X),
+    "counts": (
+        lambda i: [
+            raw.DenseBincount(input=i, size=8, weights=w, binary_output=b)
+            for w, b in ((tf.zeros([0], tf.float64), True), (tf.cast(i, tf.float64), False))
+        ],
+        IDS.astype("int32"),
+    ),
     "segments": (gradient(lambda x, i: tf.gather(x[0], i)), X, IDS),
     "reductions": (
         lambda x: [f(x, 1) for f in (tf.reduce_sum, tf.reduce_mean, tf.reduce_max, tf.reduce_min, tf.reduce_prod)],

@@ -1,0 +1,142 @@
+"""The report on steps of many programs: the difference of each from TensorFlow, on every layout."""
+
+import functools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import drawing
+from benchmarks.renderers.document import Report
+from benchmarks.renderers.tables import Row, Table, bullets, group_by, table
+
+LAYOUTS = {"one device": "one device", "batch": "batch", "weights": "weights", "planned": "plan"}
+_MOST_REPLICATED, _LIMIT = 0.02, 1e-9
+_LEAST = 1e-17  # of a difference in the picture
+EXACT, WRONG, REFUSED, FAILED = "exact", "wrong", "refused", "failed"
+
+
+def verdict(row: Row) -> str:
+    """Return the outcome of a program."""
+    if "failed" in row:
+        return FAILED
+    if "refused" in row:
+        return REFUSED
+    return EXACT if worst(row) <= row["tolerance"] else WRONG
+
+
+def worst(row: Row) -> float:
+    """Return the largest difference on any layout."""
+    return max(_difference(layout) or 0.0 for layout in row["layouts"].values())
+
+
+def replicated(row: Row, column: str = "replicated_examples") -> float | None:
+    """Return the share of FLOPs that the batch's layout does not split."""
+    return row.get("layouts", {}).get("batch", {}).get(column)
+
+
+def _difference(layout: Any) -> float | None:
+    return None if layout is None or "results" not in layout else max(layout["results"], layout["variables"])
+
+
+def _power(value: float | None) -> str | None:
+    return None if value is None else "0" if not value else f"{value:.0e}"
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1%}"
+
+
+def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    figure, axes = drawing.make(1, 1, height=1.2 + 0.3 * len(kinds))
+    ax = axes[0][0]
+    for number, (label, value) in enumerate({"largest difference": worst, "TensorFlow's own": _own}.items()):
+        points = [(max(value(row), _LEAST), kinds.index(row["kind"]) + 0.2 * number) for row in rows]
+        ax.scatter(*zip(*points, strict=True), s=14, color=drawing.COLOURS[number], label=label)
+    ax.axvline(_LIMIT, color=drawing.GREY, linestyle="--", linewidth=1)
+    ax.set_xscale("log")
+    ax.set_yticks(range(len(kinds)), [_title(kind) for kind in kinds])
+    ax.invert_yaxis()
+    ax.set_xlabel("difference from TensorFlow, the largest of all layouts")
+    drawing.legend(figure, {"divided": drawing.COLOURS[0], "TensorFlow's own": drawing.COLOURS[1]}, ncols=2)
+    drawing.save(figure, path)
+
+
+def _own(row: Row) -> float:
+    return row["own"]
+
+
+def _title(kind: str) -> str:
+    return kind.replace("_", " ").capitalize()
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    header = [
+        *("program", "outcome", *LAYOUTS.values(), "TensorFlow's own", "replicated", "with updates"),
+        *("operations", "s", "source"),
+    ]
+    lines = []
+    for row in rows:
+        layouts = row.get("layouts", {})
+        outcome = verdict(row)
+        name = row["program"] if row["dtype"] == "float64" else f"{row['program']}, {row['dtype']}"
+        differences = [_power(_difference(layouts.get(layout))) for layout in LAYOUTS]
+        shares = [_percent(replicated(row)), _percent(replicated(row, "replicated"))]
+        figures = [row.get("operations"), row.get("seconds")]
+        outcome = outcome if outcome == EXACT else f"**{outcome}**"
+        lines.append([name, outcome, *differences, _power(row.get("own")), *shares, *figures, row["source"]])
+    return table(header, lines)
+
+
+def _conclude(rows: Sequence[Row]) -> list[str]:
+    of = group_by(rows, verdict)
+    counts = {outcome: len(of.get(outcome, ())) for outcome in (EXACT, REFUSED, WRONG, FAILED)}
+    split = [share for row in rows if (share := replicated(row)) is not None]
+    little = sum(share < _MOST_REPLICATED for share in split)
+    return [
+        f"{len(rows)} programs: {counts[EXACT]} exact on every layout, {counts[REFUSED]} refused, {counts[WRONG]} "
+        f"wrong, {counts[FAILED]} failed.",
+        f"In {little} of {len(split)} programs, the batch's layout replicates less than 2 % of the FLOPs, apart from "
+        "updates of weights.",
+    ]
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    notes = []
+    for row in rows:
+        name, outcome = row["variant"], verdict(row)
+        if outcome in (REFUSED, FAILED):
+            notes.append(f"{name} was {outcome}: {row[outcome]}" if outcome == REFUSED else f"{name}: {row[outcome]}")
+        elif outcome == WRONG:
+            own = _power(row["own"])
+            notes.append(f"{name} differs by {_power(worst(row))}; TensorFlow differs from itself by {own}.")
+        if row["reason"]:
+            notes.append(f"{name}: {row['dtype']}, exact within {row['tolerance']:g}, because {row['reason']}.")
+        if (replicated(row) or 0.0) >= _MOST_REPLICATED:
+            largest = "; ".join(row["layouts"]["batch"]["largest_replicated"])
+            notes.append(f"{name} replicates {_percent(replicated(row))} under the batch's layout: {largest}.")
+    return notes
+
+
+def render(rows: Sequence[Row]) -> Report:
+    """The report: a table per kind of program."""
+    rows = sorted(rows, key=lambda row: row["variant"])
+    first = rows[0]
+    shares = ":".join(f"{share:g}" for share in first["shares"])
+    parts = [
+        f"{first['steps']} steps of each program, in float64 where nothing else is said. A difference is the largest "
+        "of all results and variables, relative to the largest number of a tensor, or to 1 if that is less. Exact: at "
+        "most 1e-9, where no reason is given for another limit.",
+        f"Layouts: one device; the batch split {shares} over three processors; a dimension of a weight split so; a "
+        "plan for three processors of such speeds. A dash: no weight can be split.",
+        "TensorFlow's own: its difference from itself after each number of the inputs and variables is replaced by the "
+        "next larger one. Replicated: the share of FLOPs that the batch's layout does not split, apart from updates of "
+        "weights, and with them.",
+    ]
+    for kind, of_kind in group_by(rows, lambda row: row["kind"]).items():
+        parts += [f"## {_title(kind)}: {len(of_kind)}", _table(of_kind)]
+    notes = _notes(rows)
+    parts += ["## Notes", bullets(notes)] if notes else []
+    compared = [row for row in rows if verdict(row) in (EXACT, WRONG)]
+    draw = functools.partial(_draw, compared) if compared else None
+    return Report(_conclude(rows), parts, "Differences from TensorFlow", draw)
