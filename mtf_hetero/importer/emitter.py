@@ -1,5 +1,7 @@
 """Emits a program as an mtf.Graph, whose tensors have the dimensions that were inferred."""
 
+import collections
+import copy
 import itertools
 import math
 import re
@@ -11,7 +13,7 @@ import numpy as np
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape, zeros
 from mtf_hetero.importer.naming import Names
-from mtf_hetero.importer.program import Operation, Program, Value
+from mtf_hetero.importer.program import Block, Operation, Program, Value
 from mtf_hetero.importer.signature import Signature
 from mtf_hetero.layers import AfterOperation
 from mtf_hetero.variables import get_variable
@@ -21,32 +23,39 @@ Axes = list[Dims]
 
 
 class Emitter:
-    """Has the mtf.Graph of a program, and the mtf.Tensor of each value that was emitted.
+    """Has the mtf.Tensor of each value of a program that was emitted.
 
     Args:
       program: the program.
       names: its dimensions.
-      feeds: one tf.Tensor per feed.
+      mesh: mtf.Mesh of the graph.
       emit: emits an operation, given the emitter and whether its results are needed now.
     """
 
-    def __init__(self, program: Program, names: Names, feeds: Sequence[tf.Tensor], emit: "Emit") -> None:
+    def __init__(self, program: Program, names: Names, mesh: mtf.Mesh, emit: "Emit") -> None:
         self._names, self._emit = names, emit
-        self.graph = mtf.Graph()
-        self.mesh = mtf.Mesh(self.graph, "mesh")
-        self.makers = {value: op for op in program.operations for value in op.outputs}
+        self.graph, self.mesh = mesh.graph, mesh
+        self.makers: dict[Value, Operation] = {}
         self.users: dict[Value, Operation] = {}  # of values with one use, its user
         self.computed: dict[Operation, set[mtf.Dimension]] = {}  # the dimensions of each operation's work
-        self._tensors: dict[Value, mtf.Tensor] = {}
-        self._renamed: dict[tuple[Value, tuple[mtf.Dimension, ...]], mtf.Tensor] = {}  # so that each is sent once
+        self._tensors: collections.ChainMap[Value, mtf.Tensor] = collections.ChainMap()
+        self._renamed: collections.ChainMap[tuple[Value, tuple[mtf.Dimension, ...]], mtf.Tensor]
+        self._renamed = collections.ChainMap()  # so that each is sent once
         self._named: dict[int, str] = {}
         self._used = set(names.fixed_labels)
         self._fresh = itertools.count()
-        for op in program.operations:
-            self.users.update(dict.fromkeys(op.inputs, op))
-        for value, feed in zip(program.inputs, feeds, strict=True):
-            shape = self.shape(value)
-            self._tensors[value] = mtf.import_tf_tensor(self.mesh, reshape(feed, shape.to_integer_list), shape)
+        self._know(program.operations)
+
+    def _know(self, operations: Sequence[Operation]) -> None:
+        self.makers = {value: op for op in operations for value in op.outputs}
+        self.users = {value: op for op in operations for value in op.inputs}
+
+    def inside(self, block: Block) -> "Emitter":
+        """Return an emitter for the operations of a block, which knows the tensors from outside."""
+        inner = copy.copy(self)
+        inner._tensors, inner._renamed = self._tensors.new_child(), self._renamed.new_child()
+        inner._know(block.operations)
+        return inner
 
     # --- dimensions
 
@@ -68,7 +77,7 @@ class Emitter:
 
     def axes(self, value: Value) -> Axes:
         """Return the dimensions of each axis of a value."""
-        return [[self._dimension(d) for d in axis] for axis in self._names.axes(value)]
+        return [[self._dimension(d) for d in axis] for axis in self._names.axes(value.home)]
 
     def shape(self, value: Value) -> mtf.Shape:
         """Return the mtf.Shape of a value's tensor, which is not its own where axes are products."""
@@ -108,6 +117,11 @@ class Emitter:
 
     # --- tensors
 
+    def feed(self, value: Value, tensor: tf.Tensor) -> None:
+        """Set the tensor of a value to one of TensorFlow."""
+        shape = self.shape(value)
+        self._tensors[value] = mtf.import_tf_tensor(self.mesh, reshape(tensor, shape.to_integer_list), shape)
+
     def variable(self, value: Value, *, trainable: bool) -> mtf.Variable:
         """Make the mtf.Variable of a value, which starts at zero."""
         shape = self.shape(value)
@@ -135,6 +149,10 @@ class Emitter:
         if key not in self._renamed:
             self._renamed[key] = renamed(tensor, mine, flat(axes))
         return self._renamed[key]
+
+    def laid(self, value: Value, axes: Axes) -> mtf.Tensor:
+        """Return the tensor of a value, its dimensions those of some axes, in their order."""
+        return ordered(self.get(value, axes), flat(axes))
 
     def _constant(self, value: Value) -> mtf.Tensor:
         array = value.array
@@ -243,30 +261,30 @@ def emit_program(
     Returns:
       The emitter, an mtf.Variable per variable, an mtf.Tensor per fetch, and the assignments.
     """
-    emitter = Emitter(program, names, feeds, emit)
-    variables = []
-    for variable in program.variables:
-        trainable = variable.variable.trainable and variable.after is not variable.before
-        variables.append(emitter.variable(variable.before, trainable=trainable))
+    emitter = Emitter(program, names, mtf.Mesh(mtf.Graph(), "mesh"), emit)
+    for value, feed in zip(program.inputs, feeds, strict=True):
+        emitter.feed(value, feed)
+    trainable = [v for v in program.variables if v.variable.trainable]
+    trained = {v for v in trainable if v.after is not v.before} or set(trainable)  # a test writes none
+    variables = [emitter.variable(v.before, trainable=v in trained) for v in program.variables]
     for op in program.operations:
         emitter.emit(op)
     results = [ordered(emitter.get(value), flat(emitter.axes(value))) for value in program.fetches]
-    return emitter, variables, results, _updates(emitter, program, variables)
+    updates = [mtf.assign(variables[number], tensor) for number, tensor in written(emitter, program)]
+    return emitter, variables, results, updates
 
 
-def _updates(emitter: Emitter, program: Program, variables: Sequence[mtf.Variable]) -> list[mtf.Operation]:
-    """Assign variables, each after it was read."""
+def written(emitter: Emitter, program: Program) -> Iterator[tuple[int, mtf.Tensor]]:
+    """Yield the number of each variable that a program writes, and its new value, which is there after all reads."""
     depends = _dependence(program)
-    updates = []
-    for number, (made, variable) in enumerate(zip(variables, program.variables, strict=True)):
+    for number, variable in enumerate(program.variables):
         if variable.after is variable.before:
             continue
         axes = emitter.axes(variable.before)
         tensor = ordered(emitter.get(variable.after, axes), flat(axes))
         if variable.before.uses and not depends.get(variable.after, 0) >> number & 1:
-            tensor = AfterOperation(tensor, made.value).outputs[0]
-        updates.append(mtf.assign(made, tensor))
-    return updates
+            tensor = AfterOperation(tensor, emitter.get(variable.before)).outputs[0]
+        yield number, tensor
 
 
 def _dependence(program: Program) -> dict[Value, int]:

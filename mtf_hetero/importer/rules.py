@@ -9,7 +9,7 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.importer import algebra, arrays, clusters, images, table, windows, work
+from mtf_hetero.importer import algebra, arrays, clusters, flow, images, moments, table, windows, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number, ordered
 from mtf_hetero.importer.program import Operation, replay
 from mtf_hetero.importer.signature import Signature, undivided
@@ -18,6 +18,7 @@ from mtf_hetero.layers import (
     Function,
     FunctionOperation,
     LookupOperation,
+    MomentsOperation,
     OnceOperation,
     PartialSumOperation,
 )
@@ -31,7 +32,9 @@ def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
       op: the operation.
       is_needed: whether its results are needed now; else one that joins a cluster waits for it.
     """
-    if table.is_elementwise(op):
+    if (rule := flow.rule_of(op)) is not None:
+        rule(emitter, op)
+    elif table.is_elementwise(op):
         if is_needed or not clusters.waits(emitter, op):
             clusters.emit(emitter, op)
     elif op.type in arrays.REGROUPED:
@@ -78,6 +81,17 @@ def _reduce(emitter: Emitter, op: Operation, signature: Signature) -> None:
     emitter.put(op.outputs[0], made, axes)
 
 
+def _join_moments(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    bound = emitter.bind(op, signature)
+    results = emitter.results(signature, bound)
+    ((x, _),) = emitter.operands(op, signature, bound)
+    kept = set(flat(results[0]))
+    emitter.worked_on(op, flat(list(bound.values())))
+    made = MomentsOperation(x, mtf.Shape([dim for dim in x.shape.dims if dim in kept]), name=op.type)
+    for value, tensor, axes in zip(op.outputs, made.outputs, results, strict=True):
+        emitter.put(value, tensor, axes)
+
+
 def _transpose(emitter: Emitter, op: Operation, signature: Signature) -> None:
     """Emit nothing: mtf's dimensions have names and no order."""
     bound = emitter.bind(op, signature)
@@ -95,7 +109,7 @@ def _broadcast(emitter: Emitter, op: Operation, signature: Signature) -> None:
     emitter.put(op.outputs[0], mtf.broadcast(x, mtf.Shape(flat(axes))), axes)
 
 
-_RULES = {"Transpose": _transpose, "BroadcastTo": _broadcast, "Tile": _broadcast}
+_RULES = {moments.MOMENTS: _join_moments, "Transpose": _transpose, "BroadcastTo": _broadcast, "Tile": _broadcast}
 
 
 def _is_lookup(op: Operation) -> bool:

@@ -16,7 +16,7 @@ class Traced:
 
     Args:
       step: a tf.function, or a function.
-      hosted: returns the tf.Variables that stay in this process: a step is fed their values, and gives new ones.
+      hosted: returns the tf.Variables that stay in this process; each step is fed their values, and gives new ones.
     """
 
     def __init__(self, step: Callable[..., Any], hosted: Callable[[], Collection[Any]] = tuple) -> None:
