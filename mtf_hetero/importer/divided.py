@@ -1,7 +1,7 @@
 """`function`: divides a tf.function of the user over devices of unequal speed."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from mtf_hetero import placement as placing
 from mtf_hetero import traffic
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import interrupts
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.program import Operation, Program, line_of
@@ -86,14 +87,12 @@ class Traced:
 
     Args:
       step: a tf.function, or a function.
-
-    Attributes:
-      hosted: tf.Variables that stay in this process: each step is fed their values, and gives them new ones.
+      hosted: returns the tf.Variables that stay in this process; each step is fed their values, and gives new ones.
     """
 
-    def __init__(self, step: Callable[..., Any]) -> None:
+    def __init__(self, step: Callable[..., Any], hosted: Callable[[], Collection[Any]] = tuple) -> None:
         self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
-        self.hosted: Sequence[Any] = ()
+        self._hosted = hosted
         self._concrete: dict[Any, Any] = {}
         self._programs: dict[Any, Program] = {}
 
@@ -121,7 +120,8 @@ class Traced:
         """
         key = self.kind(inputs)
         if key not in self._programs:
-            self._programs[key] = step_lib.read(self.concrete(inputs), like, self.hosted)
+            concrete = self.concrete(inputs)  # it makes the variables that are not there yet
+            self._programs[key] = step_lib.read(concrete, like, self._hosted())
         return self._programs[key]
 
 
@@ -194,13 +194,14 @@ class Divided:
         arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in hosted)]
         for name in lowered.written:
             self._known.pop(name, None)
-        results, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
         fetched = lowered.step.program.fetches
-        results = [x.reshape(value.shape) for x, value in zip(results, fetched, strict=True)]  # with axes of size 1
-        count = len(results) - len(hosted)
-        for variable, array in zip(hosted, results[count:], strict=True):
-            if variable.after is not variable.before:
-                variable.variable.assign(array)
+        with interrupts.deferred():
+            results, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
+            results = [x.reshape(value.shape) for x, value in zip(results, fetched, strict=True)]  # with axes of size 1
+            count = len(results) - len(hosted)
+            for variable, array in zip(hosted, results[count:], strict=True):
+                if variable.after is not variable.before:
+                    variable.variable.assign(array)
         left = iter(results[:count])
         flat = [None if x is None else tf.constant(next(left)) for x in tf.nest.flatten(lowered.structure)]
         return tf.nest.pack_sequence_as(lowered.structure, flat)

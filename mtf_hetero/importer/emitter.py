@@ -242,10 +242,9 @@ def emit_program(
     emitter = Emitter(program, names, mtf.Mesh(mtf.Graph(), "mesh"), emit)
     for value, feed in zip(program.inputs, feeds, strict=True):
         emitter.feed(value, feed)
-    variables = []
-    for variable in program.variables:
-        trainable = variable.variable.trainable and variable.after is not variable.before
-        variables.append(emitter.variable(variable.before, trainable=trainable))
+    trainable = [v for v in program.variables if v.variable.trainable]
+    trained = {v for v in trainable if v.after is not v.before} or set(trainable)  # a test writes none
+    variables = [emitter.variable(v.before, trainable=v in trained) for v in program.variables]
     for op in program.operations:
         emitter.emit(op)
     results = [ordered(emitter.get(value), flat(emitter.axes(value))) for value in program.fetches]
