@@ -273,6 +273,8 @@ else:
 
 
 saveable: Any = importlib.import_module("tensorflow.python.training.saving.saveable_object")  # without a public name
+# The class of eager variables, which has no public name
+ResourceVariable: Any = importlib.import_module("tensorflow.python.ops.resource_variable_ops").ResourceVariable
 
 
 def chrome_trace(step_stats: Any) -> str:

@@ -1,7 +1,7 @@
 """`function`: divides a tf.function of the user over devices of unequal speed."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,12 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import interrupts
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer.program import Operation, Program, line_of
+from mtf_hetero.importer import tracing
+from mtf_hetero.importer.program import Operation, line_of
 from mtf_hetero.importer.report import Undivided, report
 from mtf_hetero.importer.session import Session
 from mtf_hetero.importer.step import Step
+from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.layout import Layout
 
 _LOSS = "a step; the tf.Variables have the values of the last pull"
@@ -82,59 +84,6 @@ def function(
         return divided
 
 
-class Traced:
-    """A step, traced once for each kind of inputs.
-
-    Args:
-      step: a tf.function, or a function.
-      hosted: returns the tf.Variables that stay in this process; each step is fed their values, and gives new ones.
-    """
-
-    def __init__(self, step: Callable[..., Any], hosted: Callable[[], Collection[Any]] = tuple) -> None:
-        self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
-        self._hosted = hosted
-        self._concrete: dict[Any, Any] = {}
-        self._programs: dict[Any, Program] = {}
-
-    def kind(self, inputs: Sequence[Any]) -> Any:
-        """Return what decides how the step is traced: structure, shapes, types, and arguments that are no tensors."""
-        leaves = tf.nest.flatten(inputs, expand_composites=True)
-        keys = [(x.dtype.name, tuple(x.shape)) if _is_tensor(x) else ("value", x) for x in leaves]
-        structure = tf.nest.map_structure(lambda x: None, inputs)
-        return repr(structure), tuple(keys)
-
-    def concrete(self, inputs: Sequence[Any]) -> Any:
-        """Return the ConcreteFunction for a kind of inputs."""
-        key = self.kind(inputs)
-        if key not in self._concrete:
-            specs = tf.nest.map_structure(_spec, inputs)
-            self._concrete[key] = self._function.get_concrete_function(*specs)
-        return self._concrete[key]
-
-    def program(self, inputs: Sequence[Any], like: Step | None = None) -> Program:
-        """Return the program for a kind of inputs. Call it eagerly.
-
-        Args:
-          inputs: the arguments.
-          like: a step whose variables it is to have first; None for the first kind.
-        """
-        key = self.kind(inputs)
-        if key not in self._programs:
-            concrete = self.concrete(inputs)  # it makes the variables that are not there yet
-            self._programs[key] = step_lib.read(concrete, like, self._hosted())
-        return self._programs[key]
-
-
-def _is_tensor(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype")
-
-
-def _spec(x: Any) -> Any:
-    if isinstance(x, tf.TensorSpec) or not _is_tensor(x):
-        return x
-    return tf.TensorSpec(x.shape, x.dtype)
-
-
 class _Lowered:
     """A step that was lowered, and what is fetched of it."""
 
@@ -189,7 +138,7 @@ class Divided:
         if key not in self._lowered:
             self._make_room(inputs)
         lowered = self._lowered.get(key) or self._lower(inputs)
-        leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if _is_tensor(x)]
+        leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
         hosted = lowered.step.program.hosted
         arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in hosted)]
         for name in lowered.written:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import constant, reshape
+from mtf_hetero._support.ops import constant, reshape, zeros
 from mtf_hetero.importer.naming import Names
 from mtf_hetero.importer.program import Operation, Program, Value
 from mtf_hetero.importer.signature import Signature
 from mtf_hetero.layers import AfterOperation
+from mtf_hetero.variables import get_variable
 
 Dims = list[mtf.Dimension]  # whose product is an axis
 Axes = list[Dims]
@@ -111,8 +112,8 @@ class Emitter:
     def variable(self, value: Value, *, trainable: bool) -> mtf.Variable:
         """Make the mtf.Variable of a value, which starts at zero."""
         shape = self.shape(value)
-        self._tensors[value] = mtf.get_variable(
-            self.mesh, value.name, shape, value.dtype, initializer=tf.zeros_initializer(), trainable=trainable
+        self._tensors[value] = get_variable(
+            self.mesh, value.name, shape, dtype=value.dtype, initializer=_zeros, trainable=trainable
         )
         return self._tensors[value].operation
 
@@ -192,6 +193,10 @@ def _single_letters(
             while left and math.prod(d.size for d in mine) < parts[part]:
                 mine.append(left.pop(0))
             yield mine, part, parts[part]
+
+
+def _zeros(shape: Sequence[int], dtype: tf.DType, **_: Any) -> tf.Tensor:
+    return zeros(list(shape), dtype)
 
 
 def flat(axes: Axes) -> Dims:

@@ -5,7 +5,8 @@ from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer.divided import Divided, Traced
+from mtf_hetero.importer.divided import Divided
+from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.keras.wrong_data import explain_wrong_data
 from mtf_hetero.placement import Placement
 
