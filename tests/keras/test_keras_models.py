@@ -214,7 +214,8 @@ def test_variables_have_the_names_and_shapes_that_checkpoints_have():
     x = layers.Conv2D(6, 1, name="conv")(inputs)
     x = layers.LayerNormalization(name="norm")(x)
     x = keras.Sequential([layers.Flatten(), layers.Dense(4, name="dense")], name="tower")(x)
-    builder = check(keras.Model(inputs, layers.Dense(1, name="my.head")(x)), layouts=lambda graph: [Layout("all:1", ())])
+    model = keras.Model(inputs, layers.Dense(1, name="my.head")(x))
+    builder = check(model, layouts=lambda graph: [Layout("all:1", ())])
     assert {name: list(weight.split) for name, weight in builder.variables.items()} == {
         "conv/kernel": [1, 1, 2, 6],
         "conv/bias": [6],
