@@ -187,6 +187,10 @@ class _Reader:
         """Raise NotImplementedError if an operation cannot be followed."""
         if node.type in PYTHON_OPERATIONS:
             raise refusal(node, "calls Python, which no device but this process can run; write it with TensorFlow")
+        if node.type.startswith("Cudnn"):
+            raise refusal(node, "is cuDNN's, which only a GPU has; give the layer use_cudnn=False")
+        if _reads_strings(node, inputs):
+            raise refusal(node, "works on strings, which no device divides; do it where the data are prepared")
         resource = next((x for x in inputs if isinstance(x, _Resource)), None)
         if resource is not None:
             raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
@@ -274,6 +278,13 @@ class _Reader:
             self._equal[key] = op
             self._operations.append(op)
         return self._equal[key].outputs
+
+
+def _reads_strings(node: Any, inputs: Sequence[Any]) -> bool:
+    """Return whether an operation reads or gives strings that are not known before the step runs."""
+    unknown = [x for x in inputs if not isinstance(x, Value) or x.array is None]
+    has_strings = any(isinstance(x, Value) and x.dtype == tf.string for x in unknown)
+    return has_strings or bool(unknown and any(y.dtype == tf.string for y in node.outputs))
 
 
 def _is_known(op: Operation) -> bool:
