@@ -48,7 +48,7 @@ def _letters_of_space(op: Any, rank: int) -> tuple[str, str, str]:
 
 
 def _of_convolution(
-    op: Any, rank: int, channels: tuple[Any, Any, Any], sizes: Mapping[Hashable, int], summed: tuple[str, str]
+    op: Any, rank: int, channels: tuple[Any, Any, Any], sizes: Mapping[str, int], summed: tuple[str, str]
 ) -> Signature:
     """Return the signature of a convolution, or of a gradient of one.
 
@@ -65,7 +65,7 @@ def _of_convolution(
     is_split = is_plain(op)
     whole = frozenset(window) if is_split else frozenset(window + large + small)
     kin = tuple((a, b) for a, b in zip(large, small, strict=True) if a != b)
-    options = {"kin": kin, "sizes": sizes, "whole": whole}
+    options: dict[str, Any] = {"kin": kin, "sizes": sizes, "whole": whole}
     if "BackpropInput" in op.type:
         return Signature([None, kernel, made], [image], summed=frozenset(summed[1]), shape=0, **options)
     if "BackpropFilter" in op.type:
