@@ -13,6 +13,7 @@ from mtf_hetero._support import extras, graphs
 from mtf_hetero.cluster import Cluster, run_watched
 from mtf_hetero.layout import Layout
 from mtf_hetero.layouts import COMPARED, LAYOUTS
+from mtf_hetero.layouts.batch import under_all_names
 from mtf_hetero.lowering import names as names_lib
 from mtf_hetero.planner import auto
 from mtf_hetero.planner import plan as plan_lib
@@ -151,7 +152,10 @@ def place(
     shares = {} if list_speed is None or measured else {_AXIS: _speeds(list_speed, cluster)}
     if ":" in layout:
         found = Layout([(_AXIS, count)], layout, shares)
-        _check_names(found, build)
+        with tf.Graph().as_default():
+            graph = build()
+            names_lib.check(found, graphs.mtf_sizes(graph))
+            found = under_all_names(found, graph)
     else:
         with tf.Graph().as_default():
             found = LAYOUTS[layout](build(), mesh_shape=[(_AXIS, count)], shares=shares)

@@ -59,7 +59,7 @@ CASES = [
     ("GRU dropout", ["batch"]),
     ("depthwise", ["batch", "filters"]),
     ("tape", ["batch", "w/1"]),
-    ("network", ["batch", "spatial", "filters", "plan"]),
+    ("network", ["batch", "spatial", "filters", "hybrid", "plan"]),
     ("unet", ["spatial", "filters"]),
     ("multiplied", ["batch", "before/kernel/3", "it/height"]),
     ("groups", ["before/kernel/3_0", "it/height"]),
