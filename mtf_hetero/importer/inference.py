@@ -120,8 +120,9 @@ class _Learner:
 
     def _name_images(self, op: Operation, signature: Signature, first: Mapping[Hashable, Product]) -> None:
         layer = next(filter(None, map(self._layers.get, op.inputs)), "") or op.outputs[0].name.rpartition("/")[0]
-        for _, small in signature.kin:
-            self._names.prefer(first.get(small, ()), f"{layer}/{_SPACE[small]}")
+        for _, letter in signature.kin:
+            if letter in _SPACE:
+                self._names.prefer(first.get(letter, ()), f"{layer}/{_SPACE[letter]}")
         self._of_images.add(first.get("n", ()))
 
     def _join_gradient(self, op: Operation, first: dict[Any, Product]) -> None:
