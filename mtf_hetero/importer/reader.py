@@ -8,6 +8,7 @@ import collections
 import contextlib
 import itertools
 import re
+import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ _OPTIONALS: dict[str, Callable[[Any, Sequence[Any]], Any]] = {
     "OptionalNone": lambda node, inputs: lists.Optional([]),
     "OptionalGetValue": lambda node, inputs: inputs[0].value(node),
 }
+_REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "All", "Any"}
 _SHAPE_OF = {"Shape": np.shape, "ShapeN": np.shape, "Rank": np.ndim, "Size": np.size}
 KINDS = {*_OPTIONALS, *_SHAPE_OF, "Const"}  # of operations that the reader itself follows
 
@@ -53,7 +55,13 @@ class _Part:
         self.equal: Mapping[Any, Operation] = {}
 
 
-def read(concrete: Any, names: Sequence[str], variables: Mapping[str, Any], hosted: Collection[Any] = ()) -> Program:
+def read(
+    concrete: Any,
+    names: Sequence[str],
+    variables: Mapping[str, Any],
+    hosted: Collection[Any] = (),
+    shapes: Mapping[int, tf.TensorShape] = types.MappingProxyType({}),
+) -> Program:
     """Read the program of a traced function.
 
     Args:
@@ -61,11 +69,12 @@ def read(concrete: Any, names: Sequence[str], variables: Mapping[str, Any], host
       names: one per tensor that is fed.
       variables: {name: tf.Variable} that come first in the program, in this order, if the function uses them.
       hosted: tf.Variables that stay in this process.
+      shapes: {id of a tensor of the function: its shape}, where the function leaves it open.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
-    return _Reader(concrete, names, variables, hosted).program
+    return _Reader(concrete, names, variables, hosted, shapes).program
 
 
 class _Reader:
@@ -76,12 +85,18 @@ class _Reader:
       names: one per tensor that is fed.
       variables: those that come first.
       hosted: those that stay in this process.
+      shapes: of tensors by id.
     """
 
     def __init__(
-        self, concrete: Any, names: Sequence[str], variables: Mapping[str, Any], hosted: Collection[Any]
+        self,
+        concrete: Any,
+        names: Sequence[str],
+        variables: Mapping[str, Any],
+        hosted: Collection[Any],
+        shapes: Mapping[int, tf.TensorShape],
     ) -> None:
-        self.program = Program()
+        self.program, self._shapes = Program(), shapes
         self._operations = self.program.operations  # of the part that is read now
         self._equal: collections.ChainMap[Any, Operation] = collections.ChainMap()
         self._numbers: dict[int, int] = {}  # of variables, by the ids of their handles
@@ -91,7 +106,7 @@ class _Reader:
         captures = list(graph.captures)
         feeds = graph.inputs[: len(graph.inputs) - len(captures)]
         for tensor, name in zip(feeds, names, strict=True):
-            meaning[id(tensor)] = value = Value(_static(tensor), tensor.dtype, name=name)
+            meaning[id(tensor)] = value = Value(_static(tensor, shapes), tensor.dtype, name=name)
             self.program.feeds.append(value)
         numbers = self._begin_variables(concrete, variables)
         for outer, inner in captures:
@@ -209,7 +224,7 @@ class _Reader:
         op = self._operation(node, inputs)
         if op.type in _SHAPE_OF or _is_known(op):  # its shapes are not looked for
             return op
-        shapes = [t.shape for t in node.outputs]
+        shapes = [self._shapes.get(id(t), t.shape) for t in node.outputs]
         if not all(shape.is_fully_defined() for shape in shapes):
             shapes = infer_shapes(op)
         if not all(shape.is_fully_defined() for shape in shapes):
@@ -271,6 +286,8 @@ class _Reader:
             for value, array in zip(op.outputs, evaluate(op), strict=True):
                 _set(value, array)
             return op.outputs
+        if op.type in _REDUCTIONS and op.inputs[1].array is not None and not op.inputs[1].array.size:
+            return op.inputs[:1]  # over no axes: the gradient of a broadcast from an open size
         if op.is_stateful or any(value.elements is not None for value in op.outputs):  # equal lists are not the same
             self._operations.append(op)
             return op.outputs
@@ -298,10 +315,11 @@ def _set(value: Value, array: np.ndarray) -> None:
     value.array, value.shape = array, array.shape
 
 
-def _static(tensor: Any) -> tuple[int, ...]:
-    if not tensor.shape.is_fully_defined():
-        raise ValueError(f"{tensor.name} has the shape {tensor.shape}; give examples whose shapes are known")
-    return tuple(tensor.shape.as_list())
+def _static(tensor: Any, shapes: Mapping[int, tf.TensorShape] = types.MappingProxyType({})) -> tuple[int, ...]:
+    shape = shapes.get(id(tensor), tensor.shape)
+    if not shape.is_fully_defined():
+        raise ValueError(f"{tensor.name} has the shape {shape}; give examples whose shapes are known")
+    return tuple(shape.as_list())
 
 
 def _free(name: str, taken: set[str]) -> str:
