@@ -28,6 +28,8 @@ _ANSWERS: dict[str, Callable[[Value, tf.DType], Value]] = {
     "VariableShape": lambda current, dtype: known(current.shape, dtype),
     "VarIsInitializedOp": lambda current, dtype: known(np.array(True), dtype),
 }
+_PARTS = {"AssignVariableOp", "ResourceGather", "ResourceGatherNd", "ResourceStridedSliceAssign"}
+KINDS = {*_ANSWERS, *_ADDITIONS, *_SCATTERS, *_PARTS}  # of operations of variables that are followed
 Add = Callable[[Operation], list[Value]]
 
 

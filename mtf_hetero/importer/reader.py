@@ -28,6 +28,7 @@ from mtf_hetero.importer.program import (
     infer_shapes,
     known,
     refusal,
+    within,
 )
 
 _MOST_COMPARED = 64  # elements of arrays that are compared to find equal operations
@@ -38,6 +39,7 @@ _OPTIONALS: dict[str, Callable[[Any, Sequence[Any]], Any]] = {
 }
 _REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "All", "Any"}
 _SHAPE_OF = {"Shape": np.shape, "ShapeN": np.shape, "Rank": np.ndim, "Size": np.size}
+KINDS = {*_OPTIONALS, *_SHAPE_OF, "Const"}  # of operations that the reader itself follows
 
 
 class _Resource(str):
@@ -116,6 +118,7 @@ class _Reader:
         self.program.keep_here(hosted)
         self.program.operations = moments.join(self.program.operations)
         self.program.keep_live()
+        _check_live(self.program)
 
     def _begin_variables(self, concrete: Any, first: Mapping[str, Any]) -> dict[int, int]:
         """Enter all variables of a function, those that are trained in the order of use.
@@ -204,8 +207,6 @@ class _Reader:
             raise refusal(node, "calls Python, which no device but this process can run; write it with TensorFlow")
         if node.type.startswith("Cudnn"):
             raise refusal(node, "is cuDNN's, which only a GPU has; give the layer use_cudnn=False")
-        if _reads_strings(node, inputs):
-            raise refusal(node, "works on strings, which no device divides; do it where the data are prepared")
         resource = next((x for x in inputs if isinstance(x, _Resource)), None)
         if resource is not None:
             raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
@@ -297,11 +298,11 @@ class _Reader:
         return self._equal[key].outputs
 
 
-def _reads_strings(node: Any, inputs: Sequence[Any]) -> bool:
-    """Return whether an operation reads or gives strings that are not known before the step runs."""
-    unknown = [x for x in inputs if not isinstance(x, Value) or x.array is None]
-    has_strings = any(isinstance(x, Value) and x.dtype == tf.string for x in unknown)
-    return has_strings or bool(unknown and any(y.dtype == tf.string for y in node.outputs))
+def _check_live(program: Program) -> None:
+    """Raise NotImplementedError if something needs strings; what is printed is not needed."""
+    for op in within(program.operations):
+        if any(value.dtype == tf.string for value in (*op.inputs, *op.outputs)):
+            raise refusal(op.source, "works on strings, which no device divides; do it where the data are prepared")
 
 
 def _is_known(op: Operation) -> bool:
