@@ -16,7 +16,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
-from mtf_hetero.importer import accesses, control, lists, moments
+from mtf_hetero.importer import accesses, control, formulas, lists, moments
 from mtf_hetero.importer.program import (
     Operation,
     Program,
@@ -28,6 +28,7 @@ from mtf_hetero.importer.program import (
     infer_shapes,
     known,
     refusal,
+    within,
 )
 
 _MOST_COMPARED = 64  # elements of arrays that are compared to find equal operations
@@ -38,6 +39,7 @@ _OPTIONALS: dict[str, Callable[[Any, Sequence[Any]], Any]] = {
 }
 _REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "All", "Any"}
 _SHAPE_OF = {"Shape": np.shape, "ShapeN": np.shape, "Rank": np.ndim, "Size": np.size}
+KINDS = {*_OPTIONALS, *_SHAPE_OF, "Const"}  # of operations that the reader itself follows
 
 
 class _Resource(str):
@@ -116,6 +118,7 @@ class _Reader:
         self.program.keep_here(hosted)
         self.program.operations = moments.join(self.program.operations)
         self.program.keep_live()
+        _check_live(self.program)
 
     def _begin_variables(self, concrete: Any, first: Mapping[str, Any]) -> dict[int, int]:
         """Enter all variables of a function, those that are trained in the order of use.
@@ -124,6 +127,9 @@ class _Reader:
           {id of a handle: number of the variable}.
         """
         variables = {id(v.handle): v for v in concrete.graph.variables}
+        for outer, _ in concrete.graph.captures:
+            variable = accesses.variable_of(outer)
+            variables |= {} if variable is None else {id(outer): variable}
         used = [variables[id(outer)] for outer, _ in concrete.graph.captures if id(outer) in variables]
         names = {id(v): name for name, v in first.items()}
         known = [v for v in first.values() if any(v is other for other in used)]
@@ -180,14 +186,10 @@ class _Reader:
             return [known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)]
         if kind in control.ALIASES:
             return inputs
-        if kind in control.CALLS:
-            return self.inline(graph, node.get_attr("f"), inputs)
-        if kind in control.CHOICES:
-            return control.choose(self, graph, node, *inputs)
-        if kind in control.LOOPS:
-            return control.repeat(self, graph, node, inputs)
         if kind in _OPTIONALS:
             return [_OPTIONALS[kind](node, inputs)]
+        if (follow := control.rule_of(kind)) is not None:
+            return follow(self, graph, node, inputs)
         if not node.outputs and not any(isinstance(x, int) for x in inputs):  # Print, Assert, a summary
             self.program.effects.append(node)
             return []
@@ -196,12 +198,15 @@ class _Reader:
             return accesses.follow(node, inputs, self.now, self.add)
         if lists.is_about_lists(node, inputs):
             return lists.follow(node, inputs, self.add)
-        return self.add(self._traced(node, inputs))
+        norm = formulas.follow_norm(self._operation(node, inputs), self.add) if kind in formulas.NORMS else None
+        return norm or self.add(self._traced(node, inputs))
 
     def _check(self, node: Any, inputs: Sequence[Any]) -> None:
         """Raise NotImplementedError if an operation cannot be followed."""
         if node.type in PYTHON_OPERATIONS:
             raise refusal(node, "calls Python, which no device but this process can run; write it with TensorFlow")
+        if node.type.startswith("Cudnn"):
+            raise refusal(node, "is cuDNN's, which only a GPU has; give the layer use_cudnn=False")
         resource = next((x for x in inputs if isinstance(x, _Resource)), None)
         if resource is not None:
             raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
@@ -210,10 +215,13 @@ class _Reader:
         if definition(node).is_stateful and not is_free:
             raise refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")
 
-    def _traced(self, node: Any, inputs: list[Value]) -> Operation:
+    def _operation(self, node: Any, inputs: list[Value]) -> Operation:
+        """Return an operation as it was traced; the shapes of its results are not known yet."""
         results = [Value((), t.dtype, name=node.name) for t in node.outputs]
-        op = Operation(node.type, inputs, results, attributes_of(node))
-        op.is_stateful = definition(node).is_stateful
+        return Operation(node.type, inputs, results, attributes_of(node), definition(node).is_stateful)
+
+    def _traced(self, node: Any, inputs: list[Value]) -> Operation:
+        op = self._operation(node, inputs)
         if op.type in _SHAPE_OF or _is_known(op):  # its shapes are not looked for
             return op
         shapes = [self._shapes.get(id(t), t.shape) for t in node.outputs]
@@ -288,6 +296,13 @@ class _Reader:
             self._equal[key] = op
             self._operations.append(op)
         return self._equal[key].outputs
+
+
+def _check_live(program: Program) -> None:
+    """Raise NotImplementedError if something needs strings; what is printed is not needed."""
+    for op in within(program.operations):
+        if any(value.dtype == tf.string for value in (*op.inputs, *op.outputs)):
+            raise refusal(op.source, "works on strings, which no device divides; do it where the data are prepared")
 
 
 def _is_known(op: Operation) -> bool:
