@@ -51,7 +51,13 @@ class _Part:
         self.equal: Mapping[Any, Operation] = {}
 
 
-def read(concrete: Any, names: Sequence[str], variables: Mapping[str, Any], hosted: Collection[Any] = ()) -> Program:
+def read(
+    concrete: Any,
+    names: Sequence[str],
+    variables: Mapping[str, Any],
+    hosted: Collection[Any] = (),
+    paths: Mapping[int, str] | None = None,
+) -> Program:
     """Read the program of a traced function.
 
     Args:
@@ -59,11 +65,12 @@ def read(concrete: Any, names: Sequence[str], variables: Mapping[str, Any], host
       names: one per tensor that is fed.
       variables: {name: tf.Variable} that come first in the program, in this order, if the function uses them.
       hosted: tf.Variables that stay in this process.
+      paths: {id of a tf.Variable: its name}, for those whose own name is not used.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
-    return _Reader(concrete, names, variables, hosted).program
+    return _Reader(concrete, names, variables, hosted, paths or {}).program
 
 
 class _Reader:
@@ -74,10 +81,16 @@ class _Reader:
       names: one per tensor that is fed.
       variables: those that come first.
       hosted: those that stay in this process.
+      paths: the names of some by their ids.
     """
 
     def __init__(
-        self, concrete: Any, names: Sequence[str], variables: Mapping[str, Any], hosted: Collection[Any]
+        self,
+        concrete: Any,
+        names: Sequence[str],
+        variables: Mapping[str, Any],
+        hosted: Collection[Any],
+        paths: Mapping[int, str],
     ) -> None:
         self.program = Program()
         self._operations = self.program.operations  # of the part that is read now
@@ -91,7 +104,7 @@ class _Reader:
         for tensor, name in zip(feeds, names, strict=True):
             meaning[id(tensor)] = value = Value(_static(tensor), tensor.dtype, name=name)
             self.program.feeds.append(value)
-        numbers = self._begin_variables(concrete, variables)
+        numbers = self._begin_variables(concrete, variables, paths)
         for outer, inner in captures:
             meaning[id(inner)] = _captured(outer, numbers)
         results = self.follow(graph, meaning)
@@ -102,7 +115,7 @@ class _Reader:
         self.program.operations = moments.join(self.program.operations)
         self.program.keep_live()
 
-    def _begin_variables(self, concrete: Any, first: Mapping[str, Any]) -> dict[int, int]:
+    def _begin_variables(self, concrete: Any, first: Mapping[str, Any], paths: Mapping[int, str]) -> dict[int, int]:
         """Enter all variables of a function, those that are trained in the order of use.
 
         Returns:
@@ -116,7 +129,8 @@ class _Reader:
         for variable in [*known, *sorted(used, key=lambda v: not v.trainable)]:
             if id(variable.handle) in self._numbers:
                 continue
-            name = names.get(id(variable)) or _free(variable.name.partition(":")[0], taken)
+            path = paths.get(id(variable)) or variable.name.partition(":")[0]
+            name = names.get(id(variable)) or _free(path, taken)
             taken.add(name)
             self._numbers[id(variable.handle)] = len(self.now)
             value = Value(_static(variable), variable.dtype, name=name)

@@ -38,18 +38,21 @@ class Step:
     work: Mapping[Operation, set[mtf.Dimension]]
 
 
-def read(concrete: Any, like: Step | None = None, hosted: Collection[Any] = ()) -> Program:
+def read(
+    concrete: Any, like: Step | None = None, hosted: Collection[Any] = (), paths: Mapping[int, str] | None = None
+) -> Program:
     """Read the program of a traced function.
 
     Args:
       concrete: the ConcreteFunction.
       like: a step whose variables it is to have first, in their order.
       hosted: tf.Variables that stay in this process.
+      paths: {id of a tf.Variable: its name}, for those whose own name is not used.
     """
     graph = concrete.graph
     fed = graph.inputs[: len(graph.inputs) - len(list(graph.captures))]
     names = [tensor.op.name for tensor in fed]
-    return reader.read(concrete, names, {} if like is None else like.variables, hosted)
+    return reader.read(concrete, names, {} if like is None else like.variables, hosted, paths)
 
 
 @garbage.uncollected()

@@ -1,7 +1,7 @@
 """Traces a step once for each kind of inputs; tf.Variables that it makes on the way are made eagerly."""
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import ResourceVariable, tf
@@ -17,11 +17,17 @@ class Traced:
     Args:
       step: a tf.function, or a function.
       hosted: returns the tf.Variables that stay in this process; each step is fed their values, and gives new ones.
+      paths: returns {id of a tf.Variable: its name}, for those whose own name is not used.
     """
 
-    def __init__(self, step: Callable[..., Any], hosted: Callable[[], Collection[Any]] = tuple) -> None:
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        hosted: Callable[[], Collection[Any]] = tuple,
+        paths: Callable[[], Mapping[int, str]] = dict,
+    ) -> None:
         self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
-        self._hosted = hosted
+        self._hosted, self._paths = hosted, paths
         self._concrete: dict[Any, Any] = {}
         self._programs: dict[Any, Program] = {}
 
@@ -52,7 +58,7 @@ class Traced:
         key = self.kind(inputs)
         if key not in self._programs:
             concrete = self.concrete(inputs)  # it makes the variables that are not there yet
-            self._programs[key] = step_lib.read(concrete, like, self._hosted())
+            self._programs[key] = step_lib.read(concrete, like, self._hosted(), self._paths())
         return self._programs[key]
 
 

@@ -130,7 +130,7 @@ def averaged():
     return keras.optimizers.Adam(0.01, global_clipnorm=0.1, **options)
 
 
-WORDS = {**BATCH, "layout": "tied/words/embeddings/0:all"}
+WORDS = {**BATCH, "layout": "words/embeddings/0:all"}
 CASES = {
     "one weight in two forms": (compiled(Tied), (IDS, (IDS + 1) % 11), [BATCH, WORDS]),
     "dropout in tests": (compiled(always_dropped), ROWS, [BATCH]),
