@@ -1,12 +1,14 @@
 """A traced step, read and emitted: its mtf.Graph, what is fed to it, and what it gives."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import types
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage
 from mtf_hetero.importer import inference, reader, rules
+from mtf_hetero.importer import shapes as shapes_lib
 from mtf_hetero.importer.emitter import emit_program
 from mtf_hetero.importer.program import Operation, Program
 
@@ -39,12 +41,17 @@ class Step:
 
 
 def read(
-    concrete: Any, like: Step | None = None, hosted: Collection[Any] = (), paths: Mapping[int, str] | None = None
+    concrete: Any,
+    shapes: Sequence[Any],
+    like: Step | None = None,
+    hosted: Collection[Any] = (),
+    paths: Mapping[int, str] = types.MappingProxyType({}),
 ) -> Program:
     """Read the program of a traced function.
 
     Args:
       concrete: the ConcreteFunction.
+      shapes: of the tensors that are fed, which the function may leave open.
       like: a step whose variables it is to have first, in their order.
       hosted: tf.Variables that stay in this process.
       paths: {id of a tf.Variable: its name}, for those whose own name is not used.
@@ -52,7 +59,8 @@ def read(
     graph = concrete.graph
     fed = graph.inputs[: len(graph.inputs) - len(list(graph.captures))]
     names = [tensor.op.name for tensor in fed]
-    return reader.read(concrete, names, {} if like is None else like.variables, hosted, paths)
+    variables = {} if like is None else like.variables
+    return reader.read(concrete, names, variables, hosted, shapes_lib.with_inputs(graph, shapes), paths)
 
 
 @garbage.uncollected()
