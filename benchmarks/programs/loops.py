@@ -88,7 +88,9 @@ def matrix_factorisation() -> Loop:
     def step(table: Any, known: Any) -> Any:
         with tf.GradientTape() as tape:
             error = known * (table - rows @ tf.transpose(columns))
-            loss = tf.reduce_sum(error**2) / tf.reduce_sum(known) + 1e-3 * (tf.nn.l2_loss(rows) + tf.nn.l2_loss(columns))
+            loss = tf.reduce_sum(error**2) / tf.reduce_sum(known) + 1e-3 * (
+                tf.nn.l2_loss(rows) + tf.nn.l2_loss(columns)
+            )
         for v, s, gradient in zip((rows, columns), speeds, tape.gradient(loss, [rows, columns])):
             s.assign(0.9 * s - 0.1 * gradient)
             v.assign_add(s)
@@ -303,7 +305,9 @@ def meta_learning() -> Loop:
 @program("loops", source=SOURCE)
 def normalizing_flow() -> Loop:
     """Coupling layers that are invertible, and the likelihood of what they map to a Gaussian."""
-    layers = [[variable(f"{n}{i}", *s, scale=0.2, seed=i) for n, s in (("w", (3, 14)), ("v", (14, 6)))] for i in range(4)]
+    layers = [
+        [variable(f"{n}{i}", *s, scale=0.2, seed=i) for n, s in (("w", (3, 14)), ("v", (14, 6)))] for i in range(4)
+    ]
 
     @function
     def step(x: Any) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mtf_hetero.importer import arrays, table
+from mtf_hetero.importer import arrays, pieces, table
 from mtf_hetero.importer.naming import Names, Product
 from mtf_hetero.importer.program import Operation, Program, Value
 from mtf_hetero.importer.signature import Signature
@@ -17,25 +17,26 @@ def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
     """Return the names of all values of a program.
 
     Args:
-      program: the program.
+      program: the program; what joins and parts pieces of an axis is replaced.
       fixed: {number of a variable: its dimensions}, of an earlier program with the same variables.
     """
     names = Names()
-    is_first = True
-    for feed in program.inputs:
-        labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
-        if labels and is_first:
-            labels[0], is_first = BATCH, False
-        names.enter(feed, feed.shape, labels)
+    batch = _enter_feeds(names, program)
     for number, variable in enumerate(program.variables):
         if number in fixed:
             names.fix(variable.before, fixed[number])
         else:
             _enter(names, variable.before)
     kernels: dict[Any, dict[Any, Product]] = {}
+
+    def learn(op: Operation) -> list[Operation]:
+        parts = pieces.regroup(op, _sizes_of_examples(names, op, batch)) if op.type in pieces.RULES else [op]
+        for part in parts:
+            _learn(names, part, kernels, layers)
+        return parts
+
     layers = {v.before: v.before.name.rpartition("/")[0] for v in program.variables}
-    for op in program.operations:
-        _learn(names, op, kernels, layers)
+    program.operations = [part for op in program.operations for part in learn(op)]
     for variable in program.variables:
         for a, b in zip(_axes(names, variable.before), _axes(names, variable.after), strict=True):
             names.unify(a, b)
@@ -44,12 +45,34 @@ def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
     return names
 
 
+def _enter_feeds(names: Names, program: Program) -> Value | None:
+    """Enter what is fed; returns the first one that has axes, whose first dimension is the batch."""
+    batch = None
+    for feed in program.inputs:
+        labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
+        if labels and batch is None:
+            labels[0], batch = BATCH, feed
+        names.enter(feed, feed.shape, labels)
+    for feed in program.feeds[: program.examples]:
+        if batch is not None and feed.shape[:1] == batch.shape[:1]:
+            names.unify(names.axes(batch)[0], names.axes(feed)[0])
+    return batch
+
+
 def _values(program: Program) -> Iterable[Value]:
     for op in program.operations:
         yield from op.inputs
         yield from op.outputs
     yield from program.fetches
     yield from (variable.after for variable in program.variables)
+
+
+def _sizes_of_examples(names: Names, op: Operation, batch: Value | None) -> list[int]:
+    """Return the sizes of the dimensions of the first axis that an operation reads, if the last one is the batch."""
+    data = op.inputs[{"Split": 1, "StridedSliceGrad": 4}.get(op.type, 0)]
+    axis = _axes(names, data)[0] if data.shape else ()
+    examples = names.axes(batch)[0] if batch else ()
+    return [names.size(d) for d in axis] if axis and axis[-1:] == examples[-1:] else []
 
 
 def _enter(names: Names, value: Value) -> None:
@@ -106,7 +129,8 @@ def _unify_letters(names: Names, op: Operation, signature: Signature) -> dict[An
                     first.setdefault(part, _new(names, op, part, signature.sizes[part]))
                 names.unify(sum((first[part] for part in letter), ()), axis)
             elif letter in first:
-                names.unify(first[letter], axis)
+                if not names.unify(first[letter], axis):
+                    first[letter] = names.elder(first[letter], axis)
             else:
                 first[letter] = axis
     return first

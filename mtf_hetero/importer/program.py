@@ -96,6 +96,7 @@ class Program:
       results: the values that are fetched.
       hosted: variables that stay in this process: their values are fed, and fetched after the step.
       effects: operations without a result, such as Print and Assert, which are left out.
+      examples: number of feeds, the first ones, whose first axis is the batch if it has the same size.
     """
 
     feeds: list[Value] = dataclasses.field(default_factory=list)
@@ -104,6 +105,7 @@ class Program:
     results: list[Value] = dataclasses.field(default_factory=list)
     hosted: list[Variable] = dataclasses.field(default_factory=list)
     effects: list[Any] = dataclasses.field(default_factory=list)
+    examples: int = 1
 
     @property
     def inputs(self) -> list[Value]:

@@ -152,6 +152,8 @@ class _Reader:
         kind, self._source = node.type, node
         if kind == "Const":
             return [known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)]
+        if kind == "Empty" and inputs[0].array is not None:
+            return [known(np.zeros(inputs[0].array), node.outputs[0].dtype)]
         if kind in _ALIASES:
             return inputs
         if kind in _CALLS:
