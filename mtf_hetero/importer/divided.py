@@ -11,10 +11,12 @@ from mtf_hetero import traffic
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer.program import Operation, Program, line_of
+from mtf_hetero.importer import tracing
+from mtf_hetero.importer.program import Operation, line_of
 from mtf_hetero.importer.report import Undivided, report
 from mtf_hetero.importer.session import Session
 from mtf_hetero.importer.step import Step
+from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.layout import Layout
 
 _LOSS = "a step; the tf.Variables have the values of the last pull"
@@ -81,60 +83,6 @@ def function(
         return divided
 
 
-class Traced:
-    """A step, traced once for each kind of inputs.
-
-    Args:
-      step: a tf.function, or a function.
-
-    Attributes:
-      hosted: tf.Variables that stay in this process: each step is fed their values, and gives them new ones.
-    """
-
-    def __init__(self, step: Callable[..., Any]) -> None:
-        self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
-        self.hosted: Sequence[Any] = ()
-        self._concrete: dict[Any, Any] = {}
-        self._programs: dict[Any, Program] = {}
-
-    def kind(self, inputs: Sequence[Any]) -> Any:
-        """Return what decides how the step is traced: structure, shapes, types, and arguments that are no tensors."""
-        leaves = tf.nest.flatten(inputs, expand_composites=True)
-        keys = [(x.dtype.name, tuple(x.shape)) if _is_tensor(x) else ("value", x) for x in leaves]
-        structure = tf.nest.map_structure(lambda x: None, inputs)
-        return repr(structure), tuple(keys)
-
-    def concrete(self, inputs: Sequence[Any]) -> Any:
-        """Return the ConcreteFunction for a kind of inputs."""
-        key = self.kind(inputs)
-        if key not in self._concrete:
-            specs = tf.nest.map_structure(_spec, inputs)
-            self._concrete[key] = self._function.get_concrete_function(*specs)
-        return self._concrete[key]
-
-    def program(self, inputs: Sequence[Any], like: Step | None = None) -> Program:
-        """Return the program for a kind of inputs. Call it eagerly.
-
-        Args:
-          inputs: the arguments.
-          like: a step whose variables it is to have first; None for the first kind.
-        """
-        key = self.kind(inputs)
-        if key not in self._programs:
-            self._programs[key] = step_lib.read(self.concrete(inputs), like, self.hosted)
-        return self._programs[key]
-
-
-def _is_tensor(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype")
-
-
-def _spec(x: Any) -> Any:
-    if isinstance(x, tf.TensorSpec) or not _is_tensor(x):
-        return x
-    return tf.TensorSpec(x.shape, x.dtype)
-
-
 class _Lowered:
     """A step that was lowered, and what is fetched of it."""
 
@@ -189,7 +137,7 @@ class Divided:
         if key not in self._lowered:
             self._make_room(inputs)
         lowered = self._lowered.get(key) or self._lower(inputs)
-        leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if _is_tensor(x)]
+        leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
         hosted = lowered.step.program.hosted
         arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in hosted)]
         for name in lowered.written:

@@ -13,15 +13,22 @@ _SPACE = {"o": "depth", "p": "height", "q": "width"}  # of the image with a valu
 Axes = Sequence[Sequence[tuple[str, int]]]  # name and size of each dimension of each axis
 
 
-def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
+def infer(
+    program: Program,
+    fixed: Mapping[int, Axes],
+    given: Sequence[Axes] = (),
+    alike: Sequence[tuple[Value, Value]] = (),
+) -> Names:
     """Return the names of all values of a program.
 
     Args:
       program: the program; what joins and parts pieces of an axis is replaced.
       fixed: {number of a variable: its dimensions}, of an earlier program with the same variables.
+      given: the dimensions of the first feeds.
+      alike: pairs of values that have the same dimensions.
     """
     names = Names()
-    batch = _enter_feeds(names, program)
+    batch = _enter_inputs(names, program, given)
     for number, variable in enumerate(program.variables):
         if number in fixed:
             names.fix(variable.before, fixed[number])
@@ -37,21 +44,23 @@ def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
 
     layers = {v.before: v.before.name.rpartition("/")[0] for v in program.variables}
     program.operations = [part for op in program.operations for part in learn(op)]
-    for variable in program.variables:
-        for a, b in zip(_axes(names, variable.before), _axes(names, variable.after), strict=True):
+    for one, other in [*((v.before, v.after) for v in program.variables), *alike]:
+        for a, b in zip(_axes(names, one), _axes(names, other), strict=True):
             names.unify(a, b)
     for value in _values(program):
         _enter(names, value)
     return names
 
 
-def _enter_feeds(names: Names, program: Program) -> Value | None:
-    """Enter what is fed; returns the first one that has axes, whose first dimension is the batch."""
-    batch = None
-    for feed in program.inputs:
+def _enter_inputs(names: Names, program: Program, given: Sequence[Axes]) -> Value | None:
+    """Enter what is fed; returns the first value that has axes, whose first dimension is the batch."""
+    for feed, axes in zip(program.feeds, given, strict=False):
+        names.fix(feed, axes)
+    batch = next((feed for feed in program.inputs if feed.shape), None)
+    for feed in program.inputs[len(given) :]:
         labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
-        if labels and batch is None:
-            labels[0], batch = BATCH, feed
+        if feed is batch:
+            labels[0] = BATCH
         names.enter(feed, feed.shape, labels)
     for feed in program.feeds[: program.examples]:
         if batch is not None and feed.shape[:1] == batch.shape[:1]:
@@ -91,18 +100,19 @@ def _new(names: Names, op: Operation, letter: Hashable, size: int) -> Product:
     return names.axes((op, letter))[0]
 
 
-def _learn(names: Names, op: Operation, kernels: dict[Any, dict[Any, Product]], layers: Mapping[Value, str]) -> None:
+def _learn(names: Names, op: Operation, kernels: dict[Any, dict[Any, Product]], layers: dict[Value, str]) -> None:
     """Unify the axes that an operation says are alike.
 
     Args:
       names: of all values.
       op: the operation.
       kernels: {kernel and shapes of a convolution: {letter: its axis}}, of those before it.
-      layers: {variable's value: the name of its layer}.
+      layers: {value of a variable, reshaped or not: the name of its layer}.
     """
     if op.type in arrays.REGROUPED:
         x, y = (sum(_axes(names, value), ()) for value in (op.inputs[0], op.outputs[0]))
         names.unify(x, y)
+        layers.update({op.outputs[0]: layers[op.inputs[0]]} if op.inputs[0] in layers else {})
         return
     signature = table.signature_of(op)
     if signature is None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,15 +126,18 @@ class Program:
     def keep_live(self) -> None:
         """Drop the operations that no result and no variable needs, and count the uses of values."""
         ends = [*self.fetches, *(v.after for v in self.variables if v.after is not v.before)]
-        for value in ends:
+        self.operations = self.needed(ends)
+        for value in [*ends, *(value for op in self.operations for value in op.inputs)]:
             value.uses += 1
-        live = []
+
+    def needed(self, ends: Iterable[Value]) -> list[Operation]:
+        """Return the operations that some values are computed by, in their order."""
+        read, found = set(ends), []
         for op in reversed(self.operations):
-            if any(value.uses for value in op.outputs):
-                live.append(op)
-                for value in op.inputs:
-                    value.uses += 1
-        self.operations = live[::-1]
+            if not read.isdisjoint(op.outputs):
+                found.append(op)
+                read.update(op.inputs)
+        return found[::-1]
 
 
 def line_of(node: Any) -> str:

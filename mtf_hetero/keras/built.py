@@ -6,8 +6,8 @@ from typing import Any
 from mtf_hetero._compat import tf
 from mtf_hetero.keras import compiled, program
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.builder import Builder
 from mtf_hetero.keras.program import Batch
+from mtf_hetero.keras.registered import Builder
 from mtf_hetero.keras.session import Result, Session
 from mtf_hetero.placement import Placement
 

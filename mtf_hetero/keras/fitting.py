@@ -11,10 +11,10 @@ from mtf_hetero.cluster import UnreachableWorkerError, WorkerClaim
 from mtf_hetero.keras import callbacks as callbacks_lib
 from mtf_hetero.keras import compiled, counting
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.builder import Builder
 from mtf_hetero.keras.built import Built
 from mtf_hetero.keras.imported import Imported
 from mtf_hetero.keras.program import NotBuiltError
+from mtf_hetero.keras.registered import Builder
 
 
 def fit(

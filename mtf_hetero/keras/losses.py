@@ -11,8 +11,8 @@ from typing import Any
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.activations import elementwise
-from mtf_hetero.keras.builder import Output
 from mtf_hetero.keras.compiled import Term
+from mtf_hetero.keras.registered import Output
 
 _OF_EACH_EXAMPLE = frozenset(
     getattr(keras.losses, name)

@@ -12,8 +12,8 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage
 from mtf_hetero.keras import losses, optimizers
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.builder import Activity, Builder
 from mtf_hetero.keras.compiled import Objective
+from mtf_hetero.keras.registered import Activity, Builder
 from mtf_hetero.keras.weights import Weight
 
 _IMAGE = {1: ("channels",), 2: ("length", "channels"), 3: ("height", "width", "channels")}

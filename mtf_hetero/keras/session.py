@@ -11,8 +11,8 @@ from mtf_hetero import traffic
 from mtf_hetero._compat import tf
 from mtf_hetero.importer import session as session_lib
 from mtf_hetero.keras import compiled, program
-from mtf_hetero.keras.builder import Builder
 from mtf_hetero.keras.program import Batch, Program
+from mtf_hetero.keras.registered import Builder
 from mtf_hetero.keras.weights import Weight
 from mtf_hetero.keras.wrong_data import explain_wrong_data
 from mtf_hetero.placement import Placement
