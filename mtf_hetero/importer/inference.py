@@ -40,6 +40,8 @@ def infer(
         parts = pieces.regroup(op, _sizes_of_examples(names, op, batch)) if op.type in pieces.RULES else [op]
         for part in parts:
             _learn(names, part, kernels, layers)
+        if op.is_stateful or table.is_drawn(op):  # noise for each example, which may meet none of the inputs
+            _join_batch(names, op.outputs[:1], batch)
         return parts
 
     layers = {v.before: v.before.name.rpartition("/")[0] for v in program.variables}
@@ -62,10 +64,15 @@ def _enter_inputs(names: Names, program: Program, given: Sequence[Axes]) -> Valu
         if feed is batch:
             labels[0] = BATCH
         names.enter(feed, feed.shape, labels)
-    for feed in program.feeds[: program.examples]:
-        if batch is not None and feed.shape[:1] == batch.shape[:1]:
-            names.unify(names.axes(batch)[0], names.axes(feed)[0])
+    _join_batch(names, program.feeds[: program.examples], batch)
     return batch
+
+
+def _join_batch(names: Names, values: Sequence[Value], batch: Value | None) -> None:
+    """Unify the first axes of values with the batch where they have its size."""
+    for value in values:
+        if batch is not None and value.shape[:1] == batch.shape[:1]:
+            names.unify(names.axes(batch)[0], _axes(names, value)[0])
 
 
 def _values(program: Program) -> Iterable[Value]:

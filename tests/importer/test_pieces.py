@@ -95,3 +95,13 @@ def test_all_of_the_first_argument_has_the_batch():
     made = lambda: (lambda pair: step(*pair), variables, [(pair,) for pair in inputs])  # noqa: E731
     _, divided = check(made, ONE, BATCH, steps=2)
     assert "MatMul" not in kinds(divided)
+
+
+def test_noise_for_each_example_is_split_though_it_meets_no_input():
+    def noisy(x, y, w):
+        noise = tf.random.stateless_normal((14, 6), [1, 2], dtype=tf.float64)
+        return tf.concat([x, y], 0) @ w, tf.tanh(noise @ w)
+
+    step = trained(lambda x, y, w: sum(tf.reduce_mean(z**2) for z in noisy(x, y, w)))
+    _, divided = check(step, ONE, BATCH, steps=2)
+    assert not kinds(divided) & {"MatMul", "Tanh"}
