@@ -70,8 +70,8 @@ class Twin:
       steps: number of steps.
 
     Attributes:
-      own: the difference of TensorFlow from itself after each number of its inputs and variables is replaced by the
-        next larger one.
+      own: the difference of TensorFlow from itself after each number of its inputs and variables, except whole ones,
+        is replaced by the next larger one.
       seconds: that TensorFlow's steps took.
     """
 
@@ -216,8 +216,9 @@ def _as_floats(x: Any, dtype: str) -> np.ndarray:
 
 
 def _next_larger(x: Any) -> np.ndarray:
+    """Return the next larger numbers; whole ones, such as labels, stay as they are."""
     x = np.asarray(x)
-    return np.where(x == 0, x, np.nextafter(x, np.inf, dtype=x.dtype)) if x.dtype.kind == "f" else x
+    return np.where(x == np.round(x), x, np.nextafter(x, np.inf, dtype=x.dtype)) if x.dtype.kind == "f" else x
 
 
 def _arrays(structure: Any) -> Arrays:
