@@ -274,6 +274,9 @@ else:
 
 saveable: Any = importlib.import_module("tensorflow.python.training.saving.saveable_object")  # without a public name
 # The class of eager variables, which has no public name
+function_def_to_graph: Any = importlib.import_module(
+    "tensorflow.python.framework.function_def_to_graph"
+).function_def_to_graph
 ResourceVariable: Any = importlib.import_module("tensorflow.python.ops.resource_variable_ops").ResourceVariable
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from mtf_hetero import placement as placing
 from mtf_hetero import traffic
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import interrupts
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer import tracing
@@ -138,19 +139,26 @@ class Divided:
             self._make_room(inputs)
         lowered = self._lowered.get(key) or self._lower(inputs)
         leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
-        hosted = lowered.step.program.hosted
-        arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in hosted)]
+        program = lowered.step.program
+        arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in program.hosted)]
         for name in lowered.written:
             self._known.pop(name, None)
-        results, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
-        fetched = lowered.step.program.fetches
-        results = [x.reshape(value.shape) for x, value in zip(results, fetched, strict=True)]  # with axes of size 1
-        count = len(results) - len(hosted)
-        for variable, array in zip(hosted, results[count:], strict=True):
-            if variable.after is not variable.before:
-                variable.variable.assign(array)
-        left = iter(results[:count])
-        flat = [None if x is None else tf.constant(next(left)) for x in tf.nest.flatten(lowered.structure)]
+        with interrupts.deferred():
+            found, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
+            found = [
+                x.reshape(value.shape) for x, value in zip(found, program.fetches, strict=True)
+            ]  # with axes of size 1
+            left = iter(found)
+            results = [next(left) for _ in program.results]
+            for variable in program.hosted:
+                array = next(left)
+                if variable.after is not variable.before:
+                    variable.variable.assign(array)
+        for guard, chosen in zip(program.guards, left, strict=True):
+            if int(chosen) != guard.followed:
+                raise ValueError(guard.why)
+        values = iter(results)
+        flat = [None if x is None else tf.constant(next(values)) for x in tf.nest.flatten(lowered.structure)]
         return tf.nest.pack_sequence_as(lowered.structure, flat)
 
     def pull(self) -> None:
@@ -249,7 +257,8 @@ class Divided:
     def _lower(self, inputs: Sequence[Any]) -> _Lowered:
         is_first = not self._lowered
         program = self._traced.program(inputs, self._first)
-        with self._session.graph.as_default():
+        with self._session.graph.as_default() as graph:
+            already_run = len(graph.get_operations())  # by steps of other kinds
             step = step_lib.build(program, self._first)
             new = step.variables.keys() - self._present
             sizes = [value.shape[0] for value in step.program.feeds if value.shape]
@@ -257,8 +266,7 @@ class Divided:
             lowering = self._session.lower(step.graph, step.mesh, **options)
             results = [lowering.export_to_tf_tensor(tensor) for tensor in step.results]
             done = tf.group([lowering.lowered_operation(op) for op in step.updates])
-            if is_first:
-                traffic.arrange([*results, done])
+            traffic.arrange([*results, done], already_run=already_run)
         self._first = self._first or step
         self._variables |= step.variables
         self._present |= step.variables.keys()

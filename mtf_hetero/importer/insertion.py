@@ -13,7 +13,7 @@ from mtf_hetero._compat import eagerly, mtf, tf
 from mtf_hetero._support import garbage
 from mtf_hetero.importer import inference, reader, rules
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, ordered, with_dims, written
-from mtf_hetero.importer.program import Program, Value, Variable
+from mtf_hetero.importer.program import Program, Value, Variable, within
 
 Make = Callable[[Variable, Axes], mtf.Tensor]
 
@@ -39,7 +39,7 @@ class Traced:
     @property
     def has_state(self) -> bool:
         """Whether two runs of the program differ."""
-        return any(op.is_stateful for op in self.program.operations)
+        return any(op.is_stateful for op in within(self.program.operations))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Traces a step once for each kind of inputs; tf.Variables that it makes on the way are made eagerly."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from mtf_hetero._compat import ResourceVariable, tf
@@ -16,14 +16,12 @@ class Traced:
 
     Args:
       step: a tf.function, or a function.
-
-    Attributes:
-      hosted: tf.Variables that stay in this process: each step is fed their values, and gives them new ones.
+      hosted: returns the tf.Variables that stay in this process; each step is fed their values, and gives new ones.
     """
 
-    def __init__(self, step: Callable[..., Any]) -> None:
+    def __init__(self, step: Callable[..., Any], hosted: Callable[[], Collection[Any]] = tuple) -> None:
         self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
-        self.hosted: Sequence[Any] = ()
+        self._hosted = hosted
         self._concrete: dict[Any, Any] = {}
         self._programs: dict[Any, Program] = {}
 
@@ -53,7 +51,8 @@ class Traced:
         """
         key = self.kind(inputs)
         if key not in self._programs:
-            self._programs[key] = step_lib.read(self.concrete(inputs), like, self.hosted)
+            concrete = self.concrete(inputs)  # it makes the variables that are not there yet
+            self._programs[key] = step_lib.read(concrete, like, self._hosted())
         return self._programs[key]
 
 
