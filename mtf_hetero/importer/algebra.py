@@ -124,7 +124,14 @@ def _bincount(op: Any) -> Signature | None:
     return leading(op, [1, None, 1 if op.inputs[2].shape == op.inputs[0].shape else None], [1])
 
 
-_LAST_TWO = ("Cholesky", "MatrixDeterminant", "MatrixInverse", "MatrixSquareRoot", "MatrixExponential")
+_LAST_TWO = (
+    "Cholesky",
+    "MatrixDeterminant",
+    "MatrixInverse",
+    "MatrixSquareRoot",
+    "MatrixExponential",
+    "MatrixLogarithm",
+)
 
 
 @TABLE.rule(*_LAST_TWO)
@@ -132,9 +139,20 @@ def _of_a_matrix(op: Any) -> Signature | None:
     return leading(op, [2], [0 if op.type == "MatrixDeterminant" else 2])
 
 
-@TABLE.rule("LogMatrixDeterminant", "Qr", "SelfAdjointEigV2")
+_MADE_OF_A_MATRIX = {
+    "LogMatrixDeterminant": [0, 0],
+    "Qr": [2, 2],
+    "SelfAdjointEigV2": [1, 2],
+    "Eig": [1, 2],
+    "Lu": [2, 1],
+}
+
+
+@TABLE.rule(*_MADE_OF_A_MATRIX)
 def _two_of_a_matrix(op: Any) -> Signature | None:
-    return leading(op, [2], {"LogMatrixDeterminant": [0, 0], "Qr": [2, 2]}.get(op.type, [1, 2]))
+    if op.type in ("Eig", "SelfAdjointEigV2") and not op.attr("compute_v"):  # the vectors are of no shape
+        return None
+    return leading(op, [2], _MADE_OF_A_MATRIX[op.type])
 
 
 @TABLE.rule("Svd")
@@ -142,9 +160,19 @@ def _svd(op: Any) -> Signature | None:
     return leading(op, [2], [1, 2, 2]) if op.attr("compute_uv") else None
 
 
-@TABLE.rule("MatrixSolve", "MatrixTriangularSolve", "CholeskyGrad")
+@TABLE.rule("MatrixSolve", "MatrixTriangularSolve", "CholeskyGrad", "BandedTriangularSolve", "TridiagonalSolve")
 def _of_two_matrices(op: Any) -> Signature | None:
     return leading(op, [2, 2], [2])
+
+
+@TABLE.rule("MatrixSolveLs")
+def _least_squares(op: Any) -> Signature | None:
+    return leading(op, [2, 2, None], [2])
+
+
+@TABLE.rule("TridiagonalMatMul")
+def _of_three_diagonals(op: Any) -> Signature | None:
+    return leading(op, [2, 2, 2, 2], [2])
 
 
 @TABLE.rule("MatrixBandPart")
@@ -158,7 +186,7 @@ def _fourier(op: Any) -> Signature | None:
     return leading(op, [count], [count])
 
 
-@TABLE.rule("RFFT", "IRFFT", "RFFT2D", "IRFFT2D")
+@TABLE.rule("RFFT", "IRFFT", "RFFT2D", "IRFFT2D", "RFFT3D", "IRFFT3D")
 def _real_fourier(op: Any) -> Signature | None:
-    count = 2 if op.type.endswith("2D") else 1
+    count = {"2": 2, "3": 3}.get(op.type[-2:-1], 1)
     return leading(op, [count, None], [count])
