@@ -17,8 +17,8 @@ def batch(
 ) -> Layout:
     """Splits the batch dimension, under each of its names.
 
-    The batch dimension is the first dimension of the largest imported tensor whose first dimension is in no variable.
-    What it is renamed to later is split with it.
+    The batch dimension is the one with that name, if an imported tensor begins with it. Else it is the first dimension of
+    the largest imported tensor whose first dimension is in no variable. What it is renamed to later is split with it.
 
     Args:
       graph: mtf.Graph.
@@ -43,7 +43,7 @@ def batch(
     imported = [shape for shape in imported if shape.dims[0].name not in in_variables]
     if not imported:
         raise ValueError("the graph has no batch; import a tensor whose first dimension is in no variable")
-    name = max(imported, key=lambda shape: shape.size).dims[0].name
+    name = max(imported, key=lambda shape: (shape.dims[0].name == "batch", shape.size)).dims[0].name
     rules.require(name)
     rules.add([name])
     sources = anatomy.renames(graph.operations)
