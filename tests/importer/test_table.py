@@ -110,6 +110,11 @@ OPERATIONS = {
         lambda m: (tf.linalg.inv(m), tf.linalg.det(m), tf.linalg.solve(m, m), tf.linalg.band_part(m, 1, 0)),
         MATRICES,
     ),
+    "systems": (
+        lambda m, x: (tf.linalg.solve(m[0, 0], x[0, :4]), tf.linalg.triangular_solve(m[:, 0], x[:, :4], lower=False)),
+        MATRICES,
+        X,
+    ),
     "diagonals": (
         lambda m, x: (
             tf.linalg.diag_part(m),
