@@ -273,7 +273,7 @@ def transformer_pretraining() -> Made:
     x = L.Dropout(0.1)(L.LayerNormalization()(embedding(inputs["token_ids"])))
     for _ in range(2):
         x = layers.TransformerEncoder(28, HEADS, dropout=0.1)(x)
-    head = layers.MaskedLMHead(embedding.token_embedding, activation="softmax")
+    head = layers.MaskedLMHead(token_embedding=embedding.token_embedding, activation="softmax")
     model = keras.Model(inputs, head(x, mask_positions=inputs["positions"]))
     options = {"jit_compile": False, "weighted_metrics": ["sparse_categorical_accuracy"]}
     model.compile(keras.optimizers.AdamW(5e-4), "sparse_categorical_crossentropy", **options)

@@ -14,7 +14,7 @@ L, K = keras.layers, keras.ops
 
 def _resnet(size: int, **options: Any) -> Any:
     return hub().models.ResNetBackbone(
-        *([7], [3], [7, 14, 14], [1, 1, 1], [1, 2, 2]),
+        *([7], [3], [64, 14, 14], [1, 1, 1], [1, 2, 2]),
         **{"block_type": "basic_block", "image_shape": (size, size, 3)} | options,
     )
 
@@ -47,14 +47,6 @@ def densenet_image_classifier() -> Made:
     models = hub().models
     backbone = models.DenseNetBackbone([2, 2], image_shape=(32, 32, 3), growth_rate=7)
     return classified(models.DenseNetImageClassifier(backbone, 3), uniform(32, 32, 3))
-
-
-@of_hub("models.VGGImageClassifier")
-def vgg_image_classifier() -> Made:
-    """Convolutions and pools, and dense layers with dropout."""
-    models = hub().models
-    backbone = models.VGGBackbone([1, 1], [7, 14], image_shape=(16, 16, 3))
-    return classified(models.VGGImageClassifier(backbone, 3, pooling="max"), uniform(16, 16, 3))
 
 
 @of_hub("models.SwinTransformerImageClassifier")
