@@ -245,6 +245,22 @@ def write_keras_models(directory):
     writer.write("Other/batch", {**settings, "model": "Other", "layout": "batch", "failed": "no memory"})
 
 
+def write_any_step(directory):
+    writer = Writer("any_step", directory)
+    row = {"kind": "vision", "source": "an example", "dtype": "float64", "tolerance": 1e-9, "reason": "", "steps": 5}
+    row |= {"shares": [4.0, 2.0, 1.0], "own": 2e-16, "operations": 164, "seconds": 3.0}
+    same = {"results": 1e-16, "variables": 3e-16, "replicated": 0.009, "replicated_examples": 0.0}
+    same["largest_replicated"] = []
+    layouts = {"one device": same, "batch": same, "weights": {"not_split": "no weight"}, "planned": same}
+    writer.write("vision/small", {**row, "program": "small", "layouts": layouts})
+    away = {**same, "results": 1e-3, "replicated_examples": 0.5, "largest_replicated": ["Lu model.py:3 50.0%"]}
+    single = {"dtype": "float32", "tolerance": 1e-5, "reason": "Odd has no float64"}
+    writer.write("vision/odd", {**row, **single, "program": "odd", "layouts": {"one device": same, "batch": away}})
+    refused = {"program": "lookup", "refused": "operation Lookup 'x' (model.py:7) is not followed", "layouts": {}}
+    writer.write("vision/lookup", {**row, **refused})
+    writer.write("vision/broken", {**row, "program": "broken", "failed": "no memory"})
+
+
 def write_keras_fit(directory):
     writer = Writer("keras_fit", directory)
     settings = {"network": "Small", "batch_size": 8, "pixels": 64, "repeats": 3, "fractions": None}
@@ -261,6 +277,7 @@ def write_keras_fit(directory):
 
 
 WRITE = {
+    "any_step": write_any_step,
     "keras_fit": write_keras_fit,
     "one_device": write_one_device,
     "accounting": write_accounting,

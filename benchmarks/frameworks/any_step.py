@@ -1,10 +1,12 @@
 """A program's step, run by TensorFlow itself and divided on several layouts: how far they are apart."""
 
+import contextlib
+import functools
 import gc
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -34,19 +36,13 @@ Arrays = list[np.ndarray]
 
 
 class AnyStep:
-    """A program of the table.
+    """Runs programs of the table."""
 
-    Args:
-      name: its name, "vision/mnist_convnet".
-    """
-
-    def __init__(self, name: str) -> None:
-        self._program = programs()[name]
-
-    def run(self, layouts: Sequence[str] = LAYOUTS, steps: int = STEPS) -> dict[str, Any]:
-        """Run the step on each layout.
+    def run(self, name: str, layouts: Sequence[str] = LAYOUTS, steps: int = STEPS) -> dict[str, Any]:
+        """Run a program's step on each layout.
 
         Args:
+          name: its name, "vision/mnist_convnet".
           layouts: names of layouts.
           steps: number of steps on each.
 
@@ -54,7 +50,7 @@ class AnyStep:
           The columns of a row; "refused" is the text of a refusal.
         """
         begin = time.perf_counter()
-        twin = Twin(self._program, steps)
+        twin = Twin(programs()[name], steps)
         facts: dict[str, Any] = {"own": twin.own, "tf_seconds": twin.seconds, "layouts": {}}
         try:
             facts["operations"] = len(twin.read().operations)
@@ -81,9 +77,10 @@ class Twin:
 
     def __init__(self, program: Program, steps: int) -> None:
         self._steps = steps
-        step, self._inputs, self._split = _prepare(program)
-        self._traced = Traced(step)
-        self._concrete = self._traced.concrete(self._inputs)
+        with _floats(program.dtype):
+            step, self._inputs, self._split = _prepare(program)
+            self._traced = Traced(step)
+            self._concrete = self._traced.concrete(self._inputs)
         self._variables = list(self._concrete.variables)
         self._start = [v.numpy() for v in self._variables]
         begin = time.perf_counter()
@@ -102,9 +99,12 @@ class Twin:
     def compare(self, name: str) -> dict[str, Any]:
         """Run the divided step on a layout; returns its differences from TensorFlow, its replicated share, seconds."""
         begin = time.perf_counter()
-        placement = self._place(name)
-        if placement is None:
-            return {"not_split": "no dimension of a weight can be split"}
+        try:
+            placement = self._place(name)
+        except ValueError as error:
+            if name != WEIGHTS or self._split:
+                raise
+            return {"not_split": " ".join(str(error).split())}  # the recipe finds no weight to split
         self._reset(self._start)
         results: Arrays = []
         with Divided(self._traced, placement, self._inputs) as divided:
@@ -125,26 +125,24 @@ class Twin:
         gc.collect()
         return found
 
-    def _place(self, name: str) -> Placement | None:
-        def build() -> Any:
+    @functools.cached_property
+    def _graph(self) -> Any:
+        with tf.Graph().as_default():
             return step_lib.build(self.read()).graph
 
+    def _place(self, name: str) -> Placement:
         devices = _DEVICES[:1] if name == ONE_DEVICE else _DEVICES
         if name == PLANNED:
             machines = [Machine(d, speed * 1e9, speed * 1e9) for d, speed in zip(devices, _SPEEDS, strict=True)]
             with tf.Graph().as_default():
-                plan = find(build(), Machines(tuple(machines), _LINK))
+                plan = find(self._graph, Machines(tuple(machines), _LINK))
             return Placement(cluster_of(plan.devices, None, plan), plan.layout)
         rules = "batch"
         if name == WEIGHTS:
             rules = f"{self._split}:all" if self._split else "filters"
         speeds = None if name == ONE_DEVICE else list(_SPEEDS)
-        try:
-            return place(convert_to_layout(rules, speeds), speeds, cluster_of(devices, None, rules), build)
-        except ValueError:
-            if rules == "filters":  # there is none
-                return None
-            raise
+        cluster = cluster_of(devices, None, rules)
+        return place(convert_to_layout(rules, speeds), speeds, cluster, lambda: self._graph)
 
     def _run_tensorflow(self, start: Arrays, inputs: Any) -> tuple[Arrays, Arrays]:
         """Return the results of all steps and the variables after them."""
@@ -166,7 +164,7 @@ def _replicated(read: Read, work: Mapping[Operation, Any], layout: Layout) -> di
     A layout of the batch replicates each update, which reads and makes only tensors of variables' shapes.
     """
     shapes = {(), *(variable.before.shape for variable in read.variables)}
-    updates = {op for op in work if all(value.shape in shapes for value in (*op.inputs, *op.outputs))}
+    updates = {op for op in work if shapes.issuperset(_shapes(op))}
     every, of_updates = report(work, layout), report({op: work[op] for op in updates}, layout)
     total = sum(map(flops_of, work))
     share_of_updates = of_updates.share * sum(map(flops_of, updates)) / max(total, 1)
@@ -178,11 +176,26 @@ def _replicated(read: Read, work: Mapping[Operation, Any], layout: Layout) -> di
     }
 
 
+def _shapes(op: Operation) -> set[tuple[int, ...]]:
+    """Return the shapes of an operation's tensors that are not known before the step runs."""
+    return {value.shape for value in (*op.inputs, *op.outputs) if value.array is None}
+
+
+@contextlib.contextmanager
+def _floats(name: str) -> Iterator[None]:
+    """Set the type of Keras's numbers."""
+    before = keras.config.floatx()
+    _use_floats(name)
+    try:
+        yield
+    finally:
+        _use_floats(before)
+
+
 def _prepare(program: Program) -> tuple[Callable[..., Any], tuple[Any, ...], str | None]:
     """Return a program's step, its arguments, and the dimension to split."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(_SEED)
-    _use_floats(program.dtype)
     made: Made = program.make()
     if not isinstance(made, KerasStep):
         return made.step, made.inputs, made.split

@@ -1,13 +1,17 @@
 """The report on steps of many programs: the difference of each from TensorFlow, on every layout."""
 
+import functools
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks import drawing
 from benchmarks.renderers.document import Report
 from benchmarks.renderers.tables import Row, Table, bullets, group_by, table
 
 LAYOUTS = {"one device": "one device", "batch": "batch", "weights": "weights", "planned": "plan"}
-_MOST_REPLICATED = 0.02
+_MOST_REPLICATED, _LIMIT = 0.02, 1e-9
+_LEAST = 1e-17  # of a difference in the picture
 EXACT, WRONG, REFUSED, FAILED = "exact", "wrong", "refused", "failed"
 
 
@@ -40,6 +44,30 @@ def _power(value: float | None) -> str | None:
 
 def _percent(value: float | None) -> str | None:
     return None if value is None else f"{value:.1%}"
+
+
+def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    figure, axes = drawing.make(1, 1, height=1.2 + 0.3 * len(kinds))
+    ax = axes[0][0]
+    for number, (label, value) in enumerate({"largest difference": worst, "TensorFlow's own": _own}.items()):
+        points = [(max(value(row), _LEAST), kinds.index(row["kind"]) + 0.2 * number) for row in rows]
+        ax.scatter(*zip(*points, strict=True), s=14, color=drawing.COLOURS[number], label=label)
+    ax.axvline(_LIMIT, color=drawing.GREY, linestyle="--", linewidth=1)
+    ax.set_xscale("log")
+    ax.set_yticks(range(len(kinds)), [_title(kind) for kind in kinds])
+    ax.invert_yaxis()
+    ax.set_xlabel("difference from TensorFlow, the largest of all layouts")
+    drawing.legend(figure, {"divided": drawing.COLOURS[0], "TensorFlow's own": drawing.COLOURS[1]}, ncols=2)
+    drawing.save(figure, path)
+
+
+def _own(row: Row) -> float:
+    return row["own"]
+
+
+def _title(kind: str) -> str:
+    return kind.replace("_", " ").capitalize()
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -106,6 +134,9 @@ def render(rows: Sequence[Row]) -> Report:
         "weights, and with them.",
     ]
     for kind, of_kind in group_by(rows, lambda row: row["kind"]).items():
-        parts += [f"## {kind.replace('_', ' ').capitalize()}: {len(of_kind)}", _table(of_kind)]
+        parts += [f"## {_title(kind)}: {len(of_kind)}", _table(of_kind)]
     notes = _notes(rows)
-    return Report(_conclude(rows), [*parts, *(["## Notes", bullets(notes)] if notes else [])])
+    parts += ["## Notes", bullets(notes)] if notes else []
+    compared = [row for row in rows if verdict(row) in (EXACT, WRONG)]
+    draw = functools.partial(_draw, compared) if compared else None
+    return Report(_conclude(rows), parts, "Differences from TensorFlow", draw)

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.importer import algebra, table
+from mtf_hetero.importer import algebra, table, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number
 from mtf_hetero.importer.program import Operation, Value, replay
+from mtf_hetero.layers import Function, FunctionOperation
 
 _ADDITIONS = {"Add", "AddN", "AddV2", "BiasAdd"}
 _SUMS = {*algebra.CONTRACTIONS, "Sum", "BiasAddGrad", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
@@ -35,16 +36,17 @@ def emit(emitter: Emitter, op: Operation) -> None:
         emitter.worked_on(op, flat(axes))
         emitter.put(result, total, axes)
         return
-    leaves: dict[mtf.Tensor, None] = {}
-    evaluate, shape = _cluster(emitter, op, axes, leaves, _DEEPEST), mtf.Shape(flat(axes))
-    tensors = list(leaves)
+    cluster = _Cluster(emitter)
+    evaluate, shape = cluster.add(op, axes, _DEEPEST), mtf.Shape(flat(axes))
+    tensors = list(cluster.leaves)
     shapes = [t.shape for t in tensors]
 
     def apply(*slices: tf.Tensor) -> tf.Tensor:
         expanded = [mtf.ops._expand_dims(x, s, shape) for x, s in zip(slices, shapes, strict=True)]
         return evaluate(dict(zip(tensors, expanded, strict=True)))
 
-    made = mtf.SlicewiseOperation(apply, tensors, [shape], [result.dtype], shape.dims, name=op.type)
+    function = Function(apply, cluster.work, cluster.describe)
+    made = FunctionOperation(function, tensors, [shape], [result.dtype], shape.dims, op.type)
     emitter.put(result, made.outputs[0], axes)
 
 
@@ -73,35 +75,66 @@ def _joins(emitter: Emitter, op: Operation, user: Operation) -> bool:
     )
 
 
-def _cluster(
-    emitter: Emitter, op: Operation, axes: Axes, leaves: dict[mtf.Tensor, None], depth: int
-) -> Callable[[Slices], tf.Tensor]:
-    """Return a function from {leaf: slice} to what an operation gives, with those before it that only it needs.
+class _Cluster:
+    """Operations that are one function of slices.
 
     Args:
       emitter: the emitter.
-      op: the operation.
-      axes: of its result.
-      leaves: gets the tensors that the function reads.
-      depth: number of operations before it that may join.
+
+    Attributes:
+      leaves: the tensors that the function reads.
+      work: of all operations.
     """
-    parts: list[Callable[[Slices], Any]] = []
-    for value in op.inputs:
-        wanted, maker = _broadcast(value, axes), emitter.makers.get(value)
-        if value.array is not None and value.array.ndim == 0:
-            parts.append(lambda slices, v=value: number(v))
-        elif depth and maker is not None and _joins(emitter, maker, op):
-            parts.append(_cluster(emitter, maker, wanted, leaves, depth - 1))
-        else:
-            leaf = emitter.get(value, wanted)
-            leaves[leaf] = None
-            parts.append(lambda slices, leaf=leaf: slices[leaf])
-    emitter.worked_on(op, flat(axes))
 
-    def evaluate(slices: Slices) -> tf.Tensor:
-        inputs = [part(slices) for part in parts]
-        if op.type == "BiasAdd":  # the bias is expanded to the dimensions of the result
-            return inputs[0] + inputs[1]
-        return replay(op, inputs)[0]
+    def __init__(self, emitter: Emitter) -> None:
+        self.leaves: dict[mtf.Tensor, None] = {}
+        self.work: dict[tuple[mtf.Dimension, ...], tuple[int, int]] = {}
+        self._emitter = emitter
+        self._operations: list[tuple[Operation, list[Any]]] = []  # with the numbers of what each reads
 
-    return evaluate
+    def add(self, op: Operation, axes: Axes, depth: int) -> Callable[[Slices], tf.Tensor]:
+        """Add an operation, with those before it that only it needs.
+
+        Args:
+          op: the operation.
+          axes: of its result.
+          depth: number of operations before it that may join.
+
+        Returns:
+          A function from {leaf: slice} to what the operation gives.
+        """
+        parts: list[Callable[[Slices], Any]] = []
+        read: list[Any] = []
+        for value in op.inputs:
+            wanted, maker = _broadcast(value, axes), self._emitter.makers.get(value)
+            if value.array is not None and value.array.ndim == 0:
+                parts.append(lambda slices, v=value: number(v))
+                read.append(None)
+            elif depth and maker is not None and _joins(self._emitter, maker, op):
+                parts.append(self.add(maker, wanted, depth - 1))
+                read.append(len(self._operations))
+            else:
+                leaf = self._emitter.get(value, wanted)
+                self.leaves[leaf] = None
+                parts.append(lambda slices, leaf=leaf: slices[leaf])
+                read.append(f"leaf {list(self.leaves).index(leaf)}")
+        self._emitter.worked_on(op, flat(axes))
+        self._count(op, axes)
+        self._operations.append((op, read))
+
+        def evaluate(slices: Slices) -> tf.Tensor:
+            inputs = [part(slices) for part in parts]
+            if op.type == "BiasAdd":  # the bias is expanded to the dimensions of the result
+                return inputs[0] + inputs[1]
+            return replay(op, inputs)[0]
+
+        return evaluate
+
+    def _count(self, op: Operation, axes: Axes) -> None:
+        for dims, (flops, moved) in work.of(op, flat(axes)).items():
+            before = self.work.get(dims, (0, 0))
+            self.work[dims] = before[0] + flops, before[1] + moved
+
+    def describe(self) -> str:
+        """Return a text that is the same for two clusters only if they compute the same."""
+        return "; ".join(f"{work.describe(op)} of {read}" for op, read in self._operations)

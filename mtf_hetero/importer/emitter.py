@@ -37,6 +37,7 @@ class Emitter:
         self.users: dict[Value, Operation] = {}  # of values with one use, its user
         self.computed: dict[Operation, set[mtf.Dimension]] = {}  # the dimensions of each operation's work
         self._tensors: dict[Value, mtf.Tensor] = {}
+        self._renamed: dict[tuple[Value, tuple[mtf.Dimension, ...]], mtf.Tensor] = {}  # so that each is sent once
         self._named: dict[int, str] = {}
         self._used = set(names.fixed_labels)
         self._fresh = itertools.count()
@@ -59,11 +60,10 @@ class Emitter:
         raise AssertionError
 
     def _dimension(self, number: int) -> mtf.Dimension:
-        root = self._names.family(number)
-        if root not in self._named:
-            label = self._names.label(root)
-            self._named[root] = label if self._names.is_fixed(root) else self.unique(label)
-        return mtf.Dimension(self._named[root], self._names.size(number))
+        if number not in self._named:
+            label = self._names.label(number)
+            self._named[number] = label if self._names.is_fixed(number) else self.unique(label)
+        return mtf.Dimension(self._named[number], self._names.size(number))
 
     def axes(self, value: Value) -> Axes:
         """Return the dimensions of each axis of a value."""
@@ -77,6 +77,10 @@ class Emitter:
         """Return a new dimension, which no layout splits."""
         return mtf.Dimension(f"whole{next(self._fresh)}", size)
 
+    def single(self, dims: Dims | None, size: int) -> Dims:
+        """Return dimensions if they are one; else a new one of the size."""
+        return dims if dims and len(dims) == 1 else [self.fresh(size)]
+
     def bind(self, op: Operation, signature: Signature, *, gathers: bool = True) -> dict[Hashable, Dims]:
         """Return the dimensions of each letter, for this operation alone.
 
@@ -89,7 +93,7 @@ class Emitter:
         """
         bound: dict[Hashable, Dims] = {}
         taken: set[mtf.Dimension] = set()
-        skipped = {b for _, b in signature.kin} if not gathers else set()  # they are named after their kin
+        skipped = {a for a, _ in signature.kin} if not gathers else set()  # they are named after their kin
         for value, letters in reversed(signature.sides(op)):
             for axis, letter, size in _single_letters(self.axes(value), letters, value.shape, signature.sizes):
                 if letter is None or letter in bound or letter in skipped:
@@ -124,7 +128,12 @@ class Emitter:
             else:
                 self.emit(self.makers[value], is_needed=True)
         tensor, mine = self._tensors[value], flat(self.axes(value))
-        return tensor if axes is None else renamed(tensor, mine, flat(axes))
+        if axes is None or flat(axes) == mine:
+            return tensor
+        key = value, tuple(flat(axes))
+        if key not in self._renamed:
+            self._renamed[key] = renamed(tensor, mine, flat(axes))
+        return self._renamed[key]
 
     def _constant(self, value: Value) -> mtf.Tensor:
         array = value.array

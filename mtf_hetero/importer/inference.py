@@ -6,8 +6,10 @@ from typing import Any
 from mtf_hetero.importer import arrays, table
 from mtf_hetero.importer.naming import Names, Product
 from mtf_hetero.importer.program import Operation, Program, Value
+from mtf_hetero.importer.signature import Signature
 
 BATCH = "batch"
+_SPACE = {"o": "depth", "p": "height", "q": "width"}  # of the image with a value for each window
 Axes = Sequence[Sequence[tuple[str, int]]]  # name and size of each dimension of each axis
 
 
@@ -30,14 +32,13 @@ def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
             names.fix(variable.before, fixed[number])
         else:
             _enter(names, variable.before)
-    windows: list[tuple[Product, Product]] = []
+    kernels: dict[Any, dict[Any, Product]] = {}
+    layers = {v.before: v.before.name.rpartition("/")[0] for v in program.variables}
     for op in program.operations:
-        windows += _learn(names, op)
+        _learn(names, op, kernels, layers)
     for variable in program.variables:
         for a, b in zip(_axes(names, variable.before), _axes(names, variable.after), strict=True):
             names.unify(a, b)
-    for one, other in windows:
-        names.relate(one, other)
     for value in _values(program):
         _enter(names, value)
     return names
@@ -67,15 +68,33 @@ def _new(names: Names, op: Operation, letter: Hashable, size: int) -> Product:
     return names.axes((op, letter))[0]
 
 
-def _learn(names: Names, op: Operation) -> list[tuple[Product, Product]]:
-    """Unify the axes that an operation says are alike; returns pairs of axes before and after windows."""
+def _learn(names: Names, op: Operation, kernels: dict[Any, dict[Any, Product]], layers: Mapping[Value, str]) -> None:
+    """Unify the axes that an operation says are alike.
+
+    Args:
+      names: of all values.
+      op: the operation.
+      kernels: {kernel and shapes of a convolution: {letter: its axis}}, of those before it.
+      layers: {variable's value: the name of its layer}.
+    """
     if op.type in arrays.REGROUPED:
         x, y = (sum(_axes(names, value), ()) for value in (op.inputs[0], op.outputs[0]))
         names.unify(x, y)
-        return []
+        return
     signature = table.signature_of(op)
     if signature is None:
-        return []
+        return
+    first = _unify_letters(names, op, signature)
+    if "Conv" in op.type or "Depthwise" in op.type:
+        _join_gradient(names, op, first, kernels)
+    if signature.kin:
+        layer = next(filter(None, map(layers.get, op.inputs)), "") or op.outputs[0].name.rpartition("/")[0]
+        for _, small in signature.kin:
+            names.prefer(first.get(small, ()), f"{layer}/{_SPACE[small]}")
+
+
+def _unify_letters(names: Names, op: Operation, signature: Signature) -> dict[Any, Product]:
+    """Unify the axes that have the same letter; returns the first axis of each letter."""
     first: dict[Any, Product] = {}
     for value, letters in signature.sides(op):
         for number, letter in enumerate(letters):
@@ -90,4 +109,15 @@ def _learn(names: Names, op: Operation) -> list[tuple[Product, Product]]:
                 names.unify(first[letter], axis)
             else:
                 first[letter] = axis
-    return [(first[a], first[b]) for a, b in signature.kin if a in first and b in first]
+    return first
+
+
+def _join_gradient(
+    names: Names, op: Operation, first: dict[Any, Product], kernels: dict[Any, dict[Any, Product]]
+) -> None:
+    """Unify the axes of a convolution with those of its gradient to the image, which has the same kernel."""
+    kernel = op.inputs[1]
+    images = {v.shape for v in (*op.inputs, *op.outputs) if v is not kernel and len(v.shape) == len(kernel.shape)}
+    before = kernels.setdefault((kernel, frozenset(images)), first)
+    for letter in before.keys() & first.keys():
+        names.unify(before[letter], first[letter])

@@ -10,6 +10,7 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 
 Product = tuple[int, ...]  # dimensions, by number
+_GIVEN = -1  # the age of a dimension with a label that it was given
 
 
 class Names:
@@ -32,7 +33,6 @@ class Names:
         self._tensors: list[set[Hashable]] = []  # those that have the dimension
         self._became: dict[int, Product] = {}  # what a dimension was divided into, or unified with
         self._axes: dict[Hashable, list[Product]] = {}
-        self._relative: dict[int, int] = {}
         self._fixed: set[int] = set()
         self._shared: dict[tuple[str, int], int] = {}  # fixed dimensions by label and size
 
@@ -158,20 +158,11 @@ class Names:
         self._tensors[a] |= self._tensors[b]
         return True
 
-    def relate(self, one: Product, other: Product) -> None:
-        """Give a dimension before and after a window one family, unless a tensor has both."""
-        one, other = self._resolve(one), self._resolve(other)
-        if len(one) == len(other) == 1:
-            a, b = sorted(map(self.family, one + other), key=self._rank)
-            if a != b and b not in self._fixed and not self._tensors[a] & self._tensors[b]:
-                self._relative[b] = a
-                self._tensors[a] |= self._tensors[b]
-
-    def family(self, dim: int) -> int:
-        """Return the dimension whose label all of its family have."""
-        while dim in self._relative:
-            dim = self._relative[dim]
-        return dim
+    def prefer(self, product: Product, label: str) -> None:
+        """Give a dimension a label, unless it was given one; it keeps it when it is unified with others."""
+        product = self._resolve(product)
+        if len(product) == 1 and product[0] not in self._fixed and self._ages[product[0]] != _GIVEN:
+            self._labels[product[0]], self._ages[product[0]] = label, _GIVEN
 
 
 def common_factors(one: Sequence[int], other: Sequence[int]) -> list[int] | None:

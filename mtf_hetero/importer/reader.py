@@ -313,7 +313,7 @@ def _static(tensor: Any) -> tuple[int, ...]:
 
 def _free(name: str, taken: set[str]) -> str:
     """Return a variable's name that is not taken, and that TensorFlow allows."""
-    name = re.sub(r"[^\w/.-]", "_", name) or "variable"
+    name = re.sub(r"^[^\w.]*_*", "", re.sub(r"[^\w/.-]", "_", name, flags=re.ASCII)) or "variable"
     return next(found for n in itertools.count() if (found := f"{name}_{n}" if n else name) not in taken)
 
 

@@ -2,12 +2,12 @@
 
 import collections
 import dataclasses
-import math
 from collections.abc import Mapping
 
 from mtf_hetero._compat import mtf
-from mtf_hetero.importer import algebra, table
+from mtf_hetero.importer import table
 from mtf_hetero.importer.program import Operation
+from mtf_hetero.importer.work import flops_of
 from mtf_hetero.layout import Layout
 
 _SHOWN, _LEAST = 8, 0.0005  # entries of a printed report, and the share that one has at least
@@ -76,21 +76,3 @@ def report(work: Mapping[Operation, set[mtf.Dimension]], layout: Layout) -> Undi
     ]
     entries.sort(key=lambda entry: -entry.share)
     return Undivided(tuple(entries), sum(entry.share for entry in entries))
-
-
-def flops_of(op: Operation) -> int:
-    """Estimate the FLOPs of an operation: exact for products, else one per element that it reads or makes."""
-    signature = table.signature_of(op)
-    if signature is not None and op.type in algebra.CONTRACTIONS:
-        sizes = {letter: n for v, letters in signature.sides(op) for letter, n in zip(letters, v.shape, strict=True)}
-        return 2 * math.prod(n for letter, n in sizes.items() if letter is not None)
-    if signature is not None and ("Conv2D" in op.type or "Conv3D" in op.type or "Conv2d" in op.type):
-        kernel = next(v for v, letters in signature.sides(op) if len(v.shape) > 3 and _is_kernel(op, v))
-        small = op.outputs[0] if op.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative") else op.inputs[2]
-        return 2 * math.prod(small.shape[:-1]) * math.prod(kernel.shape)
-    sizes = [math.prod(value.shape) for value in (*op.inputs, *op.outputs)]
-    return max(sizes, default=0)
-
-
-def _is_kernel(op: Operation, value: object) -> bool:
-    return value is (op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1])

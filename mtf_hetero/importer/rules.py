@@ -9,12 +9,18 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.importer import algebra, arrays, clusters, table, windows
-from mtf_hetero.importer.emitter import Axes, Dims, Emitter, flat, number, ordered
-from mtf_hetero.importer.operations import DrawOperation, OnceOperation, PartialSumOperation
-from mtf_hetero.importer.program import Operation, Value, replay
+from mtf_hetero.importer import algebra, arrays, clusters, images, table, windows, work
+from mtf_hetero.importer.emitter import Axes, Emitter, flat, number, ordered
+from mtf_hetero.importer.program import Operation, replay
 from mtf_hetero.importer.signature import Signature, undivided
-from mtf_hetero.layers import LookupOperation
+from mtf_hetero.layers import (
+    DrawOperation,
+    Function,
+    FunctionOperation,
+    LookupOperation,
+    OnceOperation,
+    PartialSumOperation,
+)
 
 
 def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
@@ -47,8 +53,8 @@ def _rule_of(op: Operation, signature: Signature) -> Callable[[Emitter, Operatio
         return _contract
     if op.type in algebra.REDUCTIONS and signature.summed:
         return _reduce
-    if op.type in _CONVOLUTIONS and windows.is_plain(op):
-        return _CONVOLUTIONS[op.type]
+    if op.type in images.RULES and windows.is_plain(op):
+        return images.RULES[op.type]
     if op.type == "GatherV2" and _is_lookup(op):
         return _look_up
     return _RULES.get(op.type, _slicewise)
@@ -105,7 +111,7 @@ def _look_up(emitter: Emitter, op: Operation, signature: Signature) -> None:
     bound = emitter.bind(op, signature, gathers=False)
     (axes,) = emitter.results(signature, bound)
     rank = len(ids.shape)
-    of_table = [_single(emitter, bound.get("v"), table_.shape[0]), *axes[rank:]]
+    of_table = [emitter.single(bound.get("v"), table_.shape[0]), *axes[rank:]]
     operands = emitter.get(table_, of_table), emitter.get(ids, axes[:rank])
     tensors = [ordered(x, flat(a)) for x, a in zip(operands, (of_table, axes[:rank]), strict=True)]
     emitter.worked_on(op, flat(axes))
@@ -113,28 +119,32 @@ def _look_up(emitter: Emitter, op: Operation, signature: Signature) -> None:
     emitter.put(op.outputs[0], made.outputs[0], axes)
 
 
-def _single(emitter: Emitter, dims: Dims | None, size: int) -> Dims:
-    """Return dimensions if they are one; else a new one of the size."""
-    return dims if dims and len(dims) == 1 else [emitter.fresh(size)]
-
-
 # --- random numbers
 
 
 def _draw(emitter: Emitter, op: Operation, kind: type) -> None:
-    """Emit an operation that is computed of whole operands, and whose result each device has a slice of."""
+    """Emit an operation that is computed of whole operands, and whose result each device has a slice of.
+
+    Seeds, keys and counters keep their dimensions, which no layout can split then.
+    """
     (y,) = op.outputs
     known = [value for value in op.inputs if value.array is None]
-    axes = [[[emitter.fresh(n)] for n in value.shape] for value in known]
+    axes = [
+        emitter.axes(value)
+        if value.dtype.is_integer and len(value.shape) < 2
+        else [[emitter.fresh(n)] for n in value.shape]
+        for value in known
+    ]
     tensors = [ordered(emitter.get(value, a), flat(a)) for value, a in zip(known, axes, strict=True)]
     shape = emitter.shape(y)
 
     def draw(*slices: tf.Tensor) -> tf.Tensor:
         left = iter(slices)
-        inputs = [next(left) if value.array is None else number(value) for value in op.inputs]
+        inputs = [reshape(next(left), v.shape) if v.array is None else number(v) for v in op.inputs]
         return reshape(replay(op, inputs)[0], shape.to_integer_list)
 
-    made = kind(draw, tensors, shape, y.dtype, emitter.mesh, op.type)
+    function = Function(draw, work.of(op, ()), lambda: f"{work.describe(op)} {shape.to_integer_list}")
+    made = kind(function, tensors, shape, y.dtype, emitter.mesh, op.type)
     emitter.worked_on(op, ())
     emitter.put(y, made.outputs[0], emitter.axes(y))
 
@@ -142,10 +152,13 @@ def _draw(emitter: Emitter, op: Operation, kind: type) -> None:
 # --- by slices
 
 
+_STATES = "StatelessRandomGet"  # keys and counters: their dimensions keep their names, and no layout can split them
+
+
 def _slicewise(emitter: Emitter, op: Operation, signature: Signature) -> None:
     """Emit TensorFlow's operation on slices of what goes through, and on all of what it needs whole."""
     signature, arguments = _with_arguments(op, signature)
-    bound = emitter.bind(op, signature)
+    bound = emitter.bind(op, signature, gathers=not op.type.startswith(_STATES))
     operands = emitter.operands(op, signature, bound)
     tensors = [ordered(tensor, flat(axes)) for tensor, axes in operands]
     results = emitter.results(signature, bound)
@@ -168,11 +181,13 @@ def _slicewise(emitter: Emitter, op: Operation, signature: Signature) -> None:
     summed = [d for letter in signature.summed for d in bound.get(letter, ())]
     split = {d for letter, dims in bound.items() if letter not in signature.whole for d in dims}
     emitter.worked_on(op, split)
+    function = Function(apply, work.of(op, split), lambda: work.describe(op, [axes for _, axes in operands], results))
     if summed:
-        made = PartialSumOperation(apply, tensors, shapes[0], op.outputs[0].dtype, summed, op.type).outputs
+        dtype = op.outputs[0].dtype
+        made = PartialSumOperation(function, tensors, shapes[0], dtype, sorted(split), summed, op.type).outputs
     else:
         dtypes = [value.dtype for value in op.outputs]
-        made = mtf.SlicewiseOperation(apply, tensors, shapes, dtypes, sorted(split), name=op.type).outputs
+        made = FunctionOperation(function, tensors, shapes, dtypes, sorted(split), op.type).outputs
     for value, tensor, axes in zip(op.outputs, made, results, strict=True):
         emitter.put(value, tensor, axes)
 
@@ -187,61 +202,3 @@ def _with_arguments(op: Operation, signature: Signature) -> tuple[Signature, lis
             whole |= {letter for letter in operands[i] or () if letter is not None}
     found = dataclasses.replace(signature, operands=operands, whole=frozenset(whole))
     return found, [letters is None for letters in operands]
-
-
-# --- convolutions
-
-
-def _window_axes(
-    emitter: Emitter, op: Operation, signature: Signature, large: Value, small: Value, kernel: Value
-) -> tuple[Axes, Axes, Axes]:
-    """Return the dimensions of the large image, the small image and the kernel; those of space have one name."""
-    bound = emitter.bind(op, signature, gathers=False)
-
-    def one(letter: str, size: int) -> Dims:
-        return _single(emitter, bound.get(letter), size)
-
-    batch = bound.get("n") or [emitter.fresh(1)]
-    of_large = [batch, *(one(letter, n) for letter, n in zip("hwc", large.shape[1:], strict=True))]
-    space = [[mtf.Dimension(axis[0].name, n)] for axis, n in zip(of_large[1:3], small.shape[1:3], strict=True)]
-    of_small = [batch, *space, one("f", small.shape[3])]
-    of_kernel = [one("i", kernel.shape[0]), one("j", kernel.shape[1]), of_large[3], of_small[3]]
-    emitter.worked_on(op, flat([*of_large, *of_small]))
-    return of_large, of_small, of_kernel
-
-
-def _convolve(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    (x, w), (y,) = op.inputs, op.outputs
-    large, small, kernel = _window_axes(emitter, op, signature, x, y, w)
-    operands = _as_image(emitter, x, large), _as_image(emitter, w, kernel)
-    made = mtf.Conv2dOperation(*operands, op.attr("strides"), op.attr("padding"))
-    emitter.put(y, made.outputs[0], small)
-
-
-def _convolve_back_to_image(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    (_, w, dy), (dx,) = op.inputs, op.outputs
-    large, small, kernel = _window_axes(emitter, op, signature, dx, dy, w)
-    operands = _as_image(emitter, w, kernel), _as_image(emitter, dy, small)
-    shape = mtf.Shape(flat(large))
-    made = mtf.ops.conv2d_backprop_input(shape, *operands, op.attr("strides"), op.attr("padding"))
-    emitter.put(dx, made, large)
-
-
-def _convolve_back_to_kernel(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    (x, _, dy), (dw,) = op.inputs, op.outputs
-    large, small, kernel = _window_axes(emitter, op, signature, x, dy, dw)
-    operands = _as_image(emitter, x, large), mtf.Shape(flat(kernel)), _as_image(emitter, dy, small)
-    made = mtf.ops.conv2d_backprop_filter(*operands, op.attr("strides"), op.attr("padding"))
-    emitter.put(dw, made, kernel)
-
-
-_CONVOLUTIONS = {
-    "Conv2D": _convolve,
-    "Conv2DBackpropInput": _convolve_back_to_image,
-    "Conv2DBackpropFilter": _convolve_back_to_kernel,
-}
-
-
-def _as_image(emitter: Emitter, value: Value, axes: Axes) -> mtf.Tensor:
-    """Return the tensor of a value, its dimensions in the order of the axes."""
-    return ordered(emitter.get(value, axes), flat(axes))

@@ -1,6 +1,7 @@
 """Signatures of convolutions, pools and other operations on images."""
 
-from collections.abc import Hashable
+import dataclasses
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from mtf_hetero.importer.signature import Signature, Table, leading, through
@@ -10,15 +11,22 @@ _SPACE = {2: ("hw", "pq", "ij"), 3: ("dhw", "opq", "kij")}  # of the image, of i
 
 
 def is_plain(op: Any) -> bool:
-    """Return whether a 2D convolution, or a gradient of one, is one that mtf has."""
-    padding = op.attr("padding") in ("SAME", "VALID")
-    dilations = set(op.attr("dilations", [1])) == {1}
-    return op.attr("data_format", "NHWC") == "NHWC" and padding and dilations and not _is_grouped(op)
+    """Return whether mtf or mtf_hetero has an operation for a convolution, a pool, or a gradient of one."""
+    alone = [*op.attr("dilations", []), *_outer(op, "strides"), *_outer(op, "ksize")]
+    is_last = op.attr("data_format", "NHWC") in ("NHWC", "NDHWC")
+    return is_last and op.attr("padding") in ("SAME", "VALID") and set(alone) <= {1}
 
 
-def _is_grouped(op: Any) -> bool:
+def _outer(op: Any, name: str) -> list[int]:
+    """Return the sizes of windows, or the steps, along the batch and the channels."""
+    sizes = op.attr(name, [])
+    return [sizes[0], sizes[-1]] if sizes else []
+
+
+def groups_of(op: Any) -> int:
+    """Return the number of groups of a convolution, or of a gradient of one."""
     image, kernel = _image_and_kernel(op)
-    return image[-1] != kernel[-2]
+    return image[-1] // kernel[-2]
 
 
 def _image_and_kernel(op: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -28,43 +36,79 @@ def _image_and_kernel(op: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return op.inputs[0].shape, (op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]).shape
 
 
+def _letters_of_space(op: Any, rank: int) -> tuple[str, str, str]:
+    """Return the letters of space of the large image, the small image and the kernel.
+
+    Windows of one pixel, one after the other, leave a dimension as it is.
+    """
+    large, small, window = _SPACE[rank]
+    sizes, steps = _image_and_kernel(op)[1][:rank], op.attr("strides")[1:-1]
+    same = [is_plain(op) and size == step == 1 for size, step in zip(sizes, steps, strict=True)]
+    return large, "".join(a if alike else b for a, b, alike in zip(large, small, same, strict=True)), window
+
+
+def _of_convolution(
+    op: Any, rank: int, channels: tuple[Any, Any, Any], sizes: Mapping[Hashable, int], summed: tuple[str, str]
+) -> Signature:
+    """Return the signature of a convolution, or of a gradient of one.
+
+    Args:
+      op: the operation.
+      rank: number of dimensions of space.
+      channels: the last letters of the image, of the kernel (two) and of the result.
+      sizes: of letters in tuples.
+      summed: letters that the convolution sums over, and those that its gradient to the image sums over.
+    """
+    large, small, window = _letters_of_space(op, rank)
+    of_image, of_kernel, of_result = channels
+    image, kernel, made = ["n", *large, of_image], [*window, *of_kernel], ["n", *small, of_result]
+    is_split = is_plain(op)
+    whole = frozenset(window) if is_split else frozenset(window + large + small)
+    kin = tuple((a, b) for a, b in zip(large, small, strict=True) if a != b)
+    options = {"kin": kin, "sizes": sizes, "whole": whole}
+    if "BackpropInput" in op.type:
+        return Signature([None, kernel, made], [image], summed=frozenset(summed[1]), shape=0, **options)
+    if "BackpropFilter" in op.type:
+        over = frozenset(["n", *(small if is_split else "")])
+        return Signature([image, None, made], [kernel], summed=over, shape=1, **options)
+    return Signature([image, kernel], [made], summed=frozenset(summed[0]), **options)
+
+
 @TABLE.rule(
     *("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
     *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
 )
 def _convolution(op: Any) -> Signature | None:
-    rank = 3 if "3D" in op.type else 2
     if op.attr("data_format", "") not in ("NHWC", "NDHWC"):
         return None
-    large, small, window = _SPACE[rank]
-    is_grouped = _is_grouped(op)
-    image, kernel, made = f"n{large}c", f"{window}{'g' if is_grouped else 'c'}f", f"n{small}f"
-    whole = frozenset(window)
-    if not (rank == 2 and is_plain(op)):  # by TensorFlow's operation, on whole images
-        whole |= frozenset(large + small) | (frozenset("cgf") if is_grouped else frozenset())
-    kin = tuple(zip(large, small, strict=True))
-    if "BackpropInput" in op.type:
-        summed = frozenset() if is_grouped else frozenset("f")
-        return Signature([None, kernel, made], [image], whole, summed, kin, shape=0)
-    if "BackpropFilter" in op.type:
-        summed = frozenset("n") if whole & frozenset(small) else frozenset(f"n{small}")
-        return Signature([image, None, made], [kernel], whole, summed, kin, shape=1)
-    return Signature([image, kernel], [made], whole, frozenset() if is_grouped else frozenset("c"), kin)
+    rank, groups = 3 if "3D" in op.type else 2, groups_of(op)
+    if groups == 1:
+        return _of_convolution(op, rank, ("c", "cf", "f"), {}, ("c", "f"))
+    *_, channels, filters = _image_and_kernel(op)[1]
+    sizes = {"g": groups, "c": channels, "f": filters // groups}
+    signature = _of_convolution(op, rank, (("g", "c"), ("c", ("g", "f")), ("g", "f")), sizes, ("c", "f"))
+    return signature if is_grouped(op) else _whole_groups(signature)
+
+
+def is_grouped(op: Any) -> bool:
+    """Return whether mtf_hetero has an operation for a convolution in groups."""
+    return is_plain(op) and "3D" not in op.type
+
+
+def _whole_groups(signature: Signature) -> Signature:
+    """Return the signature of a convolution in groups by TensorFlow: of all groups at once."""
+    return dataclasses.replace(signature, whole=signature.whole | set("gcf"), summed=signature.summed - set("cf"))
 
 
 @TABLE.rule("DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter")
 def _depthwise(op: Any) -> Signature | None:
     if op.attr("data_format", "NHWC") != "NHWC":
         return None
-    _, kernel_shape = _image_and_kernel(op)
-    is_single = kernel_shape[-1] == 1  # then a slice of the channels has the same slice of the filters
-    image, kernel, made = "nhwc", "ijcm", "npqc" if is_single else "npqf"
-    whole = frozenset("hwpqijm") | (frozenset() if is_single else frozenset("cf"))
-    if op.type.endswith("Input"):
-        return Signature([None, kernel, made], [image], whole, shape=0)
-    if op.type.endswith("Filter"):
-        return Signature([image, None, made], [kernel], whole, summed=frozenset("n"), shape=1)
-    return Signature([image, kernel], [made], whole)
+    *_, channels, multiplier = _image_and_kernel(op)[1]
+    if multiplier == 1:  # then a slice of the channels has the same slice of the filters
+        return _of_convolution(op, 2, ("c", ("c", None), "c"), {}, ("", ""))
+    signature = _of_convolution(op, 2, ("c", "cm", ("c", "m")), {"c": channels, "m": multiplier}, ("", "m"))
+    return signature if is_plain(op) else _whole_groups(signature)
 
 
 def _is_over_space(op: Any) -> bool:
@@ -73,28 +117,42 @@ def _is_over_space(op: Any) -> bool:
     return op.attr("data_format", "NHWC") in ("NHWC", "NDHWC") and sizes[0] == sizes[-1] == 1
 
 
+def _of_pool(op: Any, rank: int, operands: str, result: str, shape: int | None = None) -> Signature | None:
+    """Return the signature of a pool, or of a gradient of one.
+
+    Args:
+      op: the operation.
+      rank: number of dimensions of space.
+      operands: "L" for a large image, "s" for a small one, "-" for a shape.
+      result: likewise.
+      shape: number of the operand that is the shape of the result.
+    """
+    large, small, _ = _SPACE[rank]
+    letters = {"L": f"n{large}c", "s": f"n{small}c", "-": None}
+    whole = frozenset() if is_plain(op) and not op.type.endswith("GradGrad") else frozenset(large + small)
+    kin = tuple(zip(large, small, strict=True))
+    found = Signature([letters[x] for x in operands], [letters[result] or ""], whole, kin=kin, shape=shape)
+    return found if _is_over_space(op) else None
+
+
 @TABLE.rule("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D")
 def _pool(op: Any) -> Signature | None:
-    large, small, _ = _SPACE[len(op.inputs[0].shape) - 2]
-    letters = Signature([f"n{large}c"], [f"n{small}c"], frozenset(large + small))
-    return letters if _is_over_space(op) else None
+    return _of_pool(op, len(op.inputs[0].shape) - 2, "L", "s")
 
 
-@TABLE.rule("MaxPoolGrad", "MaxPool3DGrad", "MaxPoolGradGrad", "MaxPool3DGradGrad")
+@TABLE.rule("MaxPoolGrad", "MaxPool3DGrad")
 def _max_pool_gradient(op: Any) -> Signature | None:
-    large, small, _ = _SPACE[len(op.inputs[0].shape) - 2]
-    of_large, of_small = f"n{large}c", f"n{small}c"
-    is_second = op.type.endswith("GradGrad")
-    operands = [of_large, of_small, of_large if is_second else of_small]
-    result = of_small if is_second else of_large
-    return Signature(list(operands), [result], frozenset(large + small)) if _is_over_space(op) else None
+    return _of_pool(op, len(op.inputs[0].shape) - 2, "Lss", "L")
+
+
+@TABLE.rule("MaxPoolGradGrad", "MaxPool3DGradGrad")
+def _max_pool_second_gradient(op: Any) -> Signature | None:
+    return _of_pool(op, len(op.inputs[0].shape) - 2, "LsL", "s")
 
 
 @TABLE.rule("AvgPoolGrad", "AvgPool3DGrad")
 def _average_pool_gradient(op: Any) -> Signature | None:
-    large, small, _ = _SPACE[len(op.inputs[1].shape) - 2]
-    letters = Signature([None, f"n{small}c"], [f"n{large}c"], frozenset(large + small), shape=0)
-    return letters if _is_over_space(op) else None
+    return _of_pool(op, len(op.inputs[1].shape) - 2, "-s", "L", shape=0)
 
 
 @TABLE.rule("ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "ResizeArea")

@@ -15,6 +15,13 @@ from mtf_hetero.layers.lookups import LookupGradientOperation, LookupOperation, 
 from mtf_hetero.layers.normalization import BatchNormGradientOperation, BatchNormOperation
 from mtf_hetero.layers.pooling import PoolGradientOperation, PoolOperation
 from mtf_hetero.layers.rounds import AfterOperation, CutOperation, PlaceOperation, in_rounds
+from mtf_hetero.layers.slices import (
+    DrawOperation,
+    Function,
+    FunctionOperation,
+    OnceOperation,
+    PartialSumOperation,
+)
 from mtf_hetero.layers.upsampling import upsample
 
 __all__ = [
@@ -22,11 +29,16 @@ __all__ = [
     "BatchNormGradientOperation",
     "BatchNormOperation",
     "CutOperation",
+    "DrawOperation",
+    "Function",
+    "FunctionOperation",
     "GroupedConv2dOperation",
     "GroupedConvInputGradient",
     "GroupedConvKernelGradient",
     "LookupGradientOperation",
     "LookupOperation",
+    "OnceOperation",
+    "PartialSumOperation",
     "PlaceOperation",
     "PoolGradientOperation",
     "PoolOperation",

@@ -38,9 +38,11 @@ class GroupedConv2dOperation(mtf.Operation):
         self.kernel = kernel
 
     def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
+        (x, kernel), (dy,), steps = self.inputs, grad_ys, self._strides[1:-1]
+        ways = ((GroupedConvInputGradient, kernel, x), (GroupedConvKernelGradient, x, kernel))
         return [
-            operation(self, grad_ys[0]).outputs[0]
-            for operation in (GroupedConvInputGradient, GroupedConvKernelGradient)
+            way(dy, other, of.shape, steps, self._padding, f"{self.name}/{way.__name__}").outputs[0]
+            for way, other, of in ways
         ]
 
     def lower(self, lowering: mtf.Lowering) -> None:
@@ -58,17 +60,21 @@ class _Gradient(mtf.Operation):
     """A gradient of a GroupedConv2dOperation.
 
     Args:
-      conv: the operation.
       dy: mtf.Tensor of the shape of its output.
+      other: mtf.Tensor, the one of its inputs to which the gradient is not.
+      shape: mtf.Shape of the one to which it is.
+      strides: pixels from one window to the next, down and across.
+      padding: "SAME" or "VALID".
+      name: the operation's name.
     """
 
-    def __init__(self, conv: GroupedConv2dOperation, dy: mtf.Tensor) -> None:
-        x, kernel = conv.inputs
-        other, of = (kernel, x) if isinstance(self, GroupedConvInputGradient) else (x, kernel)
-        super().__init__([dy, other], name=f"{conv.name}/{type(self).__name__}")
-        self._strides, self._padding = conv._strides, conv._padding
-        self._outputs = [mtf.Tensor(self, of.shape, of.dtype)]
-        self.kernel = kernel if of is x else self._outputs[0]
+    def __init__(
+        self, dy: mtf.Tensor, other: mtf.Tensor, shape: mtf.Shape, strides: Sequence[int], padding: str, name: str
+    ) -> None:
+        super().__init__([dy, other], name=name)
+        self._strides, self._padding = [1, *strides, 1], padding
+        self._outputs = [mtf.Tensor(self, shape, dy.dtype)]
+        self.kernel = other if isinstance(self, GroupedConvInputGradient) else self._outputs[0]
 
 
 class GroupedConvInputGradient(_Gradient):

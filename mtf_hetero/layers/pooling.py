@@ -25,7 +25,9 @@ class PoolOperation(mtf.Operation):
         self._outputs = [mtf.Tensor(self, mtf.Shape([*dims[:-rank], *spatial, dims[-1]]), x.dtype)]
 
     def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
-        return PoolGradientOperation(self, grad_ys[0]).outputs
+        (x,), (y,), (dy,) = self.inputs, self.outputs, grad_ys
+        inputs = [dy, x, y] if self.windows.kind == "max" else [dy]
+        return PoolGradientOperation(self.windows, x.shape, inputs, f"{self.name}/gradient").outputs
 
     def lower(self, lowering: mtf.Lowering) -> None:
         (x,), windows = self.inputs, self.windows
@@ -35,18 +37,19 @@ class PoolOperation(mtf.Operation):
 
 
 class PoolGradientOperation(mtf.Operation):
-    """The gradient to a PoolOperation's input. Its inputs are dy and, where the maximum is taken, x and y.
+    """The gradient to a pool's input. Its inputs are dy and, where the maximum is taken, x and y.
 
     Args:
-      pool: the PoolOperation.
-      dy: mtf.Tensor of the shape of its output.
+      windows: of the pool.
+      shape: mtf.Shape of the pool's input.
+      inputs: dy, or dy, x and y.
+      name: the operation's name.
     """
 
-    def __init__(self, pool: PoolOperation, dy: mtf.Tensor) -> None:
-        (x,), (y,) = pool.inputs, pool.outputs
-        super().__init__([dy, x, y] if pool.windows.kind == "max" else [dy], name=f"{pool.name}/gradient")
-        self.windows = pool.windows
-        self._outputs = [mtf.Tensor(self, x.shape, x.dtype)]
+    def __init__(self, windows: Windows, shape: mtf.Shape, inputs: Sequence[mtf.Tensor], name: str) -> None:
+        super().__init__(list(inputs), name=name)
+        self.windows = windows
+        self._outputs = [mtf.Tensor(self, shape, inputs[0].dtype)]
 
     def lower(self, lowering: mtf.Lowering) -> None:
         (dx,), windows = self.outputs, self.windows

@@ -27,7 +27,7 @@ def rates_of(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) ->
     spent = {True: [0.0, 0.0], False: [0.0, 0.0]}  # {is it a contraction: [amount, seconds]}
     for op, (flops, moved) in amounts.items():
         of_class = spent[work.is_contraction(op)]
-        of_class[0] += flops or moved
+        of_class[0] += flops if work.is_contraction(op) else moved
         of_class[1] += seconds.get(op, 0.0)
     flops_per_second, bytes_per_second = (
         amount / taken if amount and taken else DEFAULT_RATE for amount, taken in spent.values()

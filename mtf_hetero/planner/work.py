@@ -2,7 +2,8 @@
 
 A contraction multiplies and adds once for each element of the box of all its dimensions; anything else reads its inputs
 and writes its outputs; a lookup reads no more rows of its table than it gives. What only hands a tensor on - a
-variable, a reshape - does neither.
+variable, a reshape - does neither. A function of slices knows its own work: of several operations of TensorFlow, each
+counts. Random numbers that every device draws are drawn as a whole on each.
 """
 
 import math
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf
+from mtf_hetero.layers.slices import FUNCTIONS
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS
 from mtf_hetero.profile.work import CONTRACTIONS, LOOKUPS, key_of
@@ -29,6 +31,7 @@ _IDLE = (
     mtf.PrintOperation,
     mtf.ScalarSummaryOperation,
     mtf.StopGradient,
+    layers.OnceOperation,  # the process that trains draws
 )
 
 
@@ -39,7 +42,7 @@ def is_contraction(op: mtf.Operation) -> bool:
 
 def leaves_sums(op: mtf.Operation) -> bool:
     """Return whether an operation's outputs may be partial sums that an all-reduce completes."""
-    return is_contraction(op) or isinstance(op, (mtf.ReduceOperation, *LOOKUPS))
+    return is_contraction(op) or isinstance(op, (mtf.ReduceOperation, layers.PartialSumOperation, *LOOKUPS))
 
 
 def kind_of(op: mtf.Operation) -> str:
@@ -56,6 +59,8 @@ def of_processors(op: mtf.Operation, layout: Layout) -> list[tuple[int, int]]:
     """As `of_operation`, of all processors in their order; what is alike is worked out once."""
     if isinstance(op, _IDLE):
         return [(0, 0)] * layout.size
+    if isinstance(op, FUNCTIONS):
+        return _of_function(op, layout)
     tensors = [*op.inputs, *op.outputs]
     boxes = [tensor.shape.dims for tensor in tensors] + ([_box(op)] if is_contraction(op) else [])
     item_bytes = _item_bytes(op, tensors)
@@ -66,6 +71,18 @@ def of_processors(op: mtf.Operation, layout: Layout) -> list[tuple[int, int]]:
             known[shapes] = _amount(shapes, item_bytes)
         amounts.append(known[shapes])
     return amounts
+
+
+def _of_function(op: mtf.Operation, layout: Layout) -> list[tuple[int, int]]:
+    amounts = [(0.0, 0.0)] * layout.size
+    for dims, (flops, moved) in op.function.work.items():
+        total = math.prod(dim.size for dim in dims)
+        for pnum, shape in enumerate(layout.slice_shapes(list(dims))):
+            part = math.prod(shape) / total if total else 0.0
+            amounts[pnum] = amounts[pnum][0] + part * flops, amounts[pnum][1] + part * moved
+    slices = zip(*(layout.slice_shapes(y.shape) for y in op.outputs), strict=True)
+    is_idle = [all(0 in shape for shape in shapes) for shapes in slices]
+    return [(0, 0) if idle else (round(f), round(b)) for (f, b), idle in zip(amounts, is_idle, strict=True)]
 
 
 def _item_bytes(op: mtf.Operation, tensors: Sequence[mtf.Tensor]) -> list[int]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero._support import graphs
+from mtf_hetero.layers import DrawOperation
 from mtf_hetero.lowering import native
 from mtf_hetero.memory import executor, liveness
 from mtf_hetero.memory.liveness import Node, Output
@@ -48,18 +49,23 @@ def _nodes(operations: Sequence[mtf.Operation], dim_of: Callable[[mtf.Shape], st
     inputs_of = native.inputs_as_lowered(operations)
     place: dict[mtf.Tensor, tuple[int, int]] = {}
     nodes = []
-    for index, op in enumerate(operations):
+    for op in operations:
         inputs = [x for x in inputs_of[op] if x in place]
+        read = tuple(place[x] for x in inputs)
+        if isinstance(op, DrawOperation):  # all numbers, before they are cut
+            whole = Output(size_bytes=graphs.mtf_size_bytes(op.outputs[0]))
+            nodes.append(Node(device="", inputs=read, outputs=(whole,), label=_WHOLE))
+            read = ((len(nodes) - 1, 0),)
+        place |= {y: (len(nodes), number) for number, y in enumerate(op.outputs)}
         nodes.append(
             Node(
                 device="",
-                inputs=tuple(place[x] for x in inputs),
+                inputs=read,
                 outputs=tuple(_output(op, y, inputs) for y in op.outputs),
                 scratch_bytes=_received_bytes(op, dim_of),
                 label=next((dim_of(y.shape) or _WHOLE for y in op.outputs), _WHOLE),
             )
         )
-        place |= {y: (index, number) for number, y in enumerate(op.outputs)}
     return nodes
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from mtf_hetero._compat import mtf
 from mtf_hetero._support import graphs
 from mtf_hetero.layers import LookupGradientOperation, LookupOperation
+from mtf_hetero.layers.slices import FUNCTIONS
 from mtf_hetero.lowering import native
 from mtf_hetero.profile.identity import text_of
 
@@ -97,9 +98,7 @@ def key_of(operations: Sequence[mtf.Operation], names: Collection[str] = ()) -> 
         layout = [
             dim_numbers.setdefault(dim, len(dim_numbers)) for shape in _shapes(op) for dim in shape.dimension_names
         ]
-        attributes = [
-            f"{name}={text_of(entry)}" for name, entry in sorted(vars(op).items()) if name not in _NO_ATTRIBUTE
-        ]
+        attributes = _attributes(op)
         inputs, outputs = [text(x) for x in op.inputs], [text(y) for y in op.outputs]
         lines.append(f"{type(op).__name__} {inputs} {outputs} {layout} {attributes}")
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
@@ -107,6 +106,13 @@ def key_of(operations: Sequence[mtf.Operation], names: Collection[str] = ()) -> 
     kind = type(main).__name__.removesuffix("Operation")
     shapes = ",".join(_extents(x.shape, names) for x in main.inputs)
     return f"{kind}({shapes})-{digest}"
+
+
+def _attributes(op: mtf.Operation) -> list[str]:
+    """Describe all of an operation but its tensors."""
+    if isinstance(op, FUNCTIONS):
+        return [op.function.describe()]
+    return [f"{name}={text_of(entry)}" for name, entry in sorted(vars(op).items()) if name not in _NO_ATTRIBUTE]
 
 
 def _extents(shape: mtf.Shape, names: Collection[str]) -> str:

@@ -34,6 +34,16 @@ EXPECTED = {
         "a Transformer of 6 layers with Adam. Median (minimum to maximum) of 3 processes, in turns.",
         "| Small, 8 | mtf_hetero, batch over three | 1.2 (1.2 to 1.2) | 1.2 (1.2 to 1.2) | 1.2 (1.2 to 1.2) |",
     ],
+    "any_step": [
+        "* 4 programs: 1 exact on every layout, 1 refused, 1 wrong, 1 failed.",
+        "* In 1 of 2 programs, the batch's layout replicates less than 2 % of the FLOPs",
+        "| small | exact | 3e-16 | 3e-16 | - | 3e-16 | 2e-16 | 0.0% | 0.9% | 164 | 3 | an example |",
+        "| odd, float32 | **wrong** | 3e-16 | 1e-03 | - | - | 2e-16 | 50.0% | 0.9% | 164 | 3 | an example |",
+        "* vision/lookup was refused: operation Lookup 'x' (model.py:7) is not followed",
+        "* vision/odd: float32, exact within 1e-05, because Odd has no float64.",
+        "* vision/odd replicates 50.0% under the batch's layout: Lu model.py:3 50.0%.",
+        "* vision/broken: no memory",
+    ],
     "keras_models": [
         "* 1 of 2 models agree with Keras within the limits",
         "* Outside: Large (outputs 1e+00; Keras's own: outputs 5e-01, gradients 2e-06).",

@@ -31,6 +31,12 @@ def simple(w=None):
     return w, lambda x, y: descent(w, x, y)
 
 
+@pytest.mark.parametrize("name", ["_private/kernel", "größe", "_"])
+def test_names_that_graphs_do_not_allow(name):
+    w = variable(name=name)
+    check(lambda: (lambda x, y: descent(w, x, y), [w], INPUTS), ONE, steps=1)
+
+
 def test_values_go_to_the_variables_and_back():
     w, step = simple()
     divided = mtf_hetero.function(step, INPUTS[0], **BATCH)

@@ -11,7 +11,7 @@ from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering import local, lookup, registry, sums
 from mtf_hetero.planner.transfers.sending import allreduce
-from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Values, made
+from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Value, Values, made
 from mtf_hetero.variables import random_numbers
 
 Rule = Callable[[Any, Sketch], None]
@@ -91,17 +91,42 @@ def _generic_grad(op: mtf.Operation, sketch: Sketch) -> None:
         sketch.set(output, sketch.local(output, *inputs))
 
 
+@register(layers.PartialSumOperation)
+def _partial_sum(op: mtf.Operation, sketch: Sketch) -> None:
+    set_output(op, sketch, sketch.local(op.outputs[0], *map(sketch.slices, op.inputs)), op.summed)
+
+
+@register(layers.DrawOperation)
+def _draw(op: mtf.Operation, sketch: Sketch) -> None:
+    """A processor that has nothing of the numbers reads nothing."""
+    (output,), inputs = op.outputs, [sketch.slices(x) for x in op.inputs]
+    sizes = enumerate(sketch.layout.slice_shapes(output.shape))
+    sketch.set(
+        output,
+        [sketch.value(p, size, output.dtype, [] if 0 in size else [x[p] for x in inputs]) for p, size in sizes],
+    )
+
+
+@register(layers.OnceOperation)
+def _once(op: mtf.Operation, sketch: Sketch) -> None:
+    """The training process draws and cuts the slices; it reads the operands where the first processor has them."""
+    (output,) = op.outputs
+    whole = sketch.value(CHIEF, output.shape.to_integer_list, output.dtype, [sketch.slices(x)[0] for x in op.inputs])
+    _cut_up(output, sketch, whole)
+
+
 @register(mtf.ImportOperation, mtf.RangeOperation)
 def _import(op: mtf.Operation, sketch: Sketch) -> None:
     """The training process cuts the slices."""
     (output,) = op.outputs
-    _cut_up(output, sketch, CHIEF)
+    _cut_up(output, sketch, sketch.value(CHIEF, output.shape.to_integer_list, output.dtype))
 
 
-def _cut_up(output: mtf.Tensor, sketch: Sketch, processor: int) -> None:
-    whole = sketch.value(processor, output.shape.to_integer_list, output.dtype)
+def _cut_up(output: mtf.Tensor, sketch: Sketch, whole: Value) -> None:
     sizes = [tuple(sketch.layout.slice_shape(output.shape, pnum)) for pnum in sketch.processors]
-    values = [whole if size == whole.shape else sketch.value(processor, size, whole.dtype, [whole]) for size in sizes]
+    values = [
+        whole if size == whole.shape else sketch.value(whole.processor, size, whole.dtype, [whole]) for size in sizes
+    ]
     sketch.set(output, values)
 
 
@@ -110,7 +135,7 @@ def _random(op: mtf.Operation, sketch: Sketch) -> None:
     """The first processor draws a key, or all numbers of what only TensorFlow can draw."""
     (output,) = op.outputs
     if not random_numbers.is_known(op._tf_fn, tf.as_dtype(op._kwargs.get("dtype", tf.float32))):
-        _cut_up(output, sketch, 0)
+        _cut_up(output, sketch, sketch.value(0, output.shape.to_integer_list, output.dtype))
         return
     key = sketch.value(0, (), tf.uint64)
     sketch.set(output, sketch.local(output, [key] * sketch.layout.size))

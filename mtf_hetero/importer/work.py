@@ -1,0 +1,56 @@
+"""The work of an operation of TensorFlow: FLOPs, bytes that it moves, and a text of what it computes."""
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from mtf_hetero._compat import mtf
+from mtf_hetero.importer import algebra, table
+from mtf_hetero.importer.program import Operation, Value
+from mtf_hetero.layers.slices import Work
+
+
+def products_of(op: Operation) -> int | None:
+    """Return the FLOPs of a product or a convolution; None for any other operation."""
+    signature = table.signature_of(op)
+    if signature is None:
+        return None
+    if op.type in algebra.CONTRACTIONS:
+        sizes = {letter: n for v, letters in signature.sides(op) for letter, n in zip(letters, v.shape, strict=True)}
+        return 2 * math.prod(n for letter, n in sizes.items() if letter is not None)
+    if "Conv2D" in op.type or "Conv3D" in op.type or "Conv2d" in op.type:
+        kernel = op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]
+        small = op.outputs[0] if op.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative") else op.inputs[2]
+        return 2 * math.prod(small.shape[:-1]) * math.prod(kernel.shape)
+    return None
+
+
+def flops_of(op: Operation) -> int:
+    """Estimate the FLOPs of an operation: exact for products, else one per element that it reads or makes."""
+    products = products_of(op)
+    if products is not None:
+        return products
+    return max((math.prod(value.shape) for value in (*op.inputs, *op.outputs)), default=0)
+
+
+def of(op: Operation, dims: Collection[mtf.Dimension]) -> Work:
+    """Return the work of an operation, which some dimensions divide."""
+    moved = sum(math.prod(value.shape) * value.dtype.size for value in (*op.inputs, *op.outputs))
+    return {tuple(sorted(dims)): (products_of(op) or 0, moved)}
+
+
+def describe(op: Operation, *axes: Any) -> str:
+    """Return a text that is the same for two operations only if they compute the same.
+
+    Args:
+      op: the operation.
+      *axes: what else decides it.
+    """
+    attributes = sorted((name, str(proto)) for name, proto in op.attributes.items() if not name.startswith("_"))
+    known = [_known(value) for value in op.inputs]
+    sizes = [[[[dim.size for dim in axis] for axis in of_value] for of_value in side] for side in axes]
+    return f"{op.type} {attributes} {known} {sizes}"
+
+
+def _known(value: Value) -> Any:
+    return None if value.array is None else (value.array.dtype.str, value.array.shape, value.array.tolist())

@@ -1,0 +1,120 @@
+"""The planner predicts of imported steps what their lowered graphs send and hold."""
+
+import collections
+
+import pytest
+import tiers
+from import_oracle import ids, images
+from steps import STEPS, L, adam, convolutional, of_keras, recurrent, transformer
+
+from mtf_hetero import Layout, Lowering, UnevenMeshImpl, memory, tf, traffic
+from mtf_hetero.importer import step as step_lib
+from mtf_hetero.importer.divided import Traced
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.layouts.rules import Rules
+from mtf_hetero.planner import steps
+from mtf_hetero.planner.find import describe, find
+from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner.transfers import of_step
+from mtf_hetero.profile import Link
+from mtf_hetero.profile.work import live
+
+DEVICES = [f"/job:worker/task:{number}/device:CPU:0" for number in range(3)]
+SHARES = {"all": [4, 2, 1]}
+MACHINES = Machines(
+    tuple(Machine(name, speed, 10 * speed, operation_seconds=0.0) for name, speed in zip("abc", (4e6, 2e6, 1e6))),
+    Link(latency_seconds=1e-9, bytes_per_second=1e12),
+)
+
+
+def program_of(name):
+    """The program of a step of tests/importer/steps.py."""
+    step, _, inputs = STEPS[name]()
+    return Traced(step).program(inputs[0])
+
+
+def layout_of(graph, way):
+    """A layout by a recipe, by the planner, or by a rule."""
+    if way == "plan":
+        return find(graph, MACHINES).layout
+    if way in LAYOUTS:
+        return LAYOUTS[way](graph, mesh_shape="all:3", shares=SHARES)
+    return Layout("all:3", [(name, "all") for name in way.split(";")], SHARES)
+
+
+def lowered(program, way):
+    """The step, the layout, its lowering, and what a session runs."""
+    step = step_lib.build(program)
+    layout = layout_of(step.graph, way)
+    lowering = Lowering(step.graph, {step.mesh: UnevenMeshImpl.from_layout(layout, DEVICES[: layout.size])})
+    fetches = [lowering.export_to_tf_tensor(x) for x in step.results]
+    return step, layout, lowering, [*fetches, *map(lowering.lowered_operation, step.updates)]
+
+
+CASES = [
+    ("convolutional", ["batch", "filters", "plan", "sequential/dense/kernel/1"]),
+    ("transformer", ["batch", "filters", "plan", "attention/query/kernel/1", "words/embeddings/0"]),
+    ("LSTM", ["batch", "filters", "plan"]),
+    ("GRU dropout", ["batch"]),
+    ("depthwise", ["batch", "filters"]),
+    ("tape", ["batch", "w/1"]),
+]
+ALL = [(name, way) for name, ways in CASES for way in ways]
+
+
+@tiers.parametrize(("name", "way"), ALL, first=[("convolutional", "filters"), ("tape", "batch")])
+def test_bytes(name, way):
+    program = program_of(name)
+    with tf.Graph().as_default():
+        step, layout, _, fetches = lowered(program, way)
+        predicted = of_step(step.graph, layout, fetched=step.results)
+        counted = traffic.sends(fetches, graph=step.graph)
+    number = {device: pnum for pnum, device in enumerate(DEVICES)}
+    expected = collections.Counter()
+    for send in counted:
+        if {send.source, send.target} <= number.keys() and send.bytes:
+            expected[number[send.source], number[send.target], send.bytes] += 1
+    found = collections.Counter((t.source, t.target, t.bytes) for t in predicted if t.bytes)
+    assert found == expected
+    assert found or layout.size == 1
+
+
+LARGE = {
+    "convolutional": of_keras(convolutional, adam(), lambda: images(512)),
+    "transformer": of_keras(transformer, adam(), lambda: ids(512)),
+    "LSTM": of_keras(recurrent(L.LSTM), adam(), lambda: ids(512)),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("convolutional", "batch"), ("convolutional", "filters"), ("transformer", "filters"), ("LSTM", "batch")],
+)
+def test_memory(name, way):
+    step, _, inputs = LARGE[name]()
+    program = Traced(step).program(inputs[0])
+    with tf.Graph().as_default():
+        step, layout, lowering, fetches = lowered(program, way)
+        predicted = describe(step.graph, MACHINES, layout).memory_bytes
+        estimates = memory.estimate(lowering, fetches)
+    existing = [estimates[device].peak - estimates[device].runtime for device in DEVICES]
+    assert predicted == pytest.approx(existing, rel=0.3)
+
+
+def test_seeds_are_never_split():
+    """The states of seed generators are never split, not even by a plan."""
+    program = program_of("convolutional")
+    (state,) = (v.before.name for v in program.variables if "seed_generator" in v.before.name)
+    with tf.Graph().as_default():
+        graph = step_lib.build(program).graph
+        assert f"{state}/0" in steps.names(next(v for v in graph.all_variables if v.name == state))
+        assert f"{state}/0" not in steps.extents(live(graph))
+        assert not Rules(graph, "all:2", None, None).allow([f"{state}/0"])
+    with tf.Graph().as_default():
+        made = step_lib.build(program)
+        mesh_impl = UnevenMeshImpl.from_layout(Layout("all:2", f"{state}/0:all"), DEVICES[:2])
+        with pytest.raises(
+            NotImplementedError, match=f"cannot be split along dimension '{state}/0', .*; remove the rule"
+        ):
+            Lowering(made.graph, {made.mesh: mesh_impl})
