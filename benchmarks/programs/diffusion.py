@@ -1,4 +1,4 @@
-"""Programs that make images by diffusion, pixel by pixel, or in the style of others, as in keras.io's folder generative."""
+"""Programs that make images by diffusion, pixel by pixel, or in the style of others, as in keras.io."""
 
 from typing import Any
 
@@ -21,8 +21,9 @@ class Augmenter(L.Layer):
         self.probability = self.add_weight(shape=(), initializer=keras.initializers.Constant(0.3), trainable=False)
         self.seed = keras.random.SeedGenerator(9)
         self.layers = [
-            *(L.RandomFlip("horizontal", seed=1), L.RandomTranslation(0.1, 0.1, interpolation="nearest", seed=2)),
-            *(L.RandomRotation(0.1, seed=3), L.RandomZoom((-0.2, 0.0), (-0.2, 0.0), seed=4)),
+            L.RandomFlip("horizontal", seed=1),
+            L.RandomTranslation(0.1, 0.1, interpolation="nearest", seed=2, dtype="float32"),  # they have no other
+            *(L.RandomRotation(0.1, seed=3, dtype="float32"), L.RandomZoom((-0.2, 0.0), seed=4, dtype="float32")),
         ]
 
     def call(self, images: Any) -> Any:
@@ -30,7 +31,7 @@ class Augmenter(L.Layer):
         for layer in self.layers:
             changed = layer(changed, training=True)
         drawn = keras.random.uniform((K.shape(images)[0], 1, 1, 1), dtype=images.dtype, seed=self.seed)
-        return K.where(drawn < self.probability, changed, images)
+        return K.where(drawn < self.probability, K.cast(changed, images.dtype), images)
 
     def follow(self, logits: Any) -> None:
         error = K.mean(0.5 * (1 + K.sign(logits))) - 0.8
@@ -77,7 +78,7 @@ def _residual(x: Any, width: int) -> Any:
 def _unet() -> Any:
     """Return a network from noisy images, and the variance of their noise, to the noise."""
     images, variances = keras.Input((SIZE, SIZE, 3)), keras.Input((1, 1, 1))
-    angles = np.exp(np.linspace(0.0, 3.0, 4)).astype(keras.config.floatx()) * variances
+    angles = variances * np.exp(np.linspace(0.0, 3.0, 4)).astype(keras.config.floatx())
     embedded = L.UpSampling2D(SIZE)(K.concatenate([K.sin(angles), K.cos(angles)], axis=3))
     x = L.Concatenate()([L.Conv2D(7, 1)(images), embedded])
     skips = []

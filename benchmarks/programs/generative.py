@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from benchmarks.programs.pieces import Decoder, Tokens, integers, normal, uniform
+from benchmarks.programs.pieces import Decoder, Tokens, integers, uniform
 from benchmarks.programs.registry import KerasStep, Loop, program
 from mtf_hetero import tf
 

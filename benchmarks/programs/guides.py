@@ -202,8 +202,8 @@ class Cell(L.Layer):
     def __init__(self, units: int, shape: tuple[int, int]) -> None:
         super().__init__()
         self.units, self.inner = units, shape
-        self.state_size = [(units,), shape]
-        self.output_size = [(units,), shape]
+        self.state_size = [units, keras.tree.flatten(shape)]
+        self.output_size = [units, shape]
 
     def build(self, shapes: Any) -> None:
         self.one = self.add_weight(shape=(shapes[0][-1], self.units))
@@ -245,7 +245,7 @@ def transfer_learning() -> KerasStep:
     base = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
     base.trainable = False
     inputs = keras.Input((32, 32, 3))
-    x = L.RandomRotation(0.1, seed=2)(L.RandomFlip("horizontal", seed=1)(inputs))
+    x = L.RandomRotation(0.1, seed=2, dtype="float32")(L.RandomFlip("horizontal", seed=1)(inputs))
     x = L.Dropout(0.2)(L.GlobalAveragePooling2D()(base(L.Rescaling(2.0, -1.0)(x), training=False)))
     model = keras.Model(inputs, L.Dense(1)(x))
     loss = keras.losses.BinaryCrossentropy(from_logits=True)

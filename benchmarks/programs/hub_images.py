@@ -70,8 +70,8 @@ def deeplab_image_segmenter() -> Made:
     """Dilated convolutions over the features of a ResNet."""
     models = hub().models
     options = {"low_level_feature_key": "P2", "spatial_pyramid_pooling_key": "P4", "dilation_rates": [2, 3]}
-    encoder = _resnet(32)
-    backbone = models.DeepLabV3Backbone(encoder, upsampling_size=4, projection_filters=7, image_shape=(32, 32, 3), **options)
+    options |= {"upsampling_size": 4, "projection_filters": 7, "image_shape": (32, 32, 3)}
+    backbone = models.DeepLabV3Backbone(_resnet(32), **options)
     model = models.DeepLabV3ImageSegmenter(backbone, 3)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss, metrics=["accuracy"])

@@ -1,5 +1,6 @@
 """Steps that use no Keras: solvers, estimators, and training loops with tapes on tf.Variables."""
 
+import itertools
 import math
 from typing import Any
 
@@ -13,14 +14,17 @@ function = tf.compat.v2.function
 
 
 def normal(*shape: int, seed: int = 1) -> np.ndarray:
+    """Return normal random numbers."""
     return np.random.default_rng(seed).standard_normal(shape)
 
 
 def variable(name: str, *shape: int, scale: float = 1.0, seed: int = 2) -> Any:
+    """Return a tf.Variable of normal random numbers."""
     return tf.Variable(scale * normal(*shape, seed=seed), name=name)
 
 
 def descend(tape: Any, loss: Any, variables: Any, rate: float = 0.05) -> None:
+    """Take a step along the gradient of a loss."""
     for v, gradient in zip(variables, tape.gradient(loss, variables)):
         v.assign_sub(rate * gradient)
 
@@ -29,7 +33,7 @@ def descend(tape: Any, loss: Any, variables: Any, rate: float = 0.05) -> None:
 def burgers_equation() -> Loop:
     """A network that solves Burgers' equation: second derivatives in its loss."""
     sizes = (2, 14, 14, 1)
-    weights = [variable(f"w{i}", *s, scale=0.5, seed=i) for i, s in enumerate(zip(sizes, sizes[1:]))]
+    weights = [variable(f"w{i}", *s, scale=0.5, seed=i) for i, s in enumerate(itertools.pairwise(sizes))]
     biases = [variable(f"b{i}", n, scale=0.1, seed=9) for i, n in enumerate(sizes[1:])]
 
     def u(x: Any, t: Any) -> Any:
@@ -88,7 +92,9 @@ def matrix_factorisation() -> Loop:
     def step(table: Any, known: Any, ids: Any) -> Any:
         with tf.GradientTape() as tape:
             error = known * (table - tf.gather(rows, ids) @ tf.transpose(columns))
-            loss = tf.reduce_sum(error**2) / tf.reduce_sum(known) + 1e-3 * (tf.nn.l2_loss(rows) + tf.nn.l2_loss(columns))
+            loss = tf.reduce_sum(error**2) / tf.reduce_sum(known) + 1e-3 * (
+                tf.nn.l2_loss(rows) + tf.nn.l2_loss(columns)
+            )
         for v, s, gradient in zip((rows, columns), speeds, tape.gradient(loss, [rows, columns])):
             s.assign(0.9 * s - 0.1 * tf.convert_to_tensor(gradient))
             v.assign_add(s)
@@ -244,7 +250,7 @@ class Perceptron(tf.Module):
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(name="perceptron")
-        self.layers = [self.Dense(a, b, i, f"linear_{i}") for i, (a, b) in enumerate(zip(sizes, sizes[1:]))]
+        self.layers = [self.Dense(a, b, i, f"linear_{i}") for i, (a, b) in enumerate(itertools.pairwise(sizes))]
 
     def __call__(self, x: Any) -> Any:
         for layer in self.layers[:-1]:
@@ -304,7 +310,9 @@ def meta_learning() -> Loop:
 @program("loops", source=SOURCE)
 def normalizing_flow() -> Loop:
     """Coupling layers that are invertible, and the likelihood of what they map to a Gaussian."""
-    layers = [[variable(f"{n}{i}", *s, scale=0.2, seed=i) for n, s in (("w", (3, 14)), ("v", (14, 6)))] for i in range(4)]
+    layers = [
+        [variable(f"{n}{i}", *s, scale=0.2, seed=i) for n, s in (("w", (3, 14)), ("v", (14, 6)))] for i in range(4)
+    ]
 
     @function
     def step(x: Any) -> Any:
