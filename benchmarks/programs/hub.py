@@ -38,7 +38,7 @@ def text(**more: Any) -> dict[str, Any]:
 
 def sizes(**more: Any) -> dict[str, Any]:
     """Return options that most transformers share."""
-    return {"vocabulary_size": WORDS, "num_layers": 2, "hidden_dim": WIDTH, "intermediate_dim": 28, **more}
+    return {"vocabulary_size": WORDS, "num_layers": 1, "hidden_dim": WIDTH, "intermediate_dim": 28, **more}
 
 
 def classified(model: Any, data: Any) -> KerasStep:
