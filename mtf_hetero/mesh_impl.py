@@ -169,7 +169,10 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
     def join(
         self, x: Any, mesh_axes: Sequence[int], function: Callable[[Sequence[int], Sequence[tf.Tensor]], tf.Tensor]
     ) -> Any:
-        """Every processor gets what a function makes of all slices over some mesh axes, on the device of the first.
+        """Every processor gets what a function makes of all slices over some mesh axes, and all get the same bits.
+
+        Two processors send each other their slices, and both compute it. Of more, the first computes it for all of
+        them, with the fewest messages.
 
         Args:
           x: a LaidOutTensor.
@@ -179,12 +182,23 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         results: list[Any] = [None] * self.size
         for group in mtf.processor_groups(self.shape, mesh_axes):
             present = collectives.present_of(group, x.absent)
-            with tf.device(self.devices[present[0]]):
-                joint = function(present, [x.tensor_list[pnum] for pnum in present])
+            slices, joint = [x.tensor_list[pnum] for pnum in present], {}
+            for pnum in present if self._exchange(slices[0], group, present) else present[:1]:
+                with tf.device(self.devices[pnum]):
+                    joint[pnum] = function(present, slices)
             for pnum in group:
                 with tf.device(self.devices[pnum]):
-                    results[pnum] = identity(joint)
+                    results[pnum] = joint[pnum] if pnum in joint else identity(joint[present[0]])
         return self.LaidOutTensor(results)
+
+    def _exchange(self, x: tf.Tensor, group: Sequence[int], present: Sequence[int]) -> bool:
+        """Whether each processor of a group sends the others its slice, as to an all-reduce."""
+        absent = [number for number, pnum in enumerate(group) if pnum not in present]
+        in_memory = collectives.share_memory([self.devices[pnum] for pnum in group])
+        way = collectives.way_to_reduce(
+            x.shape.num_elements(), x.dtype.size, len(group), absent=absent, in_memory=in_memory
+        )
+        return way is collectives.Way.EXCHANGE
 
     def reduce_scatter(
         self, x: Any, mesh_axes: Sequence[int], moves: Sequence[Any]

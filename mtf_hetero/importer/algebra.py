@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
+from mtf_hetero.importer import moments
 from mtf_hetero.importer.signature import Letters, Signature, Table, leading
 
 TABLE = Table()
@@ -44,21 +45,25 @@ def _bias_gradient(op: Any) -> Signature | None:
     return Signature([list(range(rank))], [[rank - 1]], summed=frozenset(range(rank - 1)))
 
 
-@TABLE.rule("Sum", "Mean", "Max", "Min", *_OTHERS)
+@TABLE.rule("Sum", "Mean", "Max", "Min", moments.MOMENTS, *_OTHERS)
 def _reduction(op: Any) -> Signature | None:
     x, axes = op.inputs
     if axes.array is None:
         return None
     rank = len(x.shape)
     reduced = {int(axis) % rank for axis in axes.array.reshape(-1)} if rank else set()
-    kept: list[Hashable] = [axis for axis in range(rank) if axis not in reduced]
-    if len(kept) != len(op.outputs[0].shape):  # the reduced axes are kept, of size 1
-        kept = [None if axis in reduced else axis for axis in range(rank)]
-    has = op.type in REDUCTIONS and not (op.type == "Mean" and x.dtype.is_integer)  # which rounds
+
+    def kept(result: Any) -> list[Hashable]:
+        if len(result.shape) == rank:  # the reduced axes are kept, of size 1
+            return [None if axis in reduced else axis for axis in range(rank)]
+        return [axis for axis in range(rank) if axis not in reduced]
+
+    is_rounded = op.type == "Mean" and x.dtype.is_integer
+    has = op.type in (*REDUCTIONS, moments.MOMENTS) and not is_rounded
     letters = frozenset(reduced)
     return Signature(
         [list(range(rank)), None],
-        [kept],
+        [kept(y) for y in op.outputs],
         summed=letters if has else frozenset(),
         whole=frozenset() if has else letters,
     )

@@ -68,18 +68,19 @@ def _new(names: Names, op: Operation, letter: Hashable, size: int) -> Product:
     return names.axes((op, letter))[0]
 
 
-def _learn(names: Names, op: Operation, kernels: dict[Any, dict[Any, Product]], layers: Mapping[Value, str]) -> None:
+def _learn(names: Names, op: Operation, kernels: dict[Any, dict[Any, Product]], layers: dict[Value, str]) -> None:
     """Unify the axes that an operation says are alike.
 
     Args:
       names: of all values.
       op: the operation.
       kernels: {kernel and shapes of a convolution: {letter: its axis}}, of those before it.
-      layers: {variable's value: the name of its layer}.
+      layers: {value of a variable, reshaped or not: the name of its layer}.
     """
     if op.type in arrays.REGROUPED:
         x, y = (sum(_axes(names, value), ()) for value in (op.inputs[0], op.outputs[0]))
         names.unify(x, y)
+        layers.update({op.outputs[0]: layers[op.inputs[0]]} if op.inputs[0] in layers else {})
         return
     signature = table.signature_of(op)
     if signature is None:

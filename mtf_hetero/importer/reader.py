@@ -13,7 +13,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS, attribute
-from mtf_hetero.importer import accesses, lists
+from mtf_hetero.importer import accesses, lists, moments
 from mtf_hetero.importer.lists import TensorList
 from mtf_hetero.importer.program import (
     Operation,
@@ -99,6 +99,7 @@ class _Reader:
         for variable, after in zip(self.program.variables, self._now, strict=True):
             variable.after = after
         self.program.keep_here(hosted)
+        self.program.operations = moments.join(self.program.operations)
         self.program.keep_live()
 
     def _begin_variables(self, concrete: Any, first: Mapping[str, Any]) -> dict[int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.importer import algebra, arrays, clusters, images, table, windows, work
+from mtf_hetero.importer import algebra, arrays, clusters, images, moments, table, windows, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number, ordered
 from mtf_hetero.importer.program import Operation, replay
 from mtf_hetero.importer.signature import Signature, undivided
@@ -18,6 +18,7 @@ from mtf_hetero.layers import (
     Function,
     FunctionOperation,
     LookupOperation,
+    MomentsOperation,
     OnceOperation,
     PartialSumOperation,
 )
@@ -78,6 +79,17 @@ def _reduce(emitter: Emitter, op: Operation, signature: Signature) -> None:
     emitter.put(op.outputs[0], made, axes)
 
 
+def _join_moments(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    bound = emitter.bind(op, signature)
+    results = emitter.results(signature, bound)
+    ((x, _),) = emitter.operands(op, signature, bound)
+    kept = set(flat(results[0]))
+    emitter.worked_on(op, flat(list(bound.values())))
+    made = MomentsOperation(x, mtf.Shape([dim for dim in x.shape.dims if dim in kept]), name=op.type)
+    for value, tensor, axes in zip(op.outputs, made.outputs, results, strict=True):
+        emitter.put(value, tensor, axes)
+
+
 def _transpose(emitter: Emitter, op: Operation, signature: Signature) -> None:
     """Emit nothing: mtf's dimensions have names and no order."""
     bound = emitter.bind(op, signature)
@@ -95,7 +107,7 @@ def _broadcast(emitter: Emitter, op: Operation, signature: Signature) -> None:
     emitter.put(op.outputs[0], mtf.broadcast(x, mtf.Shape(flat(axes))), axes)
 
 
-_RULES = {"Transpose": _transpose, "BroadcastTo": _broadcast, "Tile": _broadcast}
+_RULES = {moments.MOMENTS: _join_moments, "Transpose": _transpose, "BroadcastTo": _broadcast, "Tile": _broadcast}
 
 
 def _is_lookup(op: Operation) -> bool:

@@ -12,7 +12,7 @@ from mtf_hetero.layers.grouped_conv import (
 )
 from mtf_hetero.layers.layers import batch_norm, batch_norm_updates, dilate, pool, update_average
 from mtf_hetero.layers.lookups import LookupGradientOperation, LookupOperation, lookup
-from mtf_hetero.layers.normalization import BatchNormGradientOperation, BatchNormOperation
+from mtf_hetero.layers.normalization import BatchNormGradientOperation, BatchNormOperation, MomentsOperation
 from mtf_hetero.layers.pooling import PoolGradientOperation, PoolOperation
 from mtf_hetero.layers.rounds import AfterOperation, CutOperation, PlaceOperation, in_rounds
 from mtf_hetero.layers.slices import (
@@ -37,6 +37,7 @@ __all__ = [
     "GroupedConvKernelGradient",
     "LookupGradientOperation",
     "LookupOperation",
+    "MomentsOperation",
     "OnceOperation",
     "PartialSumOperation",
     "PlaceOperation",

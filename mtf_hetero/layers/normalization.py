@@ -185,7 +185,62 @@ def _image(x: tf.Tensor) -> tf.Tensor:
     return x if len(shape) == 4 else reshape(x, [math.prod(shape[:-1]), 1, 1, shape[-1]])
 
 
-class BatchNormOperation(mtf.Operation):
+class _OverGroups(mtf.Operation):
+    """An operation with moments of groups: its first input has the values, its last output one value per group."""
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The dimensions of x that a group extends over."""
+        kept = self.outputs[-1].shape.dims
+        return tuple(axis for axis, dim in enumerate(self.inputs[0].shape.dims) if dim not in kept)
+
+    @property
+    def count(self) -> int:
+        """Number of values per group."""
+        return math.prod(self.inputs[0].shape.dims[axis].size for axis in self.axes)
+
+
+def own_moments(op: _OverGroups, lowering: mtf.Lowering) -> Any:
+    """Return the moments of each processor's slice, [2, groups]."""
+    return lowering.mesh_impl(op).slicewise(functools.partial(moments, axes=op.axes), lowering.tensors[op.inputs[0]])
+
+
+def whole_moments(op: _OverGroups, lowering: mtf.Lowering) -> Any:
+    """Return the moments of each processor's groups, [2, groups], which the mesh may not split."""
+    require_whole(op, lowering, [op.inputs[0].shape.dims[axis] for axis in op.axes])
+    return own_moments(op, lowering)
+
+
+class MomentsOperation(_OverGroups):
+    """Computes the mean and the variance over some dimensions, which are its outputs.
+
+    Args:
+      x: mtf.Tensor of float32 or float64.
+      shape: mtf.Shape of each output: those dimensions of x, in their order, whose every index is a group.
+      name: the operation's name.
+    """
+
+    def __init__(self, x: mtf.Tensor, shape: mtf.Shape, *, name: str = "moments") -> None:
+        super().__init__([x], name=name)
+        self._outputs = [mtf.Tensor(self, shape, x.dtype) for _ in range(2)]
+
+    def gradient(self, grad_ys: Sequence[mtf.Tensor | None]) -> list[mtf.Tensor]:
+        x, (d_mean, d_variance) = self.inputs[0], grad_ys
+        terms = [] if d_mean is None else [mtf.broadcast(d_mean, x.shape)]
+        if d_variance is not None:
+            terms.append((x - self.outputs[0]) * (2.0 * d_variance))
+        return [mtf.add_n(terms) * (1.0 / self.count)]
+
+    def lower(self, lowering: mtf.Lowering) -> None:
+        self.lower_with(lowering, whole_moments(self, lowering))
+
+    def lower_with(self, lowering: mtf.Lowering, moments: Any) -> None:
+        """Lowers the rest, once each processor has the moments of its groups, [2, groups]."""
+        for output, value in zip(self.outputs, lowering.mesh_impl(self).slicewise(unstack, moments), strict=True):
+            lowering.set_tensor_lowering(output, value)
+
+
+class BatchNormOperation(_OverGroups):
     """Normalises each group by its moments; the outputs are y, mean and variance.
 
     Args:
@@ -203,29 +258,11 @@ class BatchNormOperation(mtf.Operation):
         moments = [mtf.Tensor(self, scale.shape, scale.dtype) for _ in range(2)]
         self._outputs = [mtf.Tensor(self, x.shape, x.dtype), *moments]
 
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The dimensions of x that a group extends over."""
-        x, scale = self.inputs[0].shape, self.inputs[1].shape
-        return tuple(axis for axis, dim in enumerate(x.dims) if dim not in scale.dims)
-
-    @property
-    def count(self) -> int:
-        """Number of values per group."""
-        return math.prod(self.inputs[0].shape.dims[axis].size for axis in self.axes)
-
     def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
         return BatchNormGradientOperation(self, grad_ys[0]).outputs
 
     def lower(self, lowering: mtf.Lowering) -> None:
-        x = self.inputs[0]
-        require_whole(self, lowering, [x.shape.dims[axis] for axis in self.axes])
-        self.lower_with(lowering, self.own_moments(lowering))
-
-    def own_moments(self, lowering: mtf.Lowering) -> Any:
-        """The moments of each processor's slice, [2, groups]."""
-        x = lowering.tensors[self.inputs[0]]
-        return lowering.mesh_impl(self).slicewise(functools.partial(moments, axes=self.axes), x)
+        self.lower_with(lowering, whole_moments(self, lowering))
 
     def lower_with(self, lowering: mtf.Lowering, moments: Any) -> None:
         """Lowers the rest, once each processor has the moments of its groups, [2, groups]."""

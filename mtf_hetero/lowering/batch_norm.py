@@ -1,4 +1,4 @@
-"""Batch normalisation: the processors that hold parts of a group join their moments in one exchange each way.
+"""Batch normalisation and moments: the processors that hold parts of a group join their moments in one exchange.
 
 Where each holds whole channels there is nothing to join, and TensorFlow's fused operation does it where it can.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.layers.normalization import is_native, joint_moments, native, native_gradient
+from mtf_hetero.layers.normalization import is_native, joint_moments, native, native_gradient, own_moments
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering.registry import absent_from, register
 
@@ -64,13 +64,24 @@ def lower_batch_norm(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     if _is_native(op, lowering):
         _set_outputs(op, lowering, functools.partial(native, epsilon=op.epsilon))
         return
-    mesh_impl, moments = lowering.mesh_impl(op), op.own_moments(lowering)
+    op.lower_with(lowering, _joint_moments(op, lowering))
+
+
+@register(layers.MomentsOperation)
+def lower_moments(op: mtf.Operation, lowering: mtf.Lowering) -> None:
+    """Joins the moments of the parts, as of batch norm."""
+    op.lower_with(lowering, _joint_moments(op, lowering))
+
+
+def _joint_moments(op: mtf.Operation, lowering: mtf.Lowering) -> Any:
+    """The moments of each processor's groups, [2, groups], in one exchange."""
+    mesh_impl, moments = lowering.mesh_impl(op), own_moments(op, lowering)
     axes = split_axes(op, mesh_impl.layout)
-    if axes:
-        own = mesh_impl.LaidOutTensor(moments.tensor_list, absent(op, mesh_impl.layout))
-        moments = mesh_impl.join(own, axes, functools.partial(_join, op, mesh_impl))
-        _count_allreduce(op, lowering, axes)
-    op.lower_with(lowering, moments)
+    if not axes:
+        return moments
+    own = mesh_impl.LaidOutTensor(moments.tensor_list, absent(op, mesh_impl.layout))
+    _count_allreduce(op, lowering, axes)
+    return mesh_impl.join(own, axes, functools.partial(_join, op, mesh_impl))
 
 
 @register(layers.BatchNormGradientOperation)

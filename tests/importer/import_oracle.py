@@ -83,10 +83,12 @@ def rows(count: int = 14, width: int = 12, classes: int = 5, steps: int = STEPS)
     ]
 
 
-def images(count: int = 14, size: int = 8, classes: int = 5, steps: int = STEPS) -> list[tuple[Any, ...]]:
+def images(
+    count: int = 14, size: int | tuple[int, int] = 8, classes: int = 5, steps: int = STEPS
+) -> list[tuple[Any, ...]]:
     """Images and their classes, of each step."""
     rng = np.random.default_rng(0)
-    shape = count, size, size, 3
+    shape = count, *(size if isinstance(size, tuple) else (size, size)), 3
     return [(rng.standard_normal(shape), rng.integers(0, classes, count).astype("int32")) for _ in range(steps)]
 
 

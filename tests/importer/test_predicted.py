@@ -4,6 +4,7 @@ import collections
 
 import pytest
 import tiers
+from image_steps import CONVOLUTIONS, NETWORKS
 from import_oracle import ids, images
 from steps import STEPS, L, adam, convolutional, of_keras, recurrent, transformer
 
@@ -29,7 +30,7 @@ MACHINES = Machines(
 
 def program_of(name):
     """The program of a step of tests/importer/steps.py."""
-    step, _, inputs = STEPS[name]()
+    step, _, inputs = EVERY[name]()
     return Traced(step).program(inputs[0])
 
 
@@ -58,7 +59,12 @@ CASES = [
     ("GRU dropout", ["batch"]),
     ("depthwise", ["batch", "filters"]),
     ("tape", ["batch", "w/1"]),
+    ("network", ["batch", "spatial", "filters", "plan"]),
+    ("unet", ["spatial", "filters"]),
+    ("multiplied", ["batch", "before/kernel/3", "it/height"]),
+    ("groups", ["before/kernel/3_0", "it/height"]),
 ]
+EVERY = {**STEPS, **{name: step for name, (step, _) in {**NETWORKS, **CONVOLUTIONS}.items()}}
 ALL = [(name, way) for name, ways in CASES for way in ways]
 
 

@@ -8,6 +8,7 @@ import pytest
 from random_programs import Program, random_layout
 from test_lookup import LAYOUTS_BETWEEN_RESHAPES, lookups_between_reshapes
 from test_models_oracle import MESHES, toy_layout, toy_program
+from test_moments import IMAGES, moments, normalised
 from test_random_programs import REFUSED
 from test_reshape import flatten, outstanding_sum, rename
 from test_rounds import LAYOUTS as ROUNDS
@@ -228,6 +229,16 @@ def thin_unet(edge):
         return {"loss": mtf.reduce_mean(mtf.layers.softmax_cross_entropy_with_logits(logits, labels, classes))}
 
     return build
+
+
+@pytest.mark.parametrize("rule", ["b:x", "h:x", "c:x"])
+@pytest.mark.parametrize("mesh", ["x:2", "x:3"])
+def test_moments(mesh, rule):
+    """Two processors that have values exchange theirs, one sends what it has, and of more one collects them."""
+    (size,) = (dim.size for dim in IMAGES if dim.name == rule[0])
+    for sizes in {}, {rule[0]: (0, size, 0)[: int(mesh[-1])]}:
+        for program in moments(IMAGES[-1]), normalised:
+            check(program, Layout(mesh, rule, {}, sizes))
 
 
 VOLUMES = {"cosmoflow": thin_cosmoflow(32), "unet": thin_unet(32)}

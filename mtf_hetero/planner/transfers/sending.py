@@ -78,18 +78,18 @@ def allreduce(sketch: Sketch, xs: Values, axes: Sequence[int], operation: str, a
 def _allreduce(
     sketch: Sketch, xs: Values, group: Sequence[int], shares: Sequence[float], absent: Collection[int]
 ) -> Values:
-    (shape, dtype), wire, in_memory = (xs[0].shape, xs[0].dtype), sketch.wire_dtype, sketch.share_memory(group)
+    (shape, dtype), wire = (xs[0].shape, xs[0].dtype), sketch.wire_dtype
     present = collectives.present_of(range(len(group)), absent)
-    elements, count = math.prod(shape), sum(sketch.counts[pnum] for pnum in group)
-    idle = count - sum(sketch.counts[group[number]] for number in present)
-    way = collectives.way_to_reduce(elements, dtype.size, count, absent=range(idle), in_memory=in_memory)
+    way = _way(sketch, xs[0], group, present)
     first, addends = group[present[0]], [xs[number] for number in present]
     if way is collectives.Way.KEEP:
         return xs
     if way is collectives.Way.SHARE:
         return [added(sketch, addends, first)] * len(group)
     if way is collectives.Way.DIVIDE:
-        parts = _parts_to_reduce(elements, tuple(shares), tuple(absent), tuple(sketch.counts[pnum] for pnum in group))
+        parts = _parts_to_reduce(
+            math.prod(shape), tuple(shares), tuple(absent), tuple(sketch.counts[pnum] for pnum in group)
+        )
         return _divide(sketch, xs, group, {number: parts[number] for number in present})
     packed = [_pack(sketch, xs[number], group[number], wire) for number in present]
     if way is collectives.Way.EXCHANGE:
@@ -97,6 +97,30 @@ def _allreduce(
     total = _pack(sketch, added(sketch, [addends[0], *packed[1:]], first), first, wire)
     own = _unpack(sketch, total, first, dtype)
     return [own if pnum == first else sketch.value(pnum, shape, dtype, [total]) for pnum in group]
+
+
+def _way(sketch: Sketch, x: Value, group: Sequence[int], present: Sequence[int]) -> collectives.Way:
+    """As `collectives.way_to_reduce`; the present processors are those places in the group."""
+    count = sum(sketch.counts[pnum] for pnum in group)
+    idle = count - sum(sketch.counts[group[number]] for number in present)
+    in_memory = sketch.share_memory(group)
+    return collectives.way_to_reduce(math.prod(x.shape), x.dtype.size, count, absent=range(idle), in_memory=in_memory)
+
+
+def join(sketch: Sketch, xs: Values, axes: Sequence[int], absent: Collection[int]) -> Values:
+    """As `UnevenMeshImpl.join`: one of the present processors makes it of all slices, or both of two do."""
+    results = list(xs)
+    for group in sketch.groups(axes) if axes else ():
+        places = collectives.present_of(range(len(group)), collectives.absent_within(absent, group))
+        present = [group[number] for number in places]
+        slices, shape, dtype = [xs[pnum] for pnum in present], xs[present[0]].shape, xs[present[0]].dtype
+        if _way(sketch, slices[0], group, places) is collectives.Way.EXCHANGE:
+            joint = [added(sketch, slices, pnum) for pnum in group]
+        else:
+            joint = [added(sketch, slices, present[0])] * len(group)
+        for pnum, total in zip(group, joint, strict=True):
+            results[pnum] = sketch.value(pnum, shape, dtype, [total])
+    return results
 
 
 def added(sketch: Sketch, addends: Values, processor: int) -> Value:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mtf_hetero import blocks, collectives, layers
+from mtf_hetero import blocks, layers
 from mtf_hetero._compat import mtf
 from mtf_hetero.layers.normalization import accumulator_of, is_native_shape
 from mtf_hetero.layout import Layout
@@ -12,7 +12,7 @@ from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, Geometry, roles_of
 from mtf_hetero.lowering.pool import Places, gradient_inputs, windows_of
 from mtf_hetero.planner.sample import Sample
 from mtf_hetero.planner.transfers.rules import register, set_output, slice_by_slice
-from mtf_hetero.planner.transfers.sending import added, allreduce, fetch_boxes, halos, move, reduce_scatter
+from mtf_hetero.planner.transfers.sending import allreduce, fetch_boxes, halos, join, move, reduce_scatter
 from mtf_hetero.planner.transfers.sketch import Sketch, Sum, Value, Values, made
 
 _MOST = 2**13  # reshapes whose moves are kept
@@ -219,21 +219,28 @@ def _pairs(sketch: Sketch, groups: mtf.Shape, *inputs: Values) -> Values:
     ]
 
 
+def _joint_moments(op: mtf.Operation, sketch: Sketch) -> Values:
+    own = _pairs(sketch, op.outputs[-1].shape, sketch.slices(op.inputs[0]))
+    return join(sketch, own, batch_norm.split_axes(op, sketch.layout), batch_norm.absent(op, sketch.layout))
+
+
+@register(layers.MomentsOperation)
+def _moments(op: mtf.Operation, sketch: Sketch) -> None:
+    """Each processor sends its moments to who joins them."""
+    moments = _joint_moments(op, sketch)
+    for output in op.outputs:
+        sketch.set(output, sketch.local_of(output.shape, moments[0].dtype, moments))
+
+
 @register(layers.BatchNormOperation)
 def _batch_norm(op: mtf.Operation, sketch: Sketch) -> None:
-    """The first processor of those that have parts of a group joins their moments; of one, it sends them."""
+    """The same, and each processor normalises its slice."""
     if _is_native(op, sketch):
         slice_by_slice(op, sketch)
         return
     x, scale, offset = (sketch.slices(t) for t in op.inputs)
     y, *outputs = op.outputs
-    moments = _pairs(sketch, outputs[0].shape, x)
-    axes, absent = batch_norm.split_axes(op, sketch.layout), batch_norm.absent(op, sketch.layout)
-    for group in sketch.groups(axes) if axes else ():
-        present = collectives.present_of(group, absent)
-        total = added(sketch, [moments[pnum] for pnum in present], present[0])
-        for pnum in group:
-            moments[pnum] = sketch.value(pnum, total.shape, total.dtype, [total])
+    moments = _joint_moments(op, sketch)
     sketch.set(y, sketch.local(y, x, moments, scale, offset))
     for output in outputs:
         sketch.set(output, sketch.local_of(output.shape, moments[0].dtype, moments))

@@ -1,0 +1,97 @@
+"""Steps with images and volumes: networks, and single convolutions of all kinds between others."""
+
+import keras
+import numpy as np
+from import_oracle import STEPS as COUNT
+from import_oracle import images
+from steps import L, adam, of_keras, sgd
+
+
+def network():
+    x = inputs = keras.Input((17, 16, 3))
+    x = L.ReLU()(L.BatchNormalization()(L.Conv2D(14, 3, padding="same", name="first")(x)))
+    x = L.MaxPooling2D(3, strides=2, padding="same", name="largest")(x)
+    x = L.Conv2D(7, 3, strides=2, padding="same", activation="relu", name="second")(x)
+    y = L.Conv2D(7, 3, padding="same", name="branch")(x)
+    x = L.AveragePooling2D(2, name="average")(x + y)
+    x = L.Dropout(0.3, seed=3)(L.Flatten()(x))
+    return keras.Model(inputs, L.Dense(5)(L.Dense(21, "relu", name="wide")(x)))
+
+
+def volumes(dtype, steps=COUNT):
+    """Volumes and the classes of their voxels, of each step."""
+    rng = np.random.default_rng(0)
+    shape = 4, 16, 8, 8
+    return [
+        (rng.standard_normal((*shape, 2)).astype(dtype), rng.integers(0, 3, shape).astype("int32"))
+        for _ in range(steps)
+    ]
+
+
+def unet(*, pools):
+    """A small 3D U-Net, which makes its volumes smaller by pools or by steps of convolutions."""
+    inputs = keras.Input((16, 8, 8, 2))
+    skip = x = L.Conv3D(6, 3, padding="same", activation="relu", name="down")(inputs)
+    x = L.MaxPooling3D(2)(x) if pools else x
+    x = L.Conv3D(8, 3, 1 if pools else 2, padding="same", activation="relu", name="bottom")(x)
+    x = L.Conv3DTranspose(6, 2, strides=2, padding="same", name="up")(x)
+    x = L.Concatenate()([skip, x])
+    x = L.BatchNormalization()(L.Conv3D(6, 3, padding="same", activation="relu", name="last")(x))
+    return keras.Model(inputs, L.Conv3D(3, 1, name="classes")(x))
+
+
+NETWORKS = {
+    "network": (of_keras(network, adam(), lambda: images(size=(17, 16))), 1e-9),
+    "unet": (of_keras(lambda: unet(pools=False), adam(), lambda: volumes("float64")), 1e-9),
+    "pools": (of_keras(lambda: unet(pools=True), sgd, lambda: volumes("float32"), floatx="float32"), 5e-5),
+}
+
+
+def around(layer, shape):
+    """A network with a layer between two others, whose channels are the layer's."""
+
+    def build():
+        x = inputs = keras.Input(shape)
+        rank = len(shape) - 1
+        convolution = (L.Conv1D, L.Conv2D, L.Conv3D)[rank - 1]
+        x = layer()(convolution(14, 1, name="before")(x))
+        mean = (L.GlobalAveragePooling1D, L.GlobalAveragePooling2D, L.GlobalAveragePooling3D)[rank - 1]
+        return keras.Model(inputs, L.Dense(5)(mean()(L.Activation("tanh")(x))))
+
+    return build
+
+
+def _of_shape(shape):
+    def data(steps=COUNT):
+        rng = np.random.default_rng(0)
+        return [(rng.standard_normal((7, *shape)), rng.integers(0, 5, 7).astype("int32")) for _ in range(steps)]
+
+    return data
+
+
+def _single(layer, shape):
+    return of_keras(around(layer, shape), sgd, _of_shape(shape))
+
+
+ODD, LINE, VOLUME = (9, 7, 3), (11, 3), (7, 5, 6, 2)
+CONVOLUTIONS = {  # {kind: (step, dimensions that a layout is to split)}
+    kind: (_single(layer, shape), dims)
+    for kind, layer, shape, dims in [
+        ("odd", lambda: L.Conv2D(7, 3, 2, padding="same", name="it"), ODD, ["it/kernel/3", "before/kernel/3"]),
+        ("uneven", lambda: L.Conv2D(7, (3, 2), (2, 3), name="it"), ODD, ["it/kernel/3", "it/height"]),
+        ("dilated", lambda: L.Conv2D(7, 3, dilation_rate=2, padding="same", name="it"), ODD, ["it/kernel/3"]),
+        ("depthwise", lambda: L.DepthwiseConv2D(3, padding="same", name="it"), ODD, ["before/kernel/3"]),
+        ("multiplied", lambda: L.DepthwiseConv2D(3, 2, depth_multiplier=2, name="it"), ODD, ["before/kernel/3"]),
+        ("separable", lambda: L.SeparableConv2D(7, 3, 2, padding="same", name="it"), ODD, ["before/kernel/3"]),
+        ("groups", lambda: L.Conv2D(14, 3, groups=7, name="it"), ODD, ["before/kernel/3_0"]),
+        ("transposed", lambda: L.Conv2DTranspose(7, 3, 2, padding="same", name="it"), ODD, ["it/kernel/2"]),
+        ("1D", lambda: L.Conv1D(7, 3, 2, padding="same", name="it"), LINE, ["it/kernel/2", "it/width"]),
+        ("causal", lambda: L.Conv1D(7, 3, padding="causal", dilation_rate=2, name="it"), LINE, ["it/kernel/2"]),
+        ("1D transposed", lambda: L.Conv1DTranspose(7, 3, 2, name="it"), LINE, ["it/kernel/1"]),
+        ("3D", lambda: L.Conv3D(7, 3, 2, padding="same", name="it"), VOLUME, ["it/kernel/4", "before/kernel/4"]),
+        ("3D transposed", lambda: L.Conv3DTranspose(7, 2, 2, name="it"), VOLUME, ["it/kernel/3"]),
+        ("3D dilated", lambda: L.Conv3D(7, 2, dilation_rate=2, name="it"), VOLUME, ["it/kernel/4"]),
+        ("padded pool", lambda: L.AveragePooling2D(3, 2, padding="same", name="it"), ODD, ["before/kernel/3"]),
+        ("apart", lambda: L.MaxPooling2D(2, 3, padding="same", name="it"), ODD, ["before/kernel/3"]),
+    ]
+}

@@ -1,0 +1,130 @@
+"""A mean with its variance becomes one operation, and a step with batch norm has the fewest exchanges."""
+
+import collections
+
+import keras
+import numpy as np
+import pytest
+from apart import A, B
+from import_oracle import BATCH, ONE, check, images, rows, split
+from steps import L, of_keras, sgd
+
+import mtf_hetero
+from mtf_hetero import tf, traffic
+from mtf_hetero.importer import step as step_lib
+from mtf_hetero.importer.divided import Traced
+from mtf_hetero.layers import MomentsOperation
+from mtf_hetero.layouts import LAYOUTS
+
+X = np.random.default_rng(0).standard_normal((7, 8, 8)) + 1000.0
+
+
+def by_hand(x):
+    mean = tf.reduce_mean(x, [1, 2])
+    return tf.reduce_mean(tf.square(tf.reshape(mean, [-1, 1, 1]) - x), [2, 1]), mean
+
+
+JOINED = {
+    "moments": lambda x: tf.nn.moments(x, [0, 1]),
+    "moments of rows": lambda x: tf.nn.moments(x, [-1], keepdims=True),
+    "variance": lambda x: tf.math.reduce_variance(x, [0, 2]),
+    "deviation": lambda x: tf.math.reduce_std(x, -1, keepdims=True) + tf.reduce_mean(x, -1, keepdims=True),
+    "by hand": by_hand,
+    "in single precision": lambda x: tf.nn.moments(tf.cast(x, tf.float16), [0]),
+}
+SEPARATE = {
+    "of others": lambda x: tf.reduce_mean(tf.math.squared_difference(x, tf.reduce_mean(2.0 * x, 0, True)), 0),
+    "over other axes": lambda x: tf.reduce_mean(tf.math.squared_difference(x, tf.reduce_mean(x, 1, True)), 0),
+    "along another axis": lambda x: tf.reduce_mean(tf.math.squared_difference(x, tf.reduce_mean(x, 2)[:, None]), 2),
+    "a sum": lambda x: tf.reduce_sum(tf.math.squared_difference(x, tf.reduce_mean(x, 0, True)), 0),
+    "to another power": lambda x: tf.reduce_mean(tf.abs(x - tf.reduce_mean(x, 0, True)), 0),
+    "of one value": lambda x: tf.nn.moments(x[:1], [0]),
+    "in half precision": lambda x: tf.math.reduce_variance(tf.cast(x, tf.float16), 0),
+}
+
+
+def kinds(step):
+    program = Traced(tf.compat.v2.function(step)).program((X,))
+    return collections.Counter(op.type for op in program.operations)
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_a_mean_and_its_variance_are_one_operation(name):
+    found = kinds(JOINED[name])
+    assert found["Moments"] == 1
+    assert not found.keys() & {"Mean", "SquaredDifference", "Square"}
+
+
+@pytest.mark.parametrize("name", SEPARATE)
+def test_other_means_are_left_alone(name):
+    found = kinds(SEPARATE[name])
+    assert found["Mean"] >= 1 and not found["Moments"]
+
+
+def test_they_are_tensorflow_s_on_every_layout():
+    """With gradients through the mean and the variance, of numbers whose mean is large."""
+
+    def make():
+        w = tf.Variable(np.random.default_rng(1).standard_normal((12, 6)), name="w")
+
+        @tf.compat.v2.function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                h = x @ w + 1000.0
+                both = [*tf.nn.moments(h, [0]), tf.math.reduce_variance(h, 1), tf.math.reduce_variance(h)]
+                loss = tf.add_n([tf.reduce_sum(tf.sqrt(value)) for value in both])
+            w.assign_sub(0.01 * tape.gradient(loss, w))
+            return both
+
+        return step, [w], rows()
+
+    check(make, ONE, BATCH, split("w/1"), split("x/1"))
+
+
+def normalised(layer):
+    def build():
+        first = [keras.Input((8, 8, 3)), L.Conv2D(14, 3, name="first"), layer()]
+        return keras.Sequential([*first, L.ReLU(), L.GlobalAveragePooling2D(), L.Dense(5)])
+
+    return of_keras(build, sgd, images)
+
+
+LAYERS = {
+    "layer": (lambda: L.LayerNormalization(axis=[1, 2, 3]), "3"),
+    "group": (lambda: L.GroupNormalization(2), "3_1"),  # channels of each group
+    "batch": (L.BatchNormalization, "3"),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", LAYERS)
+def test_normalizations_that_are_split_along_their_axes(name):
+    layer, axis = LAYERS[name]
+    for divided in check(normalised(layer), BATCH, split(f"sequential/first/kernel/{axis}")):
+        assert sum(isinstance(op, MomentsOperation) for op in divided.graph.operations) == 1
+
+
+def messages(model, devices):
+    """{(source, target): number of messages of a step} of two workers that split the batch."""
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.optimizer.build(model.trainable_variables)
+    traced = Traced(tf.compat.v2.function(lambda data: model.train_step(data), autograph=False))
+    x, y = images()[0]
+    program = traced.program(((x.astype("float32"), y),))
+    with tf.Graph().as_default():
+        step = step_lib.build(program)
+        layout = LAYOUTS["batch"](step.graph, mesh_shape="all:2", shares={"all": [2, 1]})
+        lowering = mtf_hetero.Lowering(step.graph, {step.mesh: mtf_hetero.UnevenMeshImpl.from_layout(layout, devices)})
+        fetches = [lowering.export_to_tf_tensor(y) for y in step.results]
+        fetches.append(tf.group([lowering.lowered_operation(op) for op in step.updates]))
+        traffic.arrange(fetches)
+        return collections.Counter((send.source, send.target) for send in traffic.sends(fetches))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_batch_norm_has_two_exchanges(count):
+    """One forward and one backward; the gradients of all weights and the loss go together."""
+    blocks = [layer for _ in range(count) for layer in (L.Conv2D(5, 3, padding="same"), L.BatchNormalization())]
+    model = keras.Sequential([keras.Input((8, 8, 3)), *blocks, L.GlobalAveragePooling2D(), L.Dense(5)])
+    sent = messages(model, [A, B])
+    assert sent[A, B] == sent[B, A] == 2 * count + 1
