@@ -109,9 +109,9 @@ class Mel(L.Layer):
 class Normalized(L.Layer):
     """A convolution whose kernel has a scale of its own in each filter."""
 
-    def __init__(self, filters: int, size: int, strides: int = 1, dilation: int = 1) -> None:
+    def __init__(self, filters: int, size: int, strides: int = 1) -> None:
         super().__init__()
-        self.filters, self.size, self.options = filters, size, {"stride": strides, "dilations": dilation}
+        self.filters, self.size, self.strides = filters, size, strides
 
     def build(self, shape: Any) -> None:
         self.kernel = self.add_weight(shape=(self.size, shape[-1], self.filters), initializer="he_normal")
@@ -119,7 +119,7 @@ class Normalized(L.Layer):
 
     def call(self, x: Any) -> Any:
         norm = K.sqrt(K.sum(K.square(self.kernel), axis=(0, 1), keepdims=True))
-        return tf.nn.conv1d(x, self.kernel * (self.scale / (norm + 1e-6)), padding="SAME", **self.options)
+        return tf.nn.conv1d(x, self.kernel * (self.scale / (norm + 1e-6)), self.strides, "SAME")
 
 
 def _vocoder() -> Any:
@@ -128,8 +128,8 @@ def _vocoder() -> Any:
     x = L.LeakyReLU()(L.Conv1D(14, 7, padding="same")(Mel(16, 4, 7)(inputs)))
     for filters, stride in ((7, 2), (7, 2)):
         x = L.LeakyReLU()(L.Conv1DTranspose(filters, 4, strides=stride, padding="same")(x))
-        for dilation in (1, 3):
-            y = Normalized(filters, 3)(L.LeakyReLU()(Normalized(filters, 3, dilation=dilation)(x)))
+        for _ in range(2):
+            y = Normalized(filters, 3)(L.LeakyReLU()(Normalized(filters, 3)(x)))
             x = L.Add()([x, y])
     return keras.Model(inputs, K.tanh(Normalized(1, 7)(L.LeakyReLU()(x))))
 
@@ -176,7 +176,7 @@ class Vocoder(keras.Model):
 
 @program("audio", source=SOURCE.format("melgan_spectrogram_inversion"))
 def melgan_spectrogram_inversion() -> KerasStep:
-    """Adversaries on waves: spectra inside of the network, normalized kernels, dilations."""
+    """Adversaries on waves: spectra inside of the network, normalized kernels."""
     model = Vocoder()
     model.compile()
     return KerasStep(model, normal(64, 1))

@@ -79,7 +79,7 @@ def wave_equation() -> Loop:
         descend(tape, loss, [speed])
         return loss, now
 
-    return Loop(step, (normal(BATCH, 10, 8, seed=3), normal(BATCH, 10, 8, seed=4)))
+    return Loop(step, (normal(BATCH, 10, 8, seed=3), normal(BATCH, 10, 8, seed=4)), split="start/1")
 
 
 @program("loops", source=SOURCE)
@@ -117,7 +117,7 @@ def logistic_newton() -> Loop:
         w.assign_sub(tf.linalg.solve(hessian, gradient))
         return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=x @ w))
 
-    return Loop(step, (normal(BATCH, 20, 7), (normal(BATCH, 20, 1, seed=7) > 0) * 1.0))
+    return Loop(step, (normal(BATCH, 20, 7), (normal(BATCH, 20, 1, seed=7) > 0) * 1.0), split="x/2")
 
 
 @program("loops", source=SOURCE)
@@ -154,7 +154,9 @@ def poisson_lbfgs() -> Loop:
         count.assign_add(1)
         return loss, after
 
-    return Loop(step, (0.5 * normal(BATCH, 90, 7), np.random.default_rng(8).poisson(2.0, (BATCH, 90)) * 1.0))
+    return Loop(
+        step, (0.5 * normal(BATCH, 90, 7), np.random.default_rng(8).poisson(2.0, (BATCH, 90)) * 1.0), split="x/2"
+    )
 
 
 @program("loops", source=SOURCE)
@@ -180,7 +182,7 @@ def gaussian_mixture() -> Loop:
         shares.assign(total / (20.0 * BATCH))
         return tf.reduce_mean(likelihood), tf.argmax(weights, 1)
 
-    return Loop(step, (normal(BATCH, 20, 3),))
+    return Loop(step, (normal(BATCH, 20, 3),), split="means/0")
 
 
 @program("loops", source=SOURCE)
