@@ -190,19 +190,23 @@ class Divided:
             self._make_room(inputs)
         lowered = self._lowered.get(key) or self._lower(inputs)
         leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if _is_tensor(x)]
-        hosted = lowered.step.program.hosted
-        arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in hosted)]
+        program = lowered.step.program
+        arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in program.hosted)]
         for name in lowered.written:
             self._known.pop(name, None)
-        results, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
-        fetched = lowered.step.program.fetches
-        results = [x.reshape(value.shape) for x, value in zip(results, fetched, strict=True)]  # with axes of size 1
-        count = len(results) - len(hosted)
-        for variable, array in zip(hosted, results[count:], strict=True):
+        found, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
+        found = [x.reshape(value.shape) for x, value in zip(found, program.fetches, strict=True)]  # with axes of size 1
+        left = iter(found)
+        results = [next(left) for _ in program.results]
+        for variable in program.hosted:
+            array = next(left)
             if variable.after is not variable.before:
                 variable.variable.assign(array)
-        left = iter(results[:count])
-        flat = [None if x is None else tf.constant(next(left)) for x in tf.nest.flatten(lowered.structure)]
+        for guard, chosen in zip(program.guards, left, strict=True):
+            if int(chosen) != guard.followed:
+                raise ValueError(guard.why)
+        values = iter(results)
+        flat = [None if x is None else tf.constant(next(values)) for x in tf.nest.flatten(lowered.structure)]
         return tf.nest.pack_sequence_as(lowered.structure, flat)
 
     def pull(self) -> None:

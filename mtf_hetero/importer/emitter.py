@@ -1,5 +1,7 @@
 """Emits a program as an mtf.Graph, whose tensors have the dimensions that were inferred."""
 
+import collections
+import copy
 import itertools
 import math
 import re
@@ -11,7 +13,7 @@ import numpy as np
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
 from mtf_hetero.importer.naming import Names
-from mtf_hetero.importer.program import Operation, Program, Value
+from mtf_hetero.importer.program import Block, Operation, Program, Value
 from mtf_hetero.importer.signature import Signature
 from mtf_hetero.layers import AfterOperation
 
@@ -33,19 +35,30 @@ class Emitter:
         self._names, self._emit = names, emit
         self.graph = mtf.Graph()
         self.mesh = mtf.Mesh(self.graph, "mesh")
-        self.makers = {value: op for op in program.operations for value in op.outputs}
+        self.makers: dict[Value, Operation] = {}
         self.users: dict[Value, Operation] = {}  # of values with one use, its user
         self.computed: dict[Operation, set[mtf.Dimension]] = {}  # the dimensions of each operation's work
-        self._tensors: dict[Value, mtf.Tensor] = {}
-        self._renamed: dict[tuple[Value, tuple[mtf.Dimension, ...]], mtf.Tensor] = {}  # so that each is sent once
+        self._tensors: collections.ChainMap[Value, mtf.Tensor] = collections.ChainMap()
+        self._renamed: collections.ChainMap[tuple[Value, tuple[mtf.Dimension, ...]], mtf.Tensor]
+        self._renamed = collections.ChainMap()  # so that each is sent once
         self._named: dict[int, str] = {}
         self._used = set(names.fixed_labels)
         self._fresh = itertools.count()
-        for op in program.operations:
-            self.users.update(dict.fromkeys(op.inputs, op))
+        self._know(program.operations)
         for value, feed in zip(program.inputs, feeds, strict=True):
             shape = self.shape(value)
             self._tensors[value] = mtf.import_tf_tensor(self.mesh, reshape(feed, shape.to_integer_list), shape)
+
+    def _know(self, operations: Sequence[Operation]) -> None:
+        self.makers = {value: op for op in operations for value in op.outputs}
+        self.users = {value: op for op in operations for value in op.inputs}
+
+    def inside(self, block: Block) -> "Emitter":
+        """Return an emitter for the operations of a block, which knows the tensors from outside."""
+        inner = copy.copy(self)
+        inner._tensors, inner._renamed = self._tensors.new_child(), self._renamed.new_child()
+        inner._know(block.operations)
+        return inner
 
     # --- dimensions
 
@@ -67,7 +80,7 @@ class Emitter:
 
     def axes(self, value: Value) -> Axes:
         """Return the dimensions of each axis of a value."""
-        return [[self._dimension(d) for d in axis] for axis in self._names.axes(value)]
+        return [[self._dimension(d) for d in axis] for axis in self._names.axes(value.home)]
 
     def shape(self, value: Value) -> mtf.Shape:
         """Return the mtf.Shape of a value's tensor, which is not its own where axes are products."""
@@ -134,6 +147,10 @@ class Emitter:
         if key not in self._renamed:
             self._renamed[key] = renamed(tensor, mine, flat(axes))
         return self._renamed[key]
+
+    def laid(self, value: Value, axes: Axes) -> mtf.Tensor:
+        """Return the tensor of a value, its dimensions those of some axes, in their order."""
+        return ordered(self.get(value, axes), flat(axes))
 
     def _constant(self, value: Value) -> mtf.Tensor:
         array = value.array

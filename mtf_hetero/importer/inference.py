@@ -5,7 +5,7 @@ from typing import Any
 
 from mtf_hetero.importer import arrays, table
 from mtf_hetero.importer.naming import Names, Product
-from mtf_hetero.importer.program import Operation, Program, Value
+from mtf_hetero.importer.program import Operation, Program, Value, within
 from mtf_hetero.importer.signature import Signature
 
 BATCH = "batch"
@@ -45,7 +45,9 @@ def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
 
 
 def _values(program: Program) -> Iterable[Value]:
-    for op in program.operations:
+    for op in within(program.operations):
+        for block in op.blocks:
+            yield from [*block.parameters, *block.results]
         yield from op.inputs
         yield from op.outputs
     yield from program.fetches
@@ -53,13 +55,15 @@ def _values(program: Program) -> Iterable[Value]:
 
 
 def _enter(names: Names, value: Value) -> None:
-    if not names.has(value):
-        names.enter(value, value.shape, [f"{value.name or 'constant'}/{axis}" for axis in range(len(value.shape))])
+    home = value.home
+    if not names.has(home):
+        shape = home.shape or ()
+        names.enter(home, shape, [f"{home.name or 'constant'}/{axis}" for axis in range(len(shape))])
 
 
 def _axes(names: Names, value: Value) -> list[Product]:
     _enter(names, value)
-    return names.axes(value)
+    return names.axes(value.home)
 
 
 def _new(names: Names, op: Operation, letter: Hashable, size: int) -> Product:
@@ -77,6 +81,12 @@ def _learn(names: Names, op: Operation, kernels: dict[Any, dict[Any, Product]], 
       kernels: {kernel and shapes of a convolution: {letter: its axis}}, of those before it.
       layers: {value of a variable, reshaped or not: the name of its layer}.
     """
+    if op.blocks:
+        _learn_blocks(names, op, kernels, layers)
+        return
+    if any(value.elements is not None for value in (*op.inputs, *op.outputs)):
+        _learn_list(names, op)
+        return
     if op.type in arrays.REGROUPED:
         x, y = (sum(_axes(names, value), ()) for value in (op.inputs[0], op.outputs[0]))
         names.unify(x, y)
@@ -122,3 +132,34 @@ def _join_gradient(
     before = kernels.setdefault((kernel, frozenset(images)), first)
     for letter in before.keys() & first.keys():
         names.unify(before[letter], first[letter])
+
+
+def _learn_blocks(
+    names: Names, op: Operation, kernels: dict[Any, dict[Any, Product]], layers: dict[Value, str]
+) -> None:
+    """Unify what enters and leaves a loop, a turn of it, or a branch, and learn of the operations within."""
+    parameters = op.blocks[-1].parameters
+    for start, parameter in zip(op.inputs, parameters, strict=False):
+        _unify(names, parameter, start)
+    for block in op.blocks:
+        for inner in block.operations:
+            _learn(names, inner, kernels, layers)
+    ends = [op.blocks[1].results] if op.type == "While" else [block.results for block in op.blocks]
+    for first, *others in zip(op.outputs, *([parameters] if op.type == "While" else []), *ends, strict=True):
+        for other in others:
+            _unify(names, first, other)
+
+
+def _unify(names: Names, one: Value, other: Value) -> None:
+    for a, b in zip(_axes(names, one), _axes(names, other), strict=True):
+        names.unify(a, b)
+
+
+def _learn_list(names: Names, op: Operation) -> None:
+    """Unify the axes of what is put into a TensorList, or taken from it, with those of its elements."""
+    home = next(value for value in (*op.inputs, *op.outputs) if value.elements is not None)
+    axes = _axes(names, home)
+    for value in (*op.inputs, *op.outputs):
+        if value.elements is None and value.shape and len(value.shape) >= len(axes):
+            for a, b in zip(axes, _axes(names, value)[len(value.shape) - len(axes) :], strict=True):
+                names.unify(a, b)

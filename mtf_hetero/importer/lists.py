@@ -1,14 +1,61 @@
-"""TensorLists of loops: Python lists of values while a loop is unrolled, so that nothing of them is left."""
+"""TensorLists: Python lists of values while a loop is unrolled, so that nothing of them is left; else operations.
 
+Each device has lists of its slices. All lists that one becomes, before, in and after a loop, have the same dimensions.
+"""
+
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer.program import Operation, Value, known, synthetic
+from mtf_hetero._support.ops import attribute
+from mtf_hetero.importer.program import Elements, Operation, Value, attributes_of, known, refusal, synthetic
 
+Add = Callable[[Operation], list[Value]]
+ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # of what operations on lists read and make
+    "TensorListReserve": (("shape", "number"), ("list",)),
+    "EmptyTensorList": (("shape", "number"), ("list",)),
+    "TensorListFromTensor": (("stack", "shape"), ("list",)),
+    "TensorListSetItem": (("list", "number", "item"), ("list",)),
+    "TensorListGetItem": (("list", "number", "shape"), ("item",)),
+    "TensorListPushBack": (("list", "item"), ("list",)),
+    "TensorListPopBack": (("list", "shape"), ("list", "item")),
+    "TensorListStack": (("list", "shape"), ("stack",)),
+    "TensorListLength": (("list",), ("number",)),
+    "ZerosLike": (("list",), ("list",)),
+    "AddN": (("list",), ("list",)),  # of any number of lists
+}
 _NEW = ("TensorListReserve", "EmptyTensorList")
+_INDEXED = (*_NEW, "TensorListGetItem", "TensorListSetItem")  # by a number that must be known for a Python list
+
+
+class Optional:
+    """What a branch keeps for its gradient: a value. Of another branch it may be one of another shape, or none.
+
+    Args:
+      values: the value; after the condition, that of each branch.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = [v for x in values for v in (x.values if isinstance(x, Optional) else [x])]
+
+    def value(self, node: Any) -> Any:
+        """Return the value that a tf.Operation takes out.
+
+        Raises:
+          NotImplementedError: it may be one of several.
+        """
+        (y,) = node.outputs
+        if y.dtype == tf.variant and all(v.dtype != tf.variant for v in self.values):  # one within another
+            return self
+        found = [v for v in self.values if v.dtype == y.dtype and y.shape.is_compatible_with(v.shape)]
+        if len(found) != 1:
+            raise refusal(
+                node, "reads one of several tensors that a condition keeps; write the condition with tf.where"
+            )
+        return found[0]
 
 
 class TensorList(list):
@@ -23,10 +70,13 @@ class TensorList(list):
     def __init__(self, items: Sequence[Value | None], shape: Any, dtype: tf.DType) -> None:
         super().__init__(items)
         self.shape, self.dtype = shape, dtype
+        self.stack: Value | None = None  # the tensor that the list was made of
 
     def replaced(self, items: Sequence[Value | None]) -> "TensorList":
         """Return a list of the same kind with other elements."""
-        return TensorList(items, self.shape, self.dtype)
+        made = TensorList(items, self.shape, self.dtype)
+        made.stack = self.stack if len(items) == len(self) and all(map(operator.is_, items, self)) else None
+        return made
 
     @property
     def element_shape(self) -> tuple[int, ...]:
@@ -44,10 +94,16 @@ class TensorList(list):
 
 def is_about_lists(node: Any, inputs: Sequence[Any]) -> bool:
     """Return whether an operation makes or reads a TensorList."""
-    return node.type.startswith(("TensorList", "EmptyTensorList")) or any(isinstance(x, TensorList) for x in inputs)
+    return node.type.startswith(("TensorList", "EmptyTensorList")) or any(
+        isinstance(x, TensorList) or _is_real(x) for x in inputs
+    )
 
 
-def follow(node: Any, inputs: Sequence[Any], add: Callable[[Operation], list[Value]]) -> list[Any]:
+def _is_real(x: Any) -> bool:
+    return isinstance(x, Value) and x.elements is not None
+
+
+def follow(node: Any, inputs: Sequence[Any], add: Add) -> list[Any]:
     """Follow an operation on lists.
 
     Args:
@@ -56,18 +112,152 @@ def follow(node: Any, inputs: Sequence[Any], add: Callable[[Operation], list[Val
       add: adds an operation on values to the program, and returns what it gives.
 
     Raises:
-      NotImplementedError: the operation is not followed.
+      NotImplementedError: the operation is not followed, by name and the user's line.
     """
+    of_list = node.type not in ("TensorListPushBack", "TensorListSetItem")  # whose items may be lists
+    has_real = any(_is_real(x) for x in (inputs if of_list else inputs[:1]))
+    if has_real or (node.type in _INDEXED and inputs[1].array is None):
+        return _follow_real(node, inputs, add)
     if node.type in _NEW:
         count = int(inputs[1].array) if node.type == "TensorListReserve" else 0
         return [TensorList([None] * count, inputs[0].array, node.get_attr("element_dtype"))]
     if node.type == "TensorListFromTensor":
         (x, *_), count = inputs, inputs[0].shape[0]
         op = synthetic("Unpack", [x], [x.shape[1:]] * count, node.name, num=count, axis=0)
-        return [TensorList(add(op), x.shape[1:], x.dtype)]
+        made = TensorList(add(op), x.shape[1:], x.dtype)
+        made.stack = x
+        return [made]
     if node.type in _RULES:
         return _RULES[node.type](node, inputs, add)
-    raise NotImplementedError(f"operation {node.type} {node.name!r} of a TensorArray is not followed")
+    raise refusal(node, "of a TensorArray is not followed; use read, write, stack or unstack")
+
+
+# --- lists that are tensors of their own
+
+
+def realise(x: TensorList, name: str, add: Add) -> Value:
+    """Return the TensorList of a Python list.
+
+    Args:
+      x: the list.
+      name: names its dimensions.
+      add: as for `follow`.
+    """
+    x = x.replaced([realise(item, name, add) if isinstance(item, TensorList) else item for item in x])
+    is_nested, there = any(map(_is_real, x)), [item for item in x if item is not None]
+    elements = Elements(_shape_of(x), x.dtype, len(x), name)
+    types = {"element_dtype": x.dtype, "shape_type": tf.int32}
+    shape = known(-1)
+    if x and len(there) == len(x) and not is_nested:
+        stack = x.stack
+        if stack is None:
+            (stack,) = add(synthetic("Pack", there, [(len(x), *there[0].shape)], name, N=len(x), axis=0))
+        return _added("TensorListFromTensor", [stack, shape], elements, types, add)
+    if x and not is_nested:
+        made = _added("TensorListReserve", [shape, known(len(x))], elements, types, add)
+        for at, item in enumerate(x):
+            if item is not None:
+                inputs = [made, known(at), item]
+                made = _added("TensorListSetItem", inputs, elements, {"element_dtype": x.dtype}, add)
+        return made
+    made = _added("EmptyTensorList", [shape, known(-1)], elements, types, add)
+    for item in there:
+        elements = elements if item.elements is None else item.elements
+        made = _added("TensorListPushBack", [made, item], elements, {"element_dtype": x.dtype}, add)
+    return made
+
+
+def _shape_of(x: TensorList) -> tuple[int, ...] | None:
+    """Return the shape of a list's elements, if it is known; that of lists' own elements is not."""
+    if x.dtype == tf.variant:
+        return None
+    try:
+        shape = x.element_shape
+    except TypeError:
+        return None
+    return shape if all(n >= 0 for n in shape) and np.ndim(x.shape) else next((i.shape for i in x if i), None)
+
+
+def _added(kind: str, inputs: list[Value], elements: Elements, types: dict[str, tf.DType], add: Add) -> Value:
+    attributes = {name: attribute(value) for name, value in types.items()}
+    result = Value((), tf.variant, name=elements.name, elements=elements)
+    return add(Operation(kind, inputs, [result], attributes))[0]
+
+
+def _follow_real(node: Any, inputs: Sequence[Any], add: Add) -> list[Any]:
+    kind = "AddN" if node.type == "AddV2" else node.type
+    if kind == "TensorListElementShape":
+        shape = inputs[0].elements.root.shape
+        return [known(-1 if shape is None else shape, node.outputs[0].dtype)]
+    if kind not in ROLES:
+        raise refusal(node, "of a TensorArray in a loop is not followed; use read, write, stack or unstack")
+    are_optional = any(isinstance(x, Optional) for x in inputs)
+    if any(isinstance(x, Optional) and len(x.values) != 1 for x in inputs):
+        raise refusal(
+            node, "keeps tensors of several shapes of a condition in a loop; write the condition with tf.where"
+        )
+    values = [x.values[0] if isinstance(x, Optional) else x for x in inputs]
+    values = [realise(x, node.name, add) if isinstance(x, TensorList) else x for x in values]
+    elements = _elements_of(node, kind, values)
+    if are_optional:
+        elements.are_optional, elements.dtype = True, values[1].dtype
+    if kind == "TensorListLength" and elements.length is not None:
+        return [known(elements.length)]
+    attributes, outputs = attributes_of(node), []
+    for tensor, role in zip(node.outputs, ROLES[kind][1], strict=True):
+        outputs.append(_output(node, tensor, role, elements))
+    if kind == "AddN":
+        attributes = {"T": attribute(tf.variant), "N": attribute(len(values))}
+    elif kind == "TensorListStack":
+        attributes["num_elements"] = attribute(outputs[0].shape[0])
+    made: list[Any] = add(Operation(kind, values, outputs, attributes))
+    return [Optional([y]) if elements.are_optional and y.elements is None else y for y in made]
+
+
+def _elements_of(node: Any, kind: str, values: Sequence[Value]) -> Elements:
+    """Return the elements of the lists that an operation reads or makes, which are the same from here on."""
+    found = [value.elements for value in values if value.elements is not None]
+    if not found:
+        dtype = node.get_attr("element_dtype")
+        shape = values[0].shape[1:] if kind == "TensorListFromTensor" else _static_shape(values[0])
+        length = values[0].shape[0] if kind == "TensorListFromTensor" else None
+        shape = None if dtype == tf.variant else shape  # that of the inner lists' elements
+        if kind == "TensorListReserve" and values[1].array is not None:
+            length = int(values[1].array)
+        return Elements(shape, dtype, length, node.name)
+    for other in found[1:]:
+        found[0].unify(other)
+    root = found[0].root
+    if root.shape is None:
+        items = [value for value, role in zip(values, ROLES[kind][0], strict=False) if role == "item"]
+        root.shape = next((item.shape for item in items if item.elements is None), None)
+    if kind in ("TensorListPushBack", "TensorListPopBack"):
+        root.length = None
+    return root
+
+
+def _static_shape(value: Value) -> tuple[int, ...] | None:
+    array = value.array
+    return None if array is None or array.ndim == 0 or (array < 0).any() else tuple(map(int, array))
+
+
+def _output(node: Any, tensor: Any, role: str, elements: Elements) -> Value:
+    if role == "list" or (tensor.dtype == tf.variant and not elements.are_optional):
+        return Value((), tf.variant, name=node.name, elements=elements)
+    if role == "number":
+        return Value((), tensor.dtype, name=node.name)
+    shape, count = elements.shape, tensor.shape[0] if tensor.shape.rank and role == "stack" else None
+    if shape is None and tensor.shape.is_fully_defined():
+        shape = elements.shape = tuple(tensor.shape.as_list()[1 if role == "stack" else 0 :])
+    if role != "stack" and shape is not None:
+        return Value(shape, elements.dtype, name=node.name)
+    count = elements.length if count is None else count
+    if shape is None or count is None:
+        raise refusal(node, "gives a tensor whose shape depends on the data; give the TensorArray a fixed size")
+    return Value((count, *shape), elements.dtype, name=node.name)
+
+
+# --- lists of values
 
 
 def _set(node: Any, inputs: Sequence[Any], add: Any) -> list[Any]:

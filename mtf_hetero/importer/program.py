@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from mtf_hetero._compat import execute, tf
 from mtf_hetero._support import functions
 from mtf_hetero._support.ops import attribute, create
+
+_DEFINITIONS: dict[str, Any] = {}  # by type
 
 
 @dataclasses.dataclass(eq=False)
@@ -22,6 +24,7 @@ class Value:
       array: its elements, if they are known before the step runs.
       name: names the dimensions that it is the first to have.
       uses: number of times that operations and results read it.
+      elements: those of a TensorList that is a tensor of its own, in a loop; its dimensions are theirs.
     """
 
     shape: tuple[int, ...]
@@ -29,11 +32,87 @@ class Value:
     array: np.ndarray | None = None
     name: str = ""
     uses: int = 0
+    elements: "Elements | None" = None
+
+    @property
+    def home(self) -> "Value | Elements":
+        """What has the dimensions of the value: itself, or all TensorLists that one becomes."""
+        return self if self.elements is None else self.elements.root
+
+
+class Elements:
+    """The elements of a TensorList in a loop, which are alike in all lists that the list becomes.
+
+    Args:
+      shape: of an element; None until the first one is known.
+      dtype: of an element.
+      length: number of elements, if it is the same before, in and after the loop.
+      name: names their dimensions.
+    """
+
+    def __init__(self, shape: tuple[int, ...] | None, dtype: tf.DType, length: int | None, name: str) -> None:
+        self.shape, self.dtype, self.length, self.name = shape, dtype, length, name
+        self.are_optional = False  # each is that of a branch which may not have been taken
+        self._same: Elements | None = None
+
+    @property
+    def root(self) -> "Elements":
+        """The one that stands for all that are the same."""
+        found = self
+        while found._same is not None:
+            found = found._same
+        return found
+
+    def unify(self, other: "Elements") -> None:
+        """Make the elements of two lists the same."""
+        one, two = self.root, other.root
+        if one is not two:
+            two._same = one
+            one.shape = two.shape if one.shape is None else one.shape
+            one.dtype = two.dtype if one.dtype == tf.variant else one.dtype  # of the innermost, if these are lists too
+            one.are_optional |= two.are_optional
+            one.length = one.length if one.length == two.length else None
+
+
+@dataclasses.dataclass(eq=False)
+class Block:
+    """The operations of a loop's condition, of its body, or of a branch.
+
+    Args:
+      parameters: the values that it is given; those of a loop's condition and of its body are the same.
+      operations: each after those that it reads.
+      results: the values that it gives.
+    """
+
+    parameters: list[Value]
+    operations: list["Operation"]
+    results: list[Value]
+
+    def needed(self, ends: Sequence[Value]) -> set[Value]:
+        """Return all values that some of its values are computed from, and these."""
+        found = set(ends)
+        for op in reversed(self.operations):
+            used = {i for i, value in enumerate(op.outputs) if value in found}
+            if used:
+                found |= op.read_for(used)[1]
+        return found
+
+    def keep_live(self) -> list[Value]:
+        """Drop the operations that no result needs; returns the values from outside that the others read."""
+        for value in self.results:
+            value.uses += 1
+        self.operations = live_of(self.operations)
+        own = {value for op in self.operations for value in op.outputs}.union(self.parameters)
+        read = [*(value for op in self.operations for value in op.inputs), *self.results]
+        return [value for value in read if value not in own]
 
 
 @dataclasses.dataclass(eq=False)
 class Operation:
     """An operation of TensorFlow on values.
+
+    A loop, "While", reads the first values of its variables, then what its blocks read from outside: a condition and a
+    body. A choice, "Case", reads the number of a branch, or a condition for the second of two, then what these read.
 
     Args:
       type: its type, "MatMul" for instance.
@@ -42,6 +121,8 @@ class Operation:
       attributes: {name: tf.AttrValue}.
       is_stateful: whether two runs may give different results.
       source: the tf.Operation that was read when it was made.
+      blocks: the operations within it.
+      times: how often a step runs it, as far as is known.
     """
 
     type: str
@@ -50,6 +131,39 @@ class Operation:
     attributes: Mapping[str, Any]
     is_stateful: bool = False
     source: Any = None
+    blocks: tuple[Block, ...] = ()
+    times: int = 1
+
+    def keep_live(self) -> None:
+        """Drop what nobody needs within it."""
+        if not self.blocks:
+            return
+        kept = sorted(self.read_for({i for i, value in enumerate(self.outputs) if value.uses})[0])
+        self.outputs = [self.outputs[i] for i in kept]
+        own = self.inputs[:1]
+        if self.type == "While":
+            own = [self.inputs[i] for i in kept]
+            for block in self.blocks:
+                block.parameters = [block.parameters[i] for i in kept]
+        for block in self.blocks[1:] if self.type == "While" else self.blocks:
+            block.results = [block.results[i] for i in kept]
+        outside = dict.fromkeys(v for block in self.blocks for v in block.keep_live() if v.array is None)
+        self.inputs = [*own, *outside]
+
+    def read_for(self, used: set[int]) -> tuple[set[int], set[Value]]:
+        """Return the results that are needed for some of them, in a loop for the next turn too, and what is read."""
+        if not self.blocks:
+            return used, set(self.inputs)
+        if self.type != "While":
+            ends = [block.needed([block.results[i] for i in used]) for block in self.blocks]
+            return used, set(self.inputs).union(*ends)
+        condition, body = self.blocks
+        while True:
+            needed = condition.needed(condition.results) | body.needed([body.results[i] for i in used])
+            more = used | {i for i, value in enumerate(body.parameters) if value in needed}
+            if more == used:
+                return used, needed | {self.inputs[i] for i in used}
+            used = more
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return an attribute as a Python value."""
@@ -85,6 +199,21 @@ class Variable:
     after: Value
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Guard:
+    """A condition of which one branch is not followed, so that a step must not take it.
+
+    Args:
+      chosen: the condition, or the number of a branch.
+      followed: what it must be.
+      why: an error for a step that takes another branch.
+    """
+
+    chosen: Value
+    followed: int
+    why: str
+
+
 @dataclasses.dataclass(eq=False)
 class Program:
     """A function: (feeds, variables before) -> (results, variables after).
@@ -96,6 +225,7 @@ class Program:
       results: the values that are fetched.
       hosted: variables that stay in this process: their values are fed, and fetched after the step.
       effects: operations without a result, such as Print and Assert, which are left out.
+      guards: conditions that every step is to check.
     """
 
     feeds: list[Value] = dataclasses.field(default_factory=list)
@@ -104,6 +234,7 @@ class Program:
     results: list[Value] = dataclasses.field(default_factory=list)
     hosted: list[Variable] = dataclasses.field(default_factory=list)
     effects: list[Any] = dataclasses.field(default_factory=list)
+    guards: list[Guard] = dataclasses.field(default_factory=list)
 
     @property
     def inputs(self) -> list[Value]:
@@ -113,7 +244,8 @@ class Program:
     @property
     def fetches(self) -> list[Value]:
         """All values that are fetched."""
-        return [*self.results, *(variable.after for variable in self.hosted)]
+        ends = [variable.after for variable in self.hosted]
+        return [*self.results, *ends, *(guard.chosen for guard in self.guards)]
 
     def keep_here(self, variables: Collection[Any]) -> None:
         """Keep some of the variables in this process."""
@@ -126,13 +258,45 @@ class Program:
         ends = [*self.fetches, *(v.after for v in self.variables if v.after is not v.before)]
         for value in ends:
             value.uses += 1
-        live = []
-        for op in reversed(self.operations):
-            if any(value.uses for value in op.outputs):
-                live.append(op)
-                for value in op.inputs:
-                    value.uses += 1
-        self.operations = live[::-1]
+        self.operations = live_of(self.operations)
+
+
+def live_of(operations: Sequence[Operation]) -> list[Operation]:
+    """Return the operations whose results are used, after counting the uses of what they read."""
+    live = []
+    for op in reversed(operations):
+        if any(value.uses for value in op.outputs):
+            op.keep_live()
+            live.append(op)
+            for value in op.inputs:
+                value.uses += 1
+    return live[::-1]
+
+
+def within(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Yield operations, and those in their blocks."""
+    for op in operations:
+        yield op
+        for block in op.blocks:
+            yield from within(block.operations)
+
+
+def attributes_of(node: Any) -> dict[str, Any]:
+    """Return the attributes that the type of a tf.Operation has."""
+    names = {a.name for a in definition(node).attr}
+    return {name: proto for name, proto in node.node_def.attr.items() if name in names}
+
+
+def definition(node: Any) -> Any:
+    """Return the OpDef of a tf.Operation, which TensorFlow parses anew each time that it is asked for it."""
+    if node.type not in _DEFINITIONS:
+        _DEFINITIONS[node.type] = node.op_def
+    return _DEFINITIONS[node.type]
+
+
+def refusal(node: Any, why: str) -> NotImplementedError:
+    """Return an error that names a tf.Operation and the user's line."""
+    return NotImplementedError(f"operation {node.type} {node.name!r} ({line_of(node)}) {why}")
 
 
 def line_of(node: Any) -> str:

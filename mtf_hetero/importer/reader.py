@@ -4,51 +4,51 @@ A read of a variable is the value of the last write before it. So the order of r
 function is left: (feeds, variables before) -> (results, variables after).
 """
 
+import collections
+import contextlib
 import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support.ops import PYTHON_OPERATIONS, attribute
-from mtf_hetero.importer import accesses, lists, moments
-from mtf_hetero.importer.lists import TensorList
+from mtf_hetero._support.ops import PYTHON_OPERATIONS
+from mtf_hetero.importer import accesses, control, lists, moments
 from mtf_hetero.importer.program import (
     Operation,
     Program,
     Value,
     Variable,
+    attributes_of,
+    definition,
     evaluate,
     infer_shapes,
     known,
-    line_of,
-    synthetic,
+    refusal,
 )
 
-_ALIASES = {"Identity", "StopGradient", "PreventGradient", "IdentityN", "EnsureShape", "Snapshot"}
-_CALLS = {"PartitionedCall", "StatefulPartitionedCall", "StatelessPartitionedCall"}
-_CHOICES = {"If", "StatelessIf", "Case", "StatelessCase"}
-_LOOPS = {"While", "StatelessWhile"}
-_DRAWS = {  # stateful operations that give random numbers
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "TruncatedNormal",
-}
 _MOST_COMPARED = 64  # elements of arrays that are compared to find equal operations
-_DEFINITIONS: dict[str, Any] = {}  # by type
+_OPTIONALS: dict[str, Callable[[Any, Sequence[Any]], Any]] = {
+    "OptionalFromValue": lambda node, inputs: lists.Optional(inputs),
+    "OptionalNone": lambda node, inputs: lists.Optional([]),
+    "OptionalGetValue": lambda node, inputs: inputs[0].value(node),
+}
 _SHAPE_OF = {"Shape": np.shape, "ShapeN": np.shape, "Rank": np.ndim, "Size": np.size}
 
 
 class _Resource(str):
     """The name of a captured resource that is no variable."""
+
+
+class _Part:
+    """A part of the program that is read apart: its operations, and the values of variables after it."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.now: list[Value] = []
+        self.equal: Mapping[Any, Operation] = {}
 
 
 def read(concrete: Any, names: Sequence[str], variables: Mapping[str, Any], hosted: Collection[Any] = ()) -> Program:
@@ -80,11 +80,11 @@ class _Reader:
         self, concrete: Any, names: Sequence[str], variables: Mapping[str, Any], hosted: Collection[Any]
     ) -> None:
         self.program = Program()
-        self._equal: dict[Any, Operation] = {}
+        self._operations = self.program.operations  # of the part that is read now
+        self._equal: collections.ChainMap[Any, Operation] = collections.ChainMap()
         self._numbers: dict[int, int] = {}  # of variables, by the ids of their handles
-        self._now: list[Value] = []  # the value of each variable at this point of the step
+        self.now: list[Any] = []  # the value of each variable at this point of the step
         self._source: Any = None  # what is read now
-        self._repeats = 0  # loops and conditions around what is read
         graph, meaning = concrete.graph, {}
         captures = list(graph.captures)
         feeds = graph.inputs[: len(graph.inputs) - len(captures)]
@@ -94,9 +94,9 @@ class _Reader:
         numbers = self._begin_variables(concrete, variables)
         for outer, inner in captures:
             meaning[id(inner)] = _captured(outer, numbers)
-        results = self._follow(graph, meaning)
+        results = self.follow(graph, meaning)
         self.program.results = [self._result(value) for value in results]
-        for variable, after in zip(self.program.variables, self._now, strict=True):
+        for variable, after in zip(self.program.variables, self.now, strict=True):
             variable.after = after
         self.program.keep_here(hosted)
         self.program.operations = moments.join(self.program.operations)
@@ -118,10 +118,10 @@ class _Reader:
                 continue
             name = names.get(id(variable)) or _free(variable.name.partition(":")[0], taken)
             taken.add(name)
-            self._numbers[id(variable.handle)] = len(self._now)
+            self._numbers[id(variable.handle)] = len(self.now)
             value = Value(_static(variable), variable.dtype, name=name)
             self.program.variables.append(Variable(variable, value, value))
-            self._now.append(value)
+            self.now.append(value)
         return self._numbers
 
     def _result(self, value: Any) -> Value:
@@ -129,9 +129,19 @@ class _Reader:
             raise NotImplementedError("the step returns a variable or a TensorArray; return tensors")
         return value
 
-    def _follow(self, graph: Any, meaning: dict[int, Any]) -> list[Any]:
-        """Read all operations of a graph, given the meaning of its inputs; returns that of its outputs."""
-        todo, done, early = list(graph.get_operations())[::-1], set(), set()
+    def follow(self, graph: Any, meaning: dict[int, Any], ends: Sequence[Any] | None = None) -> list[Any]:
+        """Read the operations of a graph.
+
+        Args:
+          graph: a FuncGraph.
+          meaning: {id of a tensor: what it means}, of its inputs; that of other tensors is added.
+          ends: the tensors that are needed, of operations without a state; None: all of the graph's.
+
+        Returns:
+          What the ends, or the graph's outputs, mean.
+        """
+        todo = list(graph.get_operations())[::-1] if ends is None else [t.op for t in ends]
+        done, early = set(), set()
         while todo:
             node = todo.pop()
             if node in done or node.type in ("Placeholder", "NoOp"):
@@ -144,131 +154,104 @@ class _Reader:
                 continue
             done.add(node)
             if node in early and any(isinstance(meaning[id(t)], int) for t in node.inputs):
-                raise _refusal(node, "reads or writes a variable, and a loop before it needs the result")
+                raise refusal(node, "reads or writes a variable, and a loop before it needs the result")
             outputs = self._read(graph, node, [meaning[id(t)] for t in node.inputs])
             meaning |= {id(tensor): value for tensor, value in zip(node.outputs, outputs, strict=True)}
-        return [meaning[id(t)] for t in graph.outputs]
+        return [meaning[id(t)] for t in (graph.outputs if ends is None else ends)]
 
     def _read(self, graph: Any, node: Any, inputs: list[Any]) -> Sequence[Any]:
         kind, self._source = node.type, node
         if kind == "Const":
             return [known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)]
-        if kind in _ALIASES:
+        if kind in control.ALIASES:
             return inputs
-        if kind in _CALLS:
-            return self._inline(graph, node.get_attr("f"), inputs)
-        if kind in _CHOICES:
-            return self._choose(graph, node, *inputs)
-        if kind in _LOOPS:
-            return self._unroll(graph, node, inputs)
+        if kind in control.CALLS:
+            return self.inline(graph, node.get_attr("f"), inputs)
+        if kind in control.CHOICES:
+            return control.choose(self, graph, node, *inputs)
+        if kind in control.LOOPS:
+            return control.repeat(self, graph, node, inputs)
+        if kind in _OPTIONALS:
+            return [_OPTIONALS[kind](node, inputs)]
         if not node.outputs and not any(isinstance(x, int) for x in inputs):  # Print, Assert, a summary
             self.program.effects.append(node)
             return []
         self._check(node, inputs)
         if any(isinstance(x, int) for x in inputs):
-            return accesses.follow(node, inputs, self._now, self._add)
+            return accesses.follow(node, inputs, self.now, self.add)
         if lists.is_about_lists(node, inputs):
-            return lists.follow(node, inputs, self._add)
-        return self._add(self._traced(node, inputs))
+            return lists.follow(node, inputs, self.add)
+        return self.add(self._traced(node, inputs))
 
     def _check(self, node: Any, inputs: Sequence[Any]) -> None:
         """Raise NotImplementedError if an operation cannot be followed."""
         if node.type in PYTHON_OPERATIONS:
-            raise _refusal(node, "calls Python, which no device but this process can run; write it with TensorFlow")
+            raise refusal(node, "calls Python, which no device but this process can run; write it with TensorFlow")
         resource = next((x for x in inputs if isinstance(x, _Resource)), None)
         if resource is not None:
-            raise _refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
-        if node.type in _DRAWS and self._repeats:
-            raise _refusal(node, "draws in a loop or a condition; use a function of tf.random.stateless_*")
+            raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
         about_variables = any(isinstance(x, int) for x in inputs)
-        is_free = node.type in _DRAWS or node.type.startswith("Stateless") or about_variables
-        if _definition(node).is_stateful and not is_free:
-            raise _refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")
+        is_free = node.type in control.DRAWS or node.type.startswith("Stateless") or about_variables
+        if definition(node).is_stateful and not is_free:
+            raise refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")
 
     def _traced(self, node: Any, inputs: list[Value]) -> Operation:
-        names = {a.name for a in _definition(node).attr}
-        attributes = {name: proto for name, proto in node.node_def.attr.items() if name in names}
-        op = Operation(node.type, inputs, [Value((), t.dtype, name=node.name) for t in node.outputs], attributes)
-        op.is_stateful = _definition(node).is_stateful
+        results = [Value((), t.dtype, name=node.name) for t in node.outputs]
+        op = Operation(node.type, inputs, results, attributes_of(node))
+        op.is_stateful = definition(node).is_stateful
         if op.type in _SHAPE_OF or _is_known(op):  # its shapes are not looked for
             return op
         shapes = [t.shape for t in node.outputs]
         if not all(shape.is_fully_defined() for shape in shapes):
             shapes = infer_shapes(op)
         if not all(shape.is_fully_defined() for shape in shapes):
-            raise _refusal(node, "gives a tensor whose shape depends on the data; give it a fixed shape")
+            raise refusal(node, "gives a tensor whose shape depends on the data; give it a fixed shape")
         for value, shape in zip(op.outputs, shapes, strict=True):
             value.shape = tuple(shape.as_list())
         return op
 
-    # --- calls, conditions and loops
+    # --- parts of the program
 
-    def _inline(self, graph: Any, function: Any, inputs: Sequence[Any]) -> list[Any]:
-        inner = _graph_of(graph, function.name)
-        return self._follow(inner, {id(t): value for t, value in zip(inner.inputs, inputs, strict=True)})
+    def inline(self, graph: Any, function: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Read a function that a graph calls, on some inputs; returns what it gives."""
+        inner = control.graph_of(graph, function if isinstance(function, str) else function.name)
+        return self.follow(inner, {id(t): value for t, value in zip(inner.inputs, inputs, strict=True)})
 
-    def _choose(self, graph: Any, node: Any, chosen: Value, *inputs: Any) -> list[Any]:
-        """Read all branches; of what they give and write, select what the condition says."""
-        if node.type in ("If", "StatelessIf"):
-            branches = [node.get_attr("else_branch"), node.get_attr("then_branch")]
-        else:
-            branches = node.get_attr("branches")
-        if chosen.array is not None:
-            index = int(chosen.array)
-            return self._inline(graph, branches[index if 0 <= index < len(branches) else -1], inputs)
-        before, ends = list(self._now), []
-        self._repeats += 1
-        for branch in branches:
-            self._now = list(before)
-            ends.append([*self._inline(graph, branch, inputs), *self._now])
-        self._repeats -= 1
-        joined = ends[-1]  # which an index out of range chooses
-        for number in reversed(range(len(branches) - 1)):
-            joined = [self._selected(node, chosen, number, a, b) for a, b in zip(ends[number], joined, strict=True)]
-        count = len(joined) - len(before)
-        self._now = joined[count:]
-        return joined[:count]
+    @contextlib.contextmanager
+    def block(self) -> "Iterator[_Part]":
+        """Read what follows apart from the rest; variables then have the values that they had before."""
+        around = self._operations, self._equal, self.now
+        part = _Part()
+        self._operations, self._equal, self.now = part.operations, self._equal.new_child(), list(self.now)
+        try:
+            yield part
+            part.now, part.equal = self.now, self._equal.maps[0]
+        finally:
+            self._operations, self._equal, self.now = around
 
-    def _selected(self, node: Any, chosen: Value, number: int, a: Any, b: Any) -> Any:
-        """Return `a` where the choice is that number, else `b`."""
-        if a is b:
-            return a
-        if isinstance(a, TensorList) and isinstance(b, TensorList) and len(a) == len(b):
-            indices = range(len(a))
-            return a.replaced([self._selected(node, chosen, number, a.item(i), b.item(i)) for i in indices])
-        if not (isinstance(a, Value) and isinstance(b, Value)) or a.shape != b.shape:
-            raise _refusal(node, "has branches that give tensors of different shapes; give them one shape")
-        if chosen.dtype == tf.bool:
-            then, other, condition = b, a, chosen  # the first branch is that of False
-        else:
-            then, other = a, b
-            equal = synthetic("Equal", [chosen, known(number, chosen.dtype)], [()], node.name)
-            equal.outputs[0].dtype = tf.bool
-            (condition,) = self._add(equal)
-        select = Operation(
-            "SelectV2",
-            [condition, then, other],
-            [Value(a.shape, a.dtype, name=a.name or b.name)],
-            {"T": attribute(a.dtype)},
-        )
-        return self._add(select)[0]
+    @property
+    def is_inside(self) -> bool:
+        """Whether what is read now may not be part of each step."""
+        return self._operations is not self.program.operations
 
-    def _unroll(self, graph: Any, node: Any, values: Sequence[Any]) -> Sequence[Any]:
-        """Read a loop turn by turn, as often as its condition, which is known, says."""
-        self._repeats += 1
-        while True:
-            (condition,) = self._inline(graph, node.get_attr("cond"), values)
-            if condition.array is None:
-                raise _refusal(node, "is a loop that ends by its data; give it a fixed number of turns")
-            if not condition.array:
-                break
-            values = self._inline(graph, node.get_attr("body"), values)
-        self._repeats -= 1
-        return values
+    def splice(self, part: "_Part") -> None:
+        """Have a part's operations among the others."""
+        self._operations += part.operations
+        for key, op in part.equal.items():
+            self._equal.setdefault(key, op)
+
+    def append(self, op: Operation) -> None:
+        """Add an operation with blocks."""
+        self._operations.append(op)
+
+    def write(self, values: Mapping[int, Value]) -> None:
+        """Give variables values, by their numbers."""
+        for number, value in values.items():
+            self.now[number] = value
 
     # --- operations on values
 
-    def _add(self, op: Operation) -> list[Value]:
+    def add(self, op: Operation) -> list[Value]:
         """Add an operation, unless its results are known or an equal operation is there."""
         op.source = self._source
         if op.type in _SHAPE_OF:
@@ -280,26 +263,20 @@ class _Reader:
             for value, array in zip(op.outputs, evaluate(op), strict=True):
                 _set(value, array)
             return op.outputs
-        if op.is_stateful:
-            self.program.operations.append(op)
+        if op.is_stateful or any(value.elements is not None for value in op.outputs):  # equal lists are not the same
+            self._operations.append(op)
             return op.outputs
         key = op.type, _text(op.attributes), *map(_identity, op.inputs)
         if key not in self._equal:
             self._equal[key] = op
-            self.program.operations.append(op)
+            self._operations.append(op)
         return self._equal[key].outputs
-
-
-def _definition(node: Any) -> Any:
-    """Return the OpDef of a tf.Operation, which TensorFlow parses anew each time that it is asked for it."""
-    if node.type not in _DEFINITIONS:
-        _DEFINITIONS[node.type] = node.op_def
-    return _DEFINITIONS[node.type]
 
 
 def _is_known(op: Operation) -> bool:
     """Return whether the results of an operation can be computed now."""
-    return not op.is_stateful and all(value.array is not None for value in op.inputs)
+    are_lists = any(value.elements is not None for value in op.outputs)
+    return not op.is_stateful and not are_lists and all(value.array is not None for value in op.inputs)
 
 
 def _set(value: Value, array: np.ndarray) -> None:
@@ -325,15 +302,6 @@ def _captured(outer: Any, numbers: Mapping[int, int]) -> Any:
     if outer.dtype in (tf.resource, tf.variant):
         return _Resource(f"a {outer.dtype.name}")
     return known(outer.numpy(), outer.dtype)
-
-
-def _graph_of(graph: Any, name: str) -> Any:
-    """Return the graph of a function that a graph calls; TensorFlow has no public way to it."""
-    return graph._get_function(name).graph
-
-
-def _refusal(node: Any, why: str) -> NotImplementedError:
-    return NotImplementedError(f"operation {node.type} {node.name!r} ({line_of(node)}) {why}")
 
 
 def _text(attributes: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.importer import algebra, arrays, clusters, images, moments, table, windows, work
+from mtf_hetero.importer import algebra, arrays, clusters, flow, images, moments, table, windows, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number, ordered
 from mtf_hetero.importer.program import Operation, replay
 from mtf_hetero.importer.signature import Signature, undivided
@@ -32,7 +32,9 @@ def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
       op: the operation.
       is_needed: whether its results are needed now; else one that joins a cluster waits for it.
     """
-    if table.is_elementwise(op):
+    if (rule := flow.rule_of(op)) is not None:
+        rule(emitter, op)
+    elif table.is_elementwise(op):
         if is_needed or not clusters.waits(emitter, op):
             clusters.emit(emitter, op)
     elif op.type in arrays.REGROUPED:

@@ -20,9 +20,11 @@ def _bind(placeholders: Sequence[mtf.Tensor], values: Sequence[Sequence[tf.Tenso
 
 
 def operations_within(operations: Iterable[mtf.Operation]) -> Iterator[mtf.Operation]:
-    """Yield the operations, and those inside their loops."""
+    """Yield the operations, and those inside their loops and choices."""
     for op in operations:
         yield op
+        for block in getattr(op, "blocks", ()):
+            yield from operations_within(block)
         if isinstance(op, mtf.WhileLoopOperation):
             yield from operations_within(op._cond_ops)
             yield from operations_within(op._body_ops)

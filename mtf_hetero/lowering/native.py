@@ -130,7 +130,7 @@ def _inputs(op: mtf.Operation, matches: Mapping[mtf.Operation, _Match]) -> Itera
         return matches[op].inputs
     if isinstance(op, mtf.WhileLoopOperation):
         return [*op.inputs, *op._body_outputs, op._cond_output]
-    return op.inputs
+    return [*op.inputs, *(t for tensors in getattr(op, "results", ()) for t in tensors)]  # of a choice
 
 
 def inputs_as_lowered(operations: Sequence[mtf.Operation]) -> dict[mtf.Operation, Sequence[mtf.Tensor]]:

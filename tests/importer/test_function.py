@@ -258,14 +258,6 @@ class TestRefusals:
             step, rf"^operation EagerPyFunc '.*' \(test_function.py:{line}\) calls Python, .*; write it with Te"
         )
 
-    def test_loops_that_end_by_their_data(self):
-        def step(x, y):
-            return tf.while_loop(lambda x: tf.reduce_max(x) > 1.0, lambda x: [0.9 * x], [x])
-
-        self.refused(
-            step, r"^operation \w*While '.*' \(test_function.py:\d+\) is a loop that ends by its data; give it a"
-        )
-
     def test_shapes_that_depend_on_the_data(self):
         self.refused(
             lambda x, y: tf.boolean_mask(x, y > 2), r"^operation Where .* depends on the data; give it a fixed"
@@ -282,12 +274,6 @@ class TestRefusals:
         self.refused(
             lambda x, y: generator.normal((3,)), r"^operation \w+ .* of a variable is not followed; use assign"
         )
-
-    def test_random_numbers_in_branches(self):
-        def step(x, y):
-            return tf.cond(y[0] > 2, lambda: tf.random.uniform((3,)), lambda: tf.zeros((3,)))
-
-        self.refused(step, r"^operation RandomUniform .* draws in a loop or a condition; use .* tf.random.stateless")
 
     def test_arguments(self):
         self.refused(3, "^step is 3; give a tf.function or a function of tensors$")

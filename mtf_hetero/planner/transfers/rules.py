@@ -10,6 +10,7 @@ from typing import Any
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering import local, lookup, registry, sums
+from mtf_hetero.lowering.choice import ChoiceOperation, ListOperation, LoopOperation
 from mtf_hetero.planner.transfers.sending import allreduce
 from mtf_hetero.planner.transfers.sketch import CHIEF, Sketch, Sum, Value, Values, made
 from mtf_hetero.variables import random_numbers
@@ -75,6 +76,7 @@ def outstanding(sketch: Sketch, partial: Values, axes: Sequence[int], absent: Co
     mtf.ReadVariable,
     mtf.Constant,
     mtf.ImportLaidOutTensorOperation,
+    ListOperation,
 )
 def slice_by_slice(op: mtf.Operation, sketch: Sketch) -> None:
     """Each processor makes its own slices, of its own."""
@@ -265,3 +267,34 @@ def _unless_idle(op: mtf.Operation, sketch: Sketch, shape: mtf.Shape) -> Values:
 @register(mtf.WhileLoopOperation)
 def _loop(op: mtf.Operation, sketch: Sketch) -> None:
     raise NotImplementedError(f"{type(op).__name__} {op.name!r}: the planner cannot count the traffic of a loop")
+
+
+@register(LoopOperation)
+def _repeat(op: LoopOperation, sketch: Sketch) -> None:
+    """One turn: how many there are, only the data say."""
+    for inputs in (op._cond_inputs, op._body_inputs):
+        for x, start in zip(inputs, op.inputs, strict=True):
+            sketch.set(x, sketch.slices(start))
+    _run_all((*op._cond_ops, *op._body_ops), sketch)
+    goes_on = sketch.slices(op._cond_output)
+    for output, result in zip(op.outputs, op._body_outputs, strict=True):
+        slices = sketch.slices(result)
+        sketch.set(output, [sketch.value(x.processor, x.shape, x.dtype, [x], goes_on) for x in slices])
+
+
+@register(ChoiceOperation)
+def _choose(op: ChoiceOperation, sketch: Sketch) -> None:
+    """All blocks: which one runs, only the data say."""
+    chosen, *_ = [sketch.slices(x) for x in op.inputs]
+    for block in op.blocks:
+        _run_all(block, sketch)
+    for output, *results in zip(op.outputs, *op.results, strict=True):
+        sketch.set(output, sketch.local(output, chosen, *map(sketch.slices, results)))
+
+
+def _run_all(operations: Sequence[mtf.Operation], sketch: Sketch) -> None:
+    around = sketch.operation
+    for op in operations:
+        sketch.operation = op.name
+        rule_of(op, sketch)(op, sketch)
+    sketch.operation = around

@@ -1,0 +1,393 @@
+"""Conditions and loops: computed at once, unrolled or selected where that is cheap, else operations with blocks.
+
+A loop of a few turns is unrolled, and of both branches of a small condition the results are selected: then nothing of
+either is left, and what comes after is divided and clustered as the rest. A long loop, one that ends by its data, and
+one that draws random numbers with a state stay loops; so do conditions that save work.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtf_hetero._compat import tf
+from mtf_hetero._support.ops import attribute
+from mtf_hetero.importer import lists
+from mtf_hetero.importer.lists import Optional, TensorList
+from mtf_hetero.importer.program import (
+    Block,
+    Elements,
+    Guard,
+    Operation,
+    Value,
+    definition,
+    known,
+    line_of,
+    refusal,
+    synthetic,
+    within,
+)
+
+CALLS = {"PartitionedCall", "StatefulPartitionedCall", "StatelessPartitionedCall"}
+CHOICES = {"If", "StatelessIf", "Case", "StatelessCase"}
+LOOPS = {"While", "StatelessWhile"}
+ALIASES = {"Identity", "StopGradient", "PreventGradient", "IdentityN", "EnsureShape", "Snapshot"}
+DRAWS = {  # stateful operations that give random numbers
+    "Multinomial",
+    "ParameterizedTruncatedNormal",
+    "RandomGamma",
+    "RandomPoissonV2",
+    "RandomShuffle",
+    "RandomStandardNormal",
+    "RandomUniform",
+    "RandomUniformInt",
+    "TruncatedNormal",
+}
+_MOST_TURNS, _MOST_UNROLLED = 100, 20_000  # turns of a loop that is unrolled, and operations of them all
+_MOST_COUNTED = 1000  # turns that are counted
+_LEAST_WORK = 100_000  # elements that the larger branch of a condition makes which stays one
+
+
+def graph_of(graph: Any, name: str) -> Any:
+    """Return the graph of a function that a graph calls; TensorFlow has no public way to it."""
+    return graph._get_function(name).graph
+
+
+def contains(graph: Any, node: Any, kinds: Iterable[str]) -> bool:
+    """Return whether the functions that a tf.Operation calls have an operation of some types."""
+    for proto in node.node_def.attr.values():
+        for function in [proto.func] if proto.HasField("func") else proto.list.func:
+            inner = graph_of(graph, function.name)
+            if any(op.type in kinds or contains(inner, op, kinds) for op in inner.get_operations()):
+                return True
+    return False
+
+
+# --- conditions
+
+
+def choose(reader: Any, graph: Any, node: Any, chosen: Value, *inputs: Any) -> list[Any]:
+    """Read a condition.
+
+    Args:
+      reader: reads the branches.
+      graph: the graph that has the condition.
+      node: its tf.Operation.
+      chosen: the condition, or the number of a branch.
+      *inputs: of the branches.
+
+    Returns:
+      What it gives.
+    """
+    is_two = node.type in ("If", "StatelessIf")
+    names = [node.get_attr(f"{k}_branch") for k in ("else", "then")] if is_two else node.get_attr("branches")
+    if chosen.array is not None:
+        index = int(chosen.array)
+        return reader.inline(graph, names[index if 0 <= index < len(names) else -1], inputs)
+    blocks, ends, refused = [], [], {}
+    for number, name in enumerate(names):
+        try:
+            with reader.block() as block:
+                results = reader.inline(graph, name, inputs)
+        except NotImplementedError as error:
+            refused[number] = error
+            continue
+        blocks.append(block)
+        ends.append([*results, *block.now])
+    if refused:
+        return _guarded(reader, node, chosen, refused, blocks, ends)
+    same = [all(end[i] is ends[0][i] for end in ends) for i in range(len(ends[0]))]
+    if _stays(blocks, [end[i] for end in ends for i, is_same in enumerate(same) if not is_same]):
+        choice = Operation("Case", [chosen], [], {}, blocks=tuple(Block([], b.operations, []) for b in blocks))
+        choice.source = node
+        joined = [_joined(node, values, _output_of(choice)) for values in zip(*ends, strict=True)]
+        if choice.outputs:
+            reader.append(choice)
+    else:
+        for block in blocks:
+            reader.splice(block)
+        joined = [_joined(node, values, _selected(reader, node, chosen)) for values in zip(*ends, strict=True)]
+    count = len(joined) - len(reader.now)
+    reader.now = joined[count:]
+    return joined[:count]
+
+
+def _guarded(
+    reader: Any, node: Any, chosen: Value, refused: dict[int, Exception], blocks: Sequence[Any], ends: Sequence[Any]
+) -> list[Any]:
+    """Follow the only branch that can be followed; a step that needs another one is an error.
+
+    Keras divides the rows of an embedding's gradient so: the other branch is for divisors of zero.
+    """
+    number, error = next(iter(refused.items()))
+    if len(blocks) != 1 or reader.is_inside:
+        raise error
+    followed = next(i for i in range(len(refused) + 1) if i not in refused)
+    reader.splice(blocks[0])
+    reader.program.guards.append(
+        Guard(
+            chosen,
+            followed,
+            f"the step took branch {number} of {node.type} {node.name!r} ({line_of(node)}), but {error}",
+        )
+    )
+    count = len(ends[0]) - len(reader.now)
+    reader.now = ends[0][count:]
+    return ends[0][:count]
+
+
+def _stays(blocks: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Return whether a condition stays one: both branches must not be run, or that would be much work."""
+    if any(isinstance(value, Value) and value.elements is not None for value in values):
+        return True
+    if any(op.is_stateful for block in blocks for op in within(block.operations)):
+        return True
+    return max(sum(map(_work, block.operations)) for block in blocks) >= _LEAST_WORK
+
+
+def _work(op: Operation) -> float:
+    """Return about how much an operation does."""
+    if op.type == "While":
+        return math.inf
+    if op.blocks:
+        return sum(_work(inner) for block in op.blocks for inner in block.operations)
+    return max((math.prod(value.shape) for value in (*op.inputs, *op.outputs)), default=0)
+
+
+Join = Callable[[Sequence[Value]], Value]
+
+
+def _joined(node: Any, values: Sequence[Any], join: Join) -> Any:
+    """Return what a condition gives, of what each branch gives."""
+    first = values[0]
+    if all(value is first for value in values):
+        return first
+    if isinstance(first, Optional):
+        return Optional([_joined(node, filled, join) for filled in _alike(values)])
+    if all(isinstance(value, TensorList) and len(value) == len(first) for value in values):
+        items = [[value.item(i) for value in values] for i in range(len(first))]
+        return first.replaced([_joined(node, item, join) for item in items])
+    if not all(isinstance(value, Value) and value.shape == first.shape for value in values):
+        raise refusal(node, "has branches that give tensors of different shapes; give them one shape")
+    return join(values)
+
+
+def _alike(values: Sequence[Optional]) -> Iterator[list[Value]]:
+    """Yield one value of each branch, all of one shape and type; zeros where a branch keeps none."""
+    kinds = {(value.shape, value.dtype): None for optional in values for value in optional.values}
+    for shape, dtype in kinds:
+        fits = [[v for v in optional.values if (v.shape, v.dtype) == (shape, dtype)] for optional in values]
+        count = max(map(len, fits))
+        for number in range(count):
+            yield [mine[number] if number < len(mine) else known(np.zeros(shape), dtype) for mine in fits]
+
+
+def _output_of(choice: Operation) -> Join:
+    """Return a function that adds an output to a condition."""
+
+    def add(values: Sequence[Value]) -> Value:
+        result = _like(values[0], next((value.name for value in values if value.name), ""))
+        for block, value in zip(choice.blocks, values, strict=True):
+            block.results.append(value)
+            if value.elements is not None and result.elements is not None:
+                result.elements.unify(value.elements)
+        choice.outputs.append(result)
+        return result
+
+    return add
+
+
+def _like(value: Value, name: str) -> Value:
+    return Value(value.shape, value.dtype, name=name, elements=value.elements)
+
+
+def _selected(reader: Any, node: Any, chosen: Value) -> Join:
+    """Return a function that adds the choice of one of some values."""
+
+    def condition_of(number: int) -> Value:
+        if chosen.dtype == tf.bool:
+            return chosen
+        equal = synthetic("Equal", [chosen, known(number, chosen.dtype)], [()], node.name)
+        equal.outputs[0].dtype = tf.bool
+        return reader.add(equal)[0]
+
+    def select(values: Sequence[Value]) -> Value:
+        result = values[-1]  # which an index out of range chooses
+        for number in reversed(range(len(values) - 1)):
+            one, other = values[number], result
+            if one is other:
+                continue
+            then, other = (other, one) if chosen.dtype == tf.bool else (one, other)  # the first is that of False
+            output = Value(one.shape, one.dtype, name=one.name or other.name)
+            inputs, types = [condition_of(number), then, other], {"T": attribute(one.dtype)}
+            (result,) = reader.add(Operation("SelectV2", inputs, [output], types))
+        return result
+
+    return select
+
+
+# --- loops
+
+
+def repeat(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Read a loop.
+
+    Args:
+      reader: reads the condition and the body.
+      graph: the graph that has the loop.
+      node: its tf.Operation.
+      inputs: the first values of its variables.
+
+    Returns:
+      What it gives.
+    """
+    body = graph_of(graph, node.get_attr("body").name)
+    size, count = len(body.get_operations()), _count(reader, graph, node, inputs)
+    is_short = count is not None and count <= _MOST_TURNS and count * size <= _MOST_UNROLLED
+    if is_short and not (count and contains(graph, node, DRAWS)):
+        return _unroll(reader, graph, node, inputs)
+    return _loop(reader, graph, node, inputs, count or 1)
+
+
+def _unroll(reader: Any, graph: Any, node: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """Read a loop turn by turn."""
+    while True:
+        (condition,) = reader.inline(graph, node.get_attr("cond"), values)
+        if not condition.array:
+            return values
+        values = reader.inline(graph, node.get_attr("body"), values)
+
+
+def _count(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> int | None:
+    """Return the number of turns of a loop; None if the data decide it, or it is too large to be counted."""
+    condition, body = (graph_of(graph, node.get_attr(name).name) for name in ("cond", "body"))
+    deciding: set[int] = set()
+    more = _sources(condition, condition.outputs)
+    while more is not None and not more <= deciding:
+        deciding |= more
+        more = _sources(body, [body.outputs[i] for i in deciding])
+    if more is None or not all(isinstance(inputs[i], Value) and inputs[i].array is not None for i in deciding):
+        return None
+    values = {i: inputs[i] for i in deciding}
+    for turn in range(_MOST_COUNTED):
+        (goes_on,) = reader.follow(condition, _meaning(condition, values), condition.outputs)
+        if goes_on.array is None:
+            return None
+        if not goes_on.array:
+            return turn
+        ends = reader.follow(body, _meaning(body, values), [body.outputs[i] for i in deciding])
+        values = dict(zip(deciding, ends, strict=True))
+    return None
+
+
+def _meaning(graph: Any, values: dict[int, Any]) -> dict[int, Any]:
+    return {id(graph.inputs[i]): value for i, value in values.items()}
+
+
+def _sources(graph: Any, tensors: Sequence[Any]) -> set[int] | None:
+    """Return the inputs of a function that some of its tensors follow from; None if they follow from more."""
+    numbers = {id(tensor): i for i, tensor in enumerate(graph.inputs)}
+    todo, seen, found = list(tensors), set(), set()
+    while todo:
+        tensor = todo.pop()
+        if id(tensor) in numbers:
+            found.add(numbers[id(tensor)])
+        elif id(tensor) not in seen:
+            seen.add(id(tensor))
+            if definition(tensor.op).is_stateful:
+                return None
+            todo += tensor.op.inputs
+    return found
+
+
+def _origin(tensor: Any) -> Any:
+    """Return the tensor that another one is, under other names."""
+    while tensor.op.type in ALIASES:
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
+
+
+def _loop(reader: Any, graph: Any, node: Any, inputs: Sequence[Any], times: int) -> list[Any]:
+    """Read a loop as an operation. What no turn changes is read from outside."""
+    body = graph_of(graph, node.get_attr("body").name)
+    starts = [lists.realise(x, node.name, reader.add) if isinstance(x, TensorList) else x for x in inputs]
+    changes = [
+        not isinstance(start, int) and _origin(y) is not x
+        for start, x, y in zip(starts, body.inputs, body.outputs, strict=True)
+    ]
+    parameters = [_parameter(node, x) if changed else x for x, changed in zip(starts, changes, strict=True)]
+    numbers = sorted({x for x in inputs if isinstance(x, int)})  # of variables, which the body may write
+    states = {number: _parameter(node, reader.now[number]) for number in numbers}
+    with reader.block() as condition:
+        reader.write(states)
+        results = reader.inline(graph, node.get_attr("cond"), parameters)
+    with reader.block() as turn:
+        reader.write(states)
+        ends = list(reader.inline(graph, node.get_attr("body"), parameters))
+        ends = [lists.realise(x, node.name, reader.add) if isinstance(x, TensorList) else x for x in ends]
+    carried = [(starts[i], parameters[i], ends[i]) for i, changed in enumerate(changes) if changed]
+    carried += [(reader.now[n], states[n], turn.now[n]) for n in numbers if turn.now[n] is not states[n]]
+    kept = {states[n]: reader.now[n] for n in numbers if turn.now[n] is states[n]}
+    for block in (condition, turn):
+        _replace(block.operations, kept)
+    op = _made(node, carried, (condition.operations, turn.operations), [kept.get(x, x) for x in results], kept)
+    for inner in within(turn.operations):
+        inner.times *= times
+    reader.append(op)
+    outputs = iter(op.outputs)
+    found = [next(outputs) if changed else start for start, changed in zip(starts, changes, strict=True)]
+    reader.write({n: next(outputs) for n in numbers if turn.now[n] is not states[n]})
+    return found
+
+
+def _parameter(node: Any, start: Any) -> Value:
+    """Return the value of a loop's variable in a turn."""
+    if not isinstance(start, Value):
+        raise refusal(
+            node, "changes what is no tensor and no TensorArray from turn to turn; keep it outside of the loop"
+        )
+    return _like(start, node.name)
+
+
+def _made(
+    node: Any,
+    carried: Sequence[tuple[Value, Value, Value]],
+    operations: tuple[list[Operation], list[Operation]],
+    condition: list[Value],
+    kept: dict[Value, Value],
+) -> Operation:
+    """Return a loop.
+
+    Args:
+      node: its tf.Operation.
+      carried: the value before the loop, in a turn, and after the turn, of each variable.
+      operations: of the condition and of the body.
+      condition: what the condition gives.
+      kept: {value in the loop: the same from outside}.
+    """
+    outputs = [_like(value, value.name) for _, value, _ in carried]
+    for (start, value, end), output in zip(carried, outputs, strict=True):
+        if value.elements is not None:
+            for other in (start, end, output):
+                value.elements.unify(_elements(node, other))
+        elif not isinstance(end, Value) or end.shape != value.shape:
+            raise refusal(node, "has a tensor whose shape changes from turn to turn; give it one shape")
+    parameters = [value for _, value, _ in carried]
+    body = Block(parameters, operations[1], [kept.get(end, end) for _, _, end in carried])
+    blocks = Block(list(parameters), operations[0], condition), body
+    return Operation("While", [start for start, _, _ in carried], outputs, {}, source=node, blocks=blocks)
+
+
+def _elements(node: Any, value: Any) -> Elements:
+    if not isinstance(value, Value) or value.elements is None:
+        raise refusal(node, "changes a TensorArray into something else from turn to turn")
+    return value.elements
+
+
+def _replace(operations: Sequence[Operation], values: dict[Value, Value]) -> None:
+    """Have operations read other values."""
+    for op in within(operations) if values else ():
+        op.inputs = [values.get(value, value) for value in op.inputs]
+        for block in op.blocks:
+            block.results = [values.get(value, value) for value in block.results]

@@ -1,0 +1,311 @@
+"""Loops that stay loops, and conditions of which one branch runs, give what TensorFlow gives."""
+
+import keras
+import numpy as np
+import pytest
+import tiers
+from import_oracle import BATCH, ONE, check, ids, split
+from steps import adam, of_keras
+
+import mtf_hetero
+from mtf_hetero import tf
+from mtf_hetero.importer import control
+from mtf_hetero.importer.program import within
+from mtf_hetero.lowering.loop import operations_within
+from mtf_hetero.planner.transfers import of_step
+
+function = tf.compat.v2.function
+INPUTS = [(np.random.default_rng(step).standard_normal((14, 6, 3)),) for step in range(3)]
+PLACES = [ONE, BATCH, split("x/2")]
+
+
+@pytest.fixture
+def real_loops(monkeypatch):
+    """No loop is unrolled."""
+    monkeypatch.setattr(control, "_MOST_TURNS", 0)
+
+
+@pytest.fixture
+def real_conditions(monkeypatch):
+    """Of no condition both branches run."""
+    monkeypatch.setattr(control, "_LEAST_WORK", 0)
+
+
+def trained(body, *more, inputs=INPUTS):
+    """A step that descends a loss: body(w, x, *more variables)."""
+
+    def make():
+        w = tf.Variable(np.random.default_rng(3).standard_normal((3, 3)) / 2.0, name="w")
+        others = [tf.Variable(value, trainable=False) for value in more]
+
+        @function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = body(w, x, *others)
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+            return loss
+
+        return step, [w, *others], inputs
+
+    return make
+
+
+def array(w, x):
+    """A recurrence, whose states go through a TensorArray."""
+    state, states = tf.zeros((14, 3), tf.float64), tf.TensorArray(tf.float64, 6)
+    for i in tf.range(6):
+        state = tf.tanh(state @ w + x[:, i])
+        states = states.write(i, state)
+    return tf.reduce_mean(states.stack() ** 2)
+
+
+def scanned(w, x):
+    y = tf.scan(lambda a, b: tf.tanh(a @ w) + b, tf.transpose(x, [1, 0, 2]), initializer=tf.zeros((14, 3), tf.float64))
+    return tf.reduce_mean(y**2) + tf.reduce_sum(tf.map_fn(lambda row: tf.reduce_max(row @ w, 0), x))
+
+
+def ending(w, x):
+    """Ends when a sum over the batch is small."""
+    x = x[:, 0]
+    while tf.reduce_sum(x**2) > 2.0:
+        x = 0.8 * (x @ w)
+    return tf.reduce_mean(x**2 + tf.reduce_sum(w**2))
+
+
+def nested(w, x):
+    """A loop that ends by its data, in a loop."""
+    x, total = x[:, 0], tf.zeros((), tf.float64)
+    for i in tf.range(3):
+        while tf.reduce_sum(x**2) > 3.0 - tf.cast(i, tf.float64):
+            x = 0.7 * tf.tanh(x @ w)
+        total += tf.reduce_sum(x**2)
+    return total
+
+
+def broken(w, x):
+    """A break, and a condition in a loop."""
+    y = x[:, 0]
+    for i in tf.range(6):
+        if tf.reduce_sum(y) > 2.0:
+            y = tf.tanh(y @ w)
+        elif i > 4:
+            break
+        else:
+            y = y + tf.sin(x[:, i] @ w)
+    return tf.reduce_mean(y**2)
+
+
+def turning(w, x):
+    """A condition in a loop that ends by its data."""
+    y = x[:, 0]
+    while tf.reduce_sum(y**2) > 2.0:
+        y = tf.cond(tf.reduce_sum(y) > 2.0, lambda y=y: 0.5 * tf.tanh(y @ w), lambda y=y: 0.7 * tf.sin(y))
+    return tf.reduce_mean((y @ w) ** 2)
+
+
+def written(w, x, count, total):
+    """Variables that a loop reads and writes."""
+    for i in tf.range(6):
+        count.assign_add(1)
+        total.assign(total * 0.5 + tf.reduce_sum(x[:, i], 0))
+    return tf.reduce_sum(w**2) * tf.cast(count, tf.float64) + tf.reduce_sum(total)
+
+
+LOOPS = {
+    "array": trained(array),
+    "scanned": trained(scanned),
+    "ending": trained(ending),
+    "nested": trained(nested),
+    "turning": trained(turning),
+    "written": trained(written, np.int32(0), np.zeros(3)),
+}
+
+
+@tiers.parametrize("name", LOOPS, first=["array", "ending"])
+def test_loops_that_stay(name, real_loops):
+    check(LOOPS[name], *PLACES)
+
+
+def branches(w, x, count):
+    """A condition that the step's own state decides, with a gradient through both branches."""
+    count.assign_add(1)
+    if count % 2 == 0:
+        return tf.reduce_mean(tf.tanh(x @ w) ** 2)
+    return tf.reduce_mean(tf.sin(x[:, 0] @ w) + 1.0)
+
+
+def cases(w, x, count):
+    count.assign_add(1)
+    turns = [lambda: tf.reduce_sum(w**2), lambda: tf.reduce_mean(x @ w), lambda: tf.reduce_mean(tf.exp(x[:, 1] @ w))]
+    return tf.switch_case(count.read_value(), turns)
+
+
+def kept(w, x, count, total):
+    """Variables that one branch writes."""
+    count.assign_add(1)
+    if count % 3 == 1:
+        total.assign_add(tf.reduce_mean(x, 0))
+        count.assign(count + 3)
+    else:
+        total.assign(total * 0.5)
+    return tf.reduce_sum(w**2) + tf.reduce_sum(total)
+
+
+CONDITIONS = {
+    "branches": trained(branches, np.int32(0)),
+    "cases": trained(cases, np.int32(-1)),
+    "kept": trained(kept, np.int32(0), np.zeros((6, 3))),
+    "turning": trained(turning),
+}
+
+
+@tiers.parametrize("name", CONDITIONS, first=["branches"])
+def test_conditions_of_which_one_branch_runs(name, real_conditions):
+    check(CONDITIONS[name], *PLACES)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_small_conditions_are_selected(name):
+    found = check(CONDITIONS[name], *PLACES)
+    kinds = {op.type for op in within(found[0]._first.program.operations)}
+    assert "Case" not in kinds and "SelectV2" in kinds
+
+
+def test_a_condition_saves_work(real_conditions):
+    """The devices run no operation of the other branch."""
+    _, _, inputs = make = trained(kept, np.int32(0), np.zeros((6, 3)))()
+    with mtf_hetero.function(make[0], inputs[0], **BATCH) as divided:
+        program = divided._first.program
+    (choice,) = [op for op in program.operations if op.type == "Case"]
+    assert not {op for block in choice.blocks for op in block.operations} & set(program.operations)
+    assert any(op.type == "Mean" for block in choice.blocks for op in block.operations)
+
+
+@pytest.mark.parametrize("name", ["ending", "branches"])
+def test_the_planner_knows_their_traffic(name, real_conditions):
+    step, _, inputs = {**LOOPS, **CONDITIONS}[name]()
+    with mtf_hetero.function(step, inputs[0], **BATCH) as divided:
+        transfers = of_step(divided.graph, divided.layout)
+        inside = {op.name for op in operations_within(divided.graph.operations)} - {
+            op.name for op in divided.graph.operations
+        }
+    assert any(transfer.operation in inside for transfer in transfers)
+
+
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_random_numbers_with_a_state(in_loop):
+    """Each turn, and each step that takes a branch, draws new numbers, which are TensorFlow's own for a seed."""
+
+    def make():
+        total = tf.Variable(np.zeros((14, 3)), name="total")
+        count = tf.Variable(0, name="count")
+
+        @function
+        def step(x):
+            count.assign_add(1)
+            if in_loop:
+                for _ in tf.range(3):
+                    total.assign_add(tf.random.normal((14, 3), dtype=tf.float64, seed=3))
+            elif count % 2 == 1:
+                total.assign_add(tf.random.uniform((14, 3), dtype=tf.float64, seed=4))
+            return total + tf.reduce_sum(x, [0, 1])
+
+        return step, [total, count], INPUTS
+
+    tf.compat.v2.random.set_seed(5)
+    try:
+        check(make, ONE, split("total/0"), split("x/2"))
+    finally:
+        tf.compat.v2.random.set_seed(None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_long_recurrent_networks(kind):
+    """500 steps, with masks and dropout: a loop is lowered once, whatever its length."""
+
+    def build():
+        cell = getattr(keras.layers, kind)(7, name="cell", dropout=0.2, recurrent_dropout=0.1)
+        embedding = keras.layers.Embedding(11, 8, mask_zero=True)
+        return keras.Sequential([keras.Input((500,), dtype="int32"), embedding, cell, keras.layers.Dense(5)])
+
+    make = of_keras(build, adam(), lambda: ids(length=500, steps=2))
+    first, second = check(make, ONE, BATCH, steps=2)
+    assert sum(op.type == "While" for op in first._first.program.operations) == 2
+    assert len(second.graph.operations) < 1000
+    kinds = {entry.kind for entry in second.undivided.entries}
+    assert not kinds & {"MatMul", "TensorListSetItem"}
+
+
+def test_what_conditions_in_loops_keep_is_refused():
+    """Each branch keeps tensors for its gradient; a TensorList has those of one shape."""
+    step, _, inputs = trained(broken)()
+    match = r"^operation TensorListPushBack .* keeps tensors of several shapes .*; write the condition with tf.where$"
+    with pytest.raises(NotImplementedError, match=match):
+        mtf_hetero.function(step, inputs[0], **ONE)
+
+
+def test_the_only_branch_that_is_followed():
+    """The other one has a shape that depends on the data: a step that takes it is an error."""
+
+    def make():
+        w = tf.Variable(np.zeros(3), name="w")
+
+        @function
+        def step(x):
+            w.assign_add(tf.cond(tf.reduce_all(x < 9.0), lambda: x[0, 0], lambda: tf.unique(x[0, 0])[0]))
+            return w + 1.0
+
+        return step, [w], INPUTS
+
+    (divided,) = check(make, BATCH)
+    assert len(divided._first.program.guards) == 1
+    step, _, inputs = make()
+    with mtf_hetero.function(step, inputs[0], **ONE) as divided:
+        match = r"^the step took branch 0 of \w*If '.*' \(test_control.py:\d+\), but operation Unique .* data; give it"
+        with pytest.raises(ValueError, match=match):
+            divided(10.0 + inputs[0][0])
+
+
+@pytest.mark.full
+def test_the_rows_of_an_embedding_with_rmsprop():
+    def build():
+        layers = keras.layers
+        return keras.Sequential(
+            [keras.Input((6,), dtype="int32"), layers.Embedding(11, 8), layers.Flatten(), layers.Dense(5)]
+        )
+
+    check(of_keras(build, lambda: keras.optimizers.RMSprop(0.01), ids), ONE, BATCH)
+
+
+def test_a_shape_that_changes_is_refused():
+    def step(x):
+        def turn(x):
+            return [tf.concat([x, x], 0)]
+
+        return tf.while_loop(lambda x: tf.reduce_sum(x) < 9.0, turn, [x], [tf.TensorShape([None, 6, 3])])[0]
+
+    with pytest.raises(NotImplementedError, match=r"^operation \w*While .* \(test_control.py:\d+\) .*changes|depends"):
+        mtf_hetero.function(step, INPUTS[0], **ONE)
+
+
+@pytest.mark.full
+def test_recomputation_stays():
+    """Operations of a forward pass that is computed again for the gradient are not merged with the first ones."""
+
+    def make():
+        w = tf.Variable(np.eye(3), name="w")
+
+        @function
+        def step(x):
+            again = tf.recompute_grad(lambda x: tf.tanh(tf.tanh(x @ w) @ w))
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(again(x) ** 2)
+            w.assign_sub(0.01 * tape.gradient(loss, w))
+            return loss
+
+        return step, [w], INPUTS
+
+    one, _ = check(make, ONE, BATCH)
+    assert sum(op.type == "Tanh" for op in one._first.program.operations) == 4
