@@ -14,7 +14,7 @@ L, K = keras.layers, keras.ops
 
 def _resnet(size: int, **options: Any) -> Any:
     return hub().models.ResNetBackbone(
-        *([7], [3], [64, 14, 14], [1, 1, 1], [1, 2, 2]),
+        *([64], [3], [64, 14, 14], [1, 1, 1], [1, 2, 2]),
         **{"block_type": "basic_block", "image_shape": (size, size, 3)} | options,
     )
 

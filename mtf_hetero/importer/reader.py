@@ -163,6 +163,8 @@ class _Reader:
         kind, self._source = node.type, node
         if kind == "Const":
             return [known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)]
+        if kind == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
+            return [known(np.zeros(inputs[0].array), node.outputs[0].dtype)]
         if kind in control.ALIASES:
             return inputs
         if kind in control.CALLS:
