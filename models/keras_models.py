@@ -64,23 +64,20 @@ class _Network:
     """Builds a Keras model as the networks of MODELS are built.
 
     Args:
+      name: the model's, for errors.
       builder: of the model.
       last: what the last dimension of its outputs is called.
     """
 
+    name: str
     builder: Builder
     last: str
 
     def __call__(self, images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
         """Outputs in the images' type, mtf.Tensor [batch, ..., LAST]; the model has its configuration already."""
         del config
-        rank = len(self.builder.model.inputs[0].shape)
-        if images.shape.ndims != rank:
-            raise ValueError(
-                f"Keras model {self.builder.model.name!r} needs a batch of one dimension, but this layout has two; "
-                "use a layout with one mesh axis, or another recipe"
-            )
-        y = mtf.cast(self.builder(images, training=training), images.dtype)
+        with _named(self.name):
+            y = mtf.cast(self.builder(images, training=training), images.dtype)
         dims = images.shape.dims[: y.shape.ndims - 1]
         return mtf.reshape(y, [*dims, mtf.Dimension(self.last, y.shape.dims[-1].size)])
 
@@ -147,7 +144,7 @@ def _fit(
         )
     with _named(name):
         builder = Builder(model, starts=False, logits=task is not Regression)
-    network, notes = _Network(builder, "outputs" if task is Regression else "classes"), networks.left_out(model)
+    network, notes = _Network(name, builder, "outputs" if task is Regression else "classes"), networks.left_out(model)
     normalises = networks.normalises(model)
     if normalises:
         notes = (f"{name} normalizes its {unit} itself, and gets them as they are stored", *notes)

@@ -207,6 +207,12 @@ def execute(kind: str, outputs: int, inputs: list[Any], attributes: list[Any]) -
     return eager.quick_execute(kind, outputs, inputs, tuple(attributes), context.context())
 
 
+def eagerly() -> Any:
+    """Return a context in which TensorFlow executes eagerly and traces functions, inside of a tf.Graph too."""
+    context: Any = importlib.import_module("tensorflow.python.eager.context")
+    return context.eager_mode()
+
+
 def _count_windows_as_tensorflow_does(mesh_tensorflow: Any) -> None:
     """mtf rounds the number of windows down, TensorFlow up: `Tensor (7 -> 3) ... slice shape ... (4)` when lowered.
 
@@ -267,6 +273,8 @@ else:
 
 
 saveable: Any = importlib.import_module("tensorflow.python.training.saving.saveable_object")  # without a public name
+# The class of eager variables, which has no public name
+ResourceVariable: Any = importlib.import_module("tensorflow.python.ops.resource_variable_ops").ResourceVariable
 
 
 def chrome_trace(step_stats: Any) -> str:

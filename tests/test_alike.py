@@ -9,7 +9,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support.alike import Processor, forget_numbers, parallel
 from mtf_hetero._support.ops import constant, reshape
 from mtf_hetero._support.sameness import function_key
-from mtf_hetero.keras.optimizers import Rule
+from mtf_hetero.layers.geometry import Windows
 
 DEVICES = [f"cpu:{number}" for number in range(4)]
 SIZES = [3, 2, 3, 3]  # of the slices: two kinds
@@ -145,12 +145,16 @@ def in_another_function():
     return lambda x: x + 1
 
 
+def windows(kind):
+    return Windows(kind, (6,), (2,), (2,), (0,), (3,))
+
+
 SAME = {
     "a function of TensorFlow": lambda: tf.nn.relu,
     "one of this package": lambda: reshape,
     "arguments": lambda: functools.partial(tf.nn.softmax, axis=0),
     "arguments in lists": lambda: functools.partial(tf.transpose, perm=[1, 0]),
-    "a method of a frozen dataclass": lambda: Rule("SGD", {"momentum": 0.9}, ("momentums",), None).step,
+    "a method of a frozen dataclass": lambda: windows("max").pool,
 }
 DIFFERENT = {
     "another function": (tf.nn.relu, tf.nn.elu),
@@ -158,8 +162,8 @@ DIFFERENT = {
     "an argument more": (tf.nn.softmax, functools.partial(tf.nn.softmax, axis=-1)),
     "another type": [functools.partial(tf.fill, value=value) for value in (1, 1.0)],
     "another sign of zero": [functools.partial(tf.fill, value=value) for value in (0.0, -0.0)],
-    "another option of a rule": [Rule("SGD", {"momentum": value}, (), None).step for value in (0.9, 0.8)],
-    "another method": [getattr(Rule("SGD", {}, (), None), name) for name in ("step", "accumulated")],
+    "another field": [windows(kind).pool for kind in ("max", "avg")],
+    "another method": [windows("max").inside, windows("max").covering],
 }
 UNKNOWN = {
     "a user's": on_the_host,

@@ -125,3 +125,17 @@ def test_workers_get_what_one_message_carries(workers):
             values = session.run(results, {x: step * array for x, array in zip(fed, arrays, strict=True)})
             for value, array in zip(values, arrays, strict=True):
                 np.testing.assert_array_equal(value, -step * array)
+
+
+def test_what_was_run_stays_as_it_is():
+    """A session may have run a step; another one of the same graph reads what it computes too."""
+    xs = [made(n) for n in (2, 3, 4)]
+    old = [on(B, tf.exp, x) for x in xs]
+    with tf.Session() as session:
+        session.run([])
+    count_run = len(tf.get_default_graph().get_operations())
+    ys = [on(A, tf.negative, x) for x in xs]
+    step = [*[x.op for x in old], *[on(B, tf.add, y, x).op for x, y in zip(old, ys)]]
+    assert traffic.fuse(step, already_run=count_run) == 2
+    assert [x.op.inputs[0].name for x in old] == [x.name for x in xs]
+    assert traffic.prioritize(step, already_run=len(tf.get_default_graph().get_operations())) == 0

@@ -1,9 +1,11 @@
 """Operations on elements: many at once, as one function of slices."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import binary, constant, reshape
 from mtf_hetero.importer import algebra, table, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number
 from mtf_hetero.importer.program import Operation, Value, replay
@@ -42,12 +44,24 @@ def emit(emitter: Emitter, op: Operation) -> None:
     shapes = [t.shape for t in tensors]
 
     def apply(*slices: tf.Tensor) -> tf.Tensor:
-        expanded = [mtf.ops._expand_dims(x, s, shape) for x, s in zip(slices, shapes, strict=True)]
-        return evaluate(dict(zip(tensors, expanded, strict=True)))
+        aligned = [_align(x, s, shape) for x, s in zip(slices, shapes, strict=True)]
+        return evaluate(dict(zip(tensors, aligned, strict=True)))
 
     function = Function(apply, cluster.work, cluster.describe)
     made = FunctionOperation(function, tensors, [shape], [result.dtype], shape.dims, op.type)
     emitter.put(result, made.outputs[0], axes)
+
+
+def _align(x: tf.Tensor, mine: mtf.Shape, wanted: mtf.Shape) -> tf.Tensor:
+    """Return a slice in the order of the dimensions of the result, to which TensorFlow's operations broadcast it."""
+    order = [mine.dims.index(d) for d in wanted.dims if d in mine.dims]
+    if order != sorted(order):
+        x = tf.transpose(x, constant(order))
+    missing = [d not in mine.dims for d in wanted.dims]
+    if not any(itertools.dropwhile(bool, missing)):  # the first dimensions alone are missing
+        return x
+    sizes = iter(x.shape.as_list())
+    return reshape(x, [1 if is_missing else next(sizes) for is_missing in missing])
 
 
 def _broadcast(value: Value, axes: Axes) -> Axes:
@@ -125,7 +139,7 @@ class _Cluster:
         def evaluate(slices: Slices) -> tf.Tensor:
             inputs = [part(slices) for part in parts]
             if op.type == "BiasAdd":  # the bias is expanded to the dimensions of the result
-                return inputs[0] + inputs[1]
+                return binary("AddV2", inputs[0], inputs[1])
             return replay(op, inputs)[0]
 
         return evaluate

@@ -9,12 +9,15 @@ import numpy as np
 from mtf_hetero import placement as placing
 from mtf_hetero import traffic
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import interrupts
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer.program import Operation, Program, line_of
+from mtf_hetero.importer import tracing
+from mtf_hetero.importer.program import Operation, line_of
 from mtf_hetero.importer.report import Undivided, report
 from mtf_hetero.importer.session import Session
 from mtf_hetero.importer.step import Step
+from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.layout import Layout
 
 _LOSS = "a step; the tf.Variables have the values of the last pull"
@@ -81,60 +84,6 @@ def function(
         return divided
 
 
-class Traced:
-    """A step, traced once for each kind of inputs.
-
-    Args:
-      step: a tf.function, or a function.
-
-    Attributes:
-      hosted: tf.Variables that stay in this process: each step is fed their values, and gives them new ones.
-    """
-
-    def __init__(self, step: Callable[..., Any]) -> None:
-        self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
-        self.hosted: Sequence[Any] = ()
-        self._concrete: dict[Any, Any] = {}
-        self._programs: dict[Any, Program] = {}
-
-    def kind(self, inputs: Sequence[Any]) -> Any:
-        """Return what decides how the step is traced: structure, shapes, types, and arguments that are no tensors."""
-        leaves = tf.nest.flatten(inputs, expand_composites=True)
-        keys = [(x.dtype.name, tuple(x.shape)) if _is_tensor(x) else ("value", x) for x in leaves]
-        structure = tf.nest.map_structure(lambda x: None, inputs)
-        return repr(structure), tuple(keys)
-
-    def concrete(self, inputs: Sequence[Any]) -> Any:
-        """Return the ConcreteFunction for a kind of inputs."""
-        key = self.kind(inputs)
-        if key not in self._concrete:
-            specs = tf.nest.map_structure(_spec, inputs)
-            self._concrete[key] = self._function.get_concrete_function(*specs)
-        return self._concrete[key]
-
-    def program(self, inputs: Sequence[Any], like: Step | None = None) -> Program:
-        """Return the program for a kind of inputs. Call it eagerly.
-
-        Args:
-          inputs: the arguments.
-          like: a step whose variables it is to have first; None for the first kind.
-        """
-        key = self.kind(inputs)
-        if key not in self._programs:
-            self._programs[key] = step_lib.read(self.concrete(inputs), like, self.hosted)
-        return self._programs[key]
-
-
-def _is_tensor(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype")
-
-
-def _spec(x: Any) -> Any:
-    if isinstance(x, tf.TensorSpec) or not _is_tensor(x):
-        return x
-    return tf.TensorSpec(x.shape, x.dtype)
-
-
 class _Lowered:
     """A step that was lowered, and what is fetched of it."""
 
@@ -189,19 +138,22 @@ class Divided:
         if key not in self._lowered:
             self._make_room(inputs)
         lowered = self._lowered.get(key) or self._lower(inputs)
-        leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if _is_tensor(x)]
+        leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
         program = lowered.step.program
         arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in program.hosted)]
         for name in lowered.written:
             self._known.pop(name, None)
-        found, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
-        found = [x.reshape(value.shape) for x, value in zip(found, program.fetches, strict=True)]  # with axes of size 1
-        left = iter(found)
-        results = [next(left) for _ in program.results]
-        for variable in program.hosted:
-            array = next(left)
-            if variable.after is not variable.before:
-                variable.variable.assign(array)
+        with interrupts.deferred():
+            found, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
+            found = [
+                x.reshape(value.shape) for x, value in zip(found, program.fetches, strict=True)
+            ]  # with axes of size 1
+            left = iter(found)
+            results = [next(left) for _ in program.results]
+            for variable in program.hosted:
+                array = next(left)
+                if variable.after is not variable.before:
+                    variable.variable.assign(array)
         for guard, chosen in zip(program.guards, left, strict=True):
             if int(chosen) != guard.followed:
                 raise ValueError(guard.why)
@@ -305,7 +257,8 @@ class Divided:
     def _lower(self, inputs: Sequence[Any]) -> _Lowered:
         is_first = not self._lowered
         program = self._traced.program(inputs, self._first)
-        with self._session.graph.as_default():
+        with self._session.graph.as_default() as graph:
+            already_run = len(graph.get_operations())  # by steps of other kinds
             step = step_lib.build(program, self._first)
             new = step.variables.keys() - self._present
             sizes = [value.shape[0] for value in step.program.feeds if value.shape]
@@ -313,8 +266,7 @@ class Divided:
             lowering = self._session.lower(step.graph, step.mesh, **options)
             results = [lowering.export_to_tf_tensor(tensor) for tensor in step.results]
             done = tf.group([lowering.lowered_operation(op) for op in step.updates])
-            if is_first:
-                traffic.arrange([*results, done])
+            traffic.arrange([*results, done], already_run=already_run)
         self._first = self._first or step
         self._variables |= step.variables
         self._present |= step.variables.keys()

@@ -11,30 +11,30 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import constant, reshape
+from mtf_hetero._support.ops import constant, reshape, zeros
 from mtf_hetero.importer.naming import Names
 from mtf_hetero.importer.program import Block, Operation, Program, Value
 from mtf_hetero.importer.signature import Signature
 from mtf_hetero.layers import AfterOperation
+from mtf_hetero.variables import get_variable
 
 Dims = list[mtf.Dimension]  # whose product is an axis
 Axes = list[Dims]
 
 
 class Emitter:
-    """Has the mtf.Graph of a program, and the mtf.Tensor of each value that was emitted.
+    """Has the mtf.Tensor of each value of a program that was emitted.
 
     Args:
       program: the program.
       names: its dimensions.
-      feeds: one tf.Tensor per feed.
+      mesh: mtf.Mesh of the graph.
       emit: emits an operation, given the emitter and whether its results are needed now.
     """
 
-    def __init__(self, program: Program, names: Names, feeds: Sequence[tf.Tensor], emit: "Emit") -> None:
+    def __init__(self, program: Program, names: Names, mesh: mtf.Mesh, emit: "Emit") -> None:
         self._names, self._emit = names, emit
-        self.graph = mtf.Graph()
-        self.mesh = mtf.Mesh(self.graph, "mesh")
+        self.graph, self.mesh = mesh.graph, mesh
         self.makers: dict[Value, Operation] = {}
         self.users: dict[Value, Operation] = {}  # of values with one use, its user
         self.computed: dict[Operation, set[mtf.Dimension]] = {}  # the dimensions of each operation's work
@@ -45,9 +45,6 @@ class Emitter:
         self._used = set(names.fixed_labels)
         self._fresh = itertools.count()
         self._know(program.operations)
-        for value, feed in zip(program.inputs, feeds, strict=True):
-            shape = self.shape(value)
-            self._tensors[value] = mtf.import_tf_tensor(self.mesh, reshape(feed, shape.to_integer_list), shape)
 
     def _know(self, operations: Sequence[Operation]) -> None:
         self.makers = {value: op for op in operations for value in op.outputs}
@@ -120,11 +117,16 @@ class Emitter:
 
     # --- tensors
 
+    def feed(self, value: Value, tensor: tf.Tensor) -> None:
+        """Set the tensor of a value to one of TensorFlow."""
+        shape = self.shape(value)
+        self._tensors[value] = mtf.import_tf_tensor(self.mesh, reshape(tensor, shape.to_integer_list), shape)
+
     def variable(self, value: Value, *, trainable: bool) -> mtf.Variable:
         """Make the mtf.Variable of a value, which starts at zero."""
         shape = self.shape(value)
-        self._tensors[value] = mtf.get_variable(
-            self.mesh, value.name, shape, value.dtype, initializer=tf.zeros_initializer(), trainable=trainable
+        self._tensors[value] = get_variable(
+            self.mesh, value.name, shape, dtype=value.dtype, initializer=_zeros, trainable=trainable
         )
         return self._tensors[value].operation
 
@@ -210,6 +212,10 @@ def _single_letters(
             yield mine, part, parts[part]
 
 
+def _zeros(shape: Sequence[int], dtype: tf.DType, **_: Any) -> tf.Tensor:
+    return zeros(list(shape), dtype)
+
+
 def flat(axes: Axes) -> Dims:
     """Return all dimensions of some axes."""
     return [dim for axis in axes for dim in axis]
@@ -255,30 +261,30 @@ def emit_program(
     Returns:
       The emitter, an mtf.Variable per variable, an mtf.Tensor per fetch, and the assignments.
     """
-    emitter = Emitter(program, names, feeds, emit)
-    variables = []
-    for variable in program.variables:
-        trainable = variable.variable.trainable and variable.after is not variable.before
-        variables.append(emitter.variable(variable.before, trainable=trainable))
+    emitter = Emitter(program, names, mtf.Mesh(mtf.Graph(), "mesh"), emit)
+    for value, feed in zip(program.inputs, feeds, strict=True):
+        emitter.feed(value, feed)
+    trainable = [v for v in program.variables if v.variable.trainable]
+    trained = {v for v in trainable if v.after is not v.before} or set(trainable)  # a test writes none
+    variables = [emitter.variable(v.before, trainable=v in trained) for v in program.variables]
     for op in program.operations:
         emitter.emit(op)
     results = [ordered(emitter.get(value), flat(emitter.axes(value))) for value in program.fetches]
-    return emitter, variables, results, _updates(emitter, program, variables)
+    updates = [mtf.assign(variables[number], tensor) for number, tensor in written(emitter, program)]
+    return emitter, variables, results, updates
 
 
-def _updates(emitter: Emitter, program: Program, variables: Sequence[mtf.Variable]) -> list[mtf.Operation]:
-    """Assign variables, each after it was read."""
+def written(emitter: Emitter, program: Program) -> Iterator[tuple[int, mtf.Tensor]]:
+    """Yield the number of each variable that a program writes, and its new value, which is there after all reads."""
     depends = _dependence(program)
-    updates = []
-    for number, (made, variable) in enumerate(zip(variables, program.variables, strict=True)):
+    for number, variable in enumerate(program.variables):
         if variable.after is variable.before:
             continue
         axes = emitter.axes(variable.before)
         tensor = ordered(emitter.get(variable.after, axes), flat(axes))
         if variable.before.uses and not depends.get(variable.after, 0) >> number & 1:
-            tensor = AfterOperation(tensor, made.value).outputs[0]
-        updates.append(mtf.assign(made, tensor))
-    return updates
+            tensor = AfterOperation(tensor, emitter.get(variable.before)).outputs[0]
+        yield number, tensor
 
 
 def _dependence(program: Program) -> dict[Value, int]:

@@ -13,20 +13,22 @@ _SPACE = {"o": "depth", "p": "height", "q": "width"}  # of the image with a valu
 Axes = Sequence[Sequence[tuple[str, int]]]  # name and size of each dimension of each axis
 
 
-def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
+def infer(
+    program: Program,
+    fixed: Mapping[int, Axes],
+    given: Sequence[Axes] = (),
+    alike: Sequence[tuple[Value, Value]] = (),
+) -> Names:
     """Return the names of all values of a program.
 
     Args:
       program: the program.
       fixed: {number of a variable: its dimensions}, of an earlier program with the same variables.
+      given: the dimensions of the first feeds.
+      alike: pairs of values that have the same dimensions.
     """
     names = Names()
-    is_first = True
-    for feed in program.inputs:
-        labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
-        if labels and is_first:
-            labels[0], is_first = BATCH, False
-        names.enter(feed, feed.shape, labels)
+    _enter_inputs(names, program, given)
     for number, variable in enumerate(program.variables):
         if number in fixed:
             names.fix(variable.before, fixed[number])
@@ -36,12 +38,23 @@ def infer(program: Program, fixed: Mapping[int, Axes]) -> Names:
     layers = {v.before: v.before.name.rpartition("/")[0] for v in program.variables}
     for op in program.operations:
         _learn(names, op, kernels, layers)
-    for variable in program.variables:
-        for a, b in zip(_axes(names, variable.before), _axes(names, variable.after), strict=True):
+    for one, other in [*((v.before, v.after) for v in program.variables), *alike]:
+        for a, b in zip(_axes(names, one), _axes(names, other), strict=True):
             names.unify(a, b)
     for value in _values(program):
         _enter(names, value)
     return names
+
+
+def _enter_inputs(names: Names, program: Program, given: Sequence[Axes]) -> None:
+    is_first = not given
+    for feed, axes in zip(program.feeds, given, strict=False):
+        names.fix(feed, axes)
+    for feed in program.inputs[len(given) :]:
+        labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
+        if labels and is_first:
+            labels[0], is_first = BATCH, False
+        names.enter(feed, feed.shape, labels)
 
 
 def _values(program: Program) -> Iterable[Value]:

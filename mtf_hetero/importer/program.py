@@ -260,6 +260,15 @@ class Program:
             value.uses += 1
         self.operations = live_of(self.operations)
 
+    def needed(self, ends: Iterable[Value]) -> list[Operation]:
+        """Return the operations that some values are computed by, in their order."""
+        read, found = set(ends), []
+        for op in reversed(self.operations):
+            if not read.isdisjoint(op.outputs):
+                found.append(op)
+                read.update(op.inputs)
+        return found[::-1]
+
 
 def live_of(operations: Sequence[Operation]) -> list[Operation]:
     """Return the operations whose results are used, after counting the uses of what they read."""

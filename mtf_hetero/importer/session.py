@@ -187,11 +187,10 @@ def _full_name(variable: Any) -> str:
 
 
 def _slices_of_variables() -> dict[str, list[tuple[Any, tf.Tensor]]]:
-    """{name of a variable: (each of its slices, what reads it)} of the default graph."""
+    """{name of a variable: (each of its slices, the read that was made with it)} of the default graph."""
     slices: dict[str, list[tuple[Any, tf.Tensor]]] = {}
     for variable in tf.global_variables():
-        with tf.device(variable.device):
-            slices.setdefault(_full_name(variable), []).append((variable, variable.read_value()))
+        slices.setdefault(_full_name(variable), []).append((variable, variable.graph.as_graph_element(variable)))
     return slices
 
 

@@ -1,47 +1,25 @@
-"""`build`: from a Keras model to a builder of mtf graphs, which knows no layout."""
+"""`build`: from a Keras model to a builder of mtf graphs. The model's own call is traced, and imported."""
 
-import dataclasses
+import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from mtf_hetero._compat import mtf, tf
-from mtf_hetero.keras import dims, endings, known, registry, walk
+from mtf_hetero._compat import eagerly, mtf, tf
+from mtf_hetero._support.ops import zeros
+from mtf_hetero.importer import inference, insertion
+from mtf_hetero.importer.emitter import Axes
+from mtf_hetero.importer.insertion import Traced
+from mtf_hetero.importer.program import Variable
+from mtf_hetero.keras import endings, weights
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.call import Before, Building, Call, move_averages
 from mtf_hetero.keras.weights import Weight
+from mtf_hetero.layers import update_average
+from mtf_hetero.variables import get_variable
 
-known.load()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Output:
-    """What a model gives.
-
-    Args:
-      tensor: mtf.Tensor [batch, ...].
-      before: what a softmax or a sigmoid made it of, if one did.
-    """
-
-    tensor: mtf.Tensor
-    before: Before | None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Activity:
-    """What a layer gives that regularizes it.
-
-    Args:
-      name: the layer's.
-      layer: of Keras.
-      tensor: mtf.Tensor [batch, ...].
-    """
-
-    name: str
-    layer: Any
-    tensor: mtf.Tensor
+_MOST_SEED = 2**31 - 1
 
 
 class Builder:
@@ -64,115 +42,149 @@ class Builder:
                 f"model {getattr(model, 'name', model)!r} is built in a tf.Graph, where Keras has no weights; call "
                 "mtf_hetero.keras.build before `with tf.Graph().as_default():`, and call its builder inside"
             )
+        _check(model)
         self.model = model
         self.variables: dict[str, Weight] = {}
-        self._programs: dict[int, walk.Program] = {}
+        self._starts, self._logits = starts, logits
+        self._traced: dict[Hashable, Traced] = {}
+        self._axes: dict[str, inference.Axes] = {}  # of variables, which all graphs share
         self._owned: weakref.WeakKeyDictionary[mtf.Graph, set[str]] = weakref.WeakKeyDictionary()
-        self._learn(model)
-        _check_variables(model)
-        self._without = endings.softmax_of(model, self._programs) if logits else None
-        variables = model.variables if starts else ()
-        self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in variables}
+        self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in model.variables if starts}
 
-    def __call__(self, images: Any, training: bool | None = None) -> Any:
+    def __call__(self, inputs: Any, training: bool | None = None) -> Any:
         """Builds the model.
 
         Args:
-          images: mtf.Tensor [batch, ...]; a list of them where the model has several inputs, in `model.inputs`' order.
-          training: as of `model(images, training)`: whether dropout drops, and batch norm normalises by the batch and
+          inputs: mtf.Tensor [batch, ...]; of a model with several inputs, a list of them in `model.inputs`' order, or
+            the structure that the model takes. The batch may have several dimensions.
+          training: as of `model(inputs, training)`: whether dropout drops, and batch norm normalises by the batch and
             moves its averages (run the operations of `mtf_hetero.layers.batch_norm_updates` with each step). None: only
             in layers that the model calls with training=True, such as a dropout that samples in inference.
 
         Returns:
-          mtf.Tensor [batch, ...], or a list of them where the model has several outputs. The batch is the images' own.
+          mtf.Tensor [batch, ...], or several in the structure that the model gives. The batch is the inputs' own.
 
         Raises:
           ValueError: inputs that the model does not take.
-          NotImplementedError: a layer with an option that there is not, by name.
+          NotImplementedError: an operation that is not followed, by name and the line of the program.
         """
-        outputs = [output.tensor for output in self.outputs(images, training)]
-        return outputs if self._programs[id(self.model)].several else outputs[0]
+        given = [(x, _axes_of(self.model, number, x)) for number, x in enumerate(keras.tree.flatten(inputs))]
+        _check_inputs(self.model, given)
+        traced = self._trace(inputs, given, training)
+        graph = _Graph(self, given[0][0].mesh)
+        inserted = insertion.insert(
+            traced, lambda: self._differentiated(traced), given, graph.variable, self._axes, self.model.name
+        )
+        self._axes |= inserted.axes
+        for number, moved in inserted.updates.items():
+            graph.update(traced.program.variables[number], moved)
+        batch = given[0][1][0]
+        outputs = [_output(y, axes, batch, f"output{i}") for i, (y, axes) in enumerate(inserted.outputs)]
+        return keras.tree.pack_sequence_as(traced.forward.structured_outputs, outputs)
 
-    def outputs(self, images: Any, training: bool | None, activities: list[Activity] | None = None) -> list[Output]:
-        """Builds the model; returns each of its outputs with what is before its activation.
+    def _trace(self, structure: Any, given: Sequence[tuple[mtf.Tensor, Axes]], training: bool | None) -> Traced:
+        """Return the model as it is traced for inputs of these sizes and types."""
+        shapes = tuple(tuple(math.prod(dim.size for dim in axis) for axis in axes) for _, axes in given)
+        key = training, shapes, tuple(x.dtype for x, _ in given), tuple(v.trainable for v in self.model.variables)
+        if key in self._traced:
+            return self._traced[key]
 
-        What layers give that regularize it is added to `activities`.
+        def forward(*tensors: tf.Tensor) -> Any:
+            own = getattr(self.model, "_inputs_struct", structure)
+            outputs = self.model(keras.tree.pack_sequence_as(own, list(tensors)), training=training)
+            return endings.logits_of(outputs, self.model.name) if self._logits else outputs
+
+        specs = [tf.TensorSpec(shape, x.dtype) for shape, (x, _) in zip(shapes, given, strict=True)]
+        with eagerly():
+            concrete = tf.compat.v2.function(forward, autograph=False).get_concrete_function(*specs)
+        traced = insertion.read(concrete, self._named())
+        if training or traced.has_state:  # in one piece, so that what is read twice is one value
+            traced = self._differentiated(traced)
+        return self._traced.setdefault(key, traced)
+
+    def _differentiated(self, traced: Traced) -> Traced:
+        trained = {id(v.value) for v in self.model.trainable_variables}
+        return insertion.differentiate(traced, self._named(), lambda v: id(v) in trained)
+
+    def _named(self) -> dict[str, Any]:
+        return {name: variable.value for name, variable in weights.named(self.model).items()}
+
+    def _array(self, variable: Any) -> np.ndarray | None:
+        """Return the initial value of a variable; None for zeros."""
+        if id(variable) not in self._arrays and self._starts:  # it was made when the model was traced
+            with eagerly():
+                self._arrays[id(variable)] = np.asarray(variable.numpy())
+        return self._arrays.get(id(variable))
+
+
+class _Graph:
+    """Makes the variables of a model in an mtf graph.
+
+    Args:
+      builder: of the model.
+      mesh: mtf.Mesh of the graph.
+    """
+
+    def __init__(self, builder: Builder, mesh: mtf.Mesh) -> None:
+        self._builder, self._mesh = builder, mesh
+        self._owned = builder._owned.setdefault(mesh.graph, set())
+        self._of_keras = {id(v.value): v for v in builder.model.variables}
+        self._names: dict[str, str] = {}
+
+    def variable(self, variable: Variable, axes: Axes) -> mtf.Tensor:
+        """Make a variable, or random numbers of the state of a random generator: other ones in each step.
+
+        Raises:
+          ValueError: the graph has another variable of this name.
         """
-        inputs = list(images) if isinstance(images, (list, tuple)) else [images]
-        program = self._programs[id(self.model)]
-        _check_inputs(self.model, program, inputs)
-        mesh = inputs[0].mesh
-        owned = self._owned.setdefault(mesh.graph, set())
-        building = Building(mesh, training, self._arrays, self.variables, owned, self._apply, self._without)
-        tensors = [_flat(y, f"output{i}") for i, y in enumerate(self._run(program, building, "", inputs))]
-        move_averages(building)
-        batch = inputs[0].shape.dims[0]
-        if activities is not None:
-            activities += [Activity(n, layer, _flat(y, f"{n}/activity")) for n, layer, y in building.regularized]
-        outputs = []
-        for y in tensors:
-            before = building.activated.get(y)
-            if y.shape.ndims and y.shape.dims[0].size == batch.size:
-                y = mtf.reshape(y, [batch, *y.shape.dims[1:]])
-            outputs.append(Output(y, before))
-        return outputs
-
-    def _learn(self, model: Any) -> None:
-        """Reads the calls of a model and of those in it, and whether each layer is known."""
-        if id(model) in self._programs:
-            return
-        program = self._programs[id(model)] = walk.program_of(model)
-        for step in program.steps:
-            _check_layer(step.layer)
-        for step in program.steps:
-            if walk.is_graph(step.layer) and registry.find(type(step.layer)) is None:
-                self._learn(step.layer)
-            else:
-                _function_of(step.layer)
-
-    def _run(self, program: walk.Program, building: Building, scope: str, inputs: Sequence[Any]) -> list[Any]:
-        tensors = dict(enumerate(inputs))
-        for step in program.steps:
-            args, kwargs = (walk.filled(value, tensors) for value in (step.args, step.kwargs))
-            name = f"{scope}{dims.plain(step.layer.name)}"
-            outputs = keras.tree.flatten(self._apply(building, step.layer, name, args, kwargs))
-            tensors.update({place.number: y for place, y in zip(step.outputs, outputs, strict=True)})
-        return [tensors[place.number] for place in program.outputs]
-
-    def _apply(self, building: Building, layer: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What a layer gives, as a registered function or a model's calls have it."""
-        name = building.names.setdefault(id(layer), name)
-        training = kwargs.get("training")
-        if building.training is None and training is not None:  # what the model is called with wins, as in Keras
-            building = dataclasses.replace(building, training=bool(training))
-        if registry.find(type(layer)) is None and id(layer) in self._programs:
-            given = [x for x in keras.tree.flatten((args, dict(kwargs))) if isinstance(x, (mtf.Tensor, dims.Flattened))]
-            program = self._programs[id(layer)]
-            outputs = self._run(program, building, f"{name}/", given)
-            return outputs if program.several else outputs[0]
-        function = _function_of(layer)
-        if kwargs.get("mask") is not None:
-            raise NotImplementedError(
-                f"layer {layer.name!r} is called with a mask, which mtf_hetero.keras does not support"
+        value, own = variable.before, self._of_keras.get(id(variable.variable), variable.variable)
+        if weights.is_seed(variable.variable):
+            return self._random(value.name, axes, value.dtype)
+        dims = [axis or [mtf.Dimension(f"{value.name}/{i}", 1)] for i, axis in enumerate(axes)]
+        shape = mtf.Shape([dim for axis in dims for dim in axis])
+        sizes, builder, scope = shape.to_integer_list, self._builder, tf.get_variable_scope().name
+        full_name = f"{scope}/{value.name}" if scope else value.name
+        before = builder.variables.get(full_name) if full_name in self._owned else None
+        if full_name in self._mesh.graph.name_to_variable and (before is None or before.variable is not own):
+            raise ValueError(
+                f"the graph has another variable {full_name!r}; give layers and weights different names, and build "
+                "each model in its own tf.variable_scope"
             )
-        options = {key: value for key, value in kwargs.items() if key not in ("training", "mask")}
-        if not args and "inputs" in options:
-            args = [options.pop("inputs")]
-        given = _called(function, Call(layer, name, building), args, options)
-        if getattr(layer, "activity_regularizer", None) is not None:
-            building.regularized += [(name, layer, y) for y in keras.tree.flatten(given)]
-        return given
+        array = builder._array(own)
+
+        def initial(*_: Any, **__: Any) -> tf.Tensor:
+            return zeros(sizes, value.dtype) if array is None else tf.constant(array.reshape(sizes), value.dtype)
+
+        trainable = own is not variable.variable and own.trainable  # Keras trains only what it knows
+        options = {"dtype": value.dtype, "initializer": initial, "trainable": trainable}
+        tensor = get_variable(self._mesh, value.name, shape, **options)
+        self._owned.add(full_name)
+        self._names[value.name] = full_name
+        builder.variables[full_name] = weights.weight(own, sizes)
+        return tensor
+
+    def _random(self, name: str, axes: Axes, dtype: tf.DType) -> mtf.Tensor:
+        shape = mtf.Shape([dim for axis in axes for dim in axis])
+        with tf.variable_scope(self._builder.model.name):
+            numbers = mtf.random_uniform(self._mesh, shape, maxval=_MOST_SEED, dtype=tf.int32, name=name)
+        return mtf.cast(numbers, dtype)
+
+    def update(self, variable: Variable, moved: mtf.Tensor) -> None:
+        """Have `mtf_hetero.layers.batch_norm_updates` find the new value of a variable."""
+        if full_name := self._names.get(variable.before.name):
+            made = self._mesh.graph.name_to_variable[full_name]
+            update_average(made, mtf.reshape(moved, made.outputs[0].shape), name=f"{full_name}/update")
 
 
 def build(model: Any, *, logits: bool = False) -> Builder:
     """A builder of mtf graphs from a Keras model, which knows no layout.
 
-    Each layer owns its dimensions: a layer `conv1` has `conv1/batch`, `conv1/height`, `conv1/channels`,
-    `conv1/filters` and so on, and variables `conv1/kernel` and `conv1/bias`, whose initial values are the weights that
-    the model has now.
+    Each operation of the model's own call is followed, so all layers do what Keras does. Dimensions are named after the
+    inputs and the weights that have them: "batch", "conv1/kernel/3" for the filters of a layer `conv1`. Variables are
+    named after layers, "conv1/kernel". Their initial values are the weights that the model has now.
 
     Args:
-      model: a functional or sequential keras.Model, with such models in it, or layers that are called twice.
+      model: the keras.Model.
       logits: whether a softmax at the end of the model is left out, so that a loss takes what comes before it.
 
     Returns:
@@ -180,9 +192,7 @@ def build(model: Any, *, logits: bool = False) -> Builder:
       the model has several inputs or outputs.
 
     Raises:
-      ValueError: the model does not know its inputs yet, or has images with their channels first, or TensorFlow does
-        not execute eagerly; or logits are asked for, and the model ends in another activation.
-      NotImplementedError: a layer that is not known, by name and class.
+      ValueError: the model does not know its inputs yet, or TensorFlow does not execute eagerly.
 
     Example:
       >>> builder = mtf_hetero.keras.build(keras.applications.ResNet50(weights=None))
@@ -191,42 +201,10 @@ def build(model: Any, *, logits: bool = False) -> Builder:
     return Builder(model, logits=logits)
 
 
-def _function_of(layer: Any) -> registry.Function:
-    """What builds a layer. Raises unless it is known."""
-    function = registry.find(type(layer))
-    if function is None:
-        raise NotImplementedError(
-            f"layer {layer.name!r} is a {type(layer).__name__}, which mtf_hetero.keras does not support; register it "
-            "with mtf_hetero.keras.register"
-        )
-    return function
-
-
-def _check_layer(layer: Any) -> None:
-    """Raises, by what the user wrote, where a layer was given an option that no registered function has."""
-    name = f"layer {layer.name!r}"
-    if "call" in vars(layer):
-        raise NotImplementedError(
-            f"{name} has its own call, set on the instance, which mtf_hetero.keras does not run; make a subclass with "
-            "this call, and register it with mtf_hetero.keras.register"
-        )
-    if getattr(layer, "mask_zero", False) or isinstance(layer, keras.layers.Masking):
-        what = "has mask_zero=True" if getattr(layer, "mask_zero", False) else "is a Masking"
-        raise NotImplementedError(f"{name} {what}, but mtf_hetero.keras does not support masks; remove the mask")
-    if getattr(layer, "lora_enabled", False):
-        raise NotImplementedError(
-            f"{name} has LoRA (enable_lora), which mtf_hetero.keras does not support; make the model without it"
-        )
-    if getattr(layer, "quantization_mode", None):
-        raise NotImplementedError(
-            f"{name} is quantized ({layer.quantization_mode}), which mtf_hetero.keras does not support; make the "
-            "model without quantize"
-        )
-    if getattr(layer, "data_format", None) == "channels_first":
-        raise ValueError(f"{name} has data_format='channels_first'; mtf_hetero.keras supports only 'channels_last'")
-
-
-def _check_variables(model: Any) -> None:
+def _check(model: Any) -> None:
+    """Raise an error for a model that cannot be built."""
+    if isinstance(model, keras.Sequential) and not model.built:
+        raise ValueError(f"model {model.name!r} is not built; give its first layer a keras.Input, or call it once")
     for variable in model.variables:
         if isinstance(variable.value, tf.compat.v2.distribute.DistributedValues):
             raise NotImplementedError(
@@ -235,42 +213,36 @@ def _check_variables(model: Any) -> None:
             )
 
 
-def _check_inputs(model: Any, program: walk.Program, inputs: Sequence[Any]) -> None:
-    wanted = [f"[batch, {', '.join('any' if n is None else str(n) for n in shape)}]" for shape in program.inputs]
-    if len(inputs) != len(program.inputs):
+def _axes_of(model: Any, number: int, x: mtf.Tensor) -> Axes:
+    """Return the dimensions of each axis of an input; those that the model does not count are the batch's."""
+    shapes = getattr(model, "inputs", None) or ()
+    rank = len(shapes[number].shape) if number < len(shapes) else x.shape.ndims
+    count = max(x.shape.ndims - rank + 1, 1)
+    return [x.shape.dims[:count], *([dim] for dim in x.shape.dims[count:])]
+
+
+def _check_inputs(model: Any, given: Sequence[tuple[mtf.Tensor, Axes]]) -> None:
+    if not getattr(model, "inputs", None):
+        return
+    shapes = [tuple(x.shape[1:]) for x in model.inputs]
+    wanted = [f"[batch, {', '.join('any' if n is None else str(n) for n in shape)}]" for shape in shapes]
+    if len(given) != len(shapes):
         raise ValueError(
-            f"model {model.name!r} has {len(program.inputs)} inputs, but got {len(inputs)}; give {', '.join(wanted)}"
+            f"model {model.name!r} has {len(shapes)} inputs, but got {len(given)}; give {', '.join(wanted)}"
         )
-    for x, shape, text in zip(inputs, program.inputs, wanted, strict=True):
-        found = x.shape.to_integer_list[1:]
+    for (x, axes), shape, text in zip(given, shapes, wanted, strict=True):
+        found = [dim.size for axis in axes[1:] for dim in axis]
         if len(found) != len(shape) or any(n not in (None, m) for n, m in zip(shape, found, strict=True)):
             raise ValueError(f"model {model.name!r} needs {text}, but got {x.shape.to_string}")
 
 
-def _flat(x: Any, name: str) -> Any:
-    return x.materialise(name) if isinstance(x, dims.Flattened) else x
-
-
-def _called(function: registry.Function, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a registered function gives, of what comes as it takes it: of the layer's type, and flattened if need be."""
-    whole = [x for x in args if isinstance(x, dims.Flattened)]
-    if whole and registry.is_elementwise(function, call.layer) and args[0] is whole[0] and len(args) == 1:
-        return dims.Flattened(_called(function, call, [whole[0].tensor], kwargs))
-    keep = registry.takes_flattened(function)
-
-    def taken(x: Any) -> Any:
-        if isinstance(x, dims.Flattened) and not keep:
-            x = x.materialise(call.name)
-        if isinstance(x, dims.Flattened):
-            return dims.Flattened(_cast(x.tensor, call))
-        return _cast(x, call) if isinstance(x, mtf.Tensor) else x
-
-    args, kwargs = keras.tree.map_structure(taken, (tuple(args), dict(kwargs)))
-    return function(call, *args, **kwargs)
-
-
-def _cast(x: mtf.Tensor, call: Call) -> mtf.Tensor:
-    """Floating-point numbers in the type that the layer computes in, as Keras has them."""
-    if not x.dtype.is_floating or not getattr(call.layer, "autocast", False):
-        return x
-    return mtf.cast(x, call.dtype)
+def _output(y: mtf.Tensor, axes: Axes, batch: Sequence[mtf.Dimension], name: str) -> mtf.Tensor:
+    """Return an output with the batch's dimensions, and one dimension for each other axis."""
+    sizes = [math.prod(dim.size for dim in axis) for axis in axes]
+    dims = [
+        axis[0] if len(axis) == 1 else mtf.Dimension(f"{name}/{i}", n)
+        for i, (axis, n) in enumerate(zip(axes, sizes, strict=True))
+    ]
+    if sizes and sizes[0] == math.prod(dim.size for dim in batch):
+        dims = [*batch, *dims[1:]]
+    return y if y.shape.dims == dims else mtf.reshape(y, mtf.Shape(dims))

@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mtf_hetero.keras import registry
 from mtf_hetero.keras._keras import keras
 
 _EPOCH_HOOKS = ("on_epoch_begin", "on_epoch_end")  # the model always has its weights there
-_PHASE_HOOKS = ("on_train_begin", "on_train_end", "on_test_begin", "on_test_end")
-_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin", "on_test_batch_end")
+_PHASES = ("train", "test", "predict")
+_PHASE_HOOKS = tuple(f"on_{phase}_{end}" for phase in _PHASES for end in ("begin", "end"))
+_BATCH_HOOKS = tuple(f"on_{phase}_batch_{end}" for phase in _PHASES for end in ("begin", "end"))
 _SAME_AS = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}  # their older names
 _BLIND = tuple(  # callbacks of Keras that never look at weights but when an epoch ends
     getattr(keras.callbacks, name)
@@ -26,7 +26,7 @@ _BLIND_TRACKERS = (  # they read logs, the learning rate and the optimizer's ste
 
 
 def listed(callbacks: Any) -> list[Any]:
-    """Return the callbacks that were given to `fit`: one, a list or a CallbackList."""
+    """Return the callbacks that were given: one, a list or a CallbackList."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return list(callbacks.callbacks)
     return list(keras.tree.flatten(callbacks)) if callbacks else []
@@ -37,7 +37,7 @@ def surrounded(callbacks: Any, before: Callable[[], None], after: Callable[[], N
     """Give the callbacks, with one in front and one behind that exchange weights.
 
     Args:
-      callbacks: as given to `fit`; a CallbackList is changed in place, and restored at the end.
+      callbacks: as the user gave them; a CallbackList is changed in place, and restored at the end.
       before: gives the model its weights; called before each hook in which a callback may look at them.
       after: takes over what the callbacks changed; called after each such hook.
     """
@@ -67,7 +67,8 @@ def _watched(callbacks: list[Any]) -> Iterator[str]:
 
 def _may_look(callback: Any, hook: str) -> bool:
     """Return whether a callback overrides a hook, unless it is known not to look there."""
-    if type(callback) in _BLIND or registry.name_of(type(callback)) in _BLIND_TRACKERS:
+    kind = type(callback)
+    if kind in _BLIND or f"{kind.__module__}.{kind.__qualname__}" in _BLIND_TRACKERS:
         return False
     of_keras = type(callback).__module__.startswith("keras.")
     if hook in _BATCH_HOOKS and of_keras and getattr(callback, "save_freq", None) == "epoch":

@@ -1,4 +1,4 @@
-"""The number of steps of a training, by the arguments of model.fit."""
+"""The number of steps of a training or a test, by the arguments of model.fit or model.evaluate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,9 +16,9 @@ def steps_of(data: Any, *, epochs: int, batch_size: int | None, options: Mapping
       data: `x` of model.fit.
       epochs: the number at which it ends.
       batch_size: of arrays; None: 32.
-      options: initial_epoch, steps_per_epoch and validation_split, where they are given.
+      options: initial_epoch, steps_per_epoch, steps and validation_split, where they are given.
     """
-    per_epoch = options.get("steps_per_epoch")
+    per_epoch = options.get("steps_per_epoch", options.get("steps"))
     if per_epoch is None:
         split = options.get("validation_split")
         per_epoch = _batches(data, batch_size or _BATCH_SIZE, split if isinstance(split, float) else 0.0)
@@ -28,7 +28,7 @@ def steps_of(data: Any, *, epochs: int, batch_size: int | None, options: Mapping
 
 
 def _batches(data: Any, batch_size: int, validation_split: float) -> int | None:
-    """The batches of an epoch."""
+    """Return the number of batches of an epoch."""
     if isinstance(data, tf.data.Dataset | tf.compat.v2.data.Dataset):
         count = int(data.cardinality())
         return count if count >= 0 else None

@@ -1,44 +1,43 @@
-"""Steps of any other model: `train_step` and `test_step` as Keras would run them, imported and divided."""
+"""Steps of a model: `train_step`, `test_step` and `predict_step` as Keras would run them, imported and divided."""
 
 from collections.abc import Callable
 from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer.divided import Divided, Traced
-from mtf_hetero.keras.session import LOSS
+from mtf_hetero.importer.divided import Divided
+from mtf_hetero.importer.tracing import Traced
+from mtf_hetero.keras.wrong_data import explain_wrong_data
 from mtf_hetero.placement import Placement
+
+_LOSS = "a step of Keras; the model has the weights of the last complete epoch"
 
 
 class Imported:
-    """Runs the model's own steps. Metrics, and scalars of the optimizer, stay in this process.
+    """Runs the model's own steps. Metrics, and scalars of the optimizer, stay in this process. A context manager.
 
     Args:
-      model: the compiled keras.Model.
+      model: the keras.Model.
       place: from a function that builds a step to where the model lies.
-      data: the first batch, as Keras gives it.
+      kind: the step that decides where: "train", "test" or "predict".
+      data: its first batch, as Keras gives it.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
 
-    tests_write = True  # a test_step of the user's may change variables
-
-    def __init__(self, model: Any, place: Callable[[Any], Placement], data: Any) -> None:
+    def __init__(self, model: Any, place: Callable[[Any], Placement], kind: str, data: Any) -> None:
         self._model = model
-        self._steps_given = self._iterations()
 
-        def step(is_training: bool, data: Any) -> Any:
-            return model.train_step(data) if is_training else model.test_step(data)
+        def step(kind: str, data: Any) -> Any:
+            return getattr(model, f"{kind}_step")(data)
 
-        traced = Traced(tf.compat.v2.function(step, autograph=False))
-        inputs = True, data
-        traced.concrete(inputs)  # it makes the variables that are not there yet
-        traced.hosted = [v.value for v in _hosted(model)]
+        traced = Traced(tf.compat.v2.function(step, autograph=False), self._hosted)
+        inputs = kind, data
         program = traced.program(inputs)
         placement = place(lambda: step_lib.build(program).graph)
-        owner = f"model {model.name!r}"
-        self._divided = Divided(traced, placement, inputs, owner=owner, loss=LOSS)
+        self._divided = Divided(traced, placement, inputs, owner=f"model {model.name!r}", loss=_LOSS)
+        self._note_scalars()
 
     def __enter__(self) -> "Imported":
         return self
@@ -46,31 +45,33 @@ class Imported:
     def __exit__(self, *_: object) -> None:
         self._divided.close()
 
-    def _iterations(self) -> int:
-        return int(self._model.optimizer.iterations.numpy())
-
-    def train(self, data: Any) -> Any:
-        """Take a step; returns the logs."""
-        return self._divided(True, data)
-
-    def test(self, data: Any) -> Any:
-        """Test a batch; returns the logs."""
-        return self._divided(False, data)
+    def __call__(self, kind: str, data: Any) -> Any:
+        """Take a step on a batch; returns what it returns: the logs, or the predictions."""
+        with explain_wrong_data(self._divided.graph):
+            return self._divided(kind, data)
 
     def give_back(self) -> None:
         """Give the model its weights."""
         self._divided.pull()
-        self._steps_given = self._iterations()
+        self._note_scalars()
 
     def take_changed(self) -> None:
         """Take over what was changed in the model since it was given its weights."""
         self._divided.push_pulled()
+        self._note_scalars()
 
     def forget_steps(self) -> None:
-        """Have the optimizer count the steps until the model was given its weights, and none after them."""
-        self._model.optimizer.iterations.assign(self._steps_given)
+        """Set the scalars of the optimizer, the number of steps among them, to those of when the weights were given."""
+        for variable, value in self._given:
+            variable.assign(value)
 
+    def _hosted(self) -> list[Any]:
+        return [v.value for v in (*self._model.metrics_variables, *self._scalars())]
 
-def _hosted(model: Any) -> list[Any]:
-    """Return the variables that Keras and callbacks read and write between steps."""
-    return [*model.metrics_variables, *(v for v in model.optimizer.variables if not v.shape)]
+    def _scalars(self) -> list[Any]:
+        """Return the variables of the optimizer that callbacks read and write between steps."""
+        optimizer = getattr(self._model, "optimizer", None)  # a model that is not compiled has none
+        return [v for v in getattr(optimizer, "variables", ()) if len(v.shape) == 0]
+
+    def _note_scalars(self) -> None:
+        self._given = [(variable, variable.numpy()) for variable in self._scalars()]

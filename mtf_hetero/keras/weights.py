@@ -1,7 +1,9 @@
 """The weights of a Keras model as mtf variables: which is which, and how an array of the one is made of the other's."""
 
 import dataclasses
+import itertools
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +38,43 @@ class Weight:
         self.variable.assign(self.to_keras(array))
 
 
-def weight(variable: Any, shape: Sequence[int], split: Sequence[int] | None, axes: Sequence[int] | None) -> Weight:
+def named(model: Any) -> dict[str, Any]:
+    """Name the weights of a model after its layers, "tower/conv/kernel" for a layer of a model that is in it.
+
+    Returns:
+      {name: keras.Variable}, in the order of `model.weights`.
+    """
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+
+    def name(layer: Any, scope: str) -> None:
+        for inner in layer._flatten_layers(include_self=False, recursive=False):
+            name(inner, f"{scope}{plain(inner.name)}/")
+        for variable in layer.weights:
+            if id(variable) not in names:
+                wanted = f"{scope}{plain(variable.name)}"
+                numbered = (f"{wanted}_{number}" if number else wanted for number in itertools.count())
+                names[id(variable)] = free = next(each for each in numbered if each not in taken)
+                taken.add(free)
+
+    name(model, "")
+    return {names[id(variable)]: variable for variable in model.weights}
+
+
+def plain(name: str) -> str:
+    """Return a layer's name without what mtf's layout strings and TensorFlow's scopes cannot hold."""
+    name = re.sub(r"[^A-Za-z0-9_\-/]", "_", name)
+    return name if name[:1].isalnum() else f"layer{name}"
+
+
+def is_seed(variable: Any) -> bool:
+    """Return whether a tf.Variable is the state of a random generator of Keras."""
+    return "seed_generator_state" in variable.name
+
+
+def weight(
+    variable: Any, shape: Sequence[int], split: Sequence[int] | None = None, axes: Sequence[int] | None = None
+) -> Weight:
     """A Weight whose mtf variable has a shape.
 
     Args:

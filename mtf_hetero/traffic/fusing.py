@@ -14,14 +14,14 @@ from mtf_hetero import collectives
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import concat, constant, reshape
 from mtf_hetero.traffic.counting import CHIEF, size_bytes
-from mtf_hetero.traffic.waiting import Around, IsMessage, Message, find_waiting
+from mtf_hetero.traffic.waiting import Around, IsMessage, Message, Waiting, find_waiting
 
 BUCKET_BYTES = 2**22  # of tensors that nothing waits for: sent once there is so much; one of more travels alone
 SMALL_BYTES = collectives.SMALL_BYTES  # of tensors that something waits for: copying more costs more than a message
 
 
-def fuse(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = None) -> int:
-    """Sends small tensors together in TensorFlow's default graph, which no session has run yet; results stay the same.
+def fuse(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = None, already_run: int = 0) -> int:
+    """Sends small tensors together in TensorFlow's default graph; results stay the same.
 
     Two tensors travel as one where source, target and type are the same, where they are needed at the same time (as
     many messages, one after another, wait for either), and where they are ready after as many messages; the
@@ -37,6 +37,7 @@ def fuse(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = Non
       chief: the device of the session, as in `sends`.
       is_message: says of two devices whether a tensor has to be sent from one to the other; None: it has to where they
         do not share memory.
+      already_run: number of the graph's operations, in their order, that a session may have run. They stay as they are.
 
     Returns:
       By how many messages a step has fewer.
@@ -45,28 +46,30 @@ def fuse(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = Non
       >>> traffic.fuse([loss, train_op])
       16
     """
-    waiting = find_waiting(fetches, chief, is_message)
+    waiting = find_waiting(fetches, chief, is_message, already_run)
     if waiting is None:
         return 0
     device_of, around = waiting.device_of, waiting.around
     groups: dict[Any, list[Message]] = collections.defaultdict(list)
     for message in waiting.messages.values():
-        if _can_travel(message, around):
+        if _can_travel(message, waiting):
             groups[_key(message, device_of, around)].append(message)
     packed: dict[tuple[str, ...], tf.Tensor] = {}  # once for all targets
     return sum(_send_together(bucket, packed) for group in groups.values() for bucket in _buckets(group))
 
 
-def _can_travel(message: Message, around: Mapping[tf.Operation, Around]) -> bool:
+def _can_travel(message: Message, waiting: Waiting) -> bool:
     """Whether a tensor can be put together with others, and is small enough for that."""
-    x = message.tensor
-    operations = [x.op, *(reader for reader, _ in message.readers)]
+    x, readers = message.tensor, [reader for reader, _ in message.readers]
+    operations = [x.op, *readers]
     is_array = x.shape.is_fully_defined() and x.dtype == x.dtype.base_dtype != tf.string
     if not is_array or x.op.type == "Const":  # which TensorFlow may have where it is read
         return False
     if any(not op.device or op._get_control_flow_context() is not None for op in operations):
         return False
-    return size_bytes(x) <= (SMALL_BYTES if message.is_awaited(around) else BUCKET_BYTES)
+    if any(reader in waiting.fixed for reader in readers):
+        return False
+    return size_bytes(x) <= (SMALL_BYTES if message.is_awaited(waiting.around) else BUCKET_BYTES)
 
 
 def _key(message: Message, device_of: Callable[[tf.Operation], str], around: Mapping[tf.Operation, Around]) -> Any:

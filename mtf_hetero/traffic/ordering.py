@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import graphs
+from mtf_hetero._support import garbage, graphs
 from mtf_hetero.traffic.counting import CHIEF
 from mtf_hetero.traffic.fusing import fuse
 from mtf_hetero.traffic.waiting import IsMessage, Waiting, find_waiting, is_heavy
@@ -19,27 +19,30 @@ from mtf_hetero.traffic.waiting import IsMessage, Waiting, find_waiting, is_heav
 _CUTS = ("Cast", "ConcatV2", "Identity", "Reshape", "Slice", "Squeeze", "StridedSlice")
 
 
-def arrange(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = None) -> None:
+@garbage.uncollected()
+def arrange(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = None, already_run: int = 0) -> None:
     """Has a step wait less for messages: `fuse`, and then `prioritize`, which take the same arguments.
 
     Example:
       >>> traffic.arrange([loss, train_op])  # before a session runs anything
     """
-    fuse(fetches, chief=chief, is_message=is_message)
-    prioritize(fetches, chief=chief, is_message=is_message)
+    options: dict[str, Any] = {"chief": chief, "is_message": is_message, "already_run": already_run}
+    fuse(fetches, **options)
+    prioritize(fetches, **options)
 
 
-def prioritize(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = None) -> int:
+def prioritize(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None = None, already_run: int = 0) -> int:
     """Puts first what other devices wait for, in TensorFlow's default graph; results stay the same.
 
     What is sent of a tensor is cut before anything else is made of it. Of two products (or convolutions) of one tensor
-    that are ready as early, that comes first for which more messages, one after another, wait. No session may have run
-    the graph yet. Steps with loops keep their order, as do those of one process, which sends nothing.
+    that are ready as early, that comes first for which more messages, one after another, wait. Steps with loops keep
+    their order, as do those of one process, which sends nothing.
 
     Args:
       fetches: what a session runs at once, each time: tensors and operations of a training step, in any nest.
       chief: the device of the session, as in `sends`.
       is_message: as in `fuse`.
+      already_run: as in `fuse`.
 
     Returns:
       How many operations wait for one more.
@@ -48,11 +51,16 @@ def prioritize(fetches: Any, *, chief: str = CHIEF, is_message: IsMessage | None
       >>> traffic.prioritize([loss, train_op])
       38
     """
-    waiting = find_waiting(fetches, chief, is_message)
+    waiting = find_waiting(fetches, chief, is_message, already_run)
     if waiting is None:
         return 0
     place = _urgent_first(waiting)
-    edges = {edge for edge in _edges(waiting) if place[edge[0]] < place[edge[1]]}  # so that no edges make a circle
+    edges = {
+        (first, then)
+        for first, then in _edges(waiting)
+        if place[first] < place[then]  # so that no edges make a circle
+        and then not in waiting.fixed
+    }
     for first, then in sorted(edges, key=lambda edge: (place[edge[0]], place[edge[1]])):
         then._add_control_input(first)
     return len(edges)

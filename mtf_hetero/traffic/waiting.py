@@ -1,7 +1,7 @@
 """Which tensors of a graph are messages, and how many messages lie before and after each operation."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import collectives
@@ -55,12 +55,14 @@ class Waiting:
       device_of: a function from an operation to its device.
       messages: {(tensor's name, target): what is sent}, in the order in which it is ready.
       around: what lies before and after each operation.
+      fixed: the operations that a session may have run, which stay as they are.
     """
 
     operations: Sequence[tf.Operation]
     device_of: Callable[[tf.Operation], str]
     messages: Mapping[tuple[str, str], Message]
     around: Mapping[tf.Operation, Around]
+    fixed: Collection[tf.Operation]
 
 
 def is_heavy(op: tf.Operation) -> bool:
@@ -68,13 +70,14 @@ def is_heavy(op: tf.Operation) -> bool:
     return op.type.startswith(_HEAVY)
 
 
-def find_waiting(fetches: Any, chief: str, is_message: IsMessage | None) -> Waiting | None:
+def find_waiting(fetches: Any, chief: str, is_message: IsMessage | None, already_run: int = 0) -> Waiting | None:
     """Who waits for messages in a step of TensorFlow's default graph; None where there are none, or is a loop.
 
     Args:
       fetches: what a session runs at once.
       chief: the device of the session.
       is_message: None: whatever goes from one process to another is one.
+      already_run: number of the graph's operations, in their order, that a session may have run.
     """
     chief = full_name(chief)
     if is_message is None:
@@ -87,7 +90,10 @@ def find_waiting(fetches: Any, chief: str, is_message: IsMessage | None) -> Wait
         return None
     device_of = find_device(chief)
     messages = _find_messages(operations, device_of, is_message)
-    return Waiting(operations, device_of, messages, _look_around(operations, messages)) if messages else None
+    if not messages:
+        return None
+    fixed = frozenset(tf.get_default_graph().get_operations()[:already_run])
+    return Waiting(operations, device_of, messages, _look_around(operations, messages), fixed)
 
 
 def _are_apart(source: str, target: str) -> bool:
@@ -110,31 +116,36 @@ def _find_messages(
     return dict(sorted(sent.items(), key=lambda item: place[item[1].tensor.op]))
 
 
+def _waits(
+    op: tf.Operation, crossing: Collection[tuple[tf.Operation, int]]
+) -> Iterator[tuple[tf.Operation, bool, bool]]:
+    """What an operation waits for, whether a message lies between, and whether the operation reads it."""
+    yield from ((x.op, (op, number) in crossing, True) for number, x in enumerate(op.inputs))
+    yield from ((waited, False, False) for waited in op.control_inputs)
+
+
 def _look_around(
     operations: Sequence[tf.Operation], messages: Mapping[tuple[str, str], Message]
 ) -> dict[tf.Operation, Around]:
     """What lies before and after each operation."""
-    around = {op: Around(is_heavy=is_heavy(op)) for op in operations}
-    crossing = {(message.tensor.name, reader) for message in messages.values() for reader, _ in message.readers}
-
-    def between(op: tf.Operation) -> Iterator[tuple[tf.Operation, int]]:
-        """What an operation waits for, and whether a message lies between."""
-        yield from ((x.op, (x.name, op) in crossing) for x in op.inputs)
-        yield from ((waited, 0) for waited in op.control_inputs)
-
+    heavy = {op for op in operations if is_heavy(op)}
+    around = {op: Around(is_heavy=op in heavy) for op in operations}
+    crossing = {read for message in messages.values() for read in message.readers}
+    waits = {op: list(_waits(op, crossing)) for op in operations}
     placeholders = 0
     for op in operations:
         at = around[op]
         if op.type in _FED:
             at.fed, placeholders = 1 << placeholders, placeholders + 1
-        for waited, messages_between in between(op):
-            at.fed |= around[waited].fed
-            at.before = max(at.before, around[waited].before + messages_between)
-            at.depth = max(at.depth, around[waited].depth + is_heavy(waited))
+        for waited, messages_between, _ in waits[op]:
+            earlier = around[waited]
+            at.fed |= earlier.fed
+            at.before = max(at.before, earlier.before + messages_between)
+            at.depth = max(at.depth, earlier.depth + (waited in heavy))
     for op in reversed(operations):
         at = around[op]
-        for waited, messages_between in between(op):
-            around[waited].after = max(around[waited].after, at.after + messages_between)
-        for x in op.inputs:
-            around[x.op].is_heavy |= at.is_heavy
+        for waited, messages_between, is_read in waits[op]:
+            earlier = around[waited]
+            earlier.after = max(earlier.after, at.after + messages_between)
+            earlier.is_heavy |= is_read and at.is_heavy
     return around

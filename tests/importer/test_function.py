@@ -6,10 +6,11 @@ import re
 import numpy as np
 import pytest
 import tiers
-from import_oracle import BATCH, ONE, check, rows, same, split
+from import_oracle import BATCH, ONE, arrays, check, rows, same, split
+from steps import STEPS
 
 import mtf_hetero
-from mtf_hetero import tf
+from mtf_hetero import tf, traffic
 
 function = tf.compat.v2.function
 INPUTS = rows()
@@ -74,6 +75,25 @@ def test_batches_of_other_sizes(place):
     with mtf_hetero.function(step, inputs[0], **place) as divided:
         same([divided(*x).numpy() for x in inputs], expected, 1e-12)
     same([w.numpy()], [after], 1e-12)
+
+
+def test_messages_of_each_kind_of_inputs_travel_together(monkeypatch):
+    """Also those of a kind that comes after a session ran another one."""
+    monkeypatch.setattr("mtf_hetero.collectives.share_memory", lambda devices: False)
+    saved, fuse = [], traffic.fuse
+    monkeypatch.setattr("mtf_hetero.traffic.ordering.fuse", lambda *a, **b: saved.append(fuse(*a, **b)))
+    step, variables, inputs = STEPS["tape"]()
+    start, traced = [v.numpy() for v in variables], function(step)
+    inputs = [(x[:n], y[:n]) for (x, y), n in zip(inputs, (14, 7, 14, 7))]
+    expected = [arrays(traced(*x)) for x in inputs]
+    after = [v.numpy() for v in variables]
+    for variable, array in zip(variables, start):
+        variable.assign(array)
+    with mtf_hetero.function(step, inputs[0], **BATCH) as divided:
+        for x, values in zip(inputs, expected):
+            same(arrays(divided(*x)), values, 1e-12)
+    same([v.numpy() for v in variables], after, 1e-12)
+    assert len(saved) == 2 and min(saved) > 0
 
 
 def test_a_later_kind_of_inputs_may_use_more_variables():

@@ -28,6 +28,18 @@ def test_over_workers(workers, name, layout):
 
 @on_workers
 @pytest.mark.full
+def test_a_later_kind_of_inputs(workers):
+    """Its messages are arranged too, in a graph that the workers ran already."""
+
+    def make():
+        step, variables, inputs = STEPS["convolutional, momentum"]()
+        return step, variables, [(x[:n], y[:n]) for (x, y), n in zip(inputs, (14, 7, 14))]
+
+    check(make, {"workers": ",".join(workers.addresses), "devices": NAMES, "layout": "batch", "list_speed": "4,2,1"})
+
+
+@on_workers
+@pytest.mark.full
 def test_planned_for_workers(workers):
     (divided,) = check(STEPS["perceptron"], {"workers": ",".join(workers.addresses), "measure_seconds": 20})
     assert 1 <= divided.layout.size <= 3

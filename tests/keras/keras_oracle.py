@@ -18,12 +18,12 @@ from mtf_hetero.keras import Builder, build
 from mtf_hetero.layouts.rules import Rules
 
 BATCH = 5
-KINDS = {  # of layouts: the dimensions that each splits, by what a layer calls them
+KINDS = {  # of layouts: the dimensions that each splits, by name or by their place in a weight, from the end
     "batch": ("batch",),
-    "outputs": ("filters", "units", "outputs", "heads", "groups", "vocabulary"),
-    "inputs": ("channels", "inputs", "of_group", "features", "value_features", "query_inputs"),
-    "space": ("height", "length", "depth", "queries", "dim1"),
-    "width": ("width", "keys", "dim2"),
+    "outputs": (-1,),
+    "inputs": (-2, -3),
+    "space": ("height", "length", "depth"),
+    "width": ("width", "channels"),
 }
 SHARES = {3: [4, 2, 1], 2: [5, 2]}
 
@@ -142,10 +142,16 @@ def graph_of(build_program: Callable[[oracle.Feed], dict[str, Any]], dtype: Any)
 def layout_of(graph: Any, kind: str, *, count: int = 3, axis: str = "all") -> Layout | None:
     """A layout that splits all dimensions of a kind that can be split together, unevenly; None where there are none."""
     rules = Rules(graph, f"{axis}:{count}", {axis: SHARES[count]}, axis)
-    names = dict.fromkeys(n for op in graph.operations for y in op.outputs for n in y.shape.dimension_names)
-    for name in names:
-        if name.rpartition("/")[2] in KINDS[kind] and rules.allow([name]):
-            rules.add([name])
+    shapes = [y.shape.dimension_names for op in graph.operations for y in op.outputs]
+    weights = [v.outputs[0].shape.dimension_names for v in graph.all_variables]
+    for wanted in KINDS[kind]:
+        if isinstance(wanted, str):
+            names = {wanted} & {name for shape in shapes for name in shape}
+        else:
+            names = dict.fromkeys(shape[wanted] for shape in weights if len(shape) >= -wanted)
+        for name in names:
+            if rules.allow([name]):
+                rules.add([name])
     return rules.layout() if rules.names else None
 
 

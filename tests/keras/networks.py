@@ -3,8 +3,6 @@
 import keras
 from keras import layers
 
-import mtf_hetero.keras
-
 
 class Positions(keras.Layer):
     """Adds a trainable vector to each place of a sequence: a layer of the user's own."""
@@ -14,11 +12,6 @@ class Positions(keras.Layer):
 
     def call(self, inputs):
         return inputs + self.vectors
-
-
-@mtf_hetero.keras.register(Positions)
-def _positions(call, x):
-    return x + call.variable(call.layer.vectors, x.shape.dims[1:])
 
 
 def vision_transformer(*, size=12, patch=4, width=12, heads=3, blocks=2, classes=5):

@@ -1,12 +1,9 @@
 """Convolutions of Keras: each layer gives what Keras gives, on one device and on uneven layouts."""
 
 import keras
-import pytest
 from keras import layers
 from keras_oracle import check
 from tiers import parametrize
-
-from mtf_hetero.keras import build
 
 IMAGE, SIGNAL, VOLUME = (9, 7, 6), (11, 6), (5, 7, 6, 4)
 CASES = {
@@ -42,11 +39,3 @@ def model_of(shape, layer):
 def test_forward_gradients_and_steps(case):
     shape, layer = CASES[case]
     check(model_of(shape, layer()))
-
-
-def test_what_there_is_not_is_named():
-    model = model_of(VOLUME, layers.Conv3D(4, 3, groups=2, name="volumes"))
-    with pytest.raises(NotImplementedError, match="'volumes' is a Conv3D with groups=2"):
-        check(model)
-    with pytest.raises(ValueError, match="'first' has data_format='channels_first'"):
-        build(model_of(IMAGE, layers.MaxPooling2D(data_format="channels_first", name="first")))

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from fit_oracle import BATCH, FILTERS, ONE, PLACES, check, images, made, network, same, state
+from fit_oracle import BATCH, FILTERS, ONE, check, images, made, network, same, state
 from keras_oracle import floatx
 
 import mtf_hetero.keras
@@ -296,14 +296,13 @@ def test_mixed_precision():
 @pytest.mark.full
 def test_layouts_by_rules_and_by_themselves():
     devices = "cpu:0,cpu:1"
-    rules = {"devices": devices, "layout": "dense/units:all", "list_speed": "3,1"}
-    layout = Layout("all:2", "batch:all;conv2d/filters:all", sizes={"batch": [6, 2], "conv2d/filters": [7, 0]})
+    rules = {"devices": devices, "layout": "dense/kernel/1:all", "list_speed": "3,1"}
+    layout = Layout("a:2;b:1", "batch:a;conv2d/kernel/3:b", sizes={"batch": [6, 2]})
     check(compiled("adam"), *images(), places=[rules, {"devices": devices, "layout": layout}])
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("place", PLACES)
-def test_dropout_is_the_same_on_every_layout(place):
+def test_dropout_is_that_of_keras():
     def make():
         inputs = keras.Input((6, 6, 3))
         x = keras.layers.Dropout(0.5)(keras.layers.Conv2D(7, 3)(inputs))
@@ -311,9 +310,4 @@ def test_dropout_is_the_same_on_every_layout(place):
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         return model
 
-    found = []
-    for where in (ONE, place):
-        model = made(make)
-        mtf_hetero.keras.fit(model, *images(), epochs=2, batch_size=8, verbose=0, **where)
-        found.append(state(model))
-    same(found[1], found[0], 1e-5)
+    check(make, *images())

@@ -9,6 +9,7 @@ import tiers
 from fit_oracle import BATCH, FILTERS, ONE, PLACES, check, images, made
 
 import mtf_hetero.keras
+from mtf_hetero.importer import Session
 
 X, Y = images()
 
@@ -167,6 +168,18 @@ def test_a_list_of_callbacks_that_keras_made():
     assert [type(callback).__name__ for callback in lists[1].callbacks] == ["ClipsCritic", "History"]
 
 
+def counted_reads(monkeypatch):
+    """Return a list that gets an entry each time that weights are read from the devices."""
+    reads, read = [], Session.read
+
+    def counted(self, names):
+        reads.extend([None] if names else [])
+        return read(self, names)
+
+    monkeypatch.setattr(Session, "read", counted)
+    return reads
+
+
 @pytest.mark.parametrize(
     ("callbacks", "reads"),
     [
@@ -177,10 +190,7 @@ def test_a_list_of_callbacks_that_keras_made():
 )
 def test_weights_are_read_only_where_somebody_looks(callbacks, reads, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    session = mtf_hetero.keras.built.Session
-    count = []
-    read = session._read
-    monkeypatch.setattr(session, "_read", lambda self: count.append(None) or read(self))
+    count = counted_reads(monkeypatch)
     options = {"epochs": 2, "batch_size": 8, "verbose": 0, **ONE}
     mtf_hetero.keras.fit(made(compiled), X, Y, callbacks=callbacks, **options)
     assert len(count) == reads
@@ -233,9 +243,7 @@ def scheduled():
 def test_trackers_log_what_keras_shows_and_have_no_weights_read(name, monkeypatch):
     module, _, kind = name.rpartition(".")
     tracker = type(kind, (Tracker,), {"__module__": module, "__qualname__": kind})
-    session = mtf_hetero.keras.built.Session
-    reads, seen, read = [], [], session._read
-    monkeypatch.setattr(session, "_read", lambda self: reads.append(None) or read(self))
+    reads, seen = counted_reads(monkeypatch), []
     check(scheduled, X, Y, validation_data=(X[:9], Y[:9]), callbacks=lambda: [tracker(seen)], places=[BATCH])
     np.testing.assert_allclose(seen[1], seen[0], rtol=1e-9)
     assert len(reads) == 2  # at the end of each epoch

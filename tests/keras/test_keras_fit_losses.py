@@ -7,8 +7,6 @@ from fit_oracle import BATCH, FILTERS, PLACES, check, images, network
 from networks import two_in_two_out
 from tiers import parametrize
 
-from mtf_hetero.keras.losses import is_of_each_example
-
 SPLIT = [BATCH]
 
 
@@ -66,24 +64,6 @@ def test_losses_of_weighted_examples(name):
     x, y = images()
     weights = np.random.default_rng(2).uniform(0, 2, len(x))
     check(with_loss(loss, activation=activation, units=units), x, targets(y), sample_weight=weights, places=SPLIT)
-
-
-@pytest.mark.parametrize(
-    ("loss", "expected"),
-    [
-        ("mean_squared_error", True),
-        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), True),
-        (keras.losses.SparseCategoricalCrossentropy(ignore_class=0), False),
-        (keras.losses.CategoricalCrossentropy(axis=0), False),
-        (keras.losses.Dice(), False),
-    ],
-)
-def test_what_is_computed_where_the_examples_are(loss, expected):
-    model = network(None)
-    model.compile("sgd", loss)
-    x, y = images(4)
-    model.train_on_batch(x, y if "Sparse" in type(loss).__name__ else one_hot(y))
-    assert is_of_each_example(model._compile_loss._flat_losses[0].loss) is expected
 
 
 def two_outputs(loss, **options):

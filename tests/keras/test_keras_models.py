@@ -161,30 +161,7 @@ class Back(layers.Layer):
         return keras.ops.einsum("bc,ijc->bij", x, keras.ops.reshape(vectors, (4, 3, 3)))
 
 
-@mtf_hetero.keras.register(Table)
-def table(call, x):
-    outputs = call.dim("outputs", 3)
-    kernel = call.variable(call.layer.vectors, [x.shape.dims[-1], outputs])
-    return mtf.einsum([x, kernel], mtf.Shape([x.shape.dims[0], outputs]))
-
-
-@mtf_hetero.keras.register(Back)
-def back(call, x):
-    batch, last = x.shape.dims
-    vectors, form = call.layer.table.vectors, call.layer.form
-    if form == "as it is":
-        units = call.dim("units", 12)
-        return 2 * mtf.einsum([x, call.variable(vectors, [units, last])], mtf.Shape([batch, units]))
-    if form == "transposed":
-        units = call.dim("units", 12)
-        kernel = call.variable(vectors, [last, units], split=[12, 3], axes=[1, 0])
-        return mtf.einsum([x, kernel], mtf.Shape([batch, units]))
-    rows, columns = call.dim("rows", 4), call.dim("columns", 3)
-    kernel = call.variable(vectors, [columns, last, rows], split=[4, 3, 3], axes=[1, 2, 0])
-    return mtf.einsum([x, kernel], mtf.Shape([batch, rows, columns]))
-
-
-@parametrize("split", ["", "tied/outputs", "back/units", "back/rows", "back/columns", "batch"], first=["back/units"])
+@parametrize("split", ["", "tied/vectors/0", "tied/vectors/1", "batch"], first=["tied/vectors/0"])
 @parametrize("form", ["as it is", "transposed", "in two"], first=["transposed"])
 def test_a_weight_that_is_used_twice_in_different_forms(form, split):
     with floatx(tf.float64):
@@ -240,30 +217,90 @@ def test_two_models_in_one_graph_have_variables_of_their_own():
     assert len(mesh.graph.all_variables) == 4
 
 
-class Unknown(layers.Dense):
-    """Computes what a Dense does; nobody can know that."""
+class Doubled(layers.Dense):
+    """A layer of the user's own, with a variable that Keras does not know and one that each training step changes."""
+
+    def build(self, shape):
+        super().build(shape)
+        self.factor = tf.Variable(tf.ones([], self.dtype), name="factor")
+        self.largest = self.add_weight(shape=(), initializer="zeros", trainable=False, name="moving_largest")
+
+    def call(self, x, training=False):
+        y = 2 * self.factor * tf.sort(super().call(x), axis=0)
+        if training:
+            self.largest.assign(tf.maximum(self.largest, tf.reduce_max(y)))
+        return y
 
 
-def test_what_is_not_known_is_named():
-    inputs = keras.Input((4,), name="in")
-    with pytest.raises(NotImplementedError, match="layer 'mine' is a Unknown, which mtf_hetero.keras does not support"):
-        build(keras.Model(inputs, Unknown(3, name="mine")(inputs)))
-    with pytest.raises(NotImplementedError, match="layer 'lstm' is a LSTM"):
-        build(keras.Sequential([keras.Input((4, 3)), layers.LSTM(3, name="lstm")]))
+@parametrize("training", [False, True], first=[True])
+def test_layers_of_the_users_own(training):
+    with floatx(tf.float64):
+        inputs = keras.Input((4,))
+        x = layers.Dense(6, activation=lambda x: x * tf.cumsum(x, axis=1), name="odd")(inputs)
+        model = keras.Model(inputs, Doubled(3, name="mine")(x))
+        builder = check(model, training=training, dtype=tf.float64, tolerance=1e-9)
+    assert {"odd/kernel", "mine/kernel", "mine/bias", "mine/factor"} <= builder.variables.keys()
+    assert ("mine/moving_largest" in builder.variables) == training
+
+
+@pytest.mark.full
+def test_a_recurrent_layer():
+    inputs = keras.Input((4, 3))
+    check(keras.Model(inputs, layers.Bidirectional(layers.LSTM(5, return_sequences=True))(inputs)), tolerance=1e-5)
+
+
+def test_a_model_that_is_not_built():
     with pytest.raises(ValueError, match="model 'empty' is not built; give its first layer a keras.Input"):
         build(keras.Sequential([layers.Dense(3)], name="empty"))
-    model = keras.Model(inputs, layers.Dense(3, activation=lambda x: x * 2, name="odd")(inputs))
-    with pytest.raises(NotImplementedError, match="layer 'odd' has the activation .*<lambda>"):
-        check(model)
 
 
 def test_a_model_of_the_users_own_class():
     class Own(keras.Model):
-        def call(self, x):
-            return x
+        def __init__(self):
+            super().__init__(name="own")
+            self.first, self.second = layers.Dense(4, name="first"), layers.Dense(2, name="second")
 
-    with pytest.raises(NotImplementedError, match="model 'own' is a Own, whose own code calls its layers"):
-        build(Own(name="own"))
+        def call(self, x, training=False):
+            y = self.first(x["one"])
+            return {"sum": self.second(y + x["two"]), "first": y}
+
+    builder = build(Own())
+    with tf.Graph().as_default():
+        mesh = mtf.Mesh(mtf.Graph(), "mesh")
+        batch = [mtf.Dimension("rows", 2), mtf.Dimension("columns", 3)]
+        x = {
+            name: mtf.import_tf_tensor(mesh, tf.ones([2, 3, n]), mtf.Shape([*batch, mtf.Dimension(name, n)]))
+            for name, n in (("one", 1), ("two", 4))
+        }
+        outputs = builder(
+            {name: mtf.reshape(y, [mtf.Dimension("batch", 6), y.shape.dims[-1]]) for name, y in x.items()}
+        )
+        assert {name: y.shape.to_string for name, y in outputs.items()} == {
+            "sum": "Shape[batch=6, second/kernel/1=2]",
+            "first": "Shape[batch=6, two=4]",
+        }
+    assert list(builder.variables) == ["first/kernel", "first/bias", "second/kernel", "second/bias"]
+
+
+def test_a_batch_of_two_dimensions():
+    model = NETWORKS["residual"]()
+    builder = build(model)
+    images = np.random.default_rng(0).standard_normal((6, 14, 14, 3)).astype(np.float32)
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        names = ("rows", "columns", "height", "width", "channels")
+        shape = mtf.Shape([mtf.Dimension(*dim) for dim in zip(names, (2, 3, 14, 14, 3), strict=True)])
+        y = builder(mtf.import_tf_tensor(mesh, tf.constant(images.reshape(2, 3, 14, 14, 3)), shape))
+        assert y.shape.to_string == "Shape[rows=2, columns=3, dense/kernel/1=5]"
+        layout = Layout("a:2;b:2", "rows:a;columns:b", {"b": [2, 1]})
+        lowering = mtf_hetero.Lowering(graph, {mesh: oracle.mesh_impl_of(layout)})
+        exported = lowering.export_to_tf_tensor(y)
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": 4})) as session:
+            session.run(tf.global_variables_initializer())
+            session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices()])
+            found = session.run(exported)
+    np.testing.assert_allclose(found.reshape(6, 5), np.asarray(model(images)), atol=1e-5)
 
 
 def test_inputs_that_a_model_does_not_take():

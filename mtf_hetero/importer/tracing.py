@@ -1,0 +1,100 @@
+"""Traces a step once for each kind of inputs; tf.Variables that it makes on the way are made eagerly."""
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from mtf_hetero._compat import ResourceVariable, tf
+from mtf_hetero._support import garbage
+from mtf_hetero.importer import step as step_lib
+from mtf_hetero.importer.program import Program
+from mtf_hetero.importer.step import Step
+
+
+class Traced:
+    """A step, traced once for each kind of inputs.
+
+    Args:
+      step: a tf.function, or a function.
+      hosted: returns the tf.Variables that stay in this process; each step is fed their values, and gives new ones.
+    """
+
+    def __init__(self, step: Callable[..., Any], hosted: Callable[[], Collection[Any]] = tuple) -> None:
+        self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
+        self._hosted = hosted
+        self._concrete: dict[Any, Any] = {}
+        self._programs: dict[Any, Program] = {}
+
+    def kind(self, inputs: Sequence[Any]) -> Any:
+        """Return what decides how the step is traced: structure, shapes, types, and arguments that are no tensors."""
+        leaves = tf.nest.flatten(inputs, expand_composites=True)
+        keys = [(x.dtype.name, tuple(x.shape)) if is_tensor(x) else ("value", x) for x in leaves]
+        structure = tf.nest.map_structure(lambda x: None, inputs)
+        return repr(structure), tuple(keys)
+
+    def concrete(self, inputs: Sequence[Any]) -> Any:
+        """Return the ConcreteFunction for a kind of inputs."""
+        key = self.kind(inputs)
+        if key not in self._concrete:
+            specs = tf.nest.map_structure(_spec, inputs)
+            with _Variables() as made, garbage.uncollected():
+                self._concrete[key] = self._function.get_concrete_function(*specs)
+            made.check_kept()
+        return self._concrete[key]
+
+    def program(self, inputs: Sequence[Any], like: Step | None = None) -> Program:
+        """Return the program for a kind of inputs. Call it eagerly.
+
+        Args:
+          inputs: the arguments.
+          like: a step whose variables it is to have first; None for the first kind.
+        """
+        key = self.kind(inputs)
+        if key not in self._programs:
+            concrete = self.concrete(inputs)  # it makes the variables that are not there yet
+            self._programs[key] = step_lib.read(concrete, like, self._hosted())
+        return self._programs[key]
+
+
+class _Variables:
+    """Makes the tf.Variables of a step eagerly while it is traced. A context manager.
+
+    TensorFlow makes them with conditional initializers in the traced graph, and then traces the step again without:
+    that doubles the time to the first step.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[weakref.ref[Any]] = []
+        self._scope = tf.compat.v2.variable_creator_scope(self._make)
+
+    def _make(self, make_next: Callable[..., Any], **options: Any) -> Any:
+        value = options.get("initial_value")
+        if isinstance(value, tf.Tensor) and not hasattr(value, "numpy"):  # a tensor of the step
+            return make_next(**options)
+        with tf.init_scope():
+            variable = ResourceVariable(**options)
+        self._made.append(weakref.ref(variable))
+        return variable
+
+    def check_kept(self) -> None:
+        """Raise ValueError if the step has a variable that ended with the trace."""
+        if not all(ref() is not None for ref in self._made):
+            raise ValueError("the step makes a tf.Variable that nothing keeps; make it before the step")
+
+    def __enter__(self) -> "_Variables":
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._scope.__exit__(*error)
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether an argument is a tensor, an array or a specification of one."""
+    return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def _spec(x: Any) -> Any:
+    if isinstance(x, tf.TensorSpec) or not is_tensor(x):
+        return x
+    return tf.TensorSpec(x.shape, x.dtype)

@@ -1,0 +1,116 @@
+"""Keras's own loop, with its steps taken on devices: the functions that it calls for each batch."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster import UnreachableWorkerError
+from mtf_hetero.keras._keras import keras
+from mtf_hetero.keras.imported import Imported
+from mtf_hetero.placement import Placement
+
+
+class Loop:
+    """Takes the steps of Keras's loop on devices, which the first batch chooses.
+
+    Args:
+      model: the keras.Model.
+      place: from a function that builds a step to where the model lies.
+      stack: closes the session at its end.
+    """
+
+    def __init__(self, model: Any, place: Callable[[Any], Placement], stack: contextlib.ExitStack) -> None:
+        self._model, self._place, self._stack = model, place, stack
+        self._steps: Imported | None = None
+        self._in_callbacks = False
+
+    @contextlib.contextmanager
+    def in_place_of_keras(self, *kinds: str) -> Iterator[None]:
+        """Have Keras's loop take steps here, those of some kinds: "train", "test", "predict"."""
+        names = [f"{kind}_function" for kind in kinds]
+        before = [getattr(self._model, name) for name in names]
+        for name, kind in zip(names, kinds, strict=True):
+            setattr(self._model, name, getattr(self, kind))
+        try:
+            yield
+            self.give_back()
+        except BaseException as error:
+            self._rescue(error)
+            raise
+        finally:
+            for name, function in zip(names, before, strict=True):
+                setattr(self._model, name, function)
+
+    def train(self, iterator: Any) -> Any:
+        """Take steps on the next batches; returns the logs."""
+        return self._next("train", iterator)
+
+    def test(self, iterator: Any) -> Any:
+        """Test the next batches; returns the logs."""
+        return self._next("test", iterator)
+
+    def predict(self, batches: list[Any]) -> Any:
+        """Return the predictions for some batches."""
+        outputs = [self._take("predict", data) for data in batches]
+        return outputs[0] if len(outputs) == 1 else keras.tree.map_structure(lambda *x: tf.concat(x, 0), *outputs)
+
+    def _next(self, kind: str, iterator: Any) -> Any:
+        """Take as many steps as Keras takes at once."""
+        batches = iter(iterator)
+        first = next(batches, None)
+        if first is None:
+            if self._steps is None:
+                raise ValueError(f"the data of model {self._model.name!r} are empty; give at least one batch")
+            raise StopIteration  # as of the iterator: Keras ends the epoch
+        logs = self._take(kind, first)
+        for _ in range(self._model.steps_per_execution - 1):
+            try:
+                data = next(batches)
+            except StopIteration:
+                break
+            logs = self._take(kind, data)
+        return logs
+
+    def _take(self, kind: str, data: Any) -> Any:
+        """Take a step; within a callback the model has its weights before it and afterwards."""
+        data = _present(data)
+        if self._steps is None:
+            self._steps = self._stack.enter_context(Imported(self._model, self._place, kind, data))
+        elif self._in_callbacks:
+            self._steps.take_changed()
+        result = self._steps(kind, data)
+        if self._in_callbacks:
+            self.give_back()
+        return result
+
+    def before_callbacks(self) -> None:
+        """Give the model its weights, for callbacks to look at and to change."""
+        self.give_back()
+        self._in_callbacks = True
+
+    def after_callbacks(self) -> None:
+        """Take over what callbacks changed in the model."""
+        self._in_callbacks = False
+        if self._steps is not None:
+            self._steps.take_changed()
+
+    def give_back(self) -> None:
+        """Give the model its weights."""
+        if self._steps is not None:
+            self._steps.give_back()
+
+    def _rescue(self, error: BaseException) -> None:
+        """Give the model the weights of the last step before an error, unless they are lost."""
+        if self._steps is None:
+            return
+        if not isinstance(error, UnreachableWorkerError):
+            with contextlib.suppress(Exception):
+                self.give_back()
+                return
+        self._steps.forget_steps()
+
+
+def _present(data: Any) -> Any:
+    """Return a batch with None for what it lacks."""
+    return keras.tree.map_structure(lambda x: None if isinstance(x, tf.experimental.Optional) else x, data)
