@@ -145,7 +145,7 @@ class Nnclr(SimClr):
             both = K.concatenate([own] * 4), K.concatenate([*scores, *map(K.transpose, scores)])
             loss = cross(*both)
         update(self, tape, loss, self.encoder.trainable_weights + self.head.trainable_weights)
-        self.contrast.update_state(*both)
+        self.contrast.update_state(own, scores[0])  # two rows may have one neighbour, so columns of others are equal
         self.queue.assign(K.concatenate([a, self.queue[: -a.shape[0]]], axis=0))
         with tf.GradientTape() as tape:
             scores = self.probe(self.encoder(x, training=False))

@@ -180,9 +180,9 @@ class RetinaNetLoss(keras.losses.Loss):
         ignored = tf.equal(target[:, :, 4], -2.0)
         cross = tf.nn.sigmoid_cross_entropy_with_logits(labels=kinds, logits=found[:, :, 4:])
         chance = tf.nn.sigmoid(found[:, :, 4:])
-        alpha = tf.where(tf.equal(kinds, 1.0), 0.25, 0.75)
+        alpha = 0.75 - 0.5 * kinds
         missed = tf.where(tf.equal(kinds, 1.0), 1 - chance, chance)
-        focal = tf.reduce_sum(tf.cast(alpha, tf.float64) * tf.pow(missed, 2.0) * cross, axis=-1)
+        focal = tf.reduce_sum(alpha * tf.pow(missed, 2.0) * cross, axis=-1)
         away = tf.abs(boxes - found[:, :, :4])
         smooth = tf.reduce_sum(tf.where(away < 1.0, 0.5 * away**2, away - 0.5), axis=-1)
         focal = tf.where(ignored, tf.zeros_like(focal), focal)

@@ -14,7 +14,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape, zeros
 from mtf_hetero.importer.naming import Names
 from mtf_hetero.importer.program import Block, Operation, Program, Value
-from mtf_hetero.importer.signature import Signature
+from mtf_hetero.importer.signature import Letters, Signature
 from mtf_hetero.layers import AfterOperation
 from mtf_hetero.variables import get_variable
 
@@ -94,7 +94,8 @@ class Emitter:
     def bind(self, op: Operation, signature: Signature, *, gathers: bool = True) -> dict[Hashable, Dims]:
         """Return the dimensions of each letter, for this operation alone.
 
-        They are those of its results where they can be. No two letters share a dimension.
+        They are those of its results where they can be, else the oldest of its operands, such as the batch. No two
+        letters share a dimension.
 
         Args:
           op: the operation.
@@ -104,7 +105,7 @@ class Emitter:
         bound: dict[Hashable, Dims] = {}
         taken: set[mtf.Dimension] = set()
         skipped = {a for a, _ in signature.kin} if not gathers else set()  # they are named after their kin
-        for value, letters in reversed(signature.sides(op)):
+        for value, letters in self._sides(op, signature):
             for axis, letter, size in _single_letters(self.axes(value), letters, value.shape, signature.sizes):
                 if letter is None or letter in bound or letter in skipped:
                     continue
@@ -114,6 +115,20 @@ class Emitter:
                 bound[letter] = axis
                 taken |= set(axis)
         return bound
+
+    def _sides(self, op: Operation, signature: Signature) -> list[tuple[Value, Letters]]:
+        """Return the values with letters: results, then operands, first that with the oldest dimension of its own."""
+        made = {letter for letters in signature.results for letter in letters}
+
+        def age(side: tuple[Value, Letters]) -> float:
+            axes = zip(self._names.axes(side[0]), side[1], strict=True)
+            return min(
+                (self._names.age(d) for axis, letter in axes if letter not in made for d in axis), default=math.inf
+            )
+
+        sides = signature.sides(op)[::-1]
+        count = len(signature.results)
+        return [*sides[:count], *sorted(sides[count:], key=age)]
 
     # --- tensors
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mtf_hetero.importer import arrays, table
+from mtf_hetero.importer import arrays, pieces, table
 from mtf_hetero.importer.naming import Names, Product
 from mtf_hetero.importer.program import Operation, Program, Value, within
 from mtf_hetero.importer.signature import Signature
@@ -22,22 +22,30 @@ def infer(
     """Return the names of all values of a program.
 
     Args:
-      program: the program.
+      program: the program; what joins and parts pieces of an axis is replaced.
       fixed: {number of a variable: its dimensions}, of an earlier program with the same variables.
       given: the dimensions of the first feeds.
       alike: pairs of values that have the same dimensions.
     """
     names = Names()
-    _enter_inputs(names, program, given)
+    batch = _enter_inputs(names, program, given)
     for number, variable in enumerate(program.variables):
         if number in fixed:
             names.fix(variable.before, fixed[number])
         else:
             _enter(names, variable.before)
     kernels: dict[Any, dict[Any, Product]] = {}
+
+    def learn(op: Operation) -> list[Operation]:
+        parts = pieces.regroup(op, _sizes_of_examples(names, op, batch)) if op.type in pieces.RULES else [op]
+        for part in parts:
+            _learn(names, part, kernels, layers)
+        if op.is_stateful or table.is_drawn(op):  # noise for each example, which may meet none of the inputs
+            _join_batch(names, op.outputs[:1], batch)
+        return parts
+
     layers = {v.before: v.before.name.rpartition("/")[0] for v in program.variables}
-    for op in program.operations:
-        _learn(names, op, kernels, layers)
+    program.operations = [part for op in program.operations for part in learn(op)]
     for one, other in [*((v.before, v.after) for v in program.variables), *alike]:
         for a, b in zip(_axes(names, one), _axes(names, other), strict=True):
             names.unify(a, b)
@@ -46,15 +54,25 @@ def infer(
     return names
 
 
-def _enter_inputs(names: Names, program: Program, given: Sequence[Axes]) -> None:
-    is_first = not given
+def _enter_inputs(names: Names, program: Program, given: Sequence[Axes]) -> Value | None:
+    """Enter what is fed; returns the first value that has axes, whose first dimension is the batch."""
     for feed, axes in zip(program.feeds, given, strict=False):
         names.fix(feed, axes)
+    batch = next((feed for feed in program.inputs if feed.shape), None)
     for feed in program.inputs[len(given) :]:
         labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
-        if labels and is_first:
-            labels[0], is_first = BATCH, False
+        if feed is batch:
+            labels[0] = BATCH
         names.enter(feed, feed.shape, labels)
+    _join_batch(names, program.feeds[: program.examples], batch)
+    return batch
+
+
+def _join_batch(names: Names, values: Sequence[Value], batch: Value | None) -> None:
+    """Unify the first axes of values with the batch where they have its size."""
+    for value in values:
+        if batch is not None and value.shape[:1] == batch.shape[:1]:
+            names.unify(names.axes(batch)[0], _axes(names, value)[0])
 
 
 def _values(program: Program) -> Iterable[Value]:
@@ -65,6 +83,14 @@ def _values(program: Program) -> Iterable[Value]:
         yield from op.outputs
     yield from program.fetches
     yield from (variable.after for variable in program.variables)
+
+
+def _sizes_of_examples(names: Names, op: Operation, batch: Value | None) -> list[int]:
+    """Return the sizes of the dimensions of the first axis that an operation reads, if the last one is the batch."""
+    data = op.inputs[{"Split": 1, "StridedSliceGrad": 4}.get(op.type, 0)]
+    axis = _axes(names, data)[0] if data.shape else ()
+    examples = names.axes(batch)[0] if batch else ()
+    return [names.size(d) for d in axis] if axis and axis[-1:] == examples[-1:] else []
 
 
 def _enter(names: Names, value: Value) -> None:
@@ -130,7 +156,8 @@ def _unify_letters(names: Names, op: Operation, signature: Signature) -> dict[An
                     first.setdefault(part, _new(names, op, part, signature.sizes[part]))
                 names.unify(sum((first[part] for part in letter), ()), axis)
             elif letter in first:
-                names.unify(first[letter], axis)
+                if not names.unify(first[letter], axis):
+                    first[letter] = names.elder(first[letter], axis)
             else:
                 first[letter] = axis
     return first

@@ -158,6 +158,15 @@ class Names:
         self._tensors[a] |= self._tensors[b]
         return True
 
+    def age(self, dim: int) -> int:
+        """Return the number of dimensions that were entered before a dimension."""
+        return self._ages[dim]
+
+    def elder(self, one: Product, other: Product) -> Product:
+        """Return the product of the two that has the older dimension: the batch, if one of them is the batch."""
+        one, other = self._resolve(one), self._resolve(other)
+        return min((one, other), key=lambda product: min(map(self.age, product)))
+
     def prefer(self, product: Product, label: str) -> None:
         """Give a dimension a label, unless it was given one; it keeps it when it is unified with others."""
         product = self._resolve(product)

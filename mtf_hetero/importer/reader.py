@@ -161,10 +161,9 @@ class _Reader:
 
     def _read(self, graph: Any, node: Any, inputs: list[Any]) -> Sequence[Any]:
         kind, self._source = node.type, node
-        if kind == "Const":
-            return [known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)]
-        if kind == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
-            return [known(np.zeros(inputs[0].array), node.outputs[0].dtype)]
+        constant = _constant(node, inputs)
+        if constant is not None:
+            return [constant]
         if kind in control.ALIASES:
             return inputs
         if kind in control.CALLS:
@@ -273,6 +272,15 @@ class _Reader:
             self._equal[key] = op
             self._operations.append(op)
         return self._equal[key].outputs
+
+
+def _constant(node: Any, inputs: Sequence[Any]) -> Value | None:
+    """Return the value of a constant; None if the tf.Operation is none."""
+    if node.type == "Const":
+        return known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)
+    if node.type == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
+        return known(np.zeros(inputs[0].array), node.outputs[0].dtype)
+    return None
 
 
 def _is_known(op: Operation) -> bool:

@@ -49,7 +49,11 @@ def read(concrete: Any, like: Step | None = None, hosted: Collection[Any] = ()) 
     graph = concrete.graph
     fed = graph.inputs[: len(graph.inputs) - len(list(graph.captures))]
     names = [tensor.op.name for tensor in fed]
-    return reader.read(concrete, names, {} if like is None else like.variables, hosted)
+    program = reader.read(concrete, names, {} if like is None else like.variables, hosted)
+    arguments, _ = concrete.structured_input_signature
+    counts = [sum(isinstance(x, tf.TensorSpec) for x in tf.nest.flatten(x, expand_composites=True)) for x in arguments]
+    program.examples = next(filter(None, counts), 0)  # of the first argument: images and their classes, say
+    return program
 
 
 @garbage.uncollected()

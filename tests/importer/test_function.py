@@ -38,6 +38,14 @@ def test_names_that_graphs_do_not_allow(name):
     check(lambda: (lambda x, y: descent(w, x, y), [w], INPUTS), ONE, steps=1)
 
 
+def test_an_array_that_tensorflow_allocates_empty():
+    def step(x, y):
+        start = tf.raw_ops.Empty(shape=tf.shape(x), dtype=tf.float64, init=True)
+        return tf.tensor_scatter_nd_update(start, [[2]], x[:1])
+
+    check(lambda: (step, [], INPUTS), ONE, steps=1)
+
+
 def test_values_go_to_the_variables_and_back():
     w, step = simple()
     divided = mtf_hetero.function(step, INPUTS[0], **BATCH)
