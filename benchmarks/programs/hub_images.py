@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from benchmarks.programs.hub import WORDS, classified, hub, of_hub
+from benchmarks.programs.hub import SINGLE, WORDS, classified, hub, of_hub
 from benchmarks.programs.pieces import integers, normal, uniform
 from benchmarks.programs.registry import BATCH, KerasStep, Made
 
@@ -107,13 +107,13 @@ def sam_image_segmenter() -> Made:
         num_layers=1, hidden_size=8, intermediate_dim=14, num_heads=2, embedding_dim=8, num_multimask_outputs=3, **head
     )
     model = models.SAMImageSegmenter(models.SAMBackbone(encoder, prompts, decoder))
-    model.compile(keras.optimizers.Adam(1e-3), {"masks": "mse", "iou_pred": "mse"})
+    model.compile(keras.optimizers.Adam(1e-3), {"masks": "mse", "iou_pred": "mse"}, metrics=None)
     data = {"images": uniform(16, 16, 3), "points": 16 * uniform(1, 2), "labels": np.ones((BATCH, 1))}
     data |= {"boxes": 16 * uniform(1, 2, 2), "masks": normal(1, 16, 16, 1)}
     return KerasStep(model, (data, {"masks": normal(4, 16, 16), "iou_pred": uniform(4)}))
 
 
-@of_hub("models.StableDiffusion3Backbone, its transformer")
+@of_hub("models.StableDiffusion3Backbone, its transformer", **SINGLE)
 def stable_diffusion_transformer() -> Made:
     """The diffusion transformer of Stable Diffusion 3: words and patches in one attention."""
     from keras_hub.src.models.stable_diffusion_3.mmdit import MMDiT

@@ -166,8 +166,9 @@ class _Reader:
             return [constant]
         if kind in control.ALIASES:
             return inputs
-        if kind in control.CALLS:
-            return self.inline(graph, node.get_attr("f"), inputs)
+        called = _called(graph, node)
+        if called is not None:
+            return self.inline(graph, called, inputs)
         if kind in control.CHOICES:
             return control.choose(self, graph, node, *inputs)
         if kind in control.LOOPS:
@@ -272,6 +273,13 @@ class _Reader:
             self._equal[key] = op
             self._operations.append(op)
         return self._equal[key].outputs
+
+
+def _called(graph: Any, node: Any) -> str | None:
+    """Return the name of the function that a tf.Operation calls; None if it calls none."""
+    if node.type in control.CALLS:
+        return node.get_attr("f").name
+    return node.type if graph._is_function(node.type) else None  # an older way of TensorFlow
 
 
 def _constant(node: Any, inputs: Sequence[Any]) -> Value | None:
