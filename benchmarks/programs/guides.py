@@ -197,36 +197,36 @@ def understanding_masking_and_padding() -> KerasStep:
 
 
 class Cell(L.Layer):
-    """A recurrent cell of two inputs and two states."""
+    """A recurrent cell of two states, of which the second follows the first slowly."""
 
-    def __init__(self, units: int, shape: tuple[int, int]) -> None:
+    def __init__(self, units: int) -> None:
         super().__init__()
-        self.units, self.inner = units, shape
-        self.state_size = [(units,), shape]
-        self.output_size = [(units,), shape]
+        self.units, self.state_size, self.output_size = units, [units, units], units
 
-    def build(self, shapes: Any) -> None:
-        self.one = self.add_weight(shape=(shapes[0][-1], self.units))
-        self.two = self.add_weight(shape=(*shapes[1][-2:], *self.inner))
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], self.units))
+        self.recurrent = self.add_weight(shape=(self.units, self.units), initializer="orthogonal")
 
-    def call(self, inputs: Any, states: Any) -> Any:
-        one = K.matmul(inputs[0], self.one) + states[0]
-        two = K.einsum("bij,ijkl->bkl", inputs[1], self.two) + states[1]
-        return [one, two], [one, two]
+    def call(self, x: Any, states: Any) -> Any:
+        fast, slow = states
+        fast = K.tanh(K.matmul(x, self.kernel) + K.matmul(slow, self.recurrent))
+        slow = 0.7 * slow + 0.3 * fast
+        return fast + slow, [fast, slow]
 
 
 @program("guides", source=SOURCE.format("working_with_rnns"))
 def working_with_rnns() -> KerasStep:
-    """Stacked, bidirectional and stateful layers, and a cell of nested inputs."""
-    text, one, two = keras.Input((6,), dtype="int32"), keras.Input((5, 8)), keras.Input((5, 2, 3))
-    x = L.GRU(7, return_sequences=True)(L.Embedding(30, 8)(text))
-    x = L.Bidirectional(L.LSTM(7))(L.RNN(keras.layers.StackedRNNCells([L.SimpleRNNCell(7), L.LSTMCell(7)]), True)(x))
-    nested = L.RNN(Cell(7, (3, 2)))((one, two))
-    x = L.Concatenate()([x, nested[0], L.Flatten()(nested[1])])
-    model = keras.Model([text, one, two], L.Dense(5)(x))
+    """Stacked and bidirectional layers, states that are handed on, and a cell of one's own."""
+    text, series = keras.Input((6,), dtype="int32"), keras.Input((5, 8))
+    x, h, c = L.LSTM(7, return_sequences=True, return_state=True)(L.Embedding(30, 8)(text))
+    x = L.LSTM(7, return_sequences=True)(x, initial_state=[h, c])
+    cells = keras.layers.StackedRNNCells([L.SimpleRNNCell(7), L.GRUCell(7)])
+    x = L.Bidirectional(L.LSTM(7))(L.RNN(cells, return_sequences=True)(x))
+    x = L.Concatenate()([x, L.RNN(Cell(7))(series)])
+    model = keras.Model([text, series], L.Dense(5)(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer="sgd", loss=loss, metrics=["accuracy"])
-    return KerasStep(model, ((integers(30, 6), normal(5, 8), normal(5, 2, 3)), integers(5)))
+    return KerasStep(model, ((integers(30, 6), normal(5, 8)), integers(5)))
 
 
 @program("guides", source=SOURCE.format("working_with_rnns"))
@@ -239,7 +239,13 @@ def stateful_lstm() -> KerasStep:
     return KerasStep(model, (normal(6, 8), normal(1)))
 
 
-@program("guides", source=SOURCE.format("transfer_learning"))
+@program(
+    "guides",
+    source=SOURCE.format("transfer_learning"),
+    dtype="float32",
+    tolerance=1e-4,
+    reason="Keras's layer RandomRotation fails in float64",
+)
 def transfer_learning() -> KerasStep:
     """A frozen base with batch norms, augmentation and rescaling before it, a new head."""
     base = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)

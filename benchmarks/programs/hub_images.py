@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from benchmarks.programs.hub import WORDS, classified, hub, of_hub
+from benchmarks.programs.hub import SINGLE, WORDS, classified, hub, of_hub
 from benchmarks.programs.pieces import integers, normal, uniform
 from benchmarks.programs.registry import BATCH, KerasStep, Made
 
@@ -14,7 +14,7 @@ L, K = keras.layers, keras.ops
 
 def _resnet(size: int, **options: Any) -> Any:
     return hub().models.ResNetBackbone(
-        *([7], [3], [7, 14, 14], [1, 1, 1], [1, 2, 2]),
+        *([64], [3], [64, 14, 14], [1, 1, 1], [1, 2, 2]),
         **{"block_type": "basic_block", "image_shape": (size, size, 3)} | options,
     )
 
@@ -49,14 +49,6 @@ def densenet_image_classifier() -> Made:
     return classified(models.DenseNetImageClassifier(backbone, 3), uniform(32, 32, 3))
 
 
-@of_hub("models.VGGImageClassifier")
-def vgg_image_classifier() -> Made:
-    """Convolutions and pools, and dense layers with dropout."""
-    models = hub().models
-    backbone = models.VGGBackbone([1, 1], [7, 14], image_shape=(16, 16, 3))
-    return classified(models.VGGImageClassifier(backbone, 3, pooling="max"), uniform(16, 16, 3))
-
-
 @of_hub("models.SwinTransformerImageClassifier")
 def swin_image_classifier() -> Made:
     """Attention in shifted windows, with paths that are dropped."""
@@ -78,10 +70,8 @@ def deeplab_image_segmenter() -> Made:
     """Dilated convolutions over the features of a ResNet."""
     models = hub().models
     options = {"low_level_feature_key": "P2", "spatial_pyramid_pooling_key": "P4", "dilation_rates": [2, 3]}
-    encoder = _resnet(32)
-    backbone = models.DeepLabV3Backbone(
-        encoder, upsampling_size=4, projection_filters=7, image_shape=(32, 32, 3), **options
-    )
+    options |= {"upsampling_size": 4, "projection_filters": 7, "image_shape": (32, 32, 3)}
+    backbone = models.DeepLabV3Backbone(_resnet(32), **options)
     model = models.DeepLabV3ImageSegmenter(backbone, 3)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss, metrics=["accuracy"])
@@ -117,13 +107,13 @@ def sam_image_segmenter() -> Made:
         num_layers=1, hidden_size=8, intermediate_dim=14, num_heads=2, embedding_dim=8, num_multimask_outputs=3, **head
     )
     model = models.SAMImageSegmenter(models.SAMBackbone(encoder, prompts, decoder))
-    model.compile(keras.optimizers.Adam(1e-3), {"masks": "mse", "iou_pred": "mse"})
+    model.compile(keras.optimizers.Adam(1e-3), {"masks": "mse", "iou_pred": "mse"}, metrics=None)
     data = {"images": uniform(16, 16, 3), "points": 16 * uniform(1, 2), "labels": np.ones((BATCH, 1))}
     data |= {"boxes": 16 * uniform(1, 2, 2), "masks": normal(1, 16, 16, 1)}
     return KerasStep(model, (data, {"masks": normal(4, 16, 16), "iou_pred": uniform(4)}))
 
 
-@of_hub("models.StableDiffusion3Backbone, its transformer")
+@of_hub("models.StableDiffusion3Backbone, its transformer", **SINGLE)
 def stable_diffusion_transformer() -> Made:
     """The diffusion transformer of Stable Diffusion 3: words and patches in one attention."""
     from keras_hub.src.models.stable_diffusion_3.mmdit import MMDiT

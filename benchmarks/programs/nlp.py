@@ -10,7 +10,7 @@ from benchmarks.programs.registry import KerasStep, program
 from mtf_hetero import tf
 
 L, K = keras.layers, keras.ops
-WORDS, LENGTH, WIDTH = 30, 10, 8
+WORDS, LENGTH, WIDTH = 30, 8, 8
 SOURCE = "keras.io examples/nlp/{}.py"
 
 

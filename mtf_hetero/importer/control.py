@@ -5,14 +5,13 @@ either is left, and what comes after is divided and clustered as the rest. A lon
 one that draws random numbers with a state stay loops; so do conditions that save work.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from mtf_hetero._compat import function_def_to_graph, tf
+from mtf_hetero._compat import graph_of_definition, tf
 from mtf_hetero._support.ops import attribute
 from mtf_hetero.importer import lists
 from mtf_hetero.importer.lists import Optional, TensorList
@@ -50,24 +49,13 @@ _MOST_COUNTED = 1000  # turns that are counted
 _LEAST_WORK = 100_000  # elements that the larger branch of a condition makes which stays one
 
 
-def called(graph: Any, node: Any) -> str:
-    """Return the name of the function that a tf.Operation calls; the types of old are names of functions."""
-    if node.type in CALLS:
-        return node.get_attr("f").name
-    return node.type if graph._is_function(node.type) else ""
-
-
 def graph_of(graph: Any, name: str) -> Any:
     """Return the graph of a function that a graph calls; TensorFlow has no public way to it."""
     function = graph._get_function(name)
-    return function.graph if hasattr(function, "graph") else _graph_of_definition(graph, function)
-
-
-@functools.cache
-def _graph_of_definition(graph: Any, function: Any) -> Any:
-    """Return the graph of a function that TensorFlow's own code made without one, as its CTC loss does."""
-    with graph.as_default():
-        return function_def_to_graph(function.definition, include_library_functions=True)
+    if not hasattr(function, "graph"):  # TensorFlow made it in an older way, as in tf.nn.ctc_loss
+        with graph.as_default():
+            function.graph = graph_of_definition(function.definition)
+    return function.graph
 
 
 def contains(graph: Any, node: Any, kinds: Iterable[str]) -> bool:

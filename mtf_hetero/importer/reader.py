@@ -161,12 +161,14 @@ class _Reader:
 
     def _read(self, graph: Any, node: Any, inputs: list[Any]) -> Sequence[Any]:
         kind, self._source = node.type, node
-        if kind == "Const":
-            return [known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)]
+        constant = _constant(node, inputs)
+        if constant is not None:
+            return [constant]
         if kind in control.ALIASES:
             return inputs
-        if control.called(graph, node):
-            return self.inline(graph, control.called(graph, node), inputs)
+        called = _called(graph, node)
+        if called is not None:
+            return self.inline(graph, called, inputs)
         if kind in control.CHOICES:
             return control.choose(self, graph, node, *inputs)
         if kind in control.LOOPS:
@@ -273,6 +275,22 @@ class _Reader:
             self._equal[key] = op
             self._operations.append(op)
         return self._equal[key].outputs
+
+
+def _called(graph: Any, node: Any) -> str | None:
+    """Return the name of the function that a tf.Operation calls; None if it calls none."""
+    if node.type in control.CALLS:
+        return node.get_attr("f").name
+    return node.type if graph._is_function(node.type) else None  # an older way of TensorFlow
+
+
+def _constant(node: Any, inputs: Sequence[Any]) -> Value | None:
+    """Return the value of a constant; None if the tf.Operation is none."""
+    if node.type == "Const":
+        return known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)
+    if node.type == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
+        return known(np.zeros(inputs[0].array), node.outputs[0].dtype)
+    return None
 
 
 def _is_known(op: Operation) -> bool:
