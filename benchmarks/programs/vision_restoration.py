@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
-from benchmarks.programs.registry import BATCH, KerasStep, Made, program
+from benchmarks.programs.registry import BATCH, KerasStep, Made, keras, program
 from benchmarks.programs.vision_classification import images
 from benchmarks.programs.vision_dense import regression
 from mtf_hetero import tf
