@@ -6,8 +6,17 @@ import tiers
 from benchmarks.frameworks.any_step import BATCH, PLANNED, WEIGHTS, AnyStep
 from benchmarks.programs import programs, registry
 
-FIRST = ["vision/mnist_convnet", "vision/grad_cam", "vision/forwardforward", "vision/siamese_contrastive"]
-QUICK = [*FIRST]
+FIRST = [
+    *("vision/mnist_convnet", "vision/grad_cam", "vision/forwardforward", "vision/siamese_contrastive"),
+    *("loops/logistic_newton", "graph/node2vec_movielens", "nlp/multi_label_classification"),
+    *("guides/writing_your_own_callbacks", "structured_data/structured_data_classification_with_feature_space"),
+]
+QUICK = [
+    *FIRST,
+    *("timeseries/timeseries_weather_forecasting", "generative/vae", "generative/dcgan_overriding_train_step"),
+    *("audio/speaker_recognition_using_cnn", "rl/ppo_cartpole", "guides/int8_quantization_in_keras"),
+    *("loops/kalman_filter", "nlp/active_learning_review_classification"),
+]
 
 
 def check(name, layouts):
