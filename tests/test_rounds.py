@@ -7,6 +7,7 @@ from tiers import FEW_OR_ALL
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
 
+PRODUCTS = ("Einsum", "MatMul")
 SIZES = (3, 1, 3)
 
 
@@ -90,12 +91,12 @@ def lowered(sizes):
 def test_a_round_begins_after_the_one_before_it():
     operations = lowered(SIZES).get_operations()
     for pnum in range(3):
-        own = [op for op in operations if op.type == "Einsum" and op.device.endswith(f":{pnum}")]
+        own = [op for op in operations if op.type in PRODUCTS and op.device.endswith(f":{pnum}")]
         assert len(own) == 6  # two products a round
         for number in range(1, 3):
             first, before = own[2 * number], own[2 * number - 1]
             assert (before in ancestors(first)) or pnum != number  # the one whose examples it takes sees to it
-            owners = [op for op in operations if op.type == "Einsum" and op.device.endswith(f":{number}")]
+            owners = [op for op in operations if op.type in PRODUCTS and op.device.endswith(f":{number}")]
             assert owners[2 * number - 1] in ancestors(first)
 
 

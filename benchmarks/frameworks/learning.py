@@ -15,7 +15,8 @@ from mtf_hetero import data, tf
 from mtf_hetero.cluster import shorten
 from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY
 from mtf_hetero.models.train.config import Config
-from mtf_hetero.models.train.prepare import prepare
+from mtf_hetero.models.train.prepare import place, prepare
+from mtf_hetero.placement import split_dims
 
 
 class _StepHook(tf.train.SessionRunHook):
@@ -68,7 +69,7 @@ class LearningRun:
             config["train_epochs"] = _epochs(config["dataset"], config["data_dir"], images)
         self._config = Config(**config)
         self._stack = contextlib.ExitStack()
-        self._run = prepare(self._config, self._stack)
+        self._run = place(prepare(self._config, self._stack))
 
     def close(self) -> None:
         """Ends the workers, if there are any."""
@@ -82,8 +83,11 @@ class LearningRun:
             "notes": [shorten(note) for note in run.notes],
             "train_epochs": self._config.train_epochs,
             "layout": [list(rule) for rule in run.layout.rules],
-            "sizes": {f"{name} of {size}": list(run.layout.split(name, size)) for name, size in run.split_dims},
-            "parameters": run.parameters,
+            "sizes": {
+                f"{name} of {size}": list(run.layout.split(name, size))
+                for name, size in split_dims(run.graph, run.layout)
+            },
+            "parameters": sum(v.size for v in run.graph.trainable_variables),
             "test_images": run.dataset.test_size,
         }
 
@@ -111,7 +115,7 @@ class LearningRun:
             local_cluster=None,
             workers=",".join(self._run.cluster.workers) or None,
         )
-        run, hook = prepare(config, self._stack), _StepHook()
+        run, hook = place(prepare(config, self._stack)), _StepHook()
         run.estimator.train(lambda: _in_float64(run.train_input()), hooks=[hook], max_steps=steps)
         return hook.losses
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero import Layout, tf, traffic
-from mtf_hetero.models.train import meshes, program
+from mtf_hetero import Layout, placement, tf, traffic
+from mtf_hetero.models.train import program
 from mtf_hetero.variables import initial_value_feed
 
 
@@ -42,7 +42,7 @@ class Step:
 
     def sizes(self) -> dict[str, list[int]]:
         """The sizes of the split dimensions."""
-        split_dims = reversed(meshes.split_dims(self.built.graph, self.layout))  # of one name, the first counts
+        split_dims = reversed(placement.split_dims(self.built.graph, self.layout))  # of one name, the first counts
         sizes = {name: list(self.layout.split(name, size)) for name, size in split_dims}
         return dict(reversed(sizes.items()))
 

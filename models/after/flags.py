@@ -11,7 +11,8 @@ from typing import Any
 
 from mtf_hetero._support import command_line
 from mtf_hetero.models.train import config_file
-from mtf_hetero.models.train.config import AUTO, Config, kind_of
+from mtf_hetero.models.train.config import Config, kind_of
+from mtf_hetero.placement.request import AUTO
 
 TRAINED = ("model", "dataset", "data_dir", "image_size", "seed", "batch_size")  # of the run's own config.yaml
 PLACED = (  # never taken from there: the devices of the training may be gone

@@ -95,12 +95,11 @@ def main(argv: Sequence[str]) -> int:
                     isolation.enter()
                 # TensorFlow is loaded once the flags are known to be right; its start-up messages are not for the user
                 with command_line.stderr_held_back():
-                    from mtf_hetero.models.train.prepare import measure, prepare
+                    from mtf_hetero.models.train.prepare import place, prepare
 
-                    training = prepare(config, stack)
+                    draft = prepare(config, stack)
                 stop.check()
-                if config.is_measured:
-                    training = measure(training)
+                training = place(draft)
                 stop.check()
                 if config.dry_run:
                     print(training.describe_dry_run())

@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtf_hetero._support.schema import shown
+from mtf_hetero.placement.request import HYBRID, Request
 
 OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
 SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
-AUTO = "auto"
-HYBRID = "hybrid"
 SPATIAL = "spatial"
-_DEVICE = re.compile(r"(?:worker:(\d+))?/?(?:device:)?(cpu|gpu):(\d+)", re.IGNORECASE)
-_MAX_CPU_DEVICES = 128
+_PLACED = (  # the fields of a Request
+    *("layout", "list_speed", "mesh_shape", "devices", "workers", "local_cluster"),
+    *("memory_limit", "measure_seconds", "dense_shares"),
+)
 MOST_WHOLE = 2**31 - 1  # of a flag that is a whole number
 
 
@@ -137,7 +138,7 @@ class Config:
     devices: tuple[str, ...] | None = _flag(
         None,
         "One device per processor, such as gpu:0,gpu:1,cpu:0. cpu:0,cpu:1,... are logical devices of one CPU. "
-        "worker:1/gpu:0 is a device of a worker. By default all GPUs that TensorFlow finds, then cpu:0; with workers, "
+        "worker:1/gpu:0 is a device of a worker. By default all GPUs that TensorFlow finds, or cpu:0; with workers, "
         "all their devices. mtf-hetero devices lists them.",
         tuple,
     )
@@ -199,44 +200,21 @@ class Config:
                 raise ValueError(f"--{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
         if any(step < 0 for step in self.trace_steps):
             raise ValueError(f"--trace_steps is {','.join(map(str, self.trace_steps))}; steps count from 0")
-        if self.devices is not None:
-            object.__setattr__(self, "devices", _convert_to_devices(self.devices))
         if self.eval_every is not None:
             parse_eval_every(self.eval_every)
-        self._check_together()
+        if self.dense_rounds and self.layout != HYBRID:
+            raise ValueError(
+                f"--dense_rounds is True, which only --layout={HYBRID} uses; remove it, or give that layout"
+            )
         self._check_simulated()
-        self._check_devices()
+        object.__setattr__(self, "devices", self.request.devices)  # as they are written everywhere
         if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
             raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
 
-    def _check_devices(self) -> None:
-        """Raises ValueError where a device is named twice, or a worker is given of which no device is named."""
-        if self.devices is None:
-            return
-        for device in self.devices:
-            if self.devices.count(device) > 1:
-                raise ValueError(
-                    f"--devices names {device!r} twice; each processor needs a device of its own: name another one, or "
-                    "leave it out"
-                )
-        named = {_DEVICE.fullmatch(device)[1] for device in self.devices}  # pyright: ignore[reportOptionalSubscript]
-        for flag in ("workers", "local_cluster"):
-            for number, worker in enumerate((getattr(self, flag) or "").split(",")):
-                if worker and str(number) not in named:
-                    raise ValueError(
-                        f"--{flag} has worker {number}, {worker}, of which --devices names no device; name one, such "
-                        f"as worker:{number}/cpu:0, or leave the worker out"
-                    )
-
     @property
-    def is_planned(self) -> bool:
-        """Whether the layout is a file of `mtf-hetero plan`."""
-        return self.layout.endswith(".json")
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the devices are to be measured before the network is laid out."""
-        return AUTO in (self.layout, self.list_speed)
+    def request(self) -> Request:
+        """The devices and the layout that the flags ask for."""
+        return Request(**{name: getattr(self, name) for name in _PLACED}, are_flags=True)
 
     def _check_positive(self) -> None:
         """Raises ValueError where a number is not positive."""
@@ -250,10 +228,9 @@ class Config:
             raise ValueError(
                 f"--busy_steps is {shown(self.busy_steps)}; it must be a whole number, 0 or more, at most {MOST_WHOLE}"
             )
-        for name in ("learning_rate", "measure_seconds"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"--{name} is {value}; it must be a positive number")
+        rate = self.learning_rate
+        if rate is not None and not 0 < rate < math.inf:
+            raise ValueError(f"--learning_rate is {rate}; it must be a positive number")
 
     def _check_simulated(self) -> None:
         """Raises ValueError where --simulate is given with what needs devices that are here."""
@@ -268,78 +245,6 @@ class Config:
                     "give one of the two"
                 )
 
-    def _check_together(self) -> None:
-        """Raises ValueError where one value rules another out."""
-        if self.workers is not None and self.local_cluster is not None:
-            raise ValueError(
-                f"--workers is {self.workers!r} and --local_cluster {self.local_cluster!r}; give one of the two"
-            )
-        for name in ("memory_limit", "measure_seconds"):
-            value = getattr(self, name)
-            if value is not None and not self.is_measured:
-                raise ValueError(
-                    f"--{name} is {value!r}, which only --layout={AUTO} and --list_speed={AUTO} use; remove it, or "
-                    "let the devices be measured"
-                )
-        for name in ("dense_shares", "dense_rounds"):
-            if getattr(self, name) and self.layout != HYBRID:
-                raise ValueError(
-                    f"--{name} is {getattr(self, name)!r}, which only --layout={HYBRID} uses; remove it, or give "
-                    "that layout"
-                )
-        for name in ("list_speed", "mesh_shape"):
-            if getattr(self, name) is not None and (self.is_planned or self.layout == AUTO):
-                why = "a plan has all sizes" if self.is_planned else "it chooses all sizes"
-                raise ValueError(
-                    f"--{name} is {getattr(self, name)!r} and --layout {self.layout!r}: {why}; remove --{name}"
-                )
-        if self.list_speed == AUTO and self.layout == "even":
-            raise ValueError(f"--list_speed is {AUTO} and --layout even, which uses no speeds; give another layout")
-        if self.list_speed == AUTO and self.mesh_shape is not None:
-            raise ValueError(
-                f"--list_speed is {AUTO} and --mesh_shape {self.mesh_shape!r}; measured speeds split over one axis; "
-                "remove --mesh_shape"
-            )
-
-
-def _convert_to_devices(texts: Sequence[str]) -> tuple[str, ...]:
-    if not texts:
-        raise ValueError("--devices is empty; name one device per processor, or leave the flag out")
-    return tuple(_convert_to_device(text) for text in texts)
-
-
-def _convert_to_device(text: str) -> str:
-    """Writes a device as "cpu:0", "gpu:0" or "worker:1/gpu:0"."""
-    match = _DEVICE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(
-            f"--devices names {text!r}; write cpu:N or gpu:N, with commas between them, and worker:N/gpu:N of a worker"
-        )
-    worker, kind, index = match[1], match[2].lower(), int(match[3])
-    if kind == "cpu" and index >= _MAX_CPU_DEVICES:
-        raise ValueError(f"--devices names {text!r}; logical CPU devices are cpu:0 to cpu:{_MAX_CPU_DEVICES - 1}")
-    return f"{kind}:{index}" if worker is None else f"worker:{int(worker)}/{kind}:{index}"
-
-
-def parse_list_speed(text: str, first_axis: str) -> dict[str, tuple[float, ...]]:
-    """{mesh axis: shares} from "70,25,5", which is for the first axis, or from "rows:2,1;cols:3,1".
-
-    Raises:
-      ValueError: it is not written so, or a share is not a number.
-
-    Example:
-      >>> parse_list_speed("70,25,5", "all")
-      {'all': (70.0, 25.0, 5.0)}
-    """
-    shares: dict[str, tuple[float, ...]] = {}
-    for part in text.split(";"):
-        axis, colon, numbers = part.rpartition(":")
-        axis = axis.strip() if colon else first_axis
-        if axis in shares:
-            raise ValueError(f"--list_speed is {text!r}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1")
-        shares[axis] = tuple(_convert_to_share(number, text, "list_speed") for number in numbers.split(","))
-    return shares
-
 
 def parse_eval_every(text: str) -> tuple[int, bool]:
     """(number, whether it is of epochs) from "500" or "5epochs".
@@ -353,38 +258,3 @@ def parse_eval_every(text: str) -> tuple[int, bool]:
             f"--eval_every is {text!r}; write a number of steps, such as 500, or of epochs, such as 1epoch"
         )
     return int(match[1]), match[2] is not None
-
-
-def parse_shares(text: str, name: str) -> tuple[float, ...]:
-    """Numbers from "2,1,1".
-
-    Raises:
-      ValueError: one is not a number.
-    """
-    return tuple(_convert_to_share(number, text, name) for number in text.split(","))
-
-
-def parse_memory_limit(text: str, count: int) -> tuple[int, ...]:
-    """Bytes from "16,8,8", gigabytes of each of `count` devices.
-
-    Raises:
-      ValueError: it is not written so, or the number is another.
-    """
-    try:
-        limits = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        limits = ()
-    if len(limits) != count or not all(math.isfinite(limit) and limit > 0 for limit in limits):
-        raise ValueError(
-            f"--memory_limit is {text!r}; write the gigabytes of each of the {count} devices, such as 16,8,8"
-        )
-    return tuple(round(limit * 1e9) for limit in limits)
-
-
-def _convert_to_share(number: str, text: str, name: str) -> float:
-    try:
-        return float(number)
-    except ValueError:
-        raise ValueError(
-            f"--{name} is {text!r}: {number!r} is not a number; give one per processor, as in 70,25,5"
-        ) from None

@@ -5,33 +5,31 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from mtf_hetero import Layout, data, mtf, profile, tf
+from mtf_hetero import data, placement, tf
 from mtf_hetero import saver as saver_lib
 from mtf_hetero._support import files
-from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim, run_watched
-from mtf_hetero.layouts import COMPARED, LAYOUTS
+from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.models import named
 from mtf_hetero.models.registry import MODELS, Model, is_keras
 from mtf_hetero.models.train import inputs, meshes, recorded
 from mtf_hetero.models.train import program as network
-from mtf_hetero.models.train.config import AUTO, Config, parse_memory_limit
-from mtf_hetero.models.train.run import Run, build_step, check_steps
+from mtf_hetero.models.train.config import Config
+from mtf_hetero.models.train.run import Draft, Run, build_step, check_steps
 from mtf_hetero.models.train.tasks import Task
-from mtf_hetero.planner import auto
+from mtf_hetero.placement import Request
 from mtf_hetero.planner import machines as machines_lib
 from mtf_hetero.planner import plan as plan_lib
-from mtf_hetero.planner.held import find_fitting
+from mtf_hetero.planner.choice import Choice
+from mtf_hetero.planner.plan import Plan
 
 _PLAN, _DEVICES = "plan.json", "devices.json"  # in the directory of a run
 
 
-def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
-    """Checks a configuration as a whole and lays the model out, without training anything.
-
-    The model is built and lowered once in a graph that is thrown away.
+def prepare(config: Config, stack: contextlib.ExitStack) -> Draft:
+    """Checks a configuration as a whole, without training anything.
 
     Args:
       config: what the user asked for.
@@ -40,21 +38,23 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Run:
     Raises:
       ValueError: parts of it that do not exist or do not fit together, a worker that does not answer, another run in
         the directory, or checkpoints there of which none is whole.
-      NotImplementedError: a layout that splits what an operation needs whole.
     """
-    run, shapes = _lay_out(config, stack, _resumed_model(config), record=_resumed_record(config))
+    draft = _draft(config, stack, _resumed_model(config), record=_resumed_record(config))
+    if not draft.request.is_measured:  # a wrong layout leaves no directory behind
+        draft = dataclasses.replace(draft, placement=_find_placement(draft))
     model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
     if model_dir:
         stack.enter_context(saver_lib.run_lock(model_dir))
+    notes = draft.notes
     if config.model_dir is not None:
         path = saver_lib.find(config.model_dir).path
         if path is not None:
             why = "--model_dir holds {path}, which this model, data set and optimizer cannot resume"
-            _check_checkpoint(path, shapes, why)
-            left = _steps_left(run, path)
+            _check_checkpoint(path, draft.shapes, why)
+            left = _steps_left(draft)
             if missed := ", ".join(str(step) for step in config.trace_steps if step >= left):
-                run = dataclasses.replace(run, notes=(*run.notes, f"not traced: {missed}, for {left} steps are left"))
-    return dataclasses.replace(run, model_dir=model_dir)
+                notes = *notes, f"not traced: {missed}, for {left} steps are left"
+    return dataclasses.replace(draft, model_dir=model_dir, notes=notes)
 
 
 def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str, *, reads_data: bool = True) -> Run:
@@ -73,10 +73,10 @@ def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str, *, rea
     record = recorded.load(os.path.dirname(checkpoint))
     model = _find(config, None if record is None else record.kept_model(config))
     dataset = None if record is None or reads_data else record.data_of(config)
-    run, shapes = _lay_out(config, stack, model, training=False, dataset=dataset, record=record)
-    _check_checkpoint(checkpoint, shapes, "{path} is of another network, or of another data set")
+    draft = _draft(config, stack, model, training=False, dataset=dataset, record=record)
+    _check_checkpoint(checkpoint, draft.shapes, "{path} is of another network, or of another data set")
     model_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="mtf_hetero_"))
-    return dataclasses.replace(run, model_dir=model_dir, trains=False)
+    return place(dataclasses.replace(draft, model_dir=model_dir, trains=False))
 
 
 def _find(config: Config, kept: str | None = None) -> Model:
@@ -99,7 +99,7 @@ def _resumed_record(config: Config) -> recorded.Record | None:
     return record if record is not None and record.data_of(config) is not None else None
 
 
-def _lay_out(
+def _draft(
     config: Config,
     stack: contextlib.ExitStack,
     model: Model,
@@ -107,14 +107,14 @@ def _lay_out(
     training: bool = True,
     dataset: inputs.Dataset | None = None,
     record: recorded.Record | None = None,
-) -> tuple[Run, dict[str, list[int]]]:
-    """A run without a directory, and {variable: shape} of those that its checkpoints have."""
+) -> Draft:
+    """A draft without a directory."""
     tf.logging.set_verbosity(tf.logging.ERROR)
-    _check_names(config, model)
-    planned = plan_lib.load(config.layout) if config.is_planned else None
-    simulated = None if config.simulate is None else _simulated(config.simulate, planned)
-    absent = _absent(config, planned, simulated)
-    devices = config.devices or (None if planned is None else planned.devices)
+    request = placement.load(config.request)
+    _check_parts(config, model)
+    planned = request.layout if isinstance(request.layout, Plan) else None
+    machines = None if config.simulate is None else _simulated(config.simulate, planned)
+    absent = _absent(config, planned, machines)
     dataset = inputs.load(config, model, record) if dataset is None else dataset
     if training:
         check_steps(config, dataset)
@@ -125,39 +125,62 @@ def _lay_out(
     if absent:
         cluster, notes = Cluster.local([f"cpu:{number}" for number in range(len(absent))]), ()
     else:
-        cluster, notes = _cluster(config, devices, stack, claims=training and not config.dry_run)
-    if config.memory_limit is not None:
-        parse_memory_limit(config.memory_limit, len(cluster.devices))
-    empty = meshes.make_mesh(config, cluster.devices) if planned is None else Layout(planned.layout.mesh_shape, ())
-    batch, rounds = meshes.divide_batch(config, empty)
+        cluster, notes = _cluster(request, stack, claims=training and not config.dry_run)
+    request.memory_bytes(cluster.devices)
+    batch, rounds = meshes.divide_batch(config, placement.mesh_of(request, cluster.devices))
     build = _builder(config, model, task, rounds)
     with tf.Graph().as_default():
-        built = (build_step if training else _build_test)(config, dataset, task, batch, build)
-        layout = _first_layout(config, built.graph, planned, empty, absent or cluster.devices)
-        devices = cluster.devices[: layout.size]
-        network.lower(built, layout, devices)
-    run = Run(
+        graph = (build_step if training else _build_test)(config, dataset, task, batch, build).graph
+    return Draft(
         config=config,
+        request=request,
         model=model,
         dataset=dataset,
         task=task,
-        layout=layout,
-        plan=planned,
         cluster=cluster,
-        devices=devices,
-        model_dir="",
         batch=batch,
         build=build,
-        parameters=sum(v.size for v in built.graph.trainable_variables),
-        split_dims=meshes.split_dims(built.graph, layout),
+        graph=graph,
         notes=(*model.notes, *inputs.notes(dataset), *notes),
-        simulated=simulated,
+        machines=machines,
         absent=absent,
     )
-    return run, {v.name: v.shape.to_integer_list for v in built.graph.all_variables}
 
 
-def _absent(config: Config, planned: plan_lib.Plan | None, simulated: machines_lib.Machines | None) -> tuple[str, ...]:
+def place(draft: Draft) -> Run:
+    """Finds how the step of a run is split; where its devices are to be measured, it shows how it gets on.
+
+    Raises:
+      ValueError: a layout that does not fit, a step that fits on no set of the devices, or a worker that was lost.
+      NotImplementedError: an operation that cannot be measured by itself.
+    """
+    placed = draft.placement or _find_placement(draft)
+    values: dict[str, Any] = {**vars(draft), "placement": placed, "cluster": placed.cluster}
+    machines, choice = draft.machines, placed.choice
+    if machines is not None and placed.plan is not None:
+        used = placed.plan.devices
+        values |= {"absent": used, "machines": machines.only([machines.names.index(device) for device in used])}
+    if choice is not None:
+        warning = [f"warning: {choice.warning}"] if choice.warning else []
+        values["notes"] = (*draft.notes, *warning, *choice.lines, *_kept(choice, draft.model_dir))
+    return Run(**values)
+
+
+def _find_placement(draft: Draft) -> placement.Placement:
+    # the next local cluster's workers have other addresses, or other speeds
+    keeps = draft.config.local_cluster is None
+    return placement.place(
+        draft.request,
+        draft.cluster,
+        draft.build_graph,
+        graph=draft.graph,
+        search=placement.Search(_steps_left(draft), progress=not draft.config.quiet, keeps=keeps),
+        machines=draft.machines,
+        names=draft.absent,
+    )
+
+
+def _absent(config: Config, planned: Plan | None, simulated: machines_lib.Machines | None) -> tuple[str, ...]:
     """The devices that need not be here: of a file, or of a plan in a dry run that names no workers."""
     if simulated is not None:
         return simulated.names
@@ -166,7 +189,7 @@ def _absent(config: Config, planned: plan_lib.Plan | None, simulated: machines_l
     return config.devices or planned.devices
 
 
-def _simulated(path: str, planned: plan_lib.Plan | None) -> machines_lib.Machines:
+def _simulated(path: str, planned: Plan | None) -> machines_lib.Machines:
     """The devices of a file; of a plan, those that it uses.
 
     Raises:
@@ -184,13 +207,8 @@ def _simulated(path: str, planned: plan_lib.Plan | None) -> machines_lib.Machine
     return machines.only([machines.names.index(device) for device in planned.devices])
 
 
-def _check_names(config: Config, model: Model) -> None:
-    """Raises ValueError where a flag names a layout or a part of the model that there is not."""
-    if ":" not in config.layout and config.layout not in (AUTO, *LAYOUTS) and not config.is_planned:
-        raise ValueError(
-            f"--layout is {config.layout!r}; it must be one of {', '.join(LAYOUTS)}, {AUTO}, rules such as "
-            "conv1/filters:all, or a plan's file, plan.json"
-        )
+def _check_parts(config: Config, model: Model) -> None:
+    """Raises ValueError where a flag names a part of the model that there is not."""
     for name, wanted, known in (
         ("recompute", config.recompute, model.recomputes),
         ("dense_rounds", config.dense_rounds, model.in_rounds),
@@ -199,78 +217,14 @@ def _check_names(config: Config, model: Model) -> None:
             raise ValueError(f"--{name} is given, which --model={config.model} does not know; remove it")
 
 
-def _first_layout(
-    config: Config, graph: mtf.Graph, planned: plan_lib.Plan | None, empty: Layout, devices: tuple[str, ...]
-) -> Layout:
-    """The layout; where the devices are to be measured first, that of the first of them alone."""
-    if planned is not None:
-        return meshes.planned_layout(planned, graph, devices)
-    return Layout([("all", 1)], ()) if config.layout == AUTO else meshes.make_layout(config, graph, empty)
-
-
-def measure(run: Run) -> Run:
-    """The same run, laid out as its devices are measured to be fast. It shows how it gets on.
-
-    Raises:
-      ValueError: the step fits on no set of the devices, or a worker was lost.
-      NotImplementedError: an operation that cannot be measured by itself.
-    """
-    config, limits = run.config, None
-    names = None if config.layout == AUTO else {name for name, _ in run.layout.rules}
-    if run.simulated is not None:
-        return _planned_for(run, run.simulated, names)
-    if config.memory_limit is not None:
-        parsed = parse_memory_limit(config.memory_limit, len(run.cluster.devices))
-        limits = dict(zip(run.cluster.devices, parsed, strict=True))
-    # the next local cluster's workers have other addresses, or other speeds
-    cache_dir = None if config.local_cluster is not None else profile.cache_directory(os.environ)
-    resumed = None if config.model_dir is None else saver_lib.find(config.model_dir).path
-    choose = functools.partial(
-        auto.choose,
-        run.build_graph,
-        run.cluster,
-        COMPARED if names is None else {},
-        names=names,
-        memory_bytes=limits,
-        seconds=config.measure_seconds,
-        steps=_steps_left(run, resumed),
-        cache_dir=cache_dir,
-        progress=not config.quiet,
-    )
-    choice = run_watched(choose, run.cluster.workers_in_use)
-    warning = [f"warning: {choice.warning}"] if choice.warning else []
-    return dataclasses.replace(
-        run,
-        layout=choice.plan.layout,
-        plan=choice.plan,
-        cluster=dataclasses.replace(run.cluster, devices=choice.plan.devices),
-        devices=choice.plan.devices,
-        split_dims=_split_dims(run.build_graph, choice.plan.layout),
-        notes=(*run.notes, *warning, *choice.lines, *_kept(choice, run.model_dir)),
-    )
-
-
-def _steps_left(run: Run, path: str | None) -> int:
+def _steps_left(draft: Draft) -> int:
     """The steps that the training still takes, from a checkpoint on, if there is one."""
+    path = None if draft.config.model_dir is None else saver_lib.find(draft.config.model_dir).path
     done = 0 if path is None else int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
-    return max(run.total_steps - done, 0)
+    return max(draft.total_steps - done, 0)
 
 
-def _planned_for(run: Run, machines: machines_lib.Machines, names: Collection[str] | None) -> Run:
-    """The same run, planned for devices that need not be here."""
-    plan = find_fitting(run.build_graph, machines, names=names)
-    return dataclasses.replace(
-        run,
-        layout=plan.layout,
-        plan=plan,
-        devices=run.cluster.devices[: len(plan.devices)],
-        simulated=machines.only([machines.names.index(device) for device in plan.devices]),
-        absent=plan.devices,
-        split_dims=_split_dims(run.build_graph, plan.layout),
-    )
-
-
-def _kept(choice: auto.Choice, model_dir: str) -> list[str]:
+def _kept(choice: Choice, model_dir: str) -> list[str]:
     """Keeps the plan and the devices in the directory of a run, if it has one; where they are, for the user."""
     if not model_dir:
         return []
@@ -280,13 +234,6 @@ def _kept(choice: auto.Choice, model_dir: str) -> list[str]:
         return [f"the plan is {path}, for --layout"]
     files.write_text(devices, machines_lib.dumps(choice.machines))
     return [f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"]
-
-
-def _split_dims(build: Callable[[], mtf.Graph], layout: Layout) -> tuple[tuple[str, int], ...]:
-    if layout.size == 1:
-        return ()
-    with tf.Graph().as_default():
-        return meshes.split_dims(build(), layout)
 
 
 def _builder(config: Config, model: Model, task: Task, rounds: tuple[int, ...] | None) -> Callable[..., Any]:
@@ -308,27 +255,24 @@ def _build_test(
     return network.build_test(features, label, build=build, task=task, batch=batch)
 
 
-def _cluster(
-    config: Config, devices: tuple[str, ...] | None, stack: contextlib.ExitStack, *, claims: bool
-) -> tuple[Cluster, tuple[str, ...]]:
+def _cluster(request: Request, stack: contextlib.ExitStack, *, claims: bool) -> tuple[Cluster, tuple[str, ...]]:
     """Where the run takes place, and what the user should know of it."""
     notes: list[str] = []
-    if config.local_cluster is not None:
-        local = LocalCluster(config.local_cluster, report=notes.append)
+    if request.local_cluster is not None:
+        local = LocalCluster(request.local_cluster, report=notes.append)
         try:
             cluster = stack.enter_context(local)
         except RuntimeError as error:
-            raise ValueError(f"--local_cluster is {config.local_cluster!r}: {error}") from error
+            raise ValueError(f"{request.said('local_cluster')}: {error}") from error
         notes += local.describe()
+        devices = placement.devices_of(request)
         if devices is not None:
             cluster = Cluster.from_workers(cluster.workers, devices, timeout_seconds=60.0)
-    elif config.workers is not None:
-        cluster = Cluster.from_workers(config.workers, devices)
     else:
-        cluster = Cluster.from_environment(devices) or Cluster.local(devices)
+        cluster = placement.cluster_of(request)
     if claims:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
-    if cluster.workers and not config.local_cluster:
+    if cluster.workers and request.local_cluster is None:
         notes.append(cluster.describe())
     return cluster, tuple(notes)
 

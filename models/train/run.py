@@ -21,6 +21,7 @@ from mtf_hetero.models.train import console as command_line
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config, parse_eval_every
 from mtf_hetero.models.train.tasks import Task
+from mtf_hetero.placement import Placement, Request, split_dims
 from mtf_hetero.planner import measured, show, verdict
 from mtf_hetero.planner.find import describe
 from mtf_hetero.planner.held import estimated
@@ -32,51 +33,81 @@ LOST = 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Run:
-    """A training run that is known to be possible.
+class Draft:
+    """A run that is checked, before its step is placed on devices.
 
     Args:
       config: what the user asked for.
+      request: the same of the placement, loaded.
       model: the model.
       dataset: the data.
       task: what the model is to predict of them.
-      layout: how the tensors lie on the mesh.
-      cluster: where it takes place.
-      devices: one per processor.
-      model_dir: directory of checkpoints and summaries.
+      cluster: the devices.
       batch: sizes of the dimensions of the batch.
       build: from an mtf.Tensor of images, and `training`, to outputs.
-      parameters: number of trainable parameters.
-      split_dims: the dimensions of the graph that the layout splits, as (name, size).
-      plan: whose layout it is; None: of no plan.
-      simulated: the figures of the devices that these stand for in a dry run; None: a dry run predicts no step.
-      absent: the names of the devices that these stand for in a dry run; none: they are meant themselves.
+      graph: the step, or a test where nothing is trained, to read dimensions from.
+      notes: lines for the user, about the workers and about what was measured.
+      machines: figures of the devices that those of the cluster stand for in a dry run; None: it predicts no step.
+      absent: the names of the devices that those of the cluster stand for; none: they are meant themselves.
+      model_dir: directory of checkpoints and summaries.
       trains: whether anything is trained, and a worker that is lost is waited for.
-      notes: lines for the user, about the workers and about the speeds that were measured.
+      placement: how the step is split; None: its devices are to be measured first.
     """
 
     config: Config
+    request: Request
     model: Model
     dataset: inputs.Dataset
     task: Task
-    layout: Layout
     cluster: Cluster
-    devices: tuple[str, ...]
-    model_dir: str
     batch: tuple[int, ...]
     build: Callable[..., Any]
-    parameters: int
-    split_dims: tuple[tuple[str, int], ...]
-    plan: Plan | None = None
-    simulated: Machines | None = None
+    graph: mtf.Graph
+    notes: tuple[str, ...]
+    machines: Machines | None = None
     absent: tuple[str, ...] = ()
+    model_dir: str = ""
     trains: bool = True
-    notes: tuple[str, ...] = ()
+    placement: Placement | None = None
 
     @property
     def total_steps(self) -> int:
         """The global step at which training ends."""
         return total_steps(self.config, self.dataset)
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """{variable: its shape} of those that checkpoints have."""
+        return {v.name: v.shape.to_integer_list for v in self.graph.all_variables}
+
+    def build_graph(self) -> mtf.Graph:
+        """The training step, on no images, in TensorFlow's default graph."""
+        return build_step(self.config, self.dataset, self.task, self.batch, self.build).graph
+
+
+class Run(Draft):
+    """A run whose step is placed on devices."""
+
+    @property
+    def placed(self) -> Placement:
+        """The place of its step."""
+        assert self.placement is not None
+        return self.placement
+
+    @property
+    def layout(self) -> Layout:
+        """How the tensors lie on the mesh."""
+        return self.placed.layout
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan whose layout it is."""
+        return self.placed.plan
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """One per processor."""
+        return self.placed.devices
 
     @functools.cached_property
     def estimator(self) -> Estimator:
@@ -105,10 +136,6 @@ class Run:
         )
         return Estimator(model_fn, self.model_dir, run_config)
 
-    def build_graph(self) -> mtf.Graph:
-        """The training step, on no images, in TensorFlow's default graph."""
-        return build_step(self.config, self.dataset, self.task, self.batch, self.build).graph
-
     def report_layers(self, events: Sequence[Event]) -> str:
         """What each device computed for each layer in a traced step, beside what the plan predicted."""
         assert self.plan is not None
@@ -119,20 +146,20 @@ class Run:
         """The model, the data, the mesh, and how each split dimension is divided."""
         names = self.absent or self.devices
         lines = [
-            f"{self.config.model}: {self.parameters:,} parameters",
+            f"{self.config.model}: {sum(v.size for v in self.graph.trainable_variables):,} parameters",
             ", ".join(filter(None, (inputs.describe(self.dataset), self.task.describe()))),
             *map(shorten, self.notes),
             shorten(f"mesh {self.layout.mesh_text} on {', '.join(names)}"),
         ]
-        rows = meshes.described(self.split_dims, self.layout)
+        rows = meshes.described(split_dims(self.graph, self.layout), self.layout)
         return "\n".join([*lines, *tables.lines(rows, "<<", indent="  ")])
 
     def describe_dry_run(self) -> str:
         """What `describe` says, the memory of each device, and what is predicted for devices that need not be here."""
         parts = [self.describe(), self.describe_memory()]
-        if self.simulated is not None:
+        if self.machines is not None:
             with tf.Graph().as_default():
-                plan = estimated(describe(self.build_graph(), self.simulated, self.layout), self.build_graph)
+                plan = estimated(describe(self.build_graph(), self.machines, self.layout), self.build_graph)
             parts += ["", verdict.verdict(plan), "", show.table(plan)]
         return "\n".join(parts)
 
@@ -191,6 +218,9 @@ class Run:
         except saver_lib.WriteError as error:
             command_line.say(f"{error}; {self.how_to_resume()}")
             return LOST
+        except NotImplementedError as error:  # of the lowering: the layout splits what an operation needs whole
+            command_line.say(error)
+            return command_line.WRONG_USAGE
         except data.UnreadableError as error:
             command_line.say(f"{error}; {self.how_to_resume()}")
             return command_line.WRONG_USAGE

@@ -118,41 +118,20 @@ def _segment_sum(op: Any) -> Signature:
     return Signature(operands, [["v", *rest]], whole=frozenset("v"), summed=frozenset(looked_up))
 
 
-@TABLE.rule("GatherNd")
-def _gather_at(op: Any) -> Signature:
-    table, ids = op.inputs
-    looked_up, depth = [f"i{i}" for i in range(len(ids.shape) - 1)], ids.shape[-1]
-    touched, rest = [f"d{i}" for i in range(depth)], list(range(depth, len(table.shape)))
-    return Signature([[*touched, *rest], [*looked_up, "at"]], [[*looked_up, *rest]], whole=frozenset([*touched, "at"]))
-
-
-@TABLE.rule("ScatterNd")
-def _scatter_at(op: Any) -> Signature:
-    ids, updates, _ = op.inputs
-    looked_up, depth = [f"i{i}" for i in range(len(ids.shape) - 1)], ids.shape[-1]
-    touched, rest = [f"d{i}" for i in range(depth)], list(range(depth, len(op.outputs[0].shape)))
-    operands: list[Letters | None] = [[*looked_up, "at"], [*looked_up, *rest], None]
-    added = frozenset() if updates.dtype.is_bool else frozenset(looked_up)
-    whole = frozenset([*touched, "at", *looked_up]) - added
-    return Signature(operands, [[*touched, *rest]], whole=whole, summed=added, shape=2)
-
-
-@TABLE.rule(*(f"TensorScatter{kind}" for kind in ("Add", "Sub", "Update", "Max", "Min")))
-def _scatter_into(op: Any) -> Signature:
-    x, ids, _ = op.inputs
-    looked_up, depth = [f"i{i}" for i in range(len(ids.shape) - 1)], ids.shape[-1]
-    touched, rest = [f"d{i}" for i in range(depth)], list(range(depth, len(x.shape)))
-    operands: list[Letters | None] = [[*touched, *rest], [*looked_up, "at"], [*looked_up, *rest]]
-    return Signature(operands, [[*touched, *rest]], whole=frozenset([*touched, *looked_up, "at"]))
-
-
 @TABLE.rule("DenseBincount")
 def _bincount(op: Any) -> Signature | None:
     """Rows are counted one by one; a vector is counted whole."""
     return leading(op, [1, None, 1 if op.inputs[2].shape == op.inputs[0].shape else None], [1])
 
 
-_LAST_TWO = ("Cholesky", "MatrixDeterminant", "MatrixInverse", "MatrixSquareRoot", "MatrixExponential")
+_LAST_TWO = (
+    "Cholesky",
+    "MatrixDeterminant",
+    "MatrixInverse",
+    "MatrixSquareRoot",
+    "MatrixExponential",
+    "MatrixLogarithm",
+)
 
 
 @TABLE.rule(*_LAST_TWO)
@@ -160,9 +139,20 @@ def _of_a_matrix(op: Any) -> Signature | None:
     return leading(op, [2], [0 if op.type == "MatrixDeterminant" else 2])
 
 
-@TABLE.rule("LogMatrixDeterminant", "Qr", "SelfAdjointEigV2")
+_MADE_OF_A_MATRIX = {
+    "LogMatrixDeterminant": [0, 0],
+    "Qr": [2, 2],
+    "SelfAdjointEigV2": [1, 2],
+    "Eig": [1, 2],
+    "Lu": [2, 1],
+}
+
+
+@TABLE.rule(*_MADE_OF_A_MATRIX)
 def _two_of_a_matrix(op: Any) -> Signature | None:
-    return leading(op, [2], {"LogMatrixDeterminant": [0, 0], "Qr": [2, 2]}.get(op.type, [1, 2]))
+    if op.type in ("Eig", "SelfAdjointEigV2") and not op.attr("compute_v"):  # the vectors are of no shape
+        return None
+    return leading(op, [2], _MADE_OF_A_MATRIX[op.type])
 
 
 @TABLE.rule("Svd")
@@ -181,9 +171,19 @@ def _solve(op: Any) -> Signature | None:
     return Signature(operands, [[*outer, "l", "column"]], whole=frozenset("ijkl"))
 
 
-@TABLE.rule("CholeskyGrad")
+@TABLE.rule("CholeskyGrad", "BandedTriangularSolve", "TridiagonalSolve")
 def _of_two_matrices(op: Any) -> Signature | None:
     return leading(op, [2, 2], [2])
+
+
+@TABLE.rule("MatrixSolveLs")
+def _least_squares(op: Any) -> Signature | None:
+    return leading(op, [2, 2, None], [2])
+
+
+@TABLE.rule("TridiagonalMatMul")
+def _of_three_diagonals(op: Any) -> Signature | None:
+    return leading(op, [2, 2, 2, 2], [2])
 
 
 @TABLE.rule("MatrixBandPart")
@@ -197,7 +197,7 @@ def _fourier(op: Any) -> Signature | None:
     return leading(op, [count], [count])
 
 
-@TABLE.rule("RFFT", "IRFFT", "RFFT2D", "IRFFT2D")
+@TABLE.rule("RFFT", "IRFFT", "RFFT2D", "IRFFT2D", "RFFT3D", "IRFFT3D")
 def _real_fourier(op: Any) -> Signature | None:
-    count = 2 if op.type.endswith("2D") else 1
+    count = {"2": 2, "3": 3}.get(op.type[-2:-1], 1)
     return leading(op, [count, None], [count])

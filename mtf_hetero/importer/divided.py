@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero import placement as placing
-from mtf_hetero import traffic
+from mtf_hetero import placement, traffic
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import interrupts
 from mtf_hetero.cluster import WorkerClaim
@@ -69,17 +68,19 @@ def function(
         raise ValueError(f"step is {step!r}; give a tf.function or a function of tensors")
     if not tf.executing_eagerly():
         raise ValueError("eager execution is off, so tf.Variables have no values; leave out tf.disable_eager_execution")
-    layout = placing.convert_to_layout(layout, list_speed)
-    placing.check_measure_seconds(measure_seconds, layout, list_speed)
-    cluster = placing.cluster_of(devices, workers, layout)
+    request = placement.load(
+        placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
+    )
+    cluster = placement.cluster_of(request)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     traced = Traced(step)
     program = traced.program(inputs)
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
-        limits = {"progress": progress, "seconds": measure_seconds, "steps": steps}
-        place = placing.place(layout, list_speed, cluster, lambda: step_lib.build(program).graph, **limits)
-        divided = Divided(traced, place, inputs)
+        search = placement.Search(steps, progress=progress)
+        placed = placement.place(request, cluster, lambda: step_lib.build(program).graph, search=search)
+        placed.report(announces=progress)
+        divided = Divided(traced, placed, inputs)
         divided.on_close(stack.pop_all().close)
         return divided
 
@@ -108,7 +109,7 @@ class Divided:
     def __init__(
         self,
         traced: Traced,
-        place: placing.Placement,
+        place: placement.Placement,
         inputs: Sequence[Any],
         *,
         owner: str = "the step",

@@ -11,6 +11,7 @@ from mtf_hetero._compat import execute, tf
 from mtf_hetero._support import functions
 from mtf_hetero._support.ops import attribute, create
 
+_SEGMENTS = {f"Segment{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod")}  # of numbers that ascend
 _DEFINITIONS: dict[str, Any] = {}  # by type
 
 
@@ -366,4 +367,8 @@ def infer_shapes(op: Operation) -> list[tf.TensorShape]:
     """Return the shapes of an operation's results, inferred from the values that it reads."""
     with tf.Graph().as_default():
         xs = [tf.placeholder(v.dtype, v.shape) if v.array is None else tf.constant(v.array, v.dtype) for v in op.inputs]
-        return [y.shape for y in replay(op, xs)]
+        shapes = [y.shape for y in replay(op, xs)]
+    if op.type in _SEGMENTS and op.inputs[1].array is not None:  # TensorFlow does not look at the numbers
+        count = int(op.inputs[1].array[-1]) + 1
+        return [tf.TensorShape([count, *op.inputs[0].shape[1:]])]
+    return shapes

@@ -109,7 +109,13 @@ def _broadcast(emitter: Emitter, op: Operation, signature: Signature) -> None:
     emitter.put(op.outputs[0], mtf.broadcast(x, mtf.Shape(flat(axes))), axes)
 
 
-_RULES = {moments.MOMENTS: _join_moments, "Transpose": _transpose, "BroadcastTo": _broadcast, "Tile": _broadcast}
+_RULES = {
+    moments.MOMENTS: _join_moments,
+    "Transpose": _transpose,
+    "BroadcastTo": _broadcast,
+    "Tile": _broadcast,
+    "Fill": _broadcast,
+}
 
 
 def _is_lookup(op: Operation) -> bool:

@@ -1,12 +1,15 @@
 """The table of operations: which have a signature, and which are done whole or drawn."""
 
-from mtf_hetero.importer import algebra, arrays, windows
+from mtf_hetero.importer import algebra, arrays, rows, vision, windows
 from mtf_hetero.importer.program import Operation
 from mtf_hetero.importer.signature import Signature
 
-_RULES = {**arrays.TABLE, **algebra.TABLE, **windows.TABLE}
+RULES = {**arrays.TABLE, **algebra.TABLE, **rows.TABLE, **vision.TABLE, **windows.TABLE}
 STATELESS = {  # random numbers that follow from their operands
     "StatelessMultinomial",
+    "StatelessRandomBinomial",
+    "StatelessRandomGammaV2",
+    "StatelessShuffle",
     "StatelessParameterizedTruncatedNormal",
     "StatelessRandomGammaV3",
     "StatelessRandomNormal",
@@ -25,7 +28,7 @@ STATELESS = {  # random numbers that follow from their operands
 
 def signature_of(op: Operation) -> Signature | None:
     """Return the Signature of an operation; None if nothing is known of it."""
-    rule = _RULES.get(op.type)
+    rule = RULES.get(op.type)
     signature = rule(op) if rule else None
     return signature and signature.without_ones(op)
 

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mtf_hetero import placement as placing
+from mtf_hetero import placement
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.keras import callbacks as callbacks_lib
 from mtf_hetero.keras import counting
@@ -69,9 +69,10 @@ def fit(
       >>> history = mtf_hetero.keras.fit(model, (images, labels), epochs=5, devices=["gpu:0", "gpu:1"])
     """
     check_runs(model, "train", "test")
+    request = placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
     x, y, options["sample_weight"] = _unpacked(x, y, options.get("sample_weight"))
     steps = counting.steps_of(x, epochs=epochs, batch_size=batch_size, options=options)
-    place = _Placing.of(devices, workers, layout, list_speed, measure_seconds, steps, options)
+    place = _Placing.of(request, steps, options)
     data = {"validation_data": validation_data, "epochs": epochs, "batch_size": batch_size}
     with _running(model, place, callbacks, "train", "test") as callbacks:
         return model.fit(x, y, callbacks=callbacks, **data, **options)
@@ -118,9 +119,10 @@ def evaluate(
       >>> mtf_hetero.keras.evaluate(model, images, labels, devices=["gpu:0", "cpu:0"], return_dict=True)
     """
     check_runs(model, "test")
+    request = placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
     x, y, options["sample_weight"] = _unpacked(x, y, options.get("sample_weight"))
     steps = counting.steps_of(x, epochs=1, batch_size=batch_size, options=options)
-    place = _Placing.of(devices, workers, layout, list_speed, measure_seconds, steps, options)
+    place = _Placing.of(request, steps, options)
     with _running(model, place, callbacks, "test") as callbacks:
         return model.evaluate(x, y, batch_size=batch_size, callbacks=callbacks, **options)
 
@@ -164,12 +166,13 @@ def predict(
       >>> probabilities = mtf_hetero.keras.predict(model, images, devices=["gpu:0", "cpu:0"], layout="batch")
     """
     check_runs(model, "predict")
+    request = placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
     if x is None:
         raise ValueError("x is None; give the data, as for model.predict")
     steps = counting.steps_of(x, epochs=1, batch_size=batch_size, options=options)
     if steps == 0:
         raise ValueError(f"the data of model {model.name!r} are empty; give at least one batch")
-    place = _Placing.of(devices, workers, layout, list_speed, measure_seconds, steps, options)
+    place = _Placing.of(request, steps, options)
     with _running(model, place, callbacks, "predict") as callbacks:
         return model.predict(x, batch_size=batch_size, callbacks=callbacks, **options)
 
@@ -202,35 +205,22 @@ def _running(model: Any, place: "_Placing", callbacks: Any, *kinds: str) -> Iter
 class _Placing:
     """The user's words on where the model runs. Called with a function that builds a step, it returns the Placement."""
 
-    layout: Any
-    list_speed: Any
+    request: placement.Request
     cluster: Any
-    progress: bool
-    seconds: float | None
-    steps: int | None
+    search: placement.Search
 
     @classmethod
-    def of(
-        cls,
-        devices: Any,
-        workers: Any,
-        layout: Any,
-        list_speed: Any,
-        seconds: float | None,
-        steps: int | None,
-        options: Any,
-    ) -> "_Placing":
-        """Check the arguments of `fit`, and return them.
+    def of(cls, request: placement.Request, steps: int | None, options: Any) -> "_Placing":
+        """Find the devices of a request.
 
         Raises:
-          ValueError: they do not fit together.
+          ValueError: there is no such layout, device or worker.
         """
-        layout = placing.convert_to_layout(layout, list_speed)
-        placing.check_measure_seconds(seconds, layout, list_speed)
-        cluster = placing.cluster_of(devices, workers, layout)
-        return cls(layout, list_speed, cluster, options.get("verbose", "auto") != 0, seconds, steps)
+        request = placement.load(request)
+        search = placement.Search(steps, progress=options.get("verbose", "auto") != 0)
+        return cls(request, placement.cluster_of(request), search)
 
-    def __call__(self, build: Callable[[], Any]) -> placing.Placement:
-        announces = self.progress and keras.config.is_interactive_logging_enabled()
-        limits = {"progress": self.progress, "announces": announces, "seconds": self.seconds, "steps": self.steps}
-        return placing.place(self.layout, self.list_speed, self.cluster, build, **limits)
+    def __call__(self, build: Callable[[], Any]) -> placement.Placement:
+        placed = placement.place(self.request, self.cluster, build, search=self.search)
+        placed.report(announces=self.search.progress and keras.config.is_interactive_logging_enabled())
+        return placed

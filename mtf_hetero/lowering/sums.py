@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import binary, constant, reshape
 from mtf_hetero.layers.sums import channel_sums
+from mtf_hetero.lowering import matrices
 from mtf_hetero.lowering.registry import absent_from, outstanding, register, set_output
 
 
@@ -49,7 +50,9 @@ def _function_of_slices(
     """
     full = next((shape.dims for shape in [*shapes, output] if len(shape.dims) == len(dims)), None)
     if full is None and dtype.is_floating:
-        return functools.partial(tf.einsum, mtf.ops._einsum_equation(shapes, output))
+        return matrices.product_of(shapes, output) or functools.partial(
+            tf.einsum, mtf.ops._einsum_equation(shapes, output)
+        )
     full = full or dims
     kept = [dim for dim in full if dim in output.dims]
     return functools.partial(

@@ -57,6 +57,27 @@ def check(
     return found
 
 
+def check_each_dimension(function: Callable[..., Any], inputs: Sequence[Any], tolerance: float = 1e-9) -> None:
+    """Assert that a function gives what TensorFlow gives, on layouts that split each dimension of more than 6 in turn.
+
+    Args:
+      function: a function of tensors.
+      inputs: its arguments.
+      tolerance: as for `check`.
+    """
+    step = tf.compat.v2.function(function)
+    expected = arrays(step(*inputs))
+    places, done = [BATCH], set()
+    while places:
+        place = places.pop()
+        with mtf_hetero.function(step, tuple(inputs), **place) as divided:
+            same(arrays(divided(*inputs)), expected, tolerance)
+        if not done:
+            shapes = [op.outputs[0].shape for op in divided.graph.operations if type(op).__name__ == "ImportOperation"]
+            done = {dim.name for shape in shapes for dim in shape.dims if dim.size > 6} - {"batch"} or {"batch"}
+            places += [split(dim) for dim in sorted(done - {"batch"})]
+
+
 def arrays(structure: Any) -> list[np.ndarray]:
     """The tensors of a structure as arrays."""
     return [np.asarray(x) for x in tf.nest.flatten(structure) if x is not None]

@@ -36,14 +36,18 @@ def test_what_is_not_compiled():
 
 
 def test_what_does_not_fit_together():
-    refused(ValueError, "layout is 'bach'; it must be one of auto, batch", layout="bach")
-    refused(ValueError, r"list_speed is \[1, 2\], which layout='auto' ignores", list_speed=[1, 2])
+    refused(ValueError, "layout is 'bach'; it must be one of batch, even", layout="bach")
+    refused(
+        ValueError,
+        r"list_speed is \[1, 2\] and layout 'auto': it chooses all sizes; remove list_speed",
+        list_speed=[1, 2],
+    )
     two = {"devices": "cpu:0,cpu:1", "layout": "batch"}
-    refused(ValueError, "1 numbers for the 2 devices cpu:0, cpu:1", list_speed="3", **two)
-    refused(ValueError, "give one number per device", list_speed="fast,slow", **two)
+    refused(ValueError, "list_speed is '3': .* 1 numbers for 2 processors; give one per", list_speed="3", **two)
+    refused(ValueError, "'fast' is not a number; give one per processor", list_speed="fast,slow", **two)
     layout = mtf_hetero.Layout("all:3", "batch:all")
     refused(ValueError, "mesh all:3 has 3 processors, but there are 2 devices", devices="cpu:0,cpu:1", layout=layout)
-    refused(ValueError, "device 'cpu' is not known", devices="cpu")
+    refused(ValueError, "devices names 'cpu'; write cpu:N or gpu:N", devices="cpu")
     refused(ValueError, r'devices is 3; name each one, as in \["gpu:0"\]', devices=3)
     refused(ValueError, r"devices is \[0, 1\]; name each one", devices=[0, 1])
     refused(ValueError, "workers is Cluster.* name each one", workers=Cluster.local(["cpu:0"]))

@@ -15,7 +15,7 @@ from mtf_hetero.models import MODELS
 from mtf_hetero.models import plan as program
 from mtf_hetero.models.search_status import SearchStatus
 from mtf_hetero.models.train.config import Config
-from mtf_hetero.models.train.prepare import measure, prepare
+from mtf_hetero.models.train.prepare import place, prepare
 from mtf_hetero.planner import find, kinds, machines, verdict
 from mtf_hetero.planner import plan as plan_lib
 
@@ -46,7 +46,7 @@ def test_a_model_is_planned_shown_and_laid_out(devices, tmp_path, capsys):
     plan = plan_lib.load(path)
     assert plan.devices == ("cpu:0", "cpu:1") and plan.seconds < plan.alone[1]
     with contextlib.ExitStack() as stack:
-        run = prepare(Config(model="lenet", batch_size=64, layout=str(path), dry_run=True), stack)
+        run = place(prepare(Config(model="lenet", batch_size=64, layout=str(path), dry_run=True), stack))
     assert run.layout == plan.layout and run.devices == plan.devices
 
 
@@ -64,14 +64,14 @@ def test_a_dry_run_of_a_plan_needs_none_of_its_devices(tmp_path, monkeypatch):
     config = Config(model="lenet", batch_size=64, layout=str(path), dry_run=True)
     for names in ABSENT:
         plan_lib.save(dataclasses.replace(plan, devices=names), path)
-        run = prepare(config, contextlib.ExitStack())
+        run = place(prepare(config, contextlib.ExitStack()))
         assert run.layout == layout and f"mesh all:2 on {', '.join(names)}" in run.describe()
     said = run.describe_dry_run()
     assert all(re.search(rf"^ *{name} ", said, re.MULTILINE) for name in ABSENT[-1])
     with pytest.raises(
         plan_lib.PlanError, match="the plan is for the devices gpu:7, cpu:0, but there are gpu:2, gpu:3"
     ):
-        prepare(dataclasses.replace(config, devices=("gpu:2", "gpu:3")), contextlib.ExitStack())
+        place(prepare(dataclasses.replace(config, devices=("gpu:2", "gpu:3")), contextlib.ExitStack()))
 
 
 def test_a_plan_for_another_network_is_refused(devices, tmp_path):
@@ -80,12 +80,10 @@ def test_a_plan_for_another_network_is_refused(devices, tmp_path):
     with pytest.raises(
         plan_lib.PlanError, match="the plan (does not fit the graph: layout rule|splits dimension) .*; plan anew"
     ):
-        prepare(Config(model="paper_mnist", layout=str(path), dry_run=True), contextlib.ExitStack())
+        place(prepare(Config(model="paper_mnist", layout=str(path), dry_run=True), contextlib.ExitStack()))
+    config = Config(model="lenet", layout=str(path), devices=("cpu:0",), dry_run=True)
     with pytest.raises(plan_lib.PlanError, match="the plan is for the devices cpu:0, cpu:1, but there are cpu:0"):
-        prepare(
-            Config(model="lenet", layout=str(path), devices=("cpu:0",), dry_run=True),
-            contextlib.ExitStack(),
-        )
+        place(prepare(config, contextlib.ExitStack()))
 
 
 @pytest.mark.slow
@@ -198,8 +196,8 @@ link: {latency_seconds: 1e-6, bytes_per_second: 1e11}
 def dry_run(path, **options):
     """The run of a dry run on the devices of a file, and what it says."""
     with contextlib.ExitStack() as stack:
-        run = prepare(Config(model="lenet", batch_size=64, dry_run=True, simulate=str(path), **options), stack)
-        run = measure(run) if run.config.is_measured else run
+        config = Config(model="lenet", batch_size=64, dry_run=True, simulate=str(path), **options)
+        run = place(prepare(config, stack))
         return run, run.describe_dry_run()
 
 
@@ -209,14 +207,14 @@ def test_a_dry_run_on_devices_that_are_not_here(tmp_path):
     path.write_text(GPUS)
     run, said = dry_run(path, layout="filters", list_speed="3,2,1")
     assert "mesh all:3 on V100:0, V100:1, T4" in said and "conv1/filters        6 over all: 3, 2, 1" in said
-    assert run.simulated is not None
+    assert run.machines is not None
     sentence = r"Split over V100:0-1, T4: [\d.]+ ms per step, ([\d.]+x \w+er than|as fast as) V100:0 alone\."
     assert re.search(sentence, " ".join(said.split()))
-    assert all(re.search(rf"^{name}  +(\d+\.\d +)+\d+\.\d$", said, re.MULTILINE) for name in run.simulated.names)
+    assert all(re.search(rf"^{name}  +(\d+\.\d +)+\d+\.\d$", said, re.MULTILINE) for name in run.machines.names)
     for layout, speeds in (("auto", None), ("batch", "auto")):
         run, said = dry_run(path, layout=layout, list_speed=speeds)
-        assert run.plan is not None and run.simulated is not None
-        assert run.plan.layout == run.layout and run.simulated.names == run.plan.devices
+        assert run.plan is not None and run.machines is not None
+        assert run.plan.layout == run.layout and run.machines.names == run.plan.devices
         assert verdict.sentence(run.plan) in " ".join(said.split())
     assert run.plan is not None
     plan_lib.save(run.plan, tmp_path / "plan.json")

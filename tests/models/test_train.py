@@ -75,7 +75,6 @@ MISTAKES = [
     ({"layout": "conv1/filter:all"}, "; the nearest is 'conv1/filters'"),
     ({"layout": "conv1/channels:all"}, "'conv1/channels' cannot be split over the 3 processors of mesh axis 'all'"),
     ({"layout": "conv2/filters:all;conv2/channels:all"}, "'conv2/channels', 'conv2/filters', and the layout splits"),
-    ({"layout": "fh:all"}, "split along dimension 'fh'"),
     ({"layout": "conv1:filters:all"}, "is not a pair"),
     ({"batch_size": 0}, "--batch_size is 0; it must be a positive whole number"),
     ({"batch_size": 5000}, "--batch_size is 5000, but mnist5k has 4000 training images"),
@@ -101,6 +100,13 @@ def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
     assert err.count("\n") == 1
     assert err.startswith("error: ")
     assert message in err
+
+
+def test_a_layout_that_no_operation_can_be_lowered_with(capfd):
+    assert run(model="lenet", devices=CPUS, layout="fh:all") == 2
+    out, err = capfd.readouterr()
+    assert out.startswith("lenet: ") and "fh       5 over all: 2, 2, 1" in out  # what is asked for is said first
+    assert err.startswith("error: ") and err.count("\n") == 1 and "split along dimension 'fh'" in err
 
 
 def test_each_field_of_the_configuration_is_a_flag():
@@ -137,11 +143,6 @@ def test_the_program_says_one_line(args, message):
     assert (process.returncode, out) == (2, "")
     assert err.count("\n") == 1
     assert message in err
-
-
-def test_shares_of_several_axes():
-    assert config_lib.parse_list_speed("70,25,5", "all") == {"all": (70, 25, 5)}
-    assert config_lib.parse_list_speed("rows:2,1;cols:3,1", "rows") == {"rows": (2, 1), "cols": (3, 1)}
 
 
 def test_devices_are_written_in_several_ways():

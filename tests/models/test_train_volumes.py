@@ -16,7 +16,7 @@ from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import prepare as prepare_lib
 from mtf_hetero.models.train import program as network
 from mtf_hetero.models.train.config import Config
-from mtf_hetero.models.train.prepare import prepare
+from mtf_hetero.models.train.prepare import place, prepare
 from mtf_hetero.models.train.tasks import Regression, Segmentation
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
@@ -358,7 +358,7 @@ def test_cosine_decay():
 def test_predictions_come_in_the_order_of_the_set(options, universes, tmp_path):
     given = dict(options["cosmoflow_small"], model_dir=str(tmp_path), dataset=str(universes), devices=TWO.split(","))
     with contextlib.ExitStack() as stack:
-        found = prepare(Config(**given), stack)
+        found = place(prepare(Config(**given), stack))
         found.estimator.train(found.train_input, max_steps=1)
         told = list(found.estimator.predict(found.test_input))
     assert [one["targets"].shape for one in told] == [(3,)] * 4  # the last fills up the batch

@@ -9,10 +9,10 @@ import pytest
 from test_find import step
 
 import mtf_hetero
-from mtf_hetero import mtf, tf
+from mtf_hetero import mtf, placement, tf
+from mtf_hetero.cluster import Cluster
 from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
-from mtf_hetero.models.train import meshes
 from mtf_hetero.planner import find as find_lib
 from mtf_hetero.planner import outline, picture, search, show, timeline, transfers, verdict
 from mtf_hetero.planner import plan as plan_lib
@@ -123,7 +123,8 @@ def test_a_plan_changes_no_result(planned, tmp_path):
     path = tmp_path / "plan.json"
     plan_lib.save(plan, path)
     loaded = plan_lib.load(path)
-    layout = meshes.planned_layout(loaded, graph, loaded.devices)
+    request = placement.Request(layout=loaded)
+    layout = placement.place(request, Cluster.local(loaded.devices), lambda: graph, graph=graph).layout
     assert loaded == plan and layout.mesh_text == "rows:2;columns:2"
     assert {layout.axis_name_of(name) for name, _ in layout.sizes} == {"rows", "columns"}
     alone = steps_on(mtf_hetero.Layout("all:1", ()), ["cpu:0"])

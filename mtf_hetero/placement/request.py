@@ -1,0 +1,254 @@
+"""What a user asks of a placement, as one checked value. No TensorFlow, so that a mistake is reported at once."""
+
+import dataclasses
+import math
+import numbers
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from mtf_hetero.cluster.devices import Device
+
+AUTO = "auto"
+EVEN = "even"
+HYBRID = "hybrid"
+_MAX_CPU_DEVICES = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The devices, the layout and the limits that a user asks for.
+
+    Args:
+      layout: AUTO; the name of a recipe; rules such as "conv1/filters:all"; a Layout; a Plan, or the path of its file.
+      list_speed: one number per device, [70, 25, 5] or "70,25,5"; of several mesh axes, "rows:2,1;cols:3,1"; AUTO:
+        measured, and split only if that wins; None: an even split.
+      mesh_shape: mesh axes and their sizes, "rows:2;cols:2"; None: one axis, "all", over all devices.
+      devices: "gpu:0", "worker:1/cpu:0", one per processor, in a sequence or a text with commas; None: those of a plan;
+        else all GPUs, or "cpu:0" without a GPU; with workers, all their devices.
+      workers: "host:port" of each, in a sequence or a text with commas; None: those that the environment names, if any.
+      local_cluster: cores of each worker to start on this machine, "1.0,0.5"; None: none is started.
+      memory_limit: gigabytes that each device may use, "16,8,8"; None: what TensorFlow reports.
+      measure_seconds: time limit for measuring, planning and trials; None: 30.
+      dense_shares: of the hybrid recipe, "2,1"; None: as `list_speed`.
+      are_flags: whether the user gave these as flags of a program, so that an error names "--layout".
+
+    Raises:
+      ValueError: a wrong value, or two values of which one excludes the other.
+
+    Example:
+      >>> Request(layout="batch", list_speed=[70, 25, 5]).shares("all")
+      {'all': (70.0, 25.0, 5.0)}
+    """
+
+    layout: Any = AUTO
+    list_speed: Any = None
+    mesh_shape: str | None = None
+    devices: Any = None
+    workers: Any = None
+    local_cluster: str | None = None
+    memory_limit: str | None = None
+    measure_seconds: Any = None
+    dense_shares: str | None = None
+    are_flags: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.layout, os.PathLike):
+            object.__setattr__(self, "layout", os.fspath(self.layout))
+        if self.workers is not None and self.local_cluster is not None:
+            raise ValueError(
+                f"{self.said('workers')} and {self.name('local_cluster')} {self.local_cluster!r}; give one of the two"
+            )
+        for name, example in (("devices", "gpu:0"), ("workers", "10.0.0.7:2222")):
+            object.__setattr__(self, name, self._convert_to_names(name, example))
+        if self.devices is not None:
+            object.__setattr__(self, "devices", self._convert_to_devices())
+            if self.are_flags:
+                self._check_workers()
+        self._check_speeds()
+        self._check_measured()
+
+    # --- values
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether the layout is the path of a plan."""
+        return isinstance(self.layout, str) and self.layout.endswith(".json")
+
+    @property
+    def has_all_sizes(self) -> bool:
+        """Return whether the layout is a Layout or a Plan, which has the sizes of all slices."""
+        return self.is_file or not isinstance(self.layout, str)
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether devices are measured before the step is placed."""
+        return _is_auto(self.layout) or _is_auto(self.list_speed)
+
+    def shares(self, first_axis: str) -> dict[str, tuple[float, ...]]:
+        """Return {mesh axis: shares} of `list_speed`.
+
+        Args:
+          first_axis: the axis of speeds that name none.
+        """
+        if self.list_speed is None or _is_auto(self.list_speed):
+            return {}
+        if not isinstance(self.list_speed, str):
+            try:
+                return {first_axis: tuple(float(speed) for speed in self.list_speed)}
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"{self.said('list_speed')}; give one number per device, as in [70, 25, 5], or {AUTO!r}"
+                ) from None
+        shares: dict[str, tuple[float, ...]] = {}
+        for part in self.list_speed.split(";"):
+            axis, colon, speeds = part.rpartition(":")
+            axis = axis.strip() if colon else first_axis
+            if axis in shares:
+                raise ValueError(
+                    f"{self.said('list_speed')}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1"
+                )
+            shares[axis] = self._numbers("list_speed", speeds)
+        return shares
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the keyword arguments for the recipe."""
+        if self.dense_shares is None:
+            return {}
+        return {"dense_shares": self._numbers("dense_shares", self.dense_shares)}
+
+    def memory_bytes(self, devices: Sequence[str]) -> dict[str, int]:
+        """Return {device: bytes that it may use}; empty without a limit."""
+        if self.memory_limit is None:
+            return {}
+        try:
+            limits = tuple(float(part) for part in self.memory_limit.split(","))
+        except ValueError:
+            limits = ()
+        if len(limits) != len(devices) or not all(math.isfinite(limit) and limit > 0 for limit in limits):
+            raise ValueError(
+                f"{self.said('memory_limit')}; write the gigabytes of each of the {len(devices)} devices, such as "
+                "16,8,8"
+            )
+        return {device: round(limit * 1e9) for device, limit in zip(devices, limits, strict=True)}
+
+    # --- words
+
+    def name(self, field: str) -> str:
+        """Return what the user calls a field."""
+        return f"--{field}" if self.are_flags else field
+
+    def said(self, field: str) -> str:
+        """Return what the user gave for a field, as a message begins."""
+        return f"{self.name(field)} is {getattr(self, field)!r}"
+
+    def setting(self, field: str, value: str) -> str:
+        """Return how the user would give a field a value."""
+        return f"{self.name(field)}={value}" if self.are_flags else f"{field}={value!r}"
+
+    # --- checks
+
+    def _convert_to_names(self, field: str, example: str) -> tuple[str, ...] | None:
+        value = getattr(self, field)
+        if value is None:
+            return None
+        if isinstance(value, str):
+            value = value.split(",")
+        if not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
+            raise ValueError(f'{self.said(field)}; name each one, as in ["{example}"]')
+        return tuple(name.strip() for name in value)
+
+    def _convert_to_devices(self) -> tuple[str, ...]:
+        """Return the devices, each as "cpu:0", "gpu:0" or "worker:1/gpu:0"."""
+        if not any(self.devices):
+            raise ValueError(f"{self.name('devices')} is empty; name one device per processor, or leave it out")
+        devices = tuple(self._convert_to_device(text) for text in self.devices)
+        for device in devices:
+            if devices.count(device) > 1:
+                raise ValueError(
+                    f"{self.name('devices')} names {device!r} twice; each processor needs a device of its own: name "
+                    "another one, or leave it out"
+                )
+        return devices
+
+    def _convert_to_device(self, text: str) -> str:
+        try:
+            device = Device.parse(text)
+        except ValueError:
+            device = Device()
+        if device.kind not in ("CPU", "GPU") or device.index is None:
+            raise ValueError(
+                f"{self.name('devices')} names {text!r}; write cpu:N or gpu:N, with commas between them, and "
+                "worker:N/gpu:N of a worker"
+            )
+        if device.is_cpu and device.index >= _MAX_CPU_DEVICES:
+            last = f"cpu:{_MAX_CPU_DEVICES - 1}"
+            raise ValueError(f"{self.name('devices')} names {text!r}; logical CPU devices are cpu:0 to {last}")
+        return device.short_name
+
+    def _check_workers(self) -> None:
+        """Raise ValueError if no device of a worker is named."""
+        named = {device.task for device in map(Device.parse, self.devices) if device.job == "worker"}
+        cores = None if self.local_cluster is None else self.local_cluster.split(",")
+        for field, given in (("workers", self.workers), ("local_cluster", cores)):
+            for number, worker in enumerate(given or ()):
+                if worker and number not in named:
+                    raise ValueError(
+                        f"{self.name(field)} has worker {number}, {worker}, of which {self.name('devices')} names no "
+                        f"device; name one, such as worker:{number}/cpu:0, or leave the worker out"
+                    )
+
+    def _check_speeds(self) -> None:
+        """Raise ValueError if speeds are no numbers, or the layout ignores them."""
+        speeds = self.list_speed
+        self.shares("all")
+        if self.dense_shares is not None and self.layout != HYBRID:
+            only = self.setting("layout", HYBRID)
+            raise ValueError(f"{self.said('dense_shares')}, which only {only} uses; remove it, or give that layout")
+        _ = self.options
+        why = "it chooses all sizes" if _is_auto(self.layout) else ""
+        if self.has_all_sizes:
+            why = f"a {'plan' if self.is_file else type(self.layout).__name__} has all sizes"
+        for field in ("list_speed", "mesh_shape"):
+            if getattr(self, field) is not None and why:
+                given = f"{self.name('layout')} {self.layout!r}"
+                raise ValueError(f"{self.said(field)} and {given}: {why}; remove {self.name(field)}")
+        if speeds is not None and self.layout == EVEN:
+            raise ValueError(
+                f"{self.said('list_speed')} and {self.name('layout')} {EVEN!r}, which uses no speeds; give another "
+                "layout"
+            )
+        if _is_auto(speeds) and self.mesh_shape is not None:
+            raise ValueError(
+                f"{self.said('list_speed')} and {self.name('mesh_shape')} {self.mesh_shape!r}; measured speeds split "
+                f"over one axis; remove {self.name('mesh_shape')}"
+            )
+
+    def _check_measured(self) -> None:
+        """Raise ValueError if a limit is wrong, or nothing is measured that it would limit."""
+        seconds = self.measure_seconds
+        is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_number and 0 < float(seconds) < math.inf):
+            raise ValueError(f"{self.said('measure_seconds')}; it must be a positive number")
+        for field in ("memory_limit", "measure_seconds"):
+            if getattr(self, field) is not None and not self.is_measured:
+                raise ValueError(
+                    f"{self.said(field)}, which only {self.setting('layout', AUTO)} and "
+                    f"{self.setting('list_speed', AUTO)} use; remove it, or let the devices be measured"
+                )
+
+    def _numbers(self, field: str, text: str) -> tuple[float, ...]:
+        found = []
+        for part in text.split(","):
+            try:
+                found.append(float(part))
+            except ValueError:
+                raise ValueError(
+                    f"{self.said(field)}: {part!r} is not a number; give one per processor, as in 70,25,5"
+                ) from None
+        return tuple(found)
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == AUTO
