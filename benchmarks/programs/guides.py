@@ -298,3 +298,23 @@ def functional_api() -> KerasStep:
     model.compile(keras.optimizers.RMSprop(1e-3), loss, metrics=["acc"])
     labels = np.eye(5, dtype=keras.config.floatx())[integers(5)]
     return KerasStep(model, ((normal(16, 16, 3), normal(16, 16, 3)[::-1].copy()), labels))
+
+
+@program("guides", source=SOURCE.format("int8_quantization_in_keras"))
+def int8_quantization_in_keras() -> Loop:
+    """A model whose weights are integers of 8 bits, with low-rank changes that are trained."""
+    model = keras.Sequential([*_dense(28, 28), L.Dense(5)])
+    for layer in model.layers:
+        layer.quantize("int8")
+        layer.enable_lora(4)
+    optimizer, loss_of = keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer.build(model.trainable_variables)
+
+    @tf.compat.v2.function
+    def train(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        optimizer.apply(tape.gradient(loss, model.trainable_weights), model.trainable_weights)
+        return loss
+
+    return Loop(train, (normal(12), integers(5)))

@@ -58,7 +58,7 @@ def continued(model: Any) -> KerasStep:
     return KerasStep(model, (data, wanted, (wanted > 0).astype(keras.config.floatx())))
 
 
-@of_hub("models.BertTextClassifier")
+@of_hub("models.BertTextClassifier, keras.io guides/keras_hub/finetuning_on_glue_with_keras_hub.py")
 def bert_text_classifier() -> Made:
     """BERT with a head for classes."""
     models = hub().models
@@ -110,7 +110,7 @@ def albert_text_classifier() -> Made:
     return classified(models.AlbertTextClassifier(backbone, 3), text(segment_ids=integers(2, LENGTH)))
 
 
-@of_hub("models.FNetTextClassifier")
+@of_hub("models.FNetTextClassifier, keras.io examples/nlp/fnet_classification_with_keras_hub.py")
 def fnet_text_classifier() -> Made:
     """FNet: Fourier transforms in place of attention."""
     models = hub().models

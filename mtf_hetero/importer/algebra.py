@@ -118,34 +118,6 @@ def _segment_sum(op: Any) -> Signature:
     return Signature(operands, [["v", *rest]], whole=frozenset("v"), summed=frozenset(looked_up))
 
 
-@TABLE.rule("GatherNd")
-def _gather_at(op: Any) -> Signature:
-    table, ids = op.inputs
-    looked_up, depth = [f"i{i}" for i in range(len(ids.shape) - 1)], ids.shape[-1]
-    touched, rest = [f"d{i}" for i in range(depth)], list(range(depth, len(table.shape)))
-    return Signature([[*touched, *rest], [*looked_up, "at"]], [[*looked_up, *rest]], whole=frozenset([*touched, "at"]))
-
-
-@TABLE.rule("ScatterNd")
-def _scatter_at(op: Any) -> Signature:
-    ids, updates, _ = op.inputs
-    looked_up, depth = [f"i{i}" for i in range(len(ids.shape) - 1)], ids.shape[-1]
-    touched, rest = [f"d{i}" for i in range(depth)], list(range(depth, len(op.outputs[0].shape)))
-    operands: list[Letters | None] = [[*looked_up, "at"], [*looked_up, *rest], None]
-    added = frozenset() if updates.dtype.is_bool else frozenset(looked_up)
-    whole = frozenset([*touched, "at", *looked_up]) - added
-    return Signature(operands, [[*touched, *rest]], whole=whole, summed=added, shape=2)
-
-
-@TABLE.rule(*(f"TensorScatter{kind}" for kind in ("Add", "Sub", "Update", "Max", "Min")))
-def _scatter_into(op: Any) -> Signature:
-    x, ids, _ = op.inputs
-    looked_up, depth = [f"i{i}" for i in range(len(ids.shape) - 1)], ids.shape[-1]
-    touched, rest = [f"d{i}" for i in range(depth)], list(range(depth, len(x.shape)))
-    operands: list[Letters | None] = [[*touched, *rest], [*looked_up, "at"], [*looked_up, *rest]]
-    return Signature(operands, [[*touched, *rest]], whole=frozenset([*touched, *looked_up, "at"]))
-
-
 @TABLE.rule("DenseBincount")
 def _bincount(op: Any) -> Signature | None:
     """Rows are counted one by one; a vector is counted whole."""

@@ -8,17 +8,19 @@ from benchmarks.programs import programs, registry
 
 FIRST = [  # the smallest of each kind
     *("vision/grad_cam", "vision/metric_learning", "vision/mnist_convnet", "vision/forwardforward"),
-    *("loops/logistic_newton", "loops/matrix_factorisation", "loops/gaussian_mixture", "rl/actor_critic_cartpole"),
-    *("nlp/multi_label_classification", "structured_data/collaborative_filtering_movielens"),
-    *("timeseries/timeseries_anomaly_detection", "graph/node2vec_movielens"),
+    *("loops/logistic_newton", "loops/matrix_factorisation", "rl/actor_critic_cartpole"),
+    *("nlp/multi_label_classification", "structured_data/structured_data_classification_with_feature_space"),
+    *("timeseries/timeseries_anomaly_detection", "graph/node2vec_movielens", "guides/writing_your_own_callbacks"),
 ]
 QUICK = [
     *FIRST,
     *("vision/gradient_centralization", "vision/supervised_contrastive_learning", "vision/knowledge_distillation"),
     *("vision/consistency_training", "vision/semisupervised_simclr", "vision/adamatch", "vision/autoencoder"),
     *("loops/gradient_penalty", "loops/meta_learning", "loops/normalizing_flow", "loops/recurrent_while_loop"),
-    *("loops/burgers_equation", "loops/modules_with_adam", "structured_data/imbalanced_classification"),
+    *("loops/burgers_equation", "loops/kalman_filter", "structured_data/imbalanced_classification"),
     *("nlp/pretrained_word_embeddings", "generative/dcgan_overriding_train_step", "generative/conditional_gan"),
+    *("timeseries/timeseries_weather_forecasting", "generative/vae", "audio/speaker_recognition_using_cnn"),
+    *("rl/ppo_cartpole", "guides/int8_quantization_in_keras", "nlp/active_learning_review_classification"),
 ]
 
 

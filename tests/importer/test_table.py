@@ -110,6 +110,10 @@ OPERATIONS = {
     "matmul": (lambda x, y: tf.matmul(x[0], y[0], transpose_b=True) + tf.matmul(x[1], y[1], transpose_b=True), X, Y),
     "batch matmul": (lambda x, y: (tf.matmul(x, y, transpose_a=True), tf.matmul(x, y[0], transpose_b=True)), X, Y),
     "complex matmul": (lambda x, y: tf.matmul(tf.complex(x, y), tf.complex(y, x), adjoint_a=True), X, Y),
+    "matmul of another type": (
+        lambda i: raw.BatchMatMulV3(x=tf.cast(i, tf.int8), y=tf.cast(i, tf.int8), Tout=tf.int32, adj_y=True),
+        IDS[None],
+    ),
     "einsum": (lambda x, y: (tf.einsum("abc,abd->acd", x, y), tf.einsum("abc,abc->", x, y)), X, Y),
     "einsum with an ellipsis": (lambda x, y: tf.einsum("...bc,...bc->...c", x, y), X, Y),
     "softmax": (lambda x: (tf.nn.softmax(x), tf.nn.log_softmax(x, 1)), X),
