@@ -10,8 +10,9 @@ a dimension of a weight split so (the recipe `filters` where the program names n
 processors of such speeds. All results and all variables are compared, those of optimizers, metrics and random numbers
 included.
 
-"TensorFlow's own" is TensorFlow itself on inputs and variables of which each number is the next larger one. It shows
-the effect of rounding alone. All is in float64, except where an operation has no other type than float32.
+"TensorFlow's own" is TensorFlow itself on inputs and variables of which each number is the next larger one, except
+whole numbers such as labels. It shows the effect of rounding alone. All is in float64, except where an operation has no
+other type than float32.
 
 Time: three hours on two cores. Expected: differences of at most 1e-9, and under the batch less than 2 % of the FLOPs
 replicated, apart from updates of weights.

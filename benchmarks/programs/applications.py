@@ -7,11 +7,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import keras
 import numpy as np
 from keras.src.applications import convnext, densenet, efficientnet, efficientnet_v2, nasnet, resnet
 
-from benchmarks.programs.registry import BATCH, KerasStep, Made, program
+from benchmarks.programs.registry import BATCH, KerasStep, Made, keras, program
 
 WHOLE = (
     *("VGG16", "VGG19", "MobileNet", "MobileNetV2", "MobileNetV3Small", "MobileNetV3Large"),

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
-from benchmarks.programs.registry import BATCH, KerasStep, Made, program
+from benchmarks.programs.registry import BATCH, KerasStep, Made, keras, program
 from mtf_hetero import tf
 
 L, K = keras.layers, keras.ops

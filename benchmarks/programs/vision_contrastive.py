@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import keras
-
-from benchmarks.programs.registry import KerasStep, Made, program
+from benchmarks.programs.registry import KerasStep, Made, keras, program
 from benchmarks.programs.vision_classification import CLASSES, images, labels
 from benchmarks.programs.vision_steps import Own, encoder, update, views
 from mtf_hetero import tf

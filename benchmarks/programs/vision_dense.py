@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
-from benchmarks.programs.registry import BATCH, KerasStep, Made, program
+from benchmarks.programs.registry import BATCH, KerasStep, Made, keras, program
 from benchmarks.programs.vision_attention import Patches, Positions, adamw, attend, perceptron
 from benchmarks.programs.vision_classification import CLASSES, classifier, images
 from mtf_hetero import tf

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
-from benchmarks.programs.registry import BATCH, KerasStep, Made, program
+from benchmarks.programs.registry import BATCH, KerasStep, Made, keras, program
 from benchmarks.programs.vision_attention import adamw
 from benchmarks.programs.vision_classification import CLASSES, images, labels
 from benchmarks.programs.vision_steps import Own

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
-from benchmarks.programs.registry import KerasStep, Made, program
+from benchmarks.programs.registry import KerasStep, Made, keras, program
 from benchmarks.programs.vision_attention import DropPath, Patches, Positions, adamw, attend, perceptron
 from benchmarks.programs.vision_classification import CLASSES, classifier, images, labels, one_hot
 

@@ -130,8 +130,8 @@ def render(rows: Sequence[Row]) -> Report:
         f"Layouts: one device; the batch split {shares} over three processors; a dimension of a weight split so; a "
         "plan for three processors of such speeds. A dash: no weight can be split.",
         "TensorFlow's own: its difference from itself after each number of the inputs and variables is replaced by the "
-        "next larger one. Replicated: the share of FLOPs that the batch's layout does not split, apart from updates of "
-        "weights, and with them.",
+        "next larger one, except whole numbers such as labels. Replicated: the share of FLOPs that the batch's layout "
+        "does not split, apart from updates of weights, and with them.",
     ]
     for kind, of_kind in group_by(rows, lambda row: row["kind"]).items():
         parts += [f"## {_title(kind)}: {len(of_kind)}", _table(of_kind)]

@@ -193,7 +193,9 @@ class _Reader:
         if resource is not None:
             raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
         about_variables = any(isinstance(x, int) for x in inputs)
-        is_free = node.type in control.DRAWS or node.type.startswith("Stateless") or about_variables
+        is_free = (
+            node.type in control.DRAWS or node.type == "Empty" or node.type.startswith("Stateless") or about_variables
+        )
         if definition(node).is_stateful and not is_free:
             raise refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")
 
