@@ -87,9 +87,11 @@ def retinanet_object_detector() -> Made:
     options = {"min_level": 3, "max_level": 4, "use_p5": False, "image_shape": (32, 32, 3)}
     backbone = models.RetinaNetBackbone(_resnet(32), **options)
     model = models.RetinaNetObjectDetector(backbone, 3, bounding_box_format="xyxy", pre_logits_num_conv_layers=1)
-    losses: dict[str, Any] = {"bbox_regression": keras.losses.MeanAbsoluteError(reduction="sum")}
-    losses["cls_logits"] = keras.losses.BinaryFocalCrossentropy(from_logits=True, reduction="sum")
-    model.compile(keras.optimizers.SGD(1e-3), losses)
+    model.compile(
+        keras.optimizers.SGD(1e-3),
+        box_loss=keras.losses.MeanAbsoluteError(reduction="sum"),
+        classification_loss=keras.losses.BinaryFocalCrossentropy(from_logits=True, reduction="sum"),
+    )
     corner = 16 * uniform(2, 2)
     boxes = np.concatenate([corner, corner + 4 + 10 * uniform(2, 2)[::-1]], axis=-1)
     return KerasStep(model, (uniform(32, 32, 3), {"boxes": boxes, "labels": integers(3, 2)}))
@@ -99,8 +101,8 @@ def retinanet_object_detector() -> Made:
 def sam_image_segmenter() -> Made:
     """Segment Anything: an encoder of images, one of prompts, and a decoder of masks."""
     models, layers = hub().models, hub().layers
-    options = {"num_heads": 2, "global_attention_layer_indices": [1], "patch_size": 4, "num_output_channels": 8}
-    encoder = models.ViTDetBackbone(14, 2, 28, window_size=2, image_shape=(16, 16, 3), **options)
+    options = {"num_heads": 2, "global_attention_layer_indices": [0], "patch_size": 4, "num_output_channels": 8}
+    encoder = models.ViTDetBackbone(14, 1, 28, window_size=2, image_shape=(16, 16, 3), **options)
     prompts = layers.SAMPromptEncoder(
         hidden_size=8, image_embedding_size=(4, 4), input_image_size=(16, 16), mask_in_channels=4
     )
@@ -109,7 +111,8 @@ def sam_image_segmenter() -> Made:
         num_layers=1, hidden_size=8, intermediate_dim=14, num_heads=2, embedding_dim=8, num_multimask_outputs=3, **head
     )
     model = models.SAMImageSegmenter(models.SAMBackbone(encoder, prompts, decoder))
-    model.compile(keras.optimizers.Adam(1e-3), {"masks": "mse", "iou_pred": "mse"}, metrics=None)
+    outputs = ("masks", "iou_pred")
+    model.compile(keras.optimizers.Adam(1e-3), dict.fromkeys(outputs, "mse"), metrics=dict.fromkeys(outputs, ["mae"]))
     data = {"images": uniform(16, 16, 3), "points": 16 * uniform(1, 2), "labels": np.ones((BATCH, 1))}
     data |= {"boxes": 16 * uniform(1, 2, 2), "masks": normal(1, 16, 16, 1)}
     return KerasStep(model, (data, {"masks": normal(4, 16, 16), "iou_pred": uniform(4)}))
