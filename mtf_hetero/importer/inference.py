@@ -9,7 +9,7 @@ from mtf_hetero.importer.program import Operation, Program, Value, within
 from mtf_hetero.importer.signature import Signature
 
 BATCH = "batch"
-_SPACE: Mapping[Hashable, str] = {"o": "depth", "p": "height", "q": "width"}  # of the image with a value for each window
+_SPACE: Mapping[Hashable, str] = {"o": "depth", "p": "height", "q": "width"}  # of windows
 Axes = Sequence[Sequence[tuple[str, int]]]  # name and size of each dimension of each axis
 
 
