@@ -1,5 +1,6 @@
 """Data parallelism: split the batch, each processor's part in proportion to its share."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import mtf
@@ -49,9 +50,38 @@ def batch(
     name = max(imported, key=lambda shape: (shape.dims[0].name == _BATCH, shape.size)).dims[0].name
     rules.require(name)
     rules.add([name])
+    _add_later_names(rules, graph, name)
+    return rules.layout()
+
+
+def _add_later_names(rules: Rules, graph: mtf.Graph, name: str) -> None:
+    """Splits a batch dimension under the names that it is given later, where nothing forbids it."""
+    in_variables = {name for variable in graph.all_variables for name in variable.shape.dimension_names}
     sources = anatomy.renames(graph.operations)
     for new in sources:
         path = anatomy.path_from(new, {name}, sources)
         if path is not None and not in_variables & set(path) and rules.allow(path):
             rules.add(path)
-    return rules.layout()
+
+
+def under_all_names(layout: Layout, graph: mtf.Graph, name: str = "batch") -> Layout:
+    """Splits a batch dimension that rules split under its later names too, where nothing forbids it.
+
+    Args:
+      layout: with rules.
+      graph: mtf.Graph.
+      name: of the dimension.
+
+    Example:
+      >>> under_all_names(Layout("all:2", "batch:all"), graph).rules
+      (('batch', 'all'), ('dense/batch', 'all'))
+    """
+    axis = dict(layout.rules).get(name)
+    if axis is None:
+        return layout
+    rules = Rules(graph, layout.mesh_shape, dict(layout.shares), axis)
+    rules.add(dim for dim, other in layout.rules if other == axis)
+    rules.keep_whole(dim for dim, other in layout.rules if other != axis)
+    _add_later_names(rules, graph, name)
+    others = [rule for rule in layout.rules if rule[1] != axis]
+    return dataclasses.replace(layout, rules=[*others, *((dim, axis) for dim in rules.names)])

@@ -76,6 +76,12 @@ class _Network:
     def __call__(self, images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
         """Outputs in the images' type, mtf.Tensor [batch, ..., LAST]; the model has its configuration already."""
         del config
+        # dense layers have the names of the batch too
+        if images.shape.ndims != len(self.builder.model.inputs[0].shape):
+            raise ValueError(
+                f"--model is {self.name!r}, which needs a batch of one dimension, but this layout has two; use a "
+                "layout with one mesh axis, or another recipe"
+            )
         with _named(self.name):
             y = mtf.cast(self.builder(images, training=training), images.dtype)
         dims = images.shape.dims[: y.shape.ndims - 1]

@@ -281,6 +281,8 @@ else:
 saveable: Any = importlib.import_module("tensorflow.python.training.saving.saveable_object")  # without a public name
 # The class of eager variables, which has no public name
 ResourceVariable: Any = importlib.import_module("tensorflow.python.ops.resource_variable_ops").ResourceVariable
+# Copies what is known of the values behind a handle, to another tensor
+copy_handle_data: Any = importlib.import_module("tensorflow.python.ops.handle_data_util").copy_handle_data
 
 
 def chrome_trace(step_stats: Any) -> str:

@@ -3,13 +3,15 @@
 import itertools
 import os
 import signal
+import threading
 import time
 
 import pytest
 from tiers import on_workers, parametrize
 
 from mtf_hetero import tf
-from mtf_hetero.cluster import Cluster, UnreachableWorkerError, run_watched
+from mtf_hetero.cluster import Cluster, UnreachableWorkerError, run_watched, watch
+from mtf_hetero.cluster.probe import Answer, Outcome
 from mtf_hetero.estimator import Estimator, EstimatorSpec, RunConfig
 
 pytestmark = on_workers
@@ -101,6 +103,18 @@ def test_what_is_watched_ends(how, workers, lose):
 
     with pytest.raises(UnreachableWorkerError, match=rf"^worker 1 \({cluster.workers[1]}\): "):
         run_watched(work, cluster.workers, interval_seconds=0.2, timeout_seconds=3.0)
+
+
+def test_another_process_at_the_address_of_a_worker_is_not_the_worker(monkeypatch):
+    """A worker that was killed and started again within three seconds has lost what the work waits for."""
+    answers = [Answer(Outcome.ANSWERED, status=b"one"), Answer(Outcome.ANSWERED, status=b"two")]
+    monkeypatch.setattr(
+        watch, "ask_all", lambda workers, timeout: {0: answers.pop(0) if len(answers) > 1 else answers[0]}
+    )
+    waits = threading.Event()
+    with pytest.raises(UnreachableWorkerError):
+        run_watched(waits.wait, ["127.0.0.1:1"], interval_seconds=0.01, timeout_seconds=0.1)
+    waits.set()
 
 
 def test_other_errors_of_what_is_watched_stay(workers):

@@ -67,6 +67,7 @@ def test_two_processors_send_each_other_theirs(layout, hops, messages):
     sent = [send for send in traffic.sends(fetched) if send.source in WORKERS and send.target in WORKERS]
     assert len(sent) == messages
     found = waiting.find_waiting(fetched, traffic.CHIEF, lambda a, b: {a, b} <= set(WORKERS))
+    assert found is not None
     assert max(around.before for around in found.around.values()) == hops
 
 

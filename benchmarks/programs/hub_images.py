@@ -112,7 +112,7 @@ def sam_image_segmenter() -> Made:
     )
     model = models.SAMImageSegmenter(models.SAMBackbone(encoder, prompts, decoder))
     outputs = ("masks", "iou_pred")
-    model.compile(keras.optimizers.Adam(1e-3), dict.fromkeys(outputs, "mse"), metrics=dict.fromkeys(outputs, ["mae"]))
+    model.compile(keras.optimizers.Adam(1e-3), dict.fromkeys(outputs, "mse"), metrics=dict.fromkeys(outputs, "mae"))
     data = {"images": uniform(16, 16, 3), "points": 16 * uniform(1, 2), "labels": np.ones((BATCH, 1))}
     data |= {"boxes": 16 * uniform(1, 2, 2), "masks": normal(1, 16, 16, 1)}
     return KerasStep(model, (data, {"masks": normal(4, 16, 16), "iou_pred": uniform(4)}))

@@ -98,8 +98,16 @@ def mtf_size_bytes(tensor: mtf.Tensor) -> int:
 
 
 def variable_of(tensor: mtf.Tensor) -> mtf.Variable | None:
-    """The mtf.Variable that an mtf.Tensor is, but for a cast or another function of its elements; or None."""
+    """The mtf.Variable that an mtf.Tensor is, but for a cast, a reshape or a function of elements; or None."""
     op = tensor.operation
-    while isinstance(op, mtf.SlicewiseOperation) and len(op.inputs) == 1 and op.inputs[0].shape == tensor.shape:
+    while len(op.inputs) == 1 and _has_same_elements(op):
         op = op.inputs[0].operation
     return op if isinstance(op, mtf.Variable) else None
+
+
+def _has_same_elements(op: mtf.Operation) -> bool:
+    """Return whether an operation of one tensor gives a result for each of its elements."""
+    if isinstance(op, mtf.SlicewiseOperation):
+        return op.inputs[0].shape == op.outputs[0].shape
+    is_transpose = isinstance(op, mtf.EinsumOperation) and set(op.inputs[0].shape.dims) == set(op.outputs[0].shape.dims)
+    return is_transpose or isinstance(op, mtf.ReshapeOperation)

@@ -54,10 +54,14 @@ class Failures:
 
     def __init__(self) -> None:
         self.count = 0
+        self._status = b""
 
     def is_gone(self, answer: Answer) -> bool:
-        """Whether this answer, after those before it, means that the worker is gone."""
-        self.count = 0 if answer.outcome is Outcome.ANSWERED else self.count + 1
+        """Return whether this answer, after those before it, means that the worker is gone."""
+        if answer.outcome is Outcome.ANSWERED:
+            before, self._status, self.count = self._status, answer.status, 0
+            return before not in (b"", answer.status)  # another process answers at the same address
+        self.count += 1
         return self.count > 1 or answer.outcome is Outcome.REFUSED  # a closed port leaves no doubt
 
 

@@ -150,6 +150,8 @@ def run_watched(
         return work()
     future = threads.begin(work, "watched_work")
     failures = {index: Failures() for index in addresses}
+    for index, answer in ask_all(addresses, timeout_seconds).items():
+        failures[index].is_gone(answer)
     while not concurrent.futures.wait([future], interval_seconds).done:
         answers = ask_all(addresses, timeout_seconds)
         if any([failures[index].is_gone(answer) for index, answer in answers.items()]) and not future.done():  # noqa: C419 - all are counted

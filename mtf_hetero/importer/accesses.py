@@ -7,7 +7,8 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
-from mtf_hetero.importer.program import Operation, Value, known, line_of, synthetic
+from mtf_hetero.importer import formulas
+from mtf_hetero.importer.program import Operation, Value, known, refusal, synthetic
 
 _ADDITIONS = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
 _SUMS = {"ResourceScatterAdd": "AddV2", "ResourceScatterSub": "Sub"}
@@ -21,6 +22,15 @@ _SCATTERS = {
     "ResourceScatterNdSub": "TensorScatterSub",
     "ResourceScatterNdUpdate": "TensorScatterUpdate",
 }
+_REMEDY = "use assign, assign_add or assign_sub"
+_REMEDIES = {"ResourceSparse": "give the optimizer tf.convert_to_tensor(gradient)"}  # updates of rows by tf.compat.v1
+_ANSWERS: dict[str, Callable[[Value, tf.DType], Value]] = {
+    "ReadVariableOp": lambda current, dtype: current,
+    "VariableShape": lambda current, dtype: known(current.shape, dtype),
+    "VarIsInitializedOp": lambda current, dtype: known(np.array(True), dtype),
+}
+_PARTS = {"AssignVariableOp", "ResourceGather", "ResourceGatherNd", "ResourceStridedSliceAssign"}
+KINDS = {*_ANSWERS, *_ADDITIONS, *_SCATTERS, *_PARTS}  # of operations of variables that are followed
 Add = Callable[[Operation], list[Value]]
 
 
@@ -38,12 +48,11 @@ def follow(node: Any, inputs: Sequence[Any], now: list[Value], add: Add) -> list
     """
     kind, (number, *values) = node.type, inputs
     current = now[number]
-    if kind == "ReadVariableOp":
-        return [current]
-    if kind == "VariableShape":
-        return [known(current.shape, node.outputs[0].dtype)]
-    if kind == "VarIsInitializedOp":
-        return [known(np.array(True), node.outputs[0].dtype)]
+    if kind in _ANSWERS:
+        return [_ANSWERS[kind](current, node.outputs[0].dtype)]
+    if kind in formulas.UPDATES:
+        formulas.follow_update(node, inputs, now, add)
+        return []
     if kind == "AssignVariableOp":
         now[number] = values[0]
     elif kind in _ADDITIONS:
@@ -60,10 +69,7 @@ def follow(node: Any, inputs: Sequence[Any], now: list[Value], add: Add) -> list
         op = _replaced(node, "TensorStridedSliceUpdate", [current, *corners, value], names, "T")
         (now[number],) = add(op)
     else:
-        raise NotImplementedError(
-            f"operation {kind} {node.name!r} ({line_of(node)}) of a variable is not followed; use assign, assign_add "
-            "or assign_sub"
-        )
+        raise refusal(node, f"of a variable is not followed; {_REMEDIES.get(kind[:14], _REMEDY)}")
     return []
 
 
@@ -105,3 +111,12 @@ def _scatter(node: Any, add: Add, current: Value, indices: Value, updates: Value
     attributes = {"T": attribute(current.dtype), "Tindices": attribute(indices.dtype)}
     result = Value(current.shape, current.dtype, name=node.name)
     return Operation(_SCATTERS[node.type], [current, indices, updates], [result], attributes)
+
+
+def variable_of(handle: Any) -> Any:
+    """Return the tf.Variable of a captured handle; None if the tensor is anything else.
+
+    A function that gives operations the handle alone, as tf_keras's optimizers do, does not know its variables.
+    """
+    owner = getattr(handle, "_parent_trackable", lambda: None)()
+    return owner if isinstance(owner, tf.compat.v2.Variable) else None

@@ -68,22 +68,23 @@ def contains(graph: Any, node: Any, kinds: Iterable[str]) -> bool:
     return False
 
 
+def rule_of(graph: Any, node: Any) -> Callable[[Any, Any, Any, Sequence[Any]], Sequence[Any]] | None:
+    """Return the function that reads calls, conditions or loops, given a reader, a graph, an operation and inputs."""
+    kind = node.type
+    is_call = kind in CALLS or graph._is_function(kind)  # the latter is an older way of TensorFlow
+    return _call if is_call else _choose if kind in CHOICES else _repeat if kind in LOOPS else None
+
+
+def _call(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    return reader.inline(graph, node.get_attr("f") if node.type in CALLS else node.type, inputs)
+
+
 # --- conditions
 
 
-def choose(reader: Any, graph: Any, node: Any, chosen: Value, *inputs: Any) -> list[Any]:
-    """Read a condition.
-
-    Args:
-      reader: reads the branches.
-      graph: the graph that has the condition.
-      node: its tf.Operation.
-      chosen: the condition, or the number of a branch.
-      *inputs: of the branches.
-
-    Returns:
-      What it gives.
-    """
+def _choose(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Read a condition: the first input decides, the others go to the branches."""
+    chosen, *inputs = inputs
     is_two = node.type in ("If", "StatelessIf")
     names = [node.get_attr(f"{k}_branch") for k in ("else", "then")] if is_two else node.get_attr("branches")
     if chosen.array is not None:
@@ -234,18 +235,8 @@ def _selected(reader: Any, node: Any, chosen: Value) -> Join:
 # --- loops
 
 
-def repeat(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Read a loop.
-
-    Args:
-      reader: reads the condition and the body.
-      graph: the graph that has the loop.
-      node: its tf.Operation.
-      inputs: the first values of its variables.
-
-    Returns:
-      What it gives.
-    """
+def _repeat(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Read a loop: the inputs are the first values of its variables."""
     body = graph_of(graph, node.get_attr("body").name)
     size, count = len(body.get_operations()), _count(reader, graph, node, inputs)
     is_short = count is not None and count <= _MOST_TURNS and count * size <= _MOST_UNROLLED

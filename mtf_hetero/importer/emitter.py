@@ -43,6 +43,7 @@ class Emitter:
         self._renamed = collections.ChainMap()  # so that each is sent once
         self._named: dict[int, str] = {}
         self._used = set(names.fixed_labels)
+        self._enclosed = {self._dimension(number) for number in names.enclosed}
         self._fresh = itertools.count()
         self._know(program.operations)
 
@@ -94,7 +95,8 @@ class Emitter:
     def bind(self, op: Operation, signature: Signature, *, gathers: bool = True) -> dict[Hashable, Dims]:
         """Return the dimensions of each letter, for this operation alone.
 
-        They are those of its results where they can be, else the oldest of its operands, such as the batch. No two
+        They are those of its results where they can be, or of any side where a dense layer encloses them, else the
+        oldest of its operands, such as the batch. No two
         letters share a dimension.
 
         Args:
@@ -105,15 +107,20 @@ class Emitter:
         bound: dict[Hashable, Dims] = {}
         taken: set[mtf.Dimension] = set()
         skipped = {a for a, _ in signature.kin} if not gathers else set()  # they are named after their kin
-        for value, letters in self._sides(op, signature):
+        sides = self._sides(op, signature)
+        if self._enclosed:
+            sides.sort(key=lambda side: self._enclosed.isdisjoint(flat(self.axes(side[0]))))
+        ways: dict[Hashable, list[tuple[Dims, int]]] = {}
+        for value, letters in sides:
             for axis, letter, size in _single_letters(self.axes(value), letters, value.shape, signature.sizes):
-                if letter is None or letter in bound or letter in skipped:
-                    continue
-                has_other_size = math.prod(d.size for d in axis) != size  # the axis has no such factors
-                if taken & set(axis) or has_other_size or (gathers and letter in signature.whole):
-                    axis = [self.fresh(size)]
-                bound[letter] = axis
-                taken |= set(axis)
+                if letter is not None and letter not in skipped:
+                    ways.setdefault(letter, []).append((axis, size))
+        for letter, axes in ways.items():
+            is_gathered = gathers and letter in signature.whole
+            # an axis of another size has no such factors
+            free = [a for a, n in axes if math.prod(d.size for d in a) == n and not taken & set(a)]
+            bound[letter] = [self.fresh(axes[0][1])] if is_gathered or not free else free[0]
+            taken |= set(bound[letter])
         return bound
 
     def _sides(self, op: Operation, signature: Signature) -> list[tuple[Value, Letters]]:

@@ -1,9 +1,9 @@
 """Infers the dimensions of all values of a program, from the signatures of its operations."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mtf_hetero.importer import arrays, pieces, table
+from mtf_hetero.importer import algebra, arrays, pieces, table
 from mtf_hetero.importer.naming import Names, Product
 from mtf_hetero.importer.program import Operation, Program, Value, within
 from mtf_hetero.importer.signature import Signature
@@ -34,17 +34,16 @@ def infer(
             names.fix(variable.before, fixed[number])
         else:
             _enter(names, variable.before)
-    kernels: dict[Any, dict[Any, Product]] = {}
+    learner = _Learner(names, {v.before: v.before.name.rpartition("/")[0] for v in program.variables})
 
     def learn(op: Operation) -> list[Operation]:
         parts = pieces.regroup(op, _sizes_of_examples(names, op, batch)) if op.type in pieces.RULES else [op]
         for part in parts:
-            _learn(names, part, kernels, layers)
+            learner.learn(part)
         if op.is_stateful or table.is_drawn(op):  # noise for each example, which may meet none of the inputs
             _join_batch(names, op.outputs[:1], batch)
         return parts
 
-    layers = {v.before: v.before.name.rpartition("/")[0] for v in program.variables}
     program.operations = [part for op in program.operations for part in learn(op)]
     for one, other in [*((v.before, v.after) for v in program.variables), *alike]:
         for a, b in zip(_axes(names, one), _axes(names, other), strict=True):
@@ -111,40 +110,117 @@ def _new(names: Names, op: Operation, letter: Hashable, size: int) -> Product:
     return names.axes((op, letter))[0]
 
 
-def _learn(names: Names, op: Operation, kernels: dict[Any, dict[Any, Product]], layers: dict[Value, str]) -> None:
-    """Unify the axes that an operation says are alike.
+class _Learner:
+    """Unifies the axes that operations say are alike.
+
+    The batch of images has another name from the first dense layer on, so that a layout may split the images there and
+    the units here.
+
+    Args:
+      names: of all values.
+      layers: {value of a variable: the name of its layer}.
+    """
+
+    def __init__(self, names: Names, layers: dict[Value, str]) -> None:
+        self._names, self._layers = names, layers
+        self._kernels: dict[Any, dict[Any, Product]] = {}  # {kernel and shapes of a convolution: axis of each letter}
+        self._of_images: set[Product] = set()  # batches
+        self._cuts: dict[Value, tuple[Product, Product]] = {}  # {kernel of a dense layer: batch before, and after it}
+
+    def learn(self, op: Operation) -> None:
+        """Unify the axes that an operation says are alike."""
+        if op.blocks:
+            self._learn_blocks(op)
+        elif any(value.elements is not None for value in (*op.inputs, *op.outputs)):
+            _learn_list(self._names, op)
+        else:
+            self._learn_single(op)
+
+    def _learn_blocks(self, op: Operation) -> None:
+        """Unify what enters and leaves a loop, a turn of it, or a branch, and learn of the operations within."""
+        parameters = op.blocks[-1].parameters
+        for start, parameter in zip(op.inputs, parameters, strict=False):
+            _unify(self._names, parameter, start)
+        for block in op.blocks:
+            for inner in block.operations:
+                self.learn(inner)
+        ends = [op.blocks[1].results] if op.type == "While" else [block.results for block in op.blocks]
+        for first, *others in zip(op.outputs, *([parameters] if op.type == "While" else []), *ends, strict=True):
+            for other in others:
+                _unify(self._names, first, other)
+
+    def _learn_single(self, op: Operation) -> None:
+        if op.type in arrays.REGROUPED:
+            x, y = (sum(_axes(self._names, value), ()) for value in (op.inputs[0], op.outputs[0]))
+            self._names.unify(x, y)
+        if (op.type in arrays.REGROUPED or op.type == "Cast") and op.inputs[0] in self._layers:
+            self._layers[op.outputs[0]] = self._layers[op.inputs[0]]
+        signature = table.signature_of(op)
+        if signature is None or op.type in arrays.REGROUPED:
+            return
+        apart = self._cut(op, signature) if op.type in algebra.CONTRACTIONS else frozenset()
+        first = _unify_letters(self._names, op, signature, apart)
+        if "Conv" in op.type:
+            self._join_gradient(op, first)
+        if signature.kin:
+            self._name_images(op, signature, first)
+
+    def _name_images(self, op: Operation, signature: Signature, first: Mapping[Hashable, Product]) -> None:
+        layer = next(filter(None, map(self._layers.get, op.inputs)), "") or op.outputs[0].name.rpartition("/")[0]
+        for _, letter in signature.kin:
+            if letter in _SPACE:
+                self._names.prefer(first.get(letter, ()), f"{layer}/{_SPACE[letter]}")
+        self._of_images.add(first.get("n", ()))
+
+    def _join_gradient(self, op: Operation, first: dict[Any, Product]) -> None:
+        """Unify the axes of a convolution with those of its gradient to the image, which has the same kernel."""
+        kernel = op.inputs[1]
+        images = {v.shape for v in (*op.inputs, *op.outputs) if v is not kernel and len(v.shape) == len(kernel.shape)}
+        before = self._kernels.setdefault((kernel, frozenset(images)), first)
+        for letter in before.keys() & first.keys():
+            self._names.unify(before[letter], first[letter])
+
+    def _cut(self, op: Operation, signature: Signature) -> frozenset[Hashable]:
+        """Give the batch of images a new name at a dense layer; returns the letters that then have two names."""
+        axes = [dict(zip(letters, _axes(self._names, v), strict=True)) for v, letters in signature.sides(op)]
+        *operands, result = axes
+        kernels = [number for number, value in enumerate(op.inputs) if value in self._layers]
+        if len(operands) != 2:
+            return frozenset()
+        if len(kernels) != 1:
+            resolve = self._names.resolve
+            cuts = [set(map(resolve, cut)) for cut in self._cuts.values()]
+            return frozenset(a for a in signature.summed if {resolve(x.get(a, ())) for x in operands} in cuts)
+        kernel, x = operands[kernels[0]], operands[1 - kernels[0]]
+        free = [letter for letter in x if letter in result and letter not in kernel and letter is not None]
+        return frozenset(a for a in free if self._is_cut(op.inputs[kernels[0]], x[a], result[a]))
+
+    def _is_cut(self, kernel: Value, before: Product, after: Product) -> bool:
+        """Return whether a dense layer, or a gradient of one, has two names for a batch."""
+        names, before = self._names, self._names.resolve(before)
+        if kernel in self._cuts:
+            cut = [names.resolve(product) for product in self._cuts[kernel]]
+            if before in cut:
+                names.unify(cut[1 - cut.index(before)], after)
+                return True
+        elif before and before in map(names.resolve, self._of_images):
+            self._cuts[kernel] = before, after
+            names.enclose(after, f"{self._layers[kernel]}/{BATCH}")
+            return True
+        return False
+
+
+def _unify_letters(
+    names: Names, op: Operation, signature: Signature, apart: Collection[Hashable]
+) -> dict[Any, Product]:
+    """Unify the axes that have the same letter; returns the first axis of each letter.
 
     Args:
       names: of all values.
       op: the operation.
-      kernels: {kernel and shapes of a convolution: {letter: its axis}}, of those before it.
-      layers: {value of a variable, reshaped or not: the name of its layer}.
+      signature: its signature.
+      apart: letters whose axes stay as they are.
     """
-    if op.blocks:
-        _learn_blocks(names, op, kernels, layers)
-        return
-    if any(value.elements is not None for value in (*op.inputs, *op.outputs)):
-        _learn_list(names, op)
-        return
-    if op.type in arrays.REGROUPED:
-        x, y = (sum(_axes(names, value), ()) for value in (op.inputs[0], op.outputs[0]))
-        names.unify(x, y)
-        layers.update({op.outputs[0]: layers[op.inputs[0]]} if op.inputs[0] in layers else {})
-        return
-    signature = table.signature_of(op)
-    if signature is None:
-        return
-    first = _unify_letters(names, op, signature)
-    if "Conv" in op.type or "Depthwise" in op.type:
-        _join_gradient(names, op, first, kernels)
-    if signature.kin:
-        layer = next(filter(None, map(layers.get, op.inputs)), "") or op.outputs[0].name.rpartition("/")[0]
-        for _, small in signature.kin:
-            names.prefer(first.get(small, ()), f"{layer}/{_SPACE[small]}")
-
-
-def _unify_letters(names: Names, op: Operation, signature: Signature) -> dict[Any, Product]:
-    """Unify the axes that have the same letter; returns the first axis of each letter."""
     first: dict[Any, Product] = {}
     for value, letters in signature.sides(op):
         for number, letter in enumerate(letters):
@@ -155,39 +231,12 @@ def _unify_letters(names: Names, op: Operation, signature: Signature) -> dict[An
                 for part in letter:
                     first.setdefault(part, _new(names, op, part, signature.sizes[part]))
                 names.unify(sum((first[part] for part in letter), ()), axis)
-            elif letter in first:
+            elif letter in first and letter not in apart:
                 if not names.unify(first[letter], axis):
                     first[letter] = names.elder(first[letter], axis)
             else:
                 first[letter] = axis
     return first
-
-
-def _join_gradient(
-    names: Names, op: Operation, first: dict[Any, Product], kernels: dict[Any, dict[Any, Product]]
-) -> None:
-    """Unify the axes of a convolution with those of its gradient to the image, which has the same kernel."""
-    kernel = op.inputs[1]
-    images = {v.shape for v in (*op.inputs, *op.outputs) if v is not kernel and len(v.shape) == len(kernel.shape)}
-    before = kernels.setdefault((kernel, frozenset(images)), first)
-    for letter in before.keys() & first.keys():
-        names.unify(before[letter], first[letter])
-
-
-def _learn_blocks(
-    names: Names, op: Operation, kernels: dict[Any, dict[Any, Product]], layers: dict[Value, str]
-) -> None:
-    """Unify what enters and leaves a loop, a turn of it, or a branch, and learn of the operations within."""
-    parameters = op.blocks[-1].parameters
-    for start, parameter in zip(op.inputs, parameters, strict=False):
-        _unify(names, parameter, start)
-    for block in op.blocks:
-        for inner in block.operations:
-            _learn(names, inner, kernels, layers)
-    ends = [op.blocks[1].results] if op.type == "While" else [block.results for block in op.blocks]
-    for first, *others in zip(op.outputs, *([parameters] if op.type == "While" else []), *ends, strict=True):
-        for other in others:
-            _unify(names, first, other)
 
 
 def _unify(names: Names, one: Value, other: Value) -> None:

@@ -34,6 +34,7 @@ class Names:
         self._became: dict[int, Product] = {}  # what a dimension was divided into, or unified with
         self._axes: dict[Hashable, list[Product]] = {}
         self._fixed: set[int] = set()
+        self._enclosed: list[Product] = []
         self._shared: dict[tuple[str, int], int] = {}  # fixed dimensions by label and size
 
     def enter(self, tensor: Hashable, shape: Sequence[int], labels: Sequence[str]) -> None:
@@ -87,7 +88,7 @@ class Names:
 
     def axes(self, tensor: Hashable) -> list[Product]:
         """Return the dimensions of each axis of a tensor, as they are by now."""
-        self._axes[tensor] = [self._resolve(axis) for axis in self._axes[tensor]]
+        self._axes[tensor] = [self.resolve(axis) for axis in self._axes[tensor]]
         return self._axes[tensor]
 
     def size(self, dim: int) -> int:
@@ -98,14 +99,14 @@ class Names:
         """Return the label that a dimension was entered with."""
         return self._labels[dim]
 
-    def _resolve(self, product: Product) -> Product:
-        """Return what has become of a product."""
+    def resolve(self, product: Product) -> Product:
+        """Return what a product has become."""
         if not any(dim in self._became for dim in product):
             return product
         result: list[int] = []
         for dim in product:
             if dim in self._became:
-                self._became[dim] = self._resolve(self._became[dim])
+                self._became[dim] = self.resolve(self._became[dim])
                 result += self._became[dim]
             else:
                 result.append(dim)
@@ -119,7 +120,7 @@ class Names:
         Returns:
           Whether they are the same now.
         """
-        one, other = self._resolve(tuple(one)), self._resolve(tuple(other))
+        one, other = self.resolve(tuple(one)), self.resolve(tuple(other))
         if one == other:
             return True
         factors = common_factors([self._sizes[d] for d in one], [self._sizes[d] for d in other])
@@ -127,10 +128,8 @@ class Names:
             return False
         self._divide(one, factors)
         self._divide(other, factors)
-        pairs = list(zip(self._resolve(one), self._resolve(other), strict=True))
-        merged = [
-            self._merge(*self._resolve((a,)), *self._resolve((b,))) for a, b in pairs
-        ]  # each, whatever the others
+        pairs = list(zip(self.resolve(one), self.resolve(other), strict=True))
+        merged = [self._merge(*self.resolve((a,)), *self.resolve((b,))) for a, b in pairs]  # each, whatever the others
         return all(merged)
 
     def _may_divide(self, dims: Product, factors: Sequence[int]) -> bool:
@@ -164,12 +163,22 @@ class Names:
 
     def elder(self, one: Product, other: Product) -> Product:
         """Return the product of the two that has the older dimension: the batch, if one of them is the batch."""
-        one, other = self._resolve(one), self._resolve(other)
+        one, other = self.resolve(one), self.resolve(other)
         return min((one, other), key=lambda product: min(map(self.age, product)))
+
+    def enclose(self, product: Product, label: str) -> None:
+        """Note that operations that have this and another dimension for one are to use this one; give it a label."""
+        self.prefer(product, label)
+        self._enclosed.append(product)
+
+    @property
+    def enclosed(self) -> set[int]:
+        """The dimensions that were enclosed."""
+        return {dim for product in self._enclosed for dim in self.resolve(product)}
 
     def prefer(self, product: Product, label: str) -> None:
         """Give a dimension a label, unless it was given one; it keeps it when it is unified with others."""
-        product = self._resolve(product)
+        product = self.resolve(product)
         if len(product) == 1 and product[0] not in self._fixed and self._ages[product[0]] != _GIVEN:
             self._labels[product[0]], self._ages[product[0]] = label, _GIVEN
 

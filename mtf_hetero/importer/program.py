@@ -360,7 +360,8 @@ def evaluate(op: Operation) -> list[np.ndarray]:
     attributes = [part for pair in values.items() for part in pair]
     with tf.device("cpu:0"):
         tensors = [tf.constant(v.array, v.dtype) for v in op.inputs]
-        return [y.numpy() for y in execute(op.type, len(op.outputs), tensors, attributes)]
+        made = execute(op.type, len(op.outputs), tensors, attributes)
+        return [np.asarray(y.numpy(), y.dtype.as_numpy_dtype) for y in made]
 
 
 def infer_shapes(op: Operation) -> list[tf.TensorShape]:

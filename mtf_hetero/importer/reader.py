@@ -8,6 +8,7 @@ import collections
 import contextlib
 import itertools
 import re
+import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
-from mtf_hetero.importer import accesses, control, lists, moments
+from mtf_hetero.importer import accesses, control, formulas, lists, moments
 from mtf_hetero.importer.program import (
     Operation,
     Program,
@@ -27,6 +28,7 @@ from mtf_hetero.importer.program import (
     infer_shapes,
     known,
     refusal,
+    within,
 )
 
 _MOST_COMPARED = 64  # elements of arrays that are compared to find equal operations
@@ -35,7 +37,9 @@ _OPTIONALS: dict[str, Callable[[Any, Sequence[Any]], Any]] = {
     "OptionalNone": lambda node, inputs: lists.Optional([]),
     "OptionalGetValue": lambda node, inputs: inputs[0].value(node),
 }
+_REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "All", "Any"}
 _SHAPE_OF = {"Shape": np.shape, "ShapeN": np.shape, "Rank": np.ndim, "Size": np.size}
+KINDS = {*_OPTIONALS, *_SHAPE_OF, "Const"}  # of operations that the reader itself follows
 
 
 class _Resource(str):
@@ -51,7 +55,13 @@ class _Part:
         self.equal: Mapping[Any, Operation] = {}
 
 
-def read(concrete: Any, names: Sequence[str], variables: Mapping[str, Any], hosted: Collection[Any] = ()) -> Program:
+def read(
+    concrete: Any,
+    names: Sequence[str],
+    variables: Mapping[str, Any],
+    hosted: Collection[Any] = (),
+    shapes: Mapping[int, tf.TensorShape] = types.MappingProxyType({}),
+) -> Program:
     """Read the program of a traced function.
 
     Args:
@@ -59,11 +69,12 @@ def read(concrete: Any, names: Sequence[str], variables: Mapping[str, Any], host
       names: one per tensor that is fed.
       variables: {name: tf.Variable} that come first in the program, in this order, if the function uses them.
       hosted: tf.Variables that stay in this process.
+      shapes: {id of a tensor of the function: its shape}, where the function leaves it open.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
-    return _Reader(concrete, names, variables, hosted).program
+    return _Reader(concrete, names, variables, hosted, shapes).program
 
 
 class _Reader:
@@ -74,12 +85,18 @@ class _Reader:
       names: one per tensor that is fed.
       variables: those that come first.
       hosted: those that stay in this process.
+      shapes: of tensors by id.
     """
 
     def __init__(
-        self, concrete: Any, names: Sequence[str], variables: Mapping[str, Any], hosted: Collection[Any]
+        self,
+        concrete: Any,
+        names: Sequence[str],
+        variables: Mapping[str, Any],
+        hosted: Collection[Any],
+        shapes: Mapping[int, tf.TensorShape],
     ) -> None:
-        self.program = Program()
+        self.program, self._shapes = Program(), shapes
         self._operations = self.program.operations  # of the part that is read now
         self._equal: collections.ChainMap[Any, Operation] = collections.ChainMap()
         self._numbers: dict[int, int] = {}  # of variables, by the ids of their handles
@@ -89,7 +106,7 @@ class _Reader:
         captures = list(graph.captures)
         feeds = graph.inputs[: len(graph.inputs) - len(captures)]
         for tensor, name in zip(feeds, names, strict=True):
-            meaning[id(tensor)] = value = Value(_static(tensor), tensor.dtype, name=name)
+            meaning[id(tensor)] = value = Value(_static(tensor, shapes), tensor.dtype, name=name)
             self.program.feeds.append(value)
         numbers = self._begin_variables(concrete, variables)
         for outer, inner in captures:
@@ -101,6 +118,7 @@ class _Reader:
         self.program.keep_here(hosted)
         self.program.operations = moments.join(self.program.operations)
         self.program.keep_live()
+        _check_live(self.program)
 
     def _begin_variables(self, concrete: Any, first: Mapping[str, Any]) -> dict[int, int]:
         """Enter all variables of a function, those that are trained in the order of use.
@@ -109,6 +127,9 @@ class _Reader:
           {id of a handle: number of the variable}.
         """
         variables = {id(v.handle): v for v in concrete.graph.variables}
+        for outer, _ in concrete.graph.captures:
+            variable = accesses.variable_of(outer)
+            variables |= {} if variable is None else {id(outer): variable}
         used = [variables[id(outer)] for outer, _ in concrete.graph.captures if id(outer) in variables]
         names = {id(v): name for name, v in first.items()}
         known = [v for v in first.values() if any(v is other for other in used)]
@@ -166,15 +187,10 @@ class _Reader:
             return [constant]
         if kind in control.ALIASES:
             return inputs
-        called = _called(graph, node)
-        if called is not None:
-            return self.inline(graph, called, inputs)
-        if kind in control.CHOICES:
-            return control.choose(self, graph, node, *inputs)
-        if kind in control.LOOPS:
-            return control.repeat(self, graph, node, inputs)
         if kind in _OPTIONALS:
             return [_OPTIONALS[kind](node, inputs)]
+        if (follow := control.rule_of(graph, node)) is not None:
+            return follow(self, graph, node, inputs)
         if not node.outputs and not any(isinstance(x, int) for x in inputs):  # Print, Assert, a summary
             self.program.effects.append(node)
             return []
@@ -183,12 +199,15 @@ class _Reader:
             return accesses.follow(node, inputs, self.now, self.add)
         if lists.is_about_lists(node, inputs):
             return lists.follow(node, inputs, self.add)
-        return self.add(self._traced(node, inputs))
+        norm = formulas.follow_norm(self._operation(node, inputs), self.add) if kind in formulas.NORMS else None
+        return norm or self.add(self._traced(node, inputs))
 
     def _check(self, node: Any, inputs: Sequence[Any]) -> None:
         """Raise NotImplementedError if an operation cannot be followed."""
         if node.type in PYTHON_OPERATIONS:
             raise refusal(node, "calls Python, which no device but this process can run; write it with TensorFlow")
+        if node.type.startswith("Cudnn"):
+            raise refusal(node, "is cuDNN's, which only a GPU has; give the layer use_cudnn=False")
         resource = next((x for x in inputs if isinstance(x, _Resource)), None)
         if resource is not None:
             raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
@@ -199,13 +218,16 @@ class _Reader:
         if definition(node).is_stateful and not is_free:
             raise refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")
 
-    def _traced(self, node: Any, inputs: list[Value]) -> Operation:
+    def _operation(self, node: Any, inputs: list[Value]) -> Operation:
+        """Return an operation as it was traced; the shapes of its results are not known yet."""
         results = [Value((), t.dtype, name=node.name) for t in node.outputs]
-        op = Operation(node.type, inputs, results, attributes_of(node))
-        op.is_stateful = definition(node).is_stateful
+        return Operation(node.type, inputs, results, attributes_of(node), definition(node).is_stateful)
+
+    def _traced(self, node: Any, inputs: list[Value]) -> Operation:
+        op = self._operation(node, inputs)
         if op.type in _SHAPE_OF or _is_known(op):  # its shapes are not looked for
             return op
-        shapes = [t.shape for t in node.outputs]
+        shapes = [self._shapes.get(id(t), t.shape) for t in node.outputs]
         if not all(shape.is_fully_defined() for shape in shapes):
             shapes = infer_shapes(op)
         if not all(shape.is_fully_defined() for shape in shapes):
@@ -267,6 +289,8 @@ class _Reader:
             for value, array in zip(op.outputs, evaluate(op), strict=True):
                 _set(value, array)
             return op.outputs
+        if op.type in _REDUCTIONS and op.inputs[1].array is not None and not op.inputs[1].array.size:
+            return op.inputs[:1]  # over no axes: the gradient of a broadcast from an open size
         if op.is_stateful or any(value.elements is not None for value in op.outputs):  # equal lists are not the same
             self._operations.append(op)
             return op.outputs
@@ -277,13 +301,6 @@ class _Reader:
         return self._equal[key].outputs
 
 
-def _called(graph: Any, node: Any) -> str | None:
-    """Return the name of the function that a tf.Operation calls; None if it calls none."""
-    if node.type in control.CALLS:
-        return node.get_attr("f").name
-    return node.type if graph._is_function(node.type) else None  # an older way of TensorFlow
-
-
 def _constant(node: Any, inputs: Sequence[Any]) -> Value | None:
     """Return the value of a constant; None if the tf.Operation is none."""
     if node.type == "Const":
@@ -291,6 +308,13 @@ def _constant(node: Any, inputs: Sequence[Any]) -> Value | None:
     if node.type == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
         return known(np.zeros(inputs[0].array), node.outputs[0].dtype)
     return None
+
+
+def _check_live(program: Program) -> None:
+    """Raise NotImplementedError if something needs strings; what is printed is not needed."""
+    for op in within(program.operations):
+        if any(value.dtype == tf.string for value in (*op.inputs, *op.outputs)):
+            raise refusal(op.source, "works on strings, which no device divides; do it where the data are prepared")
 
 
 def _is_known(op: Operation) -> bool:
@@ -303,10 +327,11 @@ def _set(value: Value, array: np.ndarray) -> None:
     value.array, value.shape = array, array.shape
 
 
-def _static(tensor: Any) -> tuple[int, ...]:
-    if not tensor.shape.is_fully_defined():
-        raise ValueError(f"{tensor.name} has the shape {tensor.shape}; give examples whose shapes are known")
-    return tuple(tensor.shape.as_list())
+def _static(tensor: Any, shapes: Mapping[int, tf.TensorShape] = types.MappingProxyType({})) -> tuple[int, ...]:
+    shape = shapes.get(id(tensor), tensor.shape)
+    if not shape.is_fully_defined():
+        raise ValueError(f"{tensor.name} has the shape {shape}; give examples whose shapes are known")
+    return tuple(shape.as_list())
 
 
 def _free(name: str, taken: set[str]) -> str:

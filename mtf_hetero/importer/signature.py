@@ -22,7 +22,7 @@ class Signature:
       results: letters of each result.
       whole: letters that the operation needs whole.
       summed: letters that it adds up over.
-      kin: pairs of letters before and after windows: they have one name, and other sizes.
+      kin: pairs of letters of an image and of its windows or its kernel: the operation renames the first to the second.
       sizes: {letter: size} of those in tuples.
       shape: number of the operand that is the shape of the result, and of a slice the slice's.
     """

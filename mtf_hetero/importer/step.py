@@ -1,12 +1,13 @@
 """A traced step, read and emitted: its mtf.Graph, what is fed to it, and what it gives."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage
 from mtf_hetero.importer import inference, reader, rules
+from mtf_hetero.importer import shapes as shapes_lib
 from mtf_hetero.importer.emitter import emit_program
 from mtf_hetero.importer.program import Operation, Program
 
@@ -38,18 +39,20 @@ class Step:
     work: Mapping[Operation, set[mtf.Dimension]]
 
 
-def read(concrete: Any, like: Step | None = None, hosted: Collection[Any] = ()) -> Program:
+def read(concrete: Any, shapes: Sequence[Any], like: Step | None = None, hosted: Collection[Any] = ()) -> Program:
     """Read the program of a traced function.
 
     Args:
       concrete: the ConcreteFunction.
+      shapes: of the tensors that are fed, which the function may leave open.
       like: a step whose variables it is to have first, in their order.
       hosted: tf.Variables that stay in this process.
     """
     graph = concrete.graph
     fed = graph.inputs[: len(graph.inputs) - len(list(graph.captures))]
     names = [tensor.op.name for tensor in fed]
-    program = reader.read(concrete, names, {} if like is None else like.variables, hosted)
+    variables = {} if like is None else like.variables
+    program = reader.read(concrete, names, variables, hosted, shapes_lib.with_inputs(graph, shapes))
     arguments, _ = concrete.structured_input_signature
     counts = [sum(isinstance(x, tf.TensorSpec) for x in tf.nest.flatten(x, expand_composites=True)) for x in arguments]
     program.examples = next(filter(None, counts), 0)  # of the first argument: images and their classes, say

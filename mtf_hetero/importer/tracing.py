@@ -1,4 +1,4 @@
-"""Traces a step once for each kind of inputs; tf.Variables that it makes on the way are made eagerly."""
+"""Traces a step, for each kind of inputs or for many at once; tf.Variables that it makes are made eagerly."""
 
 import weakref
 from collections.abc import Callable, Collection, Sequence
@@ -17,10 +17,16 @@ class Traced:
     Args:
       step: a tf.function, or a function.
       hosted: returns the tf.Variables that stay in this process; each step is fed their values, and gives new ones.
+      relaxes: whether kinds that differ from an earlier one in sizes alone share a trace, as with the option
+        `reduce_retracing` of tf.function; if that cannot be read, each kind has a trace of its own.
     """
 
-    def __init__(self, step: Callable[..., Any], hosted: Callable[[], Collection[Any]] = tuple) -> None:
+    def __init__(
+        self, step: Callable[..., Any], hosted: Callable[[], Collection[Any]] = tuple, *, relaxes: bool = False
+    ) -> None:
         self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
+        self._relaxed: Any = relaxes and tf.compat.v2.function(self._function.python_function, autograph=False)
+        self._common: dict[Any, list[tf.TensorShape]] = {}  # by all of a kind but the sizes: what all kinds have
         self._hosted = hosted
         self._concrete: dict[Any, Any] = {}
         self._programs: dict[Any, Program] = {}
@@ -33,14 +39,9 @@ class Traced:
         return repr(structure), tuple(keys)
 
     def concrete(self, inputs: Sequence[Any]) -> Any:
-        """Return the ConcreteFunction for a kind of inputs."""
-        key = self.kind(inputs)
-        if key not in self._concrete:
-            specs = tf.nest.map_structure(_spec, inputs)
-            with _Variables() as made, garbage.uncollected():
-                self._concrete[key] = self._function.get_concrete_function(*specs)
-            made.check_kept()
-        return self._concrete[key]
+        """Return the ConcreteFunction for a kind of inputs, which may be that of other kinds too."""
+        self.program(inputs)
+        return self._concrete[self.kind(inputs)]
 
     def program(self, inputs: Sequence[Any], like: Step | None = None) -> Program:
         """Return the program for a kind of inputs. Call it eagerly.
@@ -51,9 +52,39 @@ class Traced:
         """
         key = self.kind(inputs)
         if key not in self._programs:
-            concrete = self.concrete(inputs)  # it makes the variables that are not there yet
-            self._programs[key] = step_lib.read(concrete, like, self._hosted())
+            self._concrete[key], self._programs[key] = self._read(inputs, like)
         return self._programs[key]
+
+    def _read(self, inputs: Sequence[Any], like: Step | None) -> tuple[Any, Program]:
+        specs = tf.nest.map_structure(_spec, inputs)
+        if (relaxed := self._relax(specs)) is not None:
+            try:
+                return self._read_trace(self._relaxed, relaxed, inputs, like)
+            except (NotImplementedError, TypeError, ValueError):  # it needs the sizes
+                self._relaxed = None
+        return self._read_trace(self._function, specs, inputs, like)
+
+    def _read_trace(self, function: Any, specs: Any, inputs: Any, like: Step | None) -> tuple[Any, Program]:
+        with _Variables() as made, garbage.uncollected():
+            concrete = function.get_concrete_function(*specs)
+        made.check_kept()
+        shapes = [x.shape for x in tf.nest.flatten(inputs, expand_composites=True) if is_tensor(x)]
+        return concrete, step_lib.read(concrete, shapes, like, self._hosted())
+
+    def _relax(self, specs: Any) -> Any:
+        """Return specifications that also fit the kinds before this one; None if there are none."""
+        if not self._relaxed:
+            return None
+        leaves = tf.nest.flatten(specs, expand_composites=True)
+        tensors = [x for x in leaves if is_tensor(x)]
+        form = repr(tf.nest.map_structure(_form, specs))
+        common, shapes = self._common.get(form), [x.shape for x in tensors]
+        self._common[form] = shapes
+        if common is None:
+            return None
+        self._common[form] = [a.most_specific_compatible_shape(b) for a, b in zip(common, shapes, strict=True)]
+        left = iter(self._common[form])
+        return tf.nest.map_structure(lambda x: tf.TensorSpec(next(left), x.dtype) if is_tensor(x) else x, specs)
 
 
 class _Variables:
@@ -92,6 +123,10 @@ class _Variables:
 def is_tensor(x: Any) -> bool:
     """Return whether an argument is a tensor, an array or a specification of one."""
     return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def _form(x: Any) -> Any:
+    return (x.dtype.name, x.shape.rank) if is_tensor(x) else x
 
 
 def _spec(x: Any) -> Any:

@@ -48,7 +48,7 @@ def _letters_of_space(op: Any, rank: int) -> tuple[str, str, str]:
 
 
 def _of_convolution(
-    op: Any, rank: int, channels: tuple[Any, Any, Any], sizes: Mapping[Hashable, int], summed: tuple[str, str]
+    op: Any, rank: int, channels: tuple[Any, Any, Any], sizes: Mapping[str, int], summed: tuple[str, str]
 ) -> Signature:
     """Return the signature of a convolution, or of a gradient of one.
 
@@ -64,8 +64,9 @@ def _of_convolution(
     image, kernel, made = ["n", *large, of_image], [*window, *of_kernel], ["n", *small, of_result]
     is_split = is_plain(op)
     whole = frozenset(window) if is_split else frozenset(window + large + small)
-    kin = tuple((a, b) for a, b in zip(large, small, strict=True) if a != b)
-    options = {"kin": kin, "sizes": sizes, "whole": whole}
+    pairs = [*zip(large, small, strict=True), *([("C", "c")] if of_image == "C" else [])]
+    kin = tuple((a, b) for a, b in pairs if a != b)
+    options: dict[str, Any] = {"kin": kin, "sizes": sizes, "whole": whole}
     if "BackpropInput" in op.type:
         return Signature([None, kernel, made], [image], summed=frozenset(summed[1]), shape=0, **options)
     if "BackpropFilter" in op.type:
@@ -82,8 +83,8 @@ def _convolution(op: Any) -> Signature | None:
     if op.attr("data_format", "") not in ("NHWC", "NDHWC"):
         return None
     rank, groups = 3 if "3D" in op.type else 2, groups_of(op)
-    if groups == 1:
-        return _of_convolution(op, rank, ("c", "cf", "f"), {}, ("c", "f"))
+    if groups == 1:  # the kernel has a name of its own for the channels
+        return _of_convolution(op, rank, ("C" if is_plain(op) else "c", "cf", "f"), {}, ("c", "f"))
     *_, channels, filters = _image_and_kernel(op)[1]
     sizes = {"g": groups, "c": channels, "f": filters // groups}
     signature = _of_convolution(op, rank, (("g", "c"), ("c", ("g", "f")), ("g", "f")), sizes, ("c", "f"))

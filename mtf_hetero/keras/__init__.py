@@ -6,25 +6,21 @@ from mtf_hetero._support import lazy
 
 if TYPE_CHECKING:
     from mtf_hetero.keras.builder import Builder, build
-    from mtf_hetero.keras.call import Call
     from mtf_hetero.keras.fitting import evaluate, fit, predict
-    from mtf_hetero.keras.registry import register
     from mtf_hetero.keras.twin import to_keras
     from mtf_hetero.keras.weights import Weight
 
-__all__ = ["Builder", "Call", "Weight", "build", "evaluate", "fit", "predict", "register", "to_keras"]
+__all__ = ["Builder", "Weight", "build", "evaluate", "fit", "predict", "to_keras"]
 
 __getattr__, __dir__ = lazy.attach(
     __name__,
     {
         "Builder": "builder",
-        "Call": "call",
         "Weight": "weights",
         "build": "builder",
         "evaluate": "fitting",
         "fit": "fitting",
         "predict": "fitting",
-        "register": "registry",
         "to_keras": "twin",
     },
 )

@@ -32,7 +32,7 @@ class Imported:
         def step(kind: str, data: Any) -> Any:
             return getattr(model, f"{kind}_step")(data)
 
-        traced = Traced(tf.compat.v2.function(step, autograph=False), self._hosted)
+        traced = Traced(tf.compat.v2.function(step, autograph=False), self._hosted, relaxes=True)
         inputs = kind, data
         program = traced.program(inputs)
         placement = place(lambda: step_lib.build(program).graph)

@@ -1,8 +1,9 @@
-"""Einsums that are products of matrices as they lie in memory: TensorFlow's Einsum takes longer for the same product."""
+"""Einsums that are products of matrices as they lie in memory, for which TensorFlow's Einsum takes longer."""
 
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import reshape
@@ -26,7 +27,7 @@ def product_of(shapes: Sequence[mtf.Shape], output: mtf.Shape) -> Callable[..., 
         batch = [d for d in left if d in right and d in output.dims]
         summed = [d for d in left if d in right and d not in output.dims]
         rows, columns = ([d for d in output.dims if d not in dims] for dims in (right, left))
-        transposed = _is_transposed(left, batch, rows, summed), _is_transposed(right, batch, summed, columns)
+        transposed: Any = _is_transposed(left, batch, rows, summed), _is_transposed(right, batch, summed, columns)
         if output.dims == batch + rows + columns and None not in transposed:
             firsts = len(summed if transposed[0] else rows), len(columns if transposed[1] else summed)
             return functools.partial(

@@ -10,6 +10,7 @@ from mtf_hetero._support import extras, graphs
 from mtf_hetero.cluster import Cluster, run_watched
 from mtf_hetero.layout import Layout, convert_to_mesh_shape
 from mtf_hetero.layouts import COMPARED, LAYOUTS
+from mtf_hetero.layouts.batch import under_all_names
 from mtf_hetero.lowering import names as names_lib
 from mtf_hetero.placement.request import AUTO, Request
 from mtf_hetero.planner import auto
@@ -209,7 +210,7 @@ def _layout_of(request: Request, graph: mtf.Graph, devices: Sequence[str]) -> La
     except ValueError as error:
         raise ValueError(f"{request.said('layout')}: {error}") from error
     _check_axes(request, graph, layout)
-    return layout
+    return under_all_names(layout, graph) if ":" in request.layout else layout
 
 
 def _check_axes(request: Request, graph: mtf.Graph, layout: Layout) -> None:

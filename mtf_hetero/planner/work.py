@@ -31,6 +31,7 @@ _IDLE = (
     mtf.PrintOperation,
     mtf.ScalarSummaryOperation,
     mtf.StopGradient,
+    mtf.CustomGradientOperation,
     layers.OnceOperation,  # the process that trains draws
 )
 

@@ -75,8 +75,13 @@ def _kernel(
             if graphs.variable_of(x) is None:
                 contracted[x].append(kernels[0])
         return kernels[0]
-    dims = set(op.outputs[0].shape.dims)
-    return next((v for x in op.inputs for v in contracted.get(x, ()) if set(v.shape.dims) == dims), None)
+    dims = _dims(op.outputs[0].shape)
+    return next((v for x in op.inputs for v in contracted.get(x, ()) if _dims(v.shape) == dims), None)
+
+
+def _dims(shape: mtf.Shape) -> set[mtf.Dimension]:
+    """Return the dimensions that count anything."""
+    return {dim for dim in shape.dims if dim.size > 1}
 
 
 def key_of(operations: Sequence[mtf.Operation], names: Collection[str] = ()) -> str:

@@ -77,18 +77,23 @@ ODD, LINE, VOLUME = (9, 7, 3), (11, 3), (7, 5, 6, 2)
 CONVOLUTIONS = {  # {kind: (step, dimensions that a layout is to split)}
     kind: (_single(layer, shape), dims)
     for kind, layer, shape, dims in [
-        ("odd", lambda: L.Conv2D(7, 3, 2, padding="same", name="it"), ODD, ["it/kernel/3", "before/kernel/3"]),
+        ("odd", lambda: L.Conv2D(7, 3, 2, padding="same", name="it"), ODD, ["it/kernel/3", "it/kernel/2"]),
         ("uneven", lambda: L.Conv2D(7, (3, 2), (2, 3), name="it"), ODD, ["it/kernel/3", "it/height"]),
         ("dilated", lambda: L.Conv2D(7, 3, dilation_rate=2, padding="same", name="it"), ODD, ["it/kernel/3"]),
         ("depthwise", lambda: L.DepthwiseConv2D(3, padding="same", name="it"), ODD, ["before/kernel/3"]),
         ("multiplied", lambda: L.DepthwiseConv2D(3, 2, depth_multiplier=2, name="it"), ODD, ["before/kernel/3"]),
         ("separable", lambda: L.SeparableConv2D(7, 3, 2, padding="same", name="it"), ODD, ["before/kernel/3"]),
         ("groups", lambda: L.Conv2D(14, 3, groups=7, name="it"), ODD, ["before/kernel/3_0"]),
-        ("transposed", lambda: L.Conv2DTranspose(7, 3, 2, padding="same", name="it"), ODD, ["it/kernel/2"]),
+        (
+            "transposed",
+            lambda: L.Conv2DTranspose(7, 3, 2, padding="same", name="it"),
+            ODD,
+            ["it/kernel/2", "before/kernel/3"],
+        ),
         ("1D", lambda: L.Conv1D(7, 3, 2, padding="same", name="it"), LINE, ["it/kernel/2", "it/width"]),
         ("causal", lambda: L.Conv1D(7, 3, padding="causal", dilation_rate=2, name="it"), LINE, ["it/kernel/2"]),
         ("1D transposed", lambda: L.Conv1DTranspose(7, 3, 2, name="it"), LINE, ["it/kernel/1"]),
-        ("3D", lambda: L.Conv3D(7, 3, 2, padding="same", name="it"), VOLUME, ["it/kernel/4", "before/kernel/4"]),
+        ("3D", lambda: L.Conv3D(7, 3, 2, padding="same", name="it"), VOLUME, ["it/kernel/4", "it/kernel/3"]),
         ("3D transposed", lambda: L.Conv3DTranspose(7, 2, 2, name="it"), VOLUME, ["it/kernel/3"]),
         ("3D dilated", lambda: L.Conv3D(7, 2, dilation_rate=2, name="it"), VOLUME, ["it/kernel/4"]),
         ("padded pool", lambda: L.AveragePooling2D(3, 2, padding="same", name="it"), ODD, ["before/kernel/3"]),

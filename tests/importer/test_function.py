@@ -308,6 +308,12 @@ class TestRefusals:
         table = tf.lookup.StaticHashTable(initializer, 0)
         self.refused(lambda x: table.lookup(x), r"^operation LookupTable.* which is no tf.Variable;", (keys.numpy(),))
 
+    def test_strings(self):
+        def step(x, y):
+            return tf.strings.length(tf.strings.as_string(x)) + tf.strings.length(tf.strings.join(["a", "bc"]))
+
+        self.refused(step, r"^operation AsString .* \(test_function.py:\d+\) works on strings, .* data are prepared$")
+
     def test_generators(self):
         generator = tf.random.Generator.from_seed(1)
         self.refused(

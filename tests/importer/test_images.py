@@ -14,8 +14,11 @@ def recipe(name, place=TWO):
 
 @tiers.parametrize(
     ("name", "way"),
-    [(name, way) for name in NETWORKS for way in ("batch", "spatial", "filters", "even")],
-    first=[("network", "spatial")],
+    [
+        *((name, way) for name in NETWORKS for way in ("batch", "spatial", "filters", "even")),
+        ("network", "hybrid"),  # which needs a dense layer
+    ],
+    first=[("network", "spatial"), ("network", "hybrid")],
 )
 def test_recipes(name, way):
     make, tolerance = NETWORKS[name]

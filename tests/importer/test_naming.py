@@ -47,7 +47,7 @@ def test_sizes_stay_and_no_tensor_has_a_dimension_twice(shapes, random):
         if math.prod(map(names.size, pair[0])) != math.prod(map(names.size, pair[1])):
             continue
         if names.unify(*pair):
-            assert names._resolve(pair[0]) == names._resolve(pair[1])
+            assert names.resolve(pair[0]) == names.resolve(pair[1])
             assert names.unify(*pair)
         check(names, shapes)
 
@@ -100,10 +100,12 @@ def test_fixed_dimensions_are_neither_divided_nor_unified():
     assert labels(names, "x")[0] == ["w/0"]
 
 
-def test_relatives_have_one_label_unless_a_tensor_has_both():
-    names = entered((8,), (4,), (8, 2))
-    names.relate(names.axes(0)[0], names.axes(1)[0])
-    assert names.label(names.family(names.axes(1)[0][0])) == "t0/0"
-    names.relate(*names.axes(2))
-    first, second = (names.family(axis[0]) for axis in names.axes(2))
-    assert first != second
+def test_a_label_that_a_dimension_was_given_stays():
+    names = entered((8,), (8,), (8,))
+    names.prefer(names.axes(1)[0], "conv/height")
+    names.prefer(names.axes(1)[0], "pool/height")
+    assert names.unify(names.axes(0)[0], names.axes(1)[0])
+    assert names.label(names.axes(0)[0][0]) == "conv/height"
+    names.prefer(names.axes(2)[0], "next/height")
+    assert names.unify(names.axes(0)[0], names.axes(2)[0])
+    assert names.label(names.axes(2)[0][0]) == "conv/height"

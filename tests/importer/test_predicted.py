@@ -11,14 +11,14 @@ from steps import STEPS, L, adam, convolutional, of_keras, recurrent, transforme
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, memory, tf, traffic
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.divided import Traced
-from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.layouts import LAYOUTS, anatomy
 from mtf_hetero.layouts.rules import Rules
 from mtf_hetero.planner import steps
 from mtf_hetero.planner.find import describe, find
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.transfers import of_step
 from mtf_hetero.profile import Link
-from mtf_hetero.profile.work import live
+from mtf_hetero.profile.work import layer_of, live
 
 DEVICES = [f"/job:worker/task:{number}/device:CPU:0" for number in range(3)]
 SHARES = {"all": [4, 2, 1]}
@@ -59,7 +59,7 @@ CASES = [
     ("GRU dropout", ["batch"]),
     ("depthwise", ["batch", "filters"]),
     ("tape", ["batch", "w/1"]),
-    ("network", ["batch", "spatial", "filters", "plan"]),
+    ("network", ["batch", "spatial", "filters", "hybrid", "plan"]),
     ("unet", ["spatial", "filters"]),
     ("multiplied", ["batch", "before/kernel/3", "it/height"]),
     ("groups", ["before/kernel/3_0", "it/height"]),
@@ -124,3 +124,14 @@ def test_seeds_are_never_split():
             NotImplementedError, match=f"cannot be split along dimension '{state}/0', .*; remove the rule"
         ):
             Lowering(made.graph, {made.mesh: mesh_impl})
+
+
+def test_convolutions_of_one_pixel_are_layers():
+    """Recipes and plans see a convolution whose kernel has no height and no width."""
+    program = program_of("unet")
+    with tf.Graph().as_default():
+        graph = step_lib.build(program).graph
+        found = {layer.outputs[0] for layer in anatomy.layers(graph)}
+        owners = set(layer_of(live(graph), graph.trainable_variables).values())
+    assert "classes/kernel/4" in found
+    assert {"down", "bottom", "up", "last", "classes"} <= owners

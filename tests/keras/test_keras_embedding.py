@@ -191,7 +191,7 @@ def test_nothing_is_as_large_as_a_one_hot_tensor():
         )
         y = builder(ids)
         assert max(t.shape.size for op in graph.operations for t in op.outputs) == 3000 * 2
-        assert y.shape.dimension_names == ["batch", "words/channels", "words/outputs"]
+        assert y.shape.dimension_names == ["batch", "channels", "words/embeddings/1"]
 
 
 @tiers.parametrize("training", [False, True], first=[])

@@ -105,6 +105,25 @@ def test_dropout_has_its_rate_and_no_layout():
     np.testing.assert_array_equal(inferred(build(model), ones), 2 * ones)
 
 
+def test_dropout_draws_anew_in_each_step():
+    inputs = keras.Input((40,))
+    builder, steps = build(keras.Model(inputs, layers.Dropout(0.5)(inputs))), []
+    for layout in (Layout("all:1", ()), Layout("all:3", "batch:all", {"all": [4, 2, 1]})):
+        with tf.Graph().as_default():
+            tf.set_random_seed(3)
+            graph = mtf.Graph()
+            mesh = mtf.Mesh(graph, "mesh")
+            shape = mtf.Shape([mtf.Dimension("batch", 7), mtf.Dimension("inputs", 40)])
+            y = builder(mtf.import_tf_tensor(mesh, tf.ones([7, 40]), shape), training=True)
+            assert not graph.all_variables  # a checkpoint has no states of random numbers
+            lowering = mtf_hetero.Lowering(graph, {mesh: oracle.mesh_impl_of(layout)})
+            exported = lowering.export_to_tf_tensor(y)
+            with tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
+                steps.append([session.run(exported) for _ in range(3)])
+    np.testing.assert_array_equal(*steps)
+    assert (steps[0][0] != steps[0][1]).any() and (steps[0][1] != steps[0][2]).any()
+
+
 SAMPLING = {  # models of which a call without `training` drops half of what comes in
     "keyword": lambda x: layers.Dropout(0.5)(x, training=True),
     "nested": lambda x: keras.Sequential([layers.Dropout(0.5)])(x, training=True),
@@ -188,6 +207,25 @@ def test_weights_go_back():
         np.testing.assert_array_equal(np.asarray(weight.variable), value + 1)
     assert {id(weight.variable) for weight in builder.variables.values()} == {id(v) for v in model.variables}
     assert "tower/head/hidden/kernel" in builder.variables
+
+
+def test_variables_have_the_names_and_shapes_that_checkpoints_have():
+    inputs = keras.Input((4, 3, 2))
+    x = layers.Conv2D(6, 1, name="conv")(inputs)
+    x = layers.LayerNormalization(name="norm")(x)
+    x = keras.Sequential([layers.Flatten(), layers.Dense(4, name="dense")], name="tower")(x)
+    model = keras.Model(inputs, layers.Dense(1, name="my.head")(x))
+    builder = check(model, layouts=lambda graph: [Layout("all:1", ())])
+    assert {name: list(weight.split) for name, weight in builder.variables.items()} == {
+        "conv/kernel": [1, 1, 2, 6],
+        "conv/bias": [6],
+        "norm/gamma": [6],
+        "norm/beta": [6],
+        "tower/dense/kernel": [4, 3, 6, 4],
+        "tower/dense/bias": [4],
+        "my_head/kernel": [4, 1],
+        "my_head/bias": [1],
+    }
 
 
 def test_a_layer_that_is_frozen_is_not_trained():
@@ -292,7 +330,7 @@ def test_a_batch_of_two_dimensions():
         names = ("rows", "columns", "height", "width", "channels")
         shape = mtf.Shape([mtf.Dimension(*dim) for dim in zip(names, (2, 3, 14, 14, 3), strict=True)])
         y = builder(mtf.import_tf_tensor(mesh, tf.constant(images.reshape(2, 3, 14, 14, 3)), shape))
-        assert y.shape.to_string == "Shape[rows=2, columns=3, dense/kernel/1=5]"
+        assert y.shape.dimension_names[:2] == ["rows", "columns"] and y.shape.to_integer_list == [2, 3, 5]
         layout = Layout("a:2;b:2", "rows:a;columns:b", {"b": [2, 1]})
         lowering = mtf_hetero.Lowering(graph, {mesh: oracle.mesh_impl_of(layout)})
         exported = lowering.export_to_tf_tensor(y)

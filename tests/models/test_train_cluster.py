@@ -22,6 +22,7 @@ from mtf_hetero.data.cosmology import write_universes
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.models.train import prepare
 from mtf_hetero.planner import plan as plan_lib
+from mtf_hetero.planner import quick
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 ON_WORKERS = {name: value for name, value in FAST.items() if name != "devices"}
@@ -159,13 +160,13 @@ def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
 @on_workers
 @pytest.mark.parametrize("flags", [{"list_speed": "auto", "layout": "batch"}, {"layout": "auto"}], ids=str)
 def test_a_worker_that_is_killed_while_devices_are_measured(flags, workers, tmp_path, capfd, monkeypatch):
-    measure, killed = prepare.auto.quick.measure_rates, []
+    measure, killed = quick.measure_rates, []
 
     def kill_and_measure(cluster):
         killed.append(os.kill(workers.pids[2], signal.SIGKILL))
         return measure(cluster)
 
-    monkeypatch.setattr(prepare.auto.quick, "measure_rates", kill_and_measure)
+    monkeypatch.setattr(quick, "measure_rates", kill_and_measure)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     try:
         assert run(**ON_WORKERS, workers=",".join(workers.addresses), **flags) == 2

@@ -278,6 +278,10 @@ def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd):
         (good | {"layout": "conv3/filters:all"}, "'conv3/filters', which no tensor of the graph has"),
         (good | {"recompute": "all"}, "--recompute is given, which --model="),
         (good | {"layout": "hybrid", "dense_rounds": True}, "--dense_rounds is given, which --model="),
+        (
+            good | {"layout": "hybrid", "mesh_shape": "a:1;b:3"},
+            "needs a batch of one dimension, but this layout has two",
+        ),
         (good | {"dataset": tmp_path}, "has no images; give a directory"),
     ]:
         capfd.readouterr()
