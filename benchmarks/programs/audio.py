@@ -9,7 +9,8 @@ from benchmarks.programs.pieces import Decoder, Encoder, Tokens, integers, norma
 from benchmarks.programs.registry import KerasStep, program
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 SOURCE = "keras.io examples/audio/{}.py"
 
 
@@ -67,7 +68,7 @@ def transformer_asr() -> KerasStep:
     """A sequence-to-sequence transformer with a learning rate that warms up."""
     model = Recognizer(9, 12)
     loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
-    rates = keras.optimizers.schedules.CosineDecay(0.0, 50, warmup_target=1e-3, warmup_steps=10)
+    rates: Any = keras.optimizers.schedules.CosineDecay(0.0, 50, warmup_target=1e-3, warmup_steps=10)
     model.compile(optimizer=keras.optimizers.Adam(rates), loss=loss)
     return KerasStep(model, {"source": normal(40, 9), "target": padded(12, 10)})
 

@@ -10,7 +10,8 @@ from benchmarks.programs.pieces import integers, uniform
 from benchmarks.programs.registry import KerasStep, Loop, program
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 
 
 class Augmenter(L.Layer):
@@ -209,7 +210,7 @@ class Masked(L.Layer):
 
     def __init__(self, filters: int, size: int, with_own: bool) -> None:
         super().__init__()
-        self.convolution = L.Conv2D(filters, size, padding="same", activation="relu")
+        self.convolution: Any = L.Conv2D(filters, size, padding="same", activation="relu")
         self.size, self.with_own = size, with_own
 
     def build(self, shape: Any) -> None:
@@ -250,7 +251,8 @@ def _features() -> Any:
 @program("generative", source=SOURCE.format("neural_style_transfer"))
 def neural_style_transfer() -> Loop:
     """Images are the variable: their features, Gram matrices and total variation are the loss."""
-    network, rates = _features(), keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.96)
+    network = _features()
+    rates: Any = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.96)
     optimizer = keras.optimizers.SGD(rates)
     image = tf.Variable(uniform(SIZE, SIZE, 3), name="image")
 

@@ -9,7 +9,8 @@ from benchmarks.programs.pieces import integers, normal, padded, uniform
 from benchmarks.programs.registry import KerasStep, Loop, program
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 SOURCE = "keras.io guides/{}.py"
 
 
@@ -92,7 +93,8 @@ class Activity(L.Layer):
 def writing_a_custom_training_loop_in_tensorflow() -> Loop:
     """A loop over batches with a metric, an optimizer and losses that layers add."""
     model = keras.Sequential([*_dense(14), Activity(), L.Dense(14, "relu"), L.Dense(5)])
-    optimizer, compute = keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.SGD(0.01)
+    compute: Any = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metric = keras.metrics.SparseCategoricalAccuracy(dtype=keras.config.floatx())
     optimizer.build(model.trainable_variables)
 
@@ -163,7 +165,9 @@ def making_new_layers_and_models_via_subclassing() -> KerasStep:
 class Halves(L.Layer):
     """Cuts a sequence in two, and its mask with it."""
 
-    supports_masking = True
+    def __init__(self) -> None:
+        super().__init__()
+        self.supports_masking = True
 
     def call(self, x: Any) -> Any:
         return K.split(x, 2, axis=1)
@@ -248,7 +252,8 @@ def stateful_lstm() -> KerasStep:
 )
 def transfer_learning() -> KerasStep:
     """A frozen base with batch norms, augmentation and rescaling before it, a new head."""
-    base = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
+    applications: Any = keras.applications
+    base = applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
     base.trainable = False
     inputs = keras.Input((32, 32, 3))
     x = L.RandomRotation(0.1, seed=2)(L.RandomFlip("horizontal", seed=1)(inputs))
@@ -275,7 +280,7 @@ def training_with_built_in_methods() -> KerasStep:
     model = keras.Model([image, series], [L.Dense(1, name="score")(x), L.Dense(5, name="label")(x)])
     losses = {"score": "mse", "label": keras.losses.CategoricalCrossentropy(from_logits=True)}
     metrics = {"score": ["mean_absolute_percentage_error", "mae"], "label": [keras.metrics.CategoricalAccuracy()]}
-    rates = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.96, staircase=True)
+    rates: Any = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.96, staircase=True)
     options = {"loss_weights": {"score": 2.0, "label": 1.0}, "metrics": metrics}
     model.compile(keras.optimizers.RMSprop(rates, momentum=0.9, centered=True), losses, **options)
     labels = np.eye(5, dtype=keras.config.floatx())[integers(5)]

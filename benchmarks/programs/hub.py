@@ -12,7 +12,8 @@ from benchmarks.programs.pieces import integers, normal, padded
 from benchmarks.programs.registry import KerasStep, Made, program
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 WORDS, LENGTH, WIDTH, HEADS = 30, 8, 14, 2
 SINGLE: dict[str, Any] = {"tolerance": 1e-6, "reason": "KerasHub computes its norms in float32"}
 INSTALLED = importlib.util.find_spec("keras_hub") is not None
