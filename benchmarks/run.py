@@ -39,6 +39,9 @@ _SETTINGS = {
         flags.DEFINE_integer("steps", None, "Training steps; the default is the case's own."),
         flags.DEFINE_integer("warmup", None, "Steps before the first timing; the default is the case's own."),
         flags.DEFINE_integer("seed", None, "Seed of initial values, data and the order of measurements."),
+        flags.DEFINE_list(
+            "programs", None, "Programs of any_step, such as vision/cct,nlp/lstm_seq2seq; the default is all."
+        ),
         flags.DEFINE_string("data_dir", None, "Directory of the sets that tensorflow-datasets has prepared."),
     )
 }

@@ -8,6 +8,8 @@ from mtf_hetero.layout import Layout, MeshShapeLike
 from mtf_hetero.layouts import anatomy
 from mtf_hetero.layouts.rules import Rules
 
+_BATCH = "batch"
+
 
 def batch(
     graph: mtf.Graph,
@@ -18,8 +20,9 @@ def batch(
 ) -> Layout:
     """Splits the batch dimension, under each of its names.
 
-    The batch dimension is the first dimension of the largest imported tensor whose first dimension is in no variable.
-    What it is renamed to later is split with it.
+    The batch dimension is the one with that name, if an imported tensor begins with it; variables may have it, as the
+    states of examples do. Else it is the first dimension of the largest imported tensor whose first dimension is in no
+    variable. What it is renamed to later is split with it.
 
     Args:
       graph: mtf.Graph.
@@ -35,7 +38,7 @@ def batch(
       (140, 50, 10)
     """
     rules = Rules(graph, mesh_shape, shares, axis)
-    in_variables = {name for variable in graph.all_variables for name in variable.shape.dimension_names}
+    in_variables = {name for variable in graph.all_variables for name in variable.shape.dimension_names} - {_BATCH}
     imported = [
         op.outputs[0].shape
         for op in graph.operations
@@ -44,7 +47,7 @@ def batch(
     imported = [shape for shape in imported if shape.dims[0].name not in in_variables]
     if not imported:
         raise ValueError("the graph has no batch; import a tensor whose first dimension is in no variable")
-    name = max(imported, key=lambda shape: shape.size).dims[0].name
+    name = max(imported, key=lambda shape: (shape.dims[0].name == _BATCH, shape.size)).dims[0].name
     rules.require(name)
     rules.add([name])
     _add_later_names(rules, graph, name)

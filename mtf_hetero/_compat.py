@@ -207,6 +207,12 @@ def execute(kind: str, outputs: int, inputs: list[Any], attributes: list[Any]) -
     return eager.quick_execute(kind, outputs, inputs, tuple(attributes), context.context())
 
 
+def graph_of_definition(definition: Any) -> Any:
+    """Return the FuncGraph of a FunctionDef whose functions the default graph has."""
+    module: Any = importlib.import_module("tensorflow.python.framework.function_def_to_graph")
+    return module.function_def_to_graph(definition)
+
+
 def eagerly() -> Any:
     """Return a context in which TensorFlow executes eagerly and traces functions, inside of a tf.Graph too."""
     context: Any = importlib.import_module("tensorflow.python.eager.context")

@@ -1,7 +1,8 @@
 """Any step: training steps of many kinds, divided and compared with TensorFlow's own.
 
     python -m benchmarks.run any_step
-    python -m benchmarks.run any_step --only=vision/mnist_convnet
+    python -m benchmarks.run any_step --only=vision/
+    python -m benchmarks.run any_step --programs=vision/mnist_convnet,vision/cct
 
 Each program of benchmarks/programs is small, on random data, with its dropout. TensorFlow runs five of its steps. The
 divided step runs five from the same values: on one device, with the batch of 14 split 4:2:1 over three processors, with
@@ -9,14 +10,16 @@ a dimension of a weight split so (the recipe `filters` where the program names n
 processors of such speeds. All results and all variables are compared, those of optimizers, metrics and random numbers
 included.
 
-"TensorFlow's own" is TensorFlow itself on inputs and variables of which each number is the next larger one. It shows
-the effect of rounding alone. All is in float64, except where an operation has no other type than float32.
+"TensorFlow's own" is TensorFlow itself on inputs and variables of which each number is the next larger one, except
+whole numbers such as labels. It shows the effect of rounding alone. All is in float64, except where an operation has no
+other type than float32.
 
 Time: three hours on two cores. Expected: differences of at most 1e-9, and under the batch less than 2 % of the FLOPs
 replicated, apart from updates of weights.
 """
 
 import dataclasses
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -46,7 +49,18 @@ class AnyStep(Case):
         """Names of the programs."""
         from benchmarks.programs import programs  # it loads Keras
 
-        return self.programs or tuple(programs())
+        return tuple(self.programs or programs())
+
+    def check(self) -> None:
+        """Raise ValueError for a program that is not in the table."""
+        from benchmarks.programs import programs
+
+        super().check()
+        known = programs() if self.programs else ()
+        for name in self.programs:
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+                raise ValueError(f"--programs names {name!r}, which is not in the table; the nearest is {nearest!r}")
 
     def measure(self, writer: Writer, variants: Sequence[str]) -> None:
         """Run some programs in each process; one that fails gets a row that says why, and ends its process."""

@@ -13,13 +13,13 @@ import keras
 import numpy as np
 
 from benchmarks.programs import KerasStep, Made, Program, programs
-from mtf_hetero import Layout, tf
+from mtf_hetero import Layout, placement, tf
 from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer.divided import Divided, Traced
+from mtf_hetero.importer.divided import Divided
 from mtf_hetero.importer.program import Operation
 from mtf_hetero.importer.program import Program as Read
 from mtf_hetero.importer.report import flops_of, report
-from mtf_hetero.placement import Placement, cluster_of, convert_to_layout, place
+from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.planner.find import find
 from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.profile.link import Link
@@ -70,8 +70,8 @@ class Twin:
       steps: number of steps.
 
     Attributes:
-      own: the difference of TensorFlow from itself after each number of its inputs and variables is replaced by the
-        next larger one.
+      own: the difference of TensorFlow from itself after each number of its inputs and variables, except whole ones,
+        is replaced by the next larger one.
       seconds: that TensorFlow's steps took.
     """
 
@@ -100,14 +100,14 @@ class Twin:
         """Run the divided step on a layout; returns its differences from TensorFlow, its replicated share, seconds."""
         begin = time.perf_counter()
         try:
-            placement = self._place(name)
+            place = self._place(name)
         except ValueError as error:
             if name != WEIGHTS or self._split:
                 raise
             return {"not_split": " ".join(str(error).split())}  # the recipe finds no weight to split
         self._reset(self._start)
         results: Arrays = []
-        with Divided(self._traced, placement, self._inputs) as divided:
+        with Divided(self._traced, place, self._inputs) as divided:
             for _ in range(self._steps):
                 results += _arrays(divided(*self._inputs))
             work, layout = divided.work, divided.layout
@@ -117,8 +117,8 @@ class Twin:
             "results": _difference(results, expected_results),
             "variables": _difference(after, expected_after),
             **_replicated(self.read(), work, layout),
-            "split": [dim for dim, _ in placement.layout.rules],
-            "devices": len(placement.devices),
+            "split": [dim for dim, _ in place.layout.rules],
+            "devices": len(place.devices),
             "seconds": time.perf_counter() - begin,
         }
         del divided
@@ -130,19 +130,19 @@ class Twin:
         with tf.Graph().as_default():
             return step_lib.build(self.read()).graph
 
-    def _place(self, name: str) -> Placement:
+    def _place(self, name: str) -> placement.Placement:
         devices = _DEVICES[:1] if name == ONE_DEVICE else _DEVICES
+        layout: Any = "batch"
         if name == PLANNED:
             machines = [Machine(d, speed * 1e9, speed * 1e9) for d, speed in zip(devices, _SPEEDS, strict=True)]
             with tf.Graph().as_default():
-                plan = find(self._graph, Machines(tuple(machines), _LINK))
-            return Placement(cluster_of(plan.devices, None, plan), plan.layout)
-        rules = "batch"
-        if name == WEIGHTS:
-            rules = f"{self._split}:all" if self._split else "filters"
-        speeds = None if name == ONE_DEVICE else list(_SPEEDS)
-        cluster = cluster_of(devices, None, rules)
-        return place(convert_to_layout(rules, speeds), speeds, cluster, lambda: self._graph)
+                layout = find(self._graph, Machines(tuple(machines), _LINK))
+            devices = layout.devices
+        elif name == WEIGHTS:
+            layout = f"{self._split}:all" if self._split else "filters"
+        speeds = list(_SPEEDS) if name in (BATCH, WEIGHTS) else None
+        request = placement.load(placement.Request(layout, speeds, devices=devices))
+        return placement.place(request, placement.cluster_of(request), lambda: self._graph)
 
     def _run_tensorflow(self, start: Arrays, inputs: Any) -> tuple[Arrays, Arrays]:
         """Return the results of all steps and the variables after them."""
@@ -216,8 +216,9 @@ def _as_floats(x: Any, dtype: str) -> np.ndarray:
 
 
 def _next_larger(x: Any) -> np.ndarray:
+    """Return the next larger numbers; whole ones, such as labels, stay as they are."""
     x = np.asarray(x)
-    return np.where(x == 0, x, np.nextafter(x, np.inf, dtype=x.dtype)) if x.dtype.kind == "f" else x
+    return np.where(x == np.round(x), x, np.nextafter(x, np.inf, dtype=x.dtype)) if x.dtype.kind == "f" else x
 
 
 def _arrays(structure: Any) -> Arrays:

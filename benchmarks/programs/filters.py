@@ -83,9 +83,9 @@ def gradient_penalty() -> Loop:
                 judged = critic(between)
             norm = tf.norm(inner.gradient(judged, between), axis=1)
             distance = tf.reduce_mean(critic(made)) - tf.reduce_mean(critic(real))
-            loss = distance + 10.0 * tf.reduce_mean((norm - 1) ** 2)
+            loss, fooled = distance + 10.0 * tf.reduce_mean((norm - 1) ** 2), -tf.reduce_mean(critic(made))
         descend(tape, loss, weights)
-        descend(tape, -distance, [maker])
+        descend(tape, fooled, [maker])
         return loss
 
     return Loop(step, (normal(BATCH, 6),))
@@ -106,7 +106,7 @@ def langevin_draws() -> Loop:
         noise = tf.random.stateless_normal((BATCH, 5), seed, dtype=tf.float64)
         moved = chains + 0.005 * tape.gradient(total, chains) + 0.1 * noise
         accepted = tf.random.stateless_uniform((BATCH, 1), seed + 5, dtype=tf.float64) < 0.9
-        chains.assign(tf.where(accepted, moved, chains))
+        chains.assign(tf.compat.v2.where(accepted, moved, chains))
         return density
 
     return Loop(step, (normal(21, 5), normal(21, seed=5)))
@@ -114,23 +114,24 @@ def langevin_draws() -> Loop:
 
 @program("loops", source=SOURCE)
 def sinkhorn_transport() -> Loop:
-    """Optimal transport between points that move and points that do not, by Sinkhorn's iteration."""
-    points = variable("points", BATCH, 2)
+    """Optimal transport between clouds of points, of which a network makes one, by Sinkhorn's iteration."""
+    w, v = variable("w", 2, 14, scale=0.5), variable("v", 14, 2, scale=0.5)
 
     @function
-    def step(wanted: Any) -> Any:
+    def step(given: Any, wanted: Any) -> Any:
         with tf.GradientTape() as tape:
-            cost = tf.reduce_sum((points[:, None] - wanted[None]) ** 2, -1)
-            f, g = tf.zeros((BATCH,), tf.float64), tf.zeros((9,), tf.float64)
+            points = given + tf.tanh(given @ w) @ v
+            cost = tf.reduce_sum((points[:, :, None] - wanted[:, None]) ** 2, -1)
+            f, g = tf.zeros((BATCH, 6), tf.float64), tf.zeros((BATCH, 6), tf.float64)
             for _ in tf.range(10):
-                f = -0.5 * tf.reduce_logsumexp((g - cost) / 0.5, axis=1)
-                g = -0.5 * tf.reduce_logsumexp((f[:, None] - cost) / 0.5, axis=0)
-            plan = tf.exp((f[:, None] + g - cost) / 0.5)
-            loss = tf.reduce_sum(tf.stop_gradient(plan) * cost)
-        descend(tape, loss, [points])
+                f = -0.5 * tf.reduce_logsumexp((g[:, None] - cost) / 0.5, axis=2)
+                g = -0.5 * tf.reduce_logsumexp((f[:, :, None] - cost) / 0.5, axis=1)
+            plan = tf.exp((f[:, :, None] + g[:, None] - cost) / 0.5)
+            loss = tf.reduce_mean(tf.reduce_sum(tf.stop_gradient(plan) * cost, [1, 2]))
+        descend(tape, loss, [w, v])
         return loss
 
-    return Loop(step, (normal(9, 2, seed=6),))
+    return Loop(step, (normal(BATCH, 6, 2), normal(BATCH, 6, 2, seed=6)))
 
 
 @program("loops", source=SOURCE)

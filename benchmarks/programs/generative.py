@@ -9,7 +9,8 @@ from benchmarks.programs.pieces import Decoder, Tokens, integers, uniform
 from benchmarks.programs.registry import KerasStep, Loop, program
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 SOURCE = "keras.io examples/generative/{}.py"
 SIZE, NOISE = 8, 7
 
@@ -103,7 +104,7 @@ class Adversaries(keras.Model):
         super().__init__()
         self.maker, self.judge, self.noise = maker, judge, noise
         self.seed = keras.random.SeedGenerator(8)
-        self.crossentropy = keras.losses.BinaryCrossentropy(from_logits=True)
+        self.crossentropy: Any = keras.losses.BinaryCrossentropy(from_logits=True)
 
     def compile(self, **options: Any) -> None:
         super().compile(**options)
@@ -165,7 +166,7 @@ def conditional_gan() -> KerasStep:
     """Adversaries that are given the class."""
     model = Conditional(generator(NOISE + 5), discriminator(3 + 5))
     model.compile()
-    classes = keras.utils.to_categorical(integers(5), 5).astype(keras.config.floatx())
+    classes = np.eye(5, dtype=keras.config.floatx())[integers(5)]
     return KerasStep(model, (uniform(SIZE, SIZE, 3), classes))
 
 

@@ -9,7 +9,8 @@ from benchmarks.programs.pieces import integers
 from benchmarks.programs.registry import KerasStep, program
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 SOURCE = "keras.io examples/graph/{}.py"
 NODES, EDGES, FEATURES = 21, 70, 12
 

@@ -9,7 +9,8 @@ from benchmarks.programs.pieces import integers, normal, padded, uniform
 from benchmarks.programs.registry import KerasStep, Loop, program
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 SOURCE = "keras.io guides/{}.py"
 
 
@@ -92,7 +93,8 @@ class Activity(L.Layer):
 def writing_a_custom_training_loop_in_tensorflow() -> Loop:
     """A loop over batches with a metric, an optimizer and losses that layers add."""
     model = keras.Sequential([*_dense(14), Activity(), L.Dense(14, "relu"), L.Dense(5)])
-    optimizer, compute = keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.SGD(0.01)
+    compute: Any = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metric = keras.metrics.SparseCategoricalAccuracy(dtype=keras.config.floatx())
     optimizer.build(model.trainable_variables)
 
@@ -163,7 +165,9 @@ def making_new_layers_and_models_via_subclassing() -> KerasStep:
 class Halves(L.Layer):
     """Cuts a sequence in two, and its mask with it."""
 
-    supports_masking = True
+    def __init__(self) -> None:
+        super().__init__()
+        self.supports_masking = True
 
     def call(self, x: Any) -> Any:
         return K.split(x, 2, axis=1)
@@ -197,36 +201,36 @@ def understanding_masking_and_padding() -> KerasStep:
 
 
 class Cell(L.Layer):
-    """A recurrent cell of two inputs and two states."""
+    """A recurrent cell of two states, of which the second follows the first slowly."""
 
-    def __init__(self, units: int, shape: tuple[int, int]) -> None:
+    def __init__(self, units: int) -> None:
         super().__init__()
-        self.units, self.inner = units, shape
-        self.state_size = [(units,), shape]
-        self.output_size = [(units,), shape]
+        self.units, self.state_size, self.output_size = units, [units, units], units
 
-    def build(self, shapes: Any) -> None:
-        self.one = self.add_weight(shape=(shapes[0][-1], self.units))
-        self.two = self.add_weight(shape=(*shapes[1][-2:], *self.inner))
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], self.units))
+        self.recurrent = self.add_weight(shape=(self.units, self.units), initializer="orthogonal")
 
-    def call(self, inputs: Any, states: Any) -> Any:
-        one = K.matmul(inputs[0], self.one) + states[0]
-        two = K.einsum("bij,ijkl->bkl", inputs[1], self.two) + states[1]
-        return [one, two], [one, two]
+    def call(self, x: Any, states: Any) -> Any:
+        fast, slow = states
+        fast = K.tanh(K.matmul(x, self.kernel) + K.matmul(slow, self.recurrent))
+        slow = 0.7 * slow + 0.3 * fast
+        return fast + slow, [fast, slow]
 
 
 @program("guides", source=SOURCE.format("working_with_rnns"))
 def working_with_rnns() -> KerasStep:
-    """Stacked, bidirectional and stateful layers, and a cell of nested inputs."""
-    text, one, two = keras.Input((6,), dtype="int32"), keras.Input((5, 8)), keras.Input((5, 2, 3))
-    x = L.GRU(7, return_sequences=True)(L.Embedding(30, 8)(text))
-    x = L.Bidirectional(L.LSTM(7))(L.RNN(keras.layers.StackedRNNCells([L.SimpleRNNCell(7), L.LSTMCell(7)]), True)(x))
-    nested = L.RNN(Cell(7, (3, 2)))((one, two))
-    x = L.Concatenate()([x, nested[0], L.Flatten()(nested[1])])
-    model = keras.Model([text, one, two], L.Dense(5)(x))
+    """Stacked and bidirectional layers, states that are handed on, and a cell of one's own."""
+    text, series = keras.Input((6,), dtype="int32"), keras.Input((5, 8))
+    x, h, c = L.LSTM(7, return_sequences=True, return_state=True)(L.Embedding(30, 8)(text))
+    x = L.LSTM(7, return_sequences=True)(x, initial_state=[h, c])
+    cells = keras.layers.StackedRNNCells([L.SimpleRNNCell(7), L.GRUCell(7)])
+    x = L.Bidirectional(L.LSTM(7))(L.RNN(cells, return_sequences=True)(x))
+    x = L.Concatenate()([x, L.RNN(Cell(7))(series)])
+    model = keras.Model([text, series], L.Dense(5)(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer="sgd", loss=loss, metrics=["accuracy"])
-    return KerasStep(model, ((integers(30, 6), normal(5, 8), normal(5, 2, 3)), integers(5)))
+    return KerasStep(model, ((integers(30, 6), normal(5, 8)), integers(5)))
 
 
 @program("guides", source=SOURCE.format("working_with_rnns"))
@@ -239,10 +243,17 @@ def stateful_lstm() -> KerasStep:
     return KerasStep(model, (normal(6, 8), normal(1)))
 
 
-@program("guides", source=SOURCE.format("transfer_learning"))
+@program(
+    "guides",
+    source=SOURCE.format("transfer_learning"),
+    dtype="float32",
+    tolerance=1e-4,
+    reason="Keras's layer RandomRotation fails in float64",
+)
 def transfer_learning() -> KerasStep:
     """A frozen base with batch norms, augmentation and rescaling before it, a new head."""
-    base = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
+    applications: Any = keras.applications
+    base = applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
     base.trainable = False
     inputs = keras.Input((32, 32, 3))
     x = L.RandomRotation(0.1, seed=2)(L.RandomFlip("horizontal", seed=1)(inputs))
@@ -269,7 +280,7 @@ def training_with_built_in_methods() -> KerasStep:
     model = keras.Model([image, series], [L.Dense(1, name="score")(x), L.Dense(5, name="label")(x)])
     losses = {"score": "mse", "label": keras.losses.CategoricalCrossentropy(from_logits=True)}
     metrics = {"score": ["mean_absolute_percentage_error", "mae"], "label": [keras.metrics.CategoricalAccuracy()]}
-    rates = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.96, staircase=True)
+    rates: Any = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.96, staircase=True)
     options = {"loss_weights": {"score": 2.0, "label": 1.0}, "metrics": metrics}
     model.compile(keras.optimizers.RMSprop(rates, momentum=0.9, centered=True), losses, **options)
     labels = np.eye(5, dtype=keras.config.floatx())[integers(5)]
@@ -292,3 +303,23 @@ def functional_api() -> KerasStep:
     model.compile(keras.optimizers.RMSprop(1e-3), loss, metrics=["acc"])
     labels = np.eye(5, dtype=keras.config.floatx())[integers(5)]
     return KerasStep(model, ((normal(16, 16, 3), normal(16, 16, 3)[::-1].copy()), labels))
+
+
+@program("guides", source=SOURCE.format("int8_quantization_in_keras"))
+def int8_quantization_in_keras() -> Loop:
+    """A model whose weights are integers of 8 bits, with low-rank changes that are trained."""
+    model = keras.Sequential([*_dense(28, 28), L.Dense(5)])
+    for layer in model.layers:
+        layer.quantize("int8")
+        layer.enable_lora(4)
+    optimizer, loss_of = keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer.build(model.trainable_variables)
+
+    @tf.compat.v2.function
+    def train(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        optimizer.apply(tape.gradient(loss, model.trainable_weights), model.trainable_weights)
+        return loss
+
+    return Loop(train, (normal(12), integers(5)))

@@ -1,20 +1,22 @@
 """KerasHub's models in small, with random weights: images."""
 
+import importlib
 from typing import Any
 
 import keras
 import numpy as np
 
-from benchmarks.programs.hub import WORDS, classified, hub, of_hub
+from benchmarks.programs.hub import SINGLE, WORDS, classified, hub, of_hub
 from benchmarks.programs.pieces import integers, normal, uniform
 from benchmarks.programs.registry import BATCH, KerasStep, Made
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 
 
 def _resnet(size: int, **options: Any) -> Any:
     return hub().models.ResNetBackbone(
-        *([7], [3], [7, 14, 14], [1, 1, 1], [1, 2, 2]),
+        *([64], [3], [64, 14, 14], [1, 1, 1], [1, 2, 2]),
         **{"block_type": "basic_block", "image_shape": (size, size, 3)} | options,
     )
 
@@ -49,14 +51,6 @@ def densenet_image_classifier() -> Made:
     return classified(models.DenseNetImageClassifier(backbone, 3), uniform(32, 32, 3))
 
 
-@of_hub("models.VGGImageClassifier")
-def vgg_image_classifier() -> Made:
-    """Convolutions and pools, and dense layers with dropout."""
-    models = hub().models
-    backbone = models.VGGBackbone([1, 1], [7, 14], image_shape=(16, 16, 3))
-    return classified(models.VGGImageClassifier(backbone, 3, pooling="max"), uniform(16, 16, 3))
-
-
 @of_hub("models.SwinTransformerImageClassifier")
 def swin_image_classifier() -> Made:
     """Attention in shifted windows, with paths that are dropped."""
@@ -78,10 +72,8 @@ def deeplab_image_segmenter() -> Made:
     """Dilated convolutions over the features of a ResNet."""
     models = hub().models
     options = {"low_level_feature_key": "P2", "spatial_pyramid_pooling_key": "P4", "dilation_rates": [2, 3]}
-    encoder = _resnet(32)
-    backbone = models.DeepLabV3Backbone(
-        encoder, upsampling_size=4, projection_filters=7, image_shape=(32, 32, 3), **options
-    )
+    options |= {"upsampling_size": 4, "projection_filters": 7, "image_shape": (32, 32, 3)}
+    backbone = models.DeepLabV3Backbone(_resnet(32), **options)
     model = models.DeepLabV3ImageSegmenter(backbone, 3)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss, metrics=["accuracy"])
@@ -95,9 +87,11 @@ def retinanet_object_detector() -> Made:
     options = {"min_level": 3, "max_level": 4, "use_p5": False, "image_shape": (32, 32, 3)}
     backbone = models.RetinaNetBackbone(_resnet(32), **options)
     model = models.RetinaNetObjectDetector(backbone, 3, bounding_box_format="xyxy", pre_logits_num_conv_layers=1)
-    losses = {"bbox_regression": keras.losses.MeanAbsoluteError(reduction="sum")}
-    losses["cls_logits"] = keras.losses.BinaryFocalCrossentropy(from_logits=True, reduction="sum")
-    model.compile(keras.optimizers.SGD(1e-3), losses)
+    model.compile(
+        keras.optimizers.SGD(1e-3),
+        box_loss=keras.losses.MeanAbsoluteError(reduction="sum"),
+        classification_loss=keras.losses.BinaryFocalCrossentropy(from_logits=True, reduction="sum"),
+    )
     corner = 16 * uniform(2, 2)
     boxes = np.concatenate([corner, corner + 4 + 10 * uniform(2, 2)[::-1]], axis=-1)
     return KerasStep(model, (uniform(32, 32, 3), {"boxes": boxes, "labels": integers(3, 2)}))
@@ -107,8 +101,8 @@ def retinanet_object_detector() -> Made:
 def sam_image_segmenter() -> Made:
     """Segment Anything: an encoder of images, one of prompts, and a decoder of masks."""
     models, layers = hub().models, hub().layers
-    options = {"num_heads": 2, "global_attention_layer_indices": [1], "patch_size": 4, "num_output_channels": 8}
-    encoder = models.ViTDetBackbone(14, 2, 28, window_size=2, image_shape=(16, 16, 3), **options)
+    options = {"num_heads": 2, "global_attention_layer_indices": [0], "patch_size": 4, "num_output_channels": 8}
+    encoder = models.ViTDetBackbone(14, 1, 28, window_size=2, image_shape=(16, 16, 3), **options)
     prompts = layers.SAMPromptEncoder(
         hidden_size=8, image_embedding_size=(4, 4), input_image_size=(16, 16), mask_in_channels=4
     )
@@ -117,19 +111,19 @@ def sam_image_segmenter() -> Made:
         num_layers=1, hidden_size=8, intermediate_dim=14, num_heads=2, embedding_dim=8, num_multimask_outputs=3, **head
     )
     model = models.SAMImageSegmenter(models.SAMBackbone(encoder, prompts, decoder))
-    model.compile(keras.optimizers.Adam(1e-3), {"masks": "mse", "iou_pred": "mse"})
+    outputs = ("masks", "iou_pred")
+    model.compile(keras.optimizers.Adam(1e-3), dict.fromkeys(outputs, "mse"), metrics=dict.fromkeys(outputs, "mae"))
     data = {"images": uniform(16, 16, 3), "points": 16 * uniform(1, 2), "labels": np.ones((BATCH, 1))}
     data |= {"boxes": 16 * uniform(1, 2, 2), "masks": normal(1, 16, 16, 1)}
     return KerasStep(model, (data, {"masks": normal(4, 16, 16), "iou_pred": uniform(4)}))
 
 
-@of_hub("models.StableDiffusion3Backbone, its transformer")
+@of_hub("models.StableDiffusion3Backbone, its transformer", **SINGLE)
 def stable_diffusion_transformer() -> Made:
     """The diffusion transformer of Stable Diffusion 3: words and patches in one attention."""
-    from keras_hub.src.models.stable_diffusion_3.mmdit import MMDiT
-
+    module = importlib.import_module("keras_hub.src.models.stable_diffusion_3.mmdit")
     shapes = {"latent_shape": (8, 8, 4), "context_shape": (6, 12), "pooled_projection_shape": (9,)}
-    model = MMDiT(2, 14, 2, 2, 8, qk_norm="rms_norm", dual_attention_indices=(0,), **shapes)
+    model = module.MMDiT(2, 14, 2, 2, 8, qk_norm="rms_norm", dual_attention_indices=(0,), **shapes)
     model.compile(keras.optimizers.AdamW(1e-3), "mse")
     data = {"latent": normal(8, 8, 4), "context": normal(6, 12), "pooled_projection": normal(9), "timestep": uniform(1)}
     return KerasStep(model, (data, normal(8, 8, 4)[::-1].copy()))
@@ -138,9 +132,8 @@ def stable_diffusion_transformer() -> Made:
 @of_hub("models.StableDiffusion3Backbone, its autoencoder")
 def stable_diffusion_autoencoder() -> Made:
     """The variational autoencoder of Stable Diffusion 3."""
-    from keras_hub.src.models.vae.vae_backbone import VAEBackbone
-
-    model = VAEBackbone([32, 32], [1, 1], [32, 32], [1, 1], sample_channels=8)
+    module = importlib.import_module("keras_hub.src.models.vae.vae_backbone")
+    model = module.VAEBackbone([32, 32], [1, 1], [32, 32], [1, 1], sample_channels=8)
     model.compile(keras.optimizers.Adam(1e-3), "mse")
     return KerasStep(model, (uniform(16, 16, 3), uniform(16, 16, 3)))
 

@@ -1,5 +1,6 @@
 """Steps that use no Keras: solvers, estimators, and training loops with tapes on tf.Variables."""
 
+import itertools
 import math
 from typing import Any
 
@@ -13,14 +14,17 @@ function = tf.compat.v2.function
 
 
 def normal(*shape: int, seed: int = 1) -> np.ndarray:
+    """Return normal random numbers."""
     return np.random.default_rng(seed).standard_normal(shape)
 
 
 def variable(name: str, *shape: int, scale: float = 1.0, seed: int = 2) -> Any:
+    """Return a tf.Variable of normal random numbers."""
     return tf.Variable(scale * normal(*shape, seed=seed), name=name)
 
 
 def descend(tape: Any, loss: Any, variables: Any, rate: float = 0.05) -> None:
+    """Take a step along the gradient of a loss."""
     for v, gradient in zip(variables, tape.gradient(loss, variables)):
         v.assign_sub(rate * gradient)
 
@@ -29,7 +33,7 @@ def descend(tape: Any, loss: Any, variables: Any, rate: float = 0.05) -> None:
 def burgers_equation() -> Loop:
     """A network that solves Burgers' equation: second derivatives in its loss."""
     sizes = (2, 14, 14, 1)
-    weights = [variable(f"w{i}", *s, scale=0.5, seed=i) for i, s in enumerate(zip(sizes, sizes[1:]))]
+    weights = [variable(f"w{i}", *s, scale=0.5, seed=i) for i, s in enumerate(itertools.pairwise(sizes))]
     biases = [variable(f"b{i}", n, scale=0.1, seed=9) for i, n in enumerate(sizes[1:])]
 
     def u(x: Any, t: Any) -> Any:
@@ -60,64 +64,65 @@ def burgers_equation() -> Loop:
 
 @program("loops", source=SOURCE)
 def wave_equation() -> Loop:
-    """Leapfrog steps of a wave on a grid, whose speed is learned from a picture of the end."""
-    speed = variable("speed", 14, 10, scale=0.1)
+    """Leapfrog steps of waves on a grid, whose speed is learned from pictures of the end."""
+    speed = variable("speed", 10, 8, scale=0.1)
 
     @function
     def step(start: Any, end: Any) -> Any:
         with tf.GradientTape() as tape:
             before = now = start
             for _ in tf.range(8):
-                padded = tf.pad(now, [[1, 1], [1, 1]], "SYMMETRIC")
-                around = padded[2:, 1:-1] + padded[:-2, 1:-1] + padded[1:-1, 2:] + padded[1:-1, :-2]
+                wide = tf.pad(now, [[0, 0], [1, 1], [1, 1]], "SYMMETRIC")
+                around = wide[:, 2:, 1:-1] + wide[:, :-2, 1:-1] + wide[:, 1:-1, 2:] + wide[:, 1:-1, :-2]
                 before, now = now, 2 * now - before + 0.2 * tf.exp(speed) * (around - 4 * now)
             loss = tf.reduce_mean((now - end) ** 2)
         descend(tape, loss, [speed])
         return loss, now
 
-    return Loop(step, (normal(14, 10, seed=3), normal(14, 10, seed=4)))
+    return Loop(step, (normal(BATCH, 10, 8, seed=3), normal(BATCH, 10, 8, seed=4)), split="start/1")
 
 
 @program("loops", source=SOURCE)
 def matrix_factorisation() -> Loop:
-    """Rows and columns of a table with gaps, with weight decay and momentum by hand."""
-    rows, columns = variable("rows", BATCH, 7, scale=0.3), variable("columns", 21, 7, scale=0.3, seed=5)
+    """Some rows of a table with gaps, with weight decay and momentum by hand."""
+    rows, columns = variable("rows", 30, 7, scale=0.3), variable("columns", 21, 7, scale=0.3, seed=5)
     speeds = [tf.Variable(tf.zeros_like(v), name=f"{n}_speed") for v, n in ((rows, "rows"), (columns, "columns"))]
 
     @function
-    def step(table: Any, known: Any) -> Any:
+    def step(table: Any, known: Any, ids: Any) -> Any:
         with tf.GradientTape() as tape:
-            error = known * (table - rows @ tf.transpose(columns))
+            error = known * (table - tf.gather(rows, ids) @ tf.transpose(columns))
             loss = tf.reduce_sum(error**2) / tf.reduce_sum(known) + 1e-3 * (
                 tf.nn.l2_loss(rows) + tf.nn.l2_loss(columns)
             )
         for v, s, gradient in zip((rows, columns), speeds, tape.gradient(loss, [rows, columns])):
-            s.assign(0.9 * s - 0.1 * gradient)
+            s.assign(0.9 * s - 0.1 * tf.convert_to_tensor(gradient))
             v.assign_add(s)
         return loss
 
-    return Loop(step, (normal(BATCH, 21), (np.random.default_rng(6).random((BATCH, 21)) < 0.6) * 1.0))
+    rng = np.random.default_rng(6)
+    return Loop(step, (normal(BATCH, 21), (rng.random((BATCH, 21)) < 0.6) * 1.0, rng.integers(0, 30, BATCH)))
 
 
 @program("loops", source=SOURCE)
 def logistic_newton() -> Loop:
-    """Logistic regression by Newton's method: a Hessian and a linear system in each step."""
+    """Logistic regression on repeated measurements by Newton's method: a Hessian and a linear system in each step."""
     w = variable("w", 7, 1, scale=0.1)
 
     @function
     def step(x: Any, y: Any) -> Any:
         p = tf.sigmoid(x @ w)
-        gradient = tf.transpose(x) @ (p - y) + 0.1 * w
-        hessian = tf.transpose(x) @ (p * (1 - p) * x) + 0.1 * tf.eye(7, dtype=tf.float64)
+        gradient = tf.einsum("nri,nrj->ij", x, p - y) + 0.1 * w
+        hessian = tf.einsum("nri,nrj->ij", x, p * (1 - p) * x) + 0.1 * tf.eye(7, dtype=tf.float64)
         w.assign_sub(tf.linalg.solve(hessian, gradient))
         return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=x @ w))
 
-    return Loop(step, (normal(BATCH, 7), (normal(BATCH, 1, seed=7) > 0) * 1.0))
+    return Loop(step, (normal(BATCH, 20, 7), (normal(BATCH, 20, 1, seed=7) > 0) * 1.0), split="x/2")
 
 
 @program("loops", source=SOURCE)
 def poisson_lbfgs() -> Loop:
-    """Poisson regression by L-BFGS with a memory of three steps."""
+    """Poisson regression on repeated measurements by L-BFGS with a memory of three steps."""
     w, count = variable("w", 7, scale=0.1), tf.Variable(0, dtype=tf.int32, name="count")
     moves, turns = (tf.Variable(tf.zeros((3, 7), tf.float64), name=name) for name in ("moves", "turns"))
 
@@ -149,7 +154,9 @@ def poisson_lbfgs() -> Loop:
         count.assign_add(1)
         return loss, after
 
-    return Loop(step, (0.5 * normal(BATCH, 7), np.random.default_rng(8).poisson(2.0, BATCH) * 1.0))
+    return Loop(
+        step, (0.5 * normal(BATCH, 90, 7), np.random.default_rng(8).poisson(2.0, (BATCH, 90)) * 1.0), split="x/2"
+    )
 
 
 @program("loops", source=SOURCE)
@@ -159,10 +166,10 @@ def gaussian_mixture() -> Loop:
     covariances = tf.Variable(np.tile(np.eye(3), (4, 1, 1)), name="covariances")
 
     @function
-    def step(x: Any) -> Any:
+    def step(samples: Any) -> Any:
+        x = tf.reshape(samples, [-1, 3])
         roots = tf.linalg.cholesky(covariances)
-        difference = x[:, None] - means
-        solved = tf.linalg.triangular_solve(roots, tf.transpose(difference, [1, 2, 0]))
+        solved = tf.linalg.triangular_solve(roots, tf.transpose(x[:, None] - means, [1, 2, 0]))
         scale = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(roots)), 1)
         logits = tf.math.log(shares) - scale - 0.5 * tf.transpose(tf.reduce_sum(solved**2, 1))
         likelihood = tf.reduce_logsumexp(logits, 1)
@@ -172,10 +179,10 @@ def gaussian_mixture() -> Loop:
         away = x[:, None] - means
         spread = tf.einsum("nk,nki,nkj->kij", weights, away, away) / total[:, None, None]
         covariances.assign(spread + 0.1 * tf.eye(3, dtype=tf.float64))
-        shares.assign(total / BATCH)
+        shares.assign(total / (20.0 * BATCH))
         return tf.reduce_mean(likelihood), tf.argmax(weights, 1)
 
-    return Loop(step, (normal(BATCH, 3),))
+    return Loop(step, (normal(BATCH, 20, 3),), split="means/0")
 
 
 @program("loops", source=SOURCE)
@@ -245,7 +252,7 @@ class Perceptron(tf.Module):
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(name="perceptron")
-        self.layers = [self.Dense(a, b, i, f"linear_{i}") for i, (a, b) in enumerate(zip(sizes, sizes[1:]))]
+        self.layers = [self.Dense(a, b, i, f"linear_{i}") for i, (a, b) in enumerate(itertools.pairwise(sizes))]
 
     def __call__(self, x: Any) -> Any:
         for layer in self.layers[:-1]:

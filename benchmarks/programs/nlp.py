@@ -9,8 +9,9 @@ from benchmarks.programs.pieces import Decoder, Encoder, Tokens, integers, norma
 from benchmarks.programs.registry import KerasStep, program
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
-WORDS, LENGTH, WIDTH = 30, 10, 8
+L = keras.layers
+K: Any = keras.ops
+WORDS, LENGTH, WIDTH = 30, 8, 8
 SOURCE = "keras.io examples/nlp/{}.py"
 
 
@@ -103,7 +104,8 @@ def text_classification_with_switch_transformer() -> KerasStep:
 def pretrained_word_embeddings() -> KerasStep:
     """Frozen embeddings, convolutions and pools of length 5."""
     inputs = keras.Input((90,), dtype="int32")
-    vectors = keras.initializers.Constant(np.random.default_rng(6).standard_normal((WORDS, WIDTH)))
+    initializers: Any = keras.initializers
+    vectors = initializers.Constant(np.random.default_rng(6).standard_normal((WORDS, WIDTH)))
     x = L.Embedding(WORDS, WIDTH, embeddings_initializer=vectors, trainable=False)(inputs)
     for _ in range(2):
         x = L.MaxPooling1D(5)(L.Conv1D(14, 3, activation="relu")(x))
@@ -181,7 +183,7 @@ class WithoutPadding(keras.losses.Loss):
     """The mean crossentropy of all words that are no padding."""
 
     def call(self, labels: Any, logits: Any) -> Any:
-        loss = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        loss: Any = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
         mask = K.cast(labels > 0, loss.dtype)
         return K.sum(loss * mask) / K.sum(mask)
 

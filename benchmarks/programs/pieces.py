@@ -7,7 +7,8 @@ import numpy as np
 
 from benchmarks.programs.registry import BATCH
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 
 
 def normal(*shape: int) -> np.ndarray:

@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import keras as typed_keras
+
+keras: Any = typed_keras  # whose types exclude schedules, results of operations and more
 BATCH = 14  # examples of each program: 8, 4 and 2 of three devices
 
 

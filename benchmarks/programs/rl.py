@@ -9,7 +9,8 @@ from benchmarks.programs.pieces import integers, normal, uniform
 from benchmarks.programs.registry import Loop, program
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 SOURCE = "keras.io examples/rl/{}.py"
 STATE, ACTIONS = 7, 3
 
@@ -34,7 +35,8 @@ def actor_critic_cartpole() -> Loop:
     x = inputs = keras.Input((STATE,))
     x = L.Dense(28, "relu")(x)
     model = keras.Model(inputs, [L.Dense(ACTIONS, "softmax")(x), L.Dense(1)(x)])
-    optimizer, huber = _built(keras.optimizers.Adam(0.01), model), keras.losses.Huber()
+    optimizer = _built(keras.optimizers.Adam(0.01), model)
+    huber: Any = keras.losses.Huber()
 
     @tf.compat.v2.function
     def update(states: Any, actions: Any, rewards: Any) -> Any:

@@ -9,7 +9,8 @@ from benchmarks.programs.pieces import Encoder, integers, normal, uniform
 from benchmarks.programs.registry import KerasStep, program
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
+L = keras.layers
+K: Any = keras.ops
 SOURCE = "keras.io examples/structured_data/{}.py"
 NUMBERS = ("age", "hours", "gain")
 CATEGORIES = {"work": 5, "education": 7, "country": 9}
@@ -111,9 +112,10 @@ def movielens_recommendations_transformers() -> KerasStep:
     length, films, width = 5, 16, 8
     watched, ratings = keras.Input((length,), dtype="int32"), keras.Input((length,))
     target, user = keras.Input((1,), dtype="int32"), keras.Input((1,), dtype="int32")
-    genres = np.random.default_rng(5).integers(0, 2, (films, 6))
+    initializers: Any = keras.initializers
+    genres = initializers.Constant(np.random.default_rng(5).integers(0, 2, (films, 6)))
     embedding, process = L.Embedding(films, width), L.Dense(width, "relu")
-    kinds = L.Embedding(films, 6, embeddings_initializer=keras.initializers.Constant(genres), trainable=False)
+    kinds = L.Embedding(films, 6, embeddings_initializer=genres, trainable=False)
 
     def film(ids: Any) -> Any:
         return process(L.Concatenate()([embedding(ids), kinds(ids)]))
@@ -158,7 +160,7 @@ def classification_with_grn_and_vsn() -> KerasStep:
 class Tree(keras.Model):
     """A decision tree whose routes are probabilities; it uses some of the features."""
 
-    def __init__(self, depth: int, features: int, used: int, classes: int, seed: int) -> None:
+    def __init__(self, depth: int, features: int, used: int, classes: int, *, seed: int) -> None:
         super().__init__()
         chosen = np.random.default_rng(seed).choice(features, used, replace=False)
         self.mask = np.eye(features, dtype=keras.config.floatx())[chosen].T
@@ -180,7 +182,7 @@ class Forest(keras.Model):
 
     def __init__(self, count: int, *options: int) -> None:
         super().__init__()
-        self.trees = [Tree(*options, seed) for seed in range(count)]
+        self.trees = [Tree(*options, seed=seed) for seed in range(count)]
 
     def call(self, x: Any) -> Any:
         return sum(tree(x) for tree in self.trees) / len(self.trees)

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import keras
-
-from benchmarks.programs.registry import KerasStep, Made, program
+from benchmarks.programs.registry import KerasStep, Made, keras, program
 from benchmarks.programs.vision_classification import CLASSES, classifier, images, one_hot
 
 L, K = keras.layers, keras.ops

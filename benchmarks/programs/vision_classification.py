@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
-from benchmarks.programs.registry import BATCH, KerasStep, Made, program
+from benchmarks.programs.registry import BATCH, KerasStep, Made, keras, program
 from mtf_hetero import tf
 
 L, K = keras.layers, keras.ops
@@ -202,17 +201,18 @@ def cutmix() -> Made:
     "vision",
     source="keras.io examples/vision/randaugment.py",
     dtype="float32",
-    tolerance=1e-3,
+    tolerance=1e-5,
     reason="random rotations and zooms of Keras have no float64",
 )
 def randaugment() -> Made:
-    """Random changes of images in the model, before a residual network."""
+    """Random changes of images in the model, before convolutions."""
     inputs = keras.Input((16, 16, 3))
     x = inputs
     changes = [L.RandomFlip(), L.RandomRotation(0.1), L.RandomZoom(0.2), L.RandomTranslation(0.1, 0.1)]
     for layer in [*changes, L.RandomBrightness(0.2, value_range=(0.0, 1.0)), L.RandomContrast(0.3)]:
         x = layer(x)
-    model = keras.Model(inputs, residual()(x))
+    x = L.Conv2D(14, 3, strides=2, activation="relu")(L.Conv2D(7, 3, strides=2, activation="relu")(x))
+    model = keras.Model(inputs, L.Dense(CLASSES, activation="softmax")(L.GlobalAveragePooling2D()(x)))
     data = np.random.default_rng(0).uniform(size=(BATCH, 16, 16, 3)), labels()
     return classifier(model, loss="sparse_categorical_crossentropy", data=data)
 

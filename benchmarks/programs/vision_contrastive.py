@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import keras
-
-from benchmarks.programs.registry import KerasStep, Made, program
+from benchmarks.programs.registry import KerasStep, Made, keras, program
 from benchmarks.programs.vision_classification import CLASSES, images, labels
 from benchmarks.programs.vision_steps import Own, encoder, update, views
 from mtf_hetero import tf
@@ -145,7 +143,7 @@ class Nnclr(SimClr):
             both = K.concatenate([own] * 4), K.concatenate([*scores, *map(K.transpose, scores)])
             loss = cross(*both)
         update(self, tape, loss, self.encoder.trainable_weights + self.head.trainable_weights)
-        self.contrast.update_state(*both)
+        self.contrast.update_state(own, scores[0])  # two rows may have one neighbour, so columns of others are equal
         self.queue.assign(K.concatenate([a, self.queue[: -a.shape[0]]], axis=0))
         with tf.GradientTape() as tape:
             scores = self.probe(self.encoder(x, training=False))

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
-from benchmarks.programs.registry import BATCH, KerasStep, Made, program
+from benchmarks.programs.registry import BATCH, KerasStep, Made, keras, program
 from benchmarks.programs.vision_attention import Patches, Positions, adamw, attend, perceptron
 from benchmarks.programs.vision_classification import CLASSES, classifier, images
 from mtf_hetero import tf
@@ -180,9 +179,9 @@ class RetinaNetLoss(keras.losses.Loss):
         ignored = tf.equal(target[:, :, 4], -2.0)
         cross = tf.nn.sigmoid_cross_entropy_with_logits(labels=kinds, logits=found[:, :, 4:])
         chance = tf.nn.sigmoid(found[:, :, 4:])
-        alpha = tf.where(tf.equal(kinds, 1.0), 0.25, 0.75)
+        alpha = 0.75 - 0.5 * kinds
         missed = tf.where(tf.equal(kinds, 1.0), 1 - chance, chance)
-        focal = tf.reduce_sum(tf.cast(alpha, tf.float64) * tf.pow(missed, 2.0) * cross, axis=-1)
+        focal = tf.reduce_sum(alpha * tf.pow(missed, 2.0) * cross, axis=-1)
         away = tf.abs(boxes - found[:, :, :4])
         smooth = tf.reduce_sum(tf.where(away < 1.0, 0.5 * away**2, away - 0.5), axis=-1)
         focal = tf.where(ignored, tf.zeros_like(focal), focal)

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
-from benchmarks.programs.registry import BATCH, KerasStep, Loop, Made, program
+from benchmarks.programs.registry import BATCH, KerasStep, Loop, Made, keras, program
 from benchmarks.programs.vision_classification import CLASSES, images, labels
 from mtf_hetero import tf
 

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
-from benchmarks.programs.registry import KerasStep, Made, program
+from benchmarks.programs.registry import KerasStep, Made, keras, program
 from benchmarks.programs.vision_attention import DropPath, Patches, Positions, adamw, attend, perceptron
 from benchmarks.programs.vision_classification import CLASSES, classifier, images, labels, one_hot
 
@@ -47,7 +46,8 @@ class WindowAttention(L.Layer):
         if self.shift:
             x = K.roll(x, (-self.shift, -self.shift), axis=(1, 2))
         x = self._windows(x, K)
-        q, k, v = K.transpose(K.reshape(self.qkv(x), (-1, count, 3, self.heads, WIDTH // self.heads)), (2, 0, 3, 1, 4))
+        rows = K.transpose(K.reshape(self.qkv(x), (-1, count, 3, self.heads, WIDTH // self.heads)), (2, 0, 3, 1, 4))
+        q, k, v = rows[0], rows[1], rows[2]
         scores = q * (WIDTH // self.heads) ** -0.5 @ K.transpose(k, (0, 1, 3, 2))
         bias = K.reshape(K.take(self.table, self.index, axis=0), (count, count, -1))
         scores = scores + K.transpose(bias, (2, 0, 1))[None]
@@ -138,7 +138,7 @@ class Deit(keras.Model):
         return (own + distilled) / 2 if not training else K.stack([own, distilled])
 
     def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any) -> Any:
-        own, distilled = y_pred
+        own, distilled = y_pred[0], y_pred[1]
         cross = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
         best = K.one_hot(K.argmax(self.teacher(x, training=False), axis=-1), CLASSES)
         return 0.5 * cross(y, own) + 0.5 * cross(best, distilled)
@@ -166,7 +166,8 @@ class TalkingHeads(L.Layer):
 
     def call(self, x: Any) -> Any:
         count, width = x.shape[1], WIDTH // self.heads
-        q, k, v = K.transpose(K.reshape(self.qkv(x), (-1, count, 3, self.heads, width)), (2, 0, 3, 1, 4))
+        rows = K.transpose(K.reshape(self.qkv(x), (-1, count, 3, self.heads, width)), (2, 0, 3, 1, 4))
+        q, k, v = rows[0], rows[1], rows[2]
         scores = K.matmul(q * width**-0.5, K.transpose(k, (0, 1, 3, 2)))
         scores = K.transpose(self.before(K.transpose(scores, (0, 2, 3, 1))), (0, 3, 1, 2))
         weights = K.transpose(self.after(K.transpose(K.softmax(scores), (0, 2, 3, 1))), (0, 3, 1, 2))

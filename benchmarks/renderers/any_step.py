@@ -12,6 +12,7 @@ from benchmarks.renderers.tables import Row, Table, bullets, group_by, table
 LAYOUTS = {"one device": "one device", "batch": "batch", "weights": "weights", "planned": "plan"}
 _MOST_REPLICATED, _LIMIT = 0.02, 1e-9
 _LEAST = 1e-17  # of a difference in the picture
+_ABBREVIATED, _SHOWN = 3, 400  # letters of a kind such as nlp, and of a text in the notes
 EXACT, WRONG, REFUSED, FAILED = "exact", "wrong", "refused", "failed"
 
 
@@ -67,7 +68,7 @@ def _own(row: Row) -> float:
 
 
 def _title(kind: str) -> str:
-    return kind.replace("_", " ").capitalize()
+    return kind.upper() if len(kind) <= _ABBREVIATED else kind.replace("_", " ").capitalize()
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -106,7 +107,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         name, outcome = row["variant"], verdict(row)
         if outcome in (REFUSED, FAILED):
-            notes.append(f"{name} was {outcome}: {row[outcome]}" if outcome == REFUSED else f"{name}: {row[outcome]}")
+            text = row[outcome] if len(row[outcome]) <= _SHOWN else f"{row[outcome][:_SHOWN]} ..."
+            notes.append(f"{name} was {outcome}: {text}" if outcome == REFUSED else f"{name}: {text}")
         elif outcome == WRONG:
             own = _power(row["own"])
             notes.append(f"{name} differs by {_power(worst(row))}; TensorFlow differs from itself by {own}.")
@@ -130,8 +132,8 @@ def render(rows: Sequence[Row]) -> Report:
         f"Layouts: one device; the batch split {shares} over three processors; a dimension of a weight split so; a "
         "plan for three processors of such speeds. A dash: no weight can be split.",
         "TensorFlow's own: its difference from itself after each number of the inputs and variables is replaced by the "
-        "next larger one. Replicated: the share of FLOPs that the batch's layout does not split, apart from updates of "
-        "weights, and with them.",
+        "next larger one, except whole numbers such as labels. Replicated: the share of FLOPs that the batch's layout "
+        "does not split, apart from updates of weights, and with them.",
     ]
     for kind, of_kind in group_by(rows, lambda row: row["kind"]).items():
         parts += [f"## {_title(kind)}: {len(of_kind)}", _table(of_kind)]

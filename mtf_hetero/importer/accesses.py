@@ -11,6 +11,7 @@ from mtf_hetero.importer import formulas
 from mtf_hetero.importer.program import Operation, Value, known, refusal, synthetic
 
 _ADDITIONS = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
+_SUMS = {"ResourceScatterAdd": "AddV2", "ResourceScatterSub": "Sub"}
 _SCATTERS = {
     "ResourceScatterAdd": "TensorScatterAdd",
     "ResourceScatterSub": "TensorScatterSub",
@@ -93,6 +94,16 @@ def _gather(node: Any, table: Value, ids: Value) -> Operation:
 
 
 def _scatter(node: Any, add: Add, current: Value, indices: Value, updates: Value) -> Operation:
+    if node.type in _SUMS and updates.shape:  # examples give addends of the sums of rows
+        rows = synthetic(
+            "UnsortedSegmentSum",
+            [updates, indices, known(current.shape[0])],
+            [current.shape],
+            node.name,
+            Tindices=indices.dtype,
+            Tnumsegments=tf.int32,
+        )
+        return synthetic(_SUMS[node.type], [current, *add(rows)], [current.shape], node.name)
     if "Nd" not in node.type:  # its indices name rows, and have no last axis of their own
         shape = (*indices.shape, 1)
         column = synthetic("ExpandDims", [indices, known(-1)], [shape], node.name, Tdim=tf.int32)

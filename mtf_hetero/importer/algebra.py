@@ -160,7 +160,18 @@ def _svd(op: Any) -> Signature | None:
     return leading(op, [2], [1, 2, 2]) if op.attr("compute_uv") else None
 
 
-@TABLE.rule("MatrixSolve", "MatrixTriangularSolve", "CholeskyGrad", "BandedTriangularSolve", "TridiagonalSolve")
+@TABLE.rule("MatrixSolve", "MatrixTriangularSolve")
+def _solve(op: Any) -> Signature | None:
+    """Return the signature of a system, whose right side has independent columns."""
+    matrix, right = op.inputs
+    if len(matrix.shape) != len(right.shape):
+        return None
+    outer = list(range(len(matrix.shape) - 2))
+    operands: list[Letters | None] = [[*outer, "i", "j"], [*outer, "k", "column"]]
+    return Signature(operands, [[*outer, "l", "column"]], whole=frozenset("ijkl"))
+
+
+@TABLE.rule("CholeskyGrad", "BandedTriangularSolve", "TridiagonalSolve")
 def _of_two_matrices(op: Any) -> Signature | None:
     return leading(op, [2, 2], [2])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero._compat import tf
+from mtf_hetero._compat import graph_of_definition, tf
 from mtf_hetero._support.ops import attribute
 from mtf_hetero.importer import lists
 from mtf_hetero.importer.lists import Optional, TensorList
@@ -51,7 +51,11 @@ _LEAST_WORK = 100_000  # elements that the larger branch of a condition makes wh
 
 def graph_of(graph: Any, name: str) -> Any:
     """Return the graph of a function that a graph calls; TensorFlow has no public way to it."""
-    return graph._get_function(name).graph
+    function = graph._get_function(name)
+    if not hasattr(function, "graph"):  # TensorFlow made it in an older way, as in tf.nn.ctc_loss
+        with graph.as_default():
+            function.graph = graph_of_definition(function.definition)
+    return function.graph
 
 
 def contains(graph: Any, node: Any, kinds: Iterable[str]) -> bool:
@@ -64,13 +68,15 @@ def contains(graph: Any, node: Any, kinds: Iterable[str]) -> bool:
     return False
 
 
-def rule_of(kind: str) -> Callable[[Any, Any, Any, Sequence[Any]], Sequence[Any]] | None:
+def rule_of(graph: Any, kind: str) -> Callable[[Any, Any, Any, Sequence[Any]], Sequence[Any]] | None:
     """Return the function that reads calls, conditions or loops, given a reader, a graph, an operation and inputs."""
-    return _call if kind in CALLS else _choose if kind in CHOICES else _repeat if kind in LOOPS else None
+    if kind in CALLS or graph._is_function(kind):  # an older way of TensorFlow
+        return _call
+    return _choose if kind in CHOICES else _repeat if kind in LOOPS else None
 
 
 def _call(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    return reader.inline(graph, node.get_attr("f"), inputs)
+    return reader.inline(graph, node.get_attr("f") if node.type in CALLS else node.type, inputs)
 
 
 # --- conditions

@@ -14,7 +14,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape, zeros
 from mtf_hetero.importer.naming import Names
 from mtf_hetero.importer.program import Block, Operation, Program, Value
-from mtf_hetero.importer.signature import Signature
+from mtf_hetero.importer.signature import Letters, Signature
 from mtf_hetero.layers import AfterOperation
 from mtf_hetero.variables import get_variable
 
@@ -95,8 +95,8 @@ class Emitter:
     def bind(self, op: Operation, signature: Signature, *, gathers: bool = True) -> dict[Hashable, Dims]:
         """Return the dimensions of each letter, for this operation alone.
 
-        They are those of its results where they can be, or of any side where a dense layer encloses them. No two
-        letters share a dimension.
+        They are those of its results where they can be, else the oldest of its operands, such as the batch; or of any
+        side where a dense layer encloses them. No two letters share a dimension.
 
         Args:
           op: the operation.
@@ -106,11 +106,8 @@ class Emitter:
         bound: dict[Hashable, Dims] = {}
         taken: set[mtf.Dimension] = set()
         skipped = {a for a, _ in signature.kin} if not gathers else set()  # they are named after their kin
-        sides = signature.sides(op)[::-1]
-        if self._enclosed:
-            sides.sort(key=lambda side: self._enclosed.isdisjoint(flat(self.axes(side[0]))))
         ways: dict[Hashable, list[tuple[Dims, int]]] = {}
-        for value, letters in sides:
+        for value, letters in self._sides(op, signature):
             for axis, letter, size in _single_letters(self.axes(value), letters, value.shape, signature.sizes):
                 if letter is not None and letter not in skipped:
                     ways.setdefault(letter, []).append((axis, size))
@@ -121,6 +118,23 @@ class Emitter:
             bound[letter] = [self.fresh(axes[0][1])] if is_gathered or not free else free[0]
             taken |= set(bound[letter])
         return bound
+
+    def _sides(self, op: Operation, signature: Signature) -> list[tuple[Value, Letters]]:
+        """Return the values with letters: enclosed ones, results, and operands from the oldest dimension on."""
+        made = {letter for letters in signature.results for letter in letters}
+
+        def age(side: tuple[Value, Letters]) -> float:
+            axes = zip(self._names.axes(side[0]), side[1], strict=True)
+            return min(
+                (self._names.age(d) for axis, letter in axes if letter not in made for d in axis), default=math.inf
+            )
+
+        sides = signature.sides(op)[::-1]
+        count = len(signature.results)
+        sides = [*sides[:count], *sorted(sides[count:], key=age)]
+        if self._enclosed:
+            sides.sort(key=lambda side: self._enclosed.isdisjoint(flat(self.axes(side[0]))))
+        return sides
 
     # --- tensors
 

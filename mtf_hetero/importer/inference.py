@@ -3,17 +3,13 @@
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mtf_hetero.importer import algebra, arrays, table
+from mtf_hetero.importer import algebra, arrays, pieces, table
 from mtf_hetero.importer.naming import Names, Product
 from mtf_hetero.importer.program import Operation, Program, Value, within
 from mtf_hetero.importer.signature import Signature
 
 BATCH = "batch"
-_SPACE: Mapping[Hashable, str] = {
-    "o": "depth",
-    "p": "height",
-    "q": "width",
-}  # of the image with a value for each window
+_SPACE: Mapping[Hashable, str] = {"o": "depth", "p": "height", "q": "width"}  # of windows
 Axes = Sequence[Sequence[tuple[str, int]]]  # name and size of each dimension of each axis
 
 
@@ -26,21 +22,20 @@ def infer(
     """Return the names of all values of a program.
 
     Args:
-      program: the program.
+      program: the program; what joins and parts pieces of an axis is replaced.
       fixed: {number of a variable: its dimensions}, of an earlier program with the same variables.
       given: the dimensions of the first feeds.
       alike: pairs of values that have the same dimensions.
     """
     names = Names()
-    _enter_inputs(names, program, given)
+    batch = _enter_inputs(names, program, given)
     for number, variable in enumerate(program.variables):
         if number in fixed:
             names.fix(variable.before, fixed[number])
         else:
             _enter(names, variable.before)
-    learner = _Learner(names, {v.before: v.before.name.rpartition("/")[0] for v in program.variables})
-    for op in program.operations:
-        learner.learn(op)
+    learner = _Learner(names, {v.before: v.before.name.rpartition("/")[0] for v in program.variables}, batch)
+    program.operations = [part for op in program.operations for part in learner.regroup(op)]
     for one, other in [*((v.before, v.after) for v in program.variables), *alike]:
         for a, b in zip(_axes(names, one), _axes(names, other), strict=True):
             names.unify(a, b)
@@ -49,15 +44,25 @@ def infer(
     return names
 
 
-def _enter_inputs(names: Names, program: Program, given: Sequence[Axes]) -> None:
-    is_first = not given
+def _enter_inputs(names: Names, program: Program, given: Sequence[Axes]) -> Value | None:
+    """Enter what is fed; returns the first value that has axes, whose first dimension is the batch."""
     for feed, axes in zip(program.feeds, given, strict=False):
         names.fix(feed, axes)
+    batch = next((feed for feed in program.inputs if feed.shape), None)
     for feed in program.inputs[len(given) :]:
         labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
-        if labels and is_first:
-            labels[0], is_first = BATCH, False
+        if feed is batch:
+            labels[0] = BATCH
         names.enter(feed, feed.shape, labels)
+    _join_batch(names, program.feeds[: program.examples], batch)
+    return batch
+
+
+def _join_batch(names: Names, values: Sequence[Value], batch: Value | None) -> None:
+    """Unify the first axes of values with the batch where they have its size."""
+    for value in values:
+        if batch is not None and value.shape[:1] == batch.shape[:1]:
+            names.unify(names.axes(batch)[0], _axes(names, value)[0])
 
 
 def _values(program: Program) -> Iterable[Value]:
@@ -97,13 +102,31 @@ class _Learner:
     Args:
       names: of all values.
       layers: {value of a variable: the name of its layer}.
+      batch: the value whose first axis is the batch.
     """
 
-    def __init__(self, names: Names, layers: dict[Value, str]) -> None:
-        self._names, self._layers = names, layers
+    def __init__(self, names: Names, layers: dict[Value, str], batch: Value | None) -> None:
+        self._names, self._layers, self._batch = names, layers, batch
         self._kernels: dict[Any, dict[Any, Product]] = {}  # {kernel and shapes of a convolution: axis of each letter}
         self._of_images: set[Product] = set()  # batches
         self._cuts: dict[Value, tuple[Product, Product]] = {}  # {kernel of a dense layer: batch before, and after it}
+
+    def regroup(self, op: Operation) -> list[Operation]:
+        """Learn of an operation; returns those that replace it."""
+        parts = pieces.regroup(op, self._sizes_of_examples(op)) if op.type in pieces.RULES else [op]
+        for part in parts:
+            self.learn(part)
+        if op.is_stateful or table.is_drawn(op):  # noise for each example, which may meet none of the inputs
+            _join_batch(self._names, op.outputs[:1], self._batch)
+        return parts
+
+    def _sizes_of_examples(self, op: Operation) -> list[int]:
+        """Return the sizes of the dimensions of the first axis that an operation reads, if the last one is a batch."""
+        data = op.inputs[{"Split": 1, "StridedSliceGrad": 4}.get(op.type, 0)]
+        axis = _axes(self._names, data)[0] if data.shape else ()
+        of_batch = _axes(self._names, self._batch)[0] if self._batch else ()
+        examples = {*of_batch[-1:], *self._names.enclosed}
+        return [self._names.size(d) for d in axis] if examples.intersection(axis[-1:]) else []
 
     def learn(self, op: Operation) -> None:
         """Unify the axes that an operation says are alike."""
@@ -181,7 +204,7 @@ class _Learner:
             if before in cut:
                 names.unify(cut[1 - cut.index(before)], after)
                 return True
-        elif before and before in map(names.resolve, self._of_images):
+        elif len(before) == 1 and before in map(names.resolve, self._of_images):  # joined batches keep their parts
             self._cuts[kernel] = before, after
             names.enclose(after, f"{self._layers[kernel]}/{BATCH}")
             return True
@@ -210,7 +233,8 @@ def _unify_letters(
                     first.setdefault(part, _new(names, op, part, signature.sizes[part]))
                 names.unify(sum((first[part] for part in letter), ()), axis)
             elif letter in first and letter not in apart:
-                names.unify(first[letter], axis)
+                if not names.unify(first[letter], axis):
+                    first[letter] = names.elder(first[letter], axis)
             else:
                 first[letter] = axis
     return first

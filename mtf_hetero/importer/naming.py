@@ -157,6 +157,15 @@ class Names:
         self._tensors[a] |= self._tensors[b]
         return True
 
+    def age(self, dim: int) -> int:
+        """Return the number of dimensions that were entered before a dimension."""
+        return self._ages[dim]
+
+    def elder(self, one: Product, other: Product) -> Product:
+        """Return the product of the two that has the older dimension: the batch, if one of them is the batch."""
+        one, other = self.resolve(one), self.resolve(other)
+        return min((one, other), key=lambda product: min(map(self.age, product)))
+
     def enclose(self, product: Product, label: str) -> None:
         """Note that operations that have this and another dimension for one are to use this one; give it a label."""
         self.prefer(product, label)

@@ -227,6 +227,7 @@ class Program:
       hosted: variables that stay in this process: their values are fed, and fetched after the step.
       effects: operations without a result, such as Print and Assert, which are left out.
       guards: conditions that every step is to check.
+      examples: number of feeds, the first ones, whose first axis is the batch if it has the same size.
     """
 
     feeds: list[Value] = dataclasses.field(default_factory=list)
@@ -236,6 +237,7 @@ class Program:
     hosted: list[Variable] = dataclasses.field(default_factory=list)
     effects: list[Any] = dataclasses.field(default_factory=list)
     guards: list[Guard] = dataclasses.field(default_factory=list)
+    examples: int = 1
 
     @property
     def inputs(self) -> list[Value]:

@@ -187,13 +187,14 @@ class _Reader:
 
     def _read(self, graph: Any, node: Any, inputs: list[Any]) -> Sequence[Any]:
         kind, self._source = node.type, node
-        if kind == "Const":
-            return [known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)]
+        constant = _constant(node, inputs)
+        if constant is not None:
+            return [constant]
         if kind in control.ALIASES:
             return inputs
         if kind in _OPTIONALS:
             return [_OPTIONALS[kind](node, inputs)]
-        if (follow := control.rule_of(kind)) is not None:
+        if (follow := control.rule_of(graph, kind)) is not None:
             return follow(self, graph, node, inputs)
         if not node.outputs and not any(isinstance(x, int) for x in inputs):  # Print, Assert, a summary
             self.program.effects.append(node)
@@ -216,7 +217,9 @@ class _Reader:
         if resource is not None:
             raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
         about_variables = any(isinstance(x, int) for x in inputs)
-        is_free = node.type in control.DRAWS or node.type.startswith("Stateless") or about_variables
+        is_free = (
+            node.type in control.DRAWS or node.type == "Empty" or node.type.startswith("Stateless") or about_variables
+        )
         if definition(node).is_stateful and not is_free:
             raise refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")
 
@@ -301,6 +304,15 @@ class _Reader:
             self._equal[key] = op
             self._operations.append(op)
         return self._equal[key].outputs
+
+
+def _constant(node: Any, inputs: Sequence[Any]) -> Value | None:
+    """Return the value of a constant; None if the tf.Operation is none."""
+    if node.type == "Const":
+        return known(tf.make_ndarray(node.get_attr("value")), node.outputs[0].dtype)
+    if node.type == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
+        return known(np.zeros(inputs[0].array), node.outputs[0].dtype)
+    return None
 
 
 def _check_live(program: Program) -> None:

@@ -60,7 +60,11 @@ def read(
     fed = graph.inputs[: len(graph.inputs) - len(list(graph.captures))]
     names = [tensor.op.name for tensor in fed]
     variables = {} if like is None else like.variables
-    return reader.read(concrete, names, variables, hosted, shapes_lib.with_inputs(graph, shapes), paths)
+    program = reader.read(concrete, names, variables, hosted, shapes_lib.with_inputs(graph, shapes), paths)
+    arguments, _ = concrete.structured_input_signature
+    counts = [sum(isinstance(x, tf.TensorSpec) for x in tf.nest.flatten(x, expand_composites=True)) for x in arguments]
+    program.examples = next(filter(None, counts), 0)  # of the first argument: images and their classes, say
+    return program
 
 
 @garbage.uncollected()

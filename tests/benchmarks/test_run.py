@@ -43,6 +43,10 @@ def run(*args, module="benchmarks.run"):
         (["--speed=3"], "Unknown command line flag 'speed'"),
         (["one_device", "--repeats=0"], "--repeats is 0; it must be a whole number of at least 1"),
         (["one_device", "--repeats=many"], "--repeats"),
+        (
+            ["any_step", "--programs=vision/cat"],
+            "--programs names 'vision/cat', which is not in the table; the nearest is",
+        ),
         (["lowering", "--steps=3"], "--steps is 3, but case lowering has no such setting"),
         (["one_device", "--only=vgg99"], "--only is 'vgg99', which is in none of the variants paper_cifar/64;"),
         (["one_device", "--out=/proc/no/such"], "--out is '/proc/no/such', which cannot be made"),

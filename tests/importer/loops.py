@@ -110,6 +110,23 @@ def scan() -> Made:
     return step, [w], inputs((14, 4, 6))
 
 
+def alignment() -> Made:
+    """The loss of alignments: loops over functions that TensorFlow makes in an older way, and rows written in place."""
+    w = variable("w", 6, 4)
+
+    @function
+    def step(x):
+        labels = tf.constant(np.random.default_rng(3).integers(1, 4, (14, 2)), tf.int32)
+        with tf.GradientTape() as tape:
+            lengths = tf.fill([14], 2), tf.fill([14], 5)
+            logits = tf.cast(tf.transpose(x @ w, [1, 0, 2]), tf.float32)  # it has no other type
+            loss = tf.compat.v2.nn.ctc_loss(labels, logits, *lengths, blank_index=0)
+        w.assign_sub(0.01 * tape.gradient(loss, w))
+        return loss
+
+    return step, [w], inputs((14, 5, 6))
+
+
 LOOPS = {
     "heat": heat,
     "clusters": clusters,

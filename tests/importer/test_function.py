@@ -38,6 +38,25 @@ def test_names_that_graphs_do_not_allow(name):
     check(lambda: (lambda x, y: descent(w, x, y), [w], INPUTS), ONE, steps=1)
 
 
+def test_an_array_that_tensorflow_allocates_empty():
+    def step(x, y):
+        start = tf.raw_ops.Empty(shape=tf.shape(x), dtype=tf.float64, init=True)
+        return tf.tensor_scatter_nd_update(start, [[2]], x[:1])
+
+    check(lambda: (step, [], INPUTS), ONE, steps=1)
+
+
+@pytest.mark.full
+def test_a_loss_whose_loop_is_a_function_of_old():
+    def step(x, y):
+        logits = tf.cast(tf.reshape(x, [14, 4, 3]), tf.float32)
+        lengths = tf.ones([14], tf.int32)
+        labels = 1 + y[:, None] % 2
+        return tf.compat.v2.nn.ctc_loss(labels, logits, lengths, 4 * lengths, logits_time_major=False, blank_index=0)
+
+    check(lambda: (step, [], INPUTS), ONE, BATCH, steps=2, tolerance=1e-5)
+
+
 def test_values_go_to_the_variables_and_back():
     w, step = simple()
     divided = mtf_hetero.function(step, INPUTS[0], **BATCH)

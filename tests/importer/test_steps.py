@@ -3,7 +3,7 @@
 import pytest
 import tiers
 from import_oracle import BATCH, ONE, check, split
-from loops import LOOPS
+from loops import LOOPS, alignment
 from steps import STEPS
 
 FILTERS = {**BATCH, "layout": "filters"}
@@ -49,6 +49,11 @@ def test_one_device_and_batch(name):
 def test_loops_without_keras(name):
     places = [split("batch"), split("source/1")] if name == "heat" else [BATCH]
     check(LOOPS[name], ONE, *places, steps=5)
+
+
+@pytest.mark.full
+def test_functions_that_tensorflow_makes_in_an_older_way():
+    check(alignment, ONE, BATCH, tolerance=1e-5)
 
 
 @tiers.parametrize("name", ["convolutional, momentum", "perceptron, momentum"], first=["convolutional, momentum"])

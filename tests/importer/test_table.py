@@ -75,6 +75,18 @@ OPERATIONS = {
     "stack": (lambda x, y: (tf.stack([x, y], 2), tf.unstack(x, axis=1)), X, Y),
     "one hot": (lambda i: tf.one_hot(i, 8, axis=1, dtype=tf.float64), IDS),
     "gather": (lambda x, i: (tf.gather(x, i, axis=1), tf.gather(x, i, batch_dims=1), tf.gather(x[0], i)), X, IDS),
+    "gather at": (gradient(lambda x, i: tf.gather_nd(x, i)), X, np.stack([IDS % 7, IDS], -1)),
+    "scatter": (
+        lambda x, y, i: (
+            tf.scatter_nd(i[..., None], x[:, :3], [8, 9]),
+            tf.scatter_nd(i[..., None], x[:, :3] > 0, [8, 9]),
+            tf.tensor_scatter_nd_add(y[0], i[..., None], x[:, :3]),
+            tf.tensor_scatter_nd_update(y, [[[1, 2]]], x[2:3, :1]),
+        ),
+        X,
+        Y,
+        IDS,
+    ),
     "bins": (lambda x: raw.Bucketize(input=x, boundaries=[-1.0, 0.0, 1.0]), X),
     "counts": (
         lambda i: [
@@ -98,6 +110,10 @@ OPERATIONS = {
     "matmul": (lambda x, y: tf.matmul(x[0], y[0], transpose_b=True) + tf.matmul(x[1], y[1], transpose_b=True), X, Y),
     "batch matmul": (lambda x, y: (tf.matmul(x, y, transpose_a=True), tf.matmul(x, y[0], transpose_b=True)), X, Y),
     "complex matmul": (lambda x, y: tf.matmul(tf.complex(x, y), tf.complex(y, x), adjoint_a=True), X, Y),
+    "matmul of another type": (
+        lambda i: raw.BatchMatMulV3(x=tf.cast(i, tf.int8), y=tf.cast(i, tf.int8), Tout=tf.int32, adj_y=True),
+        IDS[None],
+    ),
     "einsum": (lambda x, y: (tf.einsum("abc,abd->acd", x, y), tf.einsum("abc,abc->", x, y)), X, Y),
     "einsum with an ellipsis": (lambda x, y: tf.einsum("...bc,...bc->...c", x, y), X, Y),
     "softmax": (lambda x: (tf.nn.softmax(x), tf.nn.log_softmax(x, 1)), X),
@@ -109,6 +125,11 @@ OPERATIONS = {
     "matrices": (
         lambda m: (tf.linalg.inv(m), tf.linalg.det(m), tf.linalg.solve(m, m), tf.linalg.band_part(m, 1, 0)),
         MATRICES,
+    ),
+    "systems": (
+        lambda m, x: (tf.linalg.solve(m[0, 0], x[0, :4]), tf.linalg.triangular_solve(m[:, 0], x[:, :4], lower=False)),
+        MATRICES,
+        X,
     ),
     "diagonals": (
         lambda m, x: (

@@ -216,6 +216,24 @@ def test_batch_follows_a_rename_and_passes_over_constants():
     assert names(lay_out(batch_renamed, "batch")) == ["b", "dense/batch"]
 
 
+def test_batch_is_found_by_its_name_before_a_larger_tensor():
+    def path_and_start(feed):
+        path, start = feed("path", dims("time:9 batch:7 h:4")), feed("start", dims("batch:7 h:4"))
+        return {"y": start * mtf.reduce_sum(path, reduced_dim=path.shape.dims[0])}
+
+    assert names(lay_out(path_and_start, "batch", training=False)) == ["batch"]
+
+
+def test_variables_may_have_a_batch():
+    def stateful(feed):
+        x = feed("x", dims("batch:7 h:4"))
+        return {"y": x + mtf.get_variable(x.mesh, "state", x.shape, dtype=x.dtype)}
+
+    layout = lay_out(stateful, "batch", training=False)
+    assert names(layout) == ["batch"]
+    assert layout.split("batch", 7) == (4, 2, 1)
+
+
 @pytest.mark.parametrize(("build", "rules"), HAND_MADE)
 def test_hand_made_graphs(build, rules):
     assert names(lay_out(build, shares={"all": [5, 3, 2]})) == rules

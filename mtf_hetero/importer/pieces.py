@@ -1,0 +1,144 @@
+"""Pieces of an axis: examples that are joined, as real and made images are, and parted again.
+
+The first axis of joined pieces is a product of their number and of the axis of one piece. So a layout that splits the
+examples splits the joined ones too, of each piece a part.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mtf_hetero._compat import tf
+from mtf_hetero.importer.program import Operation, Value, known, synthetic
+
+Sizes = Sequence[int]  # of the dimensions whose product an axis is
+
+
+def regroup(op: Operation, sizes: Sizes) -> list[Operation]:
+    """Return operations that do the same on whole pieces of the first axis.
+
+    Args:
+      op: the operation, of a type that has a rule.
+      sizes: of the dimensions of the first axis of what it reads, the last of which is that of the examples.
+
+    Returns:
+      Those that replace it; itself alone if it does not join or part pieces.
+    """
+    found = RULES[op.type](op, sizes) if op.outputs[0].shape else None
+    for made in found or ():
+        made.source = op.source
+    return found or [op]
+
+
+def _join(op: Operation, sizes: Sizes) -> list[Operation] | None:
+    """Stack pieces of one shape, whose axes are merged then."""
+    *pieces, axis = op.inputs
+    shape = pieces[0].shape
+    is_first = axis.array is not None and int(axis.array) in (0, -len(shape))
+    if not is_first or not sizes or len(pieces) < 2 or any(piece.shape != shape for piece in pieces):
+        return None
+    stacked = synthetic("Pack", pieces, [(len(pieces), *shape)], op.type, N=len(pieces), axis=0)
+    return [stacked, _reshape(_used(stacked.outputs[0]), op.outputs[0])]
+
+
+def _split(op: Operation, sizes: Sizes) -> list[Operation] | None:
+    axis, x = op.inputs
+    count = op.outputs[0].shape[0]
+    size = _piece(sizes[1:], [count])
+    if axis.array is None or int(axis.array) % len(x.shape) or not size:
+        return None
+    begins = [number * count for number in range(len(op.outputs))]
+    return [made for begin, y in zip(begins, op.outputs, strict=True) for made in _cut(x, y, begin, size)]
+
+
+def _slice(op: Operation, sizes: Sizes) -> list[Operation] | None:
+    x, begin, _ = op.inputs
+    y = op.outputs[0]
+    if begin.array is None or x.shape[1:] != y.shape[1:]:
+        return None
+    return _part(x, y, int(begin.array[0]), sizes)
+
+
+def _strided_slice(op: Operation, sizes: Sizes) -> list[Operation] | None:
+    x, y = op.inputs[0], op.outputs[0]
+    begin = _begin(op, op.inputs[1:4], x.shape, y.shape)
+    return None if begin is None else _part(x, y, begin, sizes)
+
+
+def _strided_slice_gradient(op: Operation, sizes: Sizes) -> list[Operation] | None:
+    x, y = op.inputs[4], op.outputs[0]
+    begin = _begin(op, op.inputs[1:4], y.shape, x.shape)
+    return None if begin is None else _fill(x, y, begin, sizes)
+
+
+def _pad(op: Operation, sizes: Sizes) -> list[Operation] | None:
+    x, paddings = op.inputs
+    if paddings.array is None or paddings.array[1:].any():
+        return None
+    return _fill(x, op.outputs[0], int(paddings.array[0][0]), sizes)
+
+
+def _begin(op: Operation, corners: Sequence[Value], large: Sizes, small: Sizes) -> int | None:
+    """Return where x[begin:end] begins, if it is a part of the first axis and of no other."""
+    if any(value.array is None for value in corners) or len(large) != len(small) or large[1:] != small[1:]:
+        return None
+    begin, _, step = (int(value.array[0]) for value in corners if value.array is not None)
+    masks = [op.attr(f"{mask}_mask", 0) for mask in ("ellipsis", "new_axis", "shrink_axis")]
+    if step != 1 or any(masks):
+        return None
+    return 0 if op.attr("begin_mask", 0) & 1 else begin % large[0]
+
+
+def _part(x: Value, y: Value, begin: int, sizes: Sizes) -> list[Operation] | None:
+    """Take some of the pieces of which an axis is made."""
+    size = _piece(sizes[1:], [begin, y.shape[0]])
+    return _cut(x, y, begin, size) if size else None
+
+
+def _cut(x: Value, y: Value, begin: int, size: int) -> list[Operation]:
+    rest = x.shape[1:]
+    apart = _reshape(x, Value((x.shape[0] // size, size, *rest), x.dtype))
+    count = y.shape[0] // size
+    corners = known([begin // size, *[0] * len(x.shape)]), known([count, size, *rest])
+    taken = synthetic("Slice", [_used(apart.outputs[0]), *corners], [(count, size, *rest)], "Slice", Index=tf.int32)
+    return [apart, taken, _reshape(_used(taken.outputs[0]), y)]
+
+
+def _fill(x: Value, y: Value, begin: int, sizes: Sizes) -> list[Operation] | None:
+    """Put zeros before and after pieces."""
+    size, rest = _piece(sizes, [begin, y.shape[0]]), x.shape[1:]
+    if not size:
+        return None
+    before, count, total = (number // size for number in (begin, x.shape[0], y.shape[0]))
+    apart = _reshape(x, Value((count, size, *rest), x.dtype))
+    paddings = known([(before, total - before - count), *[(0, 0)] * len(x.shape)])
+    filled = synthetic("Pad", [_used(apart.outputs[0]), paddings], [(total, size, *rest)], "Pad", Tpaddings=tf.int32)
+    return [apart, filled, _reshape(_used(filled.outputs[0]), y)]
+
+
+def _piece(sizes: Sizes, counts: Sequence[int]) -> int:
+    """Return the size of the largest piece, a product of the last dimensions, that some numbers are multiples of."""
+    products = [math.prod(sizes[first:]) for first in range(len(sizes))]
+    return next((size for size in products if not any(count % size for count in counts)), 0)
+
+
+def _reshape(x: Value, y: Value) -> Operation:
+    made = synthetic("Reshape", [x, known(y.shape)], [y.shape], "Reshape", Tshape=tf.int32)
+    made.outputs = [y]
+    return made
+
+
+def _used(value: Value) -> Value:
+    """Return a value that one operation reads."""
+    value.uses = 1
+    return value
+
+
+RULES: dict[str, Callable[[Any, Sizes], list[Operation] | None]] = {
+    "ConcatV2": _join,
+    "Split": _split,
+    "Slice": _slice,
+    "StridedSlice": _strided_slice,
+    "StridedSliceGrad": _strided_slice_gradient,
+    "Pad": _pad,
+}
