@@ -6,28 +6,26 @@ import threading
 import time
 from typing import Any
 
-import keras
-import numpy as np
-
 import mtf_hetero.keras
 from benchmarks.cases.keras_fit import COMPILED, KERAS
+from benchmarks.frameworks import keras_steps
 from mtf_hetero import tf
 from mtf_hetero.cluster import LocalCluster
 
-_CLASSES = 10
-_BATCHES = 2  # of images, over and over
+_BATCHES = 2  # of examples, over and over
 _FOREVER = 10**6  # steps of an epoch
 
 
 class KerasFit:
-    """A model of keras.applications in training.
+    """A model in training.
 
     Args:
-      network: a function of keras.applications.
-      pixels: height and width of the images.
-      batch_size: images of a step.
+      network: a name that `keras_steps.make` knows.
+      pixels: height and width of the images of keras.applications.
+      batch_size: examples of a step.
       way: KERAS, COMPILED, or anything else: mtf_hetero.
-      seed: of weights and images.
+      seed: of weights and examples.
+      layers: of the Transformer.
       cores: numbers of the cores that it may use; None: all.
       fractions: cores of each worker of a cluster on this machine; None: this process trains.
     """
@@ -39,6 +37,7 @@ class KerasFit:
         batch_size: int,
         way: str,
         seed: int,
+        layers: int = 6,
         cores: list[int] | None = None,
         fractions: list[float] | None = None,
     ) -> None:
@@ -48,20 +47,10 @@ class KerasFit:
         options: dict[str, Any] = {"devices": ["cpu:0"], "layout": "batch"}
         if self._local is not None:
             options = {"workers": ",".join(self._local.__enter__().workers), "layout": "auto", "measure_seconds": 300.0}
-        keras.utils.set_random_seed(seed)
-        rng = np.random.default_rng(seed)
-        images = rng.standard_normal((_BATCHES * batch_size, pixels, pixels, 3)).astype("float32")
-        labels = rng.integers(0, _CLASSES, len(images))
-        self._data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(batch_size).repeat()
-        make = getattr(keras.applications, network)
-        base = make(weights=None, include_top=False, input_shape=images.shape[1:], pooling="avg")
-        for layer in base.layers:
-            if hasattr(layer, "rate"):
-                layer.rate = 0.0  # what dropout drops is each framework's own
-        self._model = keras.Model(base.inputs, keras.layers.Dense(_CLASSES, name="head")(base.outputs[0]))
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        compile_options: dict[str, Any] = {"jit_compile": way == COMPILED}
-        self._model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), loss, **compile_options)
+        self._model, x, y = keras_steps.make(network, _BATCHES * batch_size, pixels, layers, seed)
+        self._data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size).repeat()
+        if way == COMPILED:
+            self._model.compile(self._model.optimizer, self._model.loss, jit_compile=True)
         fit = self._model.fit if way in (KERAS, COMPILED) else self._fit
         self._options = {} if way in (KERAS, COMPILED) else options
         self._turns, self._taken = threading.Semaphore(0), threading.Semaphore(0)
@@ -74,7 +63,7 @@ class KerasFit:
         return mtf_hetero.keras.fit(self._model, data, **options)
 
     def _train(self, fit: Any) -> None:
-        callback = keras.callbacks.LambdaCallback(
+        callback = keras_steps.watcher(
             on_train_batch_begin=lambda batch, logs: self._turns.acquire(),
             on_train_batch_end=lambda batch, logs: self._step_taken(float(logs["loss"])),
         )

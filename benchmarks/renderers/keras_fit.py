@@ -18,7 +18,7 @@ def _draw(settings: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     for ax, (setting, group) in zip(axes[0], settings.items(), strict=True):
         rows = succeeded(group)
         lengths = {f"{row['network']}: {row['way']}": row["batch_size"] / median(row) for row in rows}
-        drawing.bars(ax, lengths, [_COLOURS[row["way"]] for row in rows], "images per second")
+        drawing.bars(ax, lengths, [_COLOURS[row["way"]] for row in rows], "examples per second")
         ax.set_title(setting)
     drawing.save(figure, path)
 
@@ -115,7 +115,7 @@ def render(rows: Sequence[Row]) -> Report:
     for name, describe in {FIRST_STEP: _first_steps, LENGTHS: _lengths, AUTO: _auto}.items():
         parts += describe(settings[name]) if name in settings else []
     draw = functools.partial(_draw, stepped) if stepped else None
-    return Report(_conclude(settings), parts, "Images per second", draw)
+    return Report(_conclude(settings), parts, "Examples per second", draw)
 
 
 def _steps(settings: Mapping[str, Sequence[Row]]) -> list[Part]:
@@ -124,8 +124,9 @@ def _steps(settings: Mapping[str, Sequence[Row]]) -> list[Part]:
         return []
     first = next(iter(settings.values()))[0]
     parts: list[Part] = [
-        f"Images of {first['pixels']} x {first['pixels']}, stochastic gradient descent with momentum; all ways of a "
-        f"setting have the same weights and images. Median (minimum to maximum) of {first['repeats']} steps, in turns; "
+        f"Images of {first['pixels']} x {first['pixels']}, stochastic gradient descent with momentum; sequences with "
+        "Adam. All ways of a setting have the same weights and examples. Median (minimum to maximum) of "
+        f"{first['repeats']} steps, in turns; "
         "over Keras: ratios of the steps of one round.",
     ]
     for setting, of_setting in settings.items():

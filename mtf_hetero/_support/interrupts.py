@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import threading
+import types
 from collections.abc import Iterator
 
 
@@ -17,7 +18,7 @@ def deferred() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    arrived: list[tuple[int, object]] = []
+    arrived: list[tuple[int, types.FrameType | None]] = []
     signal.signal(signal.SIGINT, lambda number, frame: arrived.append((number, frame)))
     try:
         yield

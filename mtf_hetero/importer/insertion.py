@@ -74,9 +74,18 @@ def read(forward: Any, variables: Mapping[str, Any]) -> Traced:
 
 
 @garbage.uncollected()
-def differentiate(traced: Traced, variables: Mapping[str, Any], is_trained: Callable[[Any], bool]) -> Traced:
-    """Read a function together with the gradients of its inputs, and of the variables that are trained."""
-    forward, outputs = traced.forward, traced.program.results
+def differentiate(forward: Any, variables: Mapping[str, Any], is_trained: Callable[[Any], bool]) -> Traced:
+    """Read a function together with the gradients of its inputs, and of the variables that are trained.
+
+    Args:
+      forward: its ConcreteFunction.
+      variables: {name: tf.Variable} that have names.
+      is_trained: returns whether a tf.Variable is trained.
+
+    Raises:
+      NotImplementedError: an operation that is not followed, by name and the user's line.
+    """
+    outputs = tf.nest.flatten(forward.structured_outputs, expand_composites=True)
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in _inputs(forward)]
     seeded = [i for i, y in enumerate(outputs) if y.dtype.is_floating]
     seeds = [tf.TensorSpec(outputs[i].shape, outputs[i].dtype) for i in seeded]

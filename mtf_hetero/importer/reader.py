@@ -61,6 +61,7 @@ def read(
     variables: Mapping[str, Any],
     hosted: Collection[Any] = (),
     shapes: Mapping[int, tf.TensorShape] = types.MappingProxyType({}),
+    paths: Mapping[int, str] = types.MappingProxyType({}),
 ) -> Program:
     """Read the program of a traced function.
 
@@ -70,11 +71,12 @@ def read(
       variables: {name: tf.Variable} that come first in the program, in this order, if the function uses them.
       hosted: tf.Variables that stay in this process.
       shapes: {id of a tensor of the function: its shape}, where the function leaves it open.
+      paths: {id of a tf.Variable: its name}, for those whose own name is not used.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
-    return _Reader(concrete, names, variables, hosted, shapes).program
+    return _Reader(concrete, names, variables, hosted, shapes, paths).program
 
 
 class _Reader:
@@ -86,6 +88,7 @@ class _Reader:
       variables: those that come first.
       hosted: those that stay in this process.
       shapes: of tensors by id.
+      paths: the names of some by their ids.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class _Reader:
         variables: Mapping[str, Any],
         hosted: Collection[Any],
         shapes: Mapping[int, tf.TensorShape],
+        paths: Mapping[int, str],
     ) -> None:
         self.program, self._shapes = Program(), shapes
         self._operations = self.program.operations  # of the part that is read now
@@ -108,7 +112,7 @@ class _Reader:
         for tensor, name in zip(feeds, names, strict=True):
             meaning[id(tensor)] = value = Value(_static(tensor, shapes), tensor.dtype, name=name)
             self.program.feeds.append(value)
-        numbers = self._begin_variables(concrete, variables)
+        numbers = self._begin_variables(concrete, variables, paths)
         for outer, inner in captures:
             meaning[id(inner)] = _captured(outer, numbers)
         results = self.follow(graph, meaning)
@@ -120,7 +124,7 @@ class _Reader:
         self.program.keep_live()
         _check_live(self.program)
 
-    def _begin_variables(self, concrete: Any, first: Mapping[str, Any]) -> dict[int, int]:
+    def _begin_variables(self, concrete: Any, first: Mapping[str, Any], paths: Mapping[int, str]) -> dict[int, int]:
         """Enter all variables of a function, those that are trained in the order of use.
 
         Returns:
@@ -137,7 +141,8 @@ class _Reader:
         for variable in [*known, *sorted(used, key=lambda v: not v.trainable)]:
             if id(variable.handle) in self._numbers:
                 continue
-            name = names.get(id(variable)) or _free(variable.name.partition(":")[0], taken)
+            path = paths.get(id(variable)) or variable.name.partition(":")[0]
+            name = names.get(id(variable)) or _free(path, taken)
             taken.add(name)
             self._numbers[id(variable.handle)] = len(self.now)
             value = Value(_static(variable), variable.dtype, name=name)

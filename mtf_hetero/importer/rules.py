@@ -2,14 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.importer import algebra, arrays, clusters, flow, images, moments, table, windows, work
+from mtf_hetero.importer import algebra, arrays, clusters, draws, flow, images, moments, table, windows, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number, ordered
 from mtf_hetero.importer.program import Operation, replay
 from mtf_hetero.importer.signature import Signature, undivided
@@ -158,14 +158,24 @@ def _draw(emitter: Emitter, op: Operation, kind: type) -> None:
     tensors = [ordered(emitter.get(value, a), flat(a)) for value, a in zip(known, axes, strict=True)]
     shape = emitter.shape(y)
 
-    def draw(*slices: tf.Tensor) -> tf.Tensor:
+    def inputs_of(slices: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         left = iter(slices)
-        inputs = [reshape(next(left), v.shape) if v.array is None else number(v) for v in op.inputs]
-        return reshape(replay(op, inputs)[0], shape.to_integer_list)
+        return [reshape(next(left), v.shape) if v.array is None else number(v) for v in op.inputs]
 
-    function = Function(draw, work.of(op, ()), lambda: f"{work.describe(op)} {shape.to_integer_list}")
-    made = kind(function, tensors, shape, y.dtype, emitter.mesh, op.type)
-    emitter.worked_on(op, ())
+    def draw(*slices: tf.Tensor) -> tf.Tensor:
+        return reshape(replay(op, inputs_of(slices))[0], shape.to_integer_list)
+
+    def draw_part(*operands: Any) -> tf.Tensor:
+        *slices, first, count = operands
+        assert part is not None
+        return part(inputs_of(slices), first, count)
+
+    part = draws.part_of(op)
+    rows = () if part is None else shape.dims[:1]
+    function = Function(draw, work.of(op, rows), lambda: f"{work.describe(op)} {shape.to_integer_list}")
+    options = {} if part is None else {"part": draw_part}
+    made = kind(function, tensors, shape, y.dtype, emitter.mesh, op.type, **options)
+    emitter.worked_on(op, rows)
     emitter.put(y, made.outputs[0], emitter.axes(y))
 
 

@@ -1,6 +1,7 @@
 """A traced step, read and emitted: its mtf.Graph, what is fed to it, and what it gives."""
 
 import dataclasses
+import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +40,13 @@ class Step:
     work: Mapping[Operation, set[mtf.Dimension]]
 
 
-def read(concrete: Any, shapes: Sequence[Any], like: Step | None = None, hosted: Collection[Any] = ()) -> Program:
+def read(
+    concrete: Any,
+    shapes: Sequence[Any],
+    like: Step | None = None,
+    hosted: Collection[Any] = (),
+    paths: Mapping[int, str] = types.MappingProxyType({}),
+) -> Program:
     """Read the program of a traced function.
 
     Args:
@@ -47,12 +54,13 @@ def read(concrete: Any, shapes: Sequence[Any], like: Step | None = None, hosted:
       shapes: of the tensors that are fed, which the function may leave open.
       like: a step whose variables it is to have first, in their order.
       hosted: tf.Variables that stay in this process.
+      paths: {id of a tf.Variable: its name}, for those whose own name is not used.
     """
     graph = concrete.graph
     fed = graph.inputs[: len(graph.inputs) - len(list(graph.captures))]
     names = [tensor.op.name for tensor in fed]
     variables = {} if like is None else like.variables
-    program = reader.read(concrete, names, variables, hosted, shapes_lib.with_inputs(graph, shapes))
+    program = reader.read(concrete, names, variables, hosted, shapes_lib.with_inputs(graph, shapes), paths)
     arguments, _ = concrete.structured_input_signature
     counts = [sum(isinstance(x, tf.TensorSpec) for x in tf.nest.flatten(x, expand_composites=True)) for x in arguments]
     program.examples = next(filter(None, counts), 0)  # of the first argument: images and their classes, say

@@ -1,7 +1,7 @@
 """Traces a step, for each kind of inputs or for many at once; tf.Variables that it makes are made eagerly."""
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import ResourceVariable, tf
@@ -17,17 +17,23 @@ class Traced:
     Args:
       step: a tf.function, or a function.
       hosted: returns the tf.Variables that stay in this process; each step is fed their values, and gives new ones.
+      paths: returns {id of a tf.Variable: its name}, for those whose own name is not used.
       relaxes: whether kinds that differ from an earlier one in sizes alone share a trace, as with the option
         `reduce_retracing` of tf.function; if that cannot be read, each kind has a trace of its own.
     """
 
     def __init__(
-        self, step: Callable[..., Any], hosted: Callable[[], Collection[Any]] = tuple, *, relaxes: bool = False
+        self,
+        step: Callable[..., Any],
+        hosted: Callable[[], Collection[Any]] = tuple,
+        paths: Callable[[], Mapping[int, str]] = dict,
+        *,
+        relaxes: bool = False,
     ) -> None:
         self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
         self._relaxed: Any = relaxes and tf.compat.v2.function(self._function.python_function, autograph=False)
         self._common: dict[Any, list[tf.TensorShape]] = {}  # by all of a kind but the sizes: what all kinds have
-        self._hosted = hosted
+        self._hosted, self._paths = hosted, paths
         self._concrete: dict[Any, Any] = {}
         self._programs: dict[Any, Program] = {}
 
@@ -69,7 +75,7 @@ class Traced:
             concrete = function.get_concrete_function(*specs)
         made.check_kept()
         shapes = [x.shape for x in tf.nest.flatten(inputs, expand_composites=True) if is_tensor(x)]
-        return concrete, step_lib.read(concrete, shapes, like, self._hosted())
+        return concrete, step_lib.read(concrete, shapes, like, self._hosted(), self._paths())
 
     def _relax(self, specs: Any) -> Any:
         """Return specifications that also fit the kinds before this one; None if there are none."""

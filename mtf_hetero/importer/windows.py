@@ -86,7 +86,7 @@ def _convolution(op: Any) -> Signature | None:
     if groups == 1:  # the kernel has a name of its own for the channels
         return _of_convolution(op, rank, ("C" if is_plain(op) else "c", "cf", "f"), {}, ("c", "f"))
     *_, channels, filters = _image_and_kernel(op)[1]
-    sizes = {"g": groups, "c": channels, "f": filters // groups}
+    sizes: dict[Hashable, int] = {"g": groups, "c": channels, "f": filters // groups}
     signature = _of_convolution(op, rank, (("g", "c"), ("c", ("g", "f")), ("g", "f")), sizes, ("c", "f"))
     return signature if is_grouped(op) else _whole_groups(signature)
 

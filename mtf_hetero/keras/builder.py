@@ -73,7 +73,7 @@ class Builder:
         traced = self._trace(inputs, given, training)
         graph = _Graph(self, given[0][0].mesh)
         inserted = insertion.insert(
-            traced, lambda: self._differentiated(traced), given, graph.variable, self._axes, self.model.name
+            traced, lambda: self._differentiated(traced.forward), given, graph.variable, self._axes, self.model.name
         )
         self._axes |= inserted.axes
         for number, moved in inserted.updates.items():
@@ -97,14 +97,14 @@ class Builder:
         specs = [tf.TensorSpec(shape, x.dtype) for shape, (x, _) in zip(shapes, given, strict=True)]
         with eagerly():
             concrete = tf.compat.v2.function(forward, autograph=False).get_concrete_function(*specs)
-        traced = insertion.read(concrete, self._named())
-        if training or traced.has_state:  # in one piece, so that what is read twice is one value
-            traced = self._differentiated(traced)
+        traced = None if training else insertion.read(concrete, self._named())
+        if traced is None or traced.has_state:  # outputs and gradients are to have the same random numbers
+            traced = self._differentiated(concrete)
         return self._traced.setdefault(key, traced)
 
-    def _differentiated(self, traced: Traced) -> Traced:
+    def _differentiated(self, forward: Any) -> Traced:
         trained = {id(v.value) for v in self.model.trainable_variables}
-        return insertion.differentiate(traced, self._named(), lambda v: id(v) in trained)
+        return insertion.differentiate(forward, self._named(), lambda v: id(v) in trained)
 
     def _named(self) -> dict[str, Any]:
         return {name: variable.value for name, variable in weights.named(self.model).items()}

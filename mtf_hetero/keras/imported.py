@@ -32,7 +32,7 @@ class Imported:
         def step(kind: str, data: Any) -> Any:
             return getattr(model, f"{kind}_step")(data)
 
-        traced = Traced(tf.compat.v2.function(step, autograph=False), self._hosted, relaxes=True)
+        traced = Traced(tf.compat.v2.function(step, autograph=False), self._hosted, self._paths, relaxes=True)
         inputs = kind, data
         program = traced.program(inputs)
         placement = place(lambda: step_lib.build(program).graph)
@@ -65,13 +65,25 @@ class Imported:
         for variable, value in self._given:
             variable.assign(value)
 
+    def _of_optimizer(self) -> list[Any]:
+        """Return the variables of the optimizer, which a model that is not compiled does not have."""
+        return list(getattr(getattr(self._model, "optimizer", None), "variables", ()))
+
+    def _paths(self) -> dict[int, str]:
+        """Return Keras's names of the variables, which name all layers around a weight, without the model's own.
+
+        Keras numbers the models of a process, so that rules and plans with their names would fit in one process alone.
+        """
+        own = self._model.name
+        paths = {id(v.value): v.path.removeprefix(f"{own}/") for v in self._model.variables}
+        return paths | {id(v.value): v.path.replace(f"/{own}_", "/", 1) for v in self._of_optimizer()}
+
     def _hosted(self) -> list[Any]:
         return [v.value for v in (*self._model.metrics_variables, *self._scalars())]
 
     def _scalars(self) -> list[Any]:
         """Return the variables of the optimizer that callbacks read and write between steps."""
-        optimizer = getattr(self._model, "optimizer", None)  # a model that is not compiled has none
-        return [v for v in getattr(optimizer, "variables", ()) if len(v.shape) == 0]
+        return [v for v in self._of_optimizer() if len(v.shape) == 0]
 
     def _note_scalars(self) -> None:
         self._given = [(variable, variable.numpy()) for variable in self._scalars()]

@@ -109,7 +109,17 @@ class _SourceOperation(mtf.Operation):
 
 
 class DrawOperation(_SourceOperation):
-    """Random numbers that follow from the operands: each device draws all of them, and keeps its slice."""
+    """Random numbers that follow from the operands: each device draws its slice, or all of them and keeps its slice.
+
+    Args:
+      *args: as for any tensor of a function.
+      part: from the operands, the number of an element in row-major order, and a count, to as many elements from there
+        on; None: only the whole can be drawn.
+    """
+
+    def __init__(self, *args: Any, part: Callable[..., tf.Tensor] | None = None) -> None:
+        super().__init__(*args)
+        self.part = part
 
 
 class OnceOperation(_SourceOperation):

@@ -1,10 +1,11 @@
 """Functions of slices: sums that are all-reduced, and random numbers."""
 
+import math
 from typing import Any
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import cut, zeros
+from mtf_hetero._support.ops import cut, reshape, zeros
 from mtf_hetero.lowering.registry import register, require_whole, set_output
 
 
@@ -23,7 +24,7 @@ def lower_partial_sum(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 
 @register(layers.DrawOperation)
 def lower_draw(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Draws all numbers on each device that has any of them."""
+    """Draws on each device the rows that its slice is in, or all numbers where that cannot be done."""
     _require_splittable(op, lowering, "the state of random numbers")
     mesh_impl, (output,) = lowering.mesh_impl(op), op.outputs
 
@@ -32,7 +33,12 @@ def lower_draw(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         size = mesh_impl.slice_shape(output.shape, pnum)
         if 0 in size:
             return zeros(size, output.dtype)
-        return cut(op.function.apply(*slices), mesh_impl.slice_begin(output.shape, pnum), size)
+        begin = mesh_impl.slice_begin(output.shape, pnum)
+        if op.part is None or not size:
+            return cut(op.function.apply(*slices), begin, size)
+        row = output.shape.to_integer_list[1:]
+        numbers = op.part(*slices, begin[0] * math.prod(row), size[0] * math.prod(row))
+        return cut(reshape(numbers, [size[0], *row]), [0, *begin[1:]], size)
 
     processors = mesh_impl.processors(output.shape, lambda pnum: tuple(mesh_impl.slice_begin(output.shape, pnum)))
     set_output(op, lowering, mesh_impl.slicewise(draw, *[lowering.tensors[x] for x in op.inputs], processors))

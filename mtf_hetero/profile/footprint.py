@@ -52,7 +52,7 @@ def _nodes(operations: Sequence[mtf.Operation], dim_of: Callable[[mtf.Shape], st
     for op in operations:
         inputs = [x for x in inputs_of[op] if x in place]
         read = tuple(place[x] for x in inputs)
-        if isinstance(op, DrawOperation):  # all numbers, before they are cut
+        if isinstance(op, DrawOperation) and op.part is None:  # all numbers, before they are cut
             whole = Output(size_bytes=graphs.mtf_size_bytes(op.outputs[0]))
             nodes.append(Node(device="", inputs=read, outputs=(whole,), label=_WHOLE))
             read = ((len(nodes) - 1, 0),)

@@ -33,15 +33,15 @@ def traced(step):
     return insertion.read(forward, {"weights": step.weights, "factor": step.factor})
 
 
-def differentiated(step, read):
+def differentiated(step, forward):
     names = {"weights": step.weights, "factor": step.factor}
-    return insertion.differentiate(read, names, lambda v: v is step.weights)
+    return insertion.differentiate(forward, names, lambda v: v is step.weights)
 
 
 def inserted(step, layout, *, is_early):
     """Values and gradients of the first output in the graph."""
     read = traced(step)
-    full = differentiated(step, read) if is_early else read
+    full = differentiated(step, read.forward) if is_early else read
     values = {"weights": step.weights.numpy(), "factor": step.factor.numpy()}
     with tf.Graph().as_default():
         graph = mtf.Graph()
@@ -60,7 +60,7 @@ def inserted(step, layout, *, is_early):
             return made[name]
 
         inputs = [(x, [[dim] for dim in x.shape.dims]) for x in xs]
-        found = insertion.insert(full, lambda: differentiated(step, read), inputs, make, {}, "step")
+        found = insertion.insert(full, lambda: differentiated(step, read.forward), inputs, make, {}, "step")
         outputs = [y for y, _ in found.outputs]
         gradients = mtf.gradients([mtf.reduce_sum(mtf.square(outputs[0]))], [xs[0], made["weights"], made["factor"]])
         assert gradients[2] is None  # it is not trained

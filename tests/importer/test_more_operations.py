@@ -120,3 +120,19 @@ def test_what_is_divided(name):
     layout = "x/2:all" if name == "segments" else "batch"
     with mtf_hetero.function(function, tuple(inputs), **{**BATCH, "layout": layout}) as divided:
         assert divided.undivided.share < 0.3
+
+
+@tiers.parametrize("dtype", ["float16", "float32", "float64"], first=["float32"])
+def test_each_device_draws_its_rows(dtype):
+    """TensorFlow's own bits, of a counter whose lower half overflows too."""
+
+    def step(x):
+        key, counter = raw.StatelessRandomGetKeyCounter(seed=[3, 4])
+        late = tf.constant(np.array([2**64 - 2, 1], "uint64"))
+        draws = [raw.StatelessRandomUniformV2, raw.StatelessRandomNormalV2]
+        numbers = [d(shape=(7, 3, 5), key=key, counter=c, alg=1, dtype=dtype) for d in draws for c in (counter, late)]
+        return [y + tf.cast(x[:, :1, None], dtype) for y in numbers]
+
+    check_each_dimension(step, [np.zeros((7, 9))], 0.0)
+    with mtf_hetero.function(step, (np.zeros((7, 9)),), **BATCH) as divided:
+        assert not any("Random" in entry.kind for entry in divided.undivided.entries if "Key" not in entry.kind)

@@ -119,11 +119,11 @@ def train_step(self, data):
 
 
 def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-    return keras.ops.mean(keras.ops.square(y_pred - keras.ops.one_hot(y, 5)))
+    return keras.ops.mean(keras.losses.mean_squared_error(keras.ops.one_hot(y, 5), y_pred))
 
 
 def update_step(self, gradient, variable, learning_rate):
-    variable.assign_sub(0.5 * keras.ops.sign(gradient))
+    variable.assign_sub(keras.ops.multiply(0.5, keras.ops.sign(gradient)))
 
 
 def halved(model):

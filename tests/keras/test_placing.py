@@ -35,13 +35,13 @@ def fit(model=None, **options):
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ("hidden/unit:all", "rule hidden/unit:all names dimension 'hidden/unit', .*; the nearest is 'hidden/units'$"),
+        ("hidden/kernel:all", "names dimension 'hidden/kernel', .*; the nearest is 'hidden/kernel/1'$"),
         ("batch:al", "layout rule batch:al names mesh axis 'al', .* the mesh all:2 .*; the nearest is 'all'$"),
         (
-            "batch:all;hiden/units:all",
-            "dimension 'hiden/units', which no tensor of the graph has; the dimensions are h",
+            "batch:all;hiden/kernel/1:all",
+            "dimension 'hiden/kernel/1', which no tensor of the graph has; the dimensions are h",
         ),
-        ("batch:all;dense9/units:all", "dimension 'dense9/units', which no tensor of the graph has"),
+        ("batch:all;dense9/kernel/1:all", "dimension 'dense9/kernel/1', which no tensor of the graph has"),
         (Layout("all:2", "bacth:all"), "rule bacth:all names dimension 'bacth', .*; the nearest is 'batch'$"),
         (Layout("all:2", "batch:all;q:all", sizes={"q": [1, 2]}), "dimension 'q', which no tensor of the graph has"),
     ],
@@ -53,8 +53,8 @@ def test_a_rule_that_names_nothing_is_refused(layout, message):
 
 
 def test_on_one_device_too():
-    with pytest.raises(ValueError, match="names dimension 'hidden/unit'"):
-        fit(layout="hidden/unit:all", devices="cpu:0")
+    with pytest.raises(ValueError, match="names dimension 'hidden/kernel'"):
+        fit(layout="hidden/kernel:all", devices="cpu:0")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,184 @@
+"""`mtf_hetero.keras.fit` on what users write themselves: layers, optimizers, metrics, and losses of their own."""
+
+import signal
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tiers
+from fit_oracle import BATCH, ONE, check, made, same, state
+from keras_oracle import floatx
+
+import mtf_hetero.keras
+from mtf_hetero import tf
+from mtf_hetero.importer import Session
+
+L, K = keras.layers, keras.ops
+RNG = np.random.default_rng(0)
+ROWS = RNG.standard_normal((17, 12)), RNG.integers(0, 5, 17)  # the last batch of eight has one
+IDS = RNG.integers(0, 11, (17, 6)).astype("int32")
+LOSS = "sparse_categorical_crossentropy"
+
+
+class Tied(keras.Model):
+    """Reads a table of words by rows, and once more transposed."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.hidden = L.Embedding(11, 8, name="words"), L.Dense(8, "tanh")
+
+    def call(self, x):
+        return K.softmax(K.matmul(self.hidden(self.words(x)), K.transpose(self.words.embeddings)))
+
+
+class Quantized(L.Layer):
+    """Rounds its weights, and lets the gradients pass."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 8), name="kernel")
+
+    def call(self, x):
+        rounded = K.round(self.kernel * 15) / 15
+        return x @ (self.kernel + K.stop_gradient(rounded - self.kernel))
+
+
+class Signs(keras.optimizers.Optimizer):
+    """Steps by the signs of a momentum."""
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.momenta = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(self, gradient, variable, learning_rate):
+        momentum = self.momenta[self._get_variable_index(variable)]
+        self.assign(momentum, 0.9 * momentum + gradient)
+        self.assign_sub(variable, K.cast(learning_rate, variable.dtype) * K.sign(momentum))
+
+
+class Variational(keras.Model):
+    """Draws what it decodes, and adds a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = L.Dense(6), L.Dense(12)
+        self.noise = keras.random.SeedGenerator(1)
+
+    def call(self, x):
+        mean, log_variance = K.split(self.encoder(x), 2, axis=-1)
+        self.add_loss(-0.5 * K.mean(1 + log_variance - K.square(mean) - K.exp(log_variance)))
+        return self.decoder(mean + K.exp(log_variance / 2) * keras.random.normal(K.shape(mean), seed=self.noise))
+
+
+class NoTargets(keras.Model):
+    """Has no loss but the one that it adds."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(3)
+
+    def call(self, x):
+        self.add_loss(K.mean(K.square(self.dense(x) - 1)))
+        return x
+
+
+class Peak(keras.metrics.Metric):
+    """Keeps a sum per class, and shows the largest."""
+
+    def __init__(self):
+        super().__init__(name="peak")
+        self.sums = self.add_weight(shape=(5,), name="sums", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.sums.assign_add(K.sum(y_pred, axis=0))
+
+    def result(self):
+        return K.max(self.sums)
+
+    def reset_state(self):
+        self.sums.assign(K.zeros(5))
+
+
+def sequential(*layers, shape=(12,), dtype=None):
+    return keras.Sequential([keras.Input(shape, dtype=dtype), *layers, L.Dense(5, "softmax")])
+
+
+def always_dropped():
+    """Monte-Carlo dropout: it drops in tests too."""
+    inputs = keras.Input((12,))
+    x = L.Dropout(0.5, seed=2)(L.Dense(14, "tanh")(inputs), training=True)
+    return keras.Model(inputs, L.Dense(5, "softmax")(x))
+
+
+def compiled(build, optimizer="adam", **options):
+    def make() -> Any:
+        model = build()
+        made = optimizer() if callable(optimizer) else optimizer
+        model.compile(made, **{"loss": LOSS, "metrics": ["accuracy"], **options})
+        return model
+
+    return make
+
+
+def hidden():
+    return sequential(L.Dense(14, "tanh"))
+
+
+def averaged():
+    options = {"use_ema": True, "ema_overwrite_frequency": 2, "gradient_accumulation_steps": 2}
+    return keras.optimizers.Adam(0.01, global_clipnorm=0.1, **options)
+
+
+WORDS = {**BATCH, "layout": "words/embeddings/0:all"}
+CASES = {
+    "one weight in two forms": (compiled(Tied), (IDS, (IDS + 1) % 11), [BATCH, WORDS]),
+    "dropout in tests": (compiled(always_dropped), ROWS, [BATCH]),
+    "quantization": (compiled(lambda: sequential(Quantized())), ROWS, [BATCH]),
+    "own optimizer": (compiled(hidden, lambda: Signs(0.01)), ROWS, [BATCH]),
+    "Muon": (compiled(hidden, lambda: keras.optimizers.Muon(0.01)), ROWS, [BATCH]),
+    "averages": (compiled(hidden, averaged), ROWS, [BATCH]),
+    "own metric": (lambda: compiled(hidden, metrics=[Peak(), "accuracy"])(), ROWS, [BATCH]),
+    "variational": (compiled(Variational, loss="mse", metrics=[]), (ROWS[0], ROWS[0]), [BATCH]),
+    "no targets": (compiled(NoTargets, loss=None, metrics=[]), ROWS[:1], [ONE, BATCH]),
+    "compiled by XLA": (compiled(hidden, jit_compile=True), ROWS, [BATCH]),
+    "own cells": (compiled(lambda: sequential(L.RNN([L.LSTMCell(4), L.GRUCell(3)]), shape=(4, 3))), None, [BATCH]),
+    "norms of weights": (compiled(lambda: sequential(L.SpectralNormalization(L.Dense(7)))), ROWS, [BATCH]),
+    "numbers of classes": (
+        compiled(lambda: sequential(L.CategoryEncoding(11, "multi_hot"), shape=(6,), dtype="int32")),
+        (IDS, ROWS[1]),
+        [BATCH],
+    ),
+}
+
+
+@tiers.parametrize("name", CASES, first=["own optimizer"])
+def test_it_is_what_keras_does(name):
+    make, data, places = CASES[name]
+    data = (ROWS[0].reshape(17, 4, 3), ROWS[1]) if data is None else data
+    tested = {"validation_data": [x[:9] for x in data]} if len(data) > 1 else {}
+    check(make, *data, places=places, **tested)
+
+
+@pytest.mark.full
+def test_ctrl_c_within_a_step_leaves_the_model_whole(monkeypatch):
+    """The weights, the number of steps and the metrics are all of the step that Ctrl-C arrived in."""
+    run, steps = Session.run, []
+
+    def pressed(self, fetches, feed=None):
+        found = run(self, fetches, feed)
+        if isinstance(fetches, tuple):  # the results and the updates of a step
+            steps.append(found)
+            if len(steps) == 2:
+                signal.raise_signal(signal.SIGINT)
+        return found
+
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    with floatx(tf.float64):
+        reference, model = made(compiled(hidden)), made(compiled(hidden))
+        expected = reference.fit(*(x[:16] for x in ROWS), **options).history["loss"][0]
+        monkeypatch.setattr(Session, "run", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            mtf_hetero.keras.fit(model, *ROWS, **options, **BATCH)
+        same(state(model), state(reference), 1e-9)
+    np.testing.assert_allclose(model.get_metrics_result()["loss"], expected, rtol=1e-9)
