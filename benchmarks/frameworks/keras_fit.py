@@ -63,8 +63,11 @@ class KerasFit:
         return mtf_hetero.keras.fit(self._model, data, **options)
 
     def _train(self, fit: Any) -> None:
+        def wait(batch: int, logs: Any) -> None:
+            self._turns.acquire()
+
         callback = keras_steps.watcher(
-            on_train_batch_begin=lambda batch, logs: self._turns.acquire(),
+            on_train_batch_begin=wait,
             on_train_batch_end=lambda batch, logs: self._step_taken(float(logs["loss"])),
         )
         try:

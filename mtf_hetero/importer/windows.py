@@ -48,7 +48,7 @@ def _letters_of_space(op: Any, rank: int) -> tuple[str, str, str]:
 
 
 def _of_convolution(
-    op: Any, rank: int, channels: tuple[Any, Any, Any], sizes: Mapping[str, int], summed: tuple[str, str]
+    op: Any, rank: int, channels: tuple[Any, Any, Any], sizes: Mapping[Any, int], summed: tuple[str, str]
 ) -> Signature:
     """Return the signature of a convolution, or of a gradient of one.
 
@@ -86,7 +86,7 @@ def _convolution(op: Any) -> Signature | None:
     if groups == 1:  # the kernel has a name of its own for the channels
         return _of_convolution(op, rank, ("C" if is_plain(op) else "c", "cf", "f"), {}, ("c", "f"))
     *_, channels, filters = _image_and_kernel(op)[1]
-    sizes: dict[Hashable, int] = {"g": groups, "c": channels, "f": filters // groups}
+    sizes: dict[Any, int] = {"g": groups, "c": channels, "f": filters // groups}
     signature = _of_convolution(op, rank, (("g", "c"), ("c", ("g", "f")), ("g", "f")), sizes, ("c", "f"))
     return signature if is_grouped(op) else _whole_groups(signature)
 

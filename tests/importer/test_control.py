@@ -176,6 +176,7 @@ def test_a_condition_saves_work(real_conditions):
     """The devices run no operation of the other branch."""
     _, _, inputs = make = trained(kept, np.int32(0), np.zeros((6, 3)))()
     with mtf_hetero.function(make[0], inputs[0], **BATCH) as divided:
+        assert divided._first is not None
         program = divided._first.program
     (choice,) = [op for op in program.operations if op.type == "Case"]
     assert not {op for block in choice.blocks for op in block.operations} & set(program.operations)

@@ -14,7 +14,7 @@ X, IMAGE = RNG.standard_normal((7, 8, 9)), RNG.standard_normal((7, 9, 8, 7))
 ROWS, IDS = RNG.standard_normal((8, 9)), RNG.integers(0, 7, (8, 1))
 SORTED = np.arange(7) // 2
 MATRICES = RNG.standard_normal((7, 4, 4)) + 4.0 * np.eye(4)
-BOXES = RNG.uniform(0.0, 1.0, (8, 4))
+BOXES: np.ndarray = RNG.uniform(0.0, 1.0, (8, 4))
 SPREAD = np.float32(RNG.standard_normal((7, 9, 8, 7)))
 
 
@@ -83,7 +83,7 @@ OPERATIONS = {
     ),
     "pool with indices": (gradient(lambda x: nn.max_pool_with_argmax(x, 2, 2, "SAME")[0]), IMAGE),
     "boxes": (
-        lambda x: raw.DrawBoundingBoxesV2(images=x, boxes=np.float32(BOXES[:7, None]), colors=[[1.0, 0.0, 0.0]]),
+        lambda x: raw.DrawBoundingBoxesV2(images=x, boxes=BOXES[:7, None].astype(np.float32), colors=[[1.0, 0.0, 0.0]]),
         SPREAD[..., :3],
     ),
     "suppressed": (
