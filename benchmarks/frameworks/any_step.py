@@ -201,8 +201,11 @@ def _prepare(program: Program) -> tuple[Callable[..., Any], tuple[Any, ...], str
         return made.step, made.inputs, made.split
     data = tf.nest.map_structure(lambda x: _as_floats(x, program.dtype), made.data)
     model = made.model
-    step = tf.compat.v2.function(lambda data: model.train_step(data), autograph=False)
-    return step, (data,), made.split
+
+    def step(data: Any) -> Any:
+        return model.train_step(tf.nest.map_structure(lambda x: x, data))  # a copy, which it may change
+
+    return tf.compat.v2.function(step, autograph=False), (data,), made.split
 
 
 def _use_floats(name: str) -> None:

@@ -182,7 +182,7 @@ def gaussian_mixture() -> Loop:
         shares.assign(total / (20.0 * BATCH))
         return tf.reduce_mean(likelihood), tf.argmax(weights, 1)
 
-    return Loop(step, (normal(BATCH, 20, 3),), split="means/0")
+    return Loop(step, (normal(BATCH, 20, 3),), split="covariances/0")
 
 
 @program("loops", source=SOURCE)
