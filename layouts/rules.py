@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mtf_hetero._compat import mtf
 from mtf_hetero.layers.lookups import split_shapes
 from mtf_hetero.layout import Layout, MeshShapeLike
+from mtf_hetero.lowering.loop import operations_within
 
 
 def require_units(dim: mtf.Dimension, count: int, axis: str) -> None:
@@ -49,7 +50,7 @@ class Rules:
         self._dims_of: dict[str, set[mtf.Dimension]] = collections.defaultdict(set)
         self._neighbours: dict[str, set[str]] = collections.defaultdict(set)
         self._whole: set[str] = set()
-        for op in graph.operations:
+        for op in operations_within(graph.operations):
             self._whole |= op.unsplittable_dims
             for shape in split_shapes(op):
                 names = set(shape.dimension_names)

@@ -52,7 +52,7 @@ def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
 
 
 def _rule_of(op: Operation, signature: Signature) -> Callable[[Emitter, Operation, Signature], None]:
-    if op.type in algebra.CONTRACTIONS and len({value.dtype for value in (*op.inputs, *op.outputs)}) == 1:
+    if op.type in algebra.CONTRACTIONS and op.inputs[0].dtype == op.outputs[0].dtype:  # not int8 to int32
         return _contract
     if op.type in algebra.REDUCTIONS and signature.summed:
         return _reduce

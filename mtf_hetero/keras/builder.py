@@ -85,7 +85,9 @@ class Builder:
     def _trace(self, structure: Any, given: Sequence[tuple[mtf.Tensor, Axes]], training: bool | None) -> Traced:
         """Return the model as it is traced for inputs of these sizes and types."""
         shapes = tuple(tuple(math.prod(dim.size for dim in axis) for axis in axes) for _, axes in given)
-        key = training, shapes, tuple(x.dtype for x, _ in given), tuple(v.trainable for v in self.model.variables)
+        form = repr(keras.tree.map_structure(lambda _: None, structure))
+        trained = tuple(v.trainable for v in self.model.variables)
+        key = training, form, shapes, tuple(x.dtype for x, _ in given), trained
         if key in self._traced:
             return self._traced[key]
 

@@ -21,6 +21,7 @@ _BLIND = tuple(  # callbacks of Keras that never look at weights but when an epo
 _BLIND_TRACKERS = (  # they read logs, the learning rate and the optimizer's step, which the model always has
     "mlflow.keras.callback.MlflowCallback",
     "mlflow.tensorflow.callback.MlflowCallback",
+    "tqdm.keras.TqdmCallback",
     "wandb.integration.keras.callbacks.metrics_logger.WandbMetricsLogger",
 )
 

@@ -172,6 +172,8 @@ def place(
       NotImplementedError: it splits a dimension that an operation needs whole.
     """
     layout = request.layout
+    if len(cluster.devices) == 1 and machines is None and isinstance(layout, str) and ":" not in layout:
+        return Placement(cluster, _ALONE if layout == AUTO else mesh_of(request, cluster.devices))
     if graph is None:
         with tf.Graph().as_default():
             graph = build()
@@ -200,8 +202,6 @@ def _layout_of(request: Request, graph: mtf.Graph, devices: Sequence[str]) -> La
     empty = mesh_of(request, devices)
     if ":" in request.layout:
         layout = Layout(empty.mesh_shape, request.layout, empty.shares)
-    elif empty.size == 1:
-        return empty
     else:
         recipe, shares = LAYOUTS[request.layout], dict(empty.shares)
         layout = recipe(graph, mesh_shape=empty.mesh_shape, shares=shares, **request.options)

@@ -10,6 +10,7 @@ from mtf_hetero._compat import mtf
 from mtf_hetero.blocks import aligned
 from mtf_hetero.layers.lookups import split_shapes
 from mtf_hetero.lowering.conv_boxes import CONVOLUTIONS, KERNEL, roles_of
+from mtf_hetero.lowering.loop import operations_within
 from mtf_hetero.lowering.pool import windows_of
 from mtf_hetero.planner import work
 from mtf_hetero.profile.work import key_of
@@ -31,12 +32,13 @@ def names(op: mtf.Operation) -> set[str]:
     return {name for tensor in (*op.inputs, *op.outputs) for name in tensor.shape.dimension_names}
 
 
-def extents(operations: Iterable[mtf.Operation]) -> dict[str, set[int]]:
+def extents(operations: Sequence[mtf.Operation]) -> dict[str, set[int]]:
     """{name: extents} of the dimensions that may be split, in the graph's order."""
     extents: dict[str, set[int]] = {}
     whole: set[str] = set()
-    for op in operations:
+    for op in operations_within(operations):
         whole |= op.unsplittable_dims - {name for names in spaces(op) for name in names}
+    for op in operations:
         for tensor in (*op.inputs, *op.outputs):
             for dim in tensor.shape.dims:
                 extents.setdefault(dim.name, set()).add(dim.size)
@@ -90,7 +92,7 @@ def spaces(op: mtf.Operation) -> list[list[str]]:
 def conflicts(operations: Iterable[mtf.Operation]) -> dict[str, set[str]]:
     """{name: those that cannot be split over its mesh axis}, because they share a tensor or a lookup with it."""
     conflicts: dict[str, set[str]] = collections.defaultdict(set)
-    for op in operations:
+    for op in operations_within(operations):
         for shape in split_shapes(op):
             for one, other in itertools.permutations(shape.dimension_names, 2):
                 conflicts[one].add(other)

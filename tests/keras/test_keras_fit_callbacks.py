@@ -229,6 +229,7 @@ class Tracker(keras.callbacks.Callback):
 TRACKERS = [
     "wandb.integration.keras.callbacks.metrics_logger.WandbMetricsLogger",
     "mlflow.keras.callback.MlflowCallback",
+    "tqdm.keras.TqdmCallback",
 ]
 
 
