@@ -14,8 +14,8 @@ X, IMAGE = RNG.standard_normal((7, 8, 9)), RNG.standard_normal((7, 9, 8, 7))
 ROWS, IDS = RNG.standard_normal((8, 9)), RNG.integers(0, 7, (8, 1))
 SORTED = np.arange(7) // 2
 MATRICES = RNG.standard_normal((7, 4, 4)) + 4.0 * np.eye(4)
-BOXES: np.ndarray = RNG.uniform(0.0, 1.0, (8, 4))
-SPREAD = np.float32(RNG.standard_normal((7, 9, 8, 7)))
+BOXES = RNG.uniform(0.0, 1.0, (8, 4))
+SPREAD = RNG.standard_normal((7, 9, 8, 7)).astype(np.float32)
 
 
 def gradient(function):
