@@ -111,7 +111,8 @@ def test_rates_say_of_each_operation_what_was_measured():
         op: machine.seconds(*work.of_operation(op, trial.layout, 0), work.kind_of(op)) for op in trial.graph.operations
     }
     of_products = [sum(s for op, s in each.items() if work.is_contraction(op)) for each in (predicted, measured)]
-    assert of_products[0] == pytest.approx(of_products[1], rel=0.2)
+    least = rates.OPERATION_SECONDS * sum(map(work.is_contraction, trial.graph.operations))  # predicted of each at least
+    assert of_products[0] == pytest.approx(of_products[1], rel=0.2, abs=least)
 
 
 def plan_of(devices, seconds, layout=None):
@@ -175,10 +176,10 @@ def lowered_bytes(layout):
     return tuple(sum(dataclasses.astuple(found[device])[:-1]) for device in devices)  # all but TensorFlow's own
 
 
-@pytest.mark.parametrize("limit", [None, 7e5, 5e5, 3.5e5, 3e5])
+@pytest.mark.parametrize("limit", [None, 7e5, 5e5, 3.5e5, 2.7e5])
 def test_a_plan_fits_by_the_lowered_graph(limit):
     limited = Machines(tuple(dataclasses.replace(m, memory_bytes=limit) for m in MACHINES.devices))
-    if limit == 3e5:
+    if limit == 2.7e5:
         with pytest.raises(
             NoAssignmentError, match=r"no layout was found that fits .*needs 0.000\d+ GB on a, .*; add dev"
         ):
