@@ -108,10 +108,11 @@ def test_rates_say_of_each_operation_what_was_measured():
     machine = Machine("cpu:0", flops, moved, factors=factors)
     measured = rates.operation_seconds(trial, steps, 0)
     predicted = {
-        op: machine.seconds(*work.of_operation(op, trial.layout, 0), work.kind_of(op)) for op in trial.graph.operations
+        op: machine.seconds(*work.of_operation(op, trial.layout, 0), work.kind_of(op)) for op in live(trial.graph)
     }
+    # of each operation at least what it takes to start a kernel is predicted
+    least = rates.OPERATION_SECONDS * len([op for op in predicted if work.is_contraction(op)])
     of_products = [sum(s for op, s in each.items() if work.is_contraction(op)) for each in (predicted, measured)]
-    least = rates.OPERATION_SECONDS * sum(map(work.is_contraction, trial.graph.operations))  # predicted of each at least
     assert of_products[0] == pytest.approx(of_products[1], rel=0.2, abs=least)
 
 
@@ -176,10 +177,10 @@ def lowered_bytes(layout):
     return tuple(sum(dataclasses.astuple(found[device])[:-1]) for device in devices)  # all but TensorFlow's own
 
 
-@pytest.mark.parametrize("limit", [None, 7e5, 5e5, 3.5e5, 2.7e5])
+@pytest.mark.parametrize("limit", [None, 7e5, 5e5, 3.5e5, 2.6e5])
 def test_a_plan_fits_by_the_lowered_graph(limit):
     limited = Machines(tuple(dataclasses.replace(m, memory_bytes=limit) for m in MACHINES.devices))
-    if limit == 2.7e5:
+    if limit == 2.6e5:
         with pytest.raises(
             NoAssignmentError, match=r"no layout was found that fits .*needs 0.000\d+ GB on a, .*; add dev"
         ):
