@@ -21,11 +21,15 @@ replicated, apart from updates of weights.
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.child import Child, ChildError
 from benchmarks.harness import Case, progress
 from benchmarks.rows import Writer
+from mtf_hetero._support import command_line
+
+if TYPE_CHECKING:
+    from benchmarks.programs import Program
 
 _TARGET = "benchmarks.frameworks.any_step:AnyStep"
 _OF_A_PROCESS = 5  # programs, since Keras takes seconds to load
@@ -47,16 +51,12 @@ class AnyStep(Case):
 
     def variants(self) -> tuple[str, ...]:
         """Names of the programs."""
-        from benchmarks.programs import programs  # it loads Keras
-
-        return tuple(self.programs or programs())
+        return tuple(self.programs or _known())
 
     def check(self) -> None:
         """Raise ValueError for a program that is not in the table."""
-        from benchmarks.programs import programs
-
         super().check()
-        known = programs() if self.programs else ()
+        known = _known() if self.programs else ()
         for name in self.programs:
             if name not in known:
                 nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
@@ -77,9 +77,7 @@ class AnyStep(Case):
                             break
 
     def _run(self, child: Child, variant: str) -> dict[str, Any]:
-        from benchmarks.programs import programs
-
-        program = programs()[variant]
+        program = _known()[variant]
         about = self.columns(warmup=0, repeats=1, shares=(4.0, 2.0, 1.0), kind=program.kind, program=program.name)
         about |= {"source": program.source, "dtype": program.dtype, "tolerance": program.tolerance}
         about |= {"reason": program.reason, "layout": None, "devices": [f"cpu:{i}" for i in range(3)]}
@@ -87,3 +85,11 @@ class AnyStep(Case):
             return {**about, **child.call("run", name=variant, steps=self.steps, timeout_seconds=self.limit_seconds)}
         except (ChildError, ValueError) as error:
             return {**about, "failed": str(error)}
+
+
+def _known() -> Mapping[str, "Program"]:
+    """Return {name: program} of the table, without what Keras and TensorFlow print while they are loaded."""
+    with command_line.stderr_held_back():
+        from benchmarks.programs import programs
+
+        return programs()

@@ -50,7 +50,8 @@ def test_layouts_on_workers_train_as_one_device(small, layout, workers, tmp_path
     assert run(**ONE, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
     addresses = ",".join(workers.addresses)
-    assert run(**ON_WORKERS, workers=addresses, layout=layout, list_speed="3,2,1", model_dir=tmp_path / "split") == 0
+    speeds = {} if layout == "even" else {"list_speed": "3,2,1"}
+    assert run(**ON_WORKERS, workers=addresses, layout=layout, **speeds, model_dir=tmp_path / "split") == 0
     for name, value in variables(tmp_path / "split").items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=name)
     out = capfd.readouterr().out
