@@ -10,8 +10,8 @@ from mtf_hetero import placement, traffic
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import interrupts
 from mtf_hetero.cluster import WorkerClaim
+from mtf_hetero.importer import guarding, tracing
 from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer import tracing
 from mtf_hetero.importer.program import Operation, line_of
 from mtf_hetero.importer.report import Undivided, report
 from mtf_hetero.importer.session import Session
@@ -144,7 +144,7 @@ class Divided:
         arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in program.hosted)]
         for name in lowered.written:
             self._known.pop(name, None)
-        with interrupts.deferred():
+        with interrupts.deferred(), guarding.explained(program.guards):
             found, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
             found = [
                 x.reshape(value.shape) for x, value in zip(found, program.fetches, strict=True)
@@ -155,9 +155,6 @@ class Divided:
                 array = next(left)
                 if variable.after is not variable.before:
                     variable.variable.assign(array)
-        for guard, chosen in zip(program.guards, left, strict=True):
-            if int(chosen) != guard.followed:
-                raise ValueError(guard.why)
         values = iter(results)
         flat = [None if x is None else tf.constant(next(values)) for x in tf.nest.flatten(lowered.structure)]
         return tf.nest.pack_sequence_as(lowered.structure, flat)
@@ -267,6 +264,8 @@ class Divided:
             lowering = self._session.lower(step.graph, step.mesh, **options)
             results = [lowering.export_to_tf_tensor(tensor) for tensor in step.results]
             done = tf.group([lowering.lowered_operation(op) for op in step.updates])
+            chosen = results[len(results) - len(program.guards) :]
+            guarding.check_before_updates(program.guards, chosen, done)
             traffic.arrange([*results, done], already_run=already_run)
         self._first = self._first or step
         self._variables |= step.variables

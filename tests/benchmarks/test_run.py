@@ -137,6 +137,7 @@ def check_keras_fit(found):
     firsts = ["Keras", "mtf_hetero, batch over three", "mtf_hetero, one device"]
     assert sorted(found) == [
         *(f"Conv1D/lengths/{way}" for way in firsts),
+        *(f"LSTM/one device/{way}" for way in ways if "compiled" not in way),
         "LeNet/auto/3",
         *(f"MobileNetV2/one device/{way}" for way in ways),
         *(f"Transformer/first step/{way}" for way in firsts),

@@ -262,11 +262,14 @@ def test_the_only_branch_that_is_followed():
 
     (divided,) = check(make, BATCH)
     assert len(divided._first.program.guards) == 1
-    step, _, inputs = make()
-    with mtf_hetero.function(step, inputs[0], **ONE) as divided:
-        match = r"^the step took branch 0 of \w*If '.*' \(test_control.py:\d+\), but operation Unique .* data; give it"
-        with pytest.raises(ValueError, match=match):
-            divided(10.0 + inputs[0][0])
+    for place in (ONE, BATCH):
+        step, (variable,), inputs = make()
+        before = variable.numpy()
+        with mtf_hetero.function(step, inputs[0], **place) as divided:
+            match = r"^the step took branch 0 of \w*If '.*' \(test_control.py:\d+\), but operation Unique .* data; give"
+            with pytest.raises(ValueError, match=match):
+                divided(10.0 + inputs[0][0])
+        np.testing.assert_array_equal(variable.numpy(), before)  # the refused step changed nothing
 
 
 @pytest.mark.full
