@@ -107,7 +107,7 @@ class Twin:
             return {"not_split": " ".join(str(error).split())}  # the recipe finds no weight to split
         self._reset(self._start)
         results: Arrays = []
-        with Divided(self._traced, place, self._inputs) as divided:
+        with Divided(self._traced, lambda build, graph: place, self._inputs) as divided:
             for _ in range(self._steps):
                 results += _arrays(divided(*self._inputs))
             work, layout = divided.work, divided.layout

@@ -74,15 +74,22 @@ def function(
     cluster = placement.cluster_of(request)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     traced = Traced(step)
-    program = traced.program(inputs)
+    traced.program(inputs)  # what cannot be followed is an error before a worker is claimed
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
         search = placement.Search(steps, progress=progress)
-        placed = placement.place(request, cluster, lambda: step_lib.build(program).graph, search=search)
-        placed.report(announces=progress)
-        divided = Divided(traced, placed, inputs)
+
+        def place(build: Callable[[], mtf.Graph], graph: mtf.Graph) -> placement.Placement:
+            placed = placement.place(request, cluster, build, graph=graph, search=search)
+            placed.report(announces=progress)
+            return placed
+
+        divided = Divided(traced, place, inputs)
         divided.on_close(stack.pop_all().close)
         return divided
+
+
+Place = Callable[[Callable[[], mtf.Graph], mtf.Graph], placement.Placement]
 
 
 class _Lowered:
@@ -100,7 +107,7 @@ class Divided:
 
     Args:
       traced: the step.
-      place: where it runs.
+      place: returns where it runs, given a function that builds the step, and a graph that the function built.
       inputs: arguments, of the first kind.
       owner: names the step in errors.
       loss: the rest of the sentence that says which values are left after a worker was lost.
@@ -109,14 +116,14 @@ class Divided:
     def __init__(
         self,
         traced: Traced,
-        place: placement.Placement,
+        place: Place,
         inputs: Sequence[Any],
         *,
         owner: str = "the step",
         loss: str = _LOSS,
     ) -> None:
         self._traced, self._place, self._stack = traced, place, contextlib.ExitStack()
-        self._session = Session(place, owner, loss)
+        self._session = Session(owner, loss)
         self._lowered: dict[Any, _Lowered] = {}
         self._first: Step | None = None
         self._variables: dict[str, Any] = {}
@@ -203,7 +210,7 @@ class Divided:
     @property
     def layout(self) -> Layout:
         """The layout: mesh shape, rules and sizes."""
-        return self._place.layout
+        return self._session.placement.layout
 
     @property
     def graph(self) -> mtf.Graph:
@@ -258,6 +265,9 @@ class Divided:
         with self._session.graph.as_default() as graph:
             already_run = len(graph.get_operations())  # by steps of other kinds
             step = step_lib.build(program, self._first)
+        if self._first is None:
+            self._session.placement = self._place(lambda: step_lib.build(program).graph, step.graph)
+        with graph.as_default():
             new = step.variables.keys() - self._present
             sizes = [value.shape[0] for value in step.program.feeds if value.shape]
             options = {"is_first": is_first, "examples": sizes[0] if sizes else 1, "new": new}

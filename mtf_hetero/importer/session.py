@@ -11,7 +11,7 @@ from mtf_hetero._support import logs
 from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh_impl import UnevenMeshImpl
-from mtf_hetero.placement import Placement, fitted
+from mtf_hetero.placement import fitted
 from mtf_hetero.variables import initial_value_feed
 
 _LEAST_KINDS = 8  # of batches that a session has room for, however large the step
@@ -45,13 +45,16 @@ class Session:
     """Runs steps on devices, all on the same variables.
 
     Args:
-      placement: where they run.
       owner: names the steps in errors, "model 'resnet'" for instance.
       loss: the rest of the sentence that says which values are left after a worker was lost.
+
+    Attributes:
+      placement: where they run; None until the first step is built.
     """
 
-    def __init__(self, placement: Placement, owner: str, loss: str) -> None:
-        self._placement, self._owner, self._loss = placement, owner, loss
+    def __init__(self, owner: str, loss: str) -> None:
+        self._owner, self._loss = owner, loss
+        self.placement: Any = None
         self._stack = contextlib.ExitStack()
         self._session: Any = None
         self._slices: dict[str, list[tuple[Any, tf.Tensor]]] = {}
@@ -84,7 +87,7 @@ class Session:
         Raises:
           NotImplementedError: the layout splits a variable in another way than in the first graph.
         """
-        mesh_impl = UnevenMeshImpl.from_layout(fitted(self._placement.layout, graph), self._placement.devices)
+        mesh_impl = UnevenMeshImpl.from_layout(fitted(self.placement.layout, graph), self.placement.devices)
         before = {id(variable) for variable in _variables()}
         # a smaller batch may be too small to be divided
         with contextlib.nullcontext() if is_first else logs.verbosity(tf.logging.ERROR):
@@ -111,7 +114,7 @@ class Session:
           values: {variable: array}.
           *more: operations to run first.
         """
-        cluster = self._placement.cluster
+        cluster = self.placement.cluster
         workers = cluster.workers_in_use
         with self._stack, self.graph.as_default(), self.explaining_loss():
             if workers:
@@ -158,7 +161,7 @@ class Session:
         try:
             yield
         except tf.errors.OpError as error:
-            cluster = self._placement.cluster
+            cluster = self.placement.cluster
             if not cluster.workers_in_use:
                 raise
             try:

@@ -220,7 +220,7 @@ class _Placing:
         search = placement.Search(steps, progress=options.get("verbose", "auto") != 0)
         return cls(request, placement.cluster_of(request), search)
 
-    def __call__(self, build: Callable[[], Any]) -> placement.Placement:
-        placed = placement.place(self.request, self.cluster, build, search=self.search)
+    def __call__(self, build: Callable[[], Any], graph: Any) -> placement.Placement:
+        placed = placement.place(self.request, self.cluster, build, graph=graph, search=self.search)
         placed.report(announces=self.search.progress and keras.config.is_interactive_logging_enabled())
         return placed

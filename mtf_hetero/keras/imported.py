@@ -1,14 +1,11 @@
 """Steps of a model: `train_step`, `test_step` and `predict_step` as Keras would run them, imported and divided."""
 
-from collections.abc import Callable
 from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer.divided import Divided
+from mtf_hetero.importer.divided import Divided, Place
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.keras.wrong_data import explain_wrong_data
-from mtf_hetero.placement import Placement
 
 _LOSS = "a step of Keras; the model has the weights of the last complete epoch"
 
@@ -18,7 +15,7 @@ class Imported:
 
     Args:
       model: the keras.Model.
-      place: from a function that builds a step to where the model lies.
+      place: returns where the model lies, as for Divided.
       kind: the step that decides where: "train", "test" or "predict".
       data: its first batch, as Keras gives it.
 
@@ -26,7 +23,7 @@ class Imported:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
 
-    def __init__(self, model: Any, place: Callable[[Any], Placement], kind: str, data: Any) -> None:
+    def __init__(self, model: Any, place: Place, kind: str, data: Any) -> None:
         self._model = model
 
         def step(kind: str, data: Any) -> Any:
@@ -34,9 +31,7 @@ class Imported:
 
         traced = Traced(tf.compat.v2.function(step, autograph=False), self._hosted, self._paths, relaxes=True)
         inputs = kind, data
-        program = traced.program(inputs)
-        placement = place(lambda: step_lib.build(program).graph)
-        self._divided = Divided(traced, placement, inputs, owner=f"model {model.name!r}", loss=_LOSS)
+        self._divided = Divided(traced, place, inputs, owner=f"model {model.name!r}", loss=_LOSS)
         self._note_scalars()
 
     def __enter__(self) -> "Imported":

@@ -1,14 +1,14 @@
 """Keras's own loop, with its steps taken on devices: the functions that it calls for each batch."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
+from mtf_hetero.importer.divided import Place
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.imported import Imported
-from mtf_hetero.placement import Placement
 
 
 class Loop:
@@ -16,11 +16,11 @@ class Loop:
 
     Args:
       model: the keras.Model.
-      place: from a function that builds a step to where the model lies.
+      place: returns where the model lies, as for Divided.
       stack: closes the session at its end.
     """
 
-    def __init__(self, model: Any, place: Callable[[Any], Placement], stack: contextlib.ExitStack) -> None:
+    def __init__(self, model: Any, place: Place, stack: contextlib.ExitStack) -> None:
         self._model, self._place, self._stack = model, place, stack
         self._steps: Imported | None = None
         self._in_callbacks = False
