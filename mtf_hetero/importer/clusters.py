@@ -13,6 +13,10 @@ from mtf_hetero.layers import Function, FunctionOperation
 
 _ADDITIONS = {"Add", "AddN", "AddV2", "BiasAdd"}
 _SUMS = {*algebra.CONTRACTIONS, "Sum", "BiasAddGrad", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
+_BROADCASTING = {  # operations that broadcast their operands
+    *("Add", "AddV2", "Div", "DivNoNan", "Maximum", "Minimum", "Mul", "MulNoNan", "RealDiv", "SelectV2"),
+    *("SquaredDifference", "Sub"),
+}
 _DEEPEST = 40  # operations one after another in a cluster
 
 Slices = Mapping[mtf.Tensor, tf.Tensor]
@@ -20,7 +24,9 @@ Slices = Mapping[mtf.Tensor, tf.Tensor]
 
 def waits(emitter: Emitter, op: Operation) -> bool:
     """Return whether an operation joins the cluster of its only user, with which it is emitted."""
-    user = emitter.users.get(op.outputs[0])
+    user = emitter.users.get(op.outputs[0]) if len(op.outputs) == 1 else None
+    if op.type == "BroadcastTo":
+        return user is not None and _is_broadcast_by(emitter, op.outputs[0], user)
     if user is None or not table.is_elementwise(user) or _adds_sums(emitter, user):
         return False
     return _joins(emitter, op, user)
@@ -68,6 +74,15 @@ def _broadcast(value: Value, axes: Axes) -> Axes:
     """Return the axes that an operand is to have, of those of the result."""
     mine = axes[len(axes) - len(value.shape) :]
     return [[] if n == 1 else axis for n, axis in zip(value.shape, mine, strict=True)]
+
+
+def _is_broadcast_by(emitter: Emitter, value: Value, user: Operation) -> bool:
+    """Return whether a value is a smaller one that is broadcast, as its user does by itself beside a larger operand."""
+    makers = {other: emitter.makers.get(other) for other in user.inputs}
+    broadcast = [other for other, maker in makers.items() if maker is not None and maker.type == "BroadcastTo"]
+    others = [other for other in user.inputs if other not in broadcast and other.array is None]
+    is_alone = user.type not in _BROADCASTING or _adds_sums(emitter, user)
+    return value in broadcast and not is_alone and any(other.shape == user.outputs[0].shape for other in others)
 
 
 def _adds_sums(emitter: Emitter, op: Operation) -> bool:
@@ -119,12 +134,16 @@ class _Cluster:
         """
         parts: list[Callable[[Slices], Any]] = []
         read: list[Any] = []
-        for value in op.inputs:
-            wanted, maker = _broadcast(value, axes), self._emitter.makers.get(value)
+        for operand in op.inputs:
+            value, wanted = operand, _broadcast(operand, axes)
+            maker = self._emitter.makers.get(value)
+            if maker is not None and _is_broadcast_by(self._emitter, operand, op):
+                value = maker.inputs[0]
+                wanted = _broadcast(value, wanted)
             if value.array is not None and value.array.ndim == 0:
                 parts.append(lambda slices, v=value: number(v))
                 read.append(None)
-            elif depth and maker is not None and _joins(self._emitter, maker, op):
+            elif value is operand and depth and maker is not None and _joins(self._emitter, maker, op):
                 parts.append(self.add(maker, wanted, depth - 1))
                 read.append(len(self._operations))
             else:

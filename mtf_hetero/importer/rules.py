@@ -34,9 +34,10 @@ def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
     """
     if (rule := flow.rule_of(op)) is not None:
         rule(emitter, op)
+    elif not is_needed and clusters.waits(emitter, op):
+        return
     elif table.is_elementwise(op):
-        if is_needed or not clusters.waits(emitter, op):
-            clusters.emit(emitter, op)
+        clusters.emit(emitter, op)
     elif op.type in arrays.REGROUPED:
         emitter.put(op.outputs[0], emitter.get(op.inputs[0]), emitter.axes(op.inputs[0]))
     elif op.is_stateful and not table.is_drawn(op):
