@@ -9,14 +9,6 @@ import pytest
 from mtf_hetero._support import interrupts
 
 
-@pytest.fixture(autouse=True)
-def python_handler():
-    """Python's own handler: a shell starts programs in the background with one that ignores Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 

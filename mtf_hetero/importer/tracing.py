@@ -18,8 +18,13 @@ class Traced:
       step: a tf.function, or a function.
       hosted: returns the tf.Variables that stay in this process; each step is fed their values, and gives new ones.
       paths: returns {id of a tf.Variable: its name}, for those whose own name is not used.
+      settled: returns tf.Variables whose making has no influence on other code of the step.
       relaxes: whether kinds that differ from an earlier one in sizes alone share a trace, as with the option
         `reduce_retracing` of tf.function; if that cannot be read, each kind has a trace of its own.
+
+    Attributes:
+      declared: specifications of the arguments to come, which may leave sizes open; kinds that fit share a trace of
+        them. None: they are not known.
     """
 
     def __init__(
@@ -27,13 +32,15 @@ class Traced:
         step: Callable[..., Any],
         hosted: Callable[[], Collection[Any]] = tuple,
         paths: Callable[[], Mapping[int, str]] = dict,
+        settled: Callable[[], Collection[Any]] = tuple,
         *,
         relaxes: bool = False,
     ) -> None:
         self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
         self._relaxed: Any = relaxes and tf.compat.v2.function(self._function.python_function, autograph=False)
         self._common: dict[Any, list[tf.TensorShape]] = {}  # by all of a kind but the sizes: what all kinds have
-        self._hosted, self._paths = hosted, paths
+        self._hosted, self._paths, self._settled = hosted, paths, settled
+        self.declared: Any = None
         self._concrete: dict[Any, Any] = {}
         self._programs: dict[Any, Program] = {}
 
@@ -71,9 +78,16 @@ class Traced:
         return self._read_trace(self._function, specs, inputs, like)
 
     def _read_trace(self, function: Any, specs: Any, inputs: Any, like: Step | None) -> tuple[Any, Program]:
-        with _Variables() as made, garbage.uncollected():
-            concrete = function.get_concrete_function(*specs)
-        made.check_kept()
+        concrete, made = _trace(function, specs)
+        settled = {id(variable) for variable in self._settled()}
+        if any(id(variable) not in settled for variable in made):
+            # TensorFlow too runs the trace after the one that makes variables, by code that finds them made
+            again = function._clone(None)
+            if function is self._relaxed:
+                self._relaxed = again
+            else:
+                self._function = again
+            concrete, _ = _trace(again, specs)
         shapes = [x.shape for x in tf.nest.flatten(inputs, expand_composites=True) if is_tensor(x)]
         return concrete, step_lib.read(concrete, shapes, like, self._hosted(), self._paths())
 
@@ -81,6 +95,9 @@ class Traced:
         """Return specifications that also fit the kinds before this one; None if there are none."""
         if not self._relaxed:
             return None
+        if self.declared is not None:
+            shapes = [x.shape for x in tf.nest.flatten(self.declared, expand_composites=True) if is_tensor(x)]
+            self._common.setdefault(repr(tf.nest.map_structure(_form, self.declared)), shapes)
         leaves = tf.nest.flatten(specs, expand_composites=True)
         tensors = [x for x in leaves if is_tensor(x)]
         form = repr(tf.nest.map_structure(_form, specs))
@@ -93,11 +110,18 @@ class Traced:
         return tf.nest.map_structure(lambda x: tf.TensorSpec(next(left), x.dtype) if is_tensor(x) else x, specs)
 
 
+def _trace(function: Any, specs: Any) -> tuple[Any, list[Any]]:
+    """Return the ConcreteFunction of a tf.function, and the tf.Variables that it makes."""
+    with _Variables() as scope, garbage.uncollected():
+        concrete = function.get_concrete_function(*specs)
+    return concrete, scope.made()
+
+
 class _Variables:
     """Makes the tf.Variables of a step eagerly while it is traced. A context manager.
 
-    TensorFlow makes them with conditional initializers in the traced graph, and then traces the step again without:
-    that doubles the time to the first step.
+    TensorFlow makes them with conditional initializers in the traced graph, and then always traces the step again
+    without: that doubles the time to the first step.
     """
 
     def __init__(self) -> None:
@@ -113,10 +137,16 @@ class _Variables:
         self._made.append(weakref.ref(variable))
         return variable
 
-    def check_kept(self) -> None:
-        """Raise ValueError if the step has a variable that ended with the trace."""
-        if not all(ref() is not None for ref in self._made):
+    def made(self) -> list[Any]:
+        """Return the variables that were made.
+
+        Raises:
+          ValueError: the step has a variable that ended with the trace.
+        """
+        made = [ref() for ref in self._made]
+        if any(variable is None for variable in made):
             raise ValueError("the step makes a tf.Variable that nothing keeps; make it before the step")
+        return made
 
     def __enter__(self) -> "_Variables":
         self._scope.__enter__()

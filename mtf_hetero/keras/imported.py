@@ -5,6 +5,7 @@ from typing import Any
 from mtf_hetero._compat import tf
 from mtf_hetero.importer.divided import Divided, Place
 from mtf_hetero.importer.tracing import Traced
+from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.wrong_data import explain_wrong_data
 
 _LOSS = "a step of Keras; the model has the weights of the last complete epoch"
@@ -18,19 +19,24 @@ class Imported:
       place: returns where the model lies, as for Divided.
       kind: the step that decides where: "train", "test" or "predict".
       data: its first batch, as Keras gives it.
+      spec: the specification of batches, as of their iterator; None: it is not known. Batches are traced with the sizes
+        that it leaves open, as in Keras: what its metrics of several outputs count depends on them.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
 
-    def __init__(self, model: Any, place: Place, kind: str, data: Any) -> None:
+    def __init__(self, model: Any, place: Place, kind: str, data: Any, spec: Any = None) -> None:
         self._model = model
 
         def step(kind: str, data: Any) -> Any:
             return getattr(model, f"{kind}_step")(data)
 
-        traced = Traced(tf.compat.v2.function(step, autograph=False), self._hosted, self._paths, relaxes=True)
+        self._traced = traced = Traced(
+            tf.compat.v2.function(step, autograph=False), self._hosted, self._paths, self._settled, relaxes=True
+        )
         inputs = kind, data
+        self._traced.declared = spec and (kind, spec)
         self._divided = Divided(traced, place, inputs, owner=f"model {model.name!r}", loss=_LOSS)
         self._note_scalars()
 
@@ -40,8 +46,9 @@ class Imported:
     def __exit__(self, *_: object) -> None:
         self._divided.close()
 
-    def __call__(self, kind: str, data: Any) -> Any:
+    def __call__(self, kind: str, data: Any, spec: Any = None) -> Any:
         """Take a step on a batch; returns what it returns: the logs, or the predictions."""
+        self._traced.declared = spec and (kind, spec)
         with explain_wrong_data(self._divided.graph):
             return self._divided(kind, data)
 
@@ -75,6 +82,13 @@ class Imported:
 
     def _hosted(self) -> list[Any]:
         return [v.value for v in (*self._model.metrics_variables, *self._scalars())]
+
+    def _settled(self) -> list[Any]:
+        """Return the variables of metrics, and of an optimizer whose rule does not ask whether they are made."""
+        optimizer = getattr(self._model, "optimizer", None)
+        is_plain = type(optimizer).__module__.startswith("keras.src.optimizers.")
+        is_plain = is_plain and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        return [v.value for v in (*self._model.metrics_variables, *(self._of_optimizer() if is_plain else ()))]
 
     def _scalars(self) -> list[Any]:
         """Return the variables of the optimizer that callbacks read and write between steps."""

@@ -57,29 +57,29 @@ class Loop:
 
     def _next(self, kind: str, iterator: Any) -> Any:
         """Take as many steps as Keras takes at once."""
-        batches = iter(iterator)
+        batches, spec = iter(iterator), _present(getattr(iterator, "element_spec", None))
         first = next(batches, None)
         if first is None:
             if self._steps is None:
                 raise ValueError(f"the data of model {self._model.name!r} are empty; give at least one batch")
             raise StopIteration  # as of the iterator: Keras ends the epoch
-        logs = self._take(kind, first)
+        logs = self._take(kind, first, spec)
         for _ in range(self._model.steps_per_execution - 1):
             try:
                 data = next(batches)
             except StopIteration:
                 break
-            logs = self._take(kind, data)
+            logs = self._take(kind, data, spec)
         return logs
 
-    def _take(self, kind: str, data: Any) -> Any:
+    def _take(self, kind: str, data: Any, spec: Any = None) -> Any:
         """Take a step; within a callback the model has its weights before it and afterwards."""
         data = _present(data)
         if self._steps is None:
-            self._steps = self._stack.enter_context(Imported(self._model, self._place, kind, data))
+            self._steps = self._stack.enter_context(Imported(self._model, self._place, kind, data, spec))
         elif self._in_callbacks:
             self._steps.take_changed()
-        result = self._steps(kind, data)
+        result = self._steps(kind, data, spec)
         if self._in_callbacks:
             self.give_back()
         return result
@@ -112,5 +112,6 @@ class Loop:
 
 
 def _present(data: Any) -> Any:
-    """Return a batch with None for what it lacks."""
-    return keras.tree.map_structure(lambda x: None if isinstance(x, tf.experimental.Optional) else x, data)
+    """Return a batch, or its specification, with None for what it lacks."""
+    absent = tf.experimental.Optional, tf.OptionalSpec
+    return keras.tree.map_structure(lambda x: None if isinstance(x, absent) else x, data)

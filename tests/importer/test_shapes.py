@@ -33,14 +33,14 @@ KINDS = [(7, 5), (7, 8), (3, 8), (7, 5), (5, 4)]
 
 
 @pytest.mark.parametrize("place", [ONE, BATCH])
-def test_kinds_after_the_second_one_share_a_trace(monkeypatch, place):
+def test_kinds_share_a_trace(monkeypatch, place):
     options = {"steps_per_epoch": len(KINDS), "verbose": 0, "shuffle": False}
     expected, model, traces = network(), network(), []
     expected.fit((data(*kind) for kind in KINDS), **options)
     train_step = model.train_step
     monkeypatch.setattr(model, "train_step", lambda batch: traces.append(batch[0].shape.as_list()) or train_step(batch))
     mtf_hetero.keras.fit(model, (data(*kind) for kind in KINDS), **options, **place)
-    assert traces == [[7, 5, 6], [7, None, 6], [None, None, 6]]
+    assert traces == [[None, None, 6]]  # as Keras has them, of a generator
     for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-9)
 

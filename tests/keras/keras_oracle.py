@@ -5,6 +5,7 @@ descent are compared with those of its builder, on each processor's slice.
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from zlib import crc32
@@ -148,7 +149,8 @@ def layout_of(graph: Any, kind: str, *, count: int = 3, axis: str = "all") -> La
         if isinstance(wanted, str):
             names = {wanted} & {name for shape in shapes for name in shape}
         else:
-            names = dict.fromkeys(shape[wanted] for shape in weights if len(shape) >= -wanted)
+            found = dict.fromkeys(shape[wanted] for shape in weights if len(shape) >= -wanted)
+            names = [name for name in found if not re.search(r"depthwise\w*/kernel/[01]$", name)]  # the window
         for name in names:
             if rules.allow([name]):
                 rules.add([name])
