@@ -41,6 +41,8 @@ def infer(
             names.unify(a, b)
     for value in _values(program):
         _enter(names, value)
+    if batch is not None and not given:  # the name of a dense layer's batch may have met it in spite of all
+        names.rename(names.axes(batch)[0], BATCH)
     return names
 
 

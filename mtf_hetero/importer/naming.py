@@ -176,6 +176,12 @@ class Names:
         """The dimensions that were enclosed."""
         return {dim for product in self._enclosed for dim in self.resolve(product)}
 
+    def rename(self, product: Product, label: str) -> None:
+        """Give a dimension another label, whatever it was given before."""
+        product = self.resolve(product)
+        if len(product) == 1 and product[0] not in self._fixed:
+            self._labels[product[0]] = label
+
     def prefer(self, product: Product, label: str) -> None:
         """Give a dimension a label, unless it was given one; it keeps it when it is unified with others."""
         product = self.resolve(product)
