@@ -26,7 +26,7 @@ network = keras.Sequential(
         keras.layers.Dense(1, name="last"),
     ]
 )
-optimizer = keras.optimizers.Adam(0.003)
+optimizer = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.005, 1000))
 points = np.linspace(0.0, np.pi, 512, dtype="float32")[:, None]
 
 
