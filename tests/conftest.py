@@ -8,6 +8,8 @@ import pytest
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the programs that tests start would inherit it
     signal.signal(signal.SIGHUP, lambda *_: None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = pathlib.Path(__file__).parent
 FULL = {TESTS / name for name in ("benchmarks/test_run.py", "benchmarks/test_faults.py", "test_mesh_tensorflow.py")}
