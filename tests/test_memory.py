@@ -384,6 +384,7 @@ def test_allocator_peaks():
 NEAR = 0.15
 # Where one gradient is a good part of all, it matters most when that is added up: two workers of VGG-11 take 14 per
 # cent less than is estimated with Adam and 19 less with a head of 4096, four in rounds 17 more.
+# One worker with SGD takes 14 per cent less.
 LESS_NEAR = 0.25
 
 
@@ -393,7 +394,7 @@ LESS_NEAR = 0.25
     [
         ("paper_cifar", "adam", 128, "batch", [1], NEAR),
         ("paper_cifar", "sgd", 128, "batch", [1, 1], NEAR),
-        ("vgg11", "sgd", 64, "batch", [1], NEAR),
+        ("vgg11", "sgd", 64, "batch", [1], LESS_NEAR),
         ("vgg11", "adafactor", 64, "batch", [1], NEAR),
         ("vgg11", "adam", 128, "batch", [1, 1], LESS_NEAR),
         ("vgg11", "sgd", 128, "filters", [1, 1], NEAR),
