@@ -11,6 +11,8 @@ work, the steps, and the largest error of u:
     1000 steps, largest error below 0.02: True
 """
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -26,7 +28,8 @@ network = keras.Sequential(
         keras.layers.Dense(1, name="last"),
     ]
 )
-optimizer = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.005, 1000))
+rate: Any = keras.optimizers.schedules.CosineDecay(0.005, 1000)
+optimizer = keras.optimizers.Adam(rate)
 points = np.linspace(0.0, np.pi, 512, dtype="float32")[:, None]
 
 
