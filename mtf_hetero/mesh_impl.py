@@ -192,7 +192,7 @@ class UnevenMeshImpl(mtf.placement_mesh_impl.PlacementMeshImpl):
         return self.LaidOutTensor(results)
 
     def _exchange(self, x: tf.Tensor, group: Sequence[int], present: Sequence[int]) -> bool:
-        """Whether each processor of a group sends the others its slice, as to an all-reduce."""
+        """Return whether each processor of a group sends the others its slice, as to an all-reduce."""
         absent = [number for number, pnum in enumerate(group) if pnum not in present]
         in_memory = collectives.share_memory([self.devices[pnum] for pnum in group])
         way = collectives.way_to_reduce(

@@ -16,7 +16,7 @@ TWO = Layout("x:2", "b:x", {"x": [3, 1]})
 
 
 def moments(*dims):
-    """Of numbers whose mean is large."""
+    """Build moments of numbers whose mean is large."""
 
     def build(feed):
         x = feed("x", IMAGES) * 3.0 + 1000.0
@@ -51,7 +51,7 @@ def normalised(feed):
 
 
 def lowered(build, layout, devices):
-    """What a program gives, lowered in TensorFlow's default graph."""
+    """Return the result of a program, lowered in TensorFlow's default graph."""
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
     outputs = build(Feed(mesh, tf.float64))
@@ -62,7 +62,7 @@ def lowered(build, layout, devices):
 @pytest.mark.usefixtures("own_graph")
 @pytest.mark.parametrize(("layout", "hops", "messages"), [(TWO, 1, 2), (Layout("x:3", "b:x"), 2, 4)])
 def test_two_processors_send_each_other_theirs(layout, hops, messages):
-    """Of three, one collects them."""
+    """Two swap their moments; one of three collects them."""
     fetched = [x.op for slices in lowered(moments(C), layout, WORKERS[: layout.size]) for x in slices]
     sent = [send for send in traffic.sends(fetched) if send.source in WORKERS and send.target in WORKERS]
     assert len(sent) == messages

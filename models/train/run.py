@@ -96,7 +96,7 @@ class Run(Draft):
 
     @property
     def layout(self) -> Layout:
-        """How the tensors lie on the mesh."""
+        """The layout: mesh shape, rules and sizes."""
         return self.placed.layout
 
     @property

@@ -38,7 +38,7 @@ class Traced:
 
     @property
     def has_state(self) -> bool:
-        """Whether two runs of the program differ."""
+        """Return whether two runs of the program differ."""
         return any(op.is_stateful for op in within(self.program.operations))
 
 

@@ -32,7 +32,7 @@ _INDEXED = (*_NEW, "TensorListGetItem", "TensorListSetItem")  # by a number that
 
 
 class Optional:
-    """What a branch keeps for its gradient: a value. Of another branch it may be one of another shape, or none.
+    """The value that a branch keeps for its gradient. Another branch may keep one of another shape, or none.
 
     Args:
       values: the value; after the condition, that of each branch.

@@ -37,7 +37,7 @@ class Value:
 
     @property
     def home(self) -> "Value | Elements":
-        """What has the dimensions of the value: itself, or all TensorLists that one becomes."""
+        """The owner of the value's dimensions: the value itself, or all TensorLists that one becomes."""
         return self if self.elements is None else self.elements.root
 
 

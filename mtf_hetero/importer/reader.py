@@ -262,7 +262,7 @@ class _Reader:
 
     @property
     def is_inside(self) -> bool:
-        """Whether what is read now may not be part of each step."""
+        """Return whether the operation that is read now may be left out of some steps."""
         return self._operations is not self.program.operations
 
     def splice(self, part: "_Part") -> None:

@@ -1,4 +1,4 @@
-"""What a user asks of a placement, as one checked value. No TensorFlow, so that a mistake is reported at once."""
+"""The devices, layout and limits that a user asks for, as one checked value. No TensorFlow, so that a mistake is reported at once."""
 
 import dataclasses
 import math

@@ -119,7 +119,7 @@ def _find_messages(
 def _waits(
     op: tf.Operation, crossing: Collection[tuple[tf.Operation, int]]
 ) -> Iterator[tuple[tf.Operation, bool, bool]]:
-    """What an operation waits for, whether a message lies between, and whether the operation reads it."""
+    """Yield the operations that one waits for, whether a message lies between, and whether the operation reads it."""
     yield from ((x.op, (op, number) in crossing, True) for number, x in enumerate(op.inputs))
     yield from ((waited, False, False) for waited in op.control_inputs)
 

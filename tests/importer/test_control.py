@@ -25,12 +25,6 @@ def real_loops(monkeypatch):
     monkeypatch.setattr(control, "_MOST_TURNS", 0)
 
 
-@pytest.fixture
-def real_conditions(monkeypatch):
-    """Of no condition both branches run."""
-    monkeypatch.setattr(control, "_LEAST_WORK", 0)
-
-
 def trained(body, *more, inputs=INPUTS):
     """A step that descends a loss: body(w, x, *more variables)."""
 

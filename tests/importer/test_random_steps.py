@@ -10,16 +10,9 @@ from hypothesis import strategies as st
 from import_oracle import ONE, check, split
 
 from mtf_hetero import tf
-from mtf_hetero.importer import control
 
 function = tf.compat.v2.function
 SIZE = 7
-
-
-@pytest.fixture
-def real_conditions(monkeypatch):
-    """Of no condition both branches run."""
-    monkeypatch.setattr(control, "_LEAST_WORK", 0)
 
 
 # --- reads and writes

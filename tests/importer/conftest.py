@@ -1,0 +1,11 @@
+"""Fixtures that the tests of imported steps share."""
+
+import pytest
+
+
+@pytest.fixture
+def real_conditions(monkeypatch):
+    """Every condition runs one branch alone."""
+    from mtf_hetero.importer import control  # tests that need no TensorFlow do not wait for it
+
+    monkeypatch.setattr(control, "_LEAST_WORK", 0)
