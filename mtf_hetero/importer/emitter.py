@@ -290,7 +290,7 @@ def emit_program(
     variables = [emitter.variable(v.before, trainable=v in trained) for v in program.variables]
     for op in program.operations:
         emitter.emit(op)
-    results = [ordered(emitter.get(value), flat(emitter.axes(value))) for value in program.fetches]
+    results = [emitter.laid(value, emitter.axes(value)) for value in program.fetches]
     updates = [mtf.assign(variables[number], tensor) for number, tensor in written(emitter, program)]
     return emitter, variables, results, updates
 
@@ -302,7 +302,7 @@ def written(emitter: Emitter, program: Program) -> Iterator[tuple[int, mtf.Tenso
         if variable.after is variable.before:
             continue
         axes = emitter.axes(variable.before)
-        tensor = ordered(emitter.get(variable.after, axes), flat(axes))
+        tensor = emitter.laid(variable.after, axes)
         if variable.before.uses and not depends.get(variable.after, 0) >> number & 1:
             tensor = AfterOperation(tensor, emitter.get(variable.before)).outputs[0]
         yield number, tensor

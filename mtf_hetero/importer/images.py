@@ -52,10 +52,6 @@ class _Images:
         """Return the only dimension of a letter."""
         return self.emitter.single(self.bound.get(letter), size)
 
-    def tensor(self, value: Value, axes: Axes) -> mtf.Tensor:
-        """Return the tensor of a value, its dimensions in the order of the axes."""
-        return ordered(self.emitter.get(value, axes), flat(axes))
-
 
 def _roles(op: Operation) -> tuple[Value, Value, Value]:
     """Return the large image, the small image and the kernel of a convolution, or of a gradient of one."""
@@ -80,7 +76,7 @@ def _convolve(emitter: Emitter, op: Operation, signature: Signature) -> None:
     }
     emitter.worked_on(op, flat([*axes[large], *axes[small]]))
     (result,) = op.outputs
-    tensors = {value: images.tensor(value, axes[value]) for value in (large, small, kernel) if value is not result}
+    tensors = {value: emitter.laid(value, axes[value]) for value in (large, small, kernel) if value is not result}
     shape = mtf.Shape(flat(axes[result]))
     if result is small:
         way = mtf.Conv2dOperation if rank == 2 else mtf.Conv3dOperation
@@ -180,7 +176,7 @@ def _pool(emitter: Emitter, op: Operation, signature: Signature) -> None:
     images = _Images(emitter, op, signature, x, y)
     large, small = _pool_axes(images, x.shape[-1])
     emitter.worked_on(op, flat([*large, *small]))
-    made = PoolOperation(images.tensor(x, large), _windows(op, x, y), op.type)
+    made = PoolOperation(emitter.laid(x, large), _windows(op, x, y), op.type)
     emitter.put(y, made.outputs[0], small)
 
 
@@ -190,10 +186,10 @@ def _pool_gradient(emitter: Emitter, op: Operation, signature: Signature) -> Non
     images = _Images(emitter, op, signature, dx, dy)
     large, small = _pool_axes(images, dx.shape[-1])
     emitter.worked_on(op, flat([*large, *small]))
-    inputs = [images.tensor(dy, small)]
+    inputs = [emitter.laid(dy, small)]
     if op.type.startswith("Max"):
         x, y = others
-        inputs += [images.tensor(x, large), images.tensor(y, small)]
+        inputs += [emitter.laid(x, large), emitter.laid(y, small)]
     made = PoolGradientOperation(_windows(op, dx, dy), mtf.Shape(flat(large)), inputs, op.type)
     emitter.put(dx, made.outputs[0], large)
 

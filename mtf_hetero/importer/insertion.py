@@ -12,7 +12,7 @@ from typing import Any
 from mtf_hetero._compat import eagerly, mtf, tf
 from mtf_hetero._support import garbage
 from mtf_hetero.importer import inference, reader, rules
-from mtf_hetero.importer.emitter import Axes, Emitter, flat, ordered, with_dims, written
+from mtf_hetero.importer.emitter import Axes, Emitter, flat, with_dims, written
 from mtf_hetero.importer.program import Program, Value, Variable, within
 
 Make = Callable[[Variable, Axes], mtf.Tensor]
@@ -184,7 +184,7 @@ class _Insertion:
         for op in self._traced.program.needed(values):
             self.emitter.emit(op)
         axes = [self.emitter.axes(value) for value in values]
-        return [(ordered(self.emitter.get(v), flat(a)), a) for v, a in zip(values, axes, strict=True)]
+        return [(self.emitter.laid(v, a), a) for v, a in zip(values, axes, strict=True)]
 
     def gradients(self, seeds: Mapping[int, tuple[mtf.Tensor, Axes]]) -> dict[Hashable, mtf.Tensor]:
         """Return the gradients of inputs and variables, from a tensor and its axes for each output that has one."""
@@ -194,8 +194,7 @@ class _Insertion:
         gradients = {}
         for key, value in self._traced.gradients.items():
             axes = self.emitter.axes(self._values[key])
-            gradient = ordered(self.emitter.get(value, axes), flat(axes))
-            gradients[key] = with_dims(gradient, self.sources[key].shape.dims)
+            gradients[key] = with_dims(self.emitter.laid(value, axes), self.sources[key].shape.dims)
         return gradients
 
 

@@ -133,10 +133,9 @@ def _look_up(emitter: Emitter, op: Operation, signature: Signature) -> None:
     (axes,) = emitter.results(signature, bound)
     rank = len(ids.shape)
     of_table = [emitter.single(bound.get("v"), table_.shape[0]), *axes[rank:]]
-    operands = emitter.get(table_, of_table), emitter.get(ids, axes[:rank])
-    tensors = [ordered(x, flat(a)) for x, a in zip(operands, (of_table, axes[:rank]), strict=True)]
+    rows, looked_up = emitter.laid(table_, of_table), emitter.laid(ids, axes[:rank])
     emitter.worked_on(op, flat(axes))
-    made = LookupOperation(tensors[0], tensors[1], emitter.unique(op.outputs[0].name))
+    made = LookupOperation(rows, looked_up, emitter.unique(op.outputs[0].name))
     emitter.put(op.outputs[0], made.outputs[0], axes)
 
 
@@ -156,7 +155,7 @@ def _draw(emitter: Emitter, op: Operation, kind: type) -> None:
         else [[emitter.fresh(n)] for n in value.shape]
         for value in known
     ]
-    tensors = [ordered(emitter.get(value, a), flat(a)) for value, a in zip(known, axes, strict=True)]
+    tensors = [emitter.laid(value, a) for value, a in zip(known, axes, strict=True)]
     shape = emitter.shape(y)
 
     def inputs_of(slices: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -88,20 +88,16 @@ class Traced:
             else:
                 self._function = again
             concrete, _ = _trace(again, specs)
-        shapes = [x.shape for x in tf.nest.flatten(inputs, expand_composites=True) if is_tensor(x)]
-        return concrete, step_lib.read(concrete, shapes, like, self._hosted(), self._paths())
+        return concrete, step_lib.read(concrete, _shapes(inputs), like, self._hosted(), self._paths())
 
     def _relax(self, specs: Any) -> Any:
         """Return specifications that also fit the kinds before this one; None if there are none."""
         if not self._relaxed:
             return None
         if self.declared is not None:
-            shapes = [x.shape for x in tf.nest.flatten(self.declared, expand_composites=True) if is_tensor(x)]
-            self._common.setdefault(repr(tf.nest.map_structure(_form, self.declared)), shapes)
-        leaves = tf.nest.flatten(specs, expand_composites=True)
-        tensors = [x for x in leaves if is_tensor(x)]
-        form = repr(tf.nest.map_structure(_form, specs))
-        common, shapes = self._common.get(form), [x.shape for x in tensors]
+            self._common.setdefault(_form(self.declared), _shapes(self.declared))
+        form, shapes = _form(specs), _shapes(specs)
+        common = self._common.get(form)
         self._common[form] = shapes
         if common is None:
             return None
@@ -161,8 +157,14 @@ def is_tensor(x: Any) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
-def _form(x: Any) -> Any:
-    return (x.dtype.name, x.shape.rank) if is_tensor(x) else x
+def _form(specs: Any) -> str:
+    """Return all that decides how arguments are traced but their sizes."""
+    return repr(tf.nest.map_structure(lambda x: (x.dtype.name, x.shape.rank) if is_tensor(x) else x, specs))
+
+
+def _shapes(inputs: Any) -> list[Any]:
+    """Return the shapes of arguments that are tensors, in their order."""
+    return [x.shape for x in tf.nest.flatten(inputs, expand_composites=True) if is_tensor(x)]
 
 
 def _spec(x: Any) -> Any:

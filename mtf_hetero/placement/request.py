@@ -1,4 +1,7 @@
-"""The devices, layout and limits that a user asks for, as one checked value. No TensorFlow, so that a mistake is reported at once."""
+"""The devices, layout and limits that a user asks for, as one checked value.
+
+No TensorFlow, so that a mistake is reported at once.
+"""
 
 import dataclasses
 import math
