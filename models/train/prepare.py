@@ -51,7 +51,7 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Draft:
         if path is not None:
             why = "--model_dir holds {path}, which this model, data set and optimizer cannot resume"
             _check_checkpoint(path, draft.shapes, why)
-            left = _steps_left(draft)
+            left = _steps_left(draft, path)
             if missed := ", ".join(str(step) for step in config.trace_steps if step >= left):
                 notes = *notes, f"not traced: {missed}, for {left} steps are left"
     return dataclasses.replace(draft, model_dir=model_dir, notes=notes)
@@ -167,6 +167,10 @@ def place(draft: Draft) -> Run:
 
 
 def _find_placement(draft: Draft) -> placement.Placement:
+    steps = None
+    if draft.request.is_measured:  # else nobody asks, and to look for checkpoints takes time
+        resumed = None if draft.config.model_dir is None else saver_lib.find(draft.config.model_dir).path
+        steps = _steps_left(draft, resumed)
     # the next local cluster's workers have other addresses, or other speeds
     keeps = draft.config.local_cluster is None
     return placement.place(
@@ -174,7 +178,7 @@ def _find_placement(draft: Draft) -> placement.Placement:
         draft.cluster,
         draft.build_graph,
         graph=draft.graph,
-        search=placement.Search(_steps_left(draft), progress=not draft.config.quiet, keeps=keeps),
+        search=placement.Search(steps, progress=not draft.config.quiet, keeps=keeps),
         machines=draft.machines,
         names=draft.absent,
     )
@@ -217,9 +221,8 @@ def _check_parts(config: Config, model: Model) -> None:
             raise ValueError(f"--{name} is given, which --model={config.model} does not know; remove it")
 
 
-def _steps_left(draft: Draft) -> int:
+def _steps_left(draft: Draft, path: str | None) -> int:
     """The steps that the training still takes, from a checkpoint on, if there is one."""
-    path = None if draft.config.model_dir is None else saver_lib.find(draft.config.model_dir).path
     done = 0 if path is None else int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
     return max(draft.total_steps - done, 0)
 

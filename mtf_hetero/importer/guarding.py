@@ -28,7 +28,7 @@ def check_before_updates(guards: Sequence[Guard], chosen: Sequence[tf.Tensor], s
         ]
     for op in graphs.ancestors([step]):
         if op.type in _WRITES:
-            op._add_control_inputs([check.op if isinstance(check, tf.Tensor) else check for check in checks])
+            op._add_control_inputs(checks)
 
 
 @contextlib.contextmanager
