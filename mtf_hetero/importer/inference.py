@@ -37,8 +37,7 @@ def infer(
     learner = _Learner(names, {v.before: v.before.name.rpartition("/")[0] for v in program.variables}, batch)
     program.operations = [part for op in program.operations for part in learner.regroup(op)]
     for one, other in [*((v.before, v.after) for v in program.variables), *alike]:
-        for a, b in zip(_axes(names, one), _axes(names, other), strict=True):
-            names.unify(a, b)
+        _unify(names, one, other)
     for value in _values(program):
         _enter(names, value)
     if batch is not None and not given:  # the name of a dense layer's batch may have met it in spite of all
