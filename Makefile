@@ -1,54 +1,61 @@
-# make train | docs | test | test-all | test-oldest | test-python | lint | types | format | clean
+# `make help` lists the targets, from the comments that begin with ##.
 # Everything lives in .venv, which the first target that needs it sets up.
 PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: train docs test test-first test-rest test-all test-oldest test-python format lint types clean
+.PHONY: train help docs docs-version test test-first test-rest test-all test-oldest test-python format lint types clean
 
-train: .venv/installed
+train: .venv/installed  ## set up .venv and train a paper's CNN (4 minutes)
 	$(BIN)/mtf-hetero train --model=paper_mnist --dataset=mnist5k --layout=filters --list_speed=40,40,20 --devices=cpu:0,cpu:1,cpu:2
 
-docs: .venv/installed-docs
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+docs: .venv/installed-docs  ## draw the pictures and build the documentation in site/
 	$(BIN)/python docs/pictures/draw.py
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-version: .venv/installed-docs  ## add the site to the branch gh-pages: VERSION=1.0
+	@test -n "$(VERSION)" || { echo "VERSION is empty; give the version, such as VERSION=1.0"; exit 2; }
+	export PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 \
+	  && mike deploy --update-aliases $(VERSION) latest && mike set-default latest
 
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-# The first tier, which takes minutes: lint, types, and a test of every promise.
-test: lint
+test: lint  ## check style and types, run the first tier of tests (6 minutes)
 	$(MAKE) --no-print-directory --jobs=2 types test-first
 
-test-first: .venv/installed
+test-first: .venv/installed  ## run the first tier alone: a test of every promise
 	$(PYTEST)
 
-test-rest: .venv/installed
-	$(PYTEST) -m "full or slow"
+# Three processes, also on two cores: tests that lose workers mostly wait.
+test-rest: .venv/installed  ## run the second tier alone: all other cases
+	$(PYTEST) -n 3 -m "full or slow"
 
-# Both tiers.
-test-all: test
+test-all: test  ## run both tiers
 	$(MAKE) --no-print-directory test-rest
 
 # The tests that depend most on the versions of Python and TensorFlow.
-OF_VERSIONS := $(addprefix tests/test_,compat.py operations.py lowering.py variables.py estimator_uneven.py models_oracle.py)
+OF_VERSIONS := $(patsubst %,tests/%.py,project/test_compat lowering/test_operations lowering/test_lowering mesh/test_variables \
+  estimator/test_estimator_uneven models/test_models_oracle)
 
-# The oldest supported TensorFlow.
-test-oldest: .venv-oldest/installed
+test-oldest: .venv-oldest/installed  ## test the oldest supported TensorFlow
 	.venv-oldest/bin/pytest -n 2 -W default $(OF_VERSIONS)
 
-# Another Python, with the newest TensorFlow that pip finds for it: make test-python PYTHON=python3.13
-test-python: .venv-$(notdir $(PYTHON))/installed
+# The newest TensorFlow that pip finds for that Python.
+test-python: .venv-$(notdir $(PYTHON))/installed  ## test another Python: make test-python PYTHON=python3.13
 	.venv-$(notdir $(PYTHON))/bin/pytest -n 2 $(OF_VERSIONS)
 
-format: .venv/installed
+format: .venv/installed  ## format the code, and repair what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lint: .venv/installed
+lint: .venv/installed  ## check format and style
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: .venv/installed
+types: .venv/installed  ## check types
 	$(BIN)/pyright
 
 .venv/installed: setup.py pyproject.toml
@@ -70,6 +77,6 @@ types: .venv/installed
 	.venv-$(notdir $(PYTHON))/bin/pip install --quiet -e ".[test]"
 	touch $@
 
-clean:
+clean:  ## delete environments, builds and caches
 	rm -rf .venv .venv-* build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis tests/.hypothesis tests/.pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

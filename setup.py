@@ -18,7 +18,7 @@ LINK = r"\[([^\]]*)\]\((?!https?://)[^)\s]*\)"
 
 
 def version() -> str:
-    """Returns mtf_hetero.__version__ without importing the package, which may not be installed yet."""
+    """Return mtf_hetero.__version__ without importing the package, which may not be installed yet."""
     match = VERSION.search((ROOT / "mtf_hetero" / "__init__.py").read_text(encoding="utf-8"))
     if match is None:
         raise ValueError("mtf_hetero/__init__.py has no line __version__ = ...")
@@ -26,7 +26,7 @@ def version() -> str:
 
 
 def without_files(markdown: str) -> str:
-    """Returns Markdown without pictures of the checkout, and with the text of links to its files in their places."""
+    """Return Markdown without pictures of the checkout, and with the text of links to its files in their places."""
     return re.sub(f"{CODE}|{IMAGE}|{LINK}", lambda match: match[1] or match[2] or "", markdown, flags=re.DOTALL)
 
 
@@ -50,7 +50,7 @@ BENCHMARKS = [  # Keras comes with TensorFlow
     "torch==2.13.0",
 ]
 PLAN = ["matplotlib", "pyyaml", "rich", "scipy"]  # mtf-hetero plan: picture, devices, tables, integer programs
-DOCS = ["mkdocs", "mkdocstrings[python]"]
+DOCS = ["mike", "mkdocs-material", "mkdocstrings[python]"]  # mike keeps a site for each version
 TEST = [
     *TRAIN,
     *VOLUMES,

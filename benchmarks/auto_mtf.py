@@ -15,13 +15,12 @@ import time
 
 from benchmarks.renderers.tables import table
 from mtf_hetero import Layout, mtf, tf
-from mtf_hetero.models.plan import build_step
+from mtf_hetero._support import command_line
+from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.models.registry import MODELS
-from mtf_hetero.models.train import console
-from mtf_hetero.planner.find import describe, find
-from mtf_hetero.planner.machines import Machine, Machines
 from mtf_hetero.planner.plan import Plan
-from mtf_hetero.profile.link import Link
+from mtf_hetero.planner.planning import describe, find
 
 NETWORKS = (("lenet", 128), ("vgg11", 256), ("vgg16", 64), ("resnet18", 64))
 COUNTS = (2, 4)
@@ -31,7 +30,7 @@ _HEADER = ("network, batch, devices", "found by", "search s", "step ms", "a devi
 
 
 def _lines(network: str, batch_size: int, count: int) -> list[list[object]]:
-    """The layouts of both for a network on some number of devices."""
+    """Return the layouts of both for a network on some number of devices."""
     auto_mtf = importlib.import_module("mesh_tensorflow.auto_mtf")
     machines = Machines(tuple(Machine(f"core:{n}", _FLOPS_PER_SECOND, _BYTES_PER_SECOND) for n in range(count)), _LINK)
     name = f"{network}, {batch_size}, {count}"
@@ -64,10 +63,10 @@ def _line(name: str, found_by: str, search_seconds: float, plan: Plan) -> list[o
 
 
 def main() -> int:
-    """Prints the table; returns the exit code."""
+    """Print the table, and return the exit code."""
     if importlib.util.find_spec("ortools") is None:
-        console.say("OR-tools is not installed; run pip install --no-deps ortools==9.11.4210")
-        return console.WRONG_USAGE
+        command_line.say("OR-tools is not installed; run pip install --no-deps ortools==9.11.4210")
+        return command_line.WRONG_USAGE
     lines = [line for network, batch in NETWORKS for count in COUNTS for line in _lines(network, batch, count)]
     print(table(_HEADER, lines))
     return 0

@@ -97,7 +97,7 @@ class Child:
             raise ChildError(self._death()) from None
 
     def answer(self, timeout_seconds: float | None = None) -> Mapping[str, Any]:
-        """The outcome of the call, for `result`."""
+        """Return the outcome of the call, for `result`."""
         if timeout_seconds is not None and not select.select([self._connection], [], [], timeout_seconds)[0]:
             self.close()
             raise ChildError(f"no answer within {timeout_seconds:.0f} s")
@@ -109,7 +109,7 @@ class Child:
         return json.loads(line)
 
     def call(self, method: str, *, timeout_seconds: float | None = None, **arguments: Any) -> Any:
-        """Calls a method of the child's object and returns its result, which is what JSON can hold.
+        """Call a method of the child's object and return its result, which is what JSON can hold.
 
         Raises:
           ValueError: the method raised it.
@@ -124,7 +124,7 @@ class Child:
         return times.user + times.system
 
     def close(self) -> None:
-        """Ends the child, and what it has started."""
+        """End the child, and what it has started."""
         self._end()
         if self._stream is not None:
             with contextlib.suppress(OSError):
@@ -157,7 +157,7 @@ class LimitedChild(Child):
 
 
 def result(answer: Mapping[str, Any]) -> Any:
-    """The return value of a call; raises the call's error, as `Child.call` does."""
+    """Return the return value of a call; raises the call's error, as `Child.call` does."""
     if "error" in answer:
         raise (ValueError if answer["error"] == "ValueError" else ChildError)(answer["message"])
     return answer["result"]
@@ -181,7 +181,7 @@ def _answer(held: dict[str, Any], make: Any, request: Mapping[str, Any]) -> dict
 
 
 def main(target: str, path: str) -> None:
-    """The child's end: answers at a socket until there are no more requests."""
+    """Run the child: answer requests at a socket until the last one."""
     module, name = target.split(":")
     held: dict[str, Any] = {}
     with socket.socket(socket.AF_UNIX) as connection:

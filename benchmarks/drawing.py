@@ -46,13 +46,13 @@ Row = Mapping[str, Any]
 
 
 def title(row: Row) -> str:
-    """A row's network and, where it has one, its batch, in words."""
+    """Return a row's network and, where it has one, its batch, in words."""
     name = _TITLES.get(row["network"], str(row["network"]))
     return f"{name}, batches of {row['batch_size']} images" if "batch_size" in row else name
 
 
 def make(rows: int, columns: int, *, width: float = 4.6, height: float = 3.2, **kwargs: Any) -> tuple[Any, Any]:
-    """A figure and its axes, a two-dimensional array, each so many inches large; kwargs are those of subplots.
+    """Return a figure and its axes, a two-dimensional array, each so many inches large; kwargs are those of subplots.
 
     At most 9.2 inches in all are legible where a page shows the picture 800 pixels wide.
     """
@@ -63,14 +63,14 @@ def make(rows: int, columns: int, *, width: float = 4.6, height: float = 3.2, **
 
 
 def save(figure: Any, path: pathlib.Path) -> None:
-    """Writes a PNG and forgets the figure."""
-    with files.replaced(path) as new:
+    """Write a PNG and forget the figure."""
+    with files.new_file(path) as new:
         figure.savefig(new, dpi=160, metadata={"Software": None})
     plt.close(figure)
 
 
 def legend(figure: Any, colours: Mapping[str, str] | None = None, *, ncols: int = 3) -> None:
-    """The one legend of a figure, above its axes: of these colours, or else of the labels of its axes' artists."""
+    """Add the one legend of a figure, above its axes: for these colours, or for the labels of its axes' artists."""
     handles: dict[str, Any] = {name: patches.Patch(color=colour) for name, colour in (colours or {}).items()}
     for ax in figure.axes if colours is None else ():
         handles |= {name: handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
@@ -131,7 +131,7 @@ def bar_panels(
     colours: Mapping[str, str],
     width: float,
 ) -> None:
-    """A picture with a line of panels per group, {title: rows}, and a panel per value, in which each way has a bar.
+    """Draw a line of panels per group, {title: rows}, and a panel per value, in which each way has a bar.
 
     Values are {label of the x axis: a row's length there}; the kind of a row decides its colour. Width is a panel's.
     """

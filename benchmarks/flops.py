@@ -4,7 +4,8 @@ from collections.abc import Collection
 from typing import Any
 
 from mtf_hetero import mtf
-from mtf_hetero.layouts import anatomy
+from mtf_hetero.graph.operations import is_contraction, multiplied_dims
+from mtf_hetero.graph.walk import ancestors
 
 
 def of_operation(op: Any) -> int:
@@ -13,22 +14,19 @@ def of_operation(op: Any) -> int:
     Multiply-adds are the product of all dimensions that take part. Of a convolution and of its gradients alike these
     are the kernel's and those of the result of the forward convolution (batch, its height and width).
     """
-    dims = [dim for x in op.inputs for dim in x.shape.dims]  # of a gradient of the inputs: of dy and the kernel
-    if isinstance(op, mtf.EinsumOperation):
-        if len(op.inputs) < 2 or set(dims) <= set(op.outputs[0].shape.dims):
-            return 0  # a sum, or a product of elements
-    elif isinstance(op, (mtf.Conv2dOperation, mtf.Conv3dOperation, mtf.Conv2or3dBackpropFilterOperation)):
-        dims = [*op.inputs[1].shape.dims, *op.outputs[0].shape.dims]  # of kernel and result; of dy and the gradient
-    elif not isinstance(op, mtf.Conv2or3dBackpropInputOperation):
+    if not is_contraction(op):
         return 0
-    return 2 * mtf.Shape(list(dict.fromkeys(dims))).size
+    dims = multiplied_dims(op)
+    if isinstance(op, mtf.EinsumOperation) and (len(op.inputs) < 2 or set(dims) <= set(op.outputs[0].shape.dims)):
+        return 0  # a sum, or a product of elements
+    return 2 * mtf.Shape(dims).size
 
 
-def needed(built: Any) -> Collection[Any]:
-    """The operations that the loss and the updates of a models.network.Built need, forward and backward."""
-    return anatomy.ancestors([built.loss, *[x for op in built.updates for x in op.inputs]])
+def needed_operations(built: Any) -> Collection[Any]:
+    """Return the operations that the loss and the updates of a models.network.Built need, forward and backward."""
+    return ancestors(x.operation for x in [built.loss, *(x for op in built.updates for x in op.inputs)])
 
 
 def of_step(built: Any) -> int:
     """Floating-point operations of a training step."""
-    return sum(map(of_operation, needed(built)))
+    return sum(map(of_operation, needed_operations(built)))

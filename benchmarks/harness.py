@@ -59,18 +59,18 @@ class Case:
                 bar.update(number * self.units - bar.n)
 
     def make_toy(self) -> Self:
-        """The same in small."""
+        """Return the same in small."""
         return dataclasses.replace(self, toy=True, **self.small)
 
     def check(self) -> None:
-        """Raises ValueError for a setting that is out of range."""
+        """Raise ValueError for a setting that is out of range."""
         for name, least in (("repeats", 1), ("steps", 1), ("warmup", 0), ("seed", 0)):
             value = getattr(self, name, None)
             if value is not None and value < least:
                 raise ValueError(f"--{name} is {value}; it must be a whole number of at least {least}")
 
     def columns(self, **values: Any) -> dict[str, Any]:
-        """The settings that every row has; values override the case's own fields."""
+        """Return the settings that every row has; values override the case's own fields."""
         fields = {name: getattr(self, name, None) for name in ("seed", "warmup", "steps", "repeats")}
         return {**fields, "shares": None, **values}
 
@@ -89,7 +89,7 @@ class TimedCase(Case):
 
 
 def progress(total: int, unit: str) -> Any:
-    """A progress bar on the standard error, where that is a terminal."""
+    """Return a progress bar on the standard error, where that is a terminal."""
     return tqdm.tqdm(total=total, unit=f" {unit}", dynamic_ncols=True, disable=None)
 
 
@@ -104,7 +104,7 @@ def take_turns(ways: Mapping[Way, Callable[[], Result]], repeats: int, seed: int
 
 
 def runner(side: Any, name: str, method: str = "run") -> Callable[..., dict[str, Any]]:
-    """A function that runs steps of a way on a child, or on anything with the `call` of one."""
+    """Return a function that runs steps of a way on a child, or on anything with the `call` of one."""
     return functools.partial(side.call, method, name=name)
 
 
@@ -114,25 +114,25 @@ def seconds_per_step(run: Callable[..., dict[str, Any]], steps: int) -> float:
 
 
 def loss_error(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """The largest relative difference."""
+    """Return the largest relative difference."""
     return max(abs(a - b) / abs(b) for a, b in zip(losses, reference, strict=True))
 
 
 def compare_losses(losses: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
-    """The columns that compare the losses of a way with those of the first one."""
+    """Return the columns that compare the losses of a way with those of the first one."""
     error = loss_error(losses, reference)
     failed = {"failed": f"losses {losses} instead of {reference}"} if error > LOSS_TOLERANCE else {}
     return {"loss_error": error, **failed}
 
 
 def timed(row: Mapping[str, Any], seconds: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
-    """A row with the columns of a timed way, whose losses must be those of the reference."""
+    """Return a row with the columns of a timed way, whose losses must be those of the reference."""
     return {**row, "wall_seconds_per_step": summarise(seconds), **compare_losses(row["losses"], reference)}
 
 
 @contextlib.contextmanager
 def chief(target: str, own_network: bool = False, **arguments: Any) -> Iterator[Child]:
-    """A child that holds a cluster, and closes it in the end: "package.module:Class" and its arguments.
+    """Give a child that holds a cluster, and close it in the end: "package.module:Class" and its arguments.
 
     Args:
       target: the class.

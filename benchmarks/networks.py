@@ -81,7 +81,7 @@ _VGG_STAGES = {
 
 
 def _vgg(model: str, edge: int = 32, **config: Any) -> Network:
-    """A VGG on images of so many pixels along each edge; config: what of the model's build is not its default."""
+    """Return a VGG on images of so many pixels along each edge; config: changed arguments of the model's build."""
     stages, head = config.get("stages", _VGG_STAGES[model]), config.get("head", (4096, 4096))
     return Network(model, (edge, edge, 3), _stages(stages, (*head, 10), use_bias=True), {**config, "dropout": 0.0})
 
@@ -106,7 +106,7 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
 
 
 def _kernel(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> np.ndarray:
-    """Normal numbers of variance gain / inputs, those beyond two standard deviations drawn again."""
+    """Return normal numbers of variance gain / inputs, those beyond two standard deviations drawn again."""
     values = rng.standard_normal(shape, np.float32)
     while (beyond := np.abs(values) > 2).any():
         values[beyond] = rng.standard_normal(int(beyond.sum()), np.float32)
@@ -137,7 +137,7 @@ def initial_values(network: Network, seed: int) -> list[np.ndarray]:
 
 
 def batch(network: Network, batch_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fixed random images, float32 [batch, height, width, channels], and labels, int32 [batch]."""
+    """Return fixed random images, float32 [batch, height, width, channels], and labels, int32 [batch]."""
     rng = np.random.default_rng([seed, batch_size])
     images = rng.standard_normal((batch_size, *network.image_shape), np.float32)
     return images, rng.integers(0, network.classes, batch_size, dtype=np.int32)

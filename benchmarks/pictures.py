@@ -9,13 +9,13 @@ import numpy as np
 
 
 def pack(picture: np.ndarray) -> dict[str, Any]:
-    """The picture in a form for JSON."""
+    """Return the picture in a form for JSON."""
     packed = zlib.compress(picture.astype(np.uint8).tobytes(), 9)
     return {"shape": list(picture.shape), "data": base64.b64encode(packed).decode("ascii")}
 
 
 def unpack(packed: Mapping[str, Any]) -> np.ndarray:
-    """The picture that `pack` packed.
+    """Return the picture that `pack` packed.
 
     Example:
       >>> unpack(pack(np.eye(2)))

@@ -78,14 +78,14 @@ class Process:
         return self._lines("stderr")
 
     @property
-    def said(self) -> list[str]:
+    def error_lines(self) -> list[str]:
         """Lines of the standard error that are no progress of training."""
         return [line for line in self.err if line.strip() and not _PROGRESS.match(line)]
 
     @property
     def last_words(self) -> str:
         """The last that it said."""
-        return " | ".join(self.said[-2:])
+        return " | ".join(self.error_lines[-2:])
 
     @property
     def runs(self) -> bool:
@@ -93,7 +93,7 @@ class Process:
         return self._popen.poll() is None
 
     def await_line(self, pattern: str, *, of: str = "err", after: int = 0, seconds: float = 120.0) -> int:
-        """The index of the first line, from the index `after` on, in which a pattern is.
+        """Return the index of the first line, from the index `after` on, in which a pattern is.
 
         Raises:
           TooLateError: there is none in time, or the process ended without it.
@@ -110,7 +110,7 @@ class Process:
             self.wait_briefly()
 
     def await_file(self, name: str, seconds: float = 60.0) -> None:
-        """Waits until the process has mapped a file, a library, whose path contains a name."""
+        """Wait until the process has mapped a file, a library, whose path contains a name."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.wait_briefly():
             if name in pathlib.Path(f"/proc/{self.pid}/maps").read_text(encoding="utf-8"):
@@ -118,17 +118,17 @@ class Process:
         raise TooLateError(f"the process has not loaded {name}; its last: {self.last_words}")
 
     def wait_briefly(self) -> bool:
-        """Waits for a moment; returns whether the process still runs."""
+        """Wait for a moment, and return whether the process still runs."""
         time.sleep(0.05)
         return self.runs
 
     def send(self, number: int) -> None:
-        """Sends a signal, where the process still runs."""
+        """Send a signal, where the process still runs."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def wait(self, seconds: float) -> int | None:
-        """The exit code, or None where the process does not end in time, and is killed."""
+        """Return the exit code, or None where the process does not end in time, and is killed."""
         code: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._popen.wait(max(seconds, 0.1))
@@ -138,7 +138,7 @@ class Process:
         return code
 
     def succeed(self, seconds: float, what: str) -> None:
-        """Waits for its end; raises RuntimeError where that is not a good one."""
+        """Wait for its end; raise RuntimeError where that is not a good one."""
         if self.wait(seconds) != 0:
             raise RuntimeError(f"{what}: {self.last_words}")
 

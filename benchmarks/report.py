@@ -15,7 +15,7 @@ from absl import app, flags
 from benchmarks import rows as rows_lib
 from benchmarks.renderers import RENDERERS
 from benchmarks.renderers.writer import write_report
-from mtf_hetero.models.train import console as command_line
+from mtf_hetero._support import command_line
 
 _FOLDER = rows_lib.ROOT / "benchmarks"
 _RESULTS = flags.DEFINE_string("results", str(_FOLDER / "results"), "Directory of the rows.")
@@ -23,7 +23,7 @@ _REPORTS = flags.DEFINE_string("reports", str(_FOLDER / "reports"), "Directory o
 
 
 def write_reports(results: pathlib.Path, out: pathlib.Path) -> list[pathlib.Path]:
-    """Writes a report for each case that has rows; returns the Markdown files.
+    """Write a report for each case that has rows, and return the Markdown files.
 
     Raises:
       ValueError: there are no rows, or they cannot be read.
@@ -40,7 +40,7 @@ def write_reports(results: pathlib.Path, out: pathlib.Path) -> list[pathlib.Path
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes the reports; returns the exit code."""
+    """Write the reports, and return the exit code."""
     try:
         if len(argv) > 1:
             raise ValueError(f"{argv[1]!r} is not a flag; write --name=value")

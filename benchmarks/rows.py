@@ -57,14 +57,14 @@ def _cpu_model() -> str:
 
 
 def _without_place(argument: str) -> str:
-    """A flag without its value where that is a directory, which only this machine has."""
+    """Return a flag without its value where that is a directory, which only this machine has."""
     name = argument.partition("=")[0]
     return f"{name}=..." if name in ("--data_dir", "--out") else argument
 
 
 @functools.cache
 def _fixed() -> Mapping[str, Any]:
-    """The columns that stay the same while the program runs."""
+    """Return the columns that stay the same while the program runs."""
     status = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!benchmarks/reports")
     return {
         "command": shlex.join(["python", "-m", "benchmarks.run", *map(_without_place, sys.argv[1:])]),
@@ -97,7 +97,7 @@ class Writer:
         return self.directory / f"{self.case}.jsonl"
 
     def write(self, variant: str, values: Mapping[str, Any]) -> None:
-        """Appends a row on a variant of the case at once, so that a later failure cannot lose it."""
+        """Append a row on a variant of the case at once, so that a later failure cannot lose it."""
         row = {
             "case": self.case,
             "run": self.run,
@@ -115,7 +115,7 @@ class Writer:
 
 
 def read(path: pathlib.Path, *, toy: bool = False) -> list[dict[str, Any]]:
-    """The newest row of each variant in a file, without the rows of toy runs, or of toy runs alone.
+    """Return the newest row of each variant in a file, without the rows of toy runs, or of toy runs alone.
 
     Raises:
       ValueError: a line that is no row.

@@ -24,8 +24,7 @@ from benchmarks.cases import CASES, Case
 from benchmarks.child import ChildError
 from benchmarks.durations import RESULTS, usual_duration
 from benchmarks.rows import ROOT, Writer, read
-from mtf_hetero._support import tables
-from mtf_hetero.models.train import console as command_line
+from mtf_hetero._support import command_line, tables
 
 REPORTS = ROOT / "benchmarks" / "reports"
 _LIST = flags.DEFINE_bool("list", False, "List the cases and their durations, or the variants of one; measure nothing.")
@@ -52,7 +51,7 @@ BROKEN_PIPE = 141
 
 
 def read_case(argv: Sequence[str]) -> Case:
-    """The case that the command line names, with its settings.
+    """Return the case that the command line names, with its settings.
 
     Raises:
       ValueError: there is no such case or setting.
@@ -79,7 +78,7 @@ def _find_case(argv: Sequence[str]) -> Case:
 
 
 def choose_variants(case: Case, only: str | None) -> tuple[str, ...]:
-    """The variants of a case whose name contains a text.
+    """Return the variants of a case whose name contains a text.
 
     Raises:
       ValueError: there is none.
@@ -100,7 +99,7 @@ def _make_directory(out: str) -> pathlib.Path:
 
 
 def _list(argv: Sequence[str]) -> None:
-    """Prints all cases with their durations, or the variants of one that --only selects."""
+    """Print all cases with their durations, or the variants of one that --only selects."""
     if len(argv) > 1:
         print("\n".join(choose_variants(_find_case(argv), _ONLY.value)))
         return
@@ -111,7 +110,7 @@ def _list(argv: Sequence[str]) -> None:
 
 
 def _show(writer: Writer) -> None:
-    """Prints the tables of the run, and where its rows and the report are."""
+    """Print the tables of the run, and where its rows and the report are."""
     from benchmarks.renderers import RENDERERS  # matplotlib takes a second to load
     from benchmarks.renderers.writer import write_report
 

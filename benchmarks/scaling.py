@@ -8,7 +8,7 @@ Row = Mapping[str, Any]
 
 
 def _step_seconds(row: Row) -> float:
-    """The median of the steps that were timed."""
+    """Return the median of the steps that were timed."""
     return row["wall_seconds_per_step"]["median"]
 
 
@@ -19,12 +19,12 @@ def speedup(row: Row, first: Row) -> float:
 
 
 def error(row: Row) -> float:
-    """The relative error of a row's predicted step time."""
+    """Return the relative error of a row's predicted step time."""
     return row["predicted_seconds"] / _step_seconds(row) - 1
 
 
 def expected_bytes(row: Row, alone: Row) -> list[float]:
-    """The expected memory of each worker, given the row of one worker alone.
+    """Return the expected memory of each worker, given the row of one worker alone.
 
     It is the replicated part, its planes' share of the rest, and its halos.
     """

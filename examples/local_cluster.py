@@ -9,7 +9,7 @@ LeNet with 1,024 images, split evenly and 3 : 1. After about half a minute it pr
     batch (768, 256): 0.14 s per step, loss 2.33652
 """
 
-from mtf_hetero.cluster import isolation
+from mtf_hetero.cluster.emulation import isolation
 
 isolation.enter()  # a private network, if the kernel allows it; call it before TensorFlow and NumPy are imported
 

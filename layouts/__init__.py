@@ -1,6 +1,6 @@
-"""Named layout recipes: each reads an mtf.Graph and returns a Layout. They know no model and no dimension's name.
+"""Named layout recipes: each reads an mtf.Graph and returns a Layout, without the names of models or dimensions.
 
-A recipe changes speed and memory and nothing else, so it may be used on any program.
+A recipe changes speed and memory, never results, so that it works on any program.
 """
 
 import functools
@@ -20,11 +20,11 @@ LAYOUTS: Mapping[str, Callable[..., Layout]] = MappingProxyType(
 
 
 def _by_speeds(name: str, graph: mtf.Graph, speeds: Sequence[float]) -> Layout:
-    """The layout of a recipe on a mesh of one axis, called all, whose processors have these speeds."""
+    """Return the layout of a recipe on a mesh with one axis, "all", and processors of these speeds."""
     return LAYOUTS[name](graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
 
 
-# Those that a plan has to beat, each from a graph and the devices' speeds to its layout
+# Baselines of a plan: each returns a layout from a graph and the devices' speeds
 COMPARED: Mapping[str, Callable[[mtf.Graph, Sequence[float]], Layout]] = MappingProxyType(
     {name: functools.partial(_by_speeds, name) for name in ("batch", "filters", "spatial")}
 )

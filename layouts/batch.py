@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import mtf
-from mtf_hetero.layout import Layout, MeshShapeLike
-from mtf_hetero.layouts import anatomy
+from mtf_hetero.graph.names import Renames, names_in_variables
+from mtf_hetero.graph.walk import imported
+from mtf_hetero.layout import Layout
+from mtf_hetero.layout.convert import MeshShapeLike
 from mtf_hetero.layouts.rules import Rules
 
 _BATCH = "batch"
@@ -18,36 +20,31 @@ def batch(
     shares: Mapping[str, Sequence[float]] | None = None,
     axis: str | None = None,
 ) -> Layout:
-    """Splits the batch dimension, under each of its names.
+    """Split the batch dimension, under each of its names.
 
-    The batch dimension is the one with that name, if an imported tensor begins with it; variables may have it, as the
-    states of examples do. Else it is the first dimension of the largest imported tensor whose first dimension is in no
-    variable. What it is renamed to later is split with it.
+    The batch dimension is the one called "batch", if an imported tensor begins with it. Variables may have it too, as
+    states of examples do. Otherwise it is the first dimension of the largest imported tensor whose first dimension is
+    in no variable. Its later names are split with it.
 
     Args:
       graph: mtf.Graph.
       mesh_shape: mesh axes and their sizes, "all:3".
-      shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
+      shares: {mesh axis: one positive weight per coordinate}; an absent axis is split evenly.
       axis: the mesh axis to split over; None: the first.
 
     Raises:
-      ValueError: the graph imports no batch, or one of fewer examples than the axis has processors.
+      ValueError: the graph imports no batch, or the axis has more processors than the batch has examples.
 
     Example:
       >>> batch(graph, mesh_shape="all:3", shares={"all": [70, 25, 5]}).split("batch", 200)
       (140, 50, 10)
     """
     rules = Rules(graph, mesh_shape, shares, axis)
-    in_variables = {name for variable in graph.all_variables for name in variable.shape.dimension_names} - {_BATCH}
-    imported = [
-        op.outputs[0].shape
-        for op in graph.operations
-        if isinstance(op, mtf.ImportOperation) and op.outputs[0].shape.ndims
-    ]
-    imported = [shape for shape in imported if shape.dims[0].name not in in_variables]
-    if not imported:
+    in_variables = names_in_variables(graph) - {_BATCH}
+    shapes = [shape for shape in imported(graph) if shape.dims[0].name not in in_variables]
+    if not shapes:
         raise ValueError("the graph has no batch; import a tensor whose first dimension is in no variable")
-    name = max(imported, key=lambda shape: (shape.dims[0].name == _BATCH, shape.size)).dims[0].name
+    name = max(shapes, key=lambda shape: (shape.dims[0].name == _BATCH, shape.size)).dims[0].name
     rules.require(name)
     rules.add([name])
     _add_later_names(rules, graph, name)
@@ -55,33 +52,30 @@ def batch(
 
 
 def _add_later_names(rules: Rules, graph: mtf.Graph, name: str) -> None:
-    """Splits a batch dimension under the names that it is given later, where nothing forbids it."""
-    in_variables = {name for variable in graph.all_variables for name in variable.shape.dimension_names}
-    sources = anatomy.renames(graph.operations)
-    for new in sources:
-        path = anatomy.path_from(new, {name}, sources)
-        if path is not None and not in_variables & set(path) and rules.allow(path):
+    """Split a batch dimension under its later names, if no operation forbids it."""
+    in_variables = names_in_variables(graph)
+    for path in Renames(graph.operations).later(name):
+        if in_variables.isdisjoint(path) and rules.allow(path):
             rules.add(path)
 
 
-def under_all_names(layout: Layout, graph: mtf.Graph, name: str = "batch") -> Layout:
-    """Splits a batch dimension that rules split under its later names too, where nothing forbids it.
+def under_all_names(layout: Layout, graph: mtf.Graph) -> Layout:
+    """Split the dimension "batch" of the rules under its later names too, if no operation forbids it.
 
     Args:
       layout: with rules.
       graph: mtf.Graph.
-      name: of the dimension.
 
     Example:
       >>> under_all_names(Layout("all:2", "batch:all"), graph).rules
       (('batch', 'all'), ('dense/batch', 'all'))
     """
-    axis = dict(layout.rules).get(name)
+    axis = dict(layout.rules).get(_BATCH)
     if axis is None:
         return layout
     rules = Rules(graph, layout.mesh_shape, dict(layout.shares), axis)
     rules.add(dim for dim, other in layout.rules if other == axis)
     rules.keep_whole(dim for dim, other in layout.rules if other != axis)
-    _add_later_names(rules, graph, name)
+    _add_later_names(rules, graph, _BATCH)
     others = [rule for rule in layout.rules if rule[1] != axis]
     return dataclasses.replace(layout, rules=[*others, *((dim, axis) for dim in rules.names)])

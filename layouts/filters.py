@@ -1,24 +1,28 @@
-"""Split the filters: Pconv and Rconv in turn, so that only every other layer communicates.
+"""Split filters and channels in turn (Pconv, Rconv), so that only every other layer communicates.
 
 The scheme of Moreno-Alvarez et al. (Neurocomputing 441, 2021, Figure 5), for any graph. A layer is a convolution or a
 dense layer, and each is split over the mesh axis in one of two ways:
 
-* P splits its outputs (filters, units). The input is whole, and the output is split without any communication.
-* R splits its inputs (channels), which arrive split from a P layer. The partial sums are added up, and the output is
-  whole.
+* P splits its outputs (filters, units). The input is replicated, and no communication is needed.
+* R splits its inputs (channels), which arrive split from a P layer. The partial sums are all-reduced, and the output
+  is replicated.
 
-So a layer is R if its input arrives split, otherwise P. On a chain of layers they alternate; a branch or a sum of
-branches keeps to whichever way its tensors lie.
+So a layer is R if its input arrives split, otherwise P. On a chain of layers they alternate. A branch or a sum of
+branches keeps the splits of its tensors.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.layout import Layout, MeshShapeLike
-from mtf_hetero.layouts import anatomy
+from mtf_hetero.graph import Layer, list_layers
+from mtf_hetero.graph.names import Renames
+from mtf_hetero.graph.walk import ancestors
+from mtf_hetero.layout import Layout
+from mtf_hetero.layout.convert import MeshShapeLike
 from mtf_hetero.layouts.rules import Rules
 
-NEGLIGIBLE_WORK = 0.01  # of all multiply-adds: a last layer below this is done whole by every processor
+NEGLIGIBLE_WORK = 0.01  # of all multiply-adds: a last layer with less is replicated
 
 
 def filters(
@@ -28,27 +32,26 @@ def filters(
     shares: Mapping[str, Sequence[float]] | None = None,
     axis: str | None = None,
 ) -> Layout:
-    """Splits filters, units and the channels that they become, in proportion to shares.
+    """Split filters, units and the channels that they become, in proportion to shares.
 
-    The last layer of a graph, where it would be P and hardly adds to the work, is left whole, and so are the logits.
-    A layer that neither way can split is left whole too, and so is a convolution of fewer filters than the axis has
-    processors, which a warning names.
+    A last layer that would be P, with negligible work, is replicated, and so are the logits. A layer that neither way
+    can split is replicated too. So is a convolution with fewer filters than the axis has processors, with a warning.
 
     Args:
       graph: mtf.Graph, with or without its gradients.
       mesh_shape: mesh axes and their sizes, "all:3".
-      shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
+      shares: {mesh axis: one positive weight per coordinate}; an absent axis is split evenly.
       axis: the mesh axis to split over; None: the first.
 
     Raises:
-      ValueError: the graph has no layer, or none that can be split over the axis.
+      ValueError: the graph has no layer that can be split over the axis.
 
     Example:
       >>> filters(graph, mesh_shape="all:3", shares={"all": [70, 25, 5]}).split("conv1/filters", 60)
       (42, 15, 3)
     """
     rules = Rules(graph, mesh_shape, shares, axis)
-    layers = anatomy.layers(graph)
+    layers = list_layers(graph)
     if not layers:
         raise ValueError("the graph has no convolution and no dense layer with a trainable kernel; choose other rules")
     alternate(rules, layers)
@@ -60,19 +63,18 @@ def filters(
     return rules.layout()
 
 
-def alternate(rules: Rules, layers: Sequence[anatomy.Layer]) -> None:
-    """Splits the layers of a graph, or some of them, P and R in turn.
+def alternate(rules: Rules, layers: Sequence[Layer]) -> None:
+    """Split layers of a graph, P and R in turn.
 
     Args:
-      rules: those of the mesh axis, to which this adds.
+      rules: rules of the mesh axis, to which this function adds.
       layers: the layers, in the graph's order.
     """
-    operations = anatomy.ancestors(layer.operation.outputs[0] for layer in layers)
-    sources = anatomy.renames(operations)
-    feeding = anatomy.ancestors(layer.x for layer in layers)
+    renames = Renames(ancestors(layer.operation for layer in layers))
+    feeding = ancestors(layer.x.operation for layer in layers)
     negligible = NEGLIGIBLE_WORK * sum(layer.work for layer in layers)
     for layer in layers:
-        arriving = list(_arriving(layer, rules, sources))
+        arriving = list(_split_inputs(layer, rules, renames))
         if not arriving:
             if layer.operation not in feeding and layer.work < negligible:
                 continue
@@ -85,7 +87,7 @@ def alternate(rules: Rules, layers: Sequence[anatomy.Layer]) -> None:
                 break
 
 
-def _warn_about_small(layer: anatomy.Layer, rules: Rules) -> None:
+def _warn_about_small(layer: Layer, rules: Rules) -> None:
     (dim,) = (dim for dim in layer.operation.outputs[0].shape.dims if dim.name == layer.outputs[0])
     tf.logging.warning(
         "dimension %r of size %d is not split over the %d processors of mesh axis %r: each processor needs one unit",
@@ -96,31 +98,15 @@ def _warn_about_small(layer: anatomy.Layer, rules: Rules) -> None:
     )
 
 
-def _arriving(layer: anatomy.Layer, rules: Rules, sources: Mapping[str, set[str]]) -> Iterator[list[str]]:
-    """Per input that arrives split: its name, and those that it had since it was split."""
+def _split_inputs(layer: Layer, rules: Rules, renames: Renames) -> Iterator[list[str]]:
+    """Return for each input that arrives split its name, and its names since the split."""
     for name in layer.inputs:
-        path = anatomy.path_from(name, rules.names, sources)
+        path = renames.path(name, rules.names)
         if path is not None:
             yield path
 
 
-def even(
-    graph: mtf.Graph,
-    *,
-    mesh_shape: MeshShapeLike,
-    shares: Mapping[str, Sequence[float]] | None = None,
-    axis: str | None = None,
-) -> Layout:
-    """As `filters`, in equal parts whatever the shares: the paper's baseline.
-
-    Args:
-      graph: mtf.Graph.
-      mesh_shape: mesh axes and their sizes, "all:3".
-      shares: checked, and otherwise unused.
-      axis: the mesh axis to split over; None: the first.
-
-    Raises:
-      ValueError: as `filters`.
-    """
-    layout = filters(graph, mesh_shape=mesh_shape, shares=shares, axis=axis)
+def even(graph: mtf.Graph, **options: Any) -> Layout:
+    """Split like `filters`, with the same arguments, in equal parts for any shares: the paper's baseline."""
+    layout = filters(graph, **options)
     return Layout(layout.mesh_shape, layout.rules)

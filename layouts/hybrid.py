@@ -1,26 +1,30 @@
 """Hybrid data and model parallelism: convolutions split over the batch, dense layers over the workers of a group.
 
 The scheme of SplitBrain (Lai, Kadav and Kruus 2021, arXiv 2112.15317), for any graph and any shares. On a mesh
-"data:d;model:k", the images lie over both axes and each processor convolves its own. A dense layer has its weights
-split over the group axis, `model`, and the examples of a whole group:
+"data:d;model:k", both axes split the images, and each processor convolves its own. A dense layer has its weights split
+over the group axis, `model`, and computes the examples of a complete group:
 
-* P splits its units. The inputs of the group are brought together.
-* R splits its inputs: those that a P layer before it leaves split, for nothing has to be sent, and those of a first
-  layer with many more inputs than units. Its partial sums are added up, each processor getting its part of the units
-  where another dense layer follows, and of the examples otherwise.
+* P splits its units. The inputs of the group are all-gathered.
+* R splits its inputs: inputs that a P layer leaves split, because nothing has to be sent, and inputs of a first layer
+  with many more inputs than units. Its partial sums are reduce-scattered: over the units if another dense layer
+  follows, otherwise over the examples.
 
-So activations stay in a group, the gradient of a dense weight goes to those that hold the same part of it, and the
-gradient of a convolution to all.
+So activations stay in a group, the gradient of a dense weight goes to the processors with the same part of it, and the
+gradient of a convolution goes to all.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import mtf
-from mtf_hetero.layout import Layout, MeshShapeLike
-from mtf_hetero.layouts import anatomy
+from mtf_hetero.graph import Layer, list_layers
+from mtf_hetero.graph.names import Renames, dimension_sizes, names_in_variables
+from mtf_hetero.graph.operations import ForwardConvolution
+from mtf_hetero.graph.walk import ancestors, imported
+from mtf_hetero.layout import Layout
+from mtf_hetero.layout.convert import MeshShapeLike
+from mtf_hetero.layout.partition import split_by_share
 from mtf_hetero.layouts.rules import Rules
-from mtf_hetero.partition import split_by_share
 
 
 def hybrid(
@@ -31,21 +35,21 @@ def hybrid(
     axis: str | None = None,
     dense_shares: Sequence[float] | None = None,
 ) -> Layout:
-    """Splits the batch over all mesh axes, and dense layers over the group axis.
+    """Split the batch over all mesh axes, and dense layers over the group axis.
 
-    The batch is the first dimensions of the largest imported tensor, one for each mesh axis in turn. A dense layer has
-    to give the group axis's dimension a name of its own, by a reshape, lest it be split twice over one axis.
+    The batch is the first dimensions of the largest imported tensor, one for each mesh axis in turn. A dense layer must
+    rename the group axis's dimension by a reshape. Otherwise a tensor would be split twice over one axis.
 
     Args:
       graph: mtf.Graph, with or without its gradients.
       mesh_shape: mesh axes and their sizes, "data:2;model:4", or "model:4" for a single group.
       shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
       axis: the group axis; None: the last.
-      dense_shares: one positive weight per member of a group, by which the dense layers are divided, to its memory for
-        instance; None: those of the axis.
+      dense_shares: one positive weight per member of a group, for the split of dense layers, such as its memory; None:
+        the shares of the axis.
 
     Raises:
-      ValueError: the graph has no dense layer that can be split so, or not one batch dimension per mesh axis.
+      ValueError: the graph has no dense layer that can be split so, or lacks a batch dimension for a mesh axis.
 
     Example:
       >>> layout = hybrid(graph, mesh_shape="data:2;model:4", shares={"data": [2, 1]})
@@ -54,22 +58,22 @@ def hybrid(
     """
     axes = [name for name, _ in Layout(mesh_shape, (), shares or ()).mesh_shape]
     group = Rules(graph, mesh_shape, shares, axes[-1] if axis is None and axes else axis)
-    layers = [layer for layer in anatomy.layers(graph) if not layer.is_convolution]
+    layers = [layer for layer in list_layers(graph) if not layer.is_convolution]
     if not layers:
         raise ValueError("the graph has no dense layer with a trainable kernel; use the layout 'batch'")
     batch = dict(zip(axes, _batch(graph, len(axes)), strict=True))
-    sources = anatomy.renames(graph.operations)
+    renames = Renames(graph.operations)
     pairs = []
     for name, dim in batch.items():
         if name != group.axis:
             rules = Rules(graph, mesh_shape, shares, name)
             rules.require(dim)
-            _add_all(rules, _names_of(dim, sources))
+            _add_all(rules, renames.later_names(dim))
             pairs += [(split, name) for split in rules.names]
     group.require(batch[group.axis])
-    _split_batch(group, batch[group.axis], layers, sources)
+    _split_batch(group, batch[group.axis], layers, renames)
     before = set(group.names)
-    _split_dense(group, layers, anatomy.renames(anatomy.ancestors(layer.operation.outputs[0] for layer in layers)))
+    _split_dense(group, layers, Renames(ancestors(layer.operation for layer in layers)))
     dense = sorted(group.names - before)
     if not dense:
         raise ValueError(
@@ -83,7 +87,7 @@ def hybrid(
 def batch_sizes(
     batch_size: int, mesh_shape: MeshShapeLike, shares: Mapping[str, Sequence[float]] | None = None
 ) -> tuple[int, ...]:
-    """Sizes of the batch's dimensions, one per mesh axis, that make up a batch and divide best in proportion to shares.
+    """Return sizes of the batch's dimensions, one per mesh axis, that fit the shares best.
 
     Args:
       batch_size: examples per step.
@@ -107,7 +111,7 @@ def batch_sizes(
     weights = [mesh.weights(name) for name, _ in mesh.mesh_shape]
 
     def longest(factors: tuple[int, int]) -> float:
-        """The most examples that a processor has, for its share."""
+        """Return the most examples that a processor has, relative to its share."""
         return math.prod(
             max(part / weight for part, weight in zip(split_by_share(factor, axis_weights), axis_weights, strict=True))
             for factor, axis_weights in zip(factors, weights, strict=True)
@@ -126,7 +130,7 @@ def batch_sizes(
 def member_sizes(
     batch: Sequence[int], mesh_shape: MeshShapeLike, shares: Mapping[str, Sequence[float]] | None = None
 ) -> tuple[int, ...]:
-    """What each member of a group holds of the batch's last dimension: sizes for `mtf_hetero.layers.in_rounds`.
+    """Return each group member's size of the batch's last dimension, for `mtf_hetero.layers.in_rounds`.
 
     Args:
       batch: sizes of the batch's dimensions.
@@ -138,26 +142,21 @@ def member_sizes(
 
 
 def _batch(graph: mtf.Graph, count: int) -> list[str]:
-    """The first dimensions of the largest imported tensor, as many as there are mesh axes."""
-    imported = [
-        op.outputs[0].shape
-        for op in graph.operations
-        if isinstance(op, (mtf.ImportOperation, mtf.ImportLaidOutTensorOperation)) and op.outputs[0].shape.ndims
-    ]
-    if not imported:
+    """Return the first dimensions of the largest imported tensor, one per mesh axis."""
+    shapes = imported(graph)
+    if not shapes:
         raise ValueError("the graph imports no tensor, so it has no batch")
-    shape = max(imported, key=lambda shape: shape.size)
+    shape = max(shapes, key=lambda shape: shape.size)
     windowed = {
         dim.name
         for op in graph.operations
-        if isinstance(op, anatomy.CONVOLUTIONS)
+        if isinstance(op, ForwardConvolution)
         for dim in op.inputs[0].shape.dims[-op.inputs[1].shape.ndims + 1 :]
     }
-    in_variables = {name for variable in graph.all_variables for name in variable.shape.dimension_names}
-    sources = anatomy.renames(graph.operations)
+    in_variables, renames = names_in_variables(graph), Renames(graph.operations)
     names: list[str] = []
     for name in shape.dimension_names:
-        if not (windowed | in_variables).isdisjoint(_names_of(name, sources)):
+        if not (windowed | in_variables).isdisjoint(renames.later_names(name)):
             break
         names.append(name)
     if len(names) < count:
@@ -168,19 +167,14 @@ def _batch(graph: mtf.Graph, count: int) -> list[str]:
     return names[:count]
 
 
-def _names_of(origin: str, sources: Mapping[str, set[str]]) -> list[str]:
-    """A dimension's name, and those that it is given later."""
-    return [origin, *(new for new in sorted(sources) if anatomy.path_from(new, {origin}, sources) is not None)]
-
-
 def _add_all(rules: Rules, names: Sequence[str]) -> None:
     for name in dict.fromkeys(names):
         if rules.allow([name]):
             rules.add([name])
 
 
-def _split_batch(rules: Rules, origin: str, layers: Sequence[anatomy.Layer], sources: Mapping[str, set[str]]) -> None:
-    """Splits the group's examples everywhere but in the dense layers."""
+def _split_batch(rules: Rules, origin: str, layers: Sequence[Layer], renames: Renames) -> None:
+    """Split the group's examples everywhere except in the dense layers."""
     in_dense = {
         name
         for layer in layers
@@ -192,32 +186,30 @@ def _split_batch(rules: Rules, origin: str, layers: Sequence[anatomy.Layer], sou
             f"a dense layer uses dimension {origin!r} of the images, which is split over mesh axis {rules.axis!r}; "
             "rename this dimension by mtf.reshape before the layer"
         )
-    _add_all(rules, [name for name in _names_of(origin, sources) if name not in in_dense])
+    _add_all(rules, [name for name in renames.later_names(origin) if name not in in_dense])
 
 
-def _split_dense(rules: Rules, layers: Sequence[anatomy.Layer], sources: Mapping[str, set[str]]) -> None:
-    """Splits the inputs or the units of each dense layer."""
+def _split_dense(rules: Rules, layers: Sequence[Layer], renames: Renames) -> None:
+    """Split the inputs or the units of each dense layer."""
     produced: set[str] = set()  # units of the layers so far
     for layer in layers:
-        for names in (*_arriving(layer, produced, rules, sources), *_units_and_inputs(layer, rules)):
+        for names in (*_split_or_summed_inputs(layer, produced, rules, renames), *_units_and_inputs(layer, rules)):
             if names and rules.allow(names):
                 rules.add(names)
                 break
         produced |= set(layer.outputs)
 
 
-def _arriving(
-    layer: anatomy.Layer, produced: set[str], rules: Rules, sources: Mapping[str, set[str]]
-) -> Iterator[list[str]]:
-    """Per input that a dense layer before has made: its name, and those that it had since it was split or summed."""
+def _split_or_summed_inputs(layer: Layer, produced: set[str], rules: Rules, renames: Renames) -> Iterator[list[str]]:
+    """Return for each input from an earlier dense layer its name, and its names since it was split or summed."""
     for name in layer.inputs:
-        path = anatomy.path_from(name, produced, sources)
+        path = renames.path(name, produced)
         if path is not None:
             yield path if path[-1] in rules.names else path[:-1]
 
 
-def _units_and_inputs(layer: anatomy.Layer, rules: Rules) -> list[list[str]]:
-    """The units and the inputs of a layer, first those by which less has to be sent for an example."""
+def _units_and_inputs(layer: Layer, rules: Rules) -> list[list[str]]:
+    """Return the units and the inputs of a layer, first the ones that send less per example."""
     extents = {dim.name: dim.size for tensor in layer.operation.inputs for dim in tensor.shape.dims}
     inputs, units = (math.prod(extents[name] for name in names) for names in (layer.inputs, layer.outputs))
     inputs_first = inputs / rules.count + units < inputs
@@ -225,8 +217,8 @@ def _units_and_inputs(layer: anatomy.Layer, rules: Rules) -> list[list[str]]:
 
 
 def _sizes(graph: mtf.Graph, names: Sequence[str], weights: Sequence[float] | None) -> dict[str, tuple[int, ...]]:
-    """Exact sizes of dimensions, in proportion to weights."""
+    """Return exact sizes of dimensions, in proportion to weights."""
     if weights is None:
         return {}
-    extents = {dim.name: dim.size for op in graph.operations for t in op.outputs for dim in t.shape.dims}
-    return {name: split_by_share(extents[name], weights) for name in names}
+    sizes = dimension_sizes(graph.operations)
+    return {name: split_by_share(sizes[name][-1], weights) for name in names}

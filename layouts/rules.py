@@ -1,16 +1,16 @@
-"""Layout rules that are put together one by one, each only if no tensor of the graph forbids it."""
+"""Collect layout rules one by one, each only if no tensor of the graph forbids it."""
 
-import collections
 from collections.abc import Iterable, Mapping, Sequence
 
 from mtf_hetero._compat import mtf
-from mtf_hetero.layers.lookups import split_shapes
-from mtf_hetero.layout import Layout, MeshShapeLike
-from mtf_hetero.lowering.loop import operations_within
+from mtf_hetero.graph.names import conflicts, dimension_sizes, unsplittable
+from mtf_hetero.graph.walk import within
+from mtf_hetero.layout import Layout
+from mtf_hetero.layout.convert import MeshShapeLike
 
 
 def require_units(dim: mtf.Dimension, count: int, axis: str) -> None:
-    """Raises ValueError where a dimension that is to be split has fewer units than its mesh axis has processors."""
+    """Raise ValueError if a dimension to split has fewer units than its mesh axis has processors."""
     if dim.size < count:
         raise ValueError(
             f"dimension {dim.name!r} of size {dim.size} cannot be split over the {count} processors of mesh axis "
@@ -47,44 +47,36 @@ class Rules:
         self.axis = next(iter(sizes)) if axis is None else axis
         self.count = sizes[self.axis]
         self.names: set[str] = set()
-        self._dims_of: dict[str, set[mtf.Dimension]] = collections.defaultdict(set)
-        self._neighbours: dict[str, set[str]] = collections.defaultdict(set)
-        self._whole: set[str] = set()
-        for op in operations_within(graph.operations):
-            self._whole |= op.unsplittable_dims
-            for shape in split_shapes(op):
-                names = set(shape.dimension_names)
-                for dim in shape.dims:
-                    self._dims_of[dim.name].add(dim)
-                    self._neighbours[dim.name] |= names - {dim.name}
+        self._sizes = dimension_sizes(within(graph.operations))
+        self._conflicts, self._unsplit = conflicts(graph.operations), unsplittable(graph.operations)
 
     def is_large_enough(self, name: str) -> bool:
-        """Whether every processor would get a unit of the dimension, wherever it occurs."""
-        return all(dim.size >= self.count for dim in self._dims_of[name])
+        """Return whether every processor would get a unit of the dimension in each tensor."""
+        return all(size >= self.count for size in self._sizes.get(name, ()))
 
     def allow(self, names: Iterable[str]) -> bool:
-        """Whether all these dimensions can be split, beside those that are: no tensor is split twice over the axis."""
+        """Return whether all these dimensions can be split too, so that no tensor is split twice over the axis."""
         new = set(names) - self.names
         split = self.names | new
         return all(
-            name not in self._whole and self.is_large_enough(name) and not self._neighbours[name] & split
+            name not in self._unsplit and self.is_large_enough(name) and not self._conflicts[name] & split
             for name in new
         )
 
     def keep_whole(self, names: Iterable[str]) -> None:
-        """Lets nothing split these dimensions any more."""
-        self._whole |= set(names)
+        """Exclude these dimensions from later splits."""
+        self._unsplit |= set(names)
 
     def add(self, names: Iterable[str]) -> None:
-        """Splits these dimensions."""
+        """Split these dimensions."""
         self.names |= set(names)
 
     def require(self, name: str) -> None:
-        """Raises ValueError where a dimension that is to be split has fewer units than the axis has processors."""
-        for dim in self._dims_of[name]:
-            require_units(dim, self.count, self.axis)
+        """Raise ValueError if a dimension to split has fewer units than the axis has processors."""
+        for size in self._sizes.get(name, ()):
+            require_units(mtf.Dimension(name, size), self.count, self.axis)
 
     def layout(self) -> Layout:
-        """The layout with these rules."""
+        """Return the layout with these rules."""
         pairs = [(name, self.axis) for name in self.names]
         return Layout(self._empty.mesh_shape, pairs, self._empty.shares)

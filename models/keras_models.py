@@ -1,19 +1,22 @@
-"""Keras models as networks that the training program trains: what they are made for is checked against the data."""
+"""Use Keras models as networks of the training program, and check that they fit the data."""
 
 import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtf_hetero import mtf
+from mtf_hetero.cli.train.tasks import Classification, Regression, Segmentation, Task
 from mtf_hetero.keras import networks
 from mtf_hetero.keras.builder import Builder
 from mtf_hetero.keras.twin import Twin
 from mtf_hetero.models.registry import PREFIX, Model
-from mtf_hetero.models.train.tasks import Classification, Regression, Segmentation, Task
 
-_TASKS: dict[tuple[int, int], type[Task]] = {  # by the ranks of an input and of an output
+if TYPE_CHECKING:
+    import keras
+
+_TASKS: dict[tuple[int, int], type[Task]] = {  # {(rank of an input, rank of an output): task}
     (3, 1): Classification,
     (4, 1): Regression,
     (4, 4): Segmentation,
@@ -21,19 +24,19 @@ _TASKS: dict[tuple[int, int], type[Task]] = {  # by the ranks of an input and of
 
 
 def find(name: str, *, kept: str | None, seed: int) -> Model:
-    """The Keras model of a name, as a Model to be `fitted`.
+    """Return the Keras model of a name, as a Model that is not yet `fitted`.
 
     Args:
       name: my.keras, or keras:ResNet50.
-      kept: path of a copy, which is taken in its place.
-      seed: of the initial values of a model of keras.applications.
+      kept: path of a copy, which is read instead.
+      seed: for the initial values of a model of keras.applications.
 
     Raises:
-      ValueError, NotImplementedError: as `mtf_hetero.models.named.find`.
+      ValueError, NotImplementedError: as in `mtf_hetero.models.named.find`.
     """
-    with _named(name):
+    with _name_errors(name):
         if kept is not None or not name.startswith(PREFIX):
-            return _of(name, networks.load(name if kept is None else kept))
+            return _make_model(name, networks.load(name if kept is None else kept))
         constructor = name.removeprefix(PREFIX)
         networks.check_name(constructor)
     fit = functools.partial(_constructed, name, constructor, seed)
@@ -41,7 +44,7 @@ def find(name: str, *, kept: str | None, seed: int) -> Model:
 
 
 def keep(model: Model, path: str) -> None:
-    """Writes the Keras model of a Model, with the weights that it has, to a file.
+    """Write the Keras model of a Model, with its present weights, to a file.
 
     Raises:
       OSError: it cannot be written.
@@ -51,8 +54,8 @@ def keep(model: Model, path: str) -> None:
 
 
 @contextlib.contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Has what is wrong with a model say which it is."""
+def _name_errors(name: str) -> Iterator[None]:
+    """Add the model's name to errors about it."""
     try:
         yield
     except (ValueError, NotImplementedError) as error:
@@ -61,49 +64,48 @@ def _named(name: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Network:
-    """Builds a Keras model as the networks of MODELS are built.
+    """Builds a Keras model like the networks of MODELS.
 
     Args:
       name: the model's, for errors.
       builder: of the model.
-      last: what the last dimension of its outputs is called.
+      last: name of the last dimension of its outputs.
     """
 
     name: str
     builder: Builder
     last: str
 
-    def __call__(self, images: mtf.Tensor, *, training: bool = False, **config: Any) -> mtf.Tensor:
-        """Outputs in the images' type, mtf.Tensor [batch, ..., LAST]; the model has its configuration already."""
+    def __call__(self, images: mtf.Tensor, *, training: bool = False, **config: object) -> mtf.Tensor:
+        """Return outputs in the images' type, mtf.Tensor [batch, ..., LAST]; `config` is unused."""
         del config
-        # dense layers have the names of the batch too
         if images.shape.ndims != len(self.builder.model.inputs[0].shape):
             raise ValueError(
                 f"--model is {self.name!r}, which needs a batch of one dimension, but this layout has two; use a "
                 "layout with one mesh axis, or another recipe"
             )
-        with _named(self.name):
+        with _name_errors(self.name):
             y = mtf.cast(self.builder(images, training=training), images.dtype)
         dims = images.shape.dims[: y.shape.ndims - 1]
         return mtf.reshape(y, [*dims, mtf.Dimension(self.last, y.shape.dims[-1].size)])
 
-    def twin(self, **config: Any) -> Twin:
-        """The Keras model itself."""
+    def twin(self, **config: object) -> Twin:
+        """Return the Keras model itself."""
         del config
         return Twin.of(self.builder.model, self.builder)
 
 
-def _unfitted(*_: Any, **__: Any) -> mtf.Tensor:
+def _unfitted(*_: object, **__: object) -> mtf.Tensor:
     raise ValueError("this network depends on the data; call `fitted` first")
 
 
 def _constructed(name: str, constructor: str, seed: int, image_shape: Sequence[int] | None, count: int | None) -> Model:
-    with _named(name):
+    with _name_errors(name):
         model = networks.construct(constructor, image_shape=image_shape, classes=count, seed=seed)
-    return _of(name, model).fitted(image_shape, count)
+    return _make_model(name, model).fitted(image_shape, count)
 
 
-def _of(name: str, model: Any) -> Model:
+def _make_model(name: str, model: "keras.Model") -> Model:
     facts = networks.facts(model)
     task = _TASKS.get((len(facts.image_shape), len(facts.output_shape)))
     if task is None:
@@ -118,13 +120,13 @@ def _of(name: str, model: Any) -> Model:
 
 def _fit(
     name: str,
-    model: Any,
+    model: "keras.Model",
     facts: networks.Facts,
     task: type[Task],
     image_shape: Sequence[int] | None,
     count: int | None,
 ) -> Model:
-    """The model for images of a shape, and so many classes or targets."""
+    """Return the model for images of a shape, and so many classes or targets."""
     made_for, unit = facts.image_shape, "volumes" if len(facts.image_shape) == 4 else "images"
     shape: Any = made_for if image_shape is None else tuple(image_shape)
     if None in shape:
@@ -148,9 +150,12 @@ def _fit(
             f"--model is {name!r}, which has {output[-1]} outputs, but the data set has {count} {noun}; give a "
             f"model with {count} outputs, or another data set"
         )
-    with _named(name):
+    with _name_errors(name):
         builder = Builder(model, starts=False, logits=task is not Regression)
-    network, notes = _Network(name, builder, "outputs" if task is Regression else "classes"), networks.left_out(model)
+    network, notes = (
+        _Network(name, builder, "outputs" if task is Regression else "classes"),
+        networks.describe_unused(model),
+    )
     normalises = networks.normalises(model)
     if normalises:
         notes = (f"{name} normalizes its {unit} itself, and gets them as they are stored", *notes)

@@ -1,30 +1,83 @@
-"""The layers that the models share. Each owns its dimensions, so that a layout can choose for each of them.
+"""The layers of the networks, for images and volumes. Each has its own dimensions, so that a layout can split each.
 
-A layer renames what comes in to `LAYER/batch`, `LAYER/height`, `LAYER/width` and `LAYER/channels` (a convolution or a
-pool) or `LAYER/inputs` (a dense layer), and gives out `LAYER/filters` or `LAYER/outputs` in place of the last; the
-rename costs nothing where a layout treats both sides alike. So a layout can split one layer by its batch, the next by
-its filters, and large maps and not small ones. Batch norm, bias and activation lie as their layer does. What a network
-gives out has the images' own batch. Variables have the dtype of the images.
+A layer renames its input to `LAYER/batch`, `LAYER/height`, `LAYER/width` and `LAYER/channels` (a convolution or a pool;
+for volumes `LAYER/depth` too) or `LAYER/inputs` (a dense layer). The output has `LAYER/filters` or `LAYER/outputs` as
+its last dimension. A rename costs nothing if a layout splits both sides alike. So a layout can split one layer by its
+batch and the next by its filters, or only large maps. Batch norm, bias and activation have the dimensions of their
+layer. The output of a network has the images' own batch. Variables have the dtype of the images.
 
-Images may have any number of batch dimensions, for a dimension is split over one mesh axis at most; each is renamed.
+Images may have any number of batch dimensions, because one mesh axis at most splits a dimension. Each is renamed.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import mtf_hetero.layers
 from mtf_hetero import mtf, tf
 
-Activation = Callable[[Any], Any]
+Activation = Callable[[mtf.Tensor], mtf.Tensor]
+Normaliser = Callable[..., mtf.Tensor]
+Initializer = Callable[[int, int], object]  # returns an initializer from the numbers of a unit's inputs and outputs
+IMAGE = ("height", "width")
+VOLUME = ("depth", *IMAGE)
+GLOROT = mtf.layers.VarianceScalingInitializer(scale=1.0, mode="fan_avg", distribution="uniform")  # of a dense layer
 
 
-def check_images(images: mtf.Tensor) -> None:
-    """Raises ValueError unless images are [batch, height, width, channels] of a floating-point dtype."""
-    if images.shape.ndims < 4 or not images.dtype.is_floating:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """The end of a network for images, a part of its configuration.
+
+    Args:
+      classes: number of classes.
+      dense_rounds: sizes of the parts of the batch that pass the dense layers in turn; None: all at once.
+    """
+
+    classes: int = 10
+    dense_rounds: tuple[int, ...] | None = None
+
+
+def check_images(images: mtf.Tensor, spatial: Sequence[str] = IMAGE) -> None:
+    """Raise ValueError unless images or volumes are [batch, *spatial, channels] of a floating-point dtype."""
+    if images.shape.ndims < len(spatial) + 2 or not images.dtype.is_floating:
         raise ValueError(
-            f"images are {images.shape.to_string} of {images.dtype.name}; "
-            "give an mtf.Tensor [batch, height, width, channels] of a floating-point dtype"
+            f"{'volumes' if 'depth' in spatial else 'images'} are {images.shape.to_string} of {images.dtype.name}; "
+            f"give an mtf.Tensor [batch, {', '.join(spatial)}, channels] of a floating-point dtype"
         )
+
+
+def he_normal(inputs: int, outputs: int) -> object:
+    """Return the initializer of He et al. (2015), for relu."""
+    del outputs
+    return tf.truncated_normal_initializer(stddev=(2.0 / inputs) ** 0.5)
+
+
+def glorot_uniform(inputs: int, outputs: int) -> object:
+    """Return the initializer of Glorot and Bengio (2010)."""
+    limit = (6.0 / (inputs + outputs)) ** 0.5
+    return tf.random_uniform_initializer(-limit, limit)
+
+
+def leaky_relu(x: mtf.Tensor) -> mtf.Tensor:
+    """Return x if it is positive, otherwise 0.01 x."""
+    return mtf.leaky_relu(x, alpha=0.01)
+
+
+def normaliser(*, training: bool, per: Sequence[str] = (), **options: Any) -> Normaliser:
+    """Return a function that applies batch norm to a tensor.
+
+    Args:
+      training: whether to normalise by the batch.
+      per: dimensions with separate statistics for each index, without the names of layers.
+      **options: of mtf_hetero.layers.batch_norm.
+    """
+
+    def normalise(x: mtf.Tensor, *, name: str) -> mtf.Tensor:
+        own = {dim.rpartition("/")[2]: dim for dim in x.shape.dimension_names}
+        apart = [own.get(dim.rpartition("/")[2], dim) for dim in per]
+        return mtf_hetero.layers.batch_norm(x, training=training, per=apart, name=name, **options)
+
+    return normalise
 
 
 def _variable_dtype(x: mtf.Tensor) -> mtf.VariableDType:
@@ -32,47 +85,53 @@ def _variable_dtype(x: mtf.Tensor) -> mtf.VariableDType:
 
 
 def rename_last(x: mtf.Tensor, *names: str) -> mtf.Tensor:
-    """The tensor, with other names for its last dimensions."""
+    """Rename the last dimensions of a tensor."""
     kept, changed = x.shape.dims[: -len(names)], x.shape.dims[-len(names) :]
     return mtf.reshape(x, [*kept, *(mtf.Dimension(name, dim.size) for name, dim in zip(names, changed, strict=True))])
 
 
-def entered(x: mtf.Tensor, name: str, *last: str) -> mtf.Tensor:
-    """What comes into a layer, with the layer's names.
+def rename_input(x: mtf.Tensor, name: str, last: str = "channels") -> mtf.Tensor:
+    """Rename the dimensions of a layer's input to the layer's names.
 
     Args:
       x: mtf.Tensor [batch, height, width, channels], or of other dimensions.
       name: the layer's name.
-      *last: what the layer calls the last dimensions; the others are called what they were before.
+      last: the layer's name of the last dimension; the others keep their old names.
 
     Returns:
       mtf.Tensor [NAME/batch, NAME/height, NAME/width, NAME/LAST].
     """
-    kept = (dim.rpartition("/")[2] for dim in x.shape.dimension_names[: -len(last)])
-    return rename_last(x, *(f"{name}/{dim}" for dim in (*kept, *last)))
+    kept = (dim.rpartition("/")[2] for dim in x.shape.dimension_names[:-1])
+    return rename_last(x, *(f"{name}/{dim}" for dim in (*kept, last)))
 
 
-def conv2d(
+def conv(
     x: mtf.Tensor,
     filters: int,
     *,
     size: int,
+    rank: int = 2,
     strides: int = 1,
     name: str,
     padding: str = "SAME",
     use_bias: bool = False,
+    initializer: Initializer = he_normal,
+    normalise: Normaliser | None = None,
     activation: Activation | None = mtf.relu,
 ) -> mtf.Tensor:
-    """A convolution.
+    """Add a convolution.
 
     Args:
-      x: mtf.Tensor [batch, height, width, channels].
+      x: mtf.Tensor [batch, height, width, channels] or [batch, depth, height, width, channels].
       filters: number of filters.
-      size: height and width of the kernel.
-      strides: pixels from one window to the next, down and across.
+      size: of the kernel, in each direction.
+      rank: 2 for images, 3 for volumes.
+      strides: pixels or voxels from one window to the next, in each direction.
       name: the layer's name, which begins the names of its dimensions and variables.
       padding: "SAME" or "VALID".
       use_bias: whether to add a bias per filter.
+      initializer: of the kernel.
+      normalise: from `normaliser`, or None.
       activation: function of an mtf.Tensor, or None.
 
     Returns:
@@ -81,154 +140,138 @@ def conv2d(
     Raises:
       ValueError: the image is smaller than a kernel that must lie within it.
     """
-    x = entered(x, name, "channels")
-    height, width, channels = x.shape.dims[-3:]
-    if padding == "VALID" and min(height.size, width.size) < size:
-        raise ValueError(
-            f"layer {name!r} convolves {height.size} x {width.size} pixels with a {size} x {size} kernel; "
-            "give larger images"
-        )
-    out = mtf.Dimension(f"{name}/filters", filters)
-    stddev = (2.0 / (size * size * channels.size)) ** 0.5  # He et al. 2015, for relu
-    y = mtf.layers.conv2d(
+    x = rename_input(x, name)
+    extents, channels = [dim.size for dim in x.shape.dims[-rank - 1 : -1]], x.shape.dims[-1].size
+    if padding == "VALID" and min(extents) < size:
+        pixels, kernel = (" x ".join(map(str, sizes)) for sizes in (extents, [size] * rank))
+        raise ValueError(f"layer {name!r} convolves {pixels} pixels with a {kernel} kernel; give larger images")
+    convolve = {2: mtf.layers.conv2d, 3: mtf.layers.conv3d}[rank]
+    y = convolve(
         x,
-        out,
-        filter_size=(size, size),
-        strides=(strides, strides),
+        mtf.Dimension(f"{name}/filters", filters),
+        filter_size=(size,) * rank,
+        strides=(strides,) * rank,
         padding=padding,
-        filter_initializer=tf.truncated_normal_initializer(stddev=stddev),
+        filter_initializer=initializer(size**rank * channels, size**rank * filters),
         variable_dtype=_variable_dtype(x),
         name=name,
     )
-    if use_bias:
-        with tf.variable_scope(name):
-            y += mtf.get_variable(x.mesh, "bias", [out], dtype=_variable_dtype(x), initializer=tf.zeros_initializer())
+    y = _add_bias(y, name) if use_bias else y
+    y = y if normalise is None else normalise(y, name=f"{name}/batch_norm")
     return y if activation is None else activation(y)
 
 
-def conv2d_batch_norm(
-    x: mtf.Tensor,
-    filters: int,
-    *,
-    size: int,
-    strides: int = 1,
-    name: str,
-    training: bool,
-    activation: Activation | None = mtf.relu,
-) -> mtf.Tensor:
-    """A convolution (SAME, no bias) with batch norm before the activation.
+def conv3d_transpose(x: mtf.Tensor, filters: int, *, name: str) -> mtf.Tensor:
+    """Add a transposed convolution of 2 x 2 x 2 with stride 2 (no bias), which doubles the volume.
 
     Args:
-      x: mtf.Tensor [batch, height, width, channels].
+      x: mtf.Tensor [batch, depth, height, width, channels].
       filters: number of filters.
-      size: height and width of the kernel.
-      strides: pixels from one window to the next, down and across.
       name: the layer's name, which begins the names of its dimensions and variables.
-      training: whether to normalise by the batch.
-      activation: function of an mtf.Tensor, or None.
 
     Returns:
-      mtf.Tensor, as `conv2d`.
-
-    Raises:
-      ValueError: as `conv2d`.
+      mtf.Tensor [NAME/batch, NAME/depth, NAME/height, NAME/width, NAME/filters].
     """
-    y = conv2d(x, filters, size=size, strides=strides, name=name, activation=None)
-    y = mtf_hetero.layers.batch_norm(y, training=training, name=f"{name}/batch_norm")
-    return y if activation is None else activation(y)
+    x = rename_input(x, name)
+    return mtf.layers.conv3d_transpose(
+        x,
+        mtf.Dimension(f"{name}/filters", filters),
+        filter_initializer=he_normal(x.shape.dims[-1].size, filters),  # each voxel is in one window
+        variable_dtype=_variable_dtype(x),
+        name=name,
+    )
 
 
-def pool2d(x: mtf.Tensor, *, kind: str, name: str) -> mtf.Tensor:
-    """The maximum ("max") or the average ("avg") of windows of 2 x 2, of what is left of one at an edge (SAME).
-
-    Returns:
-      mtf.Tensor [NAME/batch, NAME/height, NAME/width, NAME/channels].
-    """
-    x = entered(x, name, "channels")
-    return mtf_hetero.layers.pool(x, kind=kind, size=(2, 2), padding="SAME", name=name)
+def pool(x: mtf.Tensor, *, kind: str, name: str, size: Sequence[int] = (2, 2), **options: Any) -> mtf.Tensor:
+    """Pool by mtf_hetero.layers.pool, with its options: [NAME/batch, NAME/height, NAME/width, NAME/channels]."""
+    options = {"padding": "SAME", **options}
+    return mtf_hetero.layers.pool(rename_input(x, name), kind=kind, size=size, name=name, **options)
 
 
 def overlapping_max_pool(x: mtf.Tensor, *, name: str) -> mtf.Tensor:
-    """The maxima of windows of 3 x 3, two pixels from one to the next (SAME).
-
-    Returns:
-      mtf.Tensor [NAME/batch, NAME/height, NAME/width, NAME/channels].
-    """
-    x = entered(x, name, "channels")
-    return mtf_hetero.layers.pool(x, kind="max", size=3, strides=2, padding="SAME", name=name)
+    """Add a max pool of windows of 3 x 3 with stride 2 and padding SAME."""
+    return pool(x, kind="max", size=(3, 3), strides=2, name=name)
 
 
 def dense(
-    x: mtf.Tensor, units: int, *, name: str, batch_dims: int = 1, activation: Activation | None = None
+    x: mtf.Tensor,
+    units: int,
+    *,
+    name: str,
+    batch_dims: int = 1,
+    initializer: mtf.layers.DenseInitializer | None = None,
+    bias: float = 0.0,
+    activation: Activation | None = None,
 ) -> mtf.Tensor:
-    """A dense layer over all dimensions but those of the batch, with a bias.
+    """Add a dense layer with a bias over all dimensions except the batch.
 
-    It contracts [height, width, channels] as they are: flattened, they could not be split along the channels.
+    It contracts [height, width, channels] without flattening them, so that a layout can split the channels.
 
     Args:
       x: mtf.Tensor [batch, ...].
       units: number of units.
       name: the layer's name, which begins the names of its dimensions and variables.
       batch_dims: number of dimensions of the batch.
+      initializer: of the kernel; None: that of He et al. (2015) before an activation, else that of LeCun et al. (1998).
+      bias: initial value of the bias.
       activation: function of an mtf.Tensor, or None.
 
     Returns:
       mtf.Tensor [NAME/batch, NAME/outputs].
     """
-    scale = 1.0 if activation is None else 2.0
-    y = rename_last(_product(x, units, name=name, batch_dims=batch_dims, scale=scale), f"{name}/outputs")
-    y = _add_bias(y, name)
+    initializer = initializer or mtf.layers.VarianceScalingInitializer(scale=1.0 if activation is None else 2.0)
+    y = _product(x, units, name=name, batch_dims=batch_dims, initializer=initializer)
+    y = _add_bias(rename_last(y, f"{name}/outputs"), name, bias)
     return y if activation is None else activation(y)
 
 
-def _product(x: mtf.Tensor, units: int, *, name: str, batch_dims: int, scale: float) -> mtf.Tensor:
-    """Inputs times kernel: mtf.Tensor [NAME/batch, NAME/units]."""
-    x = entered(x, name, "inputs")
+def _product(
+    x: mtf.Tensor, units: int, *, name: str, batch_dims: int, initializer: mtf.layers.DenseInitializer
+) -> mtf.Tensor:
+    """Return inputs times kernel: mtf.Tensor [NAME/batch, NAME/units]."""
+    x = rename_input(x, name, "inputs")
     return mtf.layers.dense(
         x,
         mtf.Dimension(f"{name}/units", units),
         reduced_dims=x.shape.dims[batch_dims:],
         use_bias=False,
-        kernel_initializer=mtf.layers.VarianceScalingInitializer(scale=scale),
+        kernel_initializer=initializer,
         variable_dtype=_variable_dtype(x),
         name=name,
     )
 
 
-def _add_bias(y: mtf.Tensor, name: str) -> mtf.Tensor:
+def _add_bias(y: mtf.Tensor, name: str, value: float = 0.0) -> mtf.Tensor:
     with tf.variable_scope(name):
         out, dtype = [y.shape.dims[-1]], _variable_dtype(y)
-        return y + mtf.get_variable(y.mesh, "bias", out, dtype=dtype, initializer=tf.zeros_initializer())
+        return y + mtf.get_variable(y.mesh, "bias", out, dtype=dtype, initializer=tf.constant_initializer(value))
 
 
 def classifier(
     x: mtf.Tensor,
     units: Sequence[int],
-    classes: int,
+    config: Classifier,
     *,
     batch: Sequence[mtf.Dimension],
     drop: Callable[[mtf.Tensor, int], mtf.Tensor] | None = None,
-    rounds: Sequence[int] | None = None,
     last: str | None = None,
 ) -> mtf.Tensor:
-    """Dense layers with relu, dense1, dense2 and so on, and one to the classes.
+    """Add dense layers with relu, dense1, dense2 and so on, and a last one for the classes.
 
     Args:
       x: mtf.Tensor [batch, ...].
       units: units of the hidden layers.
-      classes: number of classes.
-      batch: the dimensions of the batch, those of the images.
-      drop: from the output of a hidden layer and its number, from 1 on, to what the next layer gets, for dropout; None:
-        the output itself.
-      rounds: sizes of the parts of the batch's last dimension that pass the layers one after another; None: all at
-        once. The result is the same, but that dropout draws other numbers.
-      last: the last layer's name; None: its number, as of the others.
+      config: of the network. Rounds change only the numbers that dropout draws.
+      batch: the dimensions of the images' batch.
+      drop: returns the next layer's input from a hidden layer's output and number, from 1 on, for dropout; None: no
+        dropout.
+      last: the last layer's name; None: its number, as for the others.
 
     Returns:
       Logits, mtf.Tensor [batch, classes].
 
     Raises:
-      ValueError: the rounds do not add up to the batch.
+      ValueError: the sum of the rounds is not the size of the batch.
     """
     last = f"dense{len(units) + 1}" if last is None else last
 
@@ -236,11 +279,12 @@ def classifier(
         for number, count in enumerate(units, 1):
             x = dense(x, count, name=f"dense{number}", batch_dims=len(batch), activation=mtf.relu)
             x = x if drop is None else drop(x, number)
-        return _product(x, classes, name=last, batch_dims=len(batch), scale=1.0)
+        initializer = mtf.layers.VarianceScalingInitializer()
+        return _product(x, config.classes, name=last, batch_dims=len(batch), initializer=initializer)
 
-    if rounds is None:
+    if config.dense_rounds is None:
         y = products(x)
     else:
         x = mtf.reshape(x, [*batch, *x.shape.dims[len(batch) :]])
-        y = mtf_hetero.layers.in_rounds(x, products, dim=batch[-1], sizes=rounds)
-    return _add_bias(mtf.reshape(y, [*batch, mtf.Dimension("classes", classes)]), last)
+        y = mtf_hetero.layers.in_rounds(x, products, dim=batch[-1], sizes=config.dense_rounds)
+    return _add_bias(mtf.reshape(y, [*batch, mtf.Dimension("classes", config.classes)]), last)

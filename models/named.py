@@ -1,4 +1,4 @@
-"""What `--model` may name: a network of MODELS, a Keras model's file, or a constructor of keras.applications."""
+"""Find a model by the name in `--model`: of MODELS, a Keras model's file, or a constructor of keras.applications."""
 
 from collections.abc import Mapping
 
@@ -6,17 +6,17 @@ from mtf_hetero.models.registry import MODELS, PREFIX, SUFFIX, Model, is_keras
 
 
 def find(name: str, models: Mapping[str, Model] = MODELS, *, kept: str | None = None, seed: int = 1) -> Model:
-    """The model of a name; of a Keras model, `fitted` makes the network.
+    """Return the model of a name. For a Keras model, `fitted` makes the network.
 
     Args:
-      name: what --model says.
-      models: those that are known by name.
-      kept: path of a copy of the Keras model, which is taken in its place.
-      seed: of the initial values of a model of keras.applications.
+      name: the value of --model.
+      models: the models with names.
+      kept: path of a copy of the Keras model, which is read instead.
+      seed: for the initial values of a model of keras.applications.
 
     Raises:
-      ValueError: there is none of this name, or the file is none of a model.
-      NotImplementedError: a model that the project cannot build.
+      ValueError: no model has this name, or the file has no model.
+      NotImplementedError: the project cannot build the model.
     """
     if name in models:
         return models[name]
@@ -26,7 +26,7 @@ def find(name: str, models: Mapping[str, Model] = MODELS, *, kept: str | None = 
             f"one of keras.applications, such as {PREFIX}ResNet50"
         )
     try:
-        from mtf_hetero.models import keras_models  # which imports Keras
+        from mtf_hetero.models import keras_models  # imports Keras
     except ImportError as error:
         raise ValueError(f"--model is {name!r}, but {error}") from error
     return keras_models.find(name, kept=kept, seed=seed)

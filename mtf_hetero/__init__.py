@@ -22,10 +22,9 @@ if TYPE_CHECKING:
         train_and_evaluate,
     )
     from mtf_hetero.importer import function
-    from mtf_hetero.layout import Layout
+    from mtf_hetero.layout import Layout, split_by_share, split_by_time
     from mtf_hetero.lowering import Lowering
-    from mtf_hetero.mesh_impl import UnevenMeshImpl
-    from mtf_hetero.partition import split_by_share, split_by_time
+    from mtf_hetero.mesh import UnevenMeshImpl
 
 __all__ = [
     "Estimator",
@@ -46,7 +45,7 @@ __all__ = [
     "train_and_evaluate",
 ]
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 __getattr__, __dir__ = lazy.attach(
     __name__,
@@ -54,21 +53,29 @@ __getattr__, __dir__ = lazy.attach(
         **dict.fromkeys(__all__, "estimator"),
         "Layout": "layout",
         "Lowering": "lowering",
-        "UnevenMeshImpl": "mesh_impl",
+        "UnevenMeshImpl": "mesh",
         "function": "importer",
         "mtf": "_compat",
         "session_config": "cluster",
-        "split_by_share": "partition",
-        "split_by_time": "partition",
+        "split_by_share": "layout",
+        "split_by_time": "layout",
         "tf": "_compat",
     },
 )
 
 # Whoever writes `import mtf_hetero` may go on with `import mesh_tensorflow as mtf`, which does not import by itself
 sys.meta_path.insert(0, lazy.ImportedBy("mesh_tensorflow", "mtf_hetero._compat"))
-_MOVED = {
-    "mtf_hetero.checkpoints": "mtf_hetero.saver",
+_MOVED = {  # name before: name now
+    "mtf_hetero.checkpoints": "mtf_hetero.checkpoint",
+    "mtf_hetero.collectives": "mtf_hetero.mesh.collectives",
     "mtf_hetero.hooks": "mtf_hetero.estimator.hooks",
-    "mtf_hetero.random_numbers": "mtf_hetero.variables.random_numbers",
+    "mtf_hetero.memory": "mtf_hetero.cost.memory",
+    "mtf_hetero.mesh_impl": "mtf_hetero.mesh.mesh_impl",
+    "mtf_hetero.partition": "mtf_hetero.layout.partition",
+    "mtf_hetero.random_numbers": "mtf_hetero.mesh.random_numbers",
+    "mtf_hetero.saver": "mtf_hetero.checkpoint",
+    "mtf_hetero.trace": "mtf_hetero.cost.trace",
+    "mtf_hetero.traffic": "mtf_hetero.cost.traffic",
+    "mtf_hetero.variables": "mtf_hetero.mesh",
 }
 sys.meta_path.append(lazy.Moved(_MOVED))

@@ -11,16 +11,18 @@ from collections.abc import Sequence
 import mtf_hetero
 from mtf_hetero._support import command_line
 
-_COMMANDS = {  # command -> the module whose `run` it is, and what the help says of it
-    "devices": ("mtf_hetero.models.devices", "list the devices of this machine, or of workers"),
-    "train": ("mtf_hetero.models.train.__main__", "train a CNN on devices of unequal speed"),
-    "evaluate": ("mtf_hetero.models.after.evaluate", "test what was trained, and write the metrics as JSON"),
-    "predict": ("mtf_hetero.models.after.predict", "write what a trained network predicts to a file"),
-    "export": ("mtf_hetero.models.after.export", "make a SavedModel, which plain TensorFlow serves"),
-    "profile": ("mtf_hetero.models.profile", "measure how fast each device and link is on a graph"),
-    "plan": ("mtf_hetero.models.plan", "find the best layout of a graph for some devices, and show it"),
-    "worker": ("mtf_hetero.worker", "offer the devices of this machine to training runs elsewhere"),
-    "data": ("mtf_hetero.data.__main__", "prepare, convert, simulate or list data sets"),
+_COMMANDS = {  # command -> the module whose `main` it is, and what the help says of it
+    "devices": ("mtf_hetero.cli.devices", "list the devices of this machine, or of workers"),
+    "train": ("mtf_hetero.cli.train.__main__", "train a CNN on devices of unequal speed"),
+    "report": ("mtf_hetero.cli.report", "draw the shares, the step time and the changes of a run"),
+    "evaluate": ("mtf_hetero.cli.after.evaluate", "test what was trained, and write the metrics as JSON"),
+    "predict": ("mtf_hetero.cli.after.predict", "write what a trained network predicts to a file"),
+    "export": ("mtf_hetero.cli.after.export", "make a SavedModel, which plain TensorFlow serves"),
+    "profile": ("mtf_hetero.cli.profile", "measure how fast each device and link is on a graph"),
+    "plan": ("mtf_hetero.cli.plan", "find the best layout of a graph for some devices, and show it"),
+    "launch": ("mtf_hetero.cli.launch", "start workers on several hosts over ssh, and train on them"),
+    "worker": ("mtf_hetero.cluster.worker", "offer the devices of this machine to training runs elsewhere"),
+    "data": ("mtf_hetero.cli.data", "prepare, convert, simulate or list data sets"),
 }
 _FIRST_STEPS = """\
 first steps:
@@ -55,7 +57,10 @@ def main(argv: Sequence[str] | None = None, program: str = "mtf-hetero") -> None
     if arguments[0] not in _COMMANDS:
         _parser(program).parse_args(arguments)  # says what is wrong, or --help, and exits
     command = arguments.pop(0)
-    importlib.import_module(_COMMANDS[command][0]).run(arguments, f"{program} {command}")
+    module = importlib.import_module(_COMMANDS[command][0])
+    if command == "worker":  # it ends in a way of its own
+        module.run(arguments, f"{program} {command}")
+    command_line.run(module.main, arguments, f"{program} {command}")
 
 
 if __name__ == "__main__":

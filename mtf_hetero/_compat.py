@@ -1,8 +1,8 @@
-"""The one place that imports TensorFlow and Mesh-TensorFlow, and makes them work together.
+"""Import TensorFlow and Mesh-TensorFlow, and make them work together.
 
-mesh-tensorflow 0.1.21 is the last release there is. It was written for TensorFlow 1.15 to 2.14; what later
-versions took away from under it is put back here, each shim with the version and the symptom it serves.
-Every other module says `from mtf_hetero._compat import mtf, tf`.
+mesh-tensorflow 0.1.21 is the last release. It was written for TensorFlow 1.15 to 2.14. This module restores the names
+that later versions removed, and each shim names the version and the symptom.
+Every other module writes `from mtf_hetero import mtf, tf`.
 """
 
 import functools
@@ -10,19 +10,22 @@ import importlib
 import importlib.util
 import os
 import sys
+import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from mtf_hetero._support import stand_ins, start_up
+from mtf_hetero._support import garbage, stand_ins, start_up
 
 OLDEST_TENSORFLOW: list[int] = [2, 15]
-NEWEST_TENSORFLOW: list[int] = [2, 21]  # that the tests have run with; setup.py has both bounds too
+NEWEST_TENSORFLOW: list[int] = [2, 21]  # tested; setup.py has both bounds too
 MESH_TENSORFLOW = "0.1.21"
 
 
-def _version(package: str) -> str:
+def installed_version(package: str) -> str:
+    """Return the version of an installed package, or "none"."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -30,9 +33,9 @@ def _version(package: str) -> str:
 
 
 def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> None:
-    """Raises ImportError, in one line, unless the two versions are ones that mtf_hetero supports.
+    """Raise ImportError, in one line, unless mtf_hetero supports both versions.
 
-    Warns where TensorFlow is newer than those that mtf_hetero has been tested with.
+    A TensorFlow newer than the tested ones gives a warning.
     """
     oldest, newest = (".".join(map(str, version)) for version in (OLDEST_TENSORFLOW, NEWEST_TENSORFLOW))
     try:
@@ -58,10 +61,10 @@ def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> Non
         )
 
 
-def _of(module: str) -> Callable[[str], Any]:
-    """What looks a name up in another module, which is imported then: those of mtf_hetero need this one."""
+def _attribute_getter(module: str) -> Callable[[str], object]:
+    """Return a function that imports a module and returns its attributes: mtf_hetero's modules import this one."""
 
-    def attribute(name: str) -> Any:
+    def attribute(name: str) -> object:
         found = importlib.import_module(module)
         if name.startswith("_") or not hasattr(found, name):
             raise AttributeError(f"TensorFlow removed {name!r}, and its replacement {module} does not have it")
@@ -73,8 +76,8 @@ def _of(module: str) -> Callable[[str], Any]:
 def _add_estimator(tensorflow: Any, tf_v1: Any) -> None:
     """TensorFlow 2.16 removed tf.estimator: `ImportError: cannot import name 'estimator'`.
 
-    mesh_tensorflow.ops takes two base classes from it, and both have always lived in tf.train; programs take its
-    Estimator, which is that of mtf_hetero. gin.tf, which mesh_tensorflow.transformer.utils takes, looks in tensorflow.
+    mesh_tensorflow.ops imports two base classes from it, which are in tf.train too. Programs get mtf_hetero's Estimator
+    under this name. gin.tf, which mesh_tensorflow.transformer.utils imports, looks for it in tensorflow.
     """
     try:
         complete = hasattr(tf_v1.estimator, "SessionRunHook")
@@ -85,22 +88,22 @@ def _add_estimator(tensorflow: Any, tf_v1: Any) -> None:
         room = "mtf_hetero.estimator"
         tensorflow.estimator = tf_v1.estimator = stand_ins.module(
             name,
-            _of(room),
+            _attribute_getter(room),
             CheckpointSaverListener=tf_v1.train.CheckpointSaverListener,
             SessionRunHook=tf_v1.train.SessionRunHook,
-            export=stand_ins.module(f"{name}.export", _of(f"{room}.export")),
-            tpu=stand_ins.module(f"{name}.tpu", _of(f"{room}.tpu")),
+            export=stand_ins.module(f"{name}.export", _attribute_getter(f"{room}.export")),
+            tpu=stand_ins.module(f"{name}.tpu", _attribute_getter(f"{room}.tpu")),
         )
 
 
-def _only_on_tpus(module: str) -> Callable[[str], Any]:
-    """What gives for each name a function that raises when it is called."""
+def _only_on_tpus(module: str) -> Callable[[str], Callable[..., NoReturn]]:
+    """Return a function that makes, for each name, a function that raises when it is called."""
 
-    def attribute(name: str) -> Any:
+    def attribute(name: str) -> Callable[..., NoReturn]:
         if name.startswith("__"):
             raise AttributeError(name)
 
-        def raise_error(*args: Any, **kwargs: Any) -> Any:
+        def raise_error(*args: object, **kwargs: object) -> NoReturn:
             raise NotImplementedError(f"{module}.{name} needs a TPU; mtf_hetero does not run on TPUs")
 
         return raise_error
@@ -108,9 +111,14 @@ def _only_on_tpus(module: str) -> Callable[[str], Any]:
     return attribute
 
 
-def _transform(images: Any, transforms: Any, interpolation: str = "NEAREST", output_shape: Any = None) -> Any:
-    """tf.contrib.image.transform: images [batch, height, width, channels], eight numbers a transform."""
-    tensorflow: Any = importlib.import_module("tensorflow")
+def _transform(
+    images: "tf.Tensor",
+    transforms: "tf.Tensor",
+    interpolation: str = "NEAREST",
+    output_shape: "tf.Tensor | None" = None,
+) -> "tf.Tensor":
+    """Replace tf.contrib.image.transform: images [batch, height, width, channels], eight numbers per transform."""
+    tensorflow = importlib.import_module("tensorflow")
     shape = tensorflow.shape(images)[1:3] if output_shape is None else output_shape
     transforms = tensorflow.reshape(tensorflow.cast(transforms, tensorflow.float32), [-1, 8])
     return tensorflow.raw_ops.ImageProjectiveTransformV3(
@@ -124,27 +132,27 @@ def _transform(images: Any, transforms: Any, interpolation: str = "NEAREST", out
 
 
 def _resource_filename(package: str, name: str) -> str:
-    """pkg_resources.resource_filename, of a file beside a module."""
+    """Replace pkg_resources.resource_filename: return the path of a file beside a module."""
     return os.path.join(os.path.dirname(str(sys.modules[package].__file__)), *name.split("/"))
 
 
-def _contrib(name: str) -> Any:
-    """A module of tensorflow.contrib, while one of mesh_tensorflow's is imported."""
+def _contrib(name: str) -> types.ModuleType:
+    """Make a module of tensorflow.contrib for the imports of mesh_tensorflow."""
     module = sys.modules.get(f"tensorflow.contrib.{name}")
     if module is None:
         raise AttributeError(f"tensorflow.contrib has no {name!r} here: TensorFlow 2 removed it")
     return module
 
 
-def _missing_modules() -> dict[str, Any]:
-    """What stands in for modules that mesh_tensorflow's import, and that TensorFlow 2 and setuptools 82 removed."""
+def _missing_modules() -> dict[str, types.ModuleType]:
+    """Return stand-ins for modules that mesh_tensorflow imports, and that TensorFlow 2 and setuptools 82 removed."""
     contrib, python_tpu, contrib_tpu = "tensorflow.contrib", "tensorflow.python.tpu", "tensorflow.contrib.tpu"
     device_assignment = f"{contrib_tpu}.python.tpu.device_assignment"
-    attribute_of: dict[str, Any] = {
-        f"{python_tpu}.tpu_config": _of("mtf_hetero.estimator.tpu"),
-        f"{python_tpu}.tpu_estimator": _of("mtf_hetero.estimator.tpu"),
+    attribute_of: dict[str, Callable[[str], object] | None] = {
+        f"{python_tpu}.tpu_config": _attribute_getter("mtf_hetero.estimator.tpu"),
+        f"{python_tpu}.tpu_estimator": _attribute_getter("mtf_hetero.estimator.tpu"),
         contrib: _contrib,
-        f"{contrib}.summary": _of("tensorflow.python.ops.summary_ops_v2"),
+        f"{contrib}.summary": _attribute_getter("tensorflow.python.ops.summary_ops_v2"),
         contrib_tpu: _only_on_tpus("tf.contrib.tpu"),
         f"{contrib_tpu}.python": None,
         f"{contrib_tpu}.python.tpu": None,
@@ -163,7 +171,7 @@ def _add_register_tensor_conversion_function() -> None:
     """
     ops: Any = importlib.import_module("tensorflow.python.framework.ops")
     if not hasattr(ops, "register_tensor_conversion_function"):
-        registry: Any = importlib.import_module("tensorflow.python.framework.tensor_conversion_registry")
+        registry = importlib.import_module("tensorflow.python.framework.tensor_conversion_registry")
         ops.register_tensor_conversion_function = registry.register_tensor_conversion_function
 
 
@@ -171,7 +179,7 @@ def _make_transformer_lazy(mesh_tensorflow: Any) -> None:
     """TensorFlow 2.16 removed TPUEstimator: `No module named 'tensorflow.python.tpu.tpu_estimator'`.
 
     mesh_tensorflow.transformer imports nine of its modules, and one of them, utils, trains with it. Here the package
-    imports a module when it is asked for, so that a program that does not train with it does not import it either.
+    imports each module at its first use, so that other programs do not need TPUEstimator.
     """
     name = f"{mesh_tensorflow.__name__}.transformer"
     if name in sys.modules:
@@ -179,7 +187,7 @@ def _make_transformer_lazy(mesh_tensorflow: Any) -> None:
     spec: Any = importlib.util.find_spec(name)
     package: Any = importlib.util.module_from_spec(spec)
 
-    def import_module(module: str) -> Any:
+    def import_module(module: str) -> types.ModuleType:
         if importlib.util.find_spec(f"{name}.{module}") is None:
             raise AttributeError(f"module {name!r} has no attribute {module!r}")
         return importlib.import_module(f"{name}.{module}")
@@ -189,12 +197,12 @@ def _make_transformer_lazy(mesh_tensorflow: Any) -> None:
 
 
 def windows(extent: int, size: int, stride: int, padding: str) -> int:
-    """Number of windows of a convolution along one dimension, as TensorFlow counts them."""
+    """Return the number of windows of a convolution along one dimension, counted like TensorFlow."""
     return -(-(extent if padding == "SAME" else extent - size + 1) // stride)
 
 
-def execute(kind: str, outputs: int, inputs: list[Any], attributes: list[Any]) -> list[Any]:
-    """Run one operation eagerly, by its type: tf.raw_ops has other names for some arguments.
+def execute(kind: str, outputs: int, inputs: list["tf.Tensor"], attributes: Sequence[object]) -> list["tf.Tensor"]:
+    """Run one operation eagerly, by its type. tf.raw_ops has other names for some arguments.
 
     Args:
       kind: its type.
@@ -202,32 +210,32 @@ def execute(kind: str, outputs: int, inputs: list[Any], attributes: list[Any]) -
       inputs: eager tensors, lists flattened.
       attributes: names and values by turns.
     """
-    eager: Any = importlib.import_module("tensorflow.python.eager.execute")
-    context: Any = importlib.import_module("tensorflow.python.eager.context")
+    eager = importlib.import_module("tensorflow.python.eager.execute")
+    context = importlib.import_module("tensorflow.python.eager.context")
     return eager.quick_execute(kind, outputs, inputs, tuple(attributes), context.context())
 
 
-def graph_of_definition(definition: Any) -> Any:
+def graph_of_definition(definition: object) -> "FuncGraph":
     """Return the FuncGraph of a FunctionDef whose functions the default graph has."""
-    module: Any = importlib.import_module("tensorflow.python.framework.function_def_to_graph")
+    module = importlib.import_module("tensorflow.python.framework.function_def_to_graph")
     return module.function_def_to_graph(definition)
 
 
-def eagerly() -> Any:
-    """Return a context in which TensorFlow executes eagerly and traces functions, inside of a tf.Graph too."""
-    context: Any = importlib.import_module("tensorflow.python.eager.context")
+def eagerly() -> AbstractContextManager[None]:
+    """Return a context in which TensorFlow executes eagerly and traces functions, even inside of a tf.Graph."""
+    context = importlib.import_module("tensorflow.python.eager.context")
     return context.eager_mode()
 
 
-def _count_windows_as_tensorflow_does(mesh_tensorflow: Any) -> None:
-    """mtf rounds the number of windows down, TensorFlow up: `Tensor (7 -> 3) ... slice shape ... (4)` when lowered.
+def _count_windows_as_tensorflow_does(mesh_tensorflow: types.ModuleType) -> None:
+    """Round the number of windows up like TensorFlow. mtf rounds down: `Tensor (7 -> 3) ... slice shape ... (4)`.
 
-    Where a stride divides, as wherever mtf can lower a convolution, the two numbers are the same.
+    If the stride divides the size, the two numbers are equal. mtf can lower only such convolutions.
     """
 
-    def counting(init: Any) -> Any:
+    def counting(init: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(init)
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        def __init__(self: "mtf.Conv2dOperation | mtf.Conv3dOperation", *args: Any, **kwargs: Any) -> None:  # noqa: N807
             init(self, *args, **kwargs)
             (image, kernel), output = self.inputs, self.outputs[0]
             rank = kernel.shape.ndims - 1
@@ -247,51 +255,79 @@ def _count_windows_as_tensorflow_does(mesh_tensorflow: Any) -> None:
         operation.__init__ = counting(operation.__init__)
 
 
-def _import_tensorflow() -> Any:
-    """Imports TensorFlow; a program's own output comes first, and not what TensorFlow says of this machine."""
+def _keep_from_autograph() -> None:
+    """Let AutoGraph leave the functions of this package alone: they have no `if` or loop on a tensor's value.
+
+    It rewrites each function that a pipeline maps, which takes a second before the first step of a training.
+    """
+    config: Any = importlib.import_module("tensorflow.python.autograph.core.config")
+    config.CONVERSION_RULES = (config.DoNotConvert("mtf_hetero"), *config.CONVERSION_RULES)
+
+
+def _import_tensorflow() -> types.ModuleType:
+    """Import TensorFlow without its messages about this machine, so that a program's own output comes first.
+
+    Its last lines import Keras, with scikit-learn, pandas and Matplotlib if they are installed: 40 % of the import.
+    Here the first program that uses Keras imports it: `tf.keras` is lazy.
+    """
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"]
-    with start_up.without_chatter():
-        tensorflow: Any = importlib.import_module("tensorflow")
-        if not start_up.has_driver():  # or the first session says so, as an error
+    with start_up.without_chatter(), stand_ins.without("keras.src.optimizers"):
+        tensorflow = importlib.import_module("tensorflow")
+        if not start_up.has_driver():  # otherwise the first session logs an error
             tensorflow.config.list_physical_devices("GPU")
     return tensorflow
 
 
-def _import() -> tuple[Any, Any]:
+@garbage.without_collection()
+def _import() -> tuple[types.ModuleType, types.ModuleType]:
     tensorflow = _import_tensorflow()
-    check_versions(tensorflow.__version__, _version("mesh-tensorflow"))
-    tf_v1: Any = importlib.import_module("tensorflow.compat.v1")
+    check_versions(tensorflow.__version__, installed_version("mesh-tensorflow"))
+    tf_v1 = importlib.import_module("tensorflow.compat.v1")
     _add_estimator(tensorflow, tf_v1)
     _add_register_tensor_conversion_function()
+    _keep_from_autograph()
     sys.meta_path.insert(0, stand_ins.StandIns("mesh_tensorflow", _missing_modules()))
-    mesh_tensorflow: Any = importlib.import_module("mesh_tensorflow")
+    mesh_tensorflow = importlib.import_module("mesh_tensorflow")
     _count_windows_as_tensorflow_does(mesh_tensorflow)
     _make_transformer_lazy(mesh_tensorflow)
     return mesh_tensorflow, tf_v1
 
 
-if TYPE_CHECKING:
-    from mtf_hetero._support import dynamic as mtf
-    from mtf_hetero._support import dynamic as tf
+if TYPE_CHECKING:  # tests/stubs has the types of both
+    import mesh_tensorflow as mtf
+    import tensorflow.compat.v1 as tf  # pyright: ignore[reportMissingModuleSource] - TensorFlow makes it
+    from tensorflow.core.framework.op_def_pb2 import OpDef as OpDef
+    from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction as ConcreteFunction
+    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function as Function
+    from tensorflow.python.framework.func_graph import FuncGraph as FuncGraph
+    from tensorflow.python.ops.control_flow_ops import ControlFlowContext as ControlFlowContext
+    from tensorflow.python.training.saver import BaseSaverBuilder as BaseSaverBuilder
+    from tensorflow.python.training.saving.saveable_object import SaveableObject as SaveableObject
+    from tensorflow.python.training.saving.saveable_object import SaveSpec as SaveSpec
 else:
     mtf, tf = _import()
+    # Without a public name
+    SaveableObject, SaveSpec = (
+        getattr(importlib.import_module("tensorflow.python.training.saving.saveable_object"), name)
+        for name in ("SaveableObject", "SaveSpec")
+    )
+    BaseSaverBuilder = importlib.import_module("tensorflow.python.training.saver").BaseSaverBuilder
 
 
-saveable: Any = importlib.import_module("tensorflow.python.training.saving.saveable_object")  # without a public name
 # The class of eager variables, which has no public name
-ResourceVariable: Any = importlib.import_module("tensorflow.python.ops.resource_variable_ops").ResourceVariable
-# Copies what is known of the values behind a handle, to another tensor
-copy_handle_data: Any = importlib.import_module("tensorflow.python.ops.handle_data_util").copy_handle_data
+ResourceVariable: "type[tf.Variable]" = importlib.import_module(
+    "tensorflow.python.ops.resource_variable_ops"
+).ResourceVariable
 
 
-def chrome_trace(step_stats: Any) -> str:
-    """A step's statistics as a Chrome trace, by TensorFlow's own writer, which has no public name."""
-    timeline: Any = importlib.import_module("tensorflow.python.client.timeline")
+def chrome_trace(step_stats: object) -> str:
+    """Return a step's statistics as a Chrome trace, by TensorFlow's writer, which has no public name."""
+    timeline = importlib.import_module("tensorflow.python.client.timeline")
     return timeline.Timeline(step_stats).generate_chrome_trace_format()
 
 
-def variable_of(**definition: Any) -> Any:
-    """The tf.Variable of operations that are in the graph, by the fields of a VariableDef, which has no public name."""
-    protos: Any = importlib.import_module("tensorflow.core.framework.variable_pb2")
+def wrap_variable(**definition: object) -> "tf.Variable":
+    """Return the tf.Variable of existing operations, from the fields of a VariableDef, which has no public name."""
+    protos = importlib.import_module("tensorflow.core.framework.variable_pb2")
     return tf.Variable(variable_def=protos.VariableDef(**definition), use_resource=True)

@@ -1,7 +1,8 @@
-"""What tests share: which files are of the second tier, and one cluster of workers of a run."""
+"""Fixtures and rules of all tests: the files of the second tier, and one cluster of workers per process."""
 
 import gc
 import pathlib
+import re
 import signal
 
 import pytest
@@ -12,14 +13,35 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = pathlib.Path(__file__).parent
-FULL = {TESTS / name for name in ("benchmarks/test_run.py", "benchmarks/test_faults.py", "test_mesh_tensorflow.py")}
+FULL = {
+    TESTS / name for name in ("benchmarks/test_run.py", "benchmarks/test_faults.py", "project/test_mesh_tensorflow.py")
+}
 
 
-def pytest_collection_modifyitems(items):
+SUBSETS = {"few": "all", "one": "all", "once": "all kinds", "some once": "all kinds"}  # of tiers.py: and what has them
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses a tier
+def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.path in FULL:
             item.add_marker(pytest.mark.full)
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)  # one process has them all: they begin
+    names = {item.nodeid for item in items}
+    again = [item for item in items if item.get_closest_marker("full") and any(name in names for name in _wholes(item))]
+    config.hook.pytest_deselected(items=again)
+    items[:] = [item for item in items if item not in again]
+    items.sort(
+        key=lambda item: (item.get_closest_marker("xdist_group") is None, item.get_closest_marker("slow") is None)
+    )
+
+
+def _wholes(item):
+    """Yield the names of tests of the second tier that do what a test does on a subset, and more."""
+    name, _, parameters = item.nodeid.partition("[")
+    for part, whole in SUBSETS.items():
+        changed = re.sub(rf"(?<=[\[-]){part}(?=[\]-])", whole, f"[{parameters}")
+        if changed != f"[{parameters}":
+            yield f"{name}{changed}"
 
 
 def pytest_collection_finish():
@@ -38,10 +60,20 @@ def own_graph():
 
 @pytest.fixture(scope="session")
 def workers():
-    """A LocalCluster of three workers, as `.cluster`, which is entered; for tests that are marked `on_workers`."""
+    """A LocalCluster of three workers, as `.cluster`, which is entered; for tests `on_workers` or `losing_workers`."""
     from mtf_hetero.cluster import LocalCluster  # tests that need no TensorFlow do not wait for it
 
     local = LocalCluster([1.0, 1.0, 1.0], report=lambda line: None)
     with local as cluster:
         vars(local)["cluster"] = cluster
         yield local
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Each question to a worker may take 3 seconds, in place of 10: a test need not wait as long as a user."""
+    from mtf_hetero.cluster import probe, watch  # tests that need no TensorFlow do not wait for it
+
+    ask = probe.ask
+    for module in (probe, watch):
+        monkeypatch.setattr(module, "ask", lambda address, timeout_seconds: ask(address, min(timeout_seconds, 3.0)))

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from benchmarks.cases.any_step import AnyStep
 from benchmarks.cases.dropout import Dropout
+from benchmarks.cases.elastic import Elastic
 from benchmarks.cases.faults import Faults
 from benchmarks.cases.heterogeneous import Heterogeneous
 from benchmarks.cases.keras_fit import KerasFit
@@ -13,13 +14,26 @@ from benchmarks.cases.learning import ClusterCurve, Cosmology, LearningCurve, Se
 from benchmarks.cases.lowering import Lowering
 from benchmarks.cases.one_device import Accounting, OneDevice
 from benchmarks.cases.planner import Planner
+from benchmarks.cases.sequences import Sequences
 from benchmarks.cases.spatial import Spatial
 from benchmarks.cases.splitbrain import SplitBrain
 from benchmarks.harness import Case
 
 _ALL = (
     *(OneDevice(), Accounting(), Lowering(), Dropout(), LearningCurve(), ClusterCurve(), Heterogeneous()),
-    *(SplitBrain(), Spatial(), Cosmology(), Segmentation(), Planner(), KerasModels(), KerasFit(), AnyStep(), Faults()),
+    *(
+        SplitBrain(),
+        Spatial(),
+        Cosmology(),
+        Segmentation(),
+        Planner(),
+        KerasModels(),
+        KerasFit(),
+        AnyStep(),
+        Elastic(),
+        Sequences(),
+        Faults(),
+    ),
 )
 CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in _ALL})
 

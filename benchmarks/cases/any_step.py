@@ -51,12 +51,12 @@ class AnyStep(Case):
 
     def variants(self) -> tuple[str, ...]:
         """Names of the programs."""
-        return tuple(self.programs or _known())
+        return tuple(self.programs or _load_programs())
 
     def check(self) -> None:
         """Raise ValueError for a program that is not in the table."""
         super().check()
-        known = _known() if self.programs else ()
+        known = _load_programs() if self.programs else ()
         for name in self.programs:
             if name not in known:
                 nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
@@ -77,7 +77,7 @@ class AnyStep(Case):
                             break
 
     def _run(self, child: Child, variant: str) -> dict[str, Any]:
-        program = _known()[variant]
+        program = _load_programs()[variant]
         about = self.columns(warmup=0, repeats=1, shares=(4.0, 2.0, 1.0), kind=program.kind, program=program.name)
         about |= {"source": program.source, "dtype": program.dtype, "tolerance": program.tolerance}
         about |= {"reason": program.reason, "layout": None, "devices": [f"cpu:{i}" for i in range(3)]}
@@ -87,9 +87,9 @@ class AnyStep(Case):
             return {**about, "failed": str(error)}
 
 
-def _known() -> Mapping[str, "Program"]:
+def _load_programs() -> Mapping[str, "Program"]:
     """Return {name: program} of the table, without what Keras and TensorFlow print while they are loaded."""
-    with command_line.stderr_held_back():
+    with command_line.capture_stderr():
         from benchmarks.programs import programs
 
         return programs()

@@ -93,7 +93,7 @@ class Faults(Case):
                 raise
 
     def _write_each(self, pool: concurrent.futures.Executor, tasks: Mapping[str, Task], writer: Writer) -> None:
-        """Writes a row for each task as soon as it is done."""
+        """Write a row for each task as soon as it is done."""
         devices = [f"cpu:{index}" for index in range(3)]
         settings = self.columns(warmup=0, steps=0, layout="several", shares="several", devices=devices)
         futures = {pool.submit(task): variant for variant, task in tasks.items()}

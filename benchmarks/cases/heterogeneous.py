@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 from benchmarks.child import Child, ChildError, LimitedChild, result
 from benchmarks.harness import CHECKED_STEPS, Part, TimedCase, chief, runner, seconds_per_step, timed
 from benchmarks.rows import Writer, summarise
-from mtf_hetero.models.train import console as command_line
+from mtf_hetero._support import command_line
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"
 _RANK = "benchmarks.frameworks.torch_nets:Rank"
@@ -92,7 +92,7 @@ class Heterogeneous(TimedCase):
         return {setting.name: functools.partial(self._measure, setting) for setting in self.settings}
 
     def _measure(self, setting: Setting, writer: Writer, bar: Any) -> None:
-        """Builds all ways, times them in turns, and writes a row for each."""
+        """Build all ways, time them in turns, and write a row for each."""
         ways = _Ways(setting)
         common = {"network": setting.network, "batch_size": setting.batch_size, "seed": self.seed}
         with contextlib.ExitStack() as stack:
@@ -118,9 +118,9 @@ class _TorchRanks(contextlib.ExitStack):
 
     def __init__(self, fractions: Sequence[float], common: Mapping[str, Any]) -> None:
         super().__init__()
-        with command_line.stderr_held_back():
-            from mtf_hetero.cluster import LimitedProcesses
-            from mtf_hetero.partition import split_by_share
+        with command_line.capture_stderr():
+            from mtf_hetero.cluster.emulation.local import LimitedProcesses
+            from mtf_hetero.layout.partition import split_by_share
         self._split = functools.partial(split_by_share, common["batch_size"])
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -138,11 +138,11 @@ class _TorchRanks(contextlib.ExitStack):
             self.push(stack.pop_all())
 
     def _answers(self) -> list[Any]:
-        """The answers of all ranks, each of which answers only after all have been asked."""
+        """Return the answers of all ranks, each of which answers only after all have been asked."""
         return [result(answer) for answer in [child.answer() for child in self._ranks]]
 
     def call(self, method: str, name: str, *, shares: Sequence[float] = (), **arguments: Any) -> dict[str, Any]:
-        """The losses before two steps and the split of the batch (`add`), or the slowest rank's seconds (`run`)."""
+        """Return the losses before two steps and the batch's split (`add`), or the slowest rank's seconds (`run`)."""
         division = list(self._split(shares)) if method == "add" else []
         for child in self._ranks:
             child.send(method, {"name": name, **({"batches": division} if division else {}), **arguments})
@@ -164,7 +164,7 @@ class _Ways:
         self.sides: dict[str, Any] = {}
 
     def add_mtf(self, cluster: Child, measuring_seconds: float) -> None:
-        """The mtf programs: each device alone, and every recipe evenly, by rates, as measured, and from a grid."""
+        """Yield the mtf programs: each device alone; every recipe evenly, by rates, as measured, and from a grid."""
         for index, name in enumerate(self._alone):
             self._add(cluster, name, recipe="batch", devices=[index])
         rates = cluster.call("peak_shares")
@@ -189,7 +189,7 @@ class _Ways:
         self.sides[name] = side
 
     def _add_best(self, side: Any, name: str, **arguments: Any) -> None:
-        """The fastest shares of a grid, whose seconds the row has; those that divide nothing are left out."""
+        """Return the fastest shares of a grid without those that split nothing. The row has their seconds."""
         tried = []
         for shares in grid(self._count):
             with contextlib.suppress(ValueError):
@@ -199,7 +199,7 @@ class _Ways:
         self._add(side, name, {"grid": tried}, shares=best, **arguments)
 
     def compare(self, name: str, timings: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-        """The columns that say how fast a way is, beside the devices alone, and whether it trains as device 0 does."""
+        """Return columns on the speed of a way, beside single devices, and on its losses, beside device 0."""
         seconds, first = timings[name], self._alone[0]
         together = [sum(1 / s for s in turn) for turn in zip(*(timings[one] for one in self._alone), strict=True)]
         compared = timed(self.rows[name], seconds, self.rows[first]["losses"])

@@ -54,16 +54,17 @@ class KerasFit(Case):
     summary: ClassVar[str] = "step times of Keras's fit and of mtf_hetero.keras.fit"
     minutes: ClassVar[float] = 30
     small: ClassVar[Mapping[str, Any]] = {
-        "networks": ("MobileNetV2",),
+        "networks": ("MobileNet",),
         "pixels": 32,
         "batch_size": 4,
         "repeats": 2,
         "settings": (ONE_DEVICE,),
         "first_networks": ("Transformer",),
-        "sequences": ("LSTM",),
+        "sequences": (),
         "layers": 1,
         "first_batch_size": 6,
         "first_repeats": 1,
+        "fits": (KERAS, "mtf_hetero, batch over three"),
         "lengths": 2,
         "auto_networks": (("LeNet", 8),),
         "auto_steps": (3,),
@@ -71,7 +72,7 @@ class KerasFit(Case):
 
     repeats: int = 9  # steps of each way
     networks: tuple[str, ...] = ("ResNet50", "MobileNetV2", "EfficientNetB0")
-    sequences: tuple[str, ...] = ("Transformer", "LSTM")  # which train on one device alone
+    sequences: tuple[str, ...] = ("Transformer", "LSTM")
     settings: tuple[str, ...] = (ONE_DEVICE, WORKERS)
     pixels: int = 64
     batch_size: int = 32  # images of a step
@@ -80,6 +81,7 @@ class KerasFit(Case):
     layers: int = 6  # of the Transformer
     first_batch_size: int = 16  # examples of the first step
     first_repeats: int = 3  # processes of each way
+    fits: tuple[str, ...] = tuple(DEVICES_OF)  # ways of first steps and lengths
     lengths: int = 60  # of sequences
     auto_networks: tuple[tuple[str, int], ...] = (("LeNet", 64), ("VGG-11", 256))  # and images of a step
     auto_steps: tuple[int, ...] = (10_000, 10)  # of the training that is announced
@@ -98,9 +100,10 @@ class KerasFit(Case):
 
         return {
             **{
-                f"{network}/{setting}": part(network, setting) for network in self.networks for setting in self.settings
+                f"{network}/{setting}": part(network, setting)
+                for network in self.networks + self.sequences
+                for setting in self.settings
             },
-            **{f"{network}/{ONE_DEVICE}": part(network, ONE_DEVICE) for network in self.sequences},
             **{f"{network}/{FIRST_STEP}": first(network) for network in self.first_networks},
             f"Conv1D/{LENGTHS}": lambda writer, bar: self._measure_lengths(writer),
             **{f"{network}/{AUTO}": auto(network, size) for network, size in self.auto_networks},
@@ -162,7 +165,7 @@ class KerasFit(Case):
             with chief(target, way=way, **common) as child:
                 return child.call("run")
 
-        ways = {way: functools.partial(measure, way) for way in DEVICES_OF}
+        ways = {way: functools.partial(measure, way) for way in self.fits}
         turns = take_turns(ways, self.first_repeats, self.seed)
         about = {**self.columns(warmup=0, steps=1, repeats=self.first_repeats), **common, "setting": setting}
         about["network"] = network

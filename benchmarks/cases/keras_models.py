@@ -86,7 +86,7 @@ class KerasModels(Case):
 
     @contextlib.contextmanager
     def _twin(self, model: str, dtype: str, steps: int) -> Iterator[Child]:
-        """A child of a model, and a directory for what Keras has of it, gigabytes of the largest models."""
+        """Give a child for a model, and a directory for Keras's values, gigabytes for the largest models."""
         arguments = {"name": model, "examples": self.examples, "dtype": dtype, "steps": steps, "seed": self.seed}
         with tempfile.TemporaryDirectory() as directory, Child(_TARGET, {**arguments, "directory": directory}) as child:
             yield child

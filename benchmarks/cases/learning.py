@@ -23,10 +23,11 @@ five steps and within some per cent at the end, and the float64 losses within 1e
     python -m benchmarks.run cosmology
 
 A small CosmoFlow predicts the parameters of simulated universes, with the depth of its volumes split 2:1. The universes
-are made by `mtf_hetero.data.cosmology` in a temporary directory: dark matter by second-order Lagrangian perturbation
-theory, 64 cells of 4 Mpc/h along each edge, 600 for training and 100 for the test. The network is that of `mtf-hetero
-train --model=cosmoflow_small --layout=spatial --mesh_shape=depth:2 --list_speed=2,1` on two logical devices of the CPU.
-Two references stand beside it: the mean, and ridge regression on the power spectrum and the histogram of each volume.
+are made by `mtf_hetero.data.preparing.cosmology` in a temporary directory: dark matter by second-order Lagrangian
+perturbation theory, 64 cells of 4 Mpc/h along each edge, 600 for training and 100 for the test. The network is that of
+`mtf-hetero train --model=cosmoflow_small --layout=spatial --mesh_shape=depth:2 --list_speed=2,1` on two logical devices
+of the CPU. Two references stand beside it: the mean, and ridge regression on the power spectrum and the histogram of
+each volume.
 
 Time: six to fifteen minutes on two cores. Expected: R2 of about 0.5 for omega_m, 0.9 for sigma_8 and 0.1 for n_s, which
 is hard to tell from omega_m; a little below those of ridge regression.
@@ -97,7 +98,7 @@ class _Learning(Case, abc.ABC):
 
     @abc.abstractmethod
     def config(self, variant: str, directory: str) -> dict[str, Any]:
-        """The arguments of a run, which are those of models.train.config.Config."""
+        """Build the arguments of a run, which are the fields of mtf_hetero.cli.train.config.Config."""
 
     @abc.abstractmethod
     def finish(self, child: Child, directory: str) -> dict[str, Any]:
@@ -171,7 +172,7 @@ class LearningCurve(_Learning):
         return (UNEVEN, ONE)
 
     def place(self, variant: str) -> Mapping[str, Any]:
-        """The part of a configuration that is a variant's own: devices and layout."""
+        """Return the part of a configuration that is a variant's own: devices and layout."""
         if variant == ONE:
             return {"devices": ["cpu:0"]}
         return {"devices": ["cpu:0", "cpu:1", "cpu:2"], "list_speed": UNEVEN}

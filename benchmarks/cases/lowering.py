@@ -97,7 +97,7 @@ class Lowering(Case):
         }
 
     def settings(self, variant: str) -> dict[str, Any]:
-        """The settings in the row of a variant."""
+        """Return the settings in the row of a variant."""
         arguments = self._arguments(variant)
         devices = [f"cpu:{pnum}" for pnum in range(arguments["processors"])]
         lowering = variant.split("/")[-1]

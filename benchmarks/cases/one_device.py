@@ -78,7 +78,7 @@ class _OnOneDevice(Case):
         return parts
 
     def measure_network(self, variant: str, common: Mapping[str, Any], writer: Writer, bar: Any) -> None:
-        """Writes the rows of a network, whose trainers have these arguments in common."""
+        """Write the rows of a network, whose trainers have these arguments in common."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class OneDevice(_OnOneDevice):
         return (self.repeats + 2) * len(self.contenders)
 
     def measure_network(self, variant: str, common: Mapping[str, Any], writer: Writer, bar: Any) -> None:
-        """Starts and checks all contenders, times them in turns, and writes one row for each."""
+        """Start and check all contenders, time them in turns, and write one row for each."""
         with contextlib.ExitStack() as stack:
             group = _Group(self.contenders, common, stack, bar)
             for child in group.children.values():
@@ -149,7 +149,7 @@ class _Group:
             self._check(name)
 
     def _check(self, name: str) -> None:
-        """Takes out a contender that trains another network, or trains it wrongly."""
+        """Take out a contender that trains another network, or trains it wrongly."""
         ours, theirs = self._descriptions[OURS], self._descriptions[name]
         alike = theirs["parameters"] == ours["parameters"]
         if not alike or loss_error(theirs["losses"], ours["losses"]) > LOSS_TOLERANCE:
@@ -160,7 +160,7 @@ class _Group:
             self.children.pop(name).close()
 
     def time(self, name: str, steps: int) -> dict[str, Any]:
-        """Times a contender, and how much processor time the others, who should sleep, have used meanwhile."""
+        """Time a contender, and measure the processor time of the others, which should sleep."""
         self._bar.set_description(name)
         self._bar.update()
         others = [child for other, child in self.children.items() if other != name]
@@ -175,7 +175,7 @@ class _Group:
         }
 
     def row(self, name: str, timings: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-        """The measurements of a contender, beside ours."""
+        """Return the measurements of a contender, beside ours."""
         description = self._descriptions[name]
         flops = description.get("flops_per_step") or self._descriptions[OURS]["flops_per_step"]
         row: dict[str, Any] = {**description, "flops_per_step": flops}

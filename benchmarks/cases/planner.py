@@ -117,7 +117,7 @@ class Planner(Case):
     def _exhaust(
         self, variant: str, name: str, fractions: tuple[float, ...], megabits: float | None, writer: Writer, bar: Any
     ) -> None:
-        """A plan beside all ways to divide a small network."""
+        """Compare a plan with all ways to split a small network."""
         problem = dataclasses.asdict(PROBLEMS[name])
         workers = {"fractions": list(fractions), "megabits_per_second": megabits}
         with chief(_TARGET, own_network=megabits is not None, **workers) as child:

@@ -127,9 +127,9 @@ class Spatial(TimedCase):
         "repeats": 2,
         "settings": (Setting("conv/batch=2/W=8/1.0,1.0", "toy", (1.0, 1.0), _conv(8, batch_size=2)[1].ways[:3]),),
         "memory_edges": (8,),
-        "memory_limits": (80e6,),
+        "memory_limits": (40e6,),
         "limit_edges": (8, 128),
-        "counts": (1, 2),
+        "counts": (2,),
         "inputs": (((1.0, 1.0), (2.0, 1.0)),),
         "input_edge": 16,
         "input_count": 4,
@@ -169,7 +169,7 @@ class Spatial(TimedCase):
         return parts
 
     def _about(self, part: str, network: str, fractions: Sequence[float], **values: Any) -> dict[str, Any]:
-        """The settings in a row."""
+        """Return the settings in a row."""
         about = {"part": part, "network": network, "fractions": list(fractions), "layout": "spatial"}
         return {**about, **self.columns(warmup=CHECKED_STEPS), **values}
 
@@ -177,7 +177,7 @@ class Spatial(TimedCase):
         return chief(_CHIEF, fractions=fractions, seed=self.seed, **arguments)
 
     def _time(self, setting: Setting, writer: Writer, bar: Any) -> None:
-        """Builds all ways on one cluster, times them in turns, and predicts them."""
+        """Build all ways on one cluster, time them in turns, and predict them."""
         with self._chief(setting.fractions) as cluster:
             rows = {way.name: cluster.call("add", **way.arguments(setting.network)) for way in setting.ways}
             turns = [("run", name) for name in rows]
@@ -186,7 +186,7 @@ class Spatial(TimedCase):
                 turns.append(("run_apart", EVEN))
             timings = self.time_ways({turn: runner(cluster, turn[1], turn[0]) for turn in turns})
             about = cluster.call("describe")
-            about["link"] = cluster.call("link", repeats=1 if self.toy else _LINK_REPEATS)
+            about["link"] = self._link(cluster)
             for way in setting.ways:
                 rows[way.name] |= cluster.call("trace", name=way.name)
                 rows[way.name] |= cluster.call("predict", name=way.name)
@@ -206,6 +206,9 @@ class Spatial(TimedCase):
             if ("run_apart", way.name) in timings:
                 values["apart_seconds_per_step"] = summarise(timings["run_apart", way.name])
             writer.write(f"{setting.name}/{way.name}", values)
+
+    def _link(self, cluster: Child) -> dict[str, Any]:
+        return cluster.call("link", repeats=1 if self.toy else _LINK_REPEATS)
 
     def _shared(self, count: int) -> tuple[float, ...]:
         """Cores of each of so many workers."""
@@ -229,7 +232,7 @@ class Spatial(TimedCase):
             writer.write(f"{MEMORY}/W={edge}/{count}", values)
 
     def _search(self, size: float, writer: Writer, bar: Any) -> None:
-        """Tries larger and larger cubes under a memory limit, for each number of workers."""
+        """Try larger and larger cubes under a memory limit, for each number of workers."""
         for count in self.counts:
             fractions = self._shared(count)
             for edge in self.limit_edges:
@@ -244,7 +247,7 @@ class Spatial(TimedCase):
                     break
 
     def _try(self, edge: int, fractions: tuple[float, ...], size: float) -> dict[str, Any]:
-        """Tries to train on a cube; a failure has the error and the workers' exit codes."""
+        """Try to train on a cube; a failure has the error and the workers' exit codes."""
         way = Way("way", _cube(edge), tuple(range(len(fractions))))
         with self._chief(fractions, memory_bytes=round(size), return_memory=True) as cluster:
             values = cluster.call("describe")
@@ -296,11 +299,11 @@ class Spatial(TimedCase):
         writer.write(name, values)
 
     def _project(self, writer: Writer, bar: Any) -> None:
-        """Steps on more and more workers as fast as one is here, each group of which shares a sample."""
+        """Measure steps on more and more equal workers; each group shares a sample."""
         edge, workers = self.projected_edge, [0, 1]
         with self._chief((1.0, 1.0)) as cluster:
             cluster.call("add", name=EVEN, network=self.network, extents=_cube(self.projected_from), devices=workers)
-            measured = {**cluster.call("describe"), "link": cluster.call("link")}
+            measured = {**cluster.call("describe"), "link": self._link(cluster)}
             for count in self.projected_counts:
                 groups = 1
                 while count * groups <= self.projected_most:

@@ -91,26 +91,29 @@ class SplitBrain(TimedCase):
     small: ClassVar[Mapping[str, Any]] = {
         "repeats": 2,
         "settings": (Setting("toy_vgg", (1.0,), 8), Setting("toy_vgg", (1.0, 1.0), 8)),
+        "left_out": (MODEL, f"{HYBRID} 1 x 2"),  # like the other two
     }
 
     settings: tuple[Setting, ...] = SETTINGS
+    left_out: tuple[str, ...] = ()  # ways of the settings
 
     def parts(self) -> Mapping[str, Part]:
         return {setting.name: functools.partial(self._measure, setting) for setting in self.settings}
 
     def _measure(self, setting: Setting, writer: Writer, bar: Any) -> None:
-        """Builds all ways on one cluster, times them in turns, and runs each alone where memory is read."""
+        """Build all ways on one cluster, time them in turns, and run each alone where memory is read."""
+        ways = {way: arguments for way, arguments in setting.ways().items() if way not in self.left_out}
         with self._chief(setting) as cluster:
-            rows = {way: cluster.call("add", name=way, **arguments) for way, arguments in setting.ways().items()}
+            rows = {way: cluster.call("add", name=way, **arguments) for way, arguments in ways.items()}
             timings = self.time_ways({way: runner(cluster, way) for way in rows})
             for way, row in rows.items():
                 row |= cluster.call("received", name=way)
             about = cluster.call("describe")
             if len(setting.fractions) > 1:
-                about["link"] = cluster.call("link")
+                about["link"] = cluster.call("link", **({"repeats": 1} if self.toy else {}))
         reference = next(iter(rows.values()))["losses"]
         for way, row in rows.items():
-            values = {**self._settings(setting, way, setting.ways()[way]), **about, **self._memory(setting, way)}
+            values = {**self._settings(setting, way, ways[way]), **about, **self._memory(setting, way)}
             writer.write(f"{setting.name}/{way}", {**values, **timed(row, timings[way], reference)})
         if len(setting.fractions) == 1:
             self._write_modelled(setting, summarise(timings["alone"])["median"], writer)
@@ -124,7 +127,7 @@ class SplitBrain(TimedCase):
         return chief(_NETS, **about, seed=self.seed, return_memory=return_memory)
 
     def _memory(self, setting: Setting, way: str) -> dict[str, Any]:
-        """The memory of the workers when a way runs alone, on workers that return freed memory, beside the estimate."""
+        """Return the memory of workers that run a way alone and return freed memory, beside the estimate."""
         with self._chief(setting, return_memory=True) as cluster:
             cluster.call("add", name=way, watch_memory=True, **setting.ways()[way])
             cluster.call("run", name=way, steps=_MEMORY_STEPS)
@@ -139,6 +142,6 @@ class SplitBrain(TimedCase):
                 ways: dict[str, dict[str, Any]] = {DATA: {"recipe": "batch"}}
                 ways |= {f"{HYBRID} {count // k} x {k}": _hybrid(count // k, k) for k in (2, 4, 8) if k <= count}
                 for way, arguments in ways.items():
-                    sent = child.call("sent", count=count, batch_size=batch_size, **arguments)
+                    sent = child.call("count_traffic", count=count, batch_size=batch_size, **arguments)
                     values = {**self._settings(larger, way, arguments), MODELLED: True, "alone_seconds": alone_seconds}
                     writer.write(f"{setting.network}/{count}/{way}, {MODELLED}", {**values, **sent})

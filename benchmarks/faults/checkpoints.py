@@ -29,16 +29,18 @@ def _is_whole(directory: pathlib.Path, step: int) -> bool:
         return False
 
 
-def whole(directory: pathlib.Path) -> Iterator[int]:
-    """Steps of the checkpoints of which every tensor can be read, and which are of that step, the newest first."""
+def intact_steps(directory: pathlib.Path) -> Iterator[int]:
+    """Return the steps of intact checkpoints whose tensors are of that step, the newest first."""
     indices = (path.name for path in directory.glob("*.index"))
-    steps = sorted((step_of(name) for name in indices if re.fullmatch(r"model\.ckpt-\d+\.index", name)), reverse=True)
+    steps = sorted(
+        (parse_step(name) for name in indices if re.fullmatch(r"model\.ckpt-\d+\.index", name)), reverse=True
+    )
     return (step for step in steps if _is_whole(directory, step))
 
 
 def newest(directory: pathlib.Path) -> int | None:
-    """The step of the newest whole checkpoint, or None."""
-    return next(whole(directory), None)
+    """Return the step of the newest intact checkpoint, or None."""
+    return next(intact_steps(directory), None)
 
 
 def digests(directory: pathlib.Path) -> dict[str, str]:
@@ -48,11 +50,11 @@ def digests(directory: pathlib.Path) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, str], directory: pathlib.Path) -> list[str]:
-    """The files that are no longer as these digests say."""
+    """Return the files that are no longer as these digests say."""
     after = digests(directory)
     return sorted(name for name, digest in before.items() if after.get(name) != digest)
 
 
-def step_of(name: str) -> int:
-    """The step of a file of a checkpoint."""
+def parse_step(name: str) -> int:
+    """Return the step of a file of a checkpoint."""
     return int(re.findall(r"model\.ckpt-(\d+)", name)[0])

@@ -24,7 +24,7 @@ def _truncate(path: pathlib.Path) -> None:
 
 
 def _flip(place: float, path: pathlib.Path) -> None:
-    """Changes a byte of a file; its place is from 0.0, the first, to 1.0, the last."""
+    """Change a byte of a file; its place is from 0.0, the first, to 1.0, the last."""
     content = bytearray(path.read_bytes())
     if content:
         content[round(place * (len(content) - 1))] ^= 0x10
@@ -82,8 +82,8 @@ def carry_out(made: Made, name: str, damage: str, directory: pathlib.Path) -> di
     with start(directory, *flags) as process:
         code = process.wait(_SECONDS)
     row = {"file": name, "damage": damage, "whole": whole, "begun": begun(process), "exit_code": code}
-    passed_over = [line for line in process.said if f"model.ckpt-{newest}" in line]
-    line = (passed_over or process.said or [""])[-1].strip()
+    passed_over = [line for line in process.error_lines if f"model.ckpt-{newest}" in line]
+    line = (passed_over or process.error_lines or [""])[-1].strip()
     row |= {"line": line.replace(str(directory), "DIR"), "passed_over": len(passed_over)}
     failures = _judge_refusal(process, code) if whole is None else []
     if whole is not None:
@@ -91,13 +91,13 @@ def carry_out(made: Made, name: str, damage: str, directory: pathlib.Path) -> di
         failures += [f"begun at step {row['begun']}, not {whole}"] if row["begun"] != whole else []
         if whole < newest and len(passed_over) != 1:
             failures.append(f"{len(passed_over)} lines name the checkpoint that was passed over, not 1")
-    kept = {file: digest for file, digest in before.items() if whole is None or checkpoints.step_of(file) <= whole}
+    kept = {file: digest for file, digest in before.items() if whole is None or checkpoints.parse_step(file) <= whole}
     changed = checkpoints.changed(kept, directory)
     failures += [f"changed: {', '.join(changed)}"] if changed else []
     return {**row, "failures": failures}
 
 
 def _judge_refusal(process: Process, code: int | None) -> list[str]:
-    errors = [line for line in process.said if line.startswith("error: ")]
+    errors = [line for line in process.error_lines if line.startswith("error: ")]
     failures = [] if code == 2 else [f"exit code {code}, not 2"]
     return failures if len(errors) == 1 else [*failures, f"{len(errors)} lines with an error, not 1"]

@@ -42,7 +42,7 @@ def _file_limit(scene: Scene) -> Outcome:
 
 @contextlib.contextmanager
 def _small_disk(place: pathlib.Path) -> Iterator[bool]:
-    """A file system of its own in a directory; False where none can be mounted."""
+    """Mount a file system in a directory; give False if none can be mounted."""
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(place)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
@@ -69,7 +69,7 @@ def _disk_full(scene: Scene, left_bytes: int) -> Outcome:
 
 
 def _read_only(scene: Scene) -> Outcome:
-    """A model directory with checkpoints, mounted so that it cannot be written to; but for root, a mode does that."""
+    """Return a read-only model directory with checkpoints: by a mount for root, otherwise by its mode."""
     scene.copy_model()
     model_dir = scene.model_dir
     if os.getuid() != 0:

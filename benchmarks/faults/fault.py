@@ -52,12 +52,12 @@ class Shared:
             process.succeed(_MAKING_SECONDS, f"{' '.join(arguments)} failed")
 
     def copy_model(self, to: pathlib.Path) -> pathlib.Path:
-        """A copy of a model directory with a checkpoint of each of TRAINED_STEPS."""
+        """Return a copy of a model directory with a checkpoint of each of TRAINED_STEPS."""
         with self._lock:
             return shutil.copytree(self._model, to, dirs_exist_ok=True)
 
     def copy_sets(self, to: pathlib.Path) -> pathlib.Path:
-        """A copy of `images`, a prepared set by the name of mnist, and `volumes`."""
+        """Return a copy of `images`, a prepared set by the name of mnist, and `volumes`."""
         with self._lock:
             return shutil.copytree(self._sets, to)
 
@@ -76,7 +76,7 @@ class Outcome:
     skipped: str = ""  # why it could not be done here
 
     def fail(self, message: str, *, unless: Any = False) -> None:
-        """Adds a failure."""
+        """Add a failure."""
         self.failures += [] if unless else [message]
 
     @property
@@ -97,12 +97,12 @@ class Scene:
         self.model_dir = self.directory / "model"
 
     def copy_model(self, to: pathlib.Path | None = None) -> None:
-        """Puts a model directory there, with a checkpoint of each of TRAINED_STEPS, which are to stay as they are."""
+        """Put a model directory there, with a checkpoint of each of TRAINED_STEPS, which are to stay as they are."""
         self.model_dir = self.shared.copy_model(to or self.model_dir)
         self.before = checkpoints.digests(self.model_dir)
 
     def start(self, *flags: str) -> Process:
-        """Starts an endless training."""
+        """Start an endless training."""
         return Process([*TRAIN, *LENET, *ENDLESS, f"--model_dir={self.model_dir}", *flags])
 
     def train(self, steps: int, *flags: str, at_least: int = 0, **options: Any) -> Outcome:
@@ -113,9 +113,9 @@ class Scene:
         return [*TRAIN, *LENET, "--train_epochs=100000", f"--model_dir={self.model_dir}", f"--max_steps={steps}"]
 
     def keep(self, outcome: Outcome, at_least: int = 0) -> Outcome:
-        """Adds to an outcome which checkpoints are whole, and what was lost."""
+        """Add to an outcome which checkpoints are whole, and what was lost."""
         changed = checkpoints.changed(self.before, self.model_dir)
-        whole = sorted(checkpoints.whole(self.model_dir))
+        whole = sorted(checkpoints.intact_steps(self.model_dir))
         newest = max(whole, default=0)
         outcome.kept = f"steps {', '.join(map(str, whole))}" if whole else "no checkpoint"
         outcome.fail(f"changed or lost: {', '.join(changed)}", unless=not changed)
@@ -123,7 +123,7 @@ class Scene:
         return outcome
 
     def resume(self, outcome: Outcome) -> Outcome:
-        """Adds to an outcome what is wrong where the run does not go on, now that nothing is in its way."""
+        """Add to an outcome what is wrong where the run does not go on, now that nothing is in its way."""
         goal = (checkpoints.newest(self.model_dir) or 0) + 6
         resumed = run(self._command(goal))
         newest = checkpoints.newest(self.model_dir)
@@ -188,19 +188,19 @@ class Fault:
 
 
 def run(arguments: Sequence[str], *, seconds: float = _SECONDS, **options: Any) -> Outcome:
-    """The outcome of a process that is left alone."""
+    """Return the outcome of a process that is left alone."""
     with Process(arguments, **options) as process:
         return end(process, seconds)
 
 
 def end(process: Process, seconds: float = _SECONDS) -> Outcome:
-    """The outcome of a process that has yet to end."""
+    """Return the outcome of a process that has yet to end."""
     code = process.wait(seconds)
-    return Outcome(code, process.out, process.said, process.seconds)
+    return Outcome(code, process.out, process.error_lines, process.seconds)
 
 
 def command(name: str, arguments: Sequence[str], says: str, *, done: str = "", **expected: Any) -> Fault:
-    """A fault that is a command line, whose "{here}" stands for its directory."""
+    """Return a fault that is a command line, whose "{here}" stands for its directory."""
     shown = " ".join(argument for argument in arguments if argument not in (*LENET, "-m"))
 
     def carry_out(scene: Scene) -> Outcome:

@@ -6,7 +6,7 @@ from mtf_hetero import mtf, tf
 
 
 def dense() -> Any:
-    """A step of gradient descent of one dense layer."""
+    """Return a step of gradient descent of one dense layer."""
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
     batch, inputs, hidden = mtf.Dimension("batch", 8), mtf.Dimension("inputs", 64), mtf.Dimension("hidden", 32)

@@ -47,18 +47,18 @@ class Kill:
 
 
 def start(model_dir: pathlib.Path, *flags: str, environment: Mapping[str, str] | None = None) -> Process:
-    """Starts a training that is there to be killed."""
+    """Start a training that is there to be killed."""
     return Process([*_TRAINING, str(model_dir), *flags], environment={**_QUIET, **(environment or {})})
 
 
 def begun(process: Process) -> int | None:
-    """The step at which a training began, or None."""
+    """Return the step at which a training began, or None."""
     steps = (int(line.split()[1]) for line in process.out if line.startswith("begun"))
     return next(steps, None)
 
 
 def compile_killer(directory: pathlib.Path) -> pathlib.Path | None:
-    """The library that kills at a call, or None where there is no C compiler."""
+    """Return the library that kills at a call, or None where there is no C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None
@@ -81,7 +81,7 @@ def choose_kills(count: int, calls: int, rng: random.Random) -> list[Kill]:
 
 
 def count_calls(directory: pathlib.Path, library: pathlib.Path) -> list[str]:
-    """The calls that one save makes below the model directory, once old checkpoints are removed: ["rename index", ...].
+    """Return the calls of one save below the model directory, after old checkpoints are removed: ["rename index", ...].
 
     They depend on the layout: those of the layout with the most.
     """
@@ -116,12 +116,12 @@ class Chain:
         self._newest: int | None = None
 
     def calls(self) -> list[str]:
-        """Calls of the last run, and the kind of file of each."""
+        """Return the calls of the last run, and the kind of file of each."""
         lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
-        return [f"{call} {kind_of(path)}" for call, _, path in (line.partition(" ") for line in lines)]
+        return [f"{call} {file_kind(path)}" for call, _, path in (line.partition(" ") for line in lines)]
 
     def kill(self, kill: Kill, steps: int) -> None:
-        """Starts a run that is to go to a step, kills it, and judges how it began."""
+        """Start a run to a given step, kill it, and judge its beginning."""
         environment = {}
         if kill.kind in (CALL, START_CALL):
             from_start = {"KILL_FROM_START": "1"} if kill.kind == START_CALL else {}
@@ -179,7 +179,7 @@ class Chain:
         self._pending = 0
 
     def _hit(self, kill: Kill, process: Process) -> str:
-        """The place that a kill hit, in words."""
+        """Return the place that a kill hit, in words."""
         if kill.kind in (CALL, START_CALL):
             calls = self.calls()
             return f"{kill.when} {calls[-1]}" if len(calls) == kill.number else "no such call"
@@ -189,14 +189,14 @@ class Chain:
         return "while saving" if words[-1] == "saving" else "between two saves"
 
 
-def kind_of(path: str) -> str:
-    """The kind of a file below a model directory: its name without steps, numbers of parts and random letters."""
+def file_kind(path: str) -> str:
+    """Return a file's name below a model directory without steps, numbers of parts and random letters."""
     name = re.sub(r"(_temp|tempstate|\.tmp)-?[0-9a-f]+", r"\1", path)
     return re.sub(r"(?<=-)\d+", "N", name)
 
 
 def final_values(directory: pathlib.Path, steps: int) -> dict[str, Any]:
-    """The values after so many steps of a run on one device that nothing happened to."""
+    """Return the values after so many steps of a run on one device that nothing happened to."""
     with start(directory, "--layout=one", f"--steps={steps}", f"--save_steps={steps}") as process:
         process.succeed(4 * _WAIT_SECONDS, "the run on one device failed")
     return checkpoints.values(directory, steps)

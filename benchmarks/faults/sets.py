@@ -9,15 +9,15 @@ import sys
 
 import numpy as np
 
-from mtf_hetero.data.cosmology import write_universes
-from mtf_hetero.data.prepare import prepare
+from mtf_hetero.data.preparing.cosmology import write_universes
+from mtf_hetero.data.preparing.prepare import prepare
 
 COUNTS = {"train": 200, "test": 40}
 _FILES = {"train": "train", "test": "t10k"}  # as MNIST's own are called
 
 
 def main(directory: pathlib.Path) -> None:
-    """Writes DIRECTORY/images/mnist and DIRECTORY/volumes."""
+    """Write DIRECTORY/images/mnist and DIRECTORY/volumes."""
     rng = np.random.default_rng(1)
     source = directory / "source"
     source.mkdir(parents=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
-from mtf_hetero.models.train import console as command_line
+from mtf_hetero._support import command_line
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = (
     mtf.Dimension(name, size) for name, size in (("batch", 6), ("inputs", 5), ("hidden", 11), ("outputs", 3))
@@ -60,7 +60,7 @@ def _input_fn() -> Any:
 
 
 def say(word: str, step: int | None = None) -> None:
-    """A line for the parent, at once."""
+    """Print a line for the parent at once."""
     os.write(1, f"{word}\n".encode() if step is None else f"{word} {step}\n".encode())
 
 

@@ -32,7 +32,7 @@ class Worker(Process):
         self.address: str = re.findall(r"worker listens on (\S+)", " ".join(self.out))[0]
 
     def restart(self) -> None:
-        """Starts it again at its address, once it has ended."""
+        """Start it again at its address, once it has ended."""
         Worker.__init__(self, self.address.rpartition(":")[2])
 
 
@@ -63,7 +63,7 @@ def restart(worker: Worker, process: Process, seen: int) -> int:
 
 
 def _freeze(worker: Worker, process: Process, seen: int) -> int:
-    """Stops a worker for a while."""
+    """Stop a worker for a while."""
     worker.send(signal.SIGSTOP)
     time.sleep(_FROZEN_SECONDS)
     worker.send(signal.SIGCONT)
@@ -100,14 +100,14 @@ def _two_trainings(scene: Scene, kill: bool) -> Outcome:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[int]:
-    """A port at which connections are taken and nothing is ever said."""
+    """Give a port that accepts connections and never answers."""
     with socket.create_server((_HERE, 0)) as server:
         yield server.getsockname()[1]
 
 
 @contextlib.contextmanager
 def _http() -> Iterator[int]:
-    """A port at which a web server listens."""
+    """Give a port at which a web server listens."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *args: object) -> None:
@@ -122,7 +122,7 @@ def _http() -> Iterator[int]:
 def _at_port(
     scene: Scene, listening: Callable[[], contextlib.AbstractContextManager[int]], command: Sequence[str], flag: str
 ) -> Outcome:
-    """Runs a command whose last flag names a port at which something listens."""
+    """Run a command whose last flag names a port at which something listens."""
     with listening() as port:
         return fault.run([*command, f"{flag}{port}"])
 
@@ -139,7 +139,7 @@ def _environment(scene: Scene, command: Sequence[str], config: str) -> Outcome:
 
 
 def _outside(scene: Scene) -> Outcome:
-    """Connects to the ports of a local cluster's workers at this machine's other addresses."""
+    """Connect to the ports of a local cluster's workers at this machine's other addresses."""
     interfaces = psutil.net_if_addrs().values()
     addresses = [one.address for interface in interfaces for one in interface if one.family == socket.AF_INET]
     others = [address for address in addresses if not address.startswith("127.")]
@@ -165,7 +165,7 @@ def _answers(address: str, port: int) -> bool:
 
 
 def _config(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -> str:
-    """A TF_CONFIG."""
+    """Return a TF_CONFIG."""
     return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
 
 

@@ -14,15 +14,14 @@ import numpy as np
 
 from benchmarks.programs import KerasStep, Made, Program, programs
 from mtf_hetero import Layout, placement, tf
+from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.divided import Divided
 from mtf_hetero.importer.program import Operation
 from mtf_hetero.importer.program import Program as Read
-from mtf_hetero.importer.report import flops_of, report
+from mtf_hetero.importer.report import estimate_flops, report
 from mtf_hetero.importer.tracing import Traced
-from mtf_hetero.planner.find import find
-from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.profile.link import Link
+from mtf_hetero.planner.planning import find
 
 ONE_DEVICE, BATCH, WEIGHTS, PLANNED = "one device", "batch", "weights", "planned"
 LAYOUTS = (ONE_DEVICE, BATCH, WEIGHTS, PLANNED)
@@ -80,7 +79,7 @@ class Twin:
         with _floats(program.dtype):
             step, self._inputs, self._split = _prepare(program)
             self._traced = Traced(step)
-            self._concrete = self._traced.concrete(self._inputs)
+            self._concrete = self._traced.program(self._inputs).concrete
         self._variables = list(self._concrete.variables)
         self._start = [v.numpy() for v in self._variables]
         begin = time.perf_counter()
@@ -110,7 +109,7 @@ class Twin:
         with Divided(self._traced, lambda build, graph: place, self._inputs) as divided:
             for _ in range(self._steps):
                 results += _arrays(divided(*self._inputs))
-            work, layout = divided.work, divided.layout
+            work, layout = divided.step.work, divided.layout
         after = [v.numpy() for v in self._variables]
         expected_results, expected_after = self._expected
         found = {
@@ -142,7 +141,7 @@ class Twin:
             layout = f"{self._split}:all" if self._split else "filters"
         speeds = list(_SPEEDS) if name in (BATCH, WEIGHTS) else None
         request = placement.load(placement.Request(layout, speeds, devices=devices))
-        return placement.place(request, placement.cluster_of(request), lambda: self._graph)
+        return placement.place(request, placement.requested_cluster(request), lambda: self._graph)
 
     def _run_tensorflow(self, start: Arrays, inputs: Any) -> tuple[Arrays, Arrays]:
         """Return the results of all steps and the variables after them."""
@@ -166,8 +165,8 @@ def _replicated(read: Read, work: Mapping[Operation, Any], layout: Layout) -> di
     shapes = {(), *(variable.before.shape for variable in read.variables)}
     updates = {op for op in work if shapes.issuperset(_shapes(op))}
     every, of_updates = report(work, layout), report({op: work[op] for op in updates}, layout)
-    total = sum(map(flops_of, work))
-    share_of_updates = of_updates.share * sum(map(flops_of, updates)) / max(total, 1)
+    total = sum(map(estimate_flops, work))
+    share_of_updates = of_updates.share * sum(map(estimate_flops, updates)) / max(total, 1)
     rest = report({op: dims for op, dims in work.items() if op not in updates}, layout)
     return {
         "replicated": every.share,

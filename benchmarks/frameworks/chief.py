@@ -11,8 +11,11 @@ import numpy as np
 
 from benchmarks.frameworks.memory_limit import MemoryLimit
 from benchmarks.frameworks.steps import Step, start_session
-from mtf_hetero import memory, profile, tf, trace
-from mtf_hetero.cluster import Cluster, LocalCluster, shorten
+from mtf_hetero import tf
+from mtf_hetero.cluster import Cluster, LocalCluster
+from mtf_hetero.cluster.devices import shorten
+from mtf_hetero.cost import memory, trace
+from mtf_hetero.cost.microbenchmarks import measure_link
 
 _POLL_SECONDS = 0.1
 _MESSAGE = 160  # characters of an error that are kept
@@ -40,19 +43,19 @@ class Chief(abc.ABC):
 
     @abc.abstractmethod
     def build(self, devices: Sequence[str], **arguments: Any) -> tuple[Step, Mapping[str, np.ndarray]]:
-        """A step in TensorFlow's default graph, and the initial values of its variables."""
+        """Build a step in TensorFlow's default graph, and return the initial values of its variables."""
 
-    def counted(self, step: Step) -> dict[str, Any]:
-        """The counts in the graph of a step."""
-        return dict(step.sent())
+    def count_messages(self, step: Step) -> dict[str, Any]:
+        """Return the counts in the graph of a step."""
+        return dict(step.count_traffic())
 
-    def held(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:
+    def bytes_in_full(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:
         """More of the memory of a step, per worker."""
         del step, estimates
         return {}
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
         alive = not any(self.ended())
         for name in list(self._ways) if alive else ():  # a session waits for a worker that is lost
             self._forget(name)
@@ -61,13 +64,13 @@ class Chief(abc.ABC):
             limit.close()
 
     def describe(self) -> dict[str, Any]:
-        """The devices and what limits them."""
+        """Return the devices and what limits them."""
         limits = self.local.limits
         both = [", ".join(pair) for pair in zip(limits, (limit.by for limit in self._limits), strict=False)]
         return {"devices": [shorten(device) for device in self.cluster.devices], "limits": both or limits}
 
     def ended(self, within_seconds: float = 0.0) -> list[int | None]:
-        """The exit code of each worker, as soon as one has ended or the time is over; None of one that runs."""
+        """Return the exit code of each worker, as soon as one has ended or the time is over; None of one that runs."""
         end = time.monotonic() + within_seconds
         while True:
             codes = [self.local.exit_code(index) for index in range(len(self.local.pids))]
@@ -76,12 +79,12 @@ class Chief(abc.ABC):
             time.sleep(_POLL_SECONDS)
 
     def choose(self, devices: Sequence[int] | None) -> list[str]:
-        """The devices with these numbers; None: all."""
+        """Return the devices with these numbers; None: all."""
         every = self.cluster.devices
         return list(every) if devices is None else [every[index] for index in devices]
 
     def session(self) -> Any:
-        """A session on the cluster, of TensorFlow's default graph."""
+        """Return a session on the cluster, of TensorFlow's default graph."""
         return tf.Session(self.cluster.target, config=self.cluster.session_config())
 
     def add(
@@ -92,7 +95,7 @@ class Chief(abc.ABC):
         watch_memory: bool = False,
         **arguments: Any,
     ) -> dict[str, Any]:
-        """Builds a way to train, and takes steps.
+        """Build a way to train, and take steps.
 
         Args:
           name: how the other methods are to call it.
@@ -114,10 +117,10 @@ class Chief(abc.ABC):
             start_session(session, step.lowering, values)
         if watch_memory and self._peaks is not None:
             self._peaks.restart()
-        return {"losses": self.run(name, steps)["losses"], "sizes": step.sizes(), **self.counted(step)}
+        return {"losses": self.run(name, steps)["losses"], "sizes": step.sizes(), **self.count_messages(step)}
 
     def step(self, name: str) -> Step:
-        """The step of a way."""
+        """Return the step of a way."""
         return self._ways[name][1]
 
     def _forget(self, name: str) -> None:
@@ -125,7 +128,7 @@ class Chief(abc.ABC):
             self._ways.pop(name)[0].close()
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
-        """Takes steps; returns seconds and the losses before them."""
+        """Take steps, and return seconds and the losses before them."""
         session, step = self._ways[name]
         begin = time.perf_counter()
         with short_errors():
@@ -133,19 +136,19 @@ class Chief(abc.ABC):
         return {"wall_seconds": time.perf_counter() - begin, "losses": losses}
 
     def traced(self, name: str) -> Any:
-        """The metadata of a traced step."""
+        """Return the metadata of a traced step."""
         session, step = self._ways[name]
         metadata = tf.RunMetadata()
         session.run(step.fetches, options=trace.run_options(), run_metadata=metadata)
         return metadata
 
     def link(self, **options: Any) -> dict[str, Any]:
-        """Latency and bandwidth between the first two workers; options are those of profile.measure_link."""
+        """Latency and bandwidth between the first two workers; options are those of measure_link."""
         place = {"target": self.cluster.target, "config": self.cluster.session_config()}
-        return dataclasses.asdict(profile.measure_link(*self.cluster.devices[:2], **place, **options))
+        return dataclasses.asdict(measure_link(*self.cluster.devices[:2], **place, **options))
 
     def watch_memory(self) -> None:
-        """Counts, from now on, the most that each worker holds beyond what it holds now."""
+        """Start to record the most memory that each worker holds beyond its present memory."""
         self._peaks = memory.ProcessPeaks(self.local.pids)
 
     def memory(self, name: str) -> dict[str, list[int]]:
@@ -157,13 +160,13 @@ class Chief(abc.ABC):
         return {
             "peak_bytes": list(self._peaks.read())[: len(step.devices)],
             "estimated_bytes": [estimate.peak for estimate in estimates],
-            **self.held(step, estimates),
+            **self.bytes_in_full(step, estimates),
         }
 
 
 @contextlib.contextmanager
 def short_errors() -> Iterator[None]:
-    """Makes one short line of what TensorFlow says where a step fails; its own has the whole call stack."""
+    """Make one short line of what TensorFlow says where a step fails; its own has the whole call stack."""
     try:
         yield
     except tf.errors.OpError as error:

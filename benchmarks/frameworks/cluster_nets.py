@@ -12,13 +12,15 @@ from benchmarks.frameworks.chief import Chief
 from benchmarks.frameworks.mesh_nets import build_training
 from benchmarks.frameworks.steps import Step, lower_step, slices, worker_devices
 from benchmarks.networks import NETWORKS, Network, batch, initial_values
-from mtf_hetero import Layout, UnevenMeshImpl, memory, mtf, tf, trace, traffic
+from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf
 from mtf_hetero._support import logs
-from mtf_hetero.cluster import shorten
-from mtf_hetero.layouts import LAYOUTS, anatomy
+from mtf_hetero.cli.train import program
+from mtf_hetero.cluster.devices import shorten
+from mtf_hetero.cost import calibration, memory, trace, traffic
+from mtf_hetero.graph.names import Renames
+from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
-from mtf_hetero.models.train import program
-from mtf_hetero.planner import auto, calibration
+from mtf_hetero.planner import auto
 
 Shares = Sequence[float] | Mapping[str, Sequence[float]] | None
 _PEAK_SIZE = 1024  # of the square matrices whose product shows a device's FLOP/s
@@ -38,7 +40,7 @@ def build_step(
     mesh_shape: str | None = None,
     dense_rounds: bool = False,
 ) -> Step:
-    """Builds a step in TensorFlow's default graph.
+    """Build a step in TensorFlow's default graph.
 
     Args:
       network: what to train.
@@ -50,7 +52,7 @@ def build_step(
       sizes: exact sizes, in place of shares; of a dimension under one of its names, at least.
       wire_dtype: as in mtf_hetero.UnevenMeshImpl.
       mesh_shape: of the recipe "hybrid"; None: one axis.
-      dense_rounds: as in models.train.config.Config.
+      dense_rounds: as in mtf_hetero.cli.train.config.Config.
     """
     mesh_shape = mesh_shape or f"all:{len(devices)}"
     by_axis = shares if shares is None or isinstance(shares, Mapping) else {"all": shares}
@@ -63,20 +65,20 @@ def build_step(
         layout = LAYOUTS[recipe](graph, mesh_shape=mesh_shape, shares=by_axis)
         if sizes:
             layout = Layout(layout.mesh_shape, layout.rules, (), _completed(sizes, layout, graph))
-    mesh_impl = UnevenMeshImpl.from_layout(layout, devices, wire_dtype)
+    mesh_impl = UnevenMeshImpl.from_layout(layout, devices, None if wire_dtype is None else tf.as_dtype(wire_dtype))
     built = _build(network, images, labels, examples, rounds, mesh_impl)
     return lower_step(built, layout, devices, wire_dtype=wire_dtype)
 
 
 def _completed(sizes: Mapping[str, Sequence[int]], layout: Layout, graph: Any) -> dict[str, Sequence[int]]:
-    """The sizes under each name of a dimension that a layout splits.
+    """Return the sizes under each name of a dimension that a layout splits.
 
     Rows of before have fewer names: what is renamed today was one dimension, and nothing was sent between its names.
     """
-    sources = anatomy.renames(graph.operations)
+    renames = Renames(graph.operations)
     completed = dict(sizes)
     for dim, _ in layout.rules:
-        path = anatomy.path_from(dim, set(sizes), sources)
+        path = renames.path(dim, set(sizes))
         if path is not None:
             completed[dim] = sizes[path[-1]]
     return completed
@@ -90,7 +92,7 @@ def _build(
     rounds: Sequence[int] | None = None,
     mesh_impl: Any = None,
 ) -> program.Built:
-    """The step's program; with a mesh, each processor's slices of images and labels lie where it is."""
+    """Return the step's program; with a mesh, each processor's slices of images and labels lie where it is."""
     tf.train.create_global_step()
     data: list[Any] = [tf.constant(images), tf.constant(labels)]
     if mesh_impl is not None:
@@ -117,18 +119,18 @@ class ModelledNets:
     def __init__(self, network: str) -> None:
         self._network = NETWORKS[network]
 
-    def sent(self, count: int, batch_size: int, **arguments: Any) -> dict[str, int]:
-        """Counts as `Step.sent` does, for some number of workers; the other arguments are those of `build_step`."""
+    def count_traffic(self, count: int, batch_size: int, **arguments: Any) -> dict[str, int]:
+        """Return the counts of `Step.count_traffic` for a number of workers; `build_step` takes the other arguments."""
         data = batch(self._network, batch_size, 0)
         with tf.Graph().as_default():
-            return build_step(self._network, *data, devices=worker_devices(count), **arguments).sent()
+            return build_step(self._network, *data, devices=worker_devices(count), **arguments).count_traffic()
 
 
 def sent_by(network: str, batch_size: int, recipe: str, sizes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """The counts of `Step.sent` for a split over one worker per size, none of which has to run."""
+    """Return the counts of `Step.count_traffic` for a split over one worker per size, none of which has to run."""
     count = max(len(parts) for parts in sizes.values())
-    with logs.verbosity(tf.logging.WARN):  # mtf lists each variable
-        return ModelledNets(network).sent(count, batch_size, recipe=recipe, sizes=sizes)
+    with logs.log_level(tf.logging.WARN):  # mtf lists each variable
+        return ModelledNets(network).count_traffic(count, batch_size, recipe=recipe, sizes=sizes)
 
 
 class ClusterNets(Chief):
@@ -144,7 +146,7 @@ class ClusterNets(Chief):
         step = build_step(self._network, *self._data, devices=devices, **arguments)
         return step, step.initial_values(self._values)
 
-    def held(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:
+    def bytes_in_full(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:
         """Bytes of a worker's weights."""
         shapes = [variable.shape for variable in step.built.graph.trainable_variables]
         processors = range(step.layout.size)
@@ -168,7 +170,7 @@ class ClusterNets(Chief):
         return [100 * rate / sum(rates) for rate in rates]
 
     def measure(self, recipe: str, seconds: float) -> dict[str, Any]:
-        """The measurement and choice of --list_speed=auto; no trial begins after the given seconds."""
+        """Return the measurement and choice of --list_speed=auto; no trial begins after the given seconds."""
         begin = time.perf_counter()
 
         def build() -> Any:
@@ -196,5 +198,5 @@ class ClusterNets(Chief):
         return {shorten(device): dataclasses.asdict(seconds) for device, seconds in used.items()}
 
     def received(self, name: str) -> dict[str, int]:
-        """The bytes that the workers receive in a step, by its trace."""
+        """Return the bytes that the workers receive in a step, by its trace."""
         return {"received_bytes": sum(traffic.received(self.traced(name)).values())}

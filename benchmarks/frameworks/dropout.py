@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mtf_hetero
-from mtf_hetero import Layout, memory, mtf, tf
+from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.cluster import LocalCluster
+from mtf_hetero.cost import memory
 
 _NANO = 1e-9
 _IDLE_SECONDS = 5.0  # for which workers are watched at rest
@@ -17,7 +18,7 @@ _SMALL = (400, 400)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Counted:
+class _Measurement:
     """Something that was done: how long it took, the processor time of each worker meanwhile, and the result."""
 
     seconds: float
@@ -38,13 +39,13 @@ class Dropout:
         self._cluster = self._local.__enter__()
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
         self._local.close()
 
     def measure(
         self, dim: str, extents: Sequence[int], shares: Sequence[float], seed: int, warmup: int, steps: int
     ) -> dict[str, Any]:
-        """Applies dropout to ones, with one dimension divided by shares, and sums what is left.
+        """Apply dropout to ones, with one dimension divided by shares, and sum the rest.
 
         Before, it does so with a small matrix: the code that a worker loads for its first step is not the numbers'.
 
@@ -62,7 +63,7 @@ class Dropout:
           before the first step; and what was left of the ones, a part of one.
         """
         self._run(dim, _SMALL, shares, seed, 1)
-        rest = self._counted(lambda: time.sleep(_IDLE_SECONDS))
+        rest = self._measure(lambda: time.sleep(_IDLE_SECONDS))
         idle_cores = [busy / rest.seconds for busy in rest.cpu_seconds]
         peaks = memory.ProcessPeaks(self._local.pids)
         numbers, found = self._run(dim, extents, shares, seed, warmup + steps)
@@ -80,8 +81,8 @@ class Dropout:
 
     def _run(
         self, dim: str, extents: Sequence[int], shares: Sequence[float], seed: int, steps: int
-    ) -> tuple[list[int], list[_Counted]]:
-        """The numbers of each worker, and the steps, whose results are the means of what is left."""
+    ) -> tuple[list[int], list[_Measurement]]:
+        """Return the numbers of each worker, and the steps, whose results are the means of what is left."""
         shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(("rows", "columns"), extents, strict=True)])
         layout = Layout(f"all:{len(shares)}", f"{dim}:all", {"all": shares})
         with tf.Graph().as_default():
@@ -92,15 +93,15 @@ class Dropout:
             mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(layout, self._cluster.devices)
             fetch = mtf_hetero.Lowering(graph, {mesh: mesh_impl}).export_to_tf_tensor(left)
             with tf.Session(self._cluster.target, config=self._cluster.session_config()) as session:
-                found = [self._counted(lambda: float(session.run(fetch))) for _ in range(steps)]
+                found = [self._measure(lambda: float(session.run(fetch))) for _ in range(steps)]
         return [math.prod(mesh_impl.slice_shape(shape, pnum)) for pnum in range(layout.size)], found
 
-    def _counted(self, action: Callable[[], Any]) -> _Counted:
-        """Does something."""
+    def _measure(self, action: Callable[[], Any]) -> _Measurement:
+        """Do something."""
         before, begin = self._processor_seconds(), time.perf_counter()
         result = action()
         seconds, after = time.perf_counter() - begin, self._processor_seconds()
-        return _Counted(seconds, [end - start for start, end in zip(before, after, strict=True)], result)
+        return _Measurement(seconds, [end - start for start, end in zip(before, after, strict=True)], result)
 
     def _processor_seconds(self) -> list[float]:
         """Processor time of all threads of each worker so far."""

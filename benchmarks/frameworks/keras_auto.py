@@ -39,7 +39,7 @@ class Auto:
         self._y = rng.integers(0, _CLASSES, batch_size)
 
     def run(self) -> dict[str, Any]:
-        """Calls fit; returns the seconds until its first step was done, and what it said."""
+        """Call fit, and return the seconds until its first step was done, and what it said."""
         found: dict[str, Any] = {}
         begin = time.perf_counter()
 
@@ -64,7 +64,7 @@ class Auto:
         return {**found, "said": line[1] if line else ""}
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
         self._local.__exit__(None, None, None)
 
 

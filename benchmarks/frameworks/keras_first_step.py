@@ -26,7 +26,7 @@ class FirstStep:
         self._model, self._x, self._y = keras_steps.make(network, batch_size, pixels, layers, seed)
 
     def run(self) -> dict[str, Any]:
-        """Calls fit; returns the seconds until the first step was done, and its loss."""
+        """Call fit, and return the seconds until the first step was done, and its loss."""
         found: dict[str, Any] = {}
         begin, cpu = time.perf_counter(), time.process_time()
 

@@ -81,7 +81,7 @@ class KerasFit:
         self._taken.release()
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Takes steps; returns their seconds, and the mean loss of the epoch so far after each."""
+        """Take steps, and return their seconds, and the mean loss of the epoch so far after each."""
         begin, cpu, first = time.perf_counter(), time.process_time(), len(self._losses)
         for _ in range(steps):
             self._turns.release()
@@ -96,6 +96,6 @@ class KerasFit:
         }
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
         if self._local is not None:
             self._local.close()

@@ -24,7 +24,7 @@ class KerasTrainer(Trainer):
     """Trains by train_on_batch, whose step Keras compiles to a graph; the batch is a tensor already."""
 
     def build(self, values: list[Any], *, jit_compile: bool | str = False) -> int:
-        """Takes Trainer's arguments; `jit_compile`: as in keras.Model.compile."""
+        """Take Trainer's arguments; `jit_compile`: as in keras.Model.compile."""
         layers = [_layer(layer) for layer in self.network.layers]
         first_dense = next(i for i, layer in enumerate(layers) if isinstance(layer, keras.layers.Dense))
         layers.insert(first_dense, keras.layers.Flatten())

@@ -42,7 +42,7 @@ class Shapes:
                 yield x, rng.integers(0, _CLASSES, self._batch_size)
 
     def run(self) -> dict[str, Any]:
-        """Takes two epochs; returns their seconds, their losses, and the most memory that the process had."""
+        """Take two epochs, and return their seconds, their losses, and the most memory that the process had."""
         begin, cpu = time.perf_counter(), time.process_time()
         options: dict[str, Any] = {"steps_per_epoch": self._lengths, "epochs": 2, "shuffle": False, "verbose": 0}
         if self._devices is None:

@@ -54,7 +54,7 @@ def _classifier(make_base: Callable[..., Any], pixels: int) -> Any:
 
 
 def _transformer(layers: int) -> Any:
-    """An encoder of post-norm layers, and the mean over its positions."""
+    """Return an encoder of post-norm layers, and the mean over its positions."""
     inputs = keras.layers.Input((_LENGTH,), dtype="int32")
     x = keras.layers.Embedding(_VOCABULARY, _WIDTH)(inputs)
     for _ in range(layers):

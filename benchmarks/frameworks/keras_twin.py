@@ -13,13 +13,12 @@ import numpy as np
 import mtf_hetero
 from benchmarks.cases.keras_models import AGAIN, ONE_DEVICE, PLANNED
 from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.keras import Builder
 from mtf_hetero.layers import batch_norm_updates
 from mtf_hetero.layouts import LAYOUTS
-from mtf_hetero.planner.find import find
-from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.profile.link import Link
-from mtf_hetero.variables import initial_value_feed
+from mtf_hetero.mesh import initial_value_feed
+from mtf_hetero.planner.planning import find
 
 _LEAST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}  # pixels; of the others 32
 _CLASSES = 10
@@ -61,7 +60,7 @@ class Twin:
         self._reference = self._train_keras(self._images)
 
     def facts(self) -> dict[str, Any]:
-        """Number of layers and weights, and the images' size."""
+        """Return the number of layers and weights, and the images' size."""
         return {
             "layers": len(self._model.layers),
             "weights": int(self._model.count_params()),
@@ -99,7 +98,7 @@ class Twin:
         return steps
 
     def _stored(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The same arrays in files: of large models, those of all steps are more than a machine's memory."""
+        """Return the same arrays in files: of large models, those of all steps are more than a machine's memory."""
         stored = {}
         for name, value in values.items():
             path = pathlib.Path(self._directory, f"{next(self._numbers)}.npy")
@@ -108,7 +107,7 @@ class Twin:
         return stored
 
     def compare(self, layout: str, shares: Sequence[float]) -> dict[str, Any]:
-        """The differences of the builder from Keras on a layout, {kind: the largest difference}, and seconds.
+        """Return the differences of the builder from Keras on a layout, {kind: the largest difference}, and seconds.
 
         Differences of outputs and weights are relative to the largest value of a tensor, or 1 if that is less; those of
         gradients to the largest of a tensor, or to a hundredth of the largest of all if that is more.
@@ -135,7 +134,7 @@ class Twin:
         return {**errors, "seconds": time.perf_counter() - begin}
 
     def _train(self, layout: str, shares: Sequence[float]) -> Iterator[_Values]:
-        """The builder's values, step by step, in the form of `_train_keras`; read each before the next."""
+        """Yield the builder's values, step by step, in the form of `_train_keras`; read each before the next."""
         with tf.Graph().as_default():
             yield from self._train_in_graph(layout, shares)
 
@@ -178,13 +177,13 @@ class Twin:
                 before = {}
 
     def _gradients(self, found: dict[str, np.ndarray]) -> _Values:
-        """The fetched values in Keras's form; each array is released after it was returned."""
+        """Yield the fetched values in Keras's form; each array is released after it was returned."""
         while found:
             name, value = found.popitem()
             yield name, self._as_keras(name, value)
 
     def _weights(self, session: tf.Session, held: Mapping[str, tf.Tensor]) -> _Values:
-        """The weights as Keras has them, a part of them at a time: of large models all are gigabytes."""
+        """Yield the weights as Keras has them, a part of them at a time: of large models all are gigabytes."""
         for part in range(_PARTS):
             for name, value in session.run({name: held[name] for name in sorted(held)[part::_PARTS]}).items():
                 weight = self._builder.variables[name]
@@ -201,7 +200,7 @@ class Twin:
             return {"output/inference": session.run(output)}
 
     def _initial_values(self) -> Mapping[Any, np.ndarray]:
-        """The feeds with which the builder starts from Keras's initial values."""
+        """Return the feeds with which the builder starts from Keras's initial values."""
         weights = self._builder.variables.items()
         return initial_value_feed({name: w.to_mtf(self._initial[w.variable.path]) for name, w in weights})
 
@@ -233,7 +232,7 @@ def _prepare(model: Any, rng: np.random.Generator) -> None:
 
 
 def _rescales(model: Any) -> bool:
-    """True if a model expects pixels from 0 to 255."""
+    """Return whether a model expects pixels from 0 to 255."""
     return any(isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in model.layers)
 
 
@@ -241,18 +240,18 @@ def _kind(variable: Any) -> str:
     return "average" if variable.name.startswith("moving_") else "weight"
 
 
-def _momentum(variable: mtf.Variable, gradient: mtf.Tensor) -> list[mtf.Operation]:
+def _momentum(variable: mtf.Variable, gradient: mtf.Tensor) -> list[mtf.Assign]:
     """Stochastic gradient descent with momentum as Keras computes it."""
     velocity = mtf.get_variable(
         variable.mesh, f"{variable.name}/velocity", variable.shape, dtype=gradient.dtype,
         initializer=tf.zeros_initializer(), trainable=False,
     )  # fmt: skip
     moved = velocity * _MOMENTUM - gradient * _RATE
-    return [mtf.assign(velocity.operation, moved), mtf.assign_add(variable, moved)]
+    return [mtf.assign(velocity, moved), mtf.assign_add(variable, moved)]
 
 
 def _session(devices: int) -> tf.Session:
-    """A session of so many devices, which does not spend minutes on optimizing a graph for a few steps."""
+    """Return a session of so many devices, which does not spend minutes on optimizing a graph for a few steps."""
     config = tf.ConfigProto(device_count={"CPU": devices})
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return tf.Session(config=config)

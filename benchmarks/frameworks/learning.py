@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero import data, tf
-from mtf_hetero.cluster import shorten
+from mtf_hetero.cli.train.config import Config
+from mtf_hetero.cli.train.prepare import place, prepare
+from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY
-from mtf_hetero.models.train.config import Config
-from mtf_hetero.models.train.prepare import place, prepare
-from mtf_hetero.placement import split_dims
+from mtf_hetero.placement.placing import split_dims
 
 
 class _StepHook(tf.train.SessionRunHook):
@@ -40,12 +40,12 @@ class _StepHook(tf.train.SessionRunHook):
 
 
 def _epochs(dataset: str, data_dir: str | None, images: int) -> int:
-    """The epochs of a data set that have at least some number of images."""
+    """Return the epochs of a data set that have at least some number of images."""
     return -(-images // data.load(dataset, data_dir).train_size)
 
 
 def _in_float64(batches: Any) -> Any:
-    """The same batches, or slices of one batch, with images of float64."""
+    """Return the same batches, or slices of one batch, with images of float64."""
 
     def cast(features: Any, labels: Any) -> tuple[Any, Any]:
         images = tf.nest.map_structure(lambda image: tf.cast(image, tf.float64), features["image"])
@@ -55,7 +55,7 @@ def _in_float64(batches: Any) -> Any:
 
 
 class LearningRun:
-    """A run of `mtf-hetero train` with these settings, those of models.train.config.Config.
+    """A run of `mtf-hetero train` with these settings, those of mtf_hetero.cli.train.config.Config.
 
     Without train_epochs they are as many as max_steps take.
 
@@ -72,11 +72,11 @@ class LearningRun:
         self._run = place(prepare(self._config, self._stack))
 
     def close(self) -> None:
-        """Ends the workers, if there are any."""
+        """End the workers, if there are any."""
         self._stack.close()
 
     def describe(self) -> dict[str, Any]:
-        """The devices, the layout, and how it divides the dimensions."""
+        """Return the devices, the layout, and how it divides the dimensions."""
         run = self._run
         return {
             "devices": [shorten(device) for device in run.devices],
@@ -104,7 +104,7 @@ class LearningRun:
         return float(results["accuracy"])
 
     def losses_in_float64(self, model: str, dataset: str, steps: int, model_dir: str) -> list[float]:
-        """The losses of another model that is trained in float64, laid out alike on the same devices."""
+        """Return the losses of another model that is trained in float64, laid out alike on the same devices."""
         config = dataclasses.replace(
             self._config,
             model=model,
@@ -130,7 +130,7 @@ class VolumeRun(LearningRun, abc.ABC):
 
     @abc.abstractmethod
     def make(self, directory: str, **made_by: Any) -> None:
-        """Makes the set."""
+        """Make the set."""
 
     @property
     def volumes(self) -> data.Volumes:
@@ -139,7 +139,7 @@ class VolumeRun(LearningRun, abc.ABC):
         return self._run.dataset
 
     def describe(self) -> dict[str, Any]:
-        """Describes the run as LearningRun does, with the numbers of volumes."""
+        """Describe the run as LearningRun does, with the numbers of volumes."""
         sizes = {"train_volumes": self.volumes.train_size, "test_volumes": self.volumes.test_size}
         return {**super().describe(), **sizes, "unit": "volumes"}
 
@@ -149,13 +149,13 @@ class VolumeRun(LearningRun, abc.ABC):
         return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
     def predictions(self, key: str) -> np.ndarray:
-        """The network's predictions for the test volumes, in the order of the set."""
+        """Return the network's predictions for the test volumes, in the order of the set."""
         predicted = self._run.estimator.predict(self._run.test_input, predict_keys=[key])
         return np.stack([volume[key] for volume in predicted][: self.volumes.test_size])
 
 
 def read(volumes: data.Volumes, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The volumes of a split, as they were before they were normalised, and their labels or targets."""
+    """Yield the volumes of a split, as they were before they were normalised, and their labels or targets."""
     mean, deviation = (np.array(part) for part in (volumes.manifest.mean, volumes.manifest.deviation))
     targets = [np.array(part) for part in (volumes.manifest.target_mean, volumes.manifest.target_deviation)]
     with tf.Graph().as_default():

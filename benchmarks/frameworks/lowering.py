@@ -13,22 +13,21 @@ from benchmarks.frameworks.mesh_nets import build_training, lower_stock
 from benchmarks.frameworks.steps import start_session
 from benchmarks.networks import NETWORKS
 from mtf_hetero import Layout, tf
+from mtf_hetero.cli.train import program
 from mtf_hetero.estimator import RunConfig
 from mtf_hetero.estimator.training import session_config
+from mtf_hetero.graph.names import dimension_sizes
 from mtf_hetero.layouts import LAYOUTS
-from mtf_hetero.models.train import program
 
 _SMALLEST_MESH = "all:2"
 
 
 def choose_layout(graph: Any, recipe: str, processors: int, shares: Sequence[float] | None) -> tuple[Layout, list[str]]:
-    """A recipe's rules, but for those of dimensions that have fewer units than there are processors, and their names.
+    """Return a recipe's rules for dimensions with at least one unit per processor, and the names of the others.
 
     `shares` has one per processor; None: even.
     """
-    sizes: dict[str, int] = {}
-    for dim in (dim for op in graph.operations for tensor in op.outputs for dim in tensor.shape.dims):
-        sizes[dim.name] = min(dim.size, sizes.get(dim.name, dim.size))
+    sizes = {name: min(of_name) for name, of_name in dimension_sizes(graph.operations).items()}
     rules = LAYOUTS[recipe](graph, mesh_shape=_SMALLEST_MESH).rules
     kept = [rule for rule in rules if sizes[rule[0]] >= processors]
     layout = Layout(f"all:{processors}", kept, {} if shares is None else {"all": shares})
@@ -58,6 +57,7 @@ class Probe:
             build_seconds = time.perf_counter() - begin
             layout, left_out = choose_layout(built.graph, self.recipe, self.processors, self.shares)
             before = len(tf_graph.get_operations())
+            assert built.loss is not None
             begin = time.perf_counter()
             lowering = lower(built, layout, [f"cpu:{pnum}" for pnum in range(layout.size)])
             loss = lowering.export_to_tf_tensor(built.loss)  # this and the updates are what a training loop runs

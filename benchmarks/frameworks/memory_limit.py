@@ -6,7 +6,7 @@ import re
 import resource
 import time
 
-from mtf_hetero.cluster import guard
+from mtf_hetero.cluster.emulation import guard
 
 _EXIT_SECONDS = 5.0
 
@@ -21,7 +21,7 @@ class MemoryLimit:
     def __init__(self, pid: int, size_bytes: int, group: str | None = None) -> None:
         self.by = "a memory limit of the kernel (cgroup v2)"
         self._made: pathlib.Path | None = None
-        if group is not None and _written(pathlib.Path(group) / "memory.max", size_bytes):
+        if group is not None and _try_to_write(pathlib.Path(group) / "memory.max", size_bytes):
             return
         mounts, membership = (pathlib.Path("/proc/self", name).read_text() for name in ("mountinfo", "cgroup"))
         for parent in guard.parent_groups(mounts, membership, "memory"):
@@ -38,14 +38,14 @@ class MemoryLimit:
             made.mkdir()
         except OSError:
             return False
-        _written(made / "memory.swappiness", 0)
-        if _written(made / "memory.limit_in_bytes", size_bytes) and _written(made / "cgroup.procs", pid):
+        _try_to_write(made / "memory.swappiness", 0)
+        if _try_to_write(made / "memory.limit_in_bytes", size_bytes) and _try_to_write(made / "cgroup.procs", pid):
             return True
         made.rmdir()
         return False
 
     def close(self) -> None:
-        """Removes the control group that was made, once its process has ended."""
+        """Remove the control group that was made, once its process has ended."""
         end = time.monotonic() + _EXIT_SECONDS
         while self._made is not None and time.monotonic() < end:
             with contextlib.suppress(FileNotFoundError):
@@ -57,7 +57,7 @@ class MemoryLimit:
             self._made = None
 
 
-def _written(file: pathlib.Path, value: int) -> bool:
+def _try_to_write(file: pathlib.Path, value: int) -> bool:
     try:
         with file.open("r+", encoding="ascii") as opened:  # never makes a file: a control group has those that it has
             opened.write(str(value))

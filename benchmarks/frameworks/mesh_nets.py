@@ -9,9 +9,10 @@ import numpy as np
 from benchmarks import flops
 from benchmarks.frameworks.steps import lower_step, start_session
 from benchmarks.frameworks.trainer import LEARNING_RATE, Trainer
-from mtf_hetero import Layout, mtf, tf, trace
+from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.cli.train import program
+from mtf_hetero.cost import trace
 from mtf_hetero.models.registry import MODELS
-from mtf_hetero.models.train import program
 
 _MATMUL_SIZE = 4096
 _CONV = {"images": 64, "pixels": 32, "channels": 128, "filters": 128, "kernel": 3}
@@ -20,7 +21,7 @@ _CONV = {"images": 64, "pixels": 32, "channels": 128, "filters": 128, "kernel": 
 def build_training(
     net: Any, image: Any, label: Any, batch: Sequence[int] | None = None, config: Mapping[str, Any] | None = None
 ) -> program.Built:
-    """The mtf graph of a network's training step.
+    """Return the mtf graph of a network's training step.
 
     Args:
       net: a benchmarks.networks.Network.
@@ -62,7 +63,7 @@ class MeshTrainer(_SessionTrainer):
     """Trains the mtf program."""
 
     def build(self, values: list[Any], *, stock: bool = False) -> int:
-        """Takes Trainer's arguments; `stock`: by mesh-tensorflow alone."""
+        """Take Trainer's arguments; `stock`: by mesh-tensorflow alone."""
         with tf.Graph().as_default():
             image, label = tf.placeholder(tf.float32, self.images.shape), tf.placeholder(tf.int32, self.labels.shape)
             built = build_training(self.network, image, label)
@@ -89,7 +90,7 @@ class Peak(_SessionTrainer):
     """A "step" is one large float32 product of square matrices, or one large forward convolution, in TensorFlow."""
 
     def build(self, values: list[Any], *, operation: str) -> int:
-        """Takes Trainer's arguments; `operation`: "matmul" or "conv"; the initial values are not used."""
+        """Take Trainer's arguments; `operation`: "matmul" or "conv"; the initial values are not used."""
         with tf.Graph().as_default():
             self._fetches = [tf.reduce_max(self._result(operation))]  # so that little is copied out
             self._session = tf.Session(config=tf.ConfigProto(device_count={"GPU": 0}))

@@ -10,18 +10,18 @@ from typing import Any
 
 from benchmarks.frameworks import slow_link
 from benchmarks.frameworks.every_way import every_way
-from mtf_hetero import Layout, memory, mtf, tf
-from mtf_hetero.cluster import Cluster, LocalCluster, shorten
+from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cluster import Cluster, LocalCluster
+from mtf_hetero.cluster.devices import shorten
+from mtf_hetero.cost import calibration, memory
+from mtf_hetero.cost.machines import Link, Machine, Machines
+from mtf_hetero.cost.trial import Trial
 from mtf_hetero.layouts import COMPARED
-from mtf_hetero.models.plan import build_step
 from mtf_hetero.models.registry import MODELS
-from mtf_hetero.planner import auto, calibration, trying
-from mtf_hetero.planner.find import describe, find
-from mtf_hetero.planner.held import estimates_of
-from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.planner import auto, trying
 from mtf_hetero.planner.plan import Plan
-from mtf_hetero.profile.link import Link
-from mtf_hetero.profile.trial import Trial
+from mtf_hetero.planner.planning import describe, find
 
 _FEW = 3  # turns of each of very many ways
 _AT_ONCE = 16  # ways of all that take turns
@@ -47,11 +47,11 @@ class Planner:
             slow_link.slow_down(self._local.addresses, megabits_per_second)
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
         self._local.close()
 
     def describe(self) -> dict[str, Any]:
-        """The devices and what limits them."""
+        """Return the devices and what limits them."""
         return {"devices": [shorten(device) for device in self._cluster.devices], "limits": self._local.limits}
 
     def measure(self, problem: Mapping[str, Any], rounds: int) -> dict[str, dict[str, Any]]:
@@ -76,7 +76,7 @@ class Planner:
                 f"alone, {shorten(machines.names[number])}": describe(graph, machines.only([number]), whole)
                 for number in order
             }
-            recipes = auto.of_recipes(graph, machines, {name: COMPARED[name] for name in problem["recipes"]})
+            recipes = auto.describe_recipes(graph, machines, {name: COMPARED[name] for name in problem["recipes"]})
         plans = {**alone, **recipes, "plan": plan}
         turns = trying.race(build, self._cluster, plans, rounds=rounds)
         tried = [next(iter(alone)), min(recipes, key=lambda name: recipes[name].seconds), "plan"]
@@ -88,7 +88,7 @@ class Planner:
         }
 
     def exhaust(self, problem: Mapping[str, Any], rounds: int) -> dict[str, Any]:
-        """Steps of a plan beside those of all ways to divide the network, of which the fastest take turns with it.
+        """Return steps of a plan and of all ways to split the network. The fastest ways take turns with the plan.
 
         Args:
           problem: as of `measure`.
@@ -120,7 +120,7 @@ class Planner:
         }
 
     def measure_memory(self, problem: Mapping[str, Any], steps: int) -> dict[str, Any]:
-        """The memory of each worker in steps of a plan, for devices of these speeds, beside the prediction.
+        """Return the memory of each worker in steps of a plan, for devices of these speeds, beside the prediction.
 
         Args:
           problem: as of `measure`.
@@ -130,7 +130,7 @@ class Planner:
         machines = Machines(tuple(Machine(d, cores * _FLOPS, cores * _BYTES) for d, cores in devices), _LINK)
         with tf.Graph().as_default():
             plan = find(build(), machines)
-        estimates = estimates_of(plan, build)
+        estimates = memory.estimate_layout(build, plan.layout)
         places = [self._cluster.devices.index(device) for device in plan.devices]
         peaks = memory.ProcessPeaks([self._local.pids[place] for place in places])
         with Trial(build, plan.layout, plan.devices, self._cluster) as trial:
@@ -166,7 +166,7 @@ def _builder(problem: Mapping[str, Any]) -> Callable[[], mtf.Graph]:
 
 
 def _build_transformer(batch_size: int) -> mtf.Graph:
-    """A Transformer that predicts the next of some characters, with a step of gradient descent."""
+    """Return a Transformer that predicts the next of some characters, with a step of gradient descent."""
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
     batch = mtf.Dimension("batch", batch_size)

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.frameworks.learning import VolumeRun
 from benchmarks.pictures import pack
 from mtf_hetero.data import Planes, write_volumes
-from mtf_hetero.data.convert import open_arrays
+from mtf_hetero.data.preparing.convert import open_arrays
 
 CLASSES = ("other", "brain")
 COLIN27, PHANTOM = "colin27", "phantom"
@@ -46,7 +46,7 @@ def load(scan: str) -> Head:
 
 
 def _phantom() -> Head:
-    """A ball in a shell that is as bright, noisy."""
+    """Return a ball in a shell that is as bright, noisy."""
     places = np.stack(np.meshgrid(*[np.linspace(-1, 1, _PHANTOM_EDGE)] * 3, indexing="ij"))
     radius = np.sqrt(np.square(places).sum(0))
     brain = radius < 0.5
@@ -60,13 +60,13 @@ def _box(begin: Sequence[int], edge: int) -> tuple[slice, ...]:
 
 
 def _tiles(scan: np.ndarray, edge: int) -> list[tuple[int, ...]]:
-    """The beginnings of patches side by side in the back half; the rest at the ends belongs to none."""
+    """Return the beginnings of patches side by side in the back half; the rest at the ends belongs to none."""
     shape = (scan.shape[0], scan.shape[1] // 2, scan.shape[2])
     return list(itertools.product(*(range(0, extent - edge + 1, edge) for extent in shape)))
 
 
 def _best_thresholds(image: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
-    """The first intensity of the brain, and the first beyond it, by which it is predicted with the best Dice."""
+    """Return the first intensity of the brain, and the first beyond it, by which it is predicted with the best Dice."""
     counts = np.stack([np.bincount(values.ravel(), minlength=_BRIGHTEST + 1) for values in (image, image[labels > 0])])
     below = np.concatenate([np.zeros([2, 1], int), np.cumsum(counts, 1)], 1)  # [all or brain, level]
 

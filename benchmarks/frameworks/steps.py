@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero import Layout, placement, tf, traffic
-from mtf_hetero.models.train import program
-from mtf_hetero.variables import initial_value_feed
+from mtf_hetero import Layout, tf
+from mtf_hetero.cli.train import program
+from mtf_hetero.cost import traffic
+from mtf_hetero.mesh import initial_value_feed
+from mtf_hetero.placement.placing import split_dims
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,11 +25,11 @@ class Step:
     fetches: tuple[Any, ...]  # what a session runs: the loss, and the step
 
     def sends(self) -> tuple[traffic.Send, ...]:
-        """The traffic from device to device."""
+        """Return the traffic from device to device."""
         return traffic.sends(self.fetches, graph=self.built.graph)
 
-    def sent(self) -> dict[str, int]:
-        """The bytes that it sends over all links, and bytes and messages of the link that carries most."""
+    def count_traffic(self) -> dict[str, int]:
+        """Return the bytes that it sends over all links, and bytes and messages of the link that carries most."""
         sends = self.sends()
         links = traffic.links(sends)
         busiest = next(iter(links), None)
@@ -41,9 +43,9 @@ class Step:
         }
 
     def sizes(self) -> dict[str, list[int]]:
-        """The sizes of the split dimensions."""
-        split_dims = reversed(placement.split_dims(self.built.graph, self.layout))  # of one name, the first counts
-        sizes = {name: list(self.layout.split(name, size)) for name, size in split_dims}
+        """Return the sizes of the split dimensions."""
+        dims = reversed(split_dims(self.built.graph, self.layout))  # of one name, the first counts
+        sizes = {name: list(self.layout.split(name, size)) for name, size in dims}
         return dict(reversed(sizes.items()))
 
     def initial_values(self, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -69,7 +71,7 @@ def lower_step(
 
 
 def start_session(session: Any, lowering: Any, values: Mapping[str, np.ndarray]) -> None:
-    """Initialises what is in TensorFlow's default graph: these variables, by name, from arrays."""
+    """Initialise what is in TensorFlow's default graph: these variables, by name, from arrays."""
     session.run(tf.global_variables_initializer(), initial_value_feed(values))
     session.run([tf.local_variables_initializer(), lowering.copy_masters_to_slices(), tf.tables_initializer()])
 
@@ -84,5 +86,5 @@ def slices(mesh_impl: Any, shape: Any, make: Callable[[Sequence[int], Sequence[i
 
 
 def worker_devices(count: int) -> list[str]:
-    """The names of so many workers that need not be there."""
+    """Return the names of so many workers that need not be there."""
     return [f"/job:worker/task:{index}/device:CPU:0" for index in range(count)]

@@ -1,6 +1,7 @@
 """The same networks in PyTorch: eager, with the channels last in memory, compiled, or by DistributedDataParallel."""
 
 import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ class TorchTrainer(Trainer):
     """Trains as PyTorch's tutorials do."""
 
     def build(self, values: list[Any], *, channels_last: bool = False, compiled: bool = False) -> int:
-        """Takes Trainer's arguments; `channels_last`: a memory format; `compiled`: torch.compile."""
+        """Take Trainer's arguments; `channels_last`: a memory format; `compiled`: torch.compile."""
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         model: Any = torch.nn.Sequential(*self._layers(list(values)))
         images = torch.from_numpy(self.images).permute(0, 3, 1, 2)
@@ -32,7 +33,7 @@ class TorchTrainer(Trainer):
         return sum(parameter.numel() for parameter in model.parameters())
 
     def _layers(self, values: list[Any]) -> list[Any]:
-        """The layers with their initial values, kernels in PyTorch's order of dimensions."""
+        """Return the layers with their initial values, kernels in PyTorch's order of dimensions."""
         height, width, channels = self.network.image_shape
         layers: list[Any] = []
         inputs = 0
@@ -70,18 +71,18 @@ class TorchTrainer(Trainer):
         return loss.item()
 
     def loss(self) -> Any:
-        """The mean over the batch."""
+        """Return the mean over the batch."""
         return torch.nn.functional.cross_entropy(self._model(self._images), self._labels)
 
     def threads(self) -> str:
         return f"{torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between operations"
 
 
-class _Slice(TorchTrainer):
+class DistributedSlice(TorchTrainer):
     """Trains on one rank's part of the batch, where each rank has so many images."""
 
     def build(self, values: list[Any], *, batches: Sequence[int] = (), rank: int = 0, **options: Any) -> int:
-        """Takes TorchTrainer's options too."""
+        """Take TorchTrainer's options too."""
         parameters = super().build(values, **options)
         torch.set_num_threads(1)
         part = slice(sum(batches[:rank]), sum(batches[: rank + 1]))
@@ -94,12 +95,27 @@ class _Slice(TorchTrainer):
         return parameters
 
     def loss(self) -> Any:
-        """The mean over the whole batch of this rank's images, times the ranks."""
+        """Return the mean over the whole batch of this rank's images, times the ranks."""
         outputs = self._model(self._images)
         return torch.nn.functional.cross_entropy(outputs, self._labels, reduction="sum") * self._weight
 
     def step(self) -> float:
         return super().step() / self._ranks
+
+    def save(self, path: pathlib.Path, step: int) -> None:
+        """Save a checkpoint, which takes the place of the last one once it is complete."""
+        made = path.with_suffix(".new")
+        torch.save({"step": step, "model": self._whole().state_dict()}, made)
+        made.replace(path)
+
+    def load(self, path: pathlib.Path) -> int:
+        """Load a checkpoint; returns its step."""
+        saved = torch.load(path)
+        self._whole().load_state_dict(saved["model"])
+        return saved["step"]
+
+    def _whole(self) -> Any:
+        return self._model.module if self._ranks > 1 else self._model
 
 
 class Rank:
@@ -111,13 +127,13 @@ class Rank:
     def __init__(self, rank: int, ranks: int, port: int, **arguments: Any) -> None:
         torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
         self._arguments = {**arguments, "rank": rank}
-        self._trainers: dict[str, _Slice] = {}
+        self._trainers: dict[str, DistributedSlice] = {}
 
     def add(self, name: str, batches: list[int]) -> dict[str, Any]:
-        """Builds a way to divide the batch; takes two steps. Returns this rank's part of the losses before them."""
-        self._trainers[name] = _Slice(**self._arguments, batches=batches)
+        """Build a way to split the batch, take two steps, and return this rank's part of the losses before them."""
+        self._trainers[name] = DistributedSlice(**self._arguments, batches=batches)
         return self.run(name, 2)
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
-        """Takes steps; returns seconds and this rank's part of the losses before them."""
+        """Take steps, and return seconds and this rank's part of the losses before them."""
         return self._trainers[name].run(steps)

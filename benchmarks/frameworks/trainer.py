@@ -20,22 +20,22 @@ class Trainer(abc.ABC):
 
     @abc.abstractmethod
     def build(self, values: list[Any], **options: Any) -> int:
-        """Builds the framework's variant with these initial values; returns how many parameters it has."""
+        """Build the framework's variant with these initial values, and return how many parameters it has."""
 
     @abc.abstractmethod
     def step(self) -> float:
         """One step; returns the loss before it."""
 
     def threads(self) -> str:
-        """The number of threads that the framework uses, in words."""
+        """Return the number of threads that the framework uses, in words."""
         return "defaults: as many as cores"
 
     def describe(self) -> dict[str, Any]:
-        """The facts that do not change from run to run."""
+        """Return the facts that do not change from run to run."""
         return {"parameters": self._parameters, "threads": self.threads()}
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Takes steps; returns the losses before them, seconds, and the largest memory so far."""
+        """Take steps, and return the losses before them, seconds, and the largest memory so far."""
         wall, cpu = time.perf_counter(), time.process_time()
         losses = [float(self.step()) for _ in range(steps)]
         return {

@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.frameworks.learning import VolumeRun, read
 from mtf_hetero import data
-from mtf_hetero.data.cosmology import power_spectrum, write_universes
+from mtf_hetero.data.preparing.cosmology import power_spectrum, write_universes
 
 _BINS = 16  # of the power spectrum
 _LEVELS = 24  # of the histogram
@@ -46,7 +46,7 @@ def best_ridge(x: np.ndarray, y: np.ndarray) -> Any:
 
 
 class Universes(VolumeRun):
-    """A training run on simulated universes, which are made by mtf_hetero.data.cosmology.write_universes."""
+    """A training run on simulated universes, which are made by mtf_hetero.data.preparing.cosmology.write_universes."""
 
     def make(self, directory: str, **made_by: Any) -> None:
         write_universes(directory, **made_by)

@@ -12,13 +12,13 @@ import numpy as np
 from benchmarks.frameworks import volume_nets
 from benchmarks.frameworks.chief import Chief
 from benchmarks.frameworks.steps import Step
-from mtf_hetero import Layout, memory, tf, trace, traffic
+from mtf_hetero import Layout, tf
+from mtf_hetero.cost import calibration, memory, trace, traffic, transfers
+from mtf_hetero.cost.machines import Machines
+from mtf_hetero.cost.sample import EXACT
 from mtf_hetero.data import Planes, load_volumes, write_volumes
 from mtf_hetero.data.source import TRAIN
-from mtf_hetero.planner import calibration, transfers
-from mtf_hetero.planner.find import describe
-from mtf_hetero.planner.machines import Machines
-from mtf_hetero.planner.problem import EXACT
+from mtf_hetero.planner.planning import describe
 
 _TARGETS = ("a", "b", "c", "d")
 _Program = tuple[str, tuple[int, ...], int]  # network, extents of a volume, batch size
@@ -40,31 +40,31 @@ class VolumeNets(Chief):
     def build(
         self, devices: Sequence[str], *, network: str, extents: Sequence[int], **arguments: Any
     ) -> tuple[Step, Mapping[str, np.ndarray]]:
-        """Builds a step, as in Chief; the arguments are those of volume_nets.build_step."""
+        """Build a step, as in Chief; the arguments are those of volume_nets.build_step."""
         step = volume_nets.build_step(network, extents, devices=devices, seed=self._seed, **arguments)
         return step, volume_nets.initial_values(step, self._seed)
 
-    def counted(self, step: Step) -> dict[str, Any]:
-        return {"exchanged": volume_nets.exchanged(step), **super().counted(step)}
+    def count_messages(self, step: Step) -> dict[str, Any]:
+        return {"exchanged": volume_nets.exchanged(step), **super().count_messages(step)}
 
-    def held(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:
-        """The bytes that every worker holds in full: weights, gradients, and TensorFlow's own memory."""
+    def bytes_in_full(self, step: Step, estimates: Sequence[memory.Estimate]) -> dict[str, list[int]]:
+        """Return the bytes that every worker holds in full: weights, gradients, and TensorFlow's own memory."""
         return {"whole_bytes": [estimate.weights + estimate.gradients + estimate.runtime for estimate in estimates]}
 
     def add(self, name: str, *args: Any, **arguments: Any) -> dict[str, Any]:
-        """Adds a way, as in Chief; keeps the arguments for `add_apart` and `predict`."""
+        """Add a way, as in Chief; keep the arguments for `add_apart` and `predict`."""
         self._programs[name] = arguments["network"], tuple(arguments["extents"]), arguments.get("batch_size", 1)
         return super().add(name, *args, **arguments)
 
     def add_apart(self, name: str) -> None:
-        """Builds a network of its own on each slab of a way, which exchanges nothing, for `run_apart`."""
+        """Build a network of its own on each slab of a way, which exchanges nothing, for `run_apart`."""
         step, (network, extents, batch_size) = self.step(name), self._programs[name]
         for planes, device in zip(step.layout.split(volume_nets.AXIS, extents[0]), step.devices, strict=True):
             program = {"network": network, "extents": (planes, *extents[1:]), "batch_size": batch_size}
             self.add(_apart(name, device), [self.cluster.devices.index(device)], **program)
 
     def run_apart(self, name: str, steps: int) -> dict[str, Any]:
-        """Takes steps of all slabs at once; returns the seconds until the last one is done."""
+        """Take steps of all slabs at once, and return the seconds until the last one is done."""
         devices = self.step(name).devices
         begin = time.perf_counter()
         with concurrent.futures.ThreadPoolExecutor(len(devices)) as pool:
@@ -85,15 +85,15 @@ class VolumeNets(Chief):
         }
 
     def wait_for_input(self, name: str) -> list[float]:
-        """Takes one step; seconds that it waits, per worker, for the next slab."""
+        """Take one step, and return the seconds that each worker waits for the next slab."""
         events = [event for event in trace.read(self.traced(name)) if event.kind.startswith("IteratorGetNext")]
         return [
             sum(event.seconds for event in events if event.device.replace("/replica:0", "") == device)
             for device in self.step(name).devices
         ]
 
-    def _measured(self, name: str) -> Machines:
-        """The workers of a way, measured on its program as --layout=auto does it, once."""
+    def _calibrate(self, name: str) -> Machines:
+        """Return the workers of a way, measured on its program as --layout=auto does it, once."""
         program, devices = self._programs[name], self.step(name).devices
         if (program, devices) not in self._machines:
             cluster = dataclasses.replace(self.cluster, devices=devices)
@@ -102,8 +102,8 @@ class VolumeNets(Chief):
         return self._machines[program, devices]
 
     def predict(self, name: str) -> dict[str, Any]:
-        """The prediction of the planner's cost model for a step."""
-        return _predicted(self._programs[name], self.step(name).layout, self._measured(name))
+        """Return the prediction of the planner's cost model for a step."""
+        return _predicted(self._programs[name], self.step(name).layout, self._calibrate(name))
 
     def project(self, name: str, network: str, edge: int, count: int, groups: int) -> dict[str, Any]:
         """Predicts a step on more workers than there are, each as fast as the first one on the program of a way.
@@ -115,7 +115,7 @@ class VolumeNets(Chief):
           count: workers of a group.
           groups: of workers.
         """
-        measured = self._measured(name)
+        measured = self._calibrate(name)
         like = dataclasses.replace(measured.devices[0], factors={}, memory_bytes=None)  # the kinds are not the same
         devices = tuple(dataclasses.replace(like, name=str(number)) for number in range(count * groups))
         machines = Machines(devices, measured.link_between(0, 1), step_seconds=measured.step_seconds)
@@ -129,7 +129,7 @@ class VolumeNets(Chief):
         return [int(text.partition("rchar:")[2].split()[0]) for text in files]
 
     def write_set(self, directory: str, edge: int, count: int) -> dict[str, int]:
-        """Writes a set of cubes of noise; returns the bytes of a plane, as it is stored."""
+        """Write a set of cubes of noise, and return the bytes of a plane, as it is stored."""
         planes = Planes((edge, edge, edge, volume_nets.CHANNELS), "int16", targets=_TARGETS)
         rng = np.random.default_rng(self._seed)
         with write_volumes(directory, planes, provenance={"made": "noise, for a measurement"}) as writer:
@@ -139,7 +139,7 @@ class VolumeNets(Chief):
 
 
 def _predicted(program: _Program, layout: Layout, machines: Machines) -> dict[str, Any]:
-    """The planner's prediction of a step: seconds of it, of the busiest device and of layers, and bytes sent."""
+    """Return the planner's prediction of a step: seconds of it, of the busiest device and of layers, and bytes sent."""
     with tf.Graph().as_default():
         built = volume_nets.build_training(*program)
         plan = describe(built.graph, machines, layout)

@@ -10,13 +10,15 @@ import numpy as np
 
 import mtf_hetero.layers
 from benchmarks.frameworks.steps import Step, lower_step, slices
-from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf, trace, traffic
+from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf
+from mtf_hetero.cli.train import program
+from mtf_hetero.cost import trace, traffic
 from mtf_hetero.data import laid_out_volumes, load_volumes
+from mtf_hetero.graph.operations import AnyConvolution, AnyPool
 from mtf_hetero.layouts import LAYOUTS
-from mtf_hetero.models import cosmoflow, unet3d, volume_layers
-from mtf_hetero.models.train import program
+from mtf_hetero.models import MODELS, cosmoflow, layers
 
-NAMES = ("batch", *volume_layers.SPATIAL, "channels")
+NAMES = ("batch", *layers.VOLUME, "channels")
 CHANNELS = 4
 OUTPUTS = 4
 AXIS = "depth"
@@ -34,33 +36,34 @@ def _convolutional_part(config: cosmoflow.Config) -> Loss:
 
     def loss(volumes: Any, targets: Any) -> Any:
         del targets
-        x, pools = volumes, (volume_layers.extents(volumes)[1] // 2).bit_length() - 2
+        x, pools = volumes, (volumes.shape.dims[-3].size // 2).bit_length() - 2
         for number, filters in enumerate(config.filters, 1):
-            x = volume_layers.conv3d(
+            x = layers.conv(
                 x,
                 filters,
                 size=3,
+                rank=3,
                 strides=2 if number == config.strided else 1,
                 name=f"conv{number}",
-                initializer=volume_layers.glorot_uniform,
-                activation=volume_layers.leaky_relu,
+                initializer=layers.glorot_uniform,
+                activation=layers.leaky_relu,
             )
             if number <= pools:
-                x = volume_layers.pool3d(x, kind="avg", size=3, strides=2, padding=1, name=f"pool{number}")
+                x = layers.pool(x, kind="avg", size=(3,) * 3, strides=2, padding=1, name=f"pool{number}")
         return mtf.reduce_mean(mtf.square(x))
 
     return loss
 
 
 def _cosmoflow(volumes: Any, targets: Any) -> Any:
-    """The whole network, without dropout, so that losses can be compared."""
-    y = cosmoflow.build(volumes, training=True, dropout=0.0)
+    """Return the whole network, without dropout, so that losses can be compared."""
+    y = MODELS["cosmoflow"].build(volumes, training=True, dropout=0.0)
     return mtf.reduce_mean(mtf.square(y if targets is None else y - targets))
 
 
 def _unet3d(volumes: Any, targets: Any) -> Any:
     """Mean cross entropy over the voxels."""
-    logits = unet3d.build(volumes, training=True, **_UNET)
+    logits = MODELS["unet3d"].build(volumes, training=True, **_UNET)
     classes = logits.shape.dims[-1]
     hot = mtf.one_hot(targets, classes, dtype=logits.dtype)
     return mtf.reduce_mean(mtf.layers.softmax_cross_entropy_with_logits(logits, hot, classes))
@@ -78,7 +81,7 @@ _LABELLED = ("unet3d",)
 
 
 def _shape(extents: Sequence[int], batch_size: int) -> Any:
-    """The mtf.Shape of a batch of volumes."""
+    """Return the mtf.Shape of a batch of volumes."""
     sizes = (batch_size, *extents, CHANNELS)
     return mtf.Shape([mtf.Dimension(name, size) for name, size in zip(NAMES, sizes, strict=True)])
 
@@ -92,7 +95,7 @@ def _import(mesh: Any, value: Any, shape: Any) -> Any:
 def build_training(
     network: str, extents: Sequence[int], batch_size: int = 1, volumes: Any = None, targets: Any = None
 ) -> Any:
-    """A training step by SGD of a network of NETWORKS, in TensorFlow's default graph.
+    """Return a training step by SGD of a network of NETWORKS, in TensorFlow's default graph.
 
     Args:
       network: its name.
@@ -117,7 +120,7 @@ def build_training(
     gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
     updates = mtf.optimize.SgdOptimizer(_LEARNING_RATE).apply_grads(gradients, variables)
     updates += mtf_hetero.layers.batch_norm_updates(graph)
-    return program.Built(graph, mesh, None, loss=loss, updates=tuple(updates))
+    return program.Built(graph, mesh, loss, loss=loss, updates=tuple(updates))
 
 
 def plan(
@@ -128,7 +131,7 @@ def plan(
     shares: Sequence[float] | None = None,
     groups: int = 1,
 ) -> Layout:
-    """The layout of the volumes on some number of processors: by depth, as layouts.spatial decides for each layer.
+    """Return the layout of the volumes on a number of processors: by depth, as layouts.spatial decides for each layer.
 
     With several groups of so many, each has its part of the batch.
     """
@@ -151,7 +154,7 @@ def build_step(
     epochs: int = 1,
     seed: int = 0,
 ) -> Step:
-    """Builds a step of a network of NETWORKS in TensorFlow's default graph, on devices that share the depth.
+    """Build a step of a network of NETWORKS in TensorFlow's default graph, on devices that share the depth.
 
     Each worker reads its slab of a set in a directory, so often and in the order of a seed; without a directory it
     generates a pattern once, and keeps it.
@@ -171,23 +174,23 @@ def _generated(network: str, shape: Any, mesh_impl: Any) -> tuple[tuple[Any, ...
     """Slices of a pattern, and of labels where the network needs them: local variables of each worker."""
 
     def volume(begin: Sequence[int], size: Sequence[int]) -> Any:
-        return _kept(_pattern(begin, size))
+        return _local_variable(_pattern(begin, size))
 
     def label(begin: Sequence[int], size: Sequence[int]) -> Any:
-        return _kept(tf.cast(_pattern(begin, size)[..., 0] > 0, tf.int32))
+        return _local_variable(tf.cast(_pattern(begin, size)[..., 0] > 0, tf.int32))
 
     labels = slices(mesh_impl, shape, label) if network in _LABELLED else ()
     return tuple(slices(mesh_impl, shape, volume)), tuple(labels) or None
 
 
-def _kept(value: Any) -> Any:
-    """The value that a local variable keeps."""
+def _local_variable(value: Any) -> Any:
+    """Return the value that a local variable keeps."""
     collections = [tf.GraphKeys.LOCAL_VARIABLES]
     return tf.Variable(value, trainable=False, collections=collections, use_resource=True).read_value()
 
 
 def _pattern(begin: Sequence[int], size: Sequence[int]) -> Any:
-    """A product of waves: a voxel has the same number whichever processor has it."""
+    """Return a product of waves: a voxel has the same number whichever processor has it."""
     x = tf.constant(4.0)
     for axis, (first, count) in enumerate(zip(begin, size, strict=True)):
         wave = np.cos(_RADIANS[axis] * np.arange(first, first + count)).astype(np.float32)
@@ -207,11 +210,11 @@ def initial_values(step: Step, seed: int) -> dict[str, np.ndarray]:
 
 
 def _halo_test(step: Step) -> Callable[[traffic.Send], bool]:
-    """True if a send has halos of volumes, and not weights or their gradients."""
+    """Return whether a send has halos of volumes, and not weights or their gradients."""
     graph_operations = step.built.graph.operations
     volumes = next(op for op in graph_operations if isinstance(op, mtf.ImportLaidOutTensorOperation)).outputs[0]
     batch_size = volumes.shape.dims[0].size
-    windowed = {op.name for op in graph_operations if "Conv" in type(op).__name__ or "Pool" in type(op).__name__}
+    windowed = {op.name for op in graph_operations if isinstance(op, AnyConvolution | AnyPool)}
 
     def is_halo(send: traffic.Send) -> bool:
         return send.consumer in windowed and len(send.shape) == len(NAMES) and send.shape[0] == batch_size

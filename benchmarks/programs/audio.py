@@ -65,7 +65,7 @@ class Recognizer(keras.Model):
 
 @program("audio", source=SOURCE.format("transformer_asr"))
 def transformer_asr() -> KerasStep:
-    """A sequence-to-sequence transformer with a learning rate that warms up."""
+    """Return a sequence-to-sequence transformer with a learning rate that warms up."""
     model = Recognizer(9, 12)
     loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
     rates: Any = keras.optimizers.schedules.CosineDecay(0.0, 50, warmup_target=1e-3, warmup_steps=10)
@@ -194,7 +194,7 @@ def _frequency_block(x: Any, channels: int) -> Any:
 
 @program("audio", source=SOURCE.format("vocal_track_separation"))
 def vocal_track_separation() -> KerasStep:
-    """A U-net between a short-time Fourier transform and its inverse, with accumulated gradients."""
+    """Return a U-net between a short-time Fourier transform and its inverse, with accumulated gradients."""
     inputs = keras.Input((120,))
     real, imaginary = K.stft(inputs, 16, 8, 16)
     spectrum = K.stack([real, imaginary], axis=-1)[:, :, :8]

@@ -132,7 +132,7 @@ class Implicit(keras.Model):
 
 @program("generative", source=SOURCE.format("ddim"))
 def ddim() -> KerasStep:
-    """A U-net that finds the noise in images."""
+    """Return a U-net that finds the noise in images."""
     model = Implicit()
     model.compile(optimizer=keras.optimizers.AdamW(1e-3, weight_decay=1e-4), loss=keras.losses.MeanAbsoluteError())
     return KerasStep(model, uniform(SIZE, SIZE, 3))
@@ -199,7 +199,7 @@ class Probabilistic(keras.Model):
 
 @program("generative", source=SOURCE.format("ddpm"))
 def ddpm() -> KerasStep:
-    """A U-net with group norms, attention over pixels, and steps that are drawn."""
+    """Return a U-net with group norms, attention over pixels, and steps that are drawn."""
     model = Probabilistic()
     model.compile(loss=keras.losses.MeanSquaredError(), optimizer=keras.optimizers.Adam(2e-4))
     return KerasStep(model, uniform(SIZE, SIZE, 3))

@@ -11,7 +11,7 @@ from mtf_hetero import tf
 
 @program("loops", source=SOURCE)
 def kalman_filter() -> Loop:
-    """A Kalman filter over several series by tf.scan; its likelihood teaches the dynamics."""
+    """Return a Kalman filter over several series by tf.scan; its likelihood teaches the dynamics."""
     dynamics = tf.Variable(0.9 * np.eye(3) + 0.05 * normal(3, 3), name="dynamics")
     noise, emission = variable("noise", scale=0.1), tf.constant(normal(2, 3, seed=5))
     eye = tf.eye(3, dtype=tf.float64)
@@ -43,7 +43,7 @@ def kalman_filter() -> Loop:
 
 @program("loops", source=SOURCE)
 def hidden_markov_model() -> Loop:
-    """The forward algorithm of a hidden Markov chain in logarithms, over sequences of symbols."""
+    """Return the forward algorithm of a hidden Markov chain in logarithms, over sequences of symbols."""
     start, moves, symbols = variable("start", 5), variable("moves", 5, 5), variable("symbols", 5, 9)
 
     @function
@@ -63,7 +63,7 @@ def hidden_markov_model() -> Loop:
 
 @program("loops", source=SOURCE)
 def gradient_penalty() -> Loop:
-    """A critic of Wasserstein's distance with a penalty on its gradient, and draws of a stateful generator."""
+    """Return a critic of Wasserstein's distance with a penalty on its gradient, and draws of a stateful generator."""
     weights = [variable("w", 6, 14, scale=0.3), variable("v", 14, 1, scale=0.3, seed=3)]
     maker, seed = variable("maker", 4, 6, scale=0.3, seed=4), tf.Variable([1, 0], dtype=tf.int64, name="seed")
 
@@ -136,7 +136,7 @@ def sinkhorn_transport() -> Loop:
 
 @program("loops", source=SOURCE)
 def echo_state_ridge() -> Loop:
-    """A reservoir that is not trained, and ridge regression on its states by a decomposition."""
+    """Return a reservoir that is not trained, and ridge regression on its states by a decomposition."""
     reservoir, head = variable("reservoir", 14, 14, scale=0.2), variable("head", 14, 3)
     moments = tf.Variable(np.eye(14), name="moments")
 

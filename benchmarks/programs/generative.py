@@ -85,7 +85,7 @@ class Autoencoder(keras.Model):
 
 @program("generative", source=SOURCE.format("vae"))
 def vae() -> KerasStep:
-    """A variational autoencoder: codes are drawn, and the loss is a sum of two."""
+    """Return a variational autoencoder: codes are drawn, and the loss is a sum of two."""
     model = Autoencoder()
     model.compile(keras.optimizers.Adam())
     return KerasStep(model, uniform(SIZE, SIZE, 1))
@@ -197,7 +197,7 @@ class Penalized(Adversaries):
 
 @program("generative", source=SOURCE.format("wgan_gp"))
 def wgan_gp() -> KerasStep:
-    """A gradient of a gradient in the loss, and batch norms in the generator."""
+    """Return a gradient of a gradient in the loss, and batch norms in the generator."""
     layers = [L.Dense(4 * 4 * 7, use_bias=False), L.BatchNormalization(), L.LeakyReLU(0.2), L.Reshape((4, 4, 7))]
     layers += [L.UpSampling2D(2), L.Conv2D(7, 3, padding="same", use_bias=False), L.BatchNormalization()]
     last = [L.LeakyReLU(0.2), L.Conv2D(3, 3, padding="same", activation="tanh")]
@@ -252,9 +252,9 @@ def cyclegan() -> KerasStep:
     return KerasStep(model, (uniform(SIZE, SIZE, 3), uniform(SIZE, SIZE, 3)[::-1].copy()))
 
 
-def images_and_style(step_of: Any) -> Loop:
+def images_and_style(make_step: Any) -> Loop:
     """Return a loop on images of a content and of a style."""
-    return Loop(step_of, (uniform(SIZE, SIZE, 3), np.sqrt(uniform(SIZE, SIZE, 3))))
+    return Loop(make_step, (uniform(SIZE, SIZE, 3), np.sqrt(uniform(SIZE, SIZE, 3))))
 
 
 def _generation(x: Any, model_inputs: Any, **options: Any) -> KerasStep:
@@ -287,7 +287,7 @@ def text_generation_gpt() -> KerasStep:
 
 @program("generative", source=SOURCE.format("lstm_character_level_text_generation"))
 def lstm_character_level_text_generation() -> KerasStep:
-    """An LSTM over one-hot characters."""
+    """Return an LSTM over one-hot characters."""
     model = keras.Sequential([keras.Input((10, 9)), L.LSTM(14), L.Dense(9, "softmax")])
     model.compile(keras.optimizers.RMSprop(0.01), "categorical_crossentropy")
     texts = np.eye(9, dtype=keras.config.floatx())[integers(9, 11)]

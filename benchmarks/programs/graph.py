@@ -117,7 +117,7 @@ def gnn_citations() -> KerasStep:
 
 @program("graph", source=SOURCE.format("node2vec_movielens"))
 def node2vec_movielens() -> KerasStep:
-    """The product of the embeddings of two nodes says whether a walk joins them."""
+    """Return the product of the embeddings of two nodes says whether a walk joins them."""
     inputs = {name: keras.Input((), name=name, dtype="int32") for name in ("target", "context")}
     embedding = L.Embedding(NODES, 7, embeddings_initializer="he_normal", name="nodes")
     product = L.Dot(axes=1, normalize=False)([embedding(inputs["target"]), embedding(inputs["context"])])

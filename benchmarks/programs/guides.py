@@ -38,7 +38,7 @@ class OwnStep(keras.Model):
 
 @program("guides", source=SOURCE.format("custom_train_step_in_tensorflow"))
 def custom_train_step_in_tensorflow() -> KerasStep:
-    """A training step written out, with sample weights."""
+    """Return a training step written out, with sample weights."""
     inputs, *layers = _dense(14)
     x = inputs
     for layer in layers:
@@ -74,7 +74,7 @@ class OwnLoss(keras.Model):
 
 @program("guides", source=SOURCE.format("customizing_what_happens_in_fit"))
 def customizing_what_happens_in_fit() -> KerasStep:
-    """A model without a compiled loss."""
+    """Return a model without a compiled loss."""
     inputs = keras.Input((12,))
     model = OwnLoss(inputs, L.Dense(1)(L.Dense(14, "relu")(inputs)))
     model.compile(optimizer="adam")
@@ -91,7 +91,7 @@ class Activity(L.Layer):
 
 @program("guides", source=SOURCE.format("writing_a_custom_training_loop_in_tensorflow"))
 def writing_a_custom_training_loop_in_tensorflow() -> Loop:
-    """A loop over batches with a metric, an optimizer and losses that layers add."""
+    """Return a loop over batches with a metric, an optimizer and losses that layers add."""
     model = keras.Sequential([*_dense(14), Activity(), L.Dense(14, "relu"), L.Dense(5)])
     optimizer = keras.optimizers.SGD(0.01)
     compute: Any = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -235,7 +235,7 @@ def working_with_rnns() -> KerasStep:
 
 @program("guides", source=SOURCE.format("working_with_rnns"))
 def stateful_lstm() -> KerasStep:
-    """An LSTM that keeps its states from batch to batch."""
+    """Return an LSTM that keeps its states from batch to batch."""
     inputs = keras.Input(batch_shape=(14, 6, 8))
     x = L.LSTM(7, return_sequences=True, stateful=True)(inputs)
     model = keras.Model(inputs, L.Dense(1)(L.LSTM(7, stateful=True, dropout=0.2)(x)))
@@ -251,7 +251,7 @@ def stateful_lstm() -> KerasStep:
     reason="Keras's layer RandomRotation fails in float64",
 )
 def transfer_learning() -> KerasStep:
-    """A frozen base with batch norms, augmentation and rescaling before it, a new head."""
+    """Return a frozen base with batch norms, augmentation and rescaling before it, a new head."""
     applications: Any = keras.applications
     base = applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
     base.trainable = False
@@ -266,7 +266,7 @@ def transfer_learning() -> KerasStep:
 
 @program("guides", source=SOURCE.format("writing_your_own_callbacks"))
 def writing_your_own_callbacks() -> KerasStep:
-    """The step of the model whose callbacks read logs and change the learning rate."""
+    """Return the step of the model whose callbacks read logs and change the learning rate."""
     model = keras.Sequential([keras.Input((12,)), L.Dense(1)])
     model.compile(keras.optimizers.RMSprop(0.1), "mean_squared_error", metrics=["mean_absolute_error"])
     return KerasStep(model, (normal(12), normal(1)))
@@ -289,7 +289,7 @@ def training_with_built_in_methods() -> KerasStep:
 
 @program("guides", source="keras.io guides/functional_api.py")
 def functional_api() -> KerasStep:
-    """A residual network with shared layers and nested models."""
+    """Return a residual network with shared layers and nested models."""
     inputs = keras.Input((16, 16, 3))
     x = L.MaxPooling2D(3)(L.Conv2D(14, 3, activation="relu")(inputs))
     for _ in range(2):
@@ -307,7 +307,7 @@ def functional_api() -> KerasStep:
 
 @program("guides", source=SOURCE.format("int8_quantization_in_keras"))
 def int8_quantization_in_keras() -> Loop:
-    """A model whose weights are integers of 8 bits, with low-rank changes that are trained."""
+    """Return a model whose weights are integers of 8 bits, with low-rank changes that are trained."""
     model = keras.Sequential([*_dense(28, 28), L.Dense(5)])
     for layer in model.layers:
         layer.quantize("int8")

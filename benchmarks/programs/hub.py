@@ -22,7 +22,7 @@ if not INSTALLED:
 
 
 def of_hub(name: str, **options: Any) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
-    """Decorator: register a program of KerasHub, if KerasHub is installed."""
+    """Register a program of KerasHub, if KerasHub is installed. A decorator."""
     return program("hub", source=f"keras_hub.{name}", **options) if INSTALLED else lambda make: make
 
 

@@ -23,7 +23,7 @@ def _resnet(size: int, **options: Any) -> Any:
 
 @of_hub("models.ViTImageClassifier")
 def vit_image_classifier() -> Made:
-    """A vision transformer with dropout."""
+    """Return a vision transformer with dropout."""
     models, options = hub().models, {"dropout_rate": 0.1, "attention_dropout": 0.1}
     backbone = models.ViTBackbone((16, 16, 3), 4, 2, 2, 14, 28, **options)
     return classified(models.ViTImageClassifier(backbone, 3), uniform(16, 16, 3))
@@ -31,7 +31,7 @@ def vit_image_classifier() -> Made:
 
 @of_hub("models.DeiTImageClassifier")
 def deit_image_classifier() -> Made:
-    """A vision transformer with a token of distillation."""
+    """Return a vision transformer with a token of distillation."""
     models = hub().models
     backbone = models.DeiTBackbone((16, 16, 3), 4, 2, 2, 14, 28, dropout_rate=0.1)
     return classified(models.DeiTImageClassifier(backbone, 3), uniform(16, 16, 3))
@@ -61,7 +61,7 @@ def swin_image_classifier() -> Made:
 
 @of_hub("models.MiTImageClassifier")
 def mit_image_classifier() -> Made:
-    """The encoder of SegFormer: attention to fewer keys."""
+    """Return the encoder of SegFormer: attention to fewer keys."""
     models = hub().models
     backbone = models.MiTBackbone([1, 1], 2, [1, 2], [4, 2], 0.1, [3, 3], [2, 2], (16, 16, 3), [7, 14])
     return classified(models.MiTImageClassifier(backbone, 3), uniform(16, 16, 3))
@@ -120,7 +120,7 @@ def sam_image_segmenter() -> Made:
 
 @of_hub("models.StableDiffusion3Backbone, its transformer", **SINGLE)
 def stable_diffusion_transformer() -> Made:
-    """The diffusion transformer of Stable Diffusion 3: words and patches in one attention."""
+    """Return the diffusion transformer of Stable Diffusion 3: words and patches in one attention."""
     module = importlib.import_module("keras_hub.src.models.stable_diffusion_3.mmdit")
     shapes = {"latent_shape": (8, 8, 4), "context_shape": (6, 12), "pooled_projection_shape": (9,)}
     model = module.MMDiT(2, 14, 2, 2, 8, qk_norm="rms_norm", dual_attention_indices=(0,), **shapes)
@@ -131,7 +131,7 @@ def stable_diffusion_transformer() -> Made:
 
 @of_hub("models.StableDiffusion3Backbone, its autoencoder")
 def stable_diffusion_autoencoder() -> Made:
-    """The variational autoencoder of Stable Diffusion 3."""
+    """Return the variational autoencoder of Stable Diffusion 3."""
     module = importlib.import_module("keras_hub.src.models.vae.vae_backbone")
     model = module.VAEBackbone([32, 32], [1, 1], [32, 32], [1, 1], sample_channels=8)
     model.compile(keras.optimizers.Adam(1e-3), "mse")
@@ -140,7 +140,7 @@ def stable_diffusion_autoencoder() -> Made:
 
 @of_hub("models.CLIPTextEncoder")
 def clip_text_encoder() -> Made:
-    """The encoder of words of Stable Diffusion 3, with a dense layer on its last word."""
+    """Return the encoder of words of Stable Diffusion 3, with a dense layer on its last word."""
     encoder = hub().models.CLIPTextEncoder(WORDS, 14, 14, 2, 2, 28, max_sequence_length=8)
     x = encoder.output["sequence_output"] if isinstance(encoder.output, dict) else encoder.output
     x = x[0] if isinstance(x, (list, tuple)) else x

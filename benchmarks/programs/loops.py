@@ -31,7 +31,7 @@ def descend(tape: Any, loss: Any, variables: Any, rate: float = 0.05) -> None:
 
 @program("loops", source=SOURCE)
 def burgers_equation() -> Loop:
-    """A network that solves Burgers' equation: second derivatives in its loss."""
+    """Return a network that solves Burgers' equation: second derivatives in its loss."""
     sizes = (2, 14, 14, 1)
     weights = [variable(f"w{i}", *s, scale=0.5, seed=i) for i, s in enumerate(itertools.pairwise(sizes))]
     biases = [variable(f"b{i}", n, scale=0.1, seed=9) for i, n in enumerate(sizes[1:])]
@@ -84,7 +84,7 @@ def wave_equation() -> Loop:
 
 @program("loops", source=SOURCE)
 def matrix_factorisation() -> Loop:
-    """Some rows of a table with gaps, with weight decay and momentum by hand."""
+    """Return some rows of a table with gaps, with weight decay and momentum by hand."""
     rows, columns = variable("rows", 30, 7, scale=0.3), variable("columns", 21, 7, scale=0.3, seed=5)
     speeds = [tf.Variable(tf.zeros_like(v), name=f"{n}_speed") for v, n in ((rows, "rows"), (columns, "columns"))]
 
@@ -161,7 +161,7 @@ def poisson_lbfgs() -> Loop:
 
 @program("loops", source=SOURCE)
 def gaussian_mixture() -> Loop:
-    """Expectation and maximisation of a mixture of Gaussians with whole covariances."""
+    """Return a step of expectation and maximisation for a mixture of Gaussians with full covariances."""
     means, shares = variable("means", 4, 3), tf.Variable(np.full(4, 0.25), name="shares")
     covariances = tf.Variable(np.tile(np.eye(3), (4, 1, 1)), name="covariances")
 
@@ -187,7 +187,7 @@ def gaussian_mixture() -> Loop:
 
 @program("loops", source=SOURCE)
 def recurrent_while_loop() -> Loop:
-    """A recurrent network by tf.while_loop with a TensorArray, and clipped gradients."""
+    """Return a recurrent network by tf.while_loop with a TensorArray, and clipped gradients."""
     w, u, v = variable("w", 7, 14, scale=0.3), variable("u", 14, 14, scale=0.3), variable("v", 14, 5, scale=0.3)
 
     @function
@@ -212,7 +212,7 @@ def recurrent_while_loop() -> Loop:
 
 @program("loops", source=SOURCE)
 def neural_ode() -> Loop:
-    """A differential equation whose right side is a network, by fixed steps of Runge and Kutta."""
+    """Return a differential equation whose right side is a network, by fixed steps of Runge and Kutta."""
     w, b, v = variable("w", 3, 14, scale=0.5), variable("b", 14, scale=0.1), variable("v", 14, 3, scale=0.5)
 
     def slope(y: Any) -> Any:
@@ -291,7 +291,7 @@ def meta_learning() -> Loop:
     """Weights from which one step learns each task: a gradient through a gradient, task by task."""
     w, b, v = variable("w", 1, 14, scale=0.5), variable("b", 14, scale=0.1), variable("v", 14, 1, scale=0.5)
 
-    def loss_of(x: Any, y: Any, w: Any, b: Any, v: Any) -> Any:
+    def mean_squared_error(x: Any, y: Any, w: Any, b: Any, v: Any) -> Any:
         return tf.reduce_mean((tf.tanh(x @ w + b) @ v - y) ** 2, axis=[-2, -1])
 
     @function
@@ -300,9 +300,9 @@ def meta_learning() -> Loop:
             own = [tf.broadcast_to(p, (BATCH, *p.shape)) for p in (w, b[None], v)]  # each task has its own
             with tf.GradientTape() as inner:
                 inner.watch(own)
-                before = loss_of(x, y, *own)
+                before = mean_squared_error(x, y, *own)
             own = [p - 0.1 * g for p, g in zip(own, inner.gradient(before, own))]
-            loss = tf.reduce_mean(loss_of(later_x, later_y, *own))
+            loss = tf.reduce_mean(mean_squared_error(later_x, later_y, *own))
         descend(outer, loss, [w, b, v])
         return tf.reduce_mean(before), loss
 

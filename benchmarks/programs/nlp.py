@@ -89,7 +89,7 @@ class Switch(L.Layer):
 
 @program("nlp", source=SOURCE.format("text_classification_with_switch_transformer"))
 def text_classification_with_switch_transformer() -> KerasStep:
-    """A mixture of experts in place of the dense layers, with its loss of balance."""
+    """Return a mixture of experts in place of the dense layers, with its loss of balance."""
     inputs = _ids()
     mixer = Switch(5, WIDTH, 14 * LENGTH)
     x = Encoder(WIDTH, 2, 14, mixer=mixer)(Tokens(LENGTH, WORDS, WIDTH)(inputs))
@@ -138,7 +138,7 @@ class Padded(Tokens):
 
 @program("nlp", source=SOURCE.format("neural_machine_translation_with_transformer"))
 def neural_machine_translation_with_transformer() -> KerasStep:
-    """An encoder and a decoder with masks of padding."""
+    """Return an encoder and a decoder with masks of padding."""
     source, target = _ids(), _ids()
     embedded = Padded(LENGTH, WORDS, WIDTH)(source)
     mask = K.not_equal(source, 0)
@@ -190,7 +190,7 @@ class WithoutPadding(keras.losses.Loss):
 
 @program("nlp", source=SOURCE.format("ner_transformers"))
 def ner_transformers() -> KerasStep:
-    """A tag for each word, with a loss of its own that leaves padding out."""
+    """Return a tag for each word, with a loss of its own that leaves padding out."""
     inputs = _ids()
     x = L.Dropout(0.1)(Encoder(WIDTH, 2, 14)(Tokens(LENGTH, WORDS, WIDTH)(inputs)))
     x = L.Dense(7)(L.Dropout(0.1)(L.Dense(14, "relu")(x)))
@@ -209,7 +209,7 @@ def multi_label_classification() -> KerasStep:
 
 @program("nlp", source=SOURCE.format("active_learning_review_classification"))
 def active_learning_review_classification() -> KerasStep:
-    """A bidirectional LSTM, and metrics that count wrong examples."""
+    """Return a bidirectional LSTM, and metrics that count wrong examples."""
     inputs = _ids()
     x = L.Bidirectional(L.LSTM(7, return_sequences=True))(L.Embedding(WORDS, WIDTH)(inputs))
     x = L.Dropout(0.5)(L.Dense(14, "relu")(L.GlobalMaxPooling1D()(x)))
@@ -219,7 +219,7 @@ def active_learning_review_classification() -> KerasStep:
 
 @program("nlp", source=SOURCE.format("semantic_similarity_with_bert"))
 def semantic_similarity_with_bert() -> KerasStep:
-    """A frozen encoder, then a bidirectional LSTM on both pools."""
+    """Return a frozen encoder, then a bidirectional LSTM on both pools."""
     ids, masks, types = _ids(), _ids(), _ids()
     x = Tokens(LENGTH, WORDS, WIDTH)(ids) + L.Embedding(2, WIDTH)(types)
     encoder = keras.Model([ids, masks, types], Encoder(WIDTH, 2, 14)(x, mask=K.cast(masks, "bool")))
@@ -249,7 +249,7 @@ def fourier_encoder(x: Any, units: int) -> Any:
 
 @program("nlp", source=SOURCE.format("text_generation_fnet"))
 def text_generation_fnet() -> KerasStep:
-    """An encoder of Fourier transforms, and a decoder with causal attention."""
+    """Return an encoder of Fourier transforms, and a decoder with causal attention."""
     source, target = _ids(), _ids()
     encoded = fourier_encoder(Tokens(LENGTH, WORDS, WIDTH)(source), 14)
     x = Decoder(WIDTH, 2, 14)(Tokens(LENGTH, WORDS, WIDTH)(target), encoded)

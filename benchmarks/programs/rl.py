@@ -60,7 +60,7 @@ def actor_critic_cartpole() -> Loop:
 
 @program("rl", source=SOURCE.format("ddpg_pendulum"))
 def ddpg_pendulum() -> Loop:
-    """An actor, a critic of states and actions, and targets that follow both slowly."""
+    """Return an actor, a critic of states and actions, and targets that follow both slowly."""
 
     def critic() -> Any:
         state, action = keras.Input((STATE,)), keras.Input((1,))
@@ -130,7 +130,7 @@ def ppo_cartpole() -> Loop:
     actor, critic = _network(ACTIONS, 14, 14), _network(1, 14, 14)
     optimizers = [_built(keras.optimizers.Adam(rate), n) for rate, n in ((3e-4, actor), (1e-3, critic))]
 
-    def chosen(logits: Any, actions: Any) -> Any:
+    def log_probability(logits: Any, actions: Any) -> Any:
         return tf.reduce_sum(tf.nn.log_softmax(logits) * tf.one_hot(actions, ACTIONS, dtype=logits.dtype), axis=1)
 
     @tf.compat.v2.function
@@ -139,11 +139,11 @@ def ppo_cartpole() -> Loop:
         for _ in range(3):
             if divergence < 0.015:
                 with tf.GradientTape() as tape:
-                    ratio = tf.exp(chosen(actor(states), actions) - before)
+                    ratio = tf.exp(log_probability(actor(states), actions) - before)
                     least = tf.where(gains > 0, 1.2 * gains, 0.8 * gains)
                     loss = -tf.reduce_mean(tf.minimum(ratio * gains, least))
                 _apply(optimizers[0], tape, loss, actor)
-            divergence = tf.reduce_mean(before - chosen(actor(states), actions))
+            divergence = tf.reduce_mean(before - log_probability(actor(states), actions))
         with tf.GradientTape() as tape:
             error = tf.reduce_mean((returns - critic(states)[:, 0]) ** 2)
         _apply(optimizers[1], tape, error, critic)

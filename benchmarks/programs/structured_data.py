@@ -42,7 +42,7 @@ def _binary(inputs: Any, x: Any, optimizer: Any = "adam") -> KerasStep:
 
 @program("structured_data", source=SOURCE.format("structured_data_classification_from_scratch"))
 def structured_data_classification_from_scratch() -> KerasStep:
-    """Normalized numbers and one-hot categories, encoded inside of the model."""
+    """Return normalized numbers and one-hot categories, encoded inside of the model."""
     inputs, columns = _inputs(), _columns()
     encoded = []
     for name in NUMBERS:
@@ -108,7 +108,7 @@ def collaborative_filtering_movielens() -> KerasStep:
 
 @program("structured_data", source=SOURCE.format("movielens_recommendations_transformers"))
 def movielens_recommendations_transformers() -> KerasStep:
-    """A transformer over films that a user has rated, beside features of the user."""
+    """Return a transformer over films that a user has rated, beside features of the user."""
     length, films, width = 5, 16, 8
     watched, ratings = keras.Input((length,), dtype="int32"), keras.Input((length,))
     target, user = keras.Input((1,), dtype="int32"), keras.Input((1,), dtype="int32")
@@ -190,7 +190,7 @@ class Forest(keras.Model):
 
 @program("structured_data", source=SOURCE.format("deep_neural_decision_forests"))
 def deep_neural_decision_forests() -> KerasStep:
-    """A forest of differentiable decision trees."""
+    """Return a forest of differentiable decision trees."""
     inputs = _inputs()
     x = L.BatchNormalization()(L.Concatenate()(_embedded(inputs)))
     model = keras.Model(inputs, Forest(3, 3, x.shape[-1], x.shape[-1] // 2, 2)(x))

@@ -23,7 +23,7 @@ def timeseries_classification_from_scratch() -> KerasStep:
 
 @program("timeseries", source=SOURCE.format("timeseries_classification_transformer"))
 def timeseries_classification_transformer() -> KerasStep:
-    """Encoders of attention and convolutions of length 1; the pool is over channels."""
+    """Return encoders of attention and convolutions of length 1; the pool is over channels."""
     x = inputs = keras.Input((20, 1))
     for _ in range(2):
         y = L.LayerNormalization(epsilon=1e-6)(L.Dropout(0.25)(L.MultiHeadAttention(4, 7, dropout=0.25)(x, x)))
@@ -39,7 +39,7 @@ def timeseries_classification_transformer() -> KerasStep:
 
 @program("timeseries", source=SOURCE.format("timeseries_anomaly_detection"))
 def timeseries_anomaly_detection() -> KerasStep:
-    """An autoencoder of convolutions and transposed convolutions."""
+    """Return an autoencoder of convolutions and transposed convolutions."""
     layers = [
         *(L.Conv1D(14, 7, strides=2, padding="same", activation="relu"), L.Dropout(0.2)),
         L.Conv1D(7, 7, strides=2, padding="same", activation="relu"),
@@ -54,7 +54,7 @@ def timeseries_anomaly_detection() -> KerasStep:
 
 @program("timeseries", source=SOURCE.format("timeseries_weather_forecasting"))
 def timeseries_weather_forecasting() -> KerasStep:
-    """An LSTM over several measurements."""
+    """Return an LSTM over several measurements."""
     model = keras.Sequential([keras.Input((12, 7)), L.LSTM(14), L.Dense(1)])
     model.compile(keras.optimizers.Adam(0.001), "mse")
     return KerasStep(model, (normal(12, 7), normal(1)))

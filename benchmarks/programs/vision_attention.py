@@ -62,7 +62,7 @@ def perceptron(x: Any, widths: tuple[int, ...], rate: float = 0.1) -> Any:
 
 
 def attend(x: Any, heads: int = 2, rate: float = 0.1) -> Any:
-    """A transformer's block."""
+    """Return a transformer's block."""
     y = L.LayerNormalization(epsilon=1e-6)(x)
     x = x + L.MultiHeadAttention(heads, WIDTH // heads, dropout=rate)(y, y)
     return x + perceptron(L.LayerNormalization(epsilon=1e-6)(x), (2 * WIDTH, WIDTH), rate)
@@ -84,7 +84,7 @@ def from_patches(mix: Any, blocks: int = 2) -> Any:
 
 @program("vision", source="keras.io examples/vision/image_classification_with_vision_transformer.py")
 def image_classification_with_vision_transformer() -> Made:
-    """A vision transformer."""
+    """Return a vision transformer."""
     inputs = image_input()
     x = attend(attend(Positions()(Patches()(inputs))))
     x = L.Dropout(0.5)(L.Flatten()(L.LayerNormalization(epsilon=1e-6)(x)))
@@ -105,7 +105,7 @@ def mlp_mixer() -> Made:
 
 @program("vision", source="keras.io examples/vision/mlp_image_classification.py: FNet")
 def fnet() -> Made:
-    """The real part of a Fourier transform over patches and channels."""
+    """Return the real part of a Fourier transform over patches and channels."""
 
     def mix(x: Any) -> Any:
         x = L.LayerNormalization()(x + K.fft2((x, K.zeros_like(x)))[0])
@@ -116,7 +116,7 @@ def fnet() -> Made:
 
 @program("vision", source="keras.io examples/vision/mlp_image_classification.py: gMLP")
 def gmlp() -> Made:
-    """A gate whose values come from a dense layer across patches."""
+    """Return a gate whose values come from a dense layer across patches."""
 
     def mix(x: Any) -> Any:
         y = L.Dropout(0.2)(L.Dense(2 * WIDTH, activation="gelu")(L.LayerNormalization()(x)))
@@ -158,7 +158,7 @@ class _SequencePool(L.Layer):
 
 @program("vision", source="keras.io examples/vision/cct.py")
 def cct() -> Made:
-    """A convolutional tokenizer, stochastic depth, and pooling over the sequence."""
+    """Return a convolutional tokenizer, stochastic depth, and pooling over the sequence."""
     inputs = image_input()
     x = inputs
     for width in (7, WIDTH):
@@ -260,7 +260,7 @@ class Perceiver(keras.Model):
 
 @program("vision", source="keras.io examples/vision/perceiver_image_classification.py")
 def perceiver_image_classification() -> Made:
-    """A perceiver with the LAMB optimizer."""
+    """Return a perceiver with the LAMB optimizer."""
     return classifier(Perceiver(), keras.optimizers.Lamb(1e-3, weight_decay=1e-4))
 
 

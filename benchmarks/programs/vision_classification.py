@@ -56,7 +56,7 @@ def mnist_convnet() -> Made:
 
 @program("vision", source="keras.io examples/vision/image_classification_from_scratch.py")
 def image_classification_from_scratch() -> Made:
-    """A small Xception behind random flips, with separable convolutions and residual projections."""
+    """Return a small Xception behind random flips, with separable convolutions and residual projections."""
     inputs = keras.Input((16, 16, 3))
     x = L.Rescaling(1.0 / 255)(L.RandomFlip("horizontal")(inputs))
     x = L.Activation("relu")(L.BatchNormalization()(L.Conv2D(7, 3, strides=2, padding="same")(x)))
@@ -77,7 +77,7 @@ def image_classification_from_scratch() -> Made:
 
 @program("vision", source="keras.io examples/vision/image_classification_efficientnet_fine_tuning.py")
 def image_classification_efficientnet_fine_tuning() -> Made:
-    """A frozen network under new layers that are trained."""
+    """Return a frozen network under new layers that are trained."""
     inputs = keras.Input((32, 32, 3))
     x = L.RandomContrast(0.1)(L.RandomFlip()(inputs))
     base = keras.applications.EfficientNetB0(include_top=False, weights=None, input_tensor=x)
@@ -125,7 +125,7 @@ def learnable_resizer() -> Made:
 
 @program("vision", source="keras.io examples/vision/bit.py")
 def bit() -> Made:
-    """A pre-activation residual network with group norms and weight standardisation, under a new head."""
+    """Return a pre-activation residual network with group norms and weight standardisation, under a new head."""
 
     class StandardConv(L.Conv2D):
         """A convolution by a kernel that is made zero in mean and one in variance."""
@@ -192,7 +192,7 @@ def mixup() -> Made:
 
 @program("vision", source="keras.io examples/vision/cutmix.py")
 def cutmix() -> Made:
-    """A part of each image is another one's."""
+    """Return a part of each image is another one's."""
     model = Mixing(residual(), cuts=True)
     return classifier(model, loss="categorical_crossentropy", data=(images(), one_hot()))
 
@@ -256,7 +256,7 @@ def image_classification_3d() -> Made:
 
 @program("vision", source="keras.io examples/vision/keypoint_detection.py")
 def keypoint_detection() -> Made:
-    """A MobileNet under separable convolutions that give coordinates."""
+    """Return a MobileNet under separable convolutions that give coordinates."""
     inputs = keras.Input((32, 32, 3))
     base = keras.applications.MobileNetV2(input_shape=(32, 32, 3), alpha=0.35, include_top=False, weights=None)
     base.trainable = False
@@ -269,7 +269,7 @@ def keypoint_detection() -> Made:
 
 @program("vision", source="keras.io examples/vision/grad_cam.py")
 def grad_cam() -> Made:
-    """A training step that also gives a heat map: gradients of the best class by the last convolution."""
+    """Return a training step that also gives a heat map: gradients of the best class by the last convolution."""
     from benchmarks.programs.registry import Loop
 
     inputs = keras.Input((16, 16, 3))

@@ -58,7 +58,7 @@ class SimClr(Own):
 
 @program("vision", source="keras.io examples/vision/semisupervised_simclr.py")
 def semisupervised_simclr() -> Made:
-    """A contrastive loss in both directions, and a probe with an optimizer of its own."""
+    """Return a contrastive loss in both directions, and a probe with an optimizer of its own."""
     model = SimClr()
     model.compile(keras.optimizers.Adam(), keras.optimizers.Adam())
     return KerasStep(model, (images(12), labels()))
@@ -112,7 +112,7 @@ class BarlowTwins(Own):
 
 @program("vision", source="keras.io examples/vision/barlow_twins.py")
 def barlow_twins() -> Made:
-    """A matrix of correlations, with the LAMB optimizer."""
+    """Return a matrix of correlations, with the LAMB optimizer."""
     model = BarlowTwins()
     model.compile(keras.optimizers.Lamb(1e-3))
     return KerasStep(model, images(12))
@@ -156,7 +156,7 @@ class Nnclr(SimClr):
 
 @program("vision", source="keras.io examples/vision/nnclr.py")
 def nnclr() -> Made:
-    """A queue as a variable, from which the step takes rows and to which it adds them."""
+    """Return a queue as a variable, from which the step takes rows and to which it adds them."""
     model = Nnclr()
     model.build(None)
     model.compile(keras.optimizers.Adam(), keras.optimizers.Adam())
@@ -218,7 +218,7 @@ class AdaMatch(Own):
 
 @program("vision", source="keras.io examples/vision/adamatch.py")
 def adamatch() -> Made:
-    """A step of two domains."""
+    """Return a step of two domains."""
     model = AdaMatch()
     model.compile(keras.optimizers.Adam(3e-2))
     x = images(12)

@@ -19,14 +19,14 @@ def masks(size: int = SIZE, classes: int = CLASSES) -> np.ndarray:
 
 
 def conv(x: Any, width: int, kernel: int = 3, rate: int = 1, norm: bool = True) -> Any:
-    """A convolution with batch norm and ReLU."""
+    """Return a convolution with batch norm and ReLU."""
     x = L.Conv2D(width, kernel, padding="same", dilation_rate=rate, use_bias=not norm)(x)
     return L.Activation("relu")(L.BatchNormalization()(x) if norm else x)
 
 
 @program("vision", source="keras.io examples/vision/oxford_pets_image_segmentation.py")
 def oxford_pets_image_segmentation() -> Made:
-    """A U-Net of separable convolutions down, transposed ones up, with residual projections."""
+    """Return a U-Net of separable convolutions down, transposed ones up, with residual projections."""
     inputs = keras.Input((SIZE, SIZE, 3))
     x = before = L.Activation("relu")(L.BatchNormalization()(L.Conv2D(7, 3, strides=2, padding="same")(inputs)))
     for width in (7, 14):
@@ -82,7 +82,7 @@ class BasnetLoss(keras.losses.Loss):
     reason="tf.image.ssim computes in float32",
 )
 def basnet_segmentation() -> Made:
-    """A network with side outputs and a refining U-Net, all under a loss of three parts."""
+    """Return a network with side outputs and a refining U-Net, all under a loss of three parts."""
     inputs = keras.Input((SIZE, SIZE, 3))
     first = conv(inputs, 7)
     second = conv(L.MaxPooling2D(2)(first), 14)
@@ -140,7 +140,7 @@ class DepthLoss(keras.losses.Loss):
     reason="tf.image.ssim computes in float32",
 )
 def depth_estimation() -> Made:
-    """A U-Net of residual blocks with a loss of depth."""
+    """Return a U-Net of residual blocks with a loss of depth."""
     inputs = keras.Input((SIZE, SIZE, 3))
 
     def block(x: Any, width: int) -> Any:
@@ -193,7 +193,7 @@ class RetinaNetLoss(keras.losses.Loss):
 
 @program("vision", source="keras.io examples/vision/retinanet.py")
 def retinanet() -> Made:
-    """A feature pyramid, whose levels share the heads of classes and boxes."""
+    """Return a feature pyramid, whose levels share the heads of classes and boxes."""
     inputs = keras.Input((SIZE, SIZE, 3))
     levels = []
     x = inputs

@@ -61,7 +61,7 @@ def _attend_twice(x: Any) -> Any:
 
 
 def charbonnier(y_true: Any, y_pred: Any) -> Any:
-    """A smooth absolute difference."""
+    """Return a smooth absolute difference."""
     return K.mean(K.sqrt(K.square(y_true - y_pred) + 1e-6))
 
 
@@ -107,7 +107,7 @@ class ZeroDce(keras.Model):
     def metrics(self) -> Any:
         return list(self.trackers.values())
 
-    def losses_of(self, x: Any) -> dict[str, Any]:
+    def compute_losses(self, x: Any) -> dict[str, Any]:
         curves = self.network(x)
         y = x
         for i in range(self.curves):
@@ -135,7 +135,7 @@ class ZeroDce(keras.Model):
 
     def train_step(self, data: Any) -> Any:
         with tf.GradientTape() as tape:
-            losses = self.losses_of(data)
+            losses = self.compute_losses(data)
             losses["total"] = sum(losses.values())
         weights = self.network.trainable_weights
         self.optimizer.apply_gradients(zip(tape.gradient(losses["total"], weights), weights))
@@ -146,7 +146,7 @@ class ZeroDce(keras.Model):
 
 @program("vision", source="keras.io examples/vision/zero_dce.py")
 def zero_dce() -> Made:
-    """A network that learns without targets."""
+    """Return a network that learns without targets."""
     model = ZeroDce()
     model.compile(keras.optimizers.Adam(1e-4))
     return KerasStep(model, np.abs(images(16)) % 1)

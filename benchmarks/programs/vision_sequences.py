@@ -64,7 +64,7 @@ class Encoder(L.Layer):
 
 @program("vision", source="keras.io examples/vision/video_transformers.py")
 def video_transformers() -> Made:
-    """A transformer's block on rows of frames, and the maximum over time."""
+    """Return a transformer's block on rows of frames, and the maximum over time."""
     inputs = keras.Input((FRAMES, WIDTH))
     x = L.Dropout(0.5)(L.GlobalMaxPooling1D()(Encoder()(inputs)))
     model = keras.Model(inputs, L.Dense(CLASSES, activation="softmax")(x))
@@ -146,7 +146,7 @@ class Captions(Own):
 
 @program("vision", source="keras.io examples/vision/image_captioning.py")
 def image_captioning() -> Made:
-    """A step of several updates, one for each caption."""
+    """Return a step of several updates, one for each caption."""
     model = Captions()
     model.compile(keras.optimizers.Adam(1e-3))
     rng = np.random.default_rng(0)

@@ -73,7 +73,7 @@ class Distiller(keras.Model):
 
 @program("vision", source="keras.io examples/vision/knowledge_distillation.py")
 def knowledge_distillation() -> Made:
-    """A small network learns the softened classes of a large one."""
+    """Return a small network learns the softened classes of a large one."""
     model = Distiller()
     model.teacher.trainable = False
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
@@ -103,7 +103,7 @@ class Consistent(Own):
 
 @program("vision", source="keras.io examples/vision/consistency_training.py")
 def consistency_training() -> Made:
-    """A student agrees with its teacher on noisy images."""
+    """Return a student agrees with its teacher on noisy images."""
     model = Consistent()
     model.compile(keras.optimizers.Adam(1e-3))
     return KerasStep(model, (images(12), labels()))
@@ -121,7 +121,7 @@ class Centralized(keras.optimizers.RMSprop):
 
 @program("vision", source="keras.io examples/vision/gradient_centralization.py")
 def gradient_centralization() -> Made:
-    """An optimizer that changes gradients."""
+    """Return an optimizer that changes gradients."""
     model = keras.Sequential([encoder(), L.Dropout(0.5), L.Dense(1, activation="sigmoid")])
     model.compile(Centralized(1e-4), "binary_crossentropy", metrics=["accuracy"])
     return KerasStep(model, (images(12), labels(2).astype("float64")))
@@ -177,7 +177,7 @@ def _cosine(a: Any, b: Any) -> Any:
 
 @program("vision", source="keras.io examples/vision/siamese_network.py")
 def siamese_network() -> Made:
-    """A triplet of images through one network; a margin between two distances."""
+    """Return a triplet of images through one network; a margin between two distances."""
 
     class Siamese(Own):
         """A network, called three times."""
@@ -202,7 +202,7 @@ def siamese_network() -> Made:
 
 @program("vision", source="keras.io examples/vision/siamese_contrastive.py")
 def siamese_contrastive() -> Made:
-    """A distance of two images, with a contrastive loss."""
+    """Return a distance of two images, with a contrastive loss."""
     network = keras.Sequential(
         [
             keras.Input((12, 12, 3)),

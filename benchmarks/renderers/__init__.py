@@ -6,6 +6,7 @@ from types import MappingProxyType
 from benchmarks.renderers import (
     any_step,
     dropout,
+    elastic,
     faults,
     heterogeneous,
     keras_fit,
@@ -14,6 +15,7 @@ from benchmarks.renderers import (
     lowering,
     one_device,
     planner,
+    sequences,
     spatial,
     splitbrain,
     volumes,
@@ -29,6 +31,7 @@ RENDERERS: Mapping[str, Renderer] = MappingProxyType(
         "cluster_curve": learning.render_cluster_curve,
         "cosmology": volumes.render_cosmology,
         "dropout": dropout.render,
+        "elastic": elastic.render,
         "faults": faults.render,
         "heterogeneous": heterogeneous.render,
         "keras_fit": keras_fit.render,
@@ -38,6 +41,7 @@ RENDERERS: Mapping[str, Renderer] = MappingProxyType(
         "one_device": one_device.render,
         "planner": planner.render,
         "segmentation": volumes.render_segmentation,
+        "sequences": sequences.render,
         "spatial": spatial.render,
         "splitbrain": splitbrain.render,
     }

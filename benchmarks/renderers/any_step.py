@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import drawing
-from benchmarks.renderers.document import Report
+from benchmarks.renderers.document import Details, Part, Report
 from benchmarks.renderers.tables import Row, Table, bullets, group_by, table
 
 LAYOUTS = {"one device": "one device", "batch": "batch", "weights": "weights", "planned": "plan"}
 _MOST_REPLICATED, _LIMIT = 0.02, 1e-9
 _LEAST = 1e-17  # of a difference in the picture
+_TITLES = {"hub": "KerasHub"}  # kind of program -> what else than its name heads its table
 _ABBREVIATED, _SHOWN = 3, 400  # letters of a kind such as nlp, and of a text in the notes
 EXACT, WRONG, REFUSED, FAILED = "exact", "wrong", "refused", "failed"
 
@@ -51,9 +52,12 @@ def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     figure, axes = drawing.make(1, 1, height=1.2 + 0.3 * len(kinds))
     ax = axes[0][0]
-    for number, (label, value) in enumerate({"largest difference": worst, "TensorFlow's own": _own}.items()):
-        points = [(max(value(row), _LEAST), kinds.index(row["kind"]) + 0.2 * number) for row in rows]
-        ax.scatter(*zip(*points, strict=True), s=14, color=drawing.COLOURS[number], label=label)
+    for number, value in enumerate((worst, _own)):
+        for is_usual, face in ((True, drawing.COLOURS[number]), (False, "none")):
+            chosen = [row for row in rows if (row["tolerance"] <= _LIMIT) == is_usual]
+            x = [max(value(row), _LEAST) for row in chosen]
+            y = [kinds.index(row["kind"]) + 0.2 * number for row in chosen]
+            ax.scatter(x, y, s=14, edgecolors=drawing.COLOURS[number], facecolors=face)
     ax.axvline(_LIMIT, color=drawing.GREY, linestyle="--", linewidth=1)
     ax.set_xscale("log")
     ax.set_yticks(range(len(kinds)), [_title(kind) for kind in kinds])
@@ -68,13 +72,14 @@ def _own(row: Row) -> float:
 
 
 def _title(kind: str) -> str:
-    return kind.upper() if len(kind) <= _ABBREVIATED else kind.replace("_", " ").capitalize()
+    name = kind.upper() if len(kind) <= _ABBREVIATED else kind.replace("_", " ").capitalize()
+    return _TITLES.get(kind, name)
 
 
 def _table(rows: Sequence[Row]) -> Table:
     header = [
         *("program", "outcome", *LAYOUTS.values(), "TensorFlow's own", "replicated", "with updates"),
-        *("operations", "s", "source"),
+        *("operations", "s"),
     ]
     lines = []
     for row in rows:
@@ -85,7 +90,7 @@ def _table(rows: Sequence[Row]) -> Table:
         shares = [_percent(replicated(row)), _percent(replicated(row, "replicated"))]
         figures = [row.get("operations"), row.get("seconds")]
         outcome = outcome if outcome == EXACT else f"**{outcome}**"
-        lines.append([name, outcome, *differences, _power(row.get("own")), *shares, *figures, row["source"]])
+        lines.append([name, outcome, *differences, _power(row.get("own")), *shares, *figures])
     return table(header, lines)
 
 
@@ -121,24 +126,26 @@ def _notes(rows: Sequence[Row]) -> list[str]:
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a table per kind of program."""
+    """Return the report: a table per kind of program."""
     rows = sorted(rows, key=lambda row: row["variant"])
     first = rows[0]
     shares = ":".join(f"{share:g}" for share in first["shares"])
-    parts = [
+    parts: list[Part] = [
         f"{first['steps']} steps of each program, in float64 where nothing else is said. A difference is the largest "
         "of all results and variables, relative to the largest number of a tensor, or to 1 if that is less. Exact: at "
         "most 1e-9, where no reason is given for another limit.",
         f"Layouts: one device; the batch split {shares} over three processors; a dimension of a weight split so; a "
         "plan for three processors of such speeds. A dash: no weight can be split.",
         "TensorFlow's own: its difference from itself after each number of the inputs and variables is replaced by the "
-        "next larger one, except whole numbers such as labels. Replicated: the share of FLOPs that the batch's layout "
-        "does not split, apart from updates of weights, and with them.",
+        "next larger one, except whole numbers such as labels. In the picture, the dashed line is 1e-9, and programs "
+        "with another limit are hollow. Replicated: the share of FLOPs that the batch's layout does not split, apart "
+        "from updates of weights, and with them.",
     ]
     for kind, of_kind in group_by(rows, lambda row: row["kind"]).items():
         parts += [f"## {_title(kind)}: {len(of_kind)}", _table(of_kind)]
     notes = _notes(rows)
     parts += ["## Notes", bullets(notes)] if notes else []
+    parts.append(Details("Sources of the programs", [bullets(f"{row['variant']}: {row['source']}" for row in rows)]))
     compared = [row for row in rows if verdict(row) in (EXACT, WRONG)]
     draw = functools.partial(_draw, compared) if compared else None
     return Report(_conclude(rows), parts, "Differences from TensorFlow", draw)

@@ -42,20 +42,20 @@ class Report:
             raise ValueError(f"{len(self.conclusions)} conclusions; a report begins with {MOST_CONCLUSIONS} at most")
 
     def as_markdown(self, title: str, *, name: str, measured: str, provenance: Part) -> str:
-        """The whole file: conclusions, picture, parts, and where the rows come from."""
+        """Return the whole file: conclusions, picture, parts, and where the rows come from."""
         picture = [f"![{self.picture}]({name}.png)"] if self.draw else []
         parts = [f"# {title}", bullets([*self.conclusions, measured]), *picture, *self.parts]
         return "\n\n".join(_as_markdown([*parts, "## Provenance", provenance])) + "\n"
 
     def as_text(self, width: int = 80) -> str:
-        """The tables with their headings and notes, and the conclusions last, in lines of at most a width."""
+        """Return the tables with their headings and notes, and the conclusions last, in lines of at most a width."""
         parts = [_as_text(part, width) for part in _without_prose(self.parts)]
         conclusions = [_as_text(bullets(self.conclusions), width)] if self.conclusions else []
         return "\n\n".join([*parts, *conclusions])
 
 
 def _without_prose(parts: Sequence[Part]) -> list[Part]:
-    """The tables, the lists, and the headings above them."""
+    """Return the tables, the lists, and the headings above them."""
     chosen: list[Part] = []
     for part in reversed(parts):
         is_list = isinstance(part, str) and part.startswith("* ")
@@ -65,7 +65,7 @@ def _without_prose(parts: Sequence[Part]) -> list[Part]:
 
 
 def _level(part: Part) -> int:
-    """The level of a heading of Markdown; 0 for anything else."""
+    """Return the level of a heading of Markdown; 0 for anything else."""
     return len(part) - len(part.lstrip("#")) if isinstance(part, str) else 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
 from benchmarks.renderers.document import Part, Report
-from benchmarks.renderers.tables import MB, Row, limits, number, span, table_of
+from benchmarks.renderers.tables import MB, Row, limits, number, span, tabulate
 
 _BOUND = 0.1  # by which a worker's share of time or memory may differ from its share of the numbers
 
@@ -18,7 +18,7 @@ def _over_share(row: Row, amounts: Sequence[float]) -> list[float]:
 
 
 def _workers(row: Row) -> list[Row]:
-    """A row for each worker."""
+    """Return a row for each worker."""
     columns = {
         "device": row["devices"],
         "numbers": row["numbers"],
@@ -56,7 +56,7 @@ def _conclude(workers: Sequence[Row]) -> list[str]:
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a table per dimension that is split."""
+    """Return the report: a table per dimension that is split."""
     groups = {row["variant"]: _workers(row) for row in rows}
     first = rows[0]
     columns = {
@@ -74,6 +74,6 @@ def render(rows: Sequence[Row]) -> Report:
         f"by its share of the numbers; the dashed lines of the picture are 10 % off. {limits(first)}",
     ]
     for dim, group in groups.items():
-        parts += [f"## {dim.capitalize()} split", table_of(group, columns)]
+        parts += [f"## {dim.capitalize()} split", tabulate(group, columns)]
     everyone = [worker for group in groups.values() for worker in group]
     return Report(_conclude(everyone), parts, "Time and memory over the share", functools.partial(_draw, groups))

@@ -34,7 +34,7 @@ _COLOURS: Mapping[str, str] = dict(
 
 
 def _cell(text: str) -> str:
-    """A text in a table, as code; a long one is cut."""
+    """Return a text in a table, as code; a long one is cut."""
     text = " ".join(text.split()).replace("|", "/").replace("`", "'")
     shown = text if len(text) <= _LINE_LENGTH else f"{text[: _LINE_LENGTH - 4]} ..."
     return f"`{shown}`" if shown else ""
@@ -118,7 +118,7 @@ def _kills(rows: Sequence[Row]) -> list[Part]:
 
 
 def _damages(rows: Sequence[Row]) -> list[Part]:
-    """A line for all damages of a file with the same outcome and the same message."""
+    """Return a line for all damages of a file with the same outcome and the same message."""
 
     def outcome(row: Row) -> tuple[str, str, str]:
         begun = "refused" if row["exit_code"] == 2 and row["begun"] is None else f"step {row['begun']}"
@@ -151,7 +151,7 @@ def _faults(part: str, rows: Sequence[Row]) -> Part:
 
 
 def _sums(parts: Mapping[str, Sequence[Row]]) -> Part:
-    """A line per kind of fault."""
+    """Return a line per kind of fault."""
     lines = []
     for part, rows in parts.items():
         done = [row for row in rows if not row.get("skipped")]
@@ -163,7 +163,7 @@ def _sums(parts: Mapping[str, Sequence[Row]]) -> Part:
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a summary of kills, damages and other faults; each single one is folded."""
+    """Return the report: a summary of kills, damages and other faults; each single one is folded."""
     of = group_by(rows, lambda row: row["part"])
     conclusions, parts = [], ["Each fault happened to a run of its own.", _describe_failures(rows)]
     by_kind = group_by(of.get(FAULTS, ()), lambda row: row["variant"].split("/")[1])

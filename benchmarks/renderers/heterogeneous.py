@@ -23,9 +23,9 @@ from benchmarks.renderers.tables import (
     split,
     succeeded,
     table,
-    table_of,
+    tabulate,
 )
-from mtf_hetero.models.train import console as command_line
+from mtf_hetero._support import command_line
 
 _SHOWN_DIMS = 4  # of a split
 _PLANNER_SINCE = "2026-11-23T17:54"  # UTC; older rows are of the first engine of --list_speed=auto
@@ -65,7 +65,7 @@ def _usage(rows: Sequence[Row]) -> Table:
 
 
 def _note(row: Row) -> str:
-    """A note on one way; empty where its row says all."""
+    """Return a note on one way; empty where its row says all."""
     way = row["way"]
     if "failed" in row:
         return could_not("measured", [row])[0]
@@ -88,7 +88,7 @@ def _notes(rows: Sequence[Row]) -> str:
 
 
 def _ratios_alone(rows: Sequence[Row]) -> str:
-    """A note on how well measured speeds predict the step times of the devices alone."""
+    """Return a note on how well measured speeds predict the step times of the devices alone."""
     alone = [median(row) for row in rows if row["way"].startswith("device")]
     shares = next((row["measured"]["shares"] for row in rows if "measured" in row), None)
     if shares is None or len(alone) != len(shares):
@@ -98,22 +98,22 @@ def _ratios_alone(rows: Sequence[Row]) -> str:
     return f"Speed of device 0 over that of each other device: {'; '.join(parts)}."
 
 
-def _sent(row: Row) -> Mapping[str, int]:
-    """The traffic of a row's step; older rows lack it, and it is counted from the lowered graph."""
+def _step_traffic(row: Row) -> Mapping[str, int]:
+    """Return the traffic of a row's step; older rows lack it, and it is counted from the lowered graph."""
     if "sent_bytes" in row:
         return row
-    with command_line.stderr_held_back():
+    with command_line.capture_stderr():
         from benchmarks.frameworks.cluster_nets import sent_by
     return sent_by(row["network"], row["batch_size"], row["layout"], row["sizes"])
 
 
 def _describe_bandwidth(rows: Sequence[Row]) -> str:
-    """A note on the bandwidth from which on a step of the filter split is shorter than one on device 0 alone."""
+    """Return a note on the bandwidth from which on a step of the filter split is shorter than one on device 0 alone."""
     ways = {row["way"]: row for row in succeeded(rows)}
     filters, measured = ways.get(f"filters, {GRID}"), ways.get(f"filters, {MEASURED}")
     if filters is None or measured is None or "device 0 alone" not in ways:
         return ""
-    sent, shares = _sent(filters), measured["measured"]["shares"]
+    sent, shares = _step_traffic(filters), measured["measured"]["shares"]
     alone = median(ways["device 0 alone"])
     ideal = alone * shares[0] / sum(shares)
     messages = sent["busiest_link_messages"]
@@ -139,7 +139,7 @@ def _kind(row: Row) -> str:
 
 
 def _ratios(groups: Iterable[Sequence[Row]], slow: str | None, fast: str) -> list[float]:
-    """The step time of one way over that of another, per setting that has both; None is the fastest device alone."""
+    """Return the ratio of two ways' step times, per setting that has both; None is the fastest device alone."""
     ratios = []
     for group in groups:
         seconds: dict[str | None, float] = {row["way"]: median(row) for row in succeeded(group)}
@@ -152,15 +152,15 @@ def _ratios(groups: Iterable[Sequence[Row]], slow: str | None, fast: str) -> lis
 
 def _conclude(groups: Sequence[Sequence[Row]]) -> list[str]:
     texts = []
-    for recipe, name in (("batch", "Batch"), ("filters", "Filters")):
+    for recipe, name in (("batch", "the batch split"), ("filters", "the filter split")):
         others = {
-            "split evenly": f"{recipe}, {EVEN}",
-            "the fastest device alone": None,
-            "the best of a grid of shares": f"{recipe}, {GRID}",
+            "over an even split": f"{recipe}, {EVEN}",
+            "over the fastest device alone": None,
+            "over the best of a grid": f"{recipe}, {GRID}",
         }
         ratios = {text: _ratios(groups, other, f"{recipe}, {MEASURED}") for text, other in others.items()}
-        faster = [f"{span(of)} times as fast as {text}" for text, of in ratios.items() if of]
-        texts += [f"{name} split by measured speeds: {', '.join(faster)}."] if faster else []
+        faster = [f"{span(of)} {text}" for text, of in ratios.items() if of]
+        texts += [f"Speedup of {name} by measured speeds: {', '.join(faster)}."] if faster else []
     ddp = [_ratios(groups, f"{DDP}, {way}", f"batch, {MEASURED}") for way in (EVEN, GRID)]
     if all(ddp):
         texts.append(
@@ -176,15 +176,20 @@ def _conclude(groups: Sequence[Sequence[Row]]) -> list[str]:
 
 
 def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
-    values = {
-        "seconds per step (line: minimum to maximum)": lambda row: row["wall_seconds_per_step"],
-        "efficiency (1: as fast as all devices together)": lambda row: row["efficiency"],
-    }
-    drawing.bar_panels(path, groups, values, kind=_kind, colours=_COLOURS, width=4.6)
+    longest = max(map(len, groups.values()))
+    figure, axes = drawing.make(-(-len(groups) // 2), 2, height=1.15 + 0.22 * longest)
+    for ax, (text, rows) in zip(axes.flat, groups.items(), strict=False):
+        colours = [_COLOURS[_kind(row)] for row in rows]
+        drawing.bars(ax, {row["way"]: row["efficiency"] for row in rows}, colours, "efficiency")
+        ax.set_title(text.replace(", batches", "\nbatches").replace(", workers", "\nworkers"))
+    for ax in axes.flat[len(groups) :]:
+        ax.set_axis_off()
+    drawing.legend(figure, _COLOURS)
+    drawing.save(figure, path)
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a table per network and cluster."""
+    """Return the report: a table per network and cluster."""
     order = [(setting.network, setting.fractions, setting.batch_size) for setting in SETTINGS]
 
     def place(row: Row) -> int:
@@ -205,8 +210,8 @@ def render(rows: Sequence[Row]) -> Report:
     groups = group_by(rows, lambda row: _title(row, f"{row['network']}, batch {row['batch_size']}"))
     for title, group in groups.items():
         details = Details("Each device's use of a step", [_usage(group)])
-        parts += [f"## {title}", table_of(group, _COLUMNS), _notes(group), details]
+        parts += [f"## {title}", tabulate(group, _COLUMNS), _notes(group), details]
     drawn = group_by(succeeded(rows), lambda row: _title(row, drawing.title(row)))
     return Report(
-        _conclude(list(groups.values())), parts, "Seconds per step, and efficiency", functools.partial(_draw, drawn)
+        _conclude(list(groups.values())), parts, "Efficiency of each way to split", functools.partial(_draw, drawn)
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks import drawing
 from benchmarks.cases.keras_fit import AUTO, COMPILED, FIRST_STEP, KERAS, LENGTHS, ONE_DEVICE, OURS, WORKERS
 from benchmarks.renderers.document import MOST_CONCLUSIONS, Part, Report
-from benchmarks.renderers.tables import Row, Table, group_by, median, span, succeeded, table_of
+from benchmarks.renderers.tables import Row, Table, group_by, median, span, succeeded, tabulate
 
 _COLOURS = {KERAS: drawing.GREY, COMPILED: drawing.COLOURS[1], OURS: drawing.COLOURS[0]}
 
@@ -17,8 +17,8 @@ def _draw(settings: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     figure, axes = drawing.make(1, len(settings), width=4.6, height=1.0 + 0.28 * most)
     for ax, (setting, group) in zip(axes[0], settings.items(), strict=True):
         rows = succeeded(group)
-        lengths = {f"{row['network']}: {row['way']}": row["batch_size"] / median(row) for row in rows}
-        drawing.bars(ax, lengths, [_COLOURS[row["way"]] for row in rows], "examples per second")
+        lengths = {f"{row['network']}: {row['way']}": 1.0 / median(row, "wall_ratio") for row in rows}
+        drawing.bars(ax, lengths, [_COLOURS[row["way"]] for row in rows], "examples per second, Keras = 1")
         ax.set_title(setting)
     drawing.save(figure, path)
 
@@ -33,11 +33,11 @@ def _table(rows: Sequence[Row]) -> Table:
     if rows[0]["setting"] != WORKERS:  # a worker's processor time is not the training process's
         columns["processor s per step"] = lambda row: row["cpu_seconds_per_step"]
         columns["processor time over Keras"] = lambda row: row["cpu_ratio"]
-    return table_of(rows, columns, labels=2)
+    return tabulate(rows, columns, labels=2)
 
 
 def _first_steps(rows: Sequence[Row]) -> list[Part]:
-    """The section on the time to the first step."""
+    """Return the section on the time to the first step."""
     about = (
         "Seconds from the call of `fit` until its first step is done, each in a new process. Images of "
         f"{rows[0]['pixels']} x {rows[0]['pixels']} with stochastic gradient descent and momentum; a Transformer of "
@@ -52,11 +52,11 @@ def _first_steps(rows: Sequence[Row]) -> list[Part]:
         "processor s": lambda row: row["cpu_seconds"],
         "processor time over Keras": lambda row: row["cpu_ratio"],
     }
-    return ["## Time to the first step", about, table_of(rows, columns, labels=2)]
+    return ["## Time to the first step", about, tabulate(rows, columns, labels=2)]
 
 
 def _lengths(rows: Sequence[Row]) -> list[Part]:
-    """The section on batches of many lengths."""
+    """Return the section on batches of many lengths."""
     about = (
         f"Two small convolutions with Adam, two epochs of {rows[0]['lengths']} batches, each of another length: "
         f"seconds of one call of `fit`. Median (minimum to maximum) of {rows[0]['repeats']} processes, in turns."
@@ -67,11 +67,11 @@ def _lengths(rows: Sequence[Row]) -> list[Part]:
         "processor s": lambda row: row["cpu_seconds"],
         "peak memory, MB": lambda row: f"{median(row, 'peak_bytes') / 1e6:.0f}",
     }
-    return ["## Batches of many lengths", about, table_of(rows, columns)]
+    return ["## Batches of many lengths", about, tabulate(rows, columns)]
 
 
 def _auto(rows: Sequence[Row]) -> list[Part]:
-    """The section on the choice of a layout."""
+    """Return the section on the choice of a layout."""
     fractions = " and ".join(f"{fraction:g}" for fraction in rows[0]["fractions"])
     about = (
         f'Seconds from the call of `fit` with `layout="auto"` until the first step is done, on workers of {fractions} '
@@ -83,11 +83,11 @@ def _auto(rows: Sequence[Row]) -> list[Part]:
         "s to the first step": lambda row: f"{median(row, 'wall_seconds'):.1f}",
         "chosen": lambda row: row["said"],
     }
-    return ["## The choice of a layout", about, table_of(rows, columns, labels=2)]
+    return ["## The choice of a layout", about, tabulate(rows, columns, labels=2)]
 
 
 def _ratio(rows: Sequence[Row]) -> list[float]:
-    """The medians of mtf_hetero's step times, or others, over Keras's."""
+    """Return the medians of mtf_hetero's step times, or others, over Keras's."""
     return [median(row, "wall_ratio") for row in succeeded(rows) if row["way"].startswith(OURS)]
 
 
@@ -108,18 +108,18 @@ def _conclude(settings: Mapping[str, Sequence[Row]]) -> list[str]:
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a table per setting."""
+    """Return the report: a table per setting."""
     settings = group_by(rows, lambda row: row["setting"])
     stepped = {name: group for name, group in settings.items() if name in (ONE_DEVICE, WORKERS)}
     parts = _steps(stepped)
     for name, describe in {FIRST_STEP: _first_steps, LENGTHS: _lengths, AUTO: _auto}.items():
         parts += describe(settings[name]) if name in settings else []
     draw = functools.partial(_draw, stepped) if stepped else None
-    return Report(_conclude(settings), parts, "Examples per second", draw)
+    return Report(_conclude(settings), parts, "Examples per second, relative to Keras", draw)
 
 
 def _steps(settings: Mapping[str, Sequence[Row]]) -> list[Part]:
-    """A section on the steps of each setting."""
+    """Return a section on the steps of each setting."""
     if not settings:
         return []
     first = next(iter(settings.values()))[0]

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
 from benchmarks.cases.keras_models import AGAIN, LAYOUTS, MODELS
-from benchmarks.renderers.document import MOST_CONCLUSIONS, Report
-from benchmarks.renderers.tables import Row, Table, bullets, could_not, group_by, succeeded, table
+from benchmarks.renderers.document import MOST_CONCLUSIONS, Part, Report
+from benchmarks.renderers.tables import Row, Table, bullets, could_not, group_by, machines, succeeded, table
 
 KINDS = {"output": "outputs", "gradient": "gradients", "weight": "weights", "average": "moving averages"}
 _LIMITS = {"output": 1e-4, "gradient": 1e-3, "weight": 1e-3, "average": 1e-3}
 
 
 def _worst(rows: Sequence[Row], kind: str) -> float | None:
-    """The largest difference on any layout; a model without batch norm has no averages."""
+    """Return the largest difference on any layout; a model without batch norm has no averages."""
     return max((row[kind] for row in rows if kind in row), default=None)
 
 
@@ -65,6 +65,16 @@ def _table(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row
     return table(header, lines)
 
 
+def _tables(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row]]) -> list[Part]:
+    """Return a table for each machine; models with layouts on several have their own."""
+    places = dict.fromkeys(map(machines, models.values()))
+    parts: list[Part] = []
+    for place in places:
+        parts += [f"## Models on {place}"] if len(places) > 1 else []
+        parts.append(_table({name: of for name, of in models.items() if machines(of) == place}, again))
+    return parts
+
+
 def _layouts(rows: Sequence[Row]) -> str:
     present = [layout for layout in LAYOUTS if layout in [row["layout"] for row in rows]]
     return "all" if len(present) == len(LAYOUTS) else ", ".join(present)
@@ -80,8 +90,8 @@ def _conclude(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[
         f"{len(models) - len(outside)} of {len(models)} models agree with Keras within the limits, on every layout."
     ]
     if outside:
-        notes = [f"{name} ({_differences(of)}; {_own(again.get(name, []))})" for name, of in outside.items()]
-        texts.append(f"Outside: {'; '.join(notes)}.")
+        notes = [f"{name} ({_differences(of)})" for name, of in outside.items()]
+        texts.append(f"Outside: {'; '.join(notes)}. Keras's own differences are in the last columns.")
     float32 = [value for of in models.values() if (value := _worst(of, "float32")) is not None]
     if float32:
         texts.append(f"Inference in float32 on one device differs by at most {max(float32):.0e}.")
@@ -99,14 +109,14 @@ def _own(rows: Sequence[Row]) -> str:
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a line per model."""
+    """Return the report: a line per model."""
     good = succeeded(rows)
     ordered = sorted(good, key=lambda row: MODELS.index(row["model"]) if row["model"] in MODELS else len(MODELS))
     models = group_by((row for row in ordered if row["layout"] != AGAIN), lambda row: row["model"])
     again = group_by((row for row in good if row["layout"] == AGAIN), lambda row: row["model"])
     first = rows[0]
     shares = ":".join(f"{share:g}" for share in first["shares"])
-    parts = [
+    parts: list[Part] = [
         "The largest difference from Keras, on any layout, in float64: of outputs in training and inference, and of "
         f"gradients, weights and moving averages in {first['steps']} steps of gradient descent with momentum. Outputs "
         "in float32 are those of inference on one device.",
@@ -116,7 +126,7 @@ def render(rows: Sequence[Row]) -> Report:
         "1e-3 for the rest.",
         "Keras's own: the difference of Keras from itself after each number of its images is replaced by the next "
         "larger one. A change of the last bit can flip a ReLU or a maximum.",
-        _table(models, again),
+        *_tables(models, again),
         bullets(could_not("compared", rows, "model")),
     ]
     draw = functools.partial(_draw, models) if models else None

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks import drawing
 from benchmarks.cases.learning import ONE, UNEVEN, WAYS
 from benchmarks.renderers.document import Part, Report
-from benchmarks.renderers.tables import Row, Table, median, number, span, split, table_of
+from benchmarks.renderers.tables import Row, Table, median, number, span, split, tabulate
 
 SMOOTHED_STEPS = 20
 _WIDTH, _WIDTH_BELOW = 1.4, 3.2
@@ -19,14 +19,14 @@ _ROUNDING = 1e-9  # float64 losses that are closer than that differ by rounding 
 
 
 def _smooth(losses: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and the mean loss of the steps up to each."""
+    """Return steps and the mean loss of the steps up to each."""
     window = min(SMOOTHED_STEPS, len(losses))
     means = np.convolve(losses, np.full(window, 1 / window), mode="valid")
     return np.arange(window, len(losses) + 1), means
 
 
 def _last_loss(row: Row) -> str:
-    """The smoothed loss at the end."""
+    """Return the smoothed loss at the end."""
     return number(float(_smooth(row["losses"])[1][-1]), 4)
 
 
@@ -63,7 +63,7 @@ def _draw_curves(rows: Sequence[Row], path: pathlib.Path, name: Callable[[Row], 
 
 
 def _introduce(row: Row) -> str:
-    """The network, the data set, the training, and the numbers of test images."""
+    """Return the network, the data set, the training, and the numbers of test images."""
     images = _final_images(row)
     every = "all " if images == row["test_images"] else ""
     rate = f"{row['learning_rate_schedule']} rate"
@@ -82,7 +82,7 @@ def _final_images(row: Row) -> int:
 
 
 def _standard_error(row: Row) -> float:
-    """The standard error of the accuracy in the last test."""
+    """Return the standard error of the accuracy in the last test."""
     accuracy = row["final_accuracy"]
     return (accuracy * (1 - accuracy) / _final_images(row)) ** 0.5
 
@@ -96,7 +96,7 @@ def _differences(losses: Sequence[float], reference: Sequence[float]) -> dict[in
 
 
 def render_curve(rows: Sequence[Row]) -> Report:
-    """The report on one machine: loss and test accuracy of both runs."""
+    """Return the report on one machine: loss and test accuracy of both runs."""
 
     def name(row: Row) -> str:
         return ONE if row["shares"] is None else f"{len(row['devices'])} devices at {row['shares']}"
@@ -119,7 +119,7 @@ def render_curve(rows: Sequence[Row]) -> Report:
         off = _differences(rows[0]["losses"], rows[1]["losses"])
         steps = ", ".join(f"{difference:.1e} up to step {step}" for step, difference in off.items())
         conclusions.append(f"Largest relative difference between the two losses of a step: {steps}.")
-    parts: list[Part] = [_introduce(rows[0]), table_of(rows, columns)]
+    parts: list[Part] = [_introduce(rows[0]), tabulate(rows, columns)]
     texts = "; ".join(f"{name}: {', '.join(map(str, parts))}" for name, parts in sizes.items())
     parts += [f"Sizes of the split dimensions: {texts}."] if texts else []
     draw = functools.partial(_draw_curves, rows, name=lambda row: name(row).replace(",", " : "))
@@ -131,7 +131,7 @@ def _cores(row: Row) -> str:
 
 
 def _name_on_cluster(row: Row) -> str:
-    """A way in a picture: "filters, 2 : 1 (1.0, 0.5 core)"."""
+    """Return a way in a picture: "filters, 2 : 1 (1.0, 0.5 core)"."""
     layout, _, shares = row["variant"].partition(" ")
     way = ONE if row["variant"] == ONE else f"{layout}, {shares.replace(',', ' : ')}" if shares else layout
     return f"{way} ({_cores(row)} core)"
@@ -161,7 +161,7 @@ def _cluster_table(rows: Sequence[Row], off: Mapping[str, Mapping[int, float]]) 
     }
     for step in sorted({step for of_way in off.values() for step in of_way}):
         columns[f"difference up to step {step}"] = lambda row, step=step: difference(row, step)
-    return table_of(rows, columns)
+    return tabulate(rows, columns)
 
 
 def _in_float64(rows: Sequence[Row]) -> list[str]:
@@ -199,7 +199,7 @@ def _conclude(rows: Sequence[Row], off: Mapping[str, Mapping[int, float]]) -> li
 
 
 def render_cluster_curve(rows: Sequence[Row]) -> Report:
-    """The report on unequal workers: the curves of all layouts."""
+    """Return the report on unequal workers: the curves of all layouts."""
     order = list(WAYS)
     rows = sorted(rows, key=lambda row: order.index(row["variant"]))
     notes = [note for row in rows for note in row["notes"] if "limited by " in note]

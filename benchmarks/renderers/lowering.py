@@ -18,7 +18,7 @@ from benchmarks.renderers.tables import (
     median,
     number,
     succeeded,
-    table_of,
+    tabulate,
 )
 
 _PANELS = {
@@ -29,7 +29,7 @@ _PANELS = {
 
 def _table(rows: Sequence[Row]) -> Table:
     def growth(row: Row) -> str | None:
-        """The growth of the seconds to lower, and of the processors, from the next smaller mesh."""
+        """Return the growth of the seconds to lower, and of the processors, from the next smaller mesh."""
         alike = [other for other in succeeded(rows) if other["lowering"] == row["lowering"]]
         smaller = [other for other in alike if other["processors"] < row["processors"]]
         if not smaller:
@@ -47,7 +47,7 @@ def _table(rows: Sequence[Row]) -> Table:
         "memory GiB": lambda row: median(row, "max_memory_bytes") / GIB,
         "growth": growth,
     }
-    return table_of(rows, columns)
+    return tabulate(rows, columns)
 
 
 def _table_of_first_steps(rows: Sequence[Row]) -> Table:
@@ -62,7 +62,7 @@ def _table_of_first_steps(rows: Sequence[Row]) -> Table:
         "later step s": lambda row: row["step_seconds"],
         "initial values and first step, beyond a later step s": beyond,
     }
-    return table_of(rows, columns)
+    return tabulate(rows, columns)
 
 
 def _notes(rows: Sequence[Row]) -> str:
@@ -105,7 +105,7 @@ def _draw(recipes: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
 
 
 def _conclude(recipe: str, rows: Sequence[Row]) -> str:
-    """A sentence on the largest mesh that one of us and stock mtf lowered."""
+    """Return a sentence on the largest mesh that one of us and stock mtf lowered."""
     most = max((row["processors"] for row in succeeded(rows)), default=0)
     there = {row["lowering"]: row for row in succeeded(rows) if row["processors"] == most}
     said = [
@@ -127,7 +127,7 @@ def _conclude_first_steps(rows: Sequence[Row]) -> str:
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a table per recipe, and one of first steps."""
+    """Return the report: a table per recipe, and one of first steps."""
     order = [*LOWERINGS, FIRST_STEPS]
     rows = sorted(rows, key=lambda row: (row["recipe"], row["processors"], order.index(row["lowering"])))
     first_steps = [row for row in rows if row["lowering"] == FIRST_STEPS]

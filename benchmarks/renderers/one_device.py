@@ -19,7 +19,7 @@ from benchmarks.renderers.tables import (
     span,
     succeeded,
     table,
-    table_of,
+    tabulate,
 )
 
 _CLOCKS = {"wall": ("wall time", drawing.COLOURS[0], "o", 0.13), "cpu": ("CPU time", drawing.COLOURS[1], "s", -0.13)}
@@ -45,7 +45,7 @@ def _table(group: Sequence[Row]) -> Table:
         "of peak": lambda row: None if peak is None else f"{row['gflops_per_second'] / peak:.0%}",
         "memory GiB": lambda row: row["max_memory_bytes"] / GIB,
     }
-    return table_of(succeeded(group), columns)
+    return tabulate(succeeded(group), columns)
 
 
 def _notes(group: Sequence[Row]) -> str:
@@ -91,7 +91,7 @@ def _draw(groups: Mapping[Any, Sequence[Row]], path: pathlib.Path) -> None:
 
 
 def _conclude(groups: Sequence[Sequence[Row]]) -> list[str]:
-    """A sentence on each framework: its step time over ours, on all networks and batch sizes."""
+    """Return a sentence on each framework: its step time over ours, on all networks and batch sizes."""
     ratios = group_by((row for group in groups for row in group if "wall_ratio" in row), lambda row: row["contender"])
     medians = {name: [median(row, "wall_ratio") for row in of] for name, of in ratios.items() if name != OURS}
     texts = []
@@ -110,7 +110,7 @@ def _conclude(groups: Sequence[Sequence[Row]]) -> list[str]:
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report on step times: a table per network and batch size."""
+    """Return the report on step times: a table per network and batch size."""
     order = list(CONTENDERS)
     rows = sorted(rows, key=lambda row: (row["network"], row["batch_size"], order.index(row["contender"])))
     groups = group_by(rows, lambda row: (row["network"], row["batch_size"]))
@@ -170,7 +170,7 @@ def _draw_account(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> No
 
 
 def _conclude_account(title: str, group: Sequence[Row]) -> str:
-    """A sentence on a network: the sum, convolutions, and relu and pooling, in each lowering."""
+    """Return a sentence on a network: the sum, convolutions, and relu and pooling, in each lowering."""
     convolution, _, pooling, *_ = _CLASSES
     texts = []
     for row in group:
@@ -184,7 +184,7 @@ def _conclude_account(title: str, group: Sequence[Row]) -> str:
 
 
 def render_account(rows: Sequence[Row]) -> Report:
-    """The report on where the time goes: a table per network."""
+    """Return the report on where the time goes: a table per network."""
     order = list(LOWERINGS)
     rows = sorted(rows, key=lambda row: order.index(row["lowering"]))
     groups = group_by(rows, lambda row: f"{row['network']}, batch {row['batch_size']}")

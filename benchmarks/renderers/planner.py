@@ -9,7 +9,19 @@ from typing import Any
 from benchmarks import drawing
 from benchmarks.cases.planner import EVERY, MEMORY
 from benchmarks.renderers.document import Details, Part, Report
-from benchmarks.renderers.tables import MB, Row, Table, cell, group_by, limits, median, number, span, table
+from benchmarks.renderers.tables import (
+    MB,
+    Row,
+    Table,
+    cell,
+    group_by,
+    limits,
+    median,
+    number,
+    on_machines,
+    span,
+    table,
+)
 from benchmarks.rows import summarise
 
 _BOUND = 0.15  # of a step's predicted time
@@ -39,12 +51,12 @@ class _Setting:
         self._ideal = 1 / sum(1 / _seconds(row) for row in kinds["alone"])
 
     def efficiency(self, row: Row) -> float:
-        """The ideal seconds of a step, without traffic and with all workers as fast as alone, over those of a way."""
+        """Return the ideal step time, without traffic and with workers as fast as alone, divided by the way's."""
         return self._ideal / _seconds(row)
 
 
 def _ratio(row: Row, other: Row) -> dict[str, float]:
-    """The ratio of a way's step times to another's, each in the same round."""
+    """Return the ratio of a way's step times to another's, each in the same round."""
     return summarise(a / b for a, b in zip(row["turns"], other["turns"], strict=True))
 
 
@@ -156,8 +168,8 @@ def _cluster(row: Row) -> str:
     return f"workers of {', '.join(map(str, row['fractions']))} cores" + (f", {megabits:g} Mbit/s" if megabits else "")
 
 
-def _every_way(row: Row) -> list[Part]:
-    """The section on a network that was measured in all ways to split it."""
+def _every_way(row: Row, everything: Sequence[Row]) -> list[Part]:
+    """Return the section on a network that was measured in all ways to split it."""
     seconds = {name: statistics.median(turns) for name, turns in row["turns"].items()}
     best = min((name for name in seconds if name != "plan"), key=seconds.__getitem__)
     ratios = summarise(a / b for a, b in zip(row["turns"]["plan"], row["turns"][best], strict=True))
@@ -169,7 +181,8 @@ def _every_way(row: Row) -> list[Part]:
         for name in sorted(seconds, key=lambda way: seconds[way])
     ]
     return [
-        f"## All ways to split {row['network']}, batch {row['batch_size']}, on {_cluster(row)}",
+        f"## All ways to split {row['network']}, batch {row['batch_size']}, on {_cluster(row)}"
+        f"{on_machines([row], everything)}",
         "Each layer is split by its batch, outputs or inputs, in proportion to the measured speeds, or runs on the "
         f"fastest device. These are {len(measured)} layouts with step times of {least} to {most} s; {within} are "
         f"predicted within {_BOUND:.0%}. The fastest then took turns with the plan. The plan's step time is "
@@ -192,8 +205,8 @@ def _conclude_memory(rows: Sequence[Row]) -> str:
     )
 
 
-def _memory(rows: Sequence[Row]) -> list[Part]:
-    """The section on each worker's memory."""
+def _memory(rows: Sequence[Row], everything: Sequence[Row]) -> list[Part]:
+    """Return the section on each worker's memory."""
     lines = []
     for row in rows:
         for place, worker in enumerate(row["workers"]):
@@ -209,7 +222,7 @@ def _memory(rows: Sequence[Row]) -> list[Part]:
         "predicted / measured",
     ]
     return [
-        "## Memory of plans",
+        f"## Memory of plans{on_machines(rows, everything)}",
         "Measured: the peak of each worker beyond what it held before, on workers that return freed memory. Predicted: "
         "the estimate of the lowered graph, by which plans keep to a device's memory. The plans assume speeds in "
         f"proportion to the workers' cores. {rows[0]['steps']} steps.",
@@ -236,8 +249,8 @@ def _conclude(settings: Sequence[_Setting]) -> list[str]:
     ]
 
 
-def _timed(clusters: Mapping[str, Sequence[_Setting]]) -> list[Part]:
-    """The sections on the clusters whose steps were timed."""
+def _timed(clusters: Mapping[str, Sequence[_Setting]], everything: Sequence[Row]) -> list[Part]:
+    """Return the sections on the clusters whose steps were timed."""
     if not clusters:
         return []
     rows = [row for settings in clusters.values() for setting in settings for row in setting.rows]
@@ -246,20 +259,21 @@ def _timed(clusters: Mapping[str, Sequence[_Setting]]) -> list[Part]:
     parts: list[Part] = [
         "Efficiency: the ideal step time, over the measured one. Ideal: each worker computes its part as fast as it "
         "does alone, and nothing is sent. Chosen: the way that `--layout=auto` would choose. It starts from the "
-        "fastest worker alone, and goes on to the recipe with the best prediction and to the plan where they win more "
-        f"than three quarters of the rounds. Median (minimum to maximum) of {turns} turns. {limits(rows[0])}",
+        "fastest worker alone. The recipe with the best prediction, and the plan, must win more than three quarters of "
+        f"the rounds. Median (minimum to maximum) of {turns} turns. {limits(rows[0])}",
         f"Measuring the workers takes {_typical(rows, 'calibrate_seconds')} s, planning "
         f"{_typical(rows, 'plan_seconds')} s (median; maximum in brackets).",
     ]
     for title, of_cluster in clusters.items():
         lines = [_line(setting) for setting in of_cluster]
         predictions = Details("Each way, predicted and measured", [_predictions(of_cluster)])
-        parts += [f"## {title[0].upper()}{title[1:]}", table(_HEADER, lines), predictions]
+        place = on_machines((row for setting in of_cluster for row in setting.rows), everything)
+        parts += [f"## {title[0].upper()}{title[1:]}{place}", table(_HEADER, lines), predictions]
     return parts
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a table per cluster, one of all ways, and one of memory."""
+    """Return the report: a table per cluster, one of all ways, and one of memory."""
     of_memory, exhausted = ([row for row in rows if row.get("part") == part] for part in (MEMORY, EVERY))
     by_cluster = group_by((row for row in rows if "part" not in row), _cluster)
     clusters = {
@@ -269,9 +283,9 @@ def render(rows: Sequence[Row]) -> Report:
     settings = [setting for of_cluster in clusters.values() for setting in of_cluster]
     conclusions = _conclude(settings) if settings else []
     conclusions += [_conclude_memory(of_memory)] if of_memory else []
-    parts = _timed(clusters)
+    parts = _timed(clusters, rows)
     for row in exhausted:
-        parts += _every_way(row)
-    parts += _memory(of_memory) if of_memory else []
+        parts += _every_way(row, rows)
+    parts += _memory(of_memory, rows) if of_memory else []
     draw = functools.partial(_draw, clusters, of_memory) if clusters else None
     return Report(conclusions, parts, "Efficiency, and predicted against measured seconds and memory", draw)

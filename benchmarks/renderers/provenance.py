@@ -1,31 +1,27 @@
-"""The provenance of a report's rows: dates, machines, versions, commits and commands."""
+"""The provenance of a report's rows, folded: dates, machines, versions, commits and commands."""
 
 from collections.abc import Sequence
 
-from benchmarks.renderers.document import Details, Part
-from benchmarks.renderers.tables import Row, group_by
+from benchmarks.renderers.document import Details
+from benchmarks.renderers.tables import Row, group_by, machines
 from benchmarks.rows import run_seconds
-
-_SHOWN_RUNS = 6  # longer lists are folded
 
 
 def describe_measurement(rows: Sequence[Row]) -> str:
-    """A sentence of Markdown on where and when rows were measured."""
+    """Return a sentence of Markdown on where and when rows were measured."""
     dates = sorted(row["date"][:10] for row in rows)
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    hosts = dict.fromkeys(f"{row['host']['cores']} cores of {row['host']['cpu']}" for row in rows)
-    return f"Measured {when} on {' and on '.join(hosts)}: [provenance](#provenance)."
+    return f"Measured {when} on {machines(rows)}: [provenance](#provenance)."
 
 
-def describe_provenance(rows: Sequence[Row]) -> Part | str:
-    """A list of machines and versions, and of the runs on each; a long one is folded."""
+def describe_provenance(rows: Sequence[Row]) -> Details:
+    """Return a folded list of machines and versions, and of the runs on each."""
     lines, runs = [], 0
     for place, there in group_by(rows, _describe_place).items():
         of_place = group_by(there, lambda row: row["run"])
         runs += len(of_place)
         lines += [f"* {place}", *(f"    * {_describe_run(run)}" for run in of_place.values())]
-    text = "\n".join(lines)
-    return text if runs <= _SHOWN_RUNS else Details(f"{runs} runs", [text])
+    return Details(f"{runs} run{'s' * (runs != 1)}: machines, versions, commits, commands", ["\n".join(lines)])
 
 
 def _describe_place(row: Row) -> str:

@@ -19,10 +19,12 @@ from benchmarks.renderers.tables import (
     losses_agree,
     median,
     number,
+    on_machines,
     per_link,
+    span,
     succeeded,
     table,
-    table_of,
+    tabulate,
 )
 
 _DEMANDED = 0.15  # the largest error of predicted step times, and of memory, that we accept
@@ -47,7 +49,7 @@ def _steps(rows: Sequence[Row]) -> Table:
         "predicted s": lambda row: row["predicted_seconds"],
         "error": lambda row: f"{scaling.error(row):+.0%}",
     }
-    return table_of(rows, columns, labels=2)
+    return tabulate(rows, columns, labels=2)
 
 
 def _spent(rows: Sequence[Row]) -> Table:
@@ -85,7 +87,7 @@ def _notes(rows: Sequence[Row]) -> str:
 
 
 def _demands(ways: Mapping[str, Row], first: Row) -> str:
-    """A note on the convolutional part: its measured speedups, and those that we ask for."""
+    """Return a note on the convolutional part: its measured speedups, and those that we ask for."""
     alone, even = ways[ALONE], ways[EVEN]
     speedup = scaling.speedup
     if len(set(first["fractions"])) == 1:
@@ -107,7 +109,7 @@ def _demands(ways: Mapping[str, Row], first: Row) -> str:
 
 
 def _layers(rows: Sequence[Row]) -> Table:
-    """The layers' times behind the predictions, on the slowest worker of each way."""
+    """Return the layers' times behind the predictions, on the slowest worker of each way."""
     seconds = {
         name: [row["predicted_layer_seconds"].get(name) for row in rows]
         for name in dict.fromkeys(name for row in rows for name in row["predicted_layer_seconds"])
@@ -131,8 +133,8 @@ def _accuracy(rows: Sequence[Row]) -> str:
     )
 
 
-def _timed(rows: Sequence[Row]) -> list[Part]:
-    """The sections of the settings whose steps were timed and predicted."""
+def _timed(rows: Sequence[Row], everything: Sequence[Row]) -> list[Part]:
+    """Return the sections of the settings whose steps were timed and predicted."""
     parts: list[Part] = []
     if succeeded(rows):
         parts.append(
@@ -151,12 +153,13 @@ def _timed(rows: Sequence[Row]) -> list[Part]:
                 _layers(good),
             ],
         )
-        parts += [f"## {title}: {group[0]['network']}", _steps(group), _notes(group), details]
+        heading = f"## {title}: {group[0]['network']}{on_machines(group, everything)}"
+        parts += [heading, _steps(group), _notes(group), details]
     return parts
 
 
 def _memory_errors(rows: Sequence[Row]) -> list[float]:
-    """The differences of the peaks from share and halo, of more than one worker."""
+    """Return the differences of the peaks from share and halo, of more than one worker."""
     alone = {row["edge"]: row for row in reversed(rows) if len(row["fractions"]) == 1}
     several = [row for row in rows if row["edge"] in alone and len(row["fractions"]) > 1]
     return [max(row["peak_bytes"]) / max(scaling.expected_bytes(row, alone[row["edge"]])) - 1 for row in several]
@@ -185,11 +188,11 @@ def _memory(rows: Sequence[Row]) -> Table:
         "error": error,
         "estimated MB": lambda row: max(row["estimated_bytes"]) / MB,
     }
-    return table_of(rows, columns, labels=2)
+    return tabulate(rows, columns, labels=2)
 
 
 def _largest(rows: Sequence[Row]) -> Row | None:
-    """The row of the largest cube that trains."""
+    """Return the row of the largest cube that trains."""
     return max((row for row in rows if row["trained"]), key=lambda row: row["edge"], default=None)
 
 
@@ -207,7 +210,7 @@ def _limits(rows: Sequence[Row]) -> Table:
 
 
 def _end(row: Row) -> str:
-    """The end of a failed attempt."""
+    """Return the end of a failed attempt."""
     lost = [f"worker {index}" for index, code in enumerate(row.get("exit_codes") or ()) if code]
     if lost:
         return f"the kernel killed {', '.join(lost)}"
@@ -229,7 +232,7 @@ def _inputs(rows: Sequence[Row]) -> Table:
 
 
 def _about(part: str, rows: Sequence[Row]) -> str:
-    """The text at the head of a section."""
+    """Return the text at the head of a section."""
     texts = {
         MEMORY: f"The worker with the most, after {rows[0]['steps']} steps; each number of workers in a cluster of its "
         "own. Share and halo: weights, their gradients and TensorFlow's own memory, all in full; the share of its "
@@ -244,7 +247,7 @@ def _about(part: str, rows: Sequence[Row]) -> str:
 
 
 def _model(projected: Mapping[int, Sequence[Row]]) -> list[Part]:
-    """The section on workers that this machine does not have."""
+    """Return the section on workers that this machine does not have."""
     lines = []
     for count, steps in projected.items():
         for row in steps:
@@ -267,23 +270,21 @@ def _model(projected: Mapping[int, Sequence[Row]]) -> list[Part]:
 
 
 def _efficiency(steps: Sequence[Row], row: Row) -> float:
-    """Samples per second and worker, over those of the smallest projection."""
+    """Return samples per second and worker, over those of the smallest projection."""
     return steps[0]["predicted_seconds"] / row["predicted_seconds"]
 
 
 def _conclude_conv(rows: Sequence[Row]) -> str:
+    """Return a sentence on the speedups of two workers, for each pair of workers over all sizes."""
     texts = []
-    for setting, group in group_by(rows, lambda row: row["setting"]).items():
-        first, *others = group
-        best = min(others, key=median, default=None)
-        if best is None:
-            continue
-        even = next((row for row in others if row["way"] == EVEN), best)
-        text = f"{scaling.speedup(best, first):.2f}"
-        text += "" if best is even else f" by {best['way']}, {scaling.speedup(even, first):.2f} even"
-        size, _, cores = setting.removeprefix(f"{CONV}/").rpartition("/")
-        texts.append(f"{size} on {cores} cores {text}")
-    return f"Speedup of two workers over the faster one: {'; '.join(texts)}." if texts else ""
+    for cores, of_pair in group_by(rows, lambda row: ",".join(map(str, row["fractions"]))).items():
+        even, best = [], []
+        for first, *others in group_by(of_pair, lambda row: row["setting"]).values():
+            even += [scaling.speedup(row, first) for row in others if row["way"] == EVEN]
+            best += [scaling.speedup(min(others, key=median), first)] if others else []
+        text = f"on {cores} cores {span(best)}" if best else ""
+        texts += [f"{text} by the best split, {span(even)} evenly" if best != even and even else text]
+    return f"Speedup of two workers over the faster one: {'; '.join(filter(None, texts))}." if any(texts) else ""
 
 
 def _conclude_scaling(rows: Sequence[Row]) -> str:
@@ -300,16 +301,17 @@ def _conclude_memory(of: Mapping[str, Sequence[Row]]) -> str:
     for edge, group in group_by(of[MEMORY], lambda row: row["edge"]).items():
         first, last = (pick(group, key=lambda row: len(row["fractions"])) for pick in (min, max))
         peaks = [f"{number(max(row['peak_bytes']) / MB)} MB on {len(row['fractions'])}" for row in (first, last)]
-        texts.append(f"Peak memory of a worker at W={edge}: {', '.join(peaks)} workers.")
+        texts.append(f"{' and '.join(peaks)} at W={edge}")
+    texts = [f"Peak memory of a worker: {'; '.join(texts)}."] if texts else []
     errors = _memory_errors(of[MEMORY])
-    texts += [f"Share and halo predict it within {max(map(abs, errors)):.0%}."] if errors else []
+    texts += [f"Predicted within {max(map(abs, errors)):.0%}."] if errors else []
     tried = group_by(of[LIMIT], lambda row: (row["memory_limit_bytes"], len(row["fractions"])))
     best = {key: row["edge"] for key, group in tried.items() if (row := _largest(group)) is not None}
     if best:
         (limit, fewest), (_, most) = min(best), max(best)
         texts.append(
-            f"With {limit / 1e9:g} GB per worker, CosmoFlow trains on cubes of {best[limit, fewest]} on {fewest} and "
-            f"of {best[limit, most]} on {most} workers."
+            f"The largest cube with {limit / 1e9:g} GB per worker: {best[limit, fewest]} on {fewest}, "
+            f"{best[limit, most]} on {most} workers."
         )
     return " ".join(texts)
 
@@ -323,20 +325,20 @@ def _conclude_projection(projected: Mapping[int, Sequence[Row]]) -> str:
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a section per setting, and those on memory, limits, input and projections."""
+    """Return the report: a section per setting, and those on memory, limits, input and projections."""
     of = {part: [row for row in rows if row["part"] == part] for part in (CONV, MEMORY, LIMIT, INPUT, PROJECTED)}
     timed = [row for row in rows if row["part"] in (CONV, STRONG, WEAK)]
     done = group_by(succeeded(timed), lambda row: row["part"] == CONV)
     assert all(row.get(MODELLED) for row in of[PROJECTED])
     projected = group_by(of[PROJECTED], lambda row: row["count"])
-    parts = _timed(timed)
+    parts = _timed(timed, rows)
     for part, title, describe in (
         (MEMORY, "Memory of a worker beyond that before the first session", _memory),
         (LIMIT, "The largest cube within a memory limit, of CosmoFlow", _limits),
         (INPUT, "Input: bytes read by each worker, without those of a step that makes its volumes", _inputs),
     ):
         if of[part]:
-            parts += [f"## {title}", _about(part, of[part]), describe(of[part])]
+            parts += [f"## {title}{on_machines(of[part], rows)}", _about(part, of[part]), describe(of[part])]
     if projected:
         parts += _model(projected)
     predicted = [_accuracy(succeeded(timed))] if succeeded(timed) else []

@@ -58,7 +58,7 @@ def _size(extents: Sequence[int]) -> str:
 
 
 def _draw_splits(ax: Any, rows: Sequence[Row]) -> None:
-    """The ways of each setting, beneath a line that names it."""
+    """Draw the ways of each setting, beneath a line that names it."""
     even, by_shares = _SPLITS
 
     def place(group: Sequence[Row]) -> tuple[float, int, int]:

@@ -22,7 +22,7 @@ from benchmarks.renderers.tables import (
     per_link,
     span,
     succeeded,
-    table_of,
+    tabulate,
 )
 
 _COLOURS = {
@@ -58,7 +58,7 @@ _COLUMNS = {
 
 
 def _saved(ways: Mapping[str, Row], column: str) -> tuple[float, str]:
-    """The largest saving of a hybrid way over data parallelism, and the way."""
+    """Return the largest saving of a hybrid way over data parallelism, and the way."""
     parts = {way: 1 - sum(row[column]) / sum(ways[DATA][column]) for way, row in ways.items() if way.startswith(HYBRID)}
     best = max(parts, key=parts.__getitem__)
     return parts[best], best
@@ -96,7 +96,7 @@ def _kind(row: Row) -> str:
 
 
 def _modelled_seconds(row: Row, link: Mapping[str, float]) -> float:
-    """A modelled step: the seconds of a worker's examples alone, and those of the busiest worker's link."""
+    """Return a modelled step: the seconds of a worker's examples alone, and those of the busiest worker's link."""
     sending = row["busiest_worker_bytes"] / link["bytes_per_second"]
     return row["alone_seconds"] + sending + row["busiest_link_messages"] * link["latency_seconds"]
 
@@ -106,7 +106,7 @@ def _modelled_efficiency(row: Row, link: Mapping[str, float]) -> float:
 
 
 def _modelled(rows: Sequence[Row], link: Mapping[str, float]) -> list[Part]:
-    """The section on meshes for which this machine has too few cores."""
+    """Return the section on meshes for which this machine has too few cores."""
     columns = {
         "workers": lambda row: len(row["fractions"]),
         "way": lambda row: row["way"],
@@ -123,7 +123,7 @@ def _modelled(rows: Sequence[Row], link: Mapping[str, float]) -> list[Part]:
     ]
     for network, group in group_by(rows, lambda row: row["network"]).items():
         per_worker = group[0]["batch_size"] // len(group[0]["fractions"])
-        parts += [f"### {network}, batch {per_worker} per worker", table_of(group, columns, labels=2)]
+        parts += [f"### {network}, batch {per_worker} per worker", tabulate(group, columns, labels=2)]
     return parts
 
 
@@ -145,11 +145,15 @@ def _conclude(measured: Sequence[Row]) -> list[str]:
         if not _has_savings(ways):
             continue
         weights, peak = (_saved(ways, column)[0] for column in ("weight_bytes", "peak_bytes"))
-        savings.append(f"{network} {weights:.1%} of the weights, {peak:.1%} of the peak ({most} workers)")
+        savings.append(f"{network} {weights:.1%} and {peak:.1%} ({most} workers)")
         hybrid = max((row for way, row in ways.items() if way.startswith(HYBRID)), key=_rate)
         rates.append(f"{network} {number(_rate(hybrid))} and {number(_rate(ways[DATA]))} ({hybrid['way']})")
     return [
-        *([f"Memory that a hybrid saves against data parallelism: {'; '.join(savings)}."] if savings else []),
+        *(
+            [f"Weights and peak memory that a hybrid saves over data parallelism: {'; '.join(savings)}."]
+            if savings
+            else []
+        ),
         *([f"Images per second, best hybrid and data parallel: {'; '.join(rates)}."] if rates else []),
     ]
 
@@ -168,7 +172,7 @@ def _conclude_modelled(rows: Sequence[Row], link: Mapping[str, float]) -> str:
 
 
 def render(rows: Sequence[Row]) -> Report:
-    """The report: a table per network and cluster, and one of modelled steps per network."""
+    """Return the report: a table per network and cluster, and one of modelled steps per network."""
     modelled = [row for row in rows if row.get(MODELLED)]
     measured = [row for row in rows if not row.get(MODELLED)]
     measured.sort(key=lambda row: (row["network"], len(row["fractions"]), row["fractions"]))
@@ -184,7 +188,7 @@ def render(rows: Sequence[Row]) -> Report:
     ]
     groups = group_by(measured, lambda row: _title(row, f"{row['network']}, batch {row['batch_size']}"))
     for title, group in groups.items():
-        parts += [f"## {title}", table_of(group, _COLUMNS), _notes(group)]
+        parts += [f"## {title}", tabulate(group, _COLUMNS), _notes(group)]
     conclusions = _conclude(measured)
     links = [row["link"] for row in measured if "link" in row]
     if links and modelled:

@@ -37,7 +37,7 @@ def _draw_volume_loss(ax: Any, row: Row, label: str) -> None:
 
 
 def _introduce_volumes(row: Row) -> str:
-    """The network, the training, the volumes and their split."""
+    """Return the network, the training, the volumes and their split."""
     depth = next((sizes for name, sizes in row["sizes"].items() if name.startswith("depth of ")), [])
     return (
         f"{row['model']} ({row['parameters']:,} parameters), {row['steps']} steps of {row['batch_size']} volumes, Adam "
@@ -108,7 +108,7 @@ def _conclude_universes(row: Row) -> list[str]:
 
 
 def render_cosmology(rows: Sequence[Row]) -> Report:
-    """The report on universes: predicted against true parameters."""
+    """Return the report on universes: predicted against true parameters."""
     (row,) = rows
     made_by = row["set"]
     parts = [
@@ -141,7 +141,7 @@ def _draw_scan(row: Row, path: pathlib.Path) -> None:
 
 
 def render_segmentation(rows: Sequence[Row]) -> Report:
-    """The report on a scan: Dice, and a slice with its predictions."""
+    """Return the report on a scan: Dice, and a slice with its predictions."""
     (row,) = rows
     made_by, (low, high), dice = row["set"], row["thresholds"], row["dice"]
     lines = [[name, *(of_way[i] for of_way in dice.values())] for i, name in enumerate(row["classes"]) if i]

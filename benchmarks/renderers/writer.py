@@ -12,7 +12,7 @@ from mtf_hetero._support import files
 
 
 def to_markdown(name: str, report: Report, rows: Sequence[Row]) -> str:
-    """The Markdown of a case's report on some rows."""
+    """Return the Markdown of a case's report on some rows."""
     return report.as_markdown(
         f"{name}: {CASES[name].summary}",
         name=name,
@@ -22,7 +22,7 @@ def to_markdown(name: str, report: Report, rows: Sequence[Row]) -> str:
 
 
 def write_report(name: str, rows: Sequence[Row], out: pathlib.Path) -> pathlib.Path:
-    """Writes a case's report on some rows, and its picture; returns the Markdown file."""
+    """Write a case's report on some rows, and its picture, and return the Markdown file."""
     out.mkdir(parents=True, exist_ok=True)
     report, path = RENDERERS[name](rows), out / f"{name}.md"
     if report.draw is not None:

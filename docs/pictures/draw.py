@@ -18,7 +18,7 @@ SPLITS = {"even": (20, 20, 20), "shares 70, 25, 5": (42, 15, 3)}
 
 
 def text(x, y, words, *, size=14, anchor="start", colour=INK, weight="normal"):
-    """A line of text whose baseline begins, ends or has its middle at (x, y)."""
+    """Return a line of text whose baseline begins, ends or has its middle at (x, y)."""
     return (
         f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{colour}" '
         f'font-weight="{weight}">{words}</text>'
@@ -26,7 +26,7 @@ def text(x, y, words, *, size=14, anchor="start", colour=INK, weight="normal"):
 
 
 def box(x, y, width, height, colour, *, stroke="none", radius=2):
-    """A filled rectangle."""
+    """Return a filled rectangle."""
     return (
         f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius}" fill="{colour}" '
         f'stroke="{stroke}"/>'
@@ -34,7 +34,7 @@ def box(x, y, width, height, colour, *, stroke="none", radius=2):
 
 
 def save(name, width, height, parts):
-    """Writes a picture on white ground."""
+    """Write a picture on white ground."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="Helvetica, Arial, sans-serif">'
@@ -146,7 +146,7 @@ link: {latency_seconds: 5e-6, bytes_per_second: 2.5e10}
 
 def draw_plan():
     """VGG-16 on a fast and a slow GPU and a CPU that a fast link joins, as it is planned."""
-    from mtf_hetero.models import plan
+    from mtf_hetero.cli import plan
 
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
         devices = pathlib.Path(directory, "devices.yaml")

@@ -1,1 +1,1 @@
-"""What the package's rooms have in common: files, tables, graphs, the command line, names imported when needed."""
+"""Tools that several rooms share: files, tables, graphs, the command line, and names imported when needed."""

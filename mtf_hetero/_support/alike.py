@@ -1,45 +1,61 @@
-"""A function of slices, built once for each kind of slice and copied for the processors whose slices are alike.
+"""Build the operations of a function once for each kind of slice, and copy them for equal slices.
 
-TensorFlow takes three times as long to build an operation from its arguments as to make one of which all is known. On
-a mesh of many processors most differ only in where their slices are, so that what a function makes for the first of a
-kind says what it makes for the others.
+TensorFlow builds an operation from its arguments three times more slowly than from known types and attributes. On a
+mesh of many processors, most slices differ only in their place. So the operations of the first slice are copied.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import constant, create, device_key, kept, shared_value
+from mtf_hetero._support.ops import constant, create, device_key, graph_cache, shared_value
 from mtf_hetero._support.sameness import function_key
 
 _NUMBERS = "numbers"
-_MOST_SHARED = 64  # elements of a constant that is made once for a device
+_MOST_SHARED = 64  # elements: larger constants would take the memory of a device for one use
+T = TypeVar("T")
 
 
 class Processor(int):
-    """The number of a processor, for a function that gives the same on all processors of one kind.
+    """The number of a processor, for a function with the same result on all processors of one kind.
 
     Args:
       pnum: the number.
-      kind: all that the function makes of it, to compare; None: the number itself.
+      kind: the value that decides the result, for comparison; None: the number itself.
+      device: its device.
     """
 
-    kind: Any
+    kind: Hashable
+    device: str
 
-    def __new__(cls, pnum: int, kind: Any = None) -> "Processor":
+    def __new__(cls, pnum: int, kind: Hashable = None, device: str = "") -> "Processor":
         processor = super().__new__(cls, pnum)
         processor.kind = pnum if kind is None else kind
+        processor.device = device
         return processor
 
 
 def is_cpu(device: str) -> bool:
-    """Whether a device is a CPU, by its name."""
+    """Return whether a device is a CPU, by its name."""
     return "cpu" in device.lower()
 
 
-def parallel(devices: Sequence[str], fn: Callable[..., Any], *args: Sequence[Any]) -> list[Any]:
-    """As mtf.parallel: what a function gives on each device.
+def parallel(devices: Sequence[str], fn: Callable[..., T], *args: Sequence[object]) -> list[T]:
+    """Return the result of a function on each device, like mtf.parallel.
+
+    Args:
+      devices: one per processor.
+      fn: as for `call_each`.
+      *args: one list per argument of `fn`, of one value per processor.
+    """
+    return call_each(devices, fn, list(zip(*args, strict=True)))
+
+
+def call_each(devices: Sequence[str], fn: Callable[..., T], calls: Sequence[Sequence[object]]) -> list[T]:
+    """Call a function on each device.
 
     It is called once for each kind of device, CPU or other, and of arguments: tensors of the same types and shapes, and
     other arguments that are equal. What it makes is copied where nothing but these arguments enters it; elsewhere it is
@@ -48,14 +64,17 @@ def parallel(devices: Sequence[str], fn: Callable[..., Any], *args: Sequence[Any
     Args:
       devices: one per processor.
       fn: a function of tensors, or of other values, to a tensor or a structure of tensors.
-      *args: one list per argument of `fn`, of one value per processor.
+      calls: the arguments for each processor.
+
+    Example:
+      Slices of 42, 42 and 15 filters: the function is called for the first and the third. The second gets a copy of the
+      first one's operations, on its own device and with its own inputs.
     """
     graph = tf.get_default_graph()
     if tf.executing_eagerly() or graph._get_control_flow_context() is not None:
-        return mtf.parallel(list(devices), fn, *map(list, args))
-    calls = list(zip(*args, strict=True))
+        return mtf.parallel(list(devices), lambda call: fn(*call), list(calls))
     kinds = [_kind((is_cpu(device), *call)) for device, call in zip(devices, calls, strict=True)]
-    copies, is_kept = _copies_of(fn, calls[0], graph)
+    copies, is_kept = _cached_copies(fn, calls[0], graph)
     results = []
     for pnum, (device, call, kind) in enumerate(zip(devices, calls, kinds, strict=True)):
         copy = copies.get(kind)
@@ -65,20 +84,22 @@ def parallel(devices: Sequence[str], fn: Callable[..., Any], *args: Sequence[Any
         with tf.device(device), tf.variable_scope(f"parallel_{pnum}"):  # as mtf does
             results.append(fn(*call))
             if kind not in copies:
-                copies[kind] = _copy_of(call, results[-1]) if is_kept or kind in kinds[pnum + 1 :] else None
+                copies[kind] = _try_copy(call, results[-1]) if is_kept or kind in kinds[pnum + 1 :] else None
     return results
 
 
-def _copies_of(fn: Callable[..., Any], call: Sequence[Any], graph: tf.Graph) -> "tuple[dict[Any, _Copy | None], bool]":
-    """{kind of a call: how to copy what a function makes}, and whether the graph keeps it for later calls."""
+def _cached_copies(
+    fn: Callable[..., object], call: Sequence[object], graph: tf.Graph
+) -> "tuple[dict[Hashable, _Copy | None], bool]":
+    """Return {kind of a call: the copy of its operations}, and whether the graph keeps it for later calls."""
     key = None if any(isinstance(x, Processor) for x in call) else function_key(fn)  # kinds of one layout
     if key is None:
         return {None: None}, False
-    return kept(graph, "copies").setdefault(key, {None: None}), True
+    return graph_cache(graph, "copies").setdefault(key, {None: None}), True
 
 
-def _kind(call: Sequence[Any]) -> Any:
-    """What decides which operations a function makes of these arguments; None where that cannot be compared."""
+def _kind(call: Sequence[object]) -> Hashable:
+    """Return a key of the operations that a function makes from these arguments; None if it cannot be compared."""
     first: dict[int, int] = {}
     kind = []
     for i, x in enumerate(call):
@@ -99,14 +120,14 @@ class _UnknownError(Exception):
     """An operation that cannot be copied."""
 
 
-def _copy_of(call: Sequence[Any], result: Any) -> "_Copy | None":
-    """How to make a result again from other arguments; None where it depends on more than these."""
+def _try_copy(call: Sequence[object], result: object) -> "_Copy | None":
+    """Return a copy that makes a result from other arguments; None if it depends on more than the arguments."""
     inputs: dict[int, int] = {}
     for i, x in enumerate(call):
         inputs.setdefault(id(x), i)
     copy = _Copy(inputs, tf.get_default_graph().get_name_scope() + "/", constant(0).device)
     try:
-        copy.result = tf.nest.map_structure(lambda x: None if x is None else copy.source_of(x), result)
+        copy.result = tf.nest.map_structure(lambda x: None if x is None else copy.find_source(x), result)
     except _UnknownError:
         return None
     return copy
@@ -118,16 +139,16 @@ class _Step:
 
     kind: str
     name: str
-    attributes: dict[str, Any]
+    attributes: dict[str, tf.AttrValue]
     dtypes: list[tf.DType]
-    sources: list[Any]
-    key: Any  # of an operation of one number, which is made once of the same arguments; None: each time
+    sources: list["_Source"]
+    key: Hashable  # of a scalar operation, which is made once for equal arguments; None: made each time
 
 
-def _key_of(op: tf.Operation) -> Any:
-    """Return a key of what a scalar operation does, for comparison; None if it reads or gives more than one number.
+def _scalar_key(op: tf.Operation) -> Hashable:
+    """Return a key of a scalar operation, for comparison; None if an input or output is no scalar.
 
-    An optimizer works out the same factors for each weight.
+    An optimizer calculates the same factors for each weight.
     """
     if not op.inputs or any(x.shape.rank != 0 for x in [*op.inputs, *op.outputs]):
         return None
@@ -139,21 +160,21 @@ def _make(step: _Step, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
 
 
 def forget_numbers() -> None:
-    """Has the default graph make numbers anew: `traffic.fuse` may make those of a step wait for others of it."""
-    kept(tf.get_default_graph(), _NUMBERS).clear()
+    """Forget the scalars of the default graph: `traffic.fuse` may make them wait for other operations of their step."""
+    graph_cache(tf.get_default_graph(), _NUMBERS).clear()
 
 
 def _make_once(step: _Step, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """The outputs of an operation; of the same one where it was made before, of the same arguments on this device."""
-    made = kept(tf.get_default_graph(), _NUMBERS)
+    """Return the outputs of an operation, which is made once for the same arguments on this device."""
+    made = graph_cache(tf.get_default_graph(), _NUMBERS)
     key = step.key, device_key(), *map(id, inputs)
     if key not in made:
-        made[key] = _make(step, inputs), inputs  # which live as long as their ids are used
+        made[key] = _make(step, inputs), inputs  # a reference to the inputs: their ids stay valid
     return made[key][0]
 
 
 class _Source:
-    """Where a tensor comes from. A leaf of a structure, as a tuple is not.
+    """The source of a tensor. It is a leaf for tf.nest, and a tuple is not.
 
     Args:
       of: gives the tensor, from the arguments and the outputs of the steps so far.
@@ -179,11 +200,11 @@ class _Copy:
         self._steps: list[_Step] = []
         self._numbers: dict[str, int] = {}  # of the steps, by the operation's name
 
-    def source_of(self, x: Any) -> _Source:
-        """Where a tensor comes from; adds the steps that make it.
+    def find_source(self, x: object) -> _Source:
+        """Return the source of a tensor, and add the steps that make it.
 
         Raises:
-          _UnknownError: not from the arguments and constants alone, or by an operation that cannot be made again.
+          _UnknownError: the tensor needs more than arguments and constants, or an operation that cannot be copied.
         """
         index = self._inputs.get(id(x))
         if index is not None:
@@ -194,22 +215,22 @@ class _Copy:
         if known is not None:
             value, dtype = known
             return _Source(lambda call, made: constant(value, dtype))
-        number, output = self._number_of(x.op), x.value_index
+        number, output = self._number_step(x.op), x.value_index
         return _Source(lambda call, made: made[number][output])
 
-    def _small_constant(self, x: tf.Tensor) -> tuple[Any, tf.DType] | None:
-        """Value and type of a small constant that the function made; None for any other tensor."""
+    def _small_constant(self, x: tf.Tensor) -> tuple[np.ndarray, tf.DType] | None:
+        """Return the value and type of a small constant that the function made; None for any other tensor."""
         is_small = x.op.type == "Const" and x.dtype != tf.string and (x.shape.num_elements() or 0) <= _MOST_SHARED
         if not is_small or x.op.device != self._device or x.op.control_inputs:
             return None
         return tf.make_ndarray(x.op.get_attr("value")), x.dtype
 
-    def _number_of(self, op: tf.Operation) -> int:
+    def _number_step(self, op: tf.Operation) -> int:
         if op.name not in self._numbers:
             attributes = dict(op.node_def.attr)
             if (
                 not op.name.startswith(self._scope)
-                or op.type == "Placeholder"  # by which a function's graph stands for what is outside of it
+                or op.type == "Placeholder"  # stands for a tensor outside of a function's graph
                 or op.device != self._device
                 or op.control_inputs
                 or op.op_def.is_stateful
@@ -217,14 +238,16 @@ class _Copy:
                 or any(value.HasField("func") for value in attributes.values())
             ):
                 raise _UnknownError
-            sources = [self.source_of(x) for x in op.inputs]
+            sources = [self.find_source(x) for x in op.inputs]
             name = op.name.removeprefix(self._scope)
             self._numbers[op.name] = len(self._steps)
-            self._steps.append(_Step(op.type, name, attributes, [y.dtype for y in op.outputs], sources, _key_of(op)))
+            self._steps.append(
+                _Step(op.type, name, attributes, [y.dtype for y in op.outputs], sources, _scalar_key(op))
+            )
         return self._numbers[op.name]
 
     def make(self, call: Sequence[Any], device: str, scope: str) -> Any:
-        """The result of other arguments of the same kind, made on a device, in a name scope."""
+        """Make the result of other arguments of the same kind, on a device and in a name scope."""
         made: list[Sequence[tf.Tensor]] = []
         if self._steps:
             with tf.device(device), tf.name_scope(scope):

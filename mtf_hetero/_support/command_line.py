@@ -1,31 +1,32 @@
-"""What the package's programs have in common: a mistake of the user's is one line, and exit code 2."""
+"""Tools of all programs of the package: a user mistake gives one line and exit code 2."""
 
 import argparse
+import atexit
 import contextlib
 import os
 import pathlib
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from mtf_hetero._support import files
+from mtf_hetero._support import files, start_up
 
 WRONG_USAGE = 2
+OUTPUT_UNREAD = 141
 MOST_CHARACTERS = 2000  # of an error
 _PACKAGE = pathlib.Path(__file__).parents[1]
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, where argparse would print its usage first."""
+    """Reports a mistake in one line, without the usage that argparse prints first."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_USAGE, f"error: {_one_line(message)}; see {self.prog} --help\n")
 
 
 def say(error: object) -> None:
-    """Prints an error on one line, which is cut if it is long."""
+    """Print an error on one line, which is cut if it is long."""
     sys.stderr.write(f"error: {_one_line(error)}\n")
 
 
@@ -35,21 +36,21 @@ def _one_line(error: object) -> str:
 
 
 def begin_process() -> None:
-    """Prepares the process of a program: its standard streams, and where it looks for modules. Call it first."""
+    """Prepare the process of a program: its standard streams, and where it looks for modules. Call it first."""
     _open_standard_streams()
     if not sys.flags.safe_path and sys.path and sys.path[0] in ("", _working_directory()):
-        del sys.path[0]  # as of `python -m`: a module there would shadow another one of its name
+        del sys.path[0]  # set by `python -m`: a module there would shadow an installed one
     search_working_directory()
 
 
 def search_working_directory() -> None:
-    """Has Python look for modules in the working directory too, after all other places: none there shadows another."""
+    """Let Python find modules in the working directory too. It is the last place, so that they shadow nothing."""
     if not {"", _working_directory()} & set(sys.path):
         sys.path.append(_working_directory())
 
 
 def _working_directory() -> str:
-    """Its path; "" where it was deleted."""
+    """Return its path; "" if the directory was deleted."""
     try:
         return os.getcwd()
     except OSError:
@@ -57,27 +58,63 @@ def _working_directory() -> str:
 
 
 def _open_standard_streams() -> None:
-    """Opens those of the three standard streams that are closed, as by `2>&-`, on nothing.
+    """Open each closed standard stream, as after `2>&-`, on /dev/null.
 
-    Python has None in their places, and the next file that is opened gets their numbers.
+    Otherwise the next file that is opened gets the number of a closed stream.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - for good
 
 
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parse the flags of absl, and return the other arguments. A mistake ends the program with one line."""
+    from absl import flags  # here, because most programs have none
+
+    try:
+        return flags.FLAGS(list(argv))
+    except flags.Error as error:
+        say(error)
+        sys.exit(WRONG_USAGE)
+
+
 def run(main: Callable[[Sequence[str] | None, str], int], argv: Sequence[str] | None, program: str) -> NoReturn:
-    """The whole process of a program: ends it with the exit code of its `main`."""
+    """Run the process of a program, and end it with the exit code of its `main`."""
     begin_process()
-    sys.exit(main(argv, program))
+    try:
+        code = main(argv, program)
+    except SystemExit as end:  # raised by a parser
+        code = end.code if isinstance(end.code, int) else 1
+    except BrokenPipeError:
+        code = close_output()
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process.
+
+    A TensorFlow call that waited for a lost worker may return while Python exits, and that aborts the process. So this
+    function does the work of Python's exit, and then ends the process directly.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def close_output() -> int:
+    """Return the exit code for a standard output that nobody reads, and send the rest of it to /dev/null."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OUTPUT_UNREAD
 
 
 def print_result(work: Callable[[], str]) -> int:
-    """Prints what a function returns, or the one line of its error; returns the exit code."""
+    """Print what a function returns, or the one line of its error, and return the exit code."""
     search_working_directory()
     try:
         result = work()
@@ -92,7 +129,7 @@ def print_result(work: Callable[[], str]) -> int:
 
 
 def check_output(flag: str, path: str) -> None:
-    """Raises ValueError where no file can be written at a path, before time is spent on what is to be in the file."""
+    """Raise ValueError if no file can be written at a path, before the program computes the content."""
     try:
         files.check_place(path)
     except OSError as error:
@@ -105,42 +142,33 @@ def check_output(flag: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def stderr_held_back() -> Iterator[None]:
-    """Sends file descriptor 2 to a temporary file; after an error that is none of the user's, shows what came.
+def capture_stderr() -> Iterator[None]:
+    """Send file descriptor 2 to a temporary file, and show the file after an error that is no user mistake.
 
-    TensorFlow's native code, which no Python setting reaches, writes several lines about the CPU and about missing GPU
-    drivers while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; later that holds back what is no error.
-    ValueError, NotImplementedError, KeyboardInterrupt and SystemExit are the caller's to report. What the package
-    itself warns of is shown at the end, a line each.
+    TensorFlow's native code writes several lines about the CPU and missing GPU drivers while it is imported. No Python
+    setting stops these lines, and TF_CPP_MIN_LOG_LEVEL works only later. The caller reports ValueError,
+    NotImplementedError, KeyboardInterrupt and SystemExit. The package's own warnings are shown at the end.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as held_back:
-        stderr = os.dup(2)
-        os.dup2(held_back.fileno(), 2)
-        show, show_warning, own_warnings = False, warnings.showwarning, []
+    os.environ.setdefault(start_up.LEVEL, "2")
+    is_shown, show_warning, own_warnings = False, warnings.showwarning, []
 
-        def sort(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
-            if pathlib.Path(filename).is_relative_to(_PACKAGE):
-                own_warnings.append(message)
-            else:
-                show_warning(message, category, filename, *rest)
+    def sort(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+        if pathlib.Path(filename).is_relative_to(_PACKAGE):
+            own_warnings.append(message)
+        else:
+            show_warning(message, category, filename, *rest)
 
-        warnings.showwarning = sort
-        try:
-            yield
-        except (ValueError, NotImplementedError, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException:
-            show = True
-            raise
-        finally:
-            warnings.showwarning = show_warning
-            sys.stderr.flush()
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            if show:
-                held_back.seek(0)
-                sys.stderr.write(held_back.read().decode(errors="replace"))
-            for message in own_warnings:
-                sys.stderr.write(f"warning: {message}\n")
+    warnings.showwarning = sort
+    try:
+        with start_up.hold_back(lambda text: text if is_shown else ""):
+            try:
+                yield
+            except (ValueError, NotImplementedError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:
+                is_shown = True
+                raise
+    finally:
+        warnings.showwarning = show_warning
+        for message in own_warnings:
+            sys.stderr.write(f"warning: {message}\n")

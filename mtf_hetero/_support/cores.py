@@ -1,19 +1,19 @@
-"""The cores that this process may use, and what a worker does on them at once."""
+"""The cores that this process may use, and the number of operations that a worker runs on them at once."""
 
 import contextlib
 import os
 import pathlib
 
-OPERATIONS = 8  # of a worker side by side, at least: all may be long ones when there is something to send
+OPERATIONS = 8  # at least so many run at once on a worker: with fewer, long ones would delay a message
 
 
-def usable() -> list[int]:
-    """Their numbers."""
+def usable_cores() -> list[int]:
+    """Return the numbers of the cores."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
-    """Return how many cores' time the control groups of this process grant it; None: there is no limit.
+    """Return the cores whose time the control groups grant this process, as a number; None: no limit.
 
     Args:
       root: where the kernel shows control groups (version 2; a container sees its own as the root).
@@ -23,7 +23,7 @@ def quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float
     with contextlib.suppress(OSError, ValueError, IndexError):
         path = pathlib.PurePosixPath(pathlib.Path(own).read_text(encoding="utf-8").split("0::", 1)[1].splitlines()[0])
         for group in (path, *path.parents):
-            with contextlib.suppress(OSError, ValueError):  # the root has no such file; "max" is no number
+            with contextlib.suppress(OSError, ValueError):  # the root group has no such file; "max" is no number
                 granted, period = pathlib.Path(root, *group.parts[1:], "cpu.max").read_text(encoding="utf-8").split()
                 limits.append(int(granted) / int(period))
     return min(limits, default=None)

@@ -1,4 +1,4 @@
-"""A time limit for everything that runs inside a `with` statement, however deep: measuring, searching, trying.
+"""A time limit for all code that runs inside a `with` statement: measurements, searches, trials.
 
 Example:
   >>> with within(30.0):
@@ -20,7 +20,7 @@ class OutOfTimeError(Exception):
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Limits what runs inside to some seconds, or to what an outer limit leaves."""
+    """Limit the code inside to some seconds, or to the rest of an outer limit if that is shorter."""
     token = _END.set(min(_END.get(), time.monotonic() + seconds))
     try:
         yield
@@ -28,12 +28,12 @@ def within(seconds: float) -> Iterator[None]:
         _END.reset(token)
 
 
-def left() -> float:
-    """Seconds until the limit, which may have passed; infinity without one."""
+def seconds_left() -> float:
+    """Return the seconds until the limit: negative after it, infinity without one."""
     return _END.get() - time.monotonic()
 
 
 def check() -> None:
-    """Raises OutOfTimeError where the limit has passed."""
-    if left() <= 0:
+    """Raise OutOfTimeError if the limit has passed."""
+    if seconds_left() <= 0:
         raise OutOfTimeError

@@ -1,4 +1,4 @@
-"""Optional packages, which the extras of setup.py install: each is imported only where it is used."""
+"""Optional packages, which the extras of setup.py install. Each is imported at its first use."""
 
 import contextlib
 import importlib
@@ -7,13 +7,18 @@ import importlib.util
 import shlex
 import sys
 import time
-from typing import Any
+import types
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
-LINE_SECONDS = 10.0  # between two lines that stand in for a bar
+if TYPE_CHECKING:
+    import tqdm
+
+Bar: TypeAlias = "tqdm.tqdm | _NoBar"
+LINE_SECONDS = 10.0  # between two lines of a log without bars
 
 
-def import_package(name: str, *, extra: str, user: str) -> Any:
-    """Imports a package, or a module of one, that an extra of mtf_hetero installs.
+def import_package(name: str, *, extra: str, user: str) -> types.ModuleType:
+    """Import a package, or a module of one, that an extra of mtf_hetero installs.
 
     Args:
       name: full name of the package or module.
@@ -31,7 +36,7 @@ def import_package(name: str, *, extra: str, user: str) -> Any:
 
 
 def _requirements(extra: str) -> str:
-    """Returns what pip has to install for an extra, whether mtf_hetero came from an index, a wheel or a checkout."""
+    """Return what pip has to install for an extra, whether mtf_hetero came from an index, a wheel or a checkout."""
     try:
         lines = importlib.metadata.requires("mtf_hetero") or []
     except importlib.metadata.PackageNotFoundError:  # imported from a checkout that is not installed
@@ -41,15 +46,15 @@ def _requirements(extra: str) -> str:
 
 
 def has_progress_bars() -> bool:
-    """Returns whether tqdm, which shows the bars, is installed."""
+    """Return whether tqdm, which shows the bars, is installed."""
     return importlib.util.find_spec("tqdm") is not None
 
 
-def progress_bar(*, total: int | None, **options: Any) -> Any:
-    """A tqdm bar, whose `update` counts; where tqdm is not installed, one that shows nothing.
+def progress_bar(*, total: int | None, **options: Any) -> "Bar":
+    """Return a tqdm bar, or one that shows nothing if tqdm is not installed.
 
-    Where the standard error is no terminal, a bar with `disable=None`, which tqdm would not show, is a line now and
-    then.
+    With `disable=None`, tqdm shows no bar if the standard error is no terminal. Then this bar writes a line every
+    LINE_SECONDS.
 
     Args:
       total: the count at its end.
@@ -64,21 +69,21 @@ def progress_bar(*, total: int | None, **options: Any) -> Any:
     return tqdm.tqdm(total=total, **options)
 
 
-def write_above_bars(line: str, stream: Any = None) -> None:
-    """Writes a line above the bars that a terminal shows.
+def write_above_bars(line: str, stream: TextIO | None = None) -> None:
+    """Write a line above the bars of a terminal.
 
     Args:
       line: without its end.
       stream: where to; None: the standard output.
     """
-    stream = sys.stdout if stream is None else stream
+    target = sys.stdout if stream is None else stream
     if has_progress_bars():
         import tqdm
 
-        tqdm.tqdm.write(line, file=stream)
+        tqdm.tqdm.write(line, file=target)
     else:
-        stream.write(f"{line}\n")
-    stream.flush()
+        target.write(f"{line}\n")
+    target.flush()
 
 
 class _NoBar(contextlib.AbstractContextManager["_NoBar"]):
@@ -91,15 +96,15 @@ class _NoBar(contextlib.AbstractContextManager["_NoBar"]):
         pass
 
     def update(self, count: float = 1) -> None:
-        """Counts."""
+        """Count."""
         self.n += count
 
     def set_description(self, desc: str) -> None:
-        """What is counted from now on."""
+        """Set the text before the count."""
 
 
 class _Lines(_NoBar):
-    """Stands in for a bar where there is no terminal: a line, when some time has passed since the one before."""
+    """A bar without a terminal: it writes a line every LINE_SECONDS at most."""
 
     def __init__(self, total: int | None, desc: str, unit: str) -> None:
         super().__init__(total)

@@ -1,19 +1,18 @@
-"""Files that are either complete or not there, and that several processes may change at once.
+"""Files that are complete or absent, and that several processes may change at once.
 
-Every file that the programs write is written here, or is checked by `check_place` first: a device, a pipe or a link
-that lies at its place is neither replaced nor followed. tests/test_structure.py finds writers that do without.
+This module writes every file of the programs, or `check_place` checks its place first. A device, a pipe or a link at
+that place is neither replaced nor followed. tests/project/test_structure.py finds other writers.
 """
 
 import contextlib
 import errno
 import os
 import pathlib
-import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
 
-MOST_BYTES = 2**26  # of a file that is read as a whole
+MOST_BYTES = 2**26  # of a file that is read at once
 _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFCHR: "a device",
@@ -29,7 +28,7 @@ class PlaceError(OSError):
 
 
 def check_place(path: str | os.PathLike) -> None:
-    """Raises PlaceError unless a file may be written at a path: nothing is there, or a regular file."""
+    """Raise PlaceError unless the path is free or a regular file."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -45,7 +44,7 @@ def _check_mode(mode: int, path: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def open_regular(path: str | os.PathLike, flags: int) -> Iterator[int]:
-    """Opens a file and gives its descriptor; neither follows a symbolic link nor waits for a pipe.
+    """Open a file and give its descriptor, without following a symbolic link or waiting for a pipe.
 
     Raises:
       PlaceError: it is no regular file.
@@ -59,15 +58,15 @@ def open_regular(path: str | os.PathLike, flags: int) -> Iterator[int]:
 
 
 def take_descriptor(path: str | os.PathLike, flags: int) -> int:
-    """Opens a file as `open_regular` does; the caller closes the descriptor.
+    """Open a file as `open_regular` does; the caller closes the descriptor.
 
     Raises:
-      OSError: as of `open_regular`.
+      OSError: as `open_regular` raises it.
     """
     check_place(path)
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
-        _check_mode(os.fstat(descriptor).st_mode, path)  # it may have changed since it was checked
+        _check_mode(os.fstat(descriptor).st_mode, path)  # the file may have changed since the check
     except BaseException:
         os.close(descriptor)
         raise
@@ -75,13 +74,13 @@ def take_descriptor(path: str | os.PathLike, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def replaced(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Gives a path to write a file to, and then moves it to its place, with its directory made if need be.
+def new_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Give a temporary path for a file, and then move the file to its place. Its directory is made if it is missing.
 
-    A reader finds what was there before, or the whole new file. After an error nothing is left of the new one.
+    A reader finds the old file or the complete new file. After an error the new file is deleted.
 
     Raises:
-      OSError: it cannot be written, or no regular file is at its place; what was there before is as it was.
+      OSError: it cannot be written, or its place holds no regular file. The old file stays as it is.
     """
     path = pathlib.Path(path)
     check_place(path)
@@ -94,8 +93,8 @@ def replaced(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         new.replace(path)
 
 
-def read_text(path: str | os.PathLike, most_bytes: int = MOST_BYTES) -> str:
-    """Returns the text of a file; waits for no pipe, and reads no device.
+def read_text(path: str | os.PathLike) -> str:
+    """Return the text of a file, without waiting for a pipe or reading a device.
 
     Raises:
       ValueError: it cannot be read, is no regular file, is too large, or is not text; the message says which.
@@ -104,11 +103,11 @@ def read_text(path: str | os.PathLike, most_bytes: int = MOST_BYTES) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             _check_mode(os.fstat(descriptor).st_mode, path)
-            data = file.read(most_bytes + 1)
+            data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
-    if len(data) > most_bytes:
-        raise ValueError(f"it has more than {most_bytes:,} bytes")
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -116,42 +115,30 @@ def read_text(path: str | os.PathLike, most_bytes: int = MOST_BYTES) -> str:
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes a file, with its directory: whoever reads it finds what was there before or all of the text.
+    """Write a text file, with its directory. A reader finds the old file or the complete new text.
 
     Raises:
-      OSError: as of `replaced`.
+      OSError: as of `new_file`.
     """
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | os.PathLike, data: bytes) -> None:
-    """Writes a file as `write_text` does.
+    """Write bytes like `write_text`.
 
     Raises:
-      OSError: as of `replaced`.
+      OSError: as of `new_file`.
     """
-    path = pathlib.Path(path)
-    check_place(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with open(new, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # else a power failure may leave the name without the content
-        check_place(path)
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    with new_file(path) as new:
+        new.write_bytes(data)
 
 
 @contextlib.contextmanager
 def new_directory(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Gives a directory to write to, beside its place, and then moves it there; after an error nothing is left.
+    """Give a temporary directory, and then move it to its place. After an error it is deleted.
 
     Raises:
-      OSError: it cannot be written, or something is at its place.
+      OSError: it cannot be written, or its place is taken.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,12 +150,12 @@ def new_directory(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 
 def sync(path: str | os.PathLike) -> None:
-    """Waits until a file, or the names in a directory, are on the disk."""
+    """Wait until a file, or the names in a directory, are on the disk."""
     descriptor = os.open(path or os.curdir, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of a file system that cannot wait for a directory
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a directory
             raise
     finally:
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""Functions of the user, "module:function" on a command line: finds them, and reports their errors in one line.
+"""Find functions of the user, "module:function" on a command line, and report their errors in one line.
 
-A module is looked for in the working directory too. One that is called as a module of Python or of an installed package
+The working directory is searched too. If a module there has the name of one of Python or of an installed package, it
 is loaded under another name, so that it shadows nothing.
 """
 
@@ -13,17 +13,20 @@ import sys
 import traceback
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support.command_line import search_working_directory
-from mtf_hetero._support.schema import shown
+from mtf_hetero._support.schema import shorten
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import mtf
 
 _OWN = "mtf_hetero_user_"  # before the name of a module that would shadow another one
 _PACKAGE = pathlib.Path(__file__).parents[1]
 
 
 def check_function(flag: str, text: str) -> None:
-    """Raises ValueError unless "module:function" is well written and its top-level module is there to be imported."""
+    """Raise ValueError unless "module:function" is well written and its top-level module exists."""
     module, colon, name = text.partition(":")
     if not (module and colon and name):
         raise ValueError(f"--{flag} is {text!r}; write module:function")
@@ -32,10 +35,10 @@ def check_function(flag: str, text: str) -> None:
         raise ValueError(f"--{flag} is {text!r}, which cannot be imported: No module named {top!r}")
 
 
-def function_of(flag: str, text: str) -> Callable[..., Any]:
-    """Returns the function that "module:function" names. It raises ValueError in place of any error of its own.
+def load_function(flag: str, text: str) -> Callable[..., Any]:
+    """Return the function that "module:function" names, wrapped so that its errors become ValueErrors.
 
-    A ValueError or NotImplementedError of mtf_hetero, which the function calls, stays as it is.
+    A ValueError or NotImplementedError that mtf_hetero raises inside of it stays as it is.
 
     Raises:
       ValueError: the function cannot be imported.
@@ -46,41 +49,41 @@ def function_of(flag: str, text: str) -> Callable[..., Any]:
         if not callable(function):
             raise TypeError(f"{name} is not a function")
     except (Exception, SystemExit) as error:
-        raise ValueError(f"--{flag} is {text!r}, which cannot be imported: {_described(error)}") from error
+        raise ValueError(f"--{flag} is {text!r}, which cannot be imported: {describe_error(error)}") from error
 
     @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: object, **kwargs: object) -> Any:
         try:
             return function(*args, **kwargs)
         except (Exception, SystemExit) as error:
             if isinstance(error, (ValueError, NotImplementedError)) and _is_of_package(error):
                 raise
-            raise ValueError(f"--{flag} is {text!r}, which failed: {_described(error)}") from error
+            raise ValueError(f"--{flag} is {text!r}, which failed: {describe_error(error)}") from error
 
     return called
 
 
-def graph_function(flag: str, text: str) -> Callable[[], Any]:
-    """Returns the function that "module:function" names, which builds an mtf.Graph and is held to it.
+def graph_function(flag: str, text: str) -> Callable[[], "mtf.Graph"]:
+    """Return the function that "module:function" names, wrapped so that any result but an mtf.Graph is refused.
 
     Raises:
       ValueError: the function cannot be imported.
     """
-    build = function_of(flag, text)
+    build = load_function(flag, text)
 
-    def checked() -> Any:
+    def checked() -> "mtf.Graph":
         from mtf_hetero._compat import mtf  # here, so that programs can check their flags before it is loaded
 
         graph = build()
         if not isinstance(graph, mtf.Graph):
-            raise ValueError(f"--{flag} is {text!r}, which returned {shown(graph)}; return an mtf.Graph")
+            raise ValueError(f"--{flag} is {text!r}, which returned {shorten(graph)}; return an mtf.Graph")
         return graph
 
     return checked
 
 
 def _file_here(top: str) -> pathlib.Path | None:
-    """The file of a module, or of a package, in the working directory."""
+    """Return the file of a module or a package in the working directory."""
     for file in (pathlib.Path(f"{top}.py"), pathlib.Path(top, "__init__.py")):
         if file.is_file():
             return file.resolve()
@@ -88,7 +91,7 @@ def _file_here(top: str) -> pathlib.Path | None:
 
 
 def import_module(module: str) -> types.ModuleType:
-    """Imports a module of the user, from the working directory too. Its errors are its own."""
+    """Import a module of the user, from the working directory too, and pass its errors on unchanged."""
     search_working_directory()
     importlib.invalidate_caches()
     top, dot, rest = module.partition(".")
@@ -109,7 +112,7 @@ def _is_found(top: str, file: pathlib.Path) -> bool:
 
 
 def _load(name: str, file: pathlib.Path) -> str:
-    """Loads a file as a module of a name; returns the name."""
+    """Load a file as a module of the given name, and return the name."""
     places = [str(file.parent)] if file.name == "__init__.py" else None
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
     assert spec is not None and spec.loader is not None
@@ -127,7 +130,7 @@ def _is_of_package(error: BaseException) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE.name
 
 
-def _described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error's message with the line of the user's file."""
     if isinstance(error, SystemExit):
         text = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
@@ -135,11 +138,6 @@ def _described(error: BaseException) -> str:
         text = str(error)
     else:
         text = ": ".join(filter(None, (type(error).__name__, str(error))))
-    return with_line(text, error)
-
-
-def with_line(text: str, error: BaseException) -> str:
-    """Return a text with the last line of the user's files that an error comes through, if there is one."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else text
 

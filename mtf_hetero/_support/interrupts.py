@@ -1,4 +1,4 @@
-"""Ctrl-C between two things that belong together."""
+"""Delay Ctrl-C until two actions that belong together are complete."""
 
 import contextlib
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[None]:
+def defer() -> Iterator[None]:
     """Hold back Ctrl-C until the end of the context.
 
     Python cannot interrupt a step of TensorFlow anyway. Without this, KeyboardInterrupt is raised as soon as the step

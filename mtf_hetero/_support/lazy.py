@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for (PEP 562), and what has to be imported before."""
+"""Import the names of a package at their first use (PEP 562), and a package before another one."""
 
 import importlib
 import importlib.abc
@@ -7,19 +7,27 @@ import importlib.util
 import pkgutil
 import sys
 import types
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
-def attach(package: str, module_of: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package; each of its modules is an attribute of it too.
+def attach(
+    package: str, module_of: Mapping[str, str], *, renamed: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and `__dir__` of a package. Each of its modules is an attribute of it too.
 
     Args:
       package: its `__name__`.
       module_of: {public name: the module of the package that has it}.
+      renamed: {former public name: new name}, for one release. A former name gives a DeprecationWarning.
     """
 
-    def __getattr__(name: str) -> Any:  # noqa: N807 - it is to be called so
+    def __getattr__(name: str) -> Any:  # noqa: N807 - Python looks for this name
+        if renamed and name in renamed:
+            message = f"{package}.{name} is now called {renamed[name]}; the former name will be removed"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return getattr(sys.modules[package], renamed[name])
         if name in module_of:
             value = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
             setattr(sys.modules[package], name, value)
@@ -37,7 +45,7 @@ def attach(package: str, module_of: Mapping[str, str]) -> tuple[Callable[[str], 
 
 
 class ImportedBy(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Has a package imported by a module, which makes it importable, whoever imports it first. Goes to sys.meta_path.
+    """Finder for sys.meta_path that lets a module import a package, because the package cannot be imported without it.
 
     Args:
       package: its name.
@@ -46,26 +54,28 @@ class ImportedBy(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, package: str, by: str) -> None:
         self._package, self._by = package, by
-        self._spec: Any = None
+        self._spec: importlib.machinery.ModuleSpec | None = None
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._package or self._by in sys.modules:  # it is there, or about to import the package
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._package or self._by in sys.modules:  # imported, or about to import the package
             return None
         importlib.import_module(self._by)
         module = sys.modules[fullname]
         self._spec = module.__spec__
-        del module.__spec__  # by which the import that is under way would load it once more
+        del module.__spec__  # otherwise the running import would load it again
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return sys.modules[self._package]
 
-    def exec_module(self, module: Any) -> None:
+    def exec_module(self, module: types.ModuleType) -> None:
         module.__spec__ = self._spec
 
 
 class Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports a module by a name that it had before. Goes to sys.meta_path.
+    """Finder for sys.meta_path that imports modules by their former names, with a DeprecationWarning.
 
     Args:
       names: {name before: name now}.
@@ -74,11 +84,16 @@ class Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         return importlib.machinery.ModuleSpec(fullname, self) if fullname in self._names else None
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
-        return types.ModuleType(spec.name)  # its own, so that the import leaves the other's attributes alone
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return types.ModuleType(spec.name)  # a module of its own: the import changes no attribute of the new one
 
-    def exec_module(self, module: Any) -> None:
-        sys.modules[module.__name__] = importlib.import_module(self._names[module.__name__])
+    def exec_module(self, module: types.ModuleType) -> None:
+        name = module.__name__
+        message = f"{name} is now called {self._names[name]}; the former name will be removed"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        sys.modules[name] = importlib.import_module(self._names[name])

@@ -1,13 +1,14 @@
-"""Reads JSON and YAML files that anyone may have written: neither their size nor their depth is trusted."""
+"""Read JSON and YAML files from untrusted sources: size and depth are limited."""
 
 import collections
 import json
 import os
+import types
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from mtf_hetero._support import extras, files
-from mtf_hetero._support.schema import shown
+from mtf_hetero._support.schema import shorten
 
 MOST_DEPTH = 20
 MOST_YAML_CHARACTERS = 2**18  # PyYAML reads about 100 kB a second
@@ -15,7 +16,7 @@ _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"
 
 
 def load(path: str | os.PathLike, *, yaml_for: str | None = None) -> Any:
-    """The content of a file of JSON; with `yaml_for`, of YAML too.
+    """Return the content of a JSON file; with `yaml_for`, of a YAML file too.
 
     Args:
       path: of the file.
@@ -27,7 +28,7 @@ def load(path: str | os.PathLike, *, yaml_for: str | None = None) -> Any:
     text = files.read_text(path)
     if yaml_for is None:
         return parse_json(text)
-    if text.lstrip()[:1] == "{":  # JSON is read a hundred times as fast
+    if text.lstrip()[:1] == "{":  # reading JSON is 100 times as fast
         try:
             return parse_json(text)
         except ValueError:
@@ -37,7 +38,7 @@ def load(path: str | os.PathLike, *, yaml_for: str | None = None) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a text of JSON, which has finite numbers alone and gives no name twice.
+    """Return the value of a JSON text, whose numbers are finite and whose names are unique.
 
     Raises:
       ValueError: in a few words, what is wrong with it.
@@ -50,15 +51,15 @@ def parse_json(text: str) -> Any:
     return value
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it has {name}; give a finite number")
 
 
-def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     value = dict(pairs)
     if len(value) < len(pairs):
         twice = _first_twice(name for name, _ in pairs)
-        raise ValueError(f"{shown(twice)} appears twice; keep one of them")
+        raise ValueError(f"{shorten(twice)} appears twice; keep one of them")
     return value
 
 
@@ -66,7 +67,7 @@ def _first_twice(names: Iterable[str]) -> str | None:
     return next((name for name, count in collections.Counter(names).items() if count > 1), None)
 
 
-def _check_depth(value: Any) -> None:
+def _check_depth(value: object) -> None:
     level = [value]
     for _ in range(MOST_DEPTH):
         level = [
@@ -81,7 +82,7 @@ def _check_depth(value: Any) -> None:
 
 
 def parse_yaml(text: str, *, extra: str) -> Any:
-    """The value of a text of YAML, without anchors, tags, and names that are there twice.
+    """Return the value of a YAML text without anchors, tags and repeated names.
 
     Args:
       text: the text.
@@ -105,18 +106,18 @@ def parse_yaml(text: str, *, extra: str) -> Any:
 
 
 class _Composer:
-    """Composes the nodes of a YAML document that cannot grow: each text is one value.
+    """Composes the nodes of a YAML document without aliases, so that a short text cannot become a huge value.
 
     Args:
       loader: a yaml.SafeLoader.
       yaml: the package.
     """
 
-    def __init__(self, loader: Any, yaml: Any) -> None:
+    def __init__(self, loader: Any, yaml: types.ModuleType) -> None:
         self._loader, self._yaml, self._compose, self._depth = loader, yaml, loader.compose_node, 0
 
-    def compose(self, parent: Any, index: Any) -> Any:
-        """A node, as yaml.SafeLoader.compose_node makes it.
+    def compose(self, parent: object, index: object) -> Any:
+        """Return a node, like yaml.SafeLoader.compose_node.
 
         Raises:
           yaml.YAMLError: the node is an alias, has a tag of its own, or is nested too deep.
@@ -129,12 +130,12 @@ class _Composer:
         node = self._compose(parent, index)
         self._depth -= 1
         if node.tag not in _TAGS:
-            self._refuse(f"the tag {shown(node.tag)} is not supported; remove it")
+            self._refuse(f"the tag {shorten(node.tag)} is not supported; remove it")
         if isinstance(node, self._yaml.MappingNode):
             names = (key.value for key, _ in node.value if isinstance(key, self._yaml.ScalarNode))
             if (twice := _first_twice(names)) is not None:
-                self._refuse(f"{shown(twice)} appears twice; keep one of the two lines")
+                self._refuse(f"{shorten(twice)} appears twice; keep one of the two lines")
         return node
 
-    def _refuse(self, text: str) -> None:
+    def _refuse(self, text: str) -> NoReturn:
         raise self._yaml.YAMLError(text)

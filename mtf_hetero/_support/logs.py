@@ -1,4 +1,4 @@
-"""Log lines of TensorFlow's Python code, and of this package: which are shown, and in which form."""
+"""Choose which log lines of TensorFlow's Python code and of this package are shown, and their form."""
 
 import contextlib
 import logging
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
 
-_LOGGERS = ("tensorflow", "absl")  # tf.logging's, and that of TensorFlow's libraries
+_LOGGERS = ("tensorflow", "absl")  # of tf.logging, and of TensorFlow's libraries
 
 
 @contextlib.contextmanager
-def verbosity(level: int) -> Iterator[None]:
-    """Logs what is of a level or above it, and then what was logged before."""
+def log_level(level: int) -> Iterator[None]:
+    """Set the log level in a context."""
     before = tf.logging.get_verbosity()
     tf.logging.set_verbosity(level)
     try:
@@ -29,13 +29,13 @@ class _Console(logging.Handler):
         try:
             level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
             extras.write_above_bars(f"{level}{record.getMessage()}", sys.stderr)
-        except Exception:  # as of logging.StreamHandler: after SIGHUP the terminal is gone
+        except Exception:  # like logging.StreamHandler: after SIGHUP the terminal is gone
             self.handleError(record)
 
 
 @contextlib.contextmanager
 def on_console() -> Iterator[None]:
-    """Shows log lines as a program's own: without absl's thread number and file, and never in the middle of a bar."""
+    """Show log lines without absl's thread number and file, and above progress bars."""
     loggers, console = [logging.getLogger(name) for name in _LOGGERS], _Console()
     before = [(logger.handlers, logger.propagate) for logger in loggers]
     for logger in loggers:

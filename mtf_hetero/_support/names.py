@@ -1,18 +1,17 @@
-"""A name that does not exist: which one the user may have meant, and what a message says of the names that do."""
+"""Suggest the name that a user may have meant, and list the names that exist."""
 
 import difflib
 import re
 from collections.abc import Collection
 
 _CLOSE = 0.8  # of difflib's ratio: "hiden" and "hidden" have 0.91, "al" and "all" 0.8, "d_ff" and "d_kv" 0.5
-_MOST_LISTED = 10
+_MOST_LISTED = 10  # so that a message stays one readable line
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that a wrong one was most likely meant to be, or None.
+    """Return the known name that is nearest to a wrong one, or None.
 
-    Names that differ in their digits alone are different names on purpose: "conv9/filters" is no misspelt
-    "conv1/filters".
+    Names that differ only in digits differ on purpose: "conv9/filters" is no misspelt "conv1/filters".
 
     Example:
       >>> nearest("dense/unit", ["dense/units", "batch"]), nearest("batch", ["heads"])
@@ -23,7 +22,7 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 
 def listing(name: str, known: Collection[str]) -> str:
-    """The known names for a message, those most like a wrong one first; of many, the first ones.
+    """Return a text of the known names, the nearest to a wrong one first. A long list is cut.
 
     Example:
       >>> listing("hiden", ["batch", "hidden"])
@@ -37,11 +36,11 @@ def listing(name: str, known: Collection[str]) -> str:
 
 
 def check_axes(rules: Collection[tuple[str, str]], axes: Collection[str], mesh_text: str, size: int) -> None:
-    """Raises ValueError where a layout rule names a mesh axis by mistake.
+    """Raise ValueError if a layout rule names a mesh axis by mistake.
 
-    As in Mesh-TensorFlow, whose own programs have one string of rules for meshes of several kinds, a rule for an absent
-    axis has no effect. But a name that is nearly that of an axis is a mistake, and so are rules of which none names an
-    axis of a mesh of several processors.
+    In Mesh-TensorFlow a rule for an absent axis has no effect, because programs use one string of rules for several
+    meshes. But a name that nearly equals an axis is a mistake. Rules that name no axis of a mesh of several processors
+    are one too.
 
     Args:
       rules: (tensor dimension, mesh axis) pairs.
@@ -56,6 +55,6 @@ def check_axes(rules: Collection[tuple[str, str]], axes: Collection[str], mesh_t
 
 
 def absent_axis(subject: str, axis: str, axes: Collection[str], mesh_text: str) -> str:
-    """The message that something names a mesh axis that a mesh does not have: subject "shares name", for instance."""
+    """Return the message that a mesh has no such axis. The subject is "shares name", for instance."""
     known = listing(axis, axes)
     return f"{subject} mesh axis {axis!r}, which the mesh {mesh_text} does not have; its axes are {known}"

@@ -1,14 +1,13 @@
-"""Tell functions that compute the same, so that the operations of one can be copied for the other."""
+"""Recognise functions with equal results, so that the operations of one can be copied for the other."""
 
 import dataclasses
 import functools
 import types
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping
 
 from mtf_hetero._compat import tf
 
-_LIBRARIES = {"keras", "mesh_tensorflow", "mtf_hetero", "tensorflow"}  # their functions keep no count of their calls
+_LIBRARIES = {"keras", "mesh_tensorflow", "mtf_hetero", "tensorflow"}  # their functions depend on no state
 _PLAIN = (bool, bytes, complex, float, int, str, type(None))
 
 
@@ -16,12 +15,12 @@ class _UnknownError(Exception):
     """A value that cannot be compared."""
 
 
-def function_key(function: Any) -> Any:
-    """Return a key of what a function computes, for comparison; None for a function that may depend on more.
+def function_key(function: object) -> Hashable:
+    """Return a key of a function's result, for comparison; None if the result may depend on more than its arguments.
 
-    The functions of the modules of TensorFlow, Keras, mesh_tensorflow and this package are known, with plain values as
-    arguments of functools.partial or in the frozen dataclass whose method they are. A function within a function is
-    not: it may look at what its arguments are made of, as tf.gradients does.
+    Functions of the modules of TensorFlow, Keras, mesh_tensorflow and this package have a key. They may be in a
+    functools.partial with plain values, or be methods of a frozen dataclass of plain values. A nested function has no
+    key: it may look at the graph behind its arguments, as tf.gradients does.
 
     Example:
       >>> along_rows, along_columns = (functools.partial(tf.nn.softmax, axis=axis) for axis in (0, 1))
@@ -34,9 +33,9 @@ def function_key(function: Any) -> Any:
         return None
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> Hashable:
     if isinstance(value, _PLAIN):
-        return type(value), repr(value)  # 1, 1.0 and True are equal, as are 0.0 and -0.0
+        return type(value), repr(value)  # repr, because 1, 1.0 and True are equal, as are 0.0 and -0.0
     if isinstance(value, types.FunctionType):
         return _key_of_function(value)
     if isinstance(value, functools.partial):
@@ -54,11 +53,11 @@ def _key(value: Any) -> Any:
     raise _UnknownError
 
 
-def _keys(values: Iterable[Any]) -> tuple[Any, ...]:
+def _keys(values: Iterable[object]) -> tuple[Hashable, ...]:
     return tuple(map(_key, values))
 
 
-def _key_of_function(function: types.FunctionType) -> Any:
+def _key_of_function(function: types.FunctionType) -> Hashable:
     if function.__module__.partition(".")[0] not in _LIBRARIES or "<" in function.__qualname__:
         raise _UnknownError
     return function

@@ -1,12 +1,12 @@
-"""Schemas of files: each says once what the fields may hold, and refuses any other value in one line.
+"""Schemas of files: each states the allowed values of the fields once, and refuses any other value in one line.
 
     LINK = Record({"latency_seconds": Number(least=0), "bytes_per_second": Number(above=0)})
-    DEVICE = Record({"name": Text(), "count": Number(whole=True, least=1)}, optional=["count"])
+    DEVICE = Record({"name": Text(), "count": Number(integer=True, least=1)}, optional=["count"])
     FILE = Record({"devices": Many(DEVICE, least=1), "link": LINK})
     value = FILE.read(loading.load(path))
 
-The values come from `loading.load`, which bounds the size and the depth of a file. A message shows the beginning of a
-value, however large the value is.
+The values come from `loading.load`, which limits the size and the depth of a file. A message shows only the beginning
+of a value.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ _MOST_NUMBER = 1e30
 
 
 class _Shown(reprlib.Repr):
-    """The beginning of a value."""
+    """Formats the beginning of a value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class _Shown(reprlib.Repr):
         return f"a number of {x.bit_length()} bits" if x.bit_length() > 200 else repr(x)
 
 
-def shown(value: Any) -> str:
-    """The beginning of a value's text, for a message: short, however large the value is."""
+def shorten(value: object) -> str:
+    """Return the beginning of a value's text, for a message."""
     return "null" if value is None else _Shown().repr(value)
 
 
@@ -40,22 +40,22 @@ def _plain(number: float) -> str:
 
 
 class Kind:
-    """The values that a field may hold; `str` of it completes "it must be"."""
+    """The allowed values of a field; `str` of it completes "it must be"."""
 
-    def read(self, value: Any, name: str = "") -> Any:
-        """Returns a value as the program uses it.
+    def read(self, value: object, name: str = "") -> Any:
+        """Check a value, and return it as the program uses it.
 
         Args:
           value: as a file holds it.
-          name: what a message calls it; "" for a whole file.
+          name: its name in a message; "" for a whole file.
 
         Raises:
-          ValueError: in one line, which field holds what, and what it must be.
+          ValueError: one line with the field, its value and the allowed values.
         """
         raise NotImplementedError
 
-    def _refuse(self, value: Any, name: str) -> ValueError:
-        return ValueError(f"{name or 'the file'} is {shown(value)}; it must be {self}")
+    def _refuse(self, value: object, name: str) -> ValueError:
+        return ValueError(f"{name or 'the file'} is {shorten(value)}; it must be {self}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,18 +66,18 @@ class Number(Kind):
       least: it is this or more.
       above: it is greater.
       most: it is this or less.
-      whole: it has no fraction, and becomes an int.
-      of_text: text such as 8e11, which YAML 1.1 does not read as a number, is taken too.
+      integer: it has no fraction, and becomes an int.
+      of_text: text such as 8e11 is allowed too, because YAML 1.1 does not read it as a number.
     """
 
     least: float | None = None
     above: float | None = None
     most: float = _MOST_NUMBER
-    whole: bool = False
+    integer: bool = False
     of_text: bool = False
 
     def __str__(self) -> str:
-        text = "a whole number" if self.whole else "a number"
+        text = "a whole number" if self.integer else "a number"
         if self.least is not None:
             text += f", {_plain(self.least)} or more"
         if self.above is not None:
@@ -86,7 +86,7 @@ class Number(Kind):
             text if self.most == _MOST_NUMBER else f"{text}{' and' if ',' in text else ','} at most {_plain(self.most)}"
         )
 
-    def read(self, value: Any, name: str = "") -> Any:
+    def read(self, value: object, name: str = "") -> float:
         number = value
         if self.of_text and isinstance(value, str):
             try:
@@ -95,14 +95,14 @@ class Number(Kind):
                 raise self._refuse(value, name) from None
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not self._is_within(number):
             raise self._refuse(value, name)
-        return int(number) if self.whole else float(number)
+        return int(number) if self.integer else float(number)
 
     def _is_within(self, number: float) -> bool:
-        if not -self.most <= number <= self.most:  # of NaN, too
+        if not -self.most <= number <= self.most:  # true for NaN, too
             return False
         if (self.least is not None and number < self.least) or (self.above is not None and number <= self.above):
             return False
-        return not self.whole or number == math.floor(number)
+        return not self.integer or number == math.floor(number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,21 +112,21 @@ class Text(Kind):
     Args:
       choices: it is one of these; none: any.
       least: number of characters.
-      of_number: a whole number is taken too, as text.
-      described: completes "it must be" in a message; "": what the kind says.
+      of_number: a whole number is allowed too, as text.
+      description: completes "it must be" in a message; "": what the kind says.
     """
 
     choices: Collection[str] = ()
     least: int = 0
     of_number: bool = False
-    described: str = ""
+    description: str = ""
 
     def __str__(self) -> str:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
-        return self.described or ("text that is not empty" if self.least else "text")
+        return self.description or ("text that is not empty" if self.least else "text")
 
-    def read(self, value: Any, name: str = "") -> str:
+    def read(self, value: object, name: str = "") -> str:
         if self.of_number and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_NUMBER:
             value = str(value)
         if not isinstance(value, str) or not self.least <= len(value) <= _MOST_CHARACTERS or "\0" in value:
@@ -143,7 +143,7 @@ class Flag(Kind):
     def __str__(self) -> str:
         return "true or false"
 
-    def read(self, value: Any, name: str = "") -> bool:
+    def read(self, value: object, name: str = "") -> bool:
         if not isinstance(value, bool):
             raise self._refuse(value, name)
         return value
@@ -156,32 +156,32 @@ class Many(Kind):
     Args:
       of: the kind of each value.
       least: number of values.
-      most: likewise; None: any number.
-      of_text: text with commas between the values is taken too.
-      described: as of Text.
+      most: the same, None: any number.
+      of_text: text with commas between the values is allowed too.
+      description: as of Text.
     """
 
     of: Kind
     least: int = 0
     most: int | None = None
     of_text: bool = False
-    described: str = ""
+    description: str = ""
 
     def __str__(self) -> str:
-        if self.described:
-            return self.described
+        if self.description:
+            return self.description
         if self.least == self.most:
             return f"a list of {self.least}"
         text = f"a list of {self.least} or more" if self.least else "a list"
         return text if self.most is None else f"{text} and at most {self.most}"
 
-    def read(self, value: Any, name: str = "") -> tuple[Any, ...]:
+    def read(self, value: object, name: str = "") -> tuple[Any, ...]:
         if self.of_text and isinstance(value, str):
             value = [part.strip() for part in value.split(",")]
         if not isinstance(value, (list, tuple)) or not self.least <= len(value) <= (self.most or math.inf):
             raise self._refuse(value, name)
         try:
-            return tuple(self.of.read(part) for part in value)  # a name for each value takes longer than to read it
+            return tuple(self.of.read(part) for part in value)  # names would take longer than the values
         except ValueError:
             return tuple(self.of.read(part, f"{name}[{number}]") for number, part in enumerate(value))
 
@@ -192,21 +192,21 @@ class Table(Kind):
 
     Args:
       of: the kind of each value.
-      described: as of Text.
+      description: as of Text.
     """
 
     of: Kind
-    described: str = ""
+    description: str = ""
 
     def __str__(self) -> str:
-        return self.described or "an object, {name: value}"
+        return self.description or "an object, {name: value}"
 
-    def read(self, value: Any, name: str = "") -> dict[str, Any]:
+    def read(self, value: object, name: str = "") -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise self._refuse(value, name)
         label = f"{name} " if name else ""
         keys = [_NAME.read(key, f"a name in {name or 'the file'}") for key in value]
-        return {key: self.of.read(value[key], f"{label}{shown(key)}") for key in keys}
+        return {key: self.of.read(value[key], f"{label}{shorten(key)}") for key in keys}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,8 +215,8 @@ class Record(Kind):
 
     Args:
       fields: {name: kind}.
-      optional: names that may be absent, and then are in what `read` returns, too.
-      noun: what a message calls one of the names: "'speed' is not a known field".
+      optional: names that may be absent; then the result of `read` lacks them too.
+      noun: the word for a name in messages: "'speed' is not a known field".
     """
 
     fields: Mapping[str, Kind]
@@ -226,14 +226,14 @@ class Record(Kind):
     def __str__(self) -> str:
         return f"an object with the {self.noun}s {', '.join(self.fields)}"
 
-    def read(self, value: Any, name: str = "") -> dict[str, Any]:
+    def read(self, value: object, name: str = "") -> dict[str, Any]:
         prefix, where = (f"{name}.", f" of {name}") if name else ("", "")
         if not isinstance(value, Mapping):
             raise self._refuse(value, name)
         for key in value:
             if key not in self.fields:
                 raise ValueError(
-                    f"{shown(key)} is not a {self.noun}{where}; the {self.noun}s are {', '.join(self.fields)}"
+                    f"{shorten(key)} is not a {self.noun}{where}; the {self.noun}s are {', '.join(self.fields)}"
                 )
         for key in self.fields:
             if key not in value and key not in self.optional:
@@ -250,7 +250,7 @@ class Maybe(Kind):
     def __str__(self) -> str:
         return f"{self.of}, or null"
 
-    def read(self, value: Any, name: str = "") -> Any:
+    def read(self, value: object, name: str = "") -> Any:
         return None if value is None else self.of.read(value, name)
 
 
@@ -261,7 +261,7 @@ class Anything(Kind):
     def __str__(self) -> str:
         return "any value"
 
-    def read(self, value: Any, name: str = "") -> Any:
+    def read(self, value: object, name: str = "") -> Any:
         return value
 
 

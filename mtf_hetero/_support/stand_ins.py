@@ -1,4 +1,4 @@
-"""Modules that are no longer there, for a package that imports them: seen by its own modules, and by nobody else."""
+"""Replace missing modules for a package that imports them. Only its own modules find the replacements."""
 
 import contextlib
 import functools
@@ -7,24 +7,37 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 
-def is_there(name: str) -> bool:
-    """Whether a module can be imported."""
+def is_importable(name: str) -> bool:
+    """Return whether a module can be imported."""
     try:
         return name in sys.modules or importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # what it would be in
+    except ModuleNotFoundError:  # its package is missing
         return False
 
 
+@contextlib.contextmanager
+def without(name: str) -> Iterator[None]:
+    """Make imports of one module fail, unless it is imported already."""
+    hidden = name not in sys.modules
+    if hidden:
+        sys.modules[name] = None  # pyright: ignore[reportArgumentType] - so Python marks a missing module
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[name]
+
+
 class StandIns(importlib.abc.MetaPathFinder):
-    """Has the modules of a package find others that are missing. Goes to sys.meta_path, before what finds the package.
+    """Finder that gives stand-ins to the modules of a package. It precedes the package's finder in sys.meta_path.
 
     Args:
       package: its name.
-      modules: {name: what is taken for it}. A module that is there is left as it is.
+      modules: {name: its stand-in}. A module that exists is not replaced.
     """
 
     def __init__(self, package: str, modules: Mapping[str, types.ModuleType]) -> None:
@@ -33,9 +46,11 @@ class StandIns(importlib.abc.MetaPathFinder):
 
     @functools.cached_property
     def _missing(self) -> dict[str, types.ModuleType]:
-        return {name: module for name, module in self._modules.items() if not is_there(name)}
+        return {name: module for name, module in self._modules.items() if not is_importable(name)}
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if not fullname.startswith(self._prefix):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
@@ -45,7 +60,7 @@ class StandIns(importlib.abc.MetaPathFinder):
 
     @contextlib.contextmanager
     def _present(self) -> Iterator[None]:
-        """The stand-ins are there while a module is imported, which keeps those that it takes."""
+        """Offer the stand-ins while a module is imported. The module keeps the ones that it imports."""
         added = {name: module for name, module in self._missing.items() if name not in sys.modules}
         sys.modules.update(added)
         try:
@@ -56,21 +71,23 @@ class StandIns(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Another loader, within a context.
+    """Runs another loader in a context.
 
     Args:
       loader: the other.
       context: makes the context.
     """
 
-    def __init__(self, loader: Any, context: Callable[[], Any]) -> None:
+    def __init__(
+        self, loader: importlib.abc.Loader, context: Callable[[], contextlib.AbstractContextManager[None]]
+    ) -> None:
         self._loader = loader
         self._context = context
 
     def __getattr__(self, name: str) -> Any:  # get_source, get_filename and others
         return getattr(self._loader, name)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -78,13 +95,13 @@ class _Loader(importlib.abc.Loader):
             self._loader.exec_module(module)
 
 
-def module(name: str, attribute: Callable[[str], Any] | None = None, **attributes: Any) -> types.ModuleType:
-    """A module that is made here.
+def module(name: str, attribute: Callable[[str], object] | None = None, **attributes: object) -> types.ModuleType:
+    """Make a module.
 
     Args:
       name: its full name.
-      attribute: from the name of any other attribute to what it is; raises AttributeError where there is none.
-      **attributes: what it has.
+      attribute: returns any other attribute by its name, or raises AttributeError.
+      **attributes: its attributes.
     """
     made = types.ModuleType(name)
     vars(made).update(attributes)

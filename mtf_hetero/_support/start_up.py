@@ -1,7 +1,7 @@
-"""TensorFlow's start-up messages: those that say nothing of the user's program are dropped. No TensorFlow.
+"""Drop those start-up messages of TensorFlow that do not concern the user's program, without importing TensorFlow.
 
-TensorFlow's native code writes them to file descriptor 2 while it is imported. The first of them come whatever
-TF_CPP_MIN_LOG_LEVEL says (seen with 2.21). Errors are shown, and so is everything where that variable is 0.
+TensorFlow's native code writes them to file descriptor 2 while it is imported. TF_CPP_MIN_LOG_LEVEL does not stop the
+first ones (in version 2.21). Errors are always shown, and TF_CPP_MIN_LOG_LEVEL=0 shows everything.
 """
 
 import contextlib
@@ -11,17 +11,17 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/dxg")  # of Linux, and of Linux under Windows
+_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/dxg")  # on Linux, and on Linux under Windows
 _CHATTER = re.compile(
     r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
     r"|I\d{4} .*"  # information: I0000 00:00:1795650020.399074 9775 port.cc:153] oneDNN custom operations are on
     r"|To enable the following instructions: .*"  # its second line
-    r"|.*Unable to register cu(DNN|FFT|BLAS) factory: .*"  # an error by its letter, at each import of older versions
+    r"|.*Unable to register cu(DNN|FFT|BLAS) factory: .*"  # marked as an error, at each import of older versions
     r"|.*computation placer already registered.*"
-    r"|.*failed call to cuInit: .*"  # the same, of a machine without a driver
+    r"|.*failed call to cuInit: .*"  # the same, on a machine without a driver
 )
 
 
@@ -31,36 +31,46 @@ def has_driver() -> bool:
 
 
 def is_chatter(line: str) -> bool:
-    """Return whether a line says nothing of the user's program."""
+    """Return whether a line does not concern the user's program."""
     return _CHATTER.fullmatch(line.rstrip()) is not None
 
 
 @contextlib.contextmanager
 def without_chatter() -> Iterator[None]:
-    """Holds back what is written to file descriptor 2, and shows at the end what is no chatter.
+    """Capture file descriptor 2, and show its lines without chatter at the end.
 
-    A crash of native code takes with it what was held back; TF_CPP_MIN_LOG_LEVEL=0 shows it.
+    A crash of native code loses the captured lines; TF_CPP_MIN_LOG_LEVEL=0 shows them.
     """
     if os.environ.setdefault(LEVEL, "1") == "0":
         yield
         return
+
+    def select(text: str) -> str:
+        return "".join(line for line in text.splitlines(keepends=True) if not is_chatter(line))
+
+    with hold_back(select):
+        yield
+
+
+@contextlib.contextmanager
+def hold_back(select: Callable[[str], str]) -> Iterator[None]:
+    """Capture file descriptor 2, and show at the end what a function returns from the captured text."""
     try:
         stderr = os.dup(2)
     except OSError:  # it is closed
         yield
         return
-    with tempfile.TemporaryFile() as held_back:
+    with tempfile.TemporaryFile() as captured:
         _flush()
-        os.dup2(held_back.fileno(), 2)
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         finally:
             _flush()
             os.dup2(stderr, 2)
             os.close(stderr)
-            held_back.seek(0)
-            lines = held_back.read().decode(errors="replace").splitlines(keepends=True)
-            if shown := "".join(line for line in lines if not is_chatter(line)):
+            captured.seek(0)
+            if shown := select(captured.read().decode(errors="replace")):
                 os.write(2, shown.encode())
 
 

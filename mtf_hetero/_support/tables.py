@@ -1,4 +1,4 @@
-"""Tables for people, in lines of text."""
+"""Format tables as lines of text."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 def lines(
     rows: Iterable[Sequence[str]], align: str, *, gap: str = "  ", indent: str = "", least: Sequence[int] = ()
 ) -> list[str]:
-    """Rows of cells as lines, in which each column is as wide as its widest cell. A row may lack its last cells.
+    """Return rows of cells as lines. Each column is as wide as its widest cell, and a row may lack its last cells.
 
     Args:
       rows: of cells.
       align: "<" or ">" for each column.
       gap: between columns.
       indent: before the first.
-      least: the width that a column has at least, for each of the first columns.
+      least: the minimum widths of the first columns.
 
     Example:
       >>> lines([("layer", "ms"), ("conv1", "12.5")], "<>")

@@ -1,4 +1,4 @@
-"""Work in threads that may be left behind: TensorFlow's own calls hear no signal while they wait for a lost worker."""
+"""Run calls in daemon threads, because TensorFlow's calls ignore signals while they wait for a lost worker."""
 
 import concurrent.futures
 import threading

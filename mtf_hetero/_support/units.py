@@ -1,8 +1,8 @@
-"""Seconds and bytes as people write them."""
+"""Format seconds and bytes for people."""
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds with three digits.
+    """Return seconds with three digits.
 
     Example:
       >>> seconds_text(0.01234), seconds_text(2.5)
@@ -12,7 +12,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Bytes with three digits.
+    """Return bytes with three digits.
 
     Example:
       >>> bytes_text(1234567)

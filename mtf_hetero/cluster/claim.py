@@ -1,15 +1,15 @@
-"""A worker belongs to one training at a time.
+"""Claims on workers: a worker belongs to one training at a time.
 
-TensorFlow's server lets everyone in, and drops the session of one training when another one begins. So each training
-keeps a step running on each of its workers, which ends with it, however it ends: gRPC cancels the steps of a client
-that is gone.
+TensorFlow's server accepts every client, and drops the session of one training when another one begins. So each
+training keeps a step running on each of its workers. The step ends with the training, however that ends: gRPC cancels
+the steps of a client that is gone.
 
-That step enqueues the training's name, many times over, into a queue of one place that all clients of the worker
-share. Whoever wants the worker starts such a step too and then takes two names out: the first may be what a training
-that has ended left in the queue, the second is of the training whose step came first. TensorFlow serves such steps in
-the order in which they came. (TensorFlow's mutex does not serve: it is unlocked when somebody gives up waiting for it.)
+The step enqueues the training's name many times into a queue of capacity one, which all clients of the worker share.
+Another training that wants the worker starts such a step, too, and dequeues two names. The first name may be left from
+an earlier training. The second is the name of the training whose step came first: TensorFlow serves these steps in
+order. TensorFlow's mutex is no alternative: it is unlocked when a client stops waiting for it.
 
-A machine that loses its power or its network ends no connection: its workers are free again once they are restarted.
+A machine that loses power or network ends no connection. Restart its workers to free them.
 """
 
 import atexit
@@ -20,16 +20,21 @@ import os
 import socket
 import threading
 import uuid
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster.probe import UnreachableWorkerError, Workers, by_index
+from mtf_hetero.cluster.probe import UnreachableWorkerError, Workers, ask_all, by_index
+from mtf_hetero.cluster.processor_time import RemoteReader
+from mtf_hetero.cluster.versions import CONTAINER
 
-_CONTAINER, _QUEUE = "mtf-hetero", "claim"
-_NAMES = 2**14  # in one step: each question takes two of them
-_ANSWER_SECONDS = 10.0
+_Worker = TypeVar("_Worker")
+_Result = TypeVar("_Result")
+_QUEUE = "claim"
+_NAMES = 2**14  # in one step: each question consumes two names
+_ANSWER_SECONDS, _BACK_SECONDS = 10.0, 3.0
 _CLOSE_SECONDS = 3.0
-_LONGEST_STEP_MS = 2**31 - 1
+_LONGEST_STEP_MS = 2**31 - 1  # instead of the session's limit: this step waits as long as the training lasts
 
 
 class WorkerHeldError(ValueError):
@@ -37,7 +42,7 @@ class WorkerHeldError(ValueError):
 
 
 class WorkerClaim:
-    """Has workers to itself for as long as it is entered. A context manager, and harmless within another one.
+    """Claims workers for one training. A context manager, which may be entered within another one.
 
     Args:
       workers: "host:port" of each, or {index: "host:port"}. They must be up.
@@ -55,20 +60,20 @@ class WorkerClaim:
         self._workers = by_index(workers)
 
     def __enter__(self) -> "WorkerClaim":
-        taken: dict[int, str] = {}
-        held = []
+        claimed: dict[int, str] = {}
+        refusals = []
         try:
             for index, address in self._workers.items():
                 if who := _take(address):
-                    held.append(describe(index, address, who))
+                    refusals.append(describe(index, address, who))
                 else:
-                    taken[index] = address
-            if held:
+                    claimed[index] = address
+            if refusals:
                 raise WorkerHeldError(
-                    f"{', '.join(held)}; wait until that training ends, end it, or give other workers"
+                    f"{', '.join(refusals)}; wait until that training ends, end it, or give other workers"
                 )
         except BaseException:
-            _in_parallel(_release, taken)
+            _in_parallel(_release, claimed)
             raise
         return self
 
@@ -77,13 +82,12 @@ class WorkerClaim:
 
 
 def describe(index: int, address: str, who: str) -> str:
-    """Who has a worker, for the user."""
+    """Return a line for the user that names the owner of a worker."""
     return f"worker {index} ({address}) belongs to another training: {who}"
 
 
 def renew(workers: Workers) -> dict[int, str]:
-    """Takes again those of the workers that this process has claimed and has lost since, as one loses a worker that is
-    started anew.
+    """Claim workers again that this process has claimed and lost, such as a restarted worker.
 
     Returns:
       {index: who has it} of those that another training has taken meanwhile.
@@ -93,34 +97,58 @@ def renew(workers: Workers) -> dict[int, str]:
     return {index: who for index, who in _in_parallel(_renew, claimed).items() if who}
 
 
-def _in_parallel(function: Any, workers: dict[int, str]) -> dict[int, str]:
-    """{index: what the function returns for the address}."""
+def busy_seconds(workers: Workers) -> dict[int, float]:
+    """Return {index: seconds for which the process had work} of those claimed workers that count and answer."""
+    with _lock:
+        holdings = {index: _holdings[address] for index, address in by_index(workers).items() if address in _holdings}
+    seconds_by_index = _in_parallel(_Holding.busy_seconds, holdings)
+    return {index: seconds for index, seconds in seconds_by_index.items() if seconds is not None}
+
+
+def find_free(workers: Workers) -> dict[int, str]:
+    """Return those of some lost workers that answer again, {index: "host:port"}, and take them again.
+
+    Others are left out: they are silent, or another training has taken them.
+    """
+    addresses = by_index(workers)
+    answers = ask_all(addresses, _BACK_SECONDS)
+    back = {index: address for index, address in addresses.items() if not answers[index].failure}
+    try:
+        owners = renew(back)
+    except UnreachableWorkerError:  # lost again
+        return {}
+    return {index: address for index, address in back.items() if index not in owners}
+
+
+def _in_parallel(function: Callable[[_Worker], _Result], workers: dict[int, _Worker]) -> dict[int, _Result]:
+    """Call a function for each worker in a thread; returns {index: its result}."""
     with concurrent.futures.ThreadPoolExecutor(max(len(workers), 1)) as pool:
         return dict(zip(workers, pool.map(function, workers.values()), strict=True))
 
 
 class _Holding:
-    """This process's step on one worker.
+    """A step of this process on one worker, which holds the claim.
 
     Args:
       address: "host:port".
-      since: since when this process has the worker, where it has had it before.
+      since: the time of an earlier claim that this one continues; None: now.
     """
 
     def __init__(self, address: str, since: str | None = None) -> None:
         self._address = address
-        self.claims = 0  # of this process on this worker
+        self.claims = 0  # number of claims of this process on this worker
         self.since = since or datetime.datetime.now().astimezone().isoformat(" ", timespec="seconds")
         self._name = f"{uuid.uuid4().hex} pid {os.getpid()} on {socket.gethostname()}, since {self.since}"
-        self._session: Any = None
-        self._step: Any = None
+        self._session: tf.Session | None = None
+        self._step: threading.Thread | None = None
 
     def take(self) -> str:
-        """Takes the worker, unless another training has it; returns who."""
+        """Claim the worker; returns its owner if another training has it, else ""."""
         with tf.Graph().as_default() as graph:
-            with graph.container(_CONTAINER):
+            with graph.container(CONTAINER):
                 queue = tf.FIFOQueue(1, tf.string, [()], shared_name=_QUEUE)
             hold, self._look = queue.enqueue_many([tf.fill([_NAMES], self._name)]), queue.dequeue()
+            self._times = RemoteReader()
         # Without a cluster in its configuration, the session shares its resources with all others of that kind
         config = tf.ConfigProto(operation_timeout_in_ms=round(_ANSWER_SECONDS * 1000))
         self._session = tf.Session(f"grpc://{self._address}", graph=graph, config=config)
@@ -141,32 +169,39 @@ class _Holding:
         return names[-1].partition(" ")[2]
 
     def is_kept(self) -> bool:
-        """Whether the worker is still this process's."""
+        """Return whether this process still has the worker."""
         try:
             return self._next() == self._name
-        except tf.errors.OpError:  # started anew, it knows nothing of the session
+        except tf.errors.OpError:  # a restarted worker does not know the session
             return False
 
+    def busy_seconds(self) -> float | None:
+        """Return the seconds for which the worker's process had work; None: unknown."""
+        assert self._session is not None
+        return self._times.read(self._session)
+
     def release(self) -> None:
-        """Gives the worker back; leaves that to itself where it waits for a worker that is gone."""
+        """Give the worker back, within a few seconds even if the worker is lost."""
         closer = threading.Thread(target=_close, args=(self._session,), name="worker_claim_closer", daemon=True)
         closer.start()
-        for thread in (closer, self._step):  # which must be back from TensorFlow before the interpreter ends
+        # The threads must return from TensorFlow before the interpreter ends
+        for thread in filter(None, (closer, self._step)):
             thread.join(_CLOSE_SECONDS)
 
     def _next(self) -> str:
+        assert self._session is not None
         return self._session.run(self._look).decode()
 
 
-def _hold(session: Any, hold: Any) -> None:
+def _hold(session: tf.Session, hold: tf.Operation) -> None:
     options = tf.RunOptions(timeout_in_ms=_LONGEST_STEP_MS)
     with contextlib.suppress(tf.errors.OpError, RuntimeError):  # closed, or the worker is gone
         while True:
             session.run(hold, options=options)
 
 
-def _close(session: Any) -> None:
-    with contextlib.suppress(tf.errors.OpError):  # the worker is gone, or knows nothing of the session any more
+def _close(session: tf.Session) -> None:
+    with contextlib.suppress(tf.errors.OpError):  # the worker is lost, or does not know the session any more
         session.close()
 
 
@@ -217,7 +252,7 @@ def _release(address: str) -> str:
 
 
 def _release_all() -> None:
-    """Ends the steps while there are threads: one that comes back from TensorFlow later aborts the process."""
+    """End all steps before Python ends: a thread that returns from TensorFlow later aborts the process."""
     with _lock:
         left = list(_holdings.values())
         _holdings.clear()

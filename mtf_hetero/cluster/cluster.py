@@ -16,21 +16,24 @@ left there, of a killed training process too, is freed when the next begins. No 
 
 import dataclasses
 import functools
-import itertools
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster.devices import CHIEF, Device, cpu_count, local_device, offered_by
+from mtf_hetero.cluster import versions as versions_lib
+from mtf_hetero.cluster.devices import CHIEF, WORKER, Device, cpu_count, listed_devices, local_device
 from mtf_hetero.cluster.environment import task_of_environment
-from mtf_hetero.cluster.probe import UnreachableWorkerError, check_reachable, convert_to_workers, split_address
-
-_WORKER = "worker"  # the job of all workers
+from mtf_hetero.cluster.probe import (
+    UnreachableWorkerError,
+    check_reachable,
+    convert_to_workers,
+    host_towards,
+    split_address,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Where a run takes place.
+    """The workers and devices of a run.
 
     `Cluster.local`, `Cluster.from_workers` and `Cluster.from_environment` make one, and find the devices.
 
@@ -63,7 +66,7 @@ class Cluster:
 
     @classmethod
     def local(cls, devices: Sequence[str] | None = None) -> "Cluster":
-        """The devices of this process.
+        """Return a cluster with the devices of this process.
 
         Args:
           devices: "gpu:0", "cpu:0", ... one per processor; cpu:0, cpu:1, ... are logical devices of one CPU. None: all
@@ -75,8 +78,8 @@ class Cluster:
         gpus = len(tf.config.list_physical_devices("GPU"))
         if devices is None:
             return cls((), (*[f"gpu:{index}" for index in range(gpus)], "cpu:0"))
-        chosen = [local_device(device, gpus) for device in devices]
-        return cls((), tuple(device.short_name for device in chosen), cpus=cpu_count(chosen))
+        local = [local_device(device, gpus) for device in devices]
+        return cls((), tuple(device.short_name for device in local), cpus=cpu_count(local))
 
     @classmethod
     def from_workers(
@@ -87,37 +90,38 @@ class Cluster:
         chief: str | None = None,
         timeout_seconds: float = 5.0,
     ) -> "Cluster":
-        """The devices of workers, which must be up, and of this process.
+        """Return a cluster with the devices of running workers, and of this process.
 
         Args:
-          workers: "host:port,host:port" or a sequence of them; those of which no device is named need not be up.
+          workers: "host:port,host:port", a sequence of them, or "@hosts.txt", a file with one per line; those of which
+            no device is named need not be up.
           devices: one per processor: "worker:1/gpu:0", or "gpu:0" and "cpu:0" of this process. None: of each worker all
             GPUs, then its CPUs; none of this process.
-          chief: "host:port" at which the workers reach this process; None: found out.
+          chief: "host:port" at which the workers reach this process; ":port": at the address on the way to them; None:
+            a free port there.
           timeout_seconds: within which each worker must answer.
 
         Raises:
           UnreachableWorkerError: a worker does not answer; it says which.
-          ValueError: an address that is not one, or a device that is not there.
+          ValueError: an address that is not one, a device that is not there, or a worker with another TensorFlow.
         """
         workers = convert_to_workers(workers)
         if not workers:
             raise ValueError("workers is empty; give host:port of each worker, separated by commas")
-        needed = dict(enumerate(workers)) if devices is None else _named(workers, devices)
-        check_reachable(needed, timeout_seconds)
-        offered = {task: _offered(task, address, timeout_seconds) for task, address in needed.items()}
+        if chief is not None and chief.startswith(":"):
+            chief = f"{host_towards(workers)}{chief}"
+        addresses = dict(enumerate(workers)) if devices is None else _named_addresses(workers, devices)
+        check_reachable(addresses, timeout_seconds)
+        present = _list_devices(addresses, timeout_seconds)
         if devices is None:
-            chosen = [
-                device.within(_worker(task)).name for task, devices_of in offered.items() for device in devices_of
-            ]
-            return cls(workers, tuple(chosen), chief)
-        return _choose(workers, offered, devices, chief)
+            return cls(workers, _all_devices(present), chief)
+        return _choose(workers, present, devices, chief)
 
     @classmethod
     def from_environment(
         cls, devices: Sequence[str] | None = None, *, timeout_seconds: float = 5.0, environment: Mapping | None = None
     ) -> "Cluster | None":
-        """The cluster that TF_CONFIG or Slurm describes to this process, its chief; None where neither does.
+        """Return the cluster that TF_CONFIG or Slurm describes to this process, its chief; None: neither does.
 
         The workers run `mtf-hetero worker` under the same TF_CONFIG or in the same Slurm step.
 
@@ -134,7 +138,7 @@ class Cluster:
         task = task_of_environment(environment)
         if task is None:
             return None
-        if devices and all(Device.parse(device).job != _WORKER for device in devices):
+        if devices and all(Device.parse(device).worker is None for device in devices):
             raise ValueError(
                 f"the devices {', '.join(devices)} all belong to this process, but {task.source} describes a cluster "
                 f"of {len(task.workers)} workers; unset {task.variable} to train here, or name devices of workers, as "
@@ -149,19 +153,42 @@ class Cluster:
 
     @functools.cached_property
     def target(self) -> str:
-        """The target of every session; with workers, that of this process's server, which this starts."""
+        """The target of every session. With workers, this starts the server of this process."""
         if not self.workers:
             return ""
-        return _start_chief(self.chief or f"{_host_towards(self.workers)}:0", self.cpus).target
+        return _start_chief(self.chief or f"{host_towards(self.workers)}:0", self.cpus).target
+
+    def with_members(self, present: Collection[str], *, timeout_seconds: float = 5.0) -> "Cluster":
+        """Return the cluster with those workers that are present.
+
+        Workers keep their numbers and their devices. A worker that had none in use brings all of its devices.
+
+        Args:
+          present: "host:port" of each worker.
+          timeout_seconds: within which each worker that had no device in use must answer.
+
+        Raises:
+          UnreachableWorkerError: a worker does not answer; it says which.
+          ValueError: no device is left, or a worker has another TensorFlow.
+        """
+        workers = (*self.workers, *(address for address in present if address not in self.workers))
+        in_use = self.workers_in_use
+        remaining = (
+            name for name in self.devices if (worker := Device.parse(name).worker) is None or in_use[worker] in present
+        )
+        new = {number: workers[number] for number in map(workers.index, present) if number not in in_use}
+        check_reachable(new, timeout_seconds)
+        added_devices = _list_devices(new, timeout_seconds)
+        return dataclasses.replace(self, workers=workers, devices=(*remaining, *_all_devices(added_devices)))
 
     @property
     def workers_in_use(self) -> dict[int, str]:
-        """{index: "host:port"} of the workers that have a device among `devices`."""
-        tasks = {device.task or 0 for device in map(Device.parse, self.devices) if device.job == _WORKER}
-        return {task: self.workers[task] for task in sorted(tasks)}
+        """Return {index: "host:port"} of the workers that have a device among `devices`."""
+        workers = {worker for name in self.devices if (worker := Device.parse(name).worker) is not None}
+        return {worker: self.workers[worker] for worker in sorted(workers)}
 
     def session_config(self) -> tf.ConfigProto:
-        """A tf.ConfigProto for every session of the run."""
+        """Return the tf.ConfigProto of every session of the run."""
         config = tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": self.cpus})
         config.gpu_options.allow_growth = True
         if self.workers:
@@ -172,78 +199,82 @@ class Cluster:
         return config
 
     def check_reachable(self, timeout_seconds: float = 5.0) -> None:
-        """Raises UnreachableWorkerError, which says which, unless every worker in use answers."""
+        """Raise UnreachableWorkerError, which names the worker, unless every worker in use answers."""
         check_reachable(self.workers_in_use, timeout_seconds)
 
     def describe(self) -> str:
-        """The workers in one line; "" where there are none."""
+        """Return the workers in one line; "": there are none."""
         return ", ".join(f"worker {index} at {address}" for index, address in enumerate(self.workers))
 
 
-def _named(workers: tuple[str, ...], devices: Sequence[str]) -> dict[int, str]:
-    """{index: "host:port"} of the workers of which the user names a device."""
-    named = {}
+def _named_addresses(workers: tuple[str, ...], devices: Sequence[str]) -> dict[int, str]:
+    """Return {index: "host:port"} of the workers whose devices the user names."""
+    addresses = {}
     for text in devices:
-        device = Device.parse(text)
-        if device.job == _WORKER:
-            task = device.task or 0
+        task = Device.parse(text).worker
+        if task is not None:
             if task >= len(workers):
                 raise ValueError(
                     f"device {text!r} names worker {task}, but there are only workers 0 to {len(workers) - 1}"
                 )
-            named[task] = workers[task]
-    return named
+            addresses[task] = workers[task]
+    return addresses
 
 
-def _offered(task: int, address: str, timeout_seconds: float) -> list[Device]:
-    """Return the devices of a worker that answered. Raises UnreachableWorkerError where it goes silent after that."""
-    try:
-        return offered_by(address, timeout_seconds)
-    except tf.errors.OpError as error:
-        raise UnreachableWorkerError(
-            f"worker {task} ({address}) answers, but does not list its devices ({type(error).__name__}); start the "
-            "worker again, or give its direct address if there is a proxy"
-        ) from error
+def _list_devices(workers: Mapping[int, str], timeout_seconds: float) -> dict[int, list[Device]]:
+    """Return the devices of workers that answered.
+
+    Raises:
+      UnreachableWorkerError: a worker goes silent after that.
+      ValueError: a worker has another TensorFlow.
+    """
+    devices, versions = {}, {}
+    config = tf.ConfigProto(operation_timeout_in_ms=round(timeout_seconds * 1000))
+    for task, address in workers.items():
+        try:
+            with tf.Graph().as_default(), tf.Session(f"grpc://{address}", config=config) as session:
+                devices[task] = listed_devices([device.name for device in session.list_devices()])
+                versions[task] = versions_lib.read(session)
+        except tf.errors.OpError as error:
+            raise UnreachableWorkerError(
+                f"worker {task} ({address}) answers, but does not list its devices ({type(error).__name__}); start the "
+                "worker again, or give its direct address if there is a proxy"
+            ) from error
+    versions_lib.check(workers, versions)
+    return devices
 
 
 def _worker(task: int) -> Device:
-    return Device(_WORKER, task)
+    return Device(WORKER, task)
+
+
+def _all_devices(devices_by_worker: Mapping[int, list[Device]]) -> tuple[str, ...]:
+    return tuple(device.within(_worker(task)).name for task, devices in devices_by_worker.items() for device in devices)
 
 
 def _choose(
-    workers: tuple[str, ...], offered: Mapping[int, list[Device]], devices: Sequence[str], chief: str | None
+    workers: tuple[str, ...], devices_by_worker: Mapping[int, list[Device]], devices: Sequence[str], chief: str | None
 ) -> Cluster:
-    """The cluster with the devices that the user names."""
+    """Return the cluster with the devices that the user names."""
     gpus = len(tf.config.list_physical_devices("GPU"))
     names, of_chief = [], []
     for text in devices:
         device = Device.parse(text)
-        if device.job != _WORKER:
+        task = device.worker
+        if task is None:
             of_chief.append(local_device(text, gpus))
             names.append(of_chief[-1].within(Device(CHIEF)).name)
             continue
-        task = device.task or 0
-        if Device(kind=device.kind, index=device.index) not in offered[task]:
-            present = ", ".join(other.short_name for other in offered[task])
+        if Device(kind=device.kind, index=device.index) not in devices_by_worker[task]:
+            present = ", ".join(other.short_name for other in devices_by_worker[task])
             raise ValueError(f"device {text!r} does not exist: worker {task} ({workers[task]}) has {present}")
         names.append(device.name)
     return Cluster(workers, tuple(names), chief, cpus=cpu_count(of_chief))
 
 
-def _host_towards(workers: Sequence[str]) -> str:
-    """The address of this machine that a worker on another one can reach. Nothing is sent to find it out."""
-    addresses = []
-    for host, port in map(split_address, workers):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))
-            addresses.append(probe.getsockname()[0])
-    remote = [address for address in addresses if not address.startswith("127.")]
-    return next(itertools.chain(remote, addresses))
-
-
 @functools.cache
 def _start_chief(address: str, cpus: int) -> tf.train.Server:
-    """Starts this process's server, once: TensorFlow cannot stop one."""
+    """Start the server of this process, once: TensorFlow cannot stop a server."""
     config = tf.ConfigProto(device_count={"CPU": cpus})
     config.gpu_options.allow_growth = True
     try:
@@ -251,5 +282,5 @@ def _start_chief(address: str, cpus: int) -> tf.train.Server:
         return tf.train.Server({"client": [address]}, job_name="client", task_index=0, config=config)
     except tf.errors.OpError as error:
         raise ValueError(
-            f"chief is {address!r}, where no server can be started; check that the port is free"
+            f"this process cannot listen at {address}; end the program that uses the port, or choose another one"
         ) from error

@@ -1,4 +1,4 @@
-"""Names of devices: the one place that reads and writes them. No TensorFlow, but to ask a worker what it offers.
+"""Names of devices: the one place that reads and writes them. No TensorFlow.
 
 A name may leave out any of its parts, down to "". What it leaves out is of the process that trains: its job and task,
 and there CPU 0. So "" is the first CPU of that process, "gpu:1" its second GPU, and "/job:worker/task:2" the first CPU
@@ -13,7 +13,8 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 
-ALONE, CHIEF = "localhost", "chief"  # the jobs of the process that trains
+ALONE, CHIEF = "localhost", "chief"  # jobs of the training process
+WORKER = "worker"  # the job of all workers
 _FULL_NAME = re.compile(r"/job:\w+(?:/replica:0)?/task:\d+/device:\w+:\d+")
 _PARTS = re.compile(
     r"job:(?P<job>\w+)|(?P<short_job>worker):(?P<short_task>\d+)|replica:\d+|task:(?P<task>\d+)|"
@@ -24,7 +25,7 @@ _PARTS = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """A device; None stands for what its name leaves out.
+    """A device; None stands for a part that its name leaves out.
 
     Args:
       job: "worker", "chief" or "localhost", mostly.
@@ -48,7 +49,7 @@ class Device:
 
     @staticmethod
     def parse(text: str) -> "Device":
-        """Reads a name as users write it or TensorFlow does: "gpu:0", "worker:1/gpu:0", "/job:worker/replica:0/task:1".
+        """Read a name in a user's or TensorFlow's form: "gpu:0", "worker:1/gpu:0", "/job:worker/replica:0/task:1".
 
         Raises:
           ValueError: it is no name of a device.
@@ -56,7 +57,7 @@ class Device:
         return _parse(text)
 
     def within(self, rest: "Device") -> "Device":
-        """The device with what its name leaves out: taken from another's, and then task 0, CPU, index 0."""
+        """Return the full device: missing parts are those of another one, or else task 0, CPU, index 0."""
         return Device(
             self.job or rest.job or ALONE,
             rest.task or 0 if self.task is None else self.task,
@@ -66,15 +67,20 @@ class Device:
 
     @property
     def name(self) -> str:
-        """As TensorFlow writes it: "/job:worker/task:1/device:GPU:0"."""
+        """The name in TensorFlow's form: "/job:worker/task:1/device:GPU:0"."""
         parts = (("job", self.job), ("task", self.task), ("device", self._place or None))
         return "".join(f"/{key}:{value}" for key, value in parts if value is not None)
 
     @property
     def short_name(self) -> str:
-        """As a user writes it: "worker:1/gpu:0", and "gpu:0" of the process that trains."""
+        """The name in a user's form: "worker:1/gpu:0", and "gpu:0" of the process that trains."""
         place = self._place.lower()
         return place if self.job in (None, ALONE, CHIEF) else f"{self.job}:{self.task or 0}/{place}"
+
+    @property
+    def worker(self) -> int | None:
+        """The index of the worker that has the device; None: another process has it."""
+        return (self.task or 0) if self.job == WORKER else None
 
     @property
     def _place(self) -> str:
@@ -82,17 +88,17 @@ class Device:
 
     @property
     def process(self) -> str:
-        """The process that it belongs to, "/job:worker/task:1"."""
+        """The process of the device, "/job:worker/task:1"."""
         return Device(self.job, self.task).name
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is a CPU, as it is where its name does not say."""
+        """Return whether it is a CPU, which is the default of a name without a kind."""
         return self.kind in (None, "CPU")
 
     @property
     def host(self) -> "Device":
-        """The first CPU of the process that it belongs to."""
+        """The first CPU of the process of the device."""
         return dataclasses.replace(self, kind="CPU", index=0)
 
 
@@ -114,7 +120,7 @@ def _parse(text: str) -> Device:
 
 
 def complete(names: Iterable[str]) -> dict[str, Device]:
-    """{name: the device in full} of all devices of one run: what their names leave out is of the process that trains.
+    """Return {name: the full device} of all devices of one run. A missing job is that of the training process.
 
     Example:
       >>> [device.name for device in complete(["", "/job:worker/task:0/device:GPU:0"]).values()]
@@ -127,7 +133,7 @@ def complete(names: Iterable[str]) -> dict[str, Device]:
 
 
 def shorten(text: str) -> str:
-    """A text in which devices are named as the user names them.
+    """Return a text with the user's names of devices.
 
     Example:
       >>> shorten("/job:worker/task:1/device:GPU:0 and /job:chief/task:0/device:CPU:1")
@@ -137,12 +143,12 @@ def shorten(text: str) -> str:
 
 
 def cpu_count(devices: Iterable[Device]) -> int:
-    """How many logical CPU devices a process needs to have these."""
+    """Return the number of logical CPU devices that a process needs to have these."""
     return 1 + max((device.index or 0 for device in devices if device.is_cpu), default=0)
 
 
 def local_device(text: str, gpus: int) -> Device:
-    """A device of this process, of "gpu:0".
+    """Return the device of this process that a text names, "gpu:0".
 
     Raises:
       ValueError: it is not known, or not there.
@@ -164,21 +170,12 @@ def local_device(text: str, gpus: int) -> Device:
 
 
 def listed_devices(names: Sequence[str]) -> list[Device]:
-    """CPUs and GPUs among the devices that a session lists, GPUs first, without their process.
+    """Return the CPUs and GPUs among the devices that a session lists, GPUs first, without their process.
 
     Example:
       >>> [device.short_name for device in listed_devices(["/job:server/task:0/device:CPU:0", "/device:GPU:0"])]
       ['gpu:0', 'cpu:0']
     """
     devices = {Device(kind=device.kind, index=device.index) for device in map(Device.parse, names)}
-    known = [device for device in devices if device.kind in ("CPU", "GPU")]
-    return sorted(known, key=lambda device: (device.kind != "GPU", device.index))
-
-
-def offered_by(address: str, timeout_seconds: float) -> list[Device]:
-    """The devices that a worker offers, without their process: GPUs first."""
-    from mtf_hetero._compat import tf
-
-    config = tf.ConfigProto(operation_timeout_in_ms=round(timeout_seconds * 1000))
-    with tf.Graph().as_default(), tf.Session(f"grpc://{address}", config=config) as session:
-        return listed_devices([device.name for device in session.list_devices()])
+    usable = [device for device in devices if device.kind in ("CPU", "GPU")]
+    return sorted(usable, key=lambda device: (device.kind != "GPU", device.index))

@@ -1,9 +1,8 @@
-"""What TF_CONFIG or Slurm says of this process."""
+"""The task of this process according to TF_CONFIG or Slurm."""
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster.probe import convert_to_workers
@@ -14,7 +13,7 @@ SLURM_PORT = 8888  # of the first task on a node, as in TensorFlow's SlurmCluste
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What TF_CONFIG or Slurm says of this process.
+    """A task of this process according to TF_CONFIG or Slurm.
 
     Args:
       job: "chief" or "worker".
@@ -32,12 +31,14 @@ class Task:
 
     @property
     def variable(self) -> str:
-        """Return the environment variable that decides it: a process that has it not is on its own."""
+        """Return the environment variable that makes this process a task."""
         return "TF_CONFIG" if self.source == "TF_CONFIG" else _SLURM_VARIABLE
 
 
 def task_of_environment(environment: Mapping | None = None) -> Task | None:
-    """This process's task according to TF_CONFIG or else Slurm, by TensorFlow's own resolvers; None where neither says.
+    """Return the task of this process according to TF_CONFIG or else Slurm; None: neither is set.
+
+    TensorFlow's own resolvers read both.
 
     In a Slurm step of N tasks, task 0 is the chief and the others are workers.
 
@@ -80,9 +81,9 @@ def task_of_environment(environment: Mapping | None = None) -> Task | None:
     return Task(str(job), int(index), jobs[job][index], convert_to_workers(jobs["worker"]), source)
 
 
-def _check_task(source: str, jobs: Mapping[str, Any], job: Any, index: Any) -> None:
-    for needed in ("chief", "worker"):
-        if not jobs.get(needed):
+def _check_task(source: str, jobs: Mapping[str, Sequence[str]], job: str, index: object) -> None:
+    for required_job in ("chief", "worker"):
+        if not jobs.get(required_job):
             raise ValueError(
                 f"{source} has the jobs {', '.join(sorted(jobs)) or 'none'}; it needs a chief, which trains, and at "
                 "least one worker"

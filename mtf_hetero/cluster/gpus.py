@@ -1,4 +1,4 @@
-"""Why TensorFlow finds no GPU, and what to do about it."""
+"""The reason why TensorFlow finds no GPU, and the remedy."""
 
 import os
 
@@ -16,10 +16,10 @@ def cuda_version() -> str | None:
 
 
 def why_no_gpu() -> str:
-    """Return the reason and the remedy in one line. Call it where TensorFlow lists no GPU."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None and hidden.strip() in _HIDDEN:
-        return f"CUDA_VISIBLE_DEVICES is {hidden!r}, which hides all GPUs: unset it"
+    """Return the reason and the remedy in one line. Call it if TensorFlow lists no GPU."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in _HIDDEN:
+        return f"CUDA_VISIBLE_DEVICES is {visible!r}, which hides all GPUs: unset it"
     if not has_driver():
         return f"no NVIDIA driver is installed: for an NVIDIA GPU, install its driver, then {INSTALL}"
     if cuda_version() is None:

@@ -1,4 +1,4 @@
-"""Sessions of this process with the devices that a mesh names: their configuration, and one line where it is missing.
+"""Sessions of this process with the devices that a mesh names: their configuration, and one line if it is missing.
 
 A session has one CPU device unless its configuration says otherwise. Without this check, the first step of a mesh on
 cpu:0 and cpu:1 ends in more than fifty lines of TensorFlow.
@@ -6,7 +6,7 @@ cpu:0 and cpu:1 ends in more than fifty lines of TensorFlow.
 
 import functools
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
@@ -42,12 +42,12 @@ def session_config(mesh_impl: Any) -> tf.ConfigProto:
 
 
 def needed_cpus(graph: tf.Graph) -> int:
-    """Return how many CPU devices of this process the meshes name that were lowered in a graph."""
+    """Return the number of CPU devices of this process that the lowered meshes of a graph name."""
     return cpu_count(_named.get(graph, ()))
 
 
 def expect_devices(names: Iterable[str]) -> None:
-    """Has every session of the default graph checked for devices that a mesh names.
+    """Check every session of the default graph for devices that a mesh names.
 
     Raises:
       ValueError: the default session lacks one of them.
@@ -67,32 +67,34 @@ def _local(names: Iterable[str]) -> list[Device]:
 
 
 def _check(session: tf.Session, *, soft_placement: bool) -> None:
-    """Raises ValueError where a local session lacks a device of its graph, and nothing else takes its place."""
-    needed = _named.get(session.graph)
-    if not needed or soft_placement or session.sess_str:
+    """Raise ValueError if a local session lacks a device of its graph, and no other device replaces it."""
+    required = _named.get(session.graph)
+    if not required or soft_placement or session.sess_str:
         return
     there = {Device.parse(device.name).within(Device(ALONE)) for device in session.list_devices()}
-    missing = sorted(device.short_name for device in needed - there)
+    missing = sorted(device.short_name for device in required - there)
     if not missing:
         return
     if missing[-1].startswith("gpu") and not tf.config.list_physical_devices("GPU"):
         remedy = f"{why_no_gpu()}; or name other devices"
     else:
         remedy = "make the session with tf.Session(config=mtf_hetero.session_config(mesh_impl))"
-    raise ValueError(f"this session has no {_listed(missing)}, which a mesh names; {remedy}")
+    raise ValueError(f"this session has no {_join_names(missing)}, which a mesh names; {remedy}")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 @functools.cache
 def _check_new_sessions() -> None:
-    """Has sessions check their devices when they are made: the first moment at which both are known."""
+    """Have new sessions check their devices: graph and session are known then."""
 
-    def checking(init: Any) -> Any:
+    def checking(init: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(init)
-        def __init__(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:  # noqa: N807
+        def __init__(  # noqa: N807
+            self: tf.Session, target: str = "", graph: tf.Graph | None = None, config: tf.ConfigProto | None = None
+        ) -> None:
             init(self, target, graph, config)
             soft = tf.config.get_soft_device_placement() if config is None else config.allow_soft_placement
             try:

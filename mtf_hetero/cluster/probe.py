@@ -1,4 +1,4 @@
-"""Whether workers answer: a TCP connection, then TensorFlow's own GetStatus call, each with a time limit.
+"""Questions to workers: a TCP connection, then TensorFlow's own GetStatus call, each with a time limit.
 
 A connection alone is not enough: the kernel accepts those for a process that is stopped. TensorFlow's Python calls do
 not serve: they hold the interpreter's lock for as long as they wait.
@@ -7,24 +7,39 @@ not serve: they hold the interpreter's lock for as long as they wait.
 import concurrent.futures
 import dataclasses
 import enum
+import itertools
+import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
 
 import grpc
 
-Workers = Sequence[str] | Mapping[int, str]  # "host:port" of each, by index where some have none
+Workers = Sequence[str] | Mapping[int, str]  # "host:port" of each, by index if some are missing
 
 _GET_STATUS = "/tensorflow.WorkerService/GetStatus"
-_NO_PROXY = (("grpc.enable_http_proxy", 0),)
+PORTS = range(1, 65536)  # TCP's; 0 asks the kernel for a free one
+NO_PROXY = (("grpc.enable_http_proxy", 0),)
+
+# "host:port" of workers that answer: an operation there that has not ended in time (pulse)
+hung: "dict[str, concurrent.futures.Future[None]]" = {}
 
 
 class UnreachableWorkerError(ValueError):
-    """A worker that the user named does not answer."""
+    """A worker that the user named does not answer.
+
+    Args:
+      message: for the user.
+      workers: {index: "host:port"} of those that do not answer, as far as they are known.
+    """
+
+    def __init__(self, message: str, workers: Mapping[int, str] | None = None) -> None:
+        super().__init__(message)
+        self.workers = dict(workers or {})
 
 
 class Outcome(enum.Enum):
-    """What became of a question to a worker."""
+    """The outcome of a question to a worker."""
 
     ANSWERED = "it answered"
     REFUSED = "nothing listens at its port"
@@ -36,12 +51,12 @@ class Outcome(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What came of asking a worker.
+    """The answer of a worker, or the reason why there is none.
 
     Args:
-      outcome: what became of it.
-      failure: why it did not answer, for the user; "" where it did.
-      status: what it said of itself; another process at the same address says something else.
+      outcome: of the question.
+      failure: the reason for the user; "": it answered.
+      status: identifies the process that answered.
     """
 
     outcome: Outcome
@@ -50,7 +65,7 @@ class Answer:
 
 
 class Failures:
-    """Counts a worker's failures in a row: one alone may be the network's, or a busy machine's."""
+    """Counts a worker's failures in a row: a single one may come from the network, or from a busy machine."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -66,13 +81,21 @@ class Failures:
 
 
 def convert_to_workers(workers: str | Sequence[str]) -> tuple[str, ...]:
-    """Addresses of workers, ("a:2222", "b:2222"), from "a:2222,b:2222" or a sequence.
+    """Return addresses of workers, ("a:2222", "b:2222"), from "a:2222,b:2222", a sequence, or a file "@hosts.txt".
+
+    The file has one address per line. A # begins a comment.
 
     Raises:
-      ValueError: one is not host:port, or comes twice.
+      ValueError: one is not host:port, or comes twice, or the file cannot be read or has none.
     """
     parts = workers.split(",") if isinstance(workers, str) else list(workers)
     addresses = tuple(part.strip() for part in parts if part.strip())
+    if len(addresses) == 1 and addresses[0].startswith("@"):
+        return _read_workers(addresses[0][1:])
+    return _checked(addresses)
+
+
+def _checked(addresses: tuple[str, ...]) -> tuple[str, ...]:
     for address in addresses:
         split_address(address)
         if addresses.count(address) > 1:
@@ -80,21 +103,57 @@ def convert_to_workers(workers: str | Sequence[str]) -> tuple[str, ...]:
     return addresses
 
 
+def _read_workers(path: str) -> tuple[str, ...]:
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise ValueError(f"the file of workers is {path!r}: {why.lower()}; write one host:port per line") from error
+    try:
+        addresses = _checked(tuple(text for line in lines if (text := line.partition("#")[0].strip())))
+    except ValueError as error:
+        raise ValueError(f"the file of workers is {path!r}: {error}") from error
+    if not addresses:
+        raise ValueError(f"the file of workers is {path!r}, which has none; write one host:port per line")
+    return addresses
+
+
+def may_change(workers: str) -> bool:
+    """Return whether a text stands for workers that may change: a file, "@hosts.txt", or a port, ":2300"."""
+    return workers.startswith(("@", ":"))
+
+
 def split_address(address: str) -> tuple[str, int]:
-    """("host", 2222) from "host:2222".
+    """Return ("host", 2222) from "host:2222".
 
     Raises:
       ValueError: it is not written so.
     """
     host, colon, port = address.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    if not (host and colon and is_port) or set(host) & set("/:, \t"):
+    if not (host and colon and is_port(port)) or set(host) & set("/:, \t"):
         raise ValueError(f"worker address {address!r} is not host:port; write one such as 10.0.0.7:2222")
     return host, int(port)
 
 
+def is_port(text: str) -> bool:
+    """Return whether a text is a number from 1 to 65535."""
+    return text.isascii() and text.isdigit() and int(text) in PORTS
+
+
+def host_towards(workers: Sequence[str]) -> str:
+    """Return the address of this machine that a worker on another one can reach. Nothing is sent."""
+    addresses = []
+    for host, port in map(split_address, workers):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            addresses.append(probe.getsockname()[0])
+    remote = [address for address in addresses if not address.startswith("127.")]
+    return next(itertools.chain(remote, addresses))
+
+
 def by_index(workers: Workers) -> dict[int, str]:
-    """{index: "host:port"} of workers, in the order of their indices.
+    """Return {index: "host:port"} of workers, in the order of their indices.
 
     Example:
       >>> by_index(("a:1", "b:2")), by_index({2: "c:3"})
@@ -104,7 +163,7 @@ def by_index(workers: Workers) -> dict[int, str]:
 
 
 def ask(address: str, timeout_seconds: float) -> Answer:
-    """Asks one worker.
+    """Ask one worker.
 
     Args:
       address: "host:port".
@@ -121,9 +180,13 @@ def ask(address: str, timeout_seconds: float) -> Answer:
     except OSError as error:
         return Answer(Outcome.UNREACHABLE, (error.strerror or str(error)).lower())
     try:
-        with grpc.insecure_channel(address, options=_NO_PROXY) as channel:
+        with grpc.insecure_channel(address, options=NO_PROXY) as channel:
             call = channel.unary_unary(_GET_STATUS)
-            return Answer(Outcome.ANSWERED, status=call(b"", timeout=max(end - time.monotonic(), 0.1)))
+            status = call(b"", timeout=max(end - time.monotonic(), 0.1))
+            if address in hung and not hung[address].done():
+                return Answer(Outcome.SILENT, "it answers, but its devices carry out no operation")
+            hung.pop(address, None)
+            return Answer(Outcome.ANSWERED, status=status)
     except grpc.RpcError as error:
         code = getattr(error, "code", lambda: None)()
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -135,15 +198,15 @@ def ask(address: str, timeout_seconds: float) -> Answer:
 
 
 def ask_all(workers: Workers, timeout_seconds: float) -> dict[int, Answer]:
-    """Asks all workers at the same time; returns the answers by index."""
+    """Ask all workers at the same time; returns the answers by index."""
     addresses = by_index(workers)
     with concurrent.futures.ThreadPoolExecutor(max(len(addresses), 1)) as pool:
         answers = pool.map(lambda address: ask(address, timeout_seconds), addresses.values())
         return dict(zip(addresses, answers, strict=True))
 
 
-def lost(workers: Workers, timeout_seconds: float = 5.0) -> UnreachableWorkerError:
-    """Returns the error that says in one line which workers were lost while something ran that cannot go on."""
+def lost_workers_error(workers: Workers, timeout_seconds: float = 5.0) -> UnreachableWorkerError:
+    """Return the one-line error that names lost workers, for work that cannot continue without them."""
     try:
         check_reachable(workers, timeout_seconds)
     except UnreachableWorkerError as error:
@@ -152,7 +215,7 @@ def lost(workers: Workers, timeout_seconds: float = 5.0) -> UnreachableWorkerErr
 
 
 def check_reachable(workers: Workers, timeout_seconds: float = 5.0) -> None:
-    """Raises unless every worker answers.
+    """Raise UnreachableWorkerError unless every worker answers.
 
     Args:
       workers: "host:port" of each.
@@ -164,8 +227,34 @@ def check_reachable(workers: Workers, timeout_seconds: float = 5.0) -> None:
     addresses, answers = by_index(workers), ask_all(workers, timeout_seconds)
     silent = {index: answer.failure for index, answer in answers.items() if answer.failure}
     if silent:
-        names = ", ".join(f"worker {index} ({addresses[index]}): {failure}" for index, failure in silent.items())
-        port = split_address(addresses[next(iter(silent))])[1]
-        raise UnreachableWorkerError(
-            f"{names}; start it there with `mtf-hetero worker --port={port}`, or check the address and the firewall"
-        )
+        raise unreachable(addresses, silent)
+
+
+def unreachable(addresses: Mapping[int, str], failures: Mapping[int, str]) -> UnreachableWorkerError:
+    """Return the one-line error that names silent workers and the reasons.
+
+    Args:
+      addresses: {index: "host:port"}.
+      failures: {index: why it does not answer}.
+    """
+    names = ", ".join(f"worker {index} ({addresses[index]}): {failure}" for index, failure in failures.items())
+    port = split_address(addresses[next(iter(failures))])[1]
+    return UnreachableWorkerError(
+        f"{names}; start it there with `mtf-hetero worker --port={port}`, or check the address and the firewall",
+        {index: addresses[index] for index in failures},
+    )
+
+
+def name_workers(addresses: Mapping[int, str]) -> str:
+    """Return the names of workers for the user, from {index: "host:port"}."""
+    return ", ".join(f"worker {index} ({address})" for index, address in addresses.items())
+
+
+def describe_workers(addresses: Mapping[int, str], one: str, several: str) -> str:
+    """Return a clause about workers, with the predicate for one of them or for several.
+
+    Example:
+      >>> describe_workers({1: "10.0.0.7:2222"}, "was lost", "were lost")
+      'worker 1 (10.0.0.7:2222) was lost'
+    """
+    return f"{name_workers(addresses)} {one if len(addresses) == 1 else several}"

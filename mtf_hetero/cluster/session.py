@@ -1,17 +1,21 @@
 """Sessions that never hang: made, run and closed so that Ctrl-C and the watch can end a wait for a lost worker.
 
-TensorFlow's own calls wait for such a worker without end, inside native code that hears no signal. So a session is
-made once all workers answer, and all three calls are carried out in threads that can be left behind.
+TensorFlow's calls wait for a lost worker forever, in native code that receives no signal. So a session is made once all
+workers answer, and each call runs in a thread that can be left behind.
 """
 
+import collections
 import concurrent.futures
+import contextlib
 import functools
+import math
 import queue
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeVar
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import threads
@@ -23,16 +27,31 @@ from mtf_hetero.cluster.probe import (
     Workers,
     ask_all,
     by_index,
-    lost,
+    lost_workers_error,
+    unreachable,
 )
 
+_Result = TypeVar("_Result")
 _POLL_SECONDS = 0.5
-_CLOSE_SECONDS = 3.0
+_CLOSE_SECONDS, _FREE_SECONDS = 3.0, 1.0
+_OF_WORKER = re.compile(r"(ABORTED|UNAVAILABLE): From /job:worker")
 _HELD_SECONDS = 5.0  # until a worker is asked again whether it belongs to another training
 
 
+MayLeave = Callable[[Collection[int], Collection[int]], bool]  # lost workers, all workers
+
+
+def _leave(session: tf.Session) -> None:
+    """Rescue nothing, the default of `rescue`."""
+
+
 def _nothing() -> None:
-    """The default of `check`."""
+    """Check nothing, the default of `check`."""
+
+
+def always(lost: Collection[int], workers: Collection[int]) -> bool:
+    """Forbid nothing, the default of `may_leave`."""
+    return True
 
 
 class WaitingSessionCreator(tf.train.SessionCreator):
@@ -44,9 +63,13 @@ class WaitingSessionCreator(tf.train.SessionCreator):
     Args:
       session_creator: the creator that makes the session, tf.train.ChiefSessionCreator(...) for instance.
       workers: "host:port" of each, or {index: "host:port"} of those that take part.
-      waits: False: a worker that does not answer, or is lost later, ends the session with UnreachableWorkerError.
+      wait_seconds: a worker that does not answer for longer ends the session with UnreachableWorkerError; infinity:
+        this waits forever; 0: the loss of a worker ends the session at once.
+      may_leave: returns False where this waits on for lost workers: called with their indices and those of all.
       check: called about twice a second while this waits, in the calling thread; what it raises ends the wait.
+      rescue: called with a session that has lost a worker, before its variables are destroyed.
       timeout_seconds: within which a worker must answer.
+      create_seconds: limit of one attempt to make a session; each further attempt may last twice as long.
     """
 
     def __init__(
@@ -54,60 +77,98 @@ class WaitingSessionCreator(tf.train.SessionCreator):
         session_creator: tf.train.SessionCreator,
         workers: Workers,
         *,
-        waits: bool = True,
+        wait_seconds: float = math.inf,
+        may_leave: MayLeave = always,
         check: Callable[[], None] = _nothing,
+        rescue: Callable[[tf.Session], None] = _leave,
         timeout_seconds: float = 10.0,
+        create_seconds: float = 300.0,
     ) -> None:
         self._session_creator = session_creator
         self._workers = by_index(workers)
-        self._waits = waits
-        self._made = False
-        self._check = check
+        self._wait_seconds = wait_seconds
+        self._may_leave = may_leave
+        self._was_called = False
+        self._session: tf.Session | None = None
+        self._check, self._rescue = check, rescue
         self._timeout_seconds = timeout_seconds
+        self._create_seconds = create_seconds
 
     def create_session(self) -> tf.Session:
-        """Makes a session, once all workers answer.
+        """Make a session, once all workers answer.
 
         Raises:
           tf.errors.UnavailableError: a worker was lost meanwhile; MonitoredSession then calls again.
-          UnreachableWorkerError: a worker is lost, and this does not wait.
+          UnreachableWorkerError: a worker is lost, and this has waited for it.
         """
-        if self._made and not self._waits:  # MonitoredSession calls again after it has lost a worker
-            raise self._in_thread(lambda: lost(self._workers, self._timeout_seconds))
-        self._made = True
-        told: dict[int, str] = {}
+        if self._session is not None:  # it is still open if a hook failed before the first step
+            self._session.close()
+        if self._was_called and not self._wait_seconds:  # MonitoredSession calls again after it has lost a worker
+            raise self._in_thread(lambda: lost_workers_error(self._workers, self._timeout_seconds))
+        self._was_called = True
+        reported: dict[int, str] = {}
+        refusals = 0
         while True:
             self.await_workers()
             try:
-                held = self._in_thread(lambda: claim.renew(self._workers))
-            except UnreachableWorkerError:  # lost again
+                owners = self._in_thread(lambda: claim.renew(self._workers))
+            except UnreachableWorkerError as error:  # lost again, or it refuses sessions
+                refusals += 1
+                if refusals == 2:
+                    tf.logging.warning("%s; training waits for it; press Ctrl-C to stop", error)
                 self._wait(_POLL_SECONDS)
                 continue
-            if not held:
-                return self._create()
-            for index, who in held.items():
-                if told.get(index) != who:
+            if not owners:
+                self._session = self._create()
+                return self._session
+            for index, who in owners.items():
+                if reported.get(index) != who:
                     message = claim.describe(index, self._workers[index], who)
                     tf.logging.warning("%s; training waits for it; press Ctrl-C to stop", message)
-            told = held
+            reported = owners
             self._wait(_HELD_SECONDS)
 
     def await_workers(self) -> None:
-        """Returns once all workers answer.
+        """Wait until all workers answer.
 
         Raises:
-          UnreachableWorkerError: one does not answer, and this does not wait.
+          UnreachableWorkerError: one does not answer, and this has waited for it.
         """
-        while any(answer.failure for answer in self._ask().values()):
-            if not self._waits:
-                raise self._in_thread(lambda: lost(self._workers, self._timeout_seconds))
+        since: dict[int, float] = {}
+        while failures := {index: answer.failure for index, answer in self._ask().items() if answer.failure}:
+            now = time.monotonic()
+            since = {index: since.get(index, now) for index in failures}
+            if now - max(since.values()) >= self._wait_seconds and self._may_leave(failures, self._workers):
+                raise unreachable(self._workers, failures)
             self._wait(_POLL_SECONDS)
+
+    @contextlib.contextmanager
+    def claim_workers(self) -> Iterator[None]:
+        """Claim the workers, once all of them answer.
+
+        Raises:
+          WorkerHeldError: a worker belongs to another training.
+          UnreachableWorkerError: a worker does not answer, and this has waited for it, or a worker refuses a session.
+        """
+        had_refusal = False
+        with contextlib.ExitStack() as stack:
+            while True:
+                self.await_workers()
+                try:
+                    stack.enter_context(claim.WorkerClaim(self._workers))
+                    break
+                except UnreachableWorkerError:
+                    if had_refusal and not any(answer.failure for answer in self._ask().values()):
+                        raise
+                    had_refusal = True
+                    self._wait(_POLL_SECONDS)
+            yield
 
     def _ask(self) -> dict[int, Answer]:
         return self._in_thread(lambda: ask_all(self._workers, self._timeout_seconds))
 
-    def _in_thread(self, function: Callable[[], Any]) -> Any:
-        """The function's result. It takes its time in a thread, which may be left behind."""
+    def _in_thread(self, function: Callable[[], _Result]) -> _Result:
+        """Return a function's result. The function runs in a thread, which may be left behind."""
         future = threads.begin(function, "worker_questions")
         while not concurrent.futures.wait([future], _POLL_SECONDS).done:
             self._check()
@@ -120,22 +181,48 @@ class WaitingSessionCreator(tf.train.SessionCreator):
             time.sleep(min(left, _POLL_SECONDS))
 
     def _create(self) -> tf.Session:
-        attempt = _Attempt(self._session_creator, tf.get_default_graph())
+        while (session := self._attempt()) is None:
+            seconds, self._create_seconds = self._create_seconds, 2 * self._create_seconds
+            tf.logging.warning(
+                "no session after %g seconds, although all workers answer; trying again for %g seconds; press Ctrl-C "
+                "to stop",
+                seconds,
+                self._create_seconds,
+            )
+        _Runner(session, self._rescue).install()
+        return session
+
+    def _attempt(self) -> tf.Session | None:
+        """Make a session; None: the time is over. It is made in a thread, which may be left behind."""
+        graph, end = tf.get_default_graph(), time.monotonic() + self._create_seconds
+
+        def create() -> tf.Session:
+            with graph.as_default():
+                return self._session_creator.create_session()
+
+        session = threads.begin(create, "session_creator")
         failures = {index: Failures() for index in self._workers}
         try:
-            while not attempt.done.wait(_POLL_SECONDS):
+            while not concurrent.futures.wait([session], _POLL_SECONDS).done:
                 self._check()
-                gone = [index for index, answer in self._ask().items() if failures[index].is_gone(answer)]
-                if gone and not attempt.done.is_set():
+                lost_workers = [index for index, answer in self._ask().items() if failures[index].is_gone(answer)]
+                if lost_workers and not session.done():
                     raise tf.errors.UnavailableError(
-                        None, None, f"worker {gone[0]} was lost while a session was created"
+                        None, None, f"worker {lost_workers[0]} was lost while a session was created"
                     )
+                if time.monotonic() >= end and not session.done():
+                    session.add_done_callback(_close_unused)
+                    return None
         except BaseException:
-            attempt.abandon()
+            session.add_done_callback(_close_unused)
             raise
-        session = attempt.result()
-        _Runner(session).install()
-        return session
+        return session.result()
+
+
+def _close_unused(session: "concurrent.futures.Future[tf.Session]") -> None:
+    """Close a session that nobody waits for any more; in a thread, for that may wait for a lost worker."""
+    if session.exception() is None:
+        threads.begin(session.result().close, "session_closer")
 
 
 class _Runner:
@@ -144,23 +231,25 @@ class _Runner:
     Steps of other threads (queue runners) run as they are.
     """
 
-    def __init__(self, session: tf.Session) -> None:
-        self._session = session
+    def __init__(self, session: tf.Session, rescue: Callable[[tf.Session], None]) -> None:
+        self._session: Any = session  # gets methods of its own
+        self._rescue = rescue
         self._run = session.run
         self._owner = threading.current_thread()
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._error: BaseException | None = None
+        self._has_lost = False  # a worker
         self._thread = threading.Thread(target=self._loop, name="session_runner", daemon=True)
 
     def install(self) -> None:
-        """Takes the place of the session's methods."""
+        """Replace the session's methods."""
         self._thread.start()
         self._session.run = self.run
-        self._session.close = functools.partial(_close, self._session, self._requests)
+        self._session.close = self.close
         self._session.interrupt = self.interrupt
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> object:
         if threading.current_thread() is not self._owner:
             return self._run(*args, **kwargs)
         self._answers = queue.SimpleQueue()
@@ -173,9 +262,22 @@ class _Runner:
         return value
 
     def interrupt(self, error: BaseException) -> None:
-        """Ends the step that runs, and every later one, with an error."""
-        self._error = error
+        """End the running step, and every later one, with an error."""
+        self._error, self._has_lost = error, True
         self._answers.put((None, error))
+
+    def close(self) -> None:
+        """Close the session; leave it to itself if that waits for a worker."""
+        for name in ("run", "close", "interrupt"):
+            vars(self._session).pop(name, None)  # restore its own methods: it closes once, without a thread
+        self._requests.put(None)
+        if sys.is_finalizing():  # Python ends, and has no threads any more
+            self._session.close()
+            return
+        if self._has_lost:
+            self._rescue(self._session)
+            _free(self._session)
+        concurrent.futures.wait([threads.begin(self._session.close, "session_closer")], _CLOSE_SECONDS)
 
     def _loop(self) -> None:
         while (request := self._requests.get()) is not None:
@@ -183,57 +285,37 @@ class _Runner:
             try:
                 answers.put((self._run(*args, **kwargs), None))
             except BaseException as error:
-                answers.put((None, error))
+                failure = _as_loss(error)
+                self._has_lost |= isinstance(failure, (tf.errors.UnavailableError, tf.errors.AbortedError))
+                answers.put((None, failure))
+                del failure
             del request, answers, args, kwargs
 
 
-def _close(session: tf.Session, requests: queue.SimpleQueue) -> None:
-    """Closes a session; leaves it to itself where that waits for a worker."""
-    for name in ("run", "close", "interrupt"):
-        vars(session).pop(name, None)  # the session's own are in charge again: it closes once, and no thread is begun
-    requests.put(None)
-    if sys.is_finalizing():  # when Python ends, which has no threads any more
-        session.close()
-        return
-    thread = threading.Thread(target=session.close, name="session_closer", daemon=True)
-    thread.start()
-    thread.join(_CLOSE_SECONDS)
+def _as_loss(error: BaseException) -> BaseException:
+    """Return the error of a step, as that of a lost worker if a connection to one has broken.
+
+    gRPC then repeats a request, which the worker refuses. TensorFlow calls the step cancelled, and nobody begins anew.
+    """
+    if not isinstance(error, tf.errors.CancelledError) or not _OF_WORKER.search(str(error)):
+        return error
+    return tf.errors.UnavailableError(error.node_def, error.op, f"a connection to a worker broke: {error.message}")
 
 
-class _Attempt:
-    """Makes a session in a thread, which may be left behind: the session is then closed once it is there."""
+def _free(session: tf.Session) -> None:
+    """Destroy the variables of a session on the devices that are left.
 
-    def __init__(self, session_creator: tf.train.SessionCreator, graph: tf.Graph) -> None:
-        self.done = threading.Event()
-        self._abandoned = False
-        self._lock = threading.Lock()
-        self._session: Any = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(session_creator, graph), name="session_creator", daemon=True
-        )
-        self._thread.start()
-
-    def _run(self, session_creator: tf.train.SessionCreator, graph: tf.Graph) -> None:
-        try:
-            with graph.as_default():
-                self._session = session_creator.create_session()
-        except BaseException as error:
-            self._error = error
-        with self._lock:
-            self.done.set()
-            abandoned = self._abandoned
-        if abandoned and self._session is not None:
-            self._session.close()
-
-    def abandon(self) -> None:
-        with self._lock:
-            self._abandoned = True
-            session = self._session if self.done.is_set() else None
-        if session is not None:
-            session.close()
-
-    def result(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        return self._session
+    The end of the session waits for a lost worker. Until then, the variables would stay on all others.
+    """
+    graph, ops = session.graph, collections.defaultdict(list)
+    graph._unsafe_unfinalize()
+    with graph.as_default():
+        for variable in (*tf.global_variables(), *tf.local_variables()):
+            if variable.dtype._is_ref_dtype:
+                continue
+            with tf.device(variable.device):
+                destroy = tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=True)
+            ops[variable.device].append(destroy)
+    graph.finalize()
+    freed = [threads.begin(functools.partial(session.run, of_device), "session_freer") for of_device in ops.values()]
+    concurrent.futures.wait(freed, _FREE_SECONDS)  # of a lost worker, it never ends

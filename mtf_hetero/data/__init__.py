@@ -1,6 +1,12 @@
-"""Data sets: images, one set of which the extra `train` installs, and volumes, of which each processor reads its slab.
+"""Data sets of images and volumes. The extra `train` installs one set of images.
 
-A name is imported when it is first asked for: TensorFlow is not loaded before it is needed.
+Example:
+  >>> dataset = load("mnist5k")  # or a directory with a folder of images per class
+  >>> dataset.train_size, dataset.classes
+  (4000, 10)
+  >>> volumes = load_volumes("volumes/")  # as `mtf-hetero data` and write_volumes prepare them
+
+Each name is imported at its first use, so that TensorFlow is loaded late.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,23 +72,23 @@ DATASETS: Mapping[str, Callable[[], "Dataset"]] = MappingProxyType({"mnist5k": _
 
 
 def is_own(name: str, data_dir: str | None = None) -> bool:
-    """Tells whether a name is of a user's own images: of a path, or of a function.
+    """Return whether a name is a path or a function with a user's own images.
 
     Args:
-      name: what `load` takes.
+      name: an argument of `load`.
       data_dir: where tensorflow-datasets has prepared sets.
     """
     return own.is_own(name, data_dir, built_in=tuple(DATASETS))
 
 
 def full_name(name: str, data_dir: str | None = None) -> str:
-    """The name of a data set that means the same in any working directory: of one's own data or volumes, a full path.
+    """Return the name of a data set for any working directory: a full path for own data and volumes.
 
     Args:
-      name: what `load` or `load_volumes` takes.
+      name: an argument of `load` or `load_volumes`.
       data_dir: where tensorflow-datasets has prepared sets.
     """
-    return own.in_full(name) if is_own(name, data_dir) else name
+    return own.full_name(name) if is_own(name, data_dir) else name
 
 
 def load(
@@ -93,18 +99,18 @@ def load(
     seed: int = 1,
     class_names: Sequence[str] = (),
 ) -> "Dataset":
-    """Finds a data set of images; they are read when they are first asked for. Nothing is ever downloaded.
+    """Find a data set of images. The images are read at their first use, and nothing is downloaded.
 
     Args:
       name: one of DATASETS, or an image set of tensorflow-datasets as it names it: "cifar10", "mnist:3.0.1"; or a
         user's own images: a directory with a folder per class, a .csv or .npz file, or "module:function".
       data_dir: where tensorflow-datasets has prepared the set; None: ~/tensorflow_datasets.
-      image_size: height and width to which a user's own images are brought; none: they have one size.
-      seed: of the choice of test images of a user's own data, where nothing else says which they are.
-      class_names: of a user's own data, those that a trained network knows; none: those of the data.
+      image_size: height and width to which a user's own images are resized; none: all have one size.
+      seed: for the choice of test images, if a user's own data have no test set.
+      class_names: the classes of a trained network, for a user's own data; none: the classes of the data.
 
     Raises:
-      ValueError: the set is not there, is damaged, or is not one of equally sized images with a label each.
+      ValueError: the set is missing or damaged, or lacks images of one size with a label each.
 
     Example:
       >>> load("mnist5k").train_size

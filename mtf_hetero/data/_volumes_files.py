@@ -1,4 +1,4 @@
-"""The files of a set of volumes: where each plane lies, the manifest beside them, and how they are written.
+"""The files of a set of volumes: the place of each plane, the manifest, and the writer.
 
 A set is a directory with manifest.json, train-00000.tfrecord and so on. Each plane of one depth is a record: the image
 [height, width, channels], behind it the labels [height, width] as uint8, or the targets of the volume as float32, all
@@ -13,7 +13,7 @@ import math
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,24 +22,27 @@ from mtf_hetero._support.files import new_directory, read_text, write_text
 from mtf_hetero._support.schema import Anything, Flag, Many, Number, Record, Table, Text
 from mtf_hetero.data.source import TEST, TRAIN
 
+if TYPE_CHECKING:
+    from mtf_hetero._compat import tf
+
 MANIFEST = "manifest.json"
 FILE_SUFFIX = ".tfrecord"
 DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "float16", "float32")
 SPLITS = (TRAIN, TEST)
 _MOST_FILES = 100_000  # their names have five digits
-FILE_BYTES = 2**28  # a file has no more, unless one volume has
+FILE_BYTES = 2**28  # a larger file has one volume
 _FORMAT = "mtf_hetero volumes 1"
 _FRAMING_BYTES = 16  # of a TFRecord: its length and two checksums
-_TARGET_BYTES = 4
+_TARGET_BYTES = 4  # float32
 
-_COUNT = Number(whole=True, least=0, most=2**40)
+_COUNT = Number(integer=True, least=0, most=2**40)
 _NUMBERS = Many(Number())
 _DEVIATIONS = Many(Number(above=0))
 SCHEMA = Record(
     {
         "planes": Record(
             {
-                "shape": Many(Number(whole=True, least=1, most=2**20), least=4, most=4),
+                "shape": Many(Number(integer=True, least=1, most=2**20), least=4, most=4),
                 "dtype": Text(DTYPES),
                 "labelled": Flag(),
                 "targets": Many(Text(least=1)),
@@ -47,8 +50,8 @@ SCHEMA = Record(
         ),
         "train_size": _COUNT,
         "test_size": _COUNT,
-        "volumes_per_file": Number(whole=True, least=1, most=2**40),
-        "classes": Number(whole=True, least=0, most=256),  # labels are uint8
+        "volumes_per_file": Number(integer=True, least=1, most=2**40),
+        "classes": Number(integer=True, least=0, most=256),  # labels are uint8
         "mean": _NUMBERS,
         "deviation": _DEVIATIONS,
         "target_mean": _NUMBERS,
@@ -61,13 +64,13 @@ Block = tuple[np.ndarray, np.ndarray | None]  # planes of an image, and of its l
 
 
 def file_prefix(directory: str, split: str) -> str:
-    """What the path of each file of a split begins with; five digits and FILE_SUFFIX follow."""
+    """Return the beginning of the path of each file of a split; five digits and FILE_SUFFIX follow."""
     return os.path.join(directory, f"{split}-")
 
 
 @dataclasses.dataclass(frozen=True)
 class Planes:
-    """What one record holds, and where it lies.
+    """The content of a record: a plane of a volume.
 
     Args:
       shape: (depth, height, width, channels) of a volume.
@@ -109,19 +112,19 @@ class Planes:
 
     @property
     def record_bytes(self) -> int:
-        """From the beginning of a plane in a file to that of the next."""
+        """Bytes from the beginning of a plane in a file to the next plane."""
         return self.image_bytes + self.label_bytes + self.target_bytes + _FRAMING_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What is known of a set beside its files.
+    """The facts about a set that its files of planes lack.
 
     Args:
-      planes: what its records hold.
+      planes: the content of its records.
       train_size: number of training volumes.
       test_size: number of test volumes.
-      volumes_per_file: in each file of a split but the last.
+      volumes_per_file: in each file of a split; the last may have fewer.
       classes: number of classes of the labels; 0 where there are targets.
       mean: per channel of the training volumes, [channels].
       deviation: the same, standard deviation; 1 where it would be 0.
@@ -142,7 +145,7 @@ class Manifest:
     provenance: Mapping[str, Any]
 
     def size(self, split: str) -> int:
-        """Number of volumes of "train" or "test"."""
+        """Return the number of volumes of "train" or "test"."""
         return self.train_size if split == TRAIN else self.test_size
 
     def file_sizes(self, split: str) -> list[int]:
@@ -152,11 +155,11 @@ class Manifest:
         return [count * self.planes.shape[0] * self.planes.record_bytes for count in volumes]
 
     @classmethod
-    def of_json(cls, content: Mapping[str, Any]) -> "Manifest":
-        """A manifest of what dataclasses.asdict made of it, and JSON of that.
+    def of_json(cls, content: Mapping[str, object]) -> "Manifest":
+        """Make a manifest from the JSON of its dataclasses.asdict.
 
         Raises:
-          ValueError: a field that is missing, unknown or out of range, or two that contradict each other.
+          ValueError: a field is missing, unknown or out of range, or two fields contradict each other.
         """
         content = SCHEMA.read(content)
         manifest = cls(**{**content, "planes": Planes(**content["planes"])})
@@ -173,16 +176,16 @@ class Manifest:
         return manifest
 
     def save(self, directory: pathlib.Path) -> None:
-        """Writes the manifest into the directory of a set."""
+        """Write the manifest into the directory of a set."""
         content = {"format": _FORMAT, **dataclasses.asdict(self)}
         write_text(directory / MANIFEST, json.dumps(content, indent=1) + "\n")
 
 
 def load_manifest(directory: str | os.PathLike) -> Manifest:
-    """Reads the manifest of a set and checks that its files are there and complete.
+    """Read the manifest of a set and check that its files are complete.
 
     Raises:
-      ValueError: it is no such set, or a file is missing, damaged or cut off; with the file and the offset.
+      ValueError: the directory has no such set, or a file is missing, damaged or cut off.
     """
     path = pathlib.Path(directory).expanduser() / MANIFEST
     remedy = "copy the set again, or make it with: mtf-hetero data convert"
@@ -210,7 +213,7 @@ def load_manifest(directory: str | os.PathLike) -> Manifest:
 
 
 class VolumeWriter:
-    """Writes the volumes of a set one after the other, and gathers what its manifest says of them.
+    """Writes the volumes of a set one after the other, and collects the facts for its manifest.
 
     Args:
       directory: an empty one.
@@ -223,22 +226,22 @@ class VolumeWriter:
         self._directory, self._planes = directory, planes
         self._volumes_per_file = volumes_per_file or max(1, FILE_BYTES // volume_bytes)
         self._sizes: dict[str, int] = dict.fromkeys(SPLITS, 0)
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, tf.io.TFRecordWriter] = {}
         self._sums = np.zeros([2, planes.shape[3]])  # of the values and of their squares
         self._targets: list[np.ndarray] = []
         self._classes = 0
 
     def add(self, split: str, blocks: Iterable[Block], target: Sequence[float] = ()) -> None:
-        """Writes one volume.
+        """Write one volume.
 
         Args:
           split: "train" or "test".
-          blocks: its planes in order, in as many pieces as are wanted: image [planes, height, width, channels], and
-            labels [planes, height, width] or None.
+          blocks: its planes in order, in pieces of any size: image [planes, height, width, channels], and labels
+            [planes, height, width] or None.
           target: its targets.
 
         Raises:
-          ValueError: it is not such a volume as the set is made of.
+          ValueError: the volume does not fit the set.
         """
         file = self._file(split)
         tail = np.asarray(target, "<f4")
@@ -278,7 +281,7 @@ class VolumeWriter:
         if labels is not None:
             self._classes = max(self._classes, int(labels.max()) + 1, 2)
 
-    def _file(self, split: str) -> Any:
+    def _file(self, split: str) -> "tf.io.TFRecordWriter":
         number, place = divmod(self._sizes[split], self._volumes_per_file)
         if place == 0:
             if split in self._files:
@@ -290,12 +293,12 @@ class VolumeWriter:
         return self._files[split]
 
     def close(self) -> None:
-        """Closes the files; what was written is complete then."""
+        """Close the files, which are complete then."""
         while self._files:
             self._files.popitem()[1].close()
 
-    def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
-        """The manifest of what has been written.
+    def manifest(self, provenance: Mapping[str, object]) -> Manifest:
+        """Return the manifest of the volumes written so far.
 
         Raises:
           ValueError: there is no training volume.
@@ -324,7 +327,7 @@ def _positive(deviation: np.ndarray) -> tuple[float, ...]:
 
 
 def check_new(directory: str | os.PathLike) -> pathlib.Path:
-    """The path of a set that is to be written.
+    """Return the full path of a new set.
 
     Raises:
       ValueError: something already exists.
@@ -340,10 +343,10 @@ def write_volumes(
     directory: str | os.PathLike,
     planes: Planes,
     *,
-    provenance: Mapping[str, Any],
+    provenance: Mapping[str, object],
     volumes_per_file: int | None = None,
 ) -> Iterator[VolumeWriter]:
-    """Writes a set beside its place and moves it there at the end, so that an interrupted run leaves no half of one.
+    """Write a set beside its place and move it there at the end, so that an interrupted run leaves no partial set.
 
     Args:
       directory: where the set is to be; it must not be there yet.

@@ -1,4 +1,4 @@
-"""Images in a NumPy archive, .npz, with the arrays that Keras's data sets have, or with x and y alone.
+"""Images in a NumPy archive, .npz, with the arrays of Keras's data sets, or with x and y only.
 
 Each machine reads the archive itself, with TensorFlow's own operations, and keeps its images in memory.
 """
@@ -8,19 +8,19 @@ import hashlib
 import struct
 import zipfile
 from collections.abc import Sequence
-from typing import Any
+from typing import IO
 
 import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero.data.listing import choose_test
-from mtf_hetero.data.pictures import fitted, or_else
+from mtf_hetero.data.pictures import crop_and_resize, or_else
 from mtf_hetero.data.records import assert_usable
-from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, Found, Source
+from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, OwnImages, Source
 
 _NAMES = "class_names"
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-_LOCAL_HEAD = struct.Struct("<26xHH")  # the lengths of a member's name and of its extra field
+_LOCAL_HEAD = struct.Struct("<26xHH")  # length of a member's name, length of its extra field
 _CHUNK_BYTES = 2**20
 _OTHER = (
     "it is missing, or not the file that the training process has; each worker needs the same file at the same path"
@@ -48,12 +48,12 @@ class _Images:
     offset: int
 
     def tensor(self) -> tf.Tensor:
-        """The images, uint8 [images, height, width, channels]."""
+        """Return the images, uint8 [images, height, width, channels]."""
         member, size = self.member, len(self.head)
 
         def npy(path: tf.Tensor) -> tf.Tensor:
             stored = tf.strings.substr(tf.io.read_file(path), self.offset, member.compress_size)
-            if member.compress_type == zipfile.ZIP_DEFLATED:  # what gzip would have written but for its head and tail
+            if member.compress_type == zipfile.ZIP_DEFLATED:  # gzip's format without head and tail
                 tail = struct.pack("<II", member.CRC, member.file_size % 2**32)
                 stored = tf.io.decode_compressed(tf.strings.join([_GZIP_HEAD, stored, tail]), "GZIP")
             return stored
@@ -65,21 +65,23 @@ class _Images:
         return tf.reshape(tf.io.decode_raw(pixels, tf.uint8), self.shape)
 
 
-def load_arrays(path: str, *, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str] = ()) -> Found:
+def load_arrays(
+    path: str, *, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str] = ()
+) -> OwnImages:
     """Open an archive with x_train, y_train, x_test and y_test, or with x and y.
 
     The images are uint8 [images, height, width] or [images, height, width, channels], the labels whole numbers from 0
-    on, [images] or [images, 1]. An array `class_names` may name them. Where x and y are alone, one image in five of
-    each class is for the test.
+    on, [images] or [images, 1]. An array `class_names` may name them. With x and y only, one image in five of each
+    class is for the test.
 
     Args:
       path: of the archive.
-      size: height and width to which images are brought; none: they stay as they are.
+      size: height and width to which images are resized; none: they stay as they are.
       seed: of the choice of test images.
-      class_names: those that a network knows; none: those of the archive.
+      class_names: the classes of a network; none: the classes of the archive.
 
     Raises:
-      ValueError: in one line, what is wrong with which array.
+      ValueError: one line with the array and its fault.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -91,7 +93,7 @@ def load_arrays(path: str, *, size: tuple[int, int] | tuple[()], seed: int, clas
 
 def _open(
     path: str, archive: zipfile.ZipFile, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str]
-) -> Found:
+) -> OwnImages:
     arrays = {name.removesuffix(".npy") for name in archive.namelist()}
     divided = {f"{array}_{split}" for array in "xy" for split in (TRAIN, TEST)}
     if not divided <= arrays and not {"x", "y"} <= arrays:
@@ -115,7 +117,7 @@ def _open(
     names = _names(path, archive, int(labels[TRAIN].max()) + 1, class_names)
     height, width, channels = images[TRAIN].shape[1:]
     shape = (*size, channels) if size else (height, width, channels)
-    return Found(
+    return OwnImages(
         shape,
         names,
         {split: _source(images[split], labels[split], chosen[split], shape) for split in images},
@@ -146,7 +148,7 @@ def _find_images(path: str, archive: zipfile.ZipFile, name: str) -> _Images:
     return _Images(path, name, shape if len(shape) == 4 else (*shape, 1), head, member, offset)
 
 
-def _read_head(path: str, name: str, file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _read_head(path: str, name: str, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -175,7 +177,7 @@ def _read_labels(path: str, archive: zipfile.ZipFile, name: str, images: _Images
 
 
 def _check_labels(path: str, labels: dict[str, np.ndarray], suffixes: dict[str, str]) -> None:
-    """Raise ValueError where a class from 0 to the highest has no training image, or a test image no class."""
+    """Raise ValueError if a class from 0 to the highest has no training image, or a test image has no class."""
     for split, part in labels.items():
         if part.min(initial=0) < 0:
             raise ValueError(
@@ -211,7 +213,7 @@ def _names(path: str, archive: zipfile.ZipFile, classes: int, known: Sequence[st
 
 
 def _digest(archive: zipfile.ZipFile, names: Sequence[str], seed: int) -> str:
-    """A digest of the arrays, by their checksums, and of the seed where it divides them."""
+    """Return a digest of the arrays' checksums, and of the seed if it chooses the test images."""
     told = [(name, archive.getinfo(f"{name}.npy").CRC) for name in names]
     told += [("seed", seed)] if "x" in names else []
     return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
@@ -221,12 +223,12 @@ def _source(images: _Images, labels: np.ndarray, chosen: np.ndarray, shape: Sequ
     places, classes = CompressedConstant(chosen.astype(np.int32)), CompressedConstant(labels[chosen].astype(np.int32))
 
     def read(indices: tf.data.Dataset) -> tf.data.Dataset:
-        all_images, all_labels, all_places = images.tensor(), classes.tensor(), places.tensor()
+        all_images, label_of, place_of = images.tensor(), classes.lookup(), places.lookup()
 
         def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            image = tf.gather(all_images, tf.gather(all_places, index))
+            image = tf.gather(all_images, place_of(index))
             is_fitted = tuple(shape) != images.shape[1:]
-            return fitted(image, shape[:2]) if is_fitted else image, tf.gather(all_labels, index)
+            return crop_and_resize(image, shape[:2]) if is_fitted else image, label_of(index)
 
         return indices.map(example)
 

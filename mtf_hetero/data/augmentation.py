@@ -1,4 +1,4 @@
-"""Random crops and reflections of the training images, the same ones however the batch is divided."""
+"""Random crops and reflections of the training images. They do not depend on the split of the batch."""
 
 import dataclasses
 import numbers
@@ -10,11 +10,11 @@ from mtf_hetero._compat import tf
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """What is done to a training image at random; as it stands, the customary treatment of CIFAR-10.
+    """Random changes of a training image; the defaults are customary for CIFAR-10.
 
     Args:
-      crop: pixels of padding, in the colour of the mean, on each side, out of which an image of the old size is cut.
-      flip: whether left and right are exchanged in half of the images.
+      crop: pixels of padding on each side, in the colour of the mean; an image of the old size is cut from it.
+      flip: whether half of the images are mirrored left to right.
 
     Raises:
       ValueError: crop is no number of pixels.
@@ -28,15 +28,15 @@ class Augmentation:
             raise ValueError(f"crop is {self.crop!r}; it must be a whole number of pixels, 0 for none")
 
     def draw(self, batch_size: int, seed: int, batch: tf.Tensor) -> tf.Tensor:
-        """The decisions on a whole batch; they depend on nothing but the arguments.
+        """Draw the decisions for a complete batch, which depend on the arguments only.
 
         Args:
-          batch_size: images in the whole batch.
+          batch_size: images in the complete batch.
           seed: of all decisions.
           batch: number of the batch in the stream of training, an int64 scalar.
 
         Returns:
-          int32 [batch, 3]: where the cut begins, row and column in the padded image, and 1 where it is flipped.
+          int32 [batch, 3]: first row and column of the cut in the padded image, and 1 if the image is flipped.
         """
         limits = np.array([2 * self.crop + 1, 2 * self.crop + 1, 2 if self.flip else 1], np.float32)
         seeds = tf.stack([tf.constant(seed, tf.int64), batch])
@@ -44,7 +44,7 @@ class Augmentation:
         return tf.cast(tf.minimum(uniform * limits, limits - 1), tf.int32)
 
     def apply(self, images: tf.Tensor, decisions: tf.Tensor) -> tf.Tensor:
-        """Crops and flips normalised images.
+        """Crop and flip normalised images.
 
         Args:
           images: float32 [batch, height, width, channels].

@@ -5,7 +5,6 @@ import functools
 import math
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from mtf_hetero.data.source import TEST, TRAIN, Source
 
 STATISTICS_IMAGES = 10_000
 CACHED_BYTES = 2**30
-_READ, _READ_BYTES = 500, 2**26  # images at a time, for the statistics, and at most so many bytes of them
+_READ, _READ_BYTES = 500, 2**26  # images and bytes at a time, for the statistics
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,21 +26,20 @@ class Dataset:
     mean and the standard deviation of the training images; features["weight"] is float32 [batch], 1 for an image and
     0 for padding; labels are int32 [batch].
 
-    A pipeline may make those images alone that have certain places in each batch: it reads and decodes no others, and
-    the parts put together are the batch.
+    A pipeline may make only the images at certain places of each batch. It reads and decodes no other images.
 
     Args:
-      name: how the user names it.
+      name: the user's name for it.
       image_shape: (height, width, channels).
       classes: number of classes.
       train_size: number of training images.
       test_size: number of test images.
-      source: from "train" or "test" to the images.
-      class_names: of each class; none where they are not known.
-      digest: of the images, by which a change of the set is noticed; none where it is not looked for.
+      source: returns the images of "train" or "test".
+      class_names: a name for each class; none: unknown.
+      digest: a digest of the images, which shows a change of the set; none: changes are not looked for.
       notes: lines for the user.
-      statistics_images: number of training images whose mean and deviation normalise all; they are the first ones.
-      known_statistics: the mean and the deviation, where they are known; else `statistics` reads the images.
+      statistics_images: the mean and deviation of so many first training images normalise all images.
+      known_statistics: the mean and the deviation; None: `statistics` reads the images.
     """
 
     name: str
@@ -58,7 +56,7 @@ class Dataset:
 
     @functools.cached_property
     def statistics(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation per channel of the training images, scaled to [0, 1]; of 10,000 at most."""
+        """Mean and standard deviation per channel of up to 10,000 training images, scaled to [0, 1]."""
         if self.known_statistics is not None:
             mean, deviation = map(np.array, self.known_statistics)
             return mean, deviation
@@ -94,20 +92,19 @@ class Dataset:
         augment: Augmentation | None = None,
         places: Sequence[int] | None = None,
     ) -> tf.data.Dataset:
-        """The training set, shuffled anew each epoch; the images left over at the end of the last are dropped.
+        """Return the training set, shuffled in each epoch, without an incomplete batch at the end of the last epoch.
 
-        Which image stands where, and how it is augmented, follows from batch_size, seed and the number of the batch
-        alone. Where the whole batch is asked for, the set is seen more than once and takes up to 1 GiB, it is decoded
-        once and kept in memory.
+        The place and the augmentation of each image depend only on batch_size, seed and the number of the batch. If
+        complete batches are read for several epochs, a set of up to 1 GiB is decoded once and kept in memory.
 
         Args:
           batch_size: images per batch.
-          epochs: how often each image is seen.
-          seed: of the order of the images and of their augmentation.
-          start_batch: batches to leave out at the beginning, to go on where an earlier run has stopped: a whole number,
-            or a scalar tensor, such as the global step, which is read when the iterator is initialised.
-          augment: what is done to the images at random.
-          places: those in each batch whose images are made, from 0 on; None: all.
+          epochs: passes over the set.
+          seed: for the order of the images and their augmentation.
+          start_batch: batches to skip at the beginning, to continue an earlier run: a whole number, or a scalar tensor,
+            such as the global step, which is read when the iterator is initialised.
+          augment: random changes of the images.
+          places: places in each batch, from 0 on, whose images are made; None: all.
 
         Returns:
           A tf.data.Dataset of batches, or of these parts of them.
@@ -116,14 +113,7 @@ class Dataset:
           ValueError: the batch is larger than all the data, or it has no such places.
         """
         size = _check_places(batch_size, places)
-        _check_whole(epochs, "epochs", least=1)
-        if not tf.is_tensor(start_batch):
-            _check_whole(start_batch, "start_batch", least=0)
-        if batch_size > self.train_size * epochs:
-            raise ValueError(
-                f"batch_size is {batch_size}, but dataset {self.name!r} has {self.train_size} training images; "
-                "give a smaller one"
-            )
+        _check_training(batch_size, epochs, start_batch, self.train_size, f"dataset {self.name!r}", "images")
         batches = _shuffled(self.train_size, batch_size, epochs, seed, start_batch)
         if places is not None:
             batches = batches.map(lambda indices: tf.gather(indices, np.asarray(places)))
@@ -131,14 +121,14 @@ class Dataset:
         source, bytes_of_all = self.source(TRAIN), self.train_size * math.prod(self.image_shape)
         read = source.read if epochs == 1 else source.read_often or source.read
         cached = size == batch_size and epochs > 1 and source.read_often is None and bytes_of_all <= CACHED_BYTES
-        images = self._gathered(batches) if cached else _batched(read, batches, size)
+        images = self._source_in_memory(batches) if cached else _batched(read, batches, size)
         numbers_of_batches = tf.data.Dataset.range(
             tf.cast(start_batch, tf.int64), self.train_size * epochs // batch_size
         )
 
         normalise = self.normaliser()
 
-        def finish(batch: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> Any:
+        def finish(batch: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
             normalised = normalise(example[0])
             if augment is not None:
                 decisions = augment.draw(batch_size, seed, batch)
@@ -149,7 +139,7 @@ class Dataset:
         return tf.data.Dataset.zip((numbers_of_batches, images)).map(finish).prefetch(2).with_options(_options())
 
     def test_input_fn(self, batch_size: int, *, places: Sequence[int] | None = None) -> tf.data.Dataset:
-        """The test set, each image once; the last batch is filled up with images of weight 0.
+        """Return the test set, each image once. Images of weight 0 fill the last batch.
 
         Args:
           batch_size: images per batch.
@@ -169,7 +159,7 @@ class Dataset:
 
         normalise = self.normaliser()
 
-        def finish(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> Any:
+        def finish(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
             real = index < self.test_size
             pixels = tf.where_v2(real[:, None, None, None], example[0], tf.zeros_like(example[0]))
             labels = tf.where_v2(real, example[1], tf.zeros_like(example[1]))
@@ -178,8 +168,8 @@ class Dataset:
 
         return tf.data.Dataset.zip((indices, images)).map(finish).prefetch(2).with_options(_options())
 
-    def _gathered(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """The same of the training images, which are decoded once and kept in memory as one tensor."""
+    def _source_in_memory(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Source of the training images, which are decoded once and kept in memory as one tensor."""
         everything = self.source(TRAIN).read(tf.data.Dataset.range(self.train_size))
         everything = everything.batch(self.train_size, drop_remainder=True).cache().repeat()
         return tf.data.Dataset.zip((batches, everything)).map(
@@ -187,9 +177,9 @@ class Dataset:
         )
 
     def normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """From images as they are stored, 0 to 255, to normalised ones, float32 [..., height, width, channels].
+        """Return a function from stored images, 0 to 255, to normalised ones, float32 [..., height, width, channels].
 
-        The statistics are read here, where their errors stay what they are.
+        The statistics are read now: inside of a pipeline, TensorFlow would replace their errors.
         """
         mean, deviation = (part.astype(np.float32) for part in self.statistics)
         return lambda images: (tf.cast(images, tf.float32) / 255.0 - mean) / deviation
@@ -198,12 +188,12 @@ class Dataset:
 def _batched(
     read: Callable[[tf.data.Dataset], tf.data.Dataset], batches: tf.data.Dataset, size: int
 ) -> tf.data.Dataset:
-    """Batches of (images, labels) for batches of indices; reads those alone."""
+    """Read batches of (images, labels) for batches of indices."""
     return read(batches.unbatch()).batch(size, drop_remainder=True)
 
 
 def _check_places(batch_size: int, places: Sequence[int] | None) -> int:
-    """The number of images asked for."""
+    """Return the number of images of a batch that are made."""
     _check_whole(batch_size, "batch_size", least=1)
     if places is None:
         return batch_size
@@ -212,8 +202,19 @@ def _check_places(batch_size: int, places: Sequence[int] | None) -> int:
     return len(places)
 
 
+def _check_training(
+    batch_size: int, epochs: int, start_batch: int | tf.Tensor, train_size: int, name: str, unit: str
+) -> None:
+    """Raise ValueError unless so many examples can be read for training."""
+    _check_whole(epochs, "epochs", least=1)
+    if not tf.is_tensor(start_batch):
+        _check_whole(start_batch, "start_batch", least=0)
+    if batch_size > train_size * epochs:
+        raise ValueError(f"batch_size is {batch_size}, but {name} has {train_size} training {unit}; give a smaller one")
+
+
 def _shuffled(examples: int, batch_size: int, epochs: int, seed: int, start_batch: int | tf.Tensor) -> tf.data.Dataset:
-    """Batches of indices, int64 [batch]: each epoch a permutation that follows from the seed and its number alone."""
+    """Return batches of indices, int64 [batch]. The seed and the epoch's number decide each permutation."""
     start = tf.cast(start_batch, tf.int64) * batch_size
     first_epoch, skipped = start // examples, start % examples
 
@@ -228,11 +229,11 @@ def _shuffled(examples: int, batch_size: int, epochs: int, seed: int, start_batc
 
 def _options() -> tf.data.Options:
     options = tf.data.Options()
-    options.autotune.enabled = False  # with it, closing a session was now and then seen to take a minute
+    options.autotune.enabled = False  # with it, closing a session sometimes took a minute
     return options
 
 
-def _check_whole(value: int, name: str, *, least: int) -> None:
+def _check_whole(value: object, name: str, *, least: int) -> None:
     if not isinstance(value, numbers.Integral) or value < least:
         kind = "positive whole number" if least else "whole number, 0 or more"
         raise ValueError(f"{name} is {value!r}; it must be a {kind}")

@@ -1,7 +1,7 @@
 """A user's function that returns data sets of tf.data, as `module:function`.
 
-The training process calls it once and reads what it returns into memory; workers get that with the graph. So the
-elements may come from anywhere. Where they are file names, `decode` makes images of them in each worker's pipeline.
+The training process calls it once and reads the result into memory. Workers get the elements with the graph, so that
+they may come from anywhere. If the elements are file names, `decode` makes images from them in each worker's pipeline.
 """
 
 import dataclasses
@@ -14,31 +14,31 @@ import numpy as np
 from mtf_hetero._compat import tf
 from mtf_hetero._support import functions
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
-from mtf_hetero.data.pictures import fitted
+from mtf_hetero.data.pictures import crop_and_resize
 from mtf_hetero.data.records import assert_usable
-from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, CompressedStrings, Found, Source
+from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, CompressedStrings, OwnImages, Source
 
-MOST_BYTES = 2**28  # they become part of the graph
+MOST_BYTES = 2**28  # the elements become part of the graph
 _KEYS = {TRAIN, TEST, "classes", "class_names", "decode"}
 _READ = 500
 _PARALLEL = 8
 _CONTRACT = "it must return (train, test), two data sets of (image, label), or a dict of 'train' and 'test'"
 
 
-def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] = ()) -> Found:
+def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] = ()) -> OwnImages:
     """Call a function, and read the elements of the data sets that it returns.
 
     Args:
-      name: "module:function"; the module is found as `_support.functions` finds any.
-      size: height and width to which images are brought; none: all have one size already.
-      class_names: those that a network knows; none: those that the function gives.
+      name: "module:function", for `_support.functions`.
+      size: height and width to which images are resized; none: all have one size.
+      class_names: the classes of a network; none: the classes that the function returns.
 
     Raises:
-      ValueError: in one line, what is wrong.
+      ValueError: the fault in one line.
     """
-    function = _import(name)
+    function = functions.load_function("dataset", name)
     with tf.Graph().as_default():
-        parts = _convert(name, _call(name, function))
+        parts = _convert(name, function())
         elements = {split: _read(name, split, parts[split]) for split in (TRAIN, TEST)}
         decode = parts.get("decode")
     if decode is not None and (parts.get("classes") or parts.get("class_names")) is None:
@@ -51,7 +51,7 @@ def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] 
         split: _source(f"of the {split} images of {name}", part, decode, shape, len(names))
         for split, part in elements.items()
     }
-    return Found(shape, names, sources, _digest(elements))
+    return OwnImages(shape, names, sources, _digest(elements))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,35 +71,8 @@ class _Elements:
         return len(self.arrays[0])
 
 
-def _import(name: str) -> Callable[[], Any]:
-    module_name, function_name = name.split(":")
-    try:
-        module = functions.import_module(module_name)
-    except Exception as error:
-        raise ValueError(f"--dataset is {name!r}, but {module_name} cannot be imported: {_said(error)}") from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise ValueError(
-            f"--dataset is {name!r}, but {module.__file__} has no function {function_name!r}; define it, or name "
-            "another"
-        )
-    return function
-
-
-def _said(error: BaseException) -> str:
-    """An error in one line, with the user's line that it comes from."""
-    return functions.with_line(" ".join(f"{type(error).__name__}: {error}".split()), error)
-
-
-def _call(name: str, function: Callable[[], Any]) -> Any:
-    try:
-        return function()
-    except Exception as error:
-        raise ValueError(f"dataset {name!r} cannot be made: {_said(error)}; correct the function") from error
-
-
-def _convert(name: str, returned: Any) -> Mapping[str, Any]:
-    """Convert what a function returned to a dict."""
+def _convert(name: str, returned: object) -> Mapping[str, Any]:
+    """Convert the result of a function to a dict."""
     parts = returned
     if isinstance(returned, Sequence) and len(returned) == 2:
         parts = {TRAIN: returned[0], TEST: returned[1]}
@@ -113,13 +86,13 @@ def _convert(name: str, returned: Any) -> Mapping[str, Any]:
     return parts
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if tf.is_tensor(value):
         return "one tensor"
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-def _read(name: str, split: str, dataset: Any) -> _Elements:
+def _read(name: str, split: str, dataset: tf.data.Dataset) -> _Elements:
     """Read all elements of a data set in this process."""
     structure = tf.compat.v2.data.experimental.get_structure(dataset)
     leaves = tf.nest.flatten(structure)
@@ -157,9 +130,9 @@ def _read(name: str, split: str, dataset: Any) -> _Elements:
 
 
 def _image_shape(
-    name: str, elements: _Elements, decode: Callable[..., Any] | None, size: Sequence[int]
+    name: str, elements: _Elements, decode: Callable[..., object] | None, size: Sequence[int]
 ) -> tuple[int, int, int]:
-    """Check what an example is, in a graph of its own, and returns the shape of the images."""
+    """Check an example in a new graph, and return the shape of the images."""
     leaves = [tf.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(elements.structure)]
     example = _example(name, elements.structure, decode, leaves)
     image: Any
@@ -187,18 +160,18 @@ def _spec(tensor: tf.Tensor) -> str:
     return f"{tensor.dtype.name} {tensor.shape}"
 
 
-def _example(name: str, structure: Any, decode: Callable[..., Any] | None, leaves: Sequence[tf.Tensor]) -> Any:
+def _example(name: str, structure: Any, decode: Callable[..., object] | None, leaves: Sequence[tf.Tensor]) -> Any:
     element = tf.nest.pack_sequence_as(structure, leaves)
     if decode is None:
         return element
     try:
         return decode(*element) if isinstance(element, tuple) else decode(element)
     except Exception as error:
-        raise ValueError(f"dataset {name!r}: 'decode' fails: {_said(error)}; correct it") from error
+        raise ValueError(f"dataset {name!r}: 'decode' fails: {functions.describe_error(error)}; correct it") from error
 
 
 def _check_plain(name: str, graph: tf.Graph) -> None:
-    """Raise ValueError where operations of a graph call Python, which a worker cannot."""
+    """Raise ValueError if operations of a graph call Python, which a worker cannot do."""
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
     if found := sorted({node.op for node in nodes} & PYTHON_OPERATIONS):
@@ -212,7 +185,7 @@ def _names(
     name: str,
     parts: Mapping[str, Any],
     elements: Mapping[str, _Elements],
-    decode: Callable[..., Any] | None,
+    decode: Callable[..., object] | None,
     known: Sequence[str],
 ) -> tuple[str, ...]:
     """Return the names of the classes, and check the labels that are in memory."""
@@ -251,9 +224,12 @@ def _digest(elements: Mapping[str, _Elements]) -> str:
 
 
 def _source(
-    name: str, elements: _Elements, decode: Callable[..., Any] | None, shape: Sequence[int], classes: int
+    name: str, elements: _Elements, decode: Callable[..., object] | None, shape: Sequence[int], classes: int
 ) -> Source:
-    stored = [_Stored(array) for array in elements.arrays]
+    stored = [
+        CompressedStrings(array.tolist()) if array.dtype == object else CompressedConstant(array)
+        for array in elements.arrays
+    ]
 
     def read(indices: tf.data.Dataset) -> tf.data.Dataset:
         lookups = [array.lookup() for array in stored]
@@ -261,7 +237,7 @@ def _source(
         def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             image, label = _example(name, elements.structure, decode, [lookup(index) for lookup in lookups])
             if image.shape.as_list() != list(shape):
-                image = fitted(image, shape[:2])
+                image = crop_and_resize(image, shape[:2])
             label = tf.cast(label, tf.int32)
             number = tf.strings.join(["example ", tf.strings.as_string(index), f" {name}"])
             problem = tf.strings.join(
@@ -278,21 +254,3 @@ def _source(
         return indices.map(example, num_parallel_calls=_PARALLEL)
 
     return Source(elements.count, read, read)
-
-
-class _Stored:
-    """An array whose elements are looked up in a graph.
-
-    Args:
-      array: [elements, ...]; of text, [elements], objects of bytes.
-    """
-
-    def __init__(self, array: np.ndarray) -> None:
-        self._constant = CompressedStrings(array.tolist()) if array.dtype == object else CompressedConstant(array)
-
-    def lookup(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """A function from an index to an element, in the default graph."""
-        if isinstance(self._constant, CompressedStrings):
-            return self._constant.lookup()
-        array = self._constant.tensor()
-        return lambda index: tf.gather(array, index)

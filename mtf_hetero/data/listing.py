@@ -1,4 +1,4 @@
-"""Lists of image files with a class each: of a directory with a folder per class, or of a CSV file.
+"""List image files with a class each, from a directory with a folder per class or from a CSV file.
 
 A list names files and opens none. It is in the same order on every machine.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from mtf_hetero.data.source import TEST, TRAIN
 
 ENDINGS = (".jpeg", ".jpg", ".png")  # in lower case
-TEST_EVERY = 5  # of a class without a test set, one image in so many
+TEST_EVERY = 5  # one image of so many, in a class without a test set
 _SPLITS = (TRAIN, TEST)
 _COLUMNS = ("path", "label")
 
@@ -25,10 +25,10 @@ class Photo(NamedTuple):
     """An image file.
 
     Args:
-      path: where it is, in full.
-      name: the same, from the directory or the CSV file on.
-      class_name: of its class.
-      place: what an error calls it: the path, or the row of a CSV file.
+      path: the full path.
+      name: the path from the directory or the CSV file on.
+      class_name: the name of its class.
+      place: its name in an error: the path, or the row of a CSV file.
     """
 
     path: str
@@ -58,16 +58,16 @@ def list_images(path: str, *, seed: int, class_names: Sequence[str] = ()) -> Lis
     """List the images of a directory or of a CSV file.
 
     A directory has a folder for each class, or `train` and `test` with such folders. A CSV file has a header, the
-    columns `path` and `label`, and perhaps `split`. Where nothing says which images are for the test, one in five of
-    each class is: which ones follows from the seed and the names of the files.
+    columns `path` and `label`, and perhaps `split`. Without a test set, one image in five of each class is for the
+    test. The seed and the names of the files decide which ones.
 
     Args:
       path: of the directory or of the file.
       seed: of the choice of test images.
-      class_names: those that a network knows, in its order; none: all that are found, sorted.
+      class_names: the classes of a network, in its order; none: all classes found, sorted.
 
     Raises:
-      ValueError: in one line, what is wrong with which file.
+      ValueError: one line with the file and its fault.
     """
     photos, notes = _read_folders(pathlib.Path(path)) if os.path.isdir(path) else (_read_csv(path), ())
     names = _check_classes(path, photos, class_names)
@@ -79,9 +79,9 @@ def list_images(path: str, *, seed: int, class_names: Sequence[str] = ()) -> Lis
 
 
 def choose_test(keys: list[str], labels: Sequence[object], seed: int) -> list[bool]:
-    """Choose test examples: one in five of each class, and one at least of a class with several examples.
+    """Choose test examples: one in five of each class, and at least one of a class with several examples.
 
-    The choice among equal keys depends on nothing but the seed: an example that is added moves few others.
+    A new example changes the choice of few others.
 
     Args:
       keys: a name for each example.
@@ -100,7 +100,7 @@ def choose_test(keys: list[str], labels: Sequence[object], seed: int) -> list[bo
 
 
 def find_images(folder: str | os.PathLike) -> tuple[list[str], list[str]]:
-    """Find the paths of the images in a folder, and of whatever else there is, which a caller skips; sorted."""
+    """Return the sorted paths of the images in a folder, and of all other entries, which a caller skips."""
     images, others = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -163,7 +163,7 @@ def _read_folders(root: pathlib.Path) -> tuple[dict[str, list[Photo]], tuple[str
     return photos, _describe_skipped(root, skipped)
 
 
-def _kind_of(name: str) -> str:
+def _name_kind(name: str) -> str:
     """Name the kind of a skipped file or folder, for a message."""
     path = pathlib.Path(name)
     if path.name.startswith("."):
@@ -173,13 +173,13 @@ def _kind_of(name: str) -> str:
     return "outside of the classes' folders" if path.suffix.lower() in ENDINGS else path.suffix or "without an ending"
 
 
-def _counted(paths: Sequence[str]) -> str:
-    kinds = collections.Counter(map(_kind_of, paths))
+def _count_skipped(paths: Sequence[str]) -> str:
+    kinds = collections.Counter(map(_name_kind, paths))
     return ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
 
 
 def _no_images(folder: pathlib.Path, others: Sequence[str]) -> str:
-    has = f" (but {_counted(others)})" if others else ""
+    has = f" (but {_count_skipped(others)})" if others else ""
     return (
         f"{folder}, the folder of a class, has no JPEG or PNG image{has}; put some into it ({', '.join(ENDINGS)}), or "
         "remove it"
@@ -198,7 +198,7 @@ def _describe_skipped(root: pathlib.Path, skipped: Sequence[str]) -> tuple[str, 
     if not skipped:
         return ()
     files = "1 file is" if len(skipped) == 1 else f"{len(skipped):,} files are"
-    return (f"warning: {files} skipped in {root}: {_counted(skipped)}; such as {min(skipped)}",)
+    return (f"warning: {files} skipped in {root}: {_count_skipped(skipped)}; such as {min(skipped)}",)
 
 
 def _read_csv(path: str) -> dict[str, list[Photo]]:
@@ -249,14 +249,14 @@ def _check_classes(path: str, photos: Mapping[str, Sequence[Photo]], known: Sequ
         if photo.class_name not in found and not known:
             raise ValueError(
                 f"{photo.place} is a test image of the class {photo.class_name!r}, which has no training image "
-                f"({listed(_sorted(found))}); add some, or remove it"
+                f"({join_names(_sorted(found))}); add some, or remove it"
             )
         found.setdefault(photo.class_name, photo)
     if known:
         if unknown := sorted(found.keys() - set(known)):
             raise ValueError(
                 f"{found[unknown[0]].place} is of the class {unknown[0]!r}, which the trained network does not know "
-                f"({listed(known)}); remove it, or train a new network"
+                f"({join_names(known)}); remove it, or train a new network"
             )
         return tuple(known)
     if len(found) < 2:
@@ -270,11 +270,11 @@ def _sorted(names: Iterable[str]) -> list[str]:
     return sorted(names, key=int) if all(name.isdecimal() and name.isascii() for name in names) else names
 
 
-def listed(names: Sequence[str], most: int = 6) -> str:
-    """The first names of many.
+def join_names(names: Sequence[str], most: int = 6) -> str:
+    """Return the first names of many, as a text.
 
     Example:
-      >>> listed("abcd", most=2)
+      >>> join_names("abcd", most=2)
       'a, b and 2 more'
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mtf_hetero.data.dataset import Dataset
-    from mtf_hetero.data.source import Found
+    from mtf_hetero.data.source import OwnImages
 
 STATISTICS_IMAGES = 500
 CSV, NPZ = ".csv", ".npz"
@@ -19,26 +19,26 @@ _PATH = re.compile(r"[./~]|.*/$|.*\.(npz|csv)$", re.IGNORECASE)
 def is_own(name: str, data_dir: str | None = None, *, built_in: Sequence[str] = ()) -> bool:
     """Return whether a name is that of a user's own data: a path or a function.
 
-    A set that is built in or prepared has the name before a directory that happens to be called so; a path with a slash
-    at its end, or one that begins with a dot, is never that of such a set.
+    The name of a built-in or prepared set comes before a directory of that name. A path that begins with a dot or ends
+    with a slash is always a directory.
 
     Args:
-      name: what --dataset says.
+      name: the value of --dataset.
       data_dir: where prepared sets are.
       built_in: names of sets that are built in.
     """
     if _PATH.match(name):
         return True
-    from mtf_hetero.data import prepared  # imports NumPy, whose threads keep a local cluster from a network of its own
+    from mtf_hetero.data import prepared  # late: the threads of NumPy keep a local cluster from its own network
 
-    with contextlib.suppress(OSError):  # a name that is too long for a path: of nothing
+    with contextlib.suppress(OSError):  # the name is too long for a path
         if name in built_in or prepared.find(name, prepared.data_root(data_dir)) is not None:
             return False
     return os.path.isdir(name) or bool(_FUNCTION.fullmatch(name))
 
 
-def in_full(name: str) -> str:
-    """A name of own data that means the same in any working directory; a function's stays as it is."""
+def full_name(name: str) -> str:
+    """Return a name of own data for any working directory. A function's name stays as it is."""
     if _FUNCTION.fullmatch(name) and not os.path.exists(name):
         return name
     return os.path.abspath(os.path.expanduser(name))
@@ -49,17 +49,17 @@ def load(name: str, *, image_size: Sequence[int] = (), seed: int = 1, class_name
 
     Args:
       name: a directory, a .csv or .npz file, or module:function.
-      image_size: height and width to which images are brought; none: they have one size.
-      seed: of the choice of test images where nothing else says which they are.
-      class_names: those that a trained network knows, in its order; none: those of the data.
+      image_size: height and width to which images are resized; none: all have one size.
+      seed: for the choice of test images, if the data have no test set.
+      class_names: the classes of a trained network, in its order; none: the classes of the data.
 
     Raises:
-      ValueError: in one line, what is wrong with which file.
+      ValueError: one line with the file and its fault.
     """
     from mtf_hetero.data.dataset import Dataset
     from mtf_hetero.data.source import TEST, TRAIN
 
-    found = _find(name, in_full(name), {"size": tuple(image_size), "class_names": tuple(class_names)}, seed)
+    found = _find(name, full_name(name), {"size": tuple(image_size), "class_names": tuple(class_names)}, seed)
     train, test = (found.sources[split] for split in (TRAIN, TEST))
     return Dataset(
         name,
@@ -75,7 +75,7 @@ def load(name: str, *, image_size: Sequence[int] = (), seed: int = 1, class_name
     )
 
 
-def _find(name: str, path: str, wanted: Mapping[str, Any], seed: int) -> "Found":
+def _find(name: str, path: str, wanted: Mapping[str, Any], seed: int) -> "OwnImages":
     """Open the data. Import what needs TensorFlow here."""
     is_file = os.path.isfile(path)
     if os.path.isdir(path) or (is_file and path.lower().endswith(CSV)):

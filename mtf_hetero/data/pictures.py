@@ -1,4 +1,4 @@
-"""Image files: their sizes, their pixels in a pipeline, and the shape to which they are brought.
+"""Image files: their sizes, their pixels in a pipeline, and the shape to which they are resized.
 
 TensorFlow's own operations read and decode them, on the machine of the processor that needs them.
 """
@@ -10,25 +10,26 @@ import functools
 import math
 import os
 import random
+import types
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
 from mtf_hetero.data.listing import Photo, list_images
-from mtf_hetero.data.records import assert_usable
-from mtf_hetero.data.source import CompressedConstant, CompressedStrings, Found, Source
+from mtf_hetero.data.records import assert_usable, cached
+from mtf_hetero.data.source import CompressedConstant, CompressedStrings, OwnImages, Source
 
-CHECKED = 10_000  # files that are opened at the start, to see their sizes
+CHECKED = 10_000  # files opened at the start, for their sizes
 CACHED_BYTES = 2**30
 _PARALLEL_READS = 8
-_THREADS = 8  # that open files at the start: over a network each waits for the other machine
-_KINDS = {"JPEG", "PNG", "MPO"}  # as Pillow has them; MPO is a JPEG file with further images, as of some telephones
+_THREADS = 8  # to open files at the start: on a network drive each thread waits
+_KINDS = {"JPEG", "PNG", "MPO"}  # of Pillow; MPO is a JPEG file with further images, from some telephones
 _GREY = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "F"}
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 4096  # in which an intact file has its end marker; if not, the image is decoded
 _END = {"PNG": b"IEND", "JPEG": b"\xff\xd9", "MPO": b"\xff\xd9"}
 _SHOWN_SIZES = 4
 
@@ -41,7 +42,7 @@ class Look(NamedTuple):
 
     Args:
       size: (height, width).
-      mode: what Pillow calls its kind of pixels.
+      mode: Pillow's name for its kind of pixels.
       file_bytes: size of the file.
       tail: a checksum of its last bytes.
     """
@@ -52,7 +53,7 @@ class Look(NamedTuple):
     tail: int
 
 
-def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> Found:
+def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> OwnImages:
     """Find the image files of a directory or of a CSV file, and read the headers of up to 10,000 of them.
 
     Args:
@@ -60,7 +61,7 @@ def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_na
       path: of the directory or of the file.
       size: height and width to which images are brought; none: they have one size.
       seed: of the choice of test images.
-      class_names: those that a network knows; none: those that are found.
+      class_names: the classes of a network; none: all classes found.
 
     Raises:
       ValueError: in one line, what is wrong with which file.
@@ -72,7 +73,7 @@ def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_na
     for split, photos in listed.photos.items():
         labels = np.array([numbers[photo.class_name] for photo in photos], np.int32)
         sources[split] = source_of_files([photo.path for photo in photos], labels, shape, resize=bool(size))
-    return Found(shape, listed.class_names, sources, listed.digest, (*listed.notes, *notes))
+    return OwnImages(shape, listed.class_names, sources, listed.digest, (*listed.notes, *notes))
 
 
 def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[tuple[int, int, int], tuple[str, ...]]:
@@ -86,7 +87,7 @@ def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[tup
       size: height and width that all images get; none: that of each of them.
 
     Raises:
-      ValueError: an image is damaged or of another kind, or there are several sizes and none is wanted.
+      ValueError: an image is damaged or of another kind, or sizes differ and `size` is none.
     """
     chosen = photos if len(photos) <= CHECKED else random.Random(0).sample(photos, CHECKED)
     found = look_at([(photo.path, photo.place) for photo in chosen])
@@ -115,10 +116,10 @@ def _describe_copies(photos: Sequence[Photo], found: Sequence[Look]) -> tuple[st
 def look_at(files: Sequence[tuple[str, str]]) -> list[Look]:
     """Read the first and the last bytes of image files.
 
-    A file without the mark of its end is decoded, to see whether it is whole.
+    A file without an end mark is decoded, to see whether it is complete.
 
     Args:
-      files: (path, what an error calls it).
+      files: (path, name in an error).
 
     Raises:
       ValueError: a file is damaged, or of another kind than JPEG and PNG.
@@ -128,7 +129,7 @@ def look_at(files: Sequence[tuple[str, str]]) -> list[Look]:
         return list(pool.map(lambda file: _look_at(image, *file), files))
 
 
-def _look_at(image: Any, path: str, place: str) -> Look:
+def _look_at(image: types.ModuleType, path: str, place: str) -> Look:
     tail, size = b"", os.path.getsize(path)
     try:
         with image.open(path) as opened, open(path, "rb") as file:
@@ -138,7 +139,7 @@ def _look_at(image: Any, path: str, place: str) -> Look:
                 tail = file.read()
                 if _END[kind] not in tail:
                     opened.load()
-    except Exception as error:  # Pillow's readers raise errors of many kinds where a file is damaged
+    except Exception as error:  # Pillow raises many kinds of errors for a damaged file
         raise ValueError(f"{place} is not an intact JPEG or PNG image ({error}); replace or remove it") from error
     if kind not in _KINDS:
         raise ValueError(f"{place} is a {kind} image; convert it to JPEG or PNG, or remove it")
@@ -158,23 +159,28 @@ def _several_sizes(name: str, sizes: "collections.Counter[tuple[int, int]]") -> 
 def source_of_files(
     paths: Sequence[str], labels: np.ndarray, shape: Sequence[int], *, resize: bool, cached_bytes: int = CACHED_BYTES
 ) -> Source:
-    """Make a source of image files. Images that are read several times are cached, as far as there is room.
+    """Make a source of image files. Images that are read several times are cached while memory is left.
 
     Args:
       paths: of the files, on each machine that reads them.
       labels: integers [files].
       shape: (height, width, channels) of all images.
-      resize: whether images of other sizes are brought to this one by `fitted`; else they are refused.
+      resize: whether `crop_and_resize` resizes images of other sizes; else they are refused.
       cached_bytes: memory for the decoded images of one pipeline.
     """
     stored, classes = CompressedStrings([os.fsencode(path) for path in paths]), CompressedConstant(labels)
 
     def read(indices: tf.data.Dataset, most_kept: int = 0) -> tf.data.Dataset:
-        path_of, all_labels = stored.lookup(), classes.tensor()
-        image = _keep(lambda index: decode(path_of(index), shape, resize=resize), shape, most_kept)
-        return indices.map(
-            lambda index: (image(index), tf.gather(all_labels, index)), num_parallel_calls=_PARALLEL_READS
-        )
+        path_of, label_of = stored.lookup(), classes.lookup()
+        decoded = functools.partial(decode, shape=shape, resize=resize)
+        strings = cached(lambda keys: tf.io.serialize_tensor(decoded(path_of(keys[0])))[None], most_kept)
+
+        def image(index: tf.Tensor) -> tf.Tensor:
+            if not most_kept:
+                return decoded(path_of(index))
+            return tf.ensure_shape(tf.io.parse_tensor(strings(index[None])[0], tf.uint8), shape)
+
+        return indices.map(lambda index: (image(index), label_of(index)), num_parallel_calls=_PARALLEL_READS)
 
     often = functools.partial(read, most_kept=cached_bytes // math.prod(shape))
     return Source(len(paths), read, often, names=paths)
@@ -186,7 +192,7 @@ def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:
     Args:
       path: of the file, a string.
       shape: (height, width, channels).
-      resize: whether an image of another size is brought to this one; else it is refused.
+      resize: whether an image of another size is resized; else it is refused.
 
     Raises:
       InvalidArgumentError: in the pipeline, as `unreadable_as_value_error` understands it, with the path.
@@ -210,16 +216,16 @@ def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:
         usable &= tf.reduce_all(tf.equal(tf.shape(image), list(shape)))
     with tf.control_dependencies([assert_usable(usable, path, problem)]):
         image = tf.identity(image)
-    return fitted(image, shape[:2]) if resize else tf.ensure_shape(image, shape)
+    return crop_and_resize(image, shape[:2]) if resize else tf.ensure_shape(image, shape)
 
 
-def or_else(value: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor], otherwise: Any) -> tf.Tensor:
+def or_else(value: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor], otherwise: tf.Tensor | str) -> tf.Tensor:
     """Apply a TensorFlow function to a value; if the function fails, return another tensor of the same type."""
     made = tf.data.Dataset.from_tensors(value).map(function).ignore_errors()
     return made.concatenate(tf.data.Dataset.from_tensors(otherwise)).take(1).get_single_element()
 
 
-def fitted(image: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
+def crop_and_resize(image: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
     """Crop an image around its centre to the aspect ratio of a size, and resize it to this size.
 
     The interpolation is bilinear, with antialiasing. An image of this size stays as it is.
@@ -237,30 +243,3 @@ def fitted(image: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
     image = tf.slice(image, tf.concat([(has - part) // 2, [0]], 0), tf.concat([part, [-1]], 0))
     scaled = tf.compat.v2.image.resize(image, size, antialias=True)
     return tf.cast(tf.round(tf.clip_by_value(scaled, 0.0, 255.0)), tf.uint8)
-
-
-def _keep(image: Callable[[tf.Tensor], tf.Tensor], shape: Sequence[int], most: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return the same function of an index, with a cache for the first indices.
-
-    Args:
-      image: from an index to uint8 of a shape.
-      shape: (height, width, channels).
-      most: number of images that are kept.
-    """
-    if not most:
-        return image
-    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "", checkpoint=False)
-
-    def kept(index: tf.Tensor) -> tf.Tensor:
-        known = table.lookup(index)
-
-        def make() -> tf.Tensor:
-            made = image(index)
-            is_kept = tf.where_v2(index < most, 1, 0)
-            stored = tf.io.serialize_tensor(made)[None]
-            with tf.control_dependencies([table.insert(index[None][:is_kept], stored[:is_kept])]):
-                return tf.identity(made)
-
-        return tf.cond(tf.equal(known, ""), make, lambda: tf.ensure_shape(tf.io.parse_tensor(known, tf.uint8), shape))
-
-    return kept

@@ -1,13 +1,14 @@
-"""Image sets that tensorflow-datasets has prepared in a directory. We look there first: tfds would try the network."""
+"""Image sets that tensorflow-datasets has prepared in a directory. tfds itself would try the network first."""
 
 import json
 import os
 import pathlib
 import re
+import types
 from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support import extras
-from mtf_hetero.data.known import KNOWN
+from mtf_hetero.data.known import PREPARED_SETS
 from mtf_hetero.data.source import TEST, TRAIN, Source
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ def _version(path: pathlib.Path) -> tuple[int, ...]:
 
 
 def find(name: str, root: pathlib.Path) -> pathlib.Path | None:
-    """The directory of the newest prepared version of a set, or None.
+    """Return the directory of the newest prepared version of a set, or None.
 
     Args:
       name: NAME, NAME/CONFIG, and either with :VERSION.
-      root: what tfds calls data_dir.
+      root: data_dir of tfds.
 
     Raises:
       ValueError: several configurations are prepared and none is named.
@@ -51,27 +52,27 @@ def find(name: str, root: pathlib.Path) -> pathlib.Path | None:
 
 
 def data_root(data_dir: str | None) -> pathlib.Path:
-    """What tfds calls data_dir; None: ~/tensorflow_datasets."""
+    """Return data_dir of tfds; None: ~/tensorflow_datasets."""
     return pathlib.Path(data_dir or DEFAULT_DIR).expanduser()
 
 
 def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Dataset":
-    """Finds a prepared set.
+    """Find a prepared set.
 
     Args:
       name: NAME, NAME/CONFIG, and either with :VERSION.
-      data_dir: what tfds calls so; None: ~/tensorflow_datasets.
-      built_in: names to offer where there is no such set.
+      data_dir: of tfds; None: ~/tensorflow_datasets.
+      built_in: names to offer if no such set exists.
 
     Raises:
-      ValueError: it is not there, is damaged, or does not hold equally sized 8-bit images with a label each; or
+      ValueError: the set is missing or damaged, or lacks 8-bit images of one size with a label each; or
         tensorflow-datasets is not installed.
     """
     root = data_root(data_dir)
     directory = find(name, root)
     if directory is None:
         raise ValueError(_how_to_prepare(name, root, built_in))
-    # slow to import, and needed for a prepared set alone
+    # slow to import, and needed only for a prepared set
     tfds = extras.import_package("tensorflow_datasets", extra="train", user=f"dataset {name!r}")
     from mtf_hetero._compat import tf
     from mtf_hetero.data.dataset import Dataset
@@ -85,7 +86,7 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Data
         paths = [os.fspath(path) for path in info.splits[split].filepaths]
         return source_of_records(paths, info.splits[split].shard_lengths, decode)
 
-    def decode(record: Any) -> Any:
+    def decode(record: "tf.Tensor") -> "tuple[tf.Tensor, tf.Tensor]":
         example = info.features.deserialize_example(record)
         return tf.ensure_shape(example["image"], image_shape), example["label"]
 
@@ -93,8 +94,8 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Data
     return Dataset(name, image_shape, classes, sources[TRAIN].size, sources[TEST].size, sources.__getitem__, names)
 
 
-def _info(directory: pathlib.Path, tfds: Any) -> Any:
-    """What tensorflow-datasets reads of a set beside its records."""
+def _info(directory: pathlib.Path, tfds: types.ModuleType) -> Any:
+    """Return tensorflow-datasets' information about a set."""
     remedy = "prepare the data set again"
     for path in (directory / _INFO, directory / _FEATURES):
         try:
@@ -107,14 +108,14 @@ def _info(directory: pathlib.Path, tfds: Any) -> Any:
             raise ValueError(f"{path} is damaged at byte {error.start:,} ({error.reason}); {remedy}") from error
     try:
         return tfds.builder_from_directory(str(directory)).info
-    except Exception as error:  # it parses both files with several libraries, each of which has errors of its own
+    except Exception as error:  # several libraries parse the files, and each has its own errors
         told = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(f"{directory / _INFO} or {_FEATURES} beside it is damaged ({told}); {remedy}") from error
 
 
 def _how_to_prepare(name: str, root: pathlib.Path, built_in: tuple[str, ...]) -> str:
     told = f"dataset {name!r} is neither built in ({', '.join(built_in)}) nor prepared in {root}; "
-    known = KNOWN.get(name.split(":")[0])
+    known = PREPARED_SETS.get(name.split(":")[0])
     if known is None:
         return (
             f"{told}give your own images as a directory, a .csv or .npz file, or module:function; or, if "
@@ -123,7 +124,7 @@ def _how_to_prepare(name: str, root: pathlib.Path, built_in: tuple[str, ...]) ->
     return f"{told}prepare it with: {known.command(root)} ({known.where})"
 
 
-def _features(name: str, info: Any, tfds: Any) -> tuple[tuple[int, int, int], int]:
+def _features(name: str, info: Any, tfds: types.ModuleType) -> tuple[tuple[int, int, int], int]:
     features = dict(info.features.items()) if isinstance(info.features, tfds.features.FeaturesDict) else {}
     image: Any = features.get("image")
     label: Any = features.get("label")
@@ -145,6 +146,6 @@ def _features(name: str, info: Any, tfds: Any) -> tuple[tuple[int, int, int], in
 
 
 def prepared_names(root: pathlib.Path) -> list[str]:
-    """The sets that are prepared in a directory, NAME/VERSION or NAME/CONFIG/VERSION."""
+    """Return the sets that are prepared in a directory, NAME/VERSION or NAME/CONFIG/VERSION."""
     paths = [path.parent.relative_to(root) for pattern in ("*/*", "*/*/*") for path in root.glob(f"{pattern}/{_INFO}")]
     return sorted(path.as_posix() for path in paths if not path.parts[0].startswith("."))

@@ -1,7 +1,6 @@
-"""Source: labelled images that are read one by one, by index, with TensorFlow's own operations alone.
+"""Source: labelled images that are read by index, with TensorFlow's own operations only.
 
-A pipeline made of them runs wherever TensorFlow does, in another process or on another host too, and reads nothing but
-the images that it is asked for.
+Such a pipeline runs in any TensorFlow process, also on another host, and reads only the requested images.
 """
 
 import dataclasses
@@ -24,11 +23,11 @@ class Source:
 
     Args:
       size: number of images.
-      read: from a tf.data.Dataset of int64 indices to one of (uint8 image [height, width, channels], integer label),
-        in the same order.
-      read_often: the same of images that are read several times: it keeps them as it sees fit; None: whoever reads
-        them may keep them all in memory.
-      names: of the images' files; none where they have none.
+      read: turns a tf.data.Dataset of int64 indices into one of (uint8 image [height, width, channels], integer
+        label), in the same order.
+      read_often: the same for images that are read several times, with a cache of its own; None: the reader may keep
+        all images in memory.
+      names: of the images' files; none: no files.
     """
 
     size: int
@@ -38,14 +37,14 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Found:
+class OwnImages:
     """The images of a user's own data set.
 
     Args:
       image_shape: (height, width, channels).
       class_names: of all classes.
       sources: {"train": ..., "test": ...}.
-      digest: of the images, by which a change is noticed.
+      digest: of the images, which shows a change.
       notes: lines for the user.
     """
 
@@ -57,7 +56,7 @@ class Found:
 
 
 class CompressedConstant:
-    """An array to be made part of graphs, where it takes, and in each file of them, the room of its compression only.
+    """An array for graphs, where it needs only its compressed size in memory and in files.
 
     Args:
       array: of numbers.
@@ -68,20 +67,27 @@ class CompressedConstant:
         self._data = zlib.compress(np.ascontiguousarray(array).tobytes())
 
     def bytes(self) -> "tf.Tensor":
-        """The bytes of the array as a string of the default graph."""
+        """Return the bytes of the array as a string of the default graph."""
         from mtf_hetero._compat import tf  # here, so that programs can check their flags before it is loaded
 
         return tf.io.decode_compressed(self._data, "ZLIB")
 
     def tensor(self) -> "tf.Tensor":
-        """The array as a tensor of the default graph."""
+        """Return the array as a tensor of the default graph."""
         from mtf_hetero._compat import tf
 
         return tf.reshape(tf.io.decode_raw(self.bytes(), tf.as_dtype(self._dtype)), self._shape)
 
+    def lookup(self) -> "Callable[[tf.Tensor], tf.Tensor]":
+        """Return a function from an index to an element, in the default graph."""
+        from mtf_hetero._compat import tf
+
+        array = self.tensor()
+        return lambda index: tf.gather(array, index)
+
 
 class CompressedStrings:
-    """Strings to be made part of graphs, such as the paths of many files.
+    """Strings for graphs, such as the paths of many files.
 
     Args:
       strings: of bytes.
@@ -93,7 +99,7 @@ class CompressedStrings:
         self._lengths = CompressedConstant(lengths)
 
     def lookup(self) -> "Callable[[tf.Tensor], tf.Tensor]":
-        """A function from an index to a string, both scalars of the default graph."""
+        """Return a function from an index to a string, both scalars of the default graph."""
         from mtf_hetero._compat import tf
 
         content, lengths = self._content.bytes(), self._lengths.tensor()
@@ -106,7 +112,7 @@ class CompressedStrings:
 
 
 def source_of_arrays(images: np.ndarray, labels: np.ndarray) -> Source:
-    """A source that is part of the graph.
+    """Return a source that is part of the graph.
 
     Args:
       images: uint8 [examples, height, width, channels].
@@ -115,9 +121,7 @@ def source_of_arrays(images: np.ndarray, labels: np.ndarray) -> Source:
     compressed = CompressedConstant(images), CompressedConstant(labels)
 
     def read(indices: "tf.data.Dataset") -> "tf.data.Dataset":
-        from mtf_hetero._compat import tf
-
-        all_images, all_labels = (constant.tensor() for constant in compressed)
-        return indices.map(lambda index: (tf.gather(all_images, index), tf.gather(all_labels, index)))
+        image_of, label_of = (constant.lookup() for constant in compressed)
+        return indices.map(lambda index: (image_of(index), label_of(index)))
 
     return Source(len(images), read)

@@ -1,8 +1,8 @@
-"""Volumes, and input pipelines in which each processor reads nothing but its own slab of each volume.
+"""Volumes, and input pipelines in which each processor reads only its own slab of each volume.
 
 A volume is stored plane by plane (`_volumes_files`), so that a slab of depth is one range of bytes. This is the
-parallel input of Oyama et al. 2021: no processor reads a whole sample, and what it has read it keeps in memory, if
-there is room. The pipelines are made of TensorFlow's own operations and run on the worker itself.
+parallel input of Oyama et al. 2021: no processor reads a complete sample, and slabs are cached in memory while it has
+room. The pipelines consist of TensorFlow's own operations and run on the worker itself.
 """
 
 import dataclasses
@@ -10,15 +10,15 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.data import _volumes_files as files
-from mtf_hetero.data.dataset import CACHED_BYTES, _check_places, _check_whole, _options, _shuffled
+from mtf_hetero.data.dataset import CACHED_BYTES, _check_places, _check_training, _check_whole, _options, _shuffled
 from mtf_hetero.data.laid_out import deal, places_in
 from mtf_hetero.data.records import assert_readable, readable_records
+from mtf_hetero.data.records import cached as cached_strings
 from mtf_hetero.data.source import TEST, TRAIN
 from mtf_hetero.layout import Layout
 
@@ -31,9 +31,9 @@ class Slab:
     """A part of a batch of volumes.
 
     Args:
-      places: those in the batch that are wanted, from 0 on; None: all.
-      begin: where it begins in each volume, by [depth, height, width, channels].
-      size: how large it is, by the same; None: to the end.
+      places: places in the batch, from 0 on; None: all.
+      begin: its first [depth, height, width, channels] in each volume.
+      size: its extent, in the same order; None: to the end.
     """
 
     places: tuple[int, ...] | None = None
@@ -43,19 +43,19 @@ class Slab:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Volumes:
-    """A set of volumes of one size, with labels or targets, divided into a training and a test set.
+    """A training and a test set of volumes of one size, with labels or targets.
 
     A batch is (features, labels): features["image"] is float32 [batch, depth, height, width, channels], normalised with
     the mean and the standard deviation of the training volumes; features["weight"] is float32 [batch], 1 for a volume
     and 0 for padding. Labels are int32 [batch, depth, height, width], or the targets, float32 [batch, targets], which
     are normalised as well.
 
-    A pipeline may make a slab of each batch alone. It reads the planes of that slab and no others; where height, width
-    or channels are divided too, it reads whole planes and cuts them.
+    A pipeline may make only a slab of each batch. It reads the planes of that slab only. If height, width or channels
+    are split too, it reads complete planes and cuts them.
 
     Args:
-      directory: where the files are, on each worker.
-      manifest: what is known of them.
+      directory: of the files, on each worker.
+      manifest: the facts about them.
     """
 
     directory: str
@@ -68,12 +68,12 @@ class Volumes:
 
     @property
     def classes(self) -> int:
-        """Number of classes of the labels; 0 where there are targets."""
+        """Number of classes of the labels; 0 for targets."""
         return self.manifest.classes
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Names of the targets; none where there are labels."""
+        """Names of the targets; none for labels."""
         return self.manifest.planes.targets
 
     @property
@@ -97,21 +97,21 @@ class Volumes:
         slab: Slab | None = None,
         cached_bytes: int = CACHED_BYTES,
     ) -> tf.data.Dataset:
-        """The training set, shuffled anew each epoch; the volumes left over at the end of the last are dropped.
+        """Return the training set, shuffled in each epoch, without an incomplete batch at the end of the last epoch.
 
-        Which volume stands where follows from batch_size, seed and the number of the batch alone. The slabs of as many
-        volumes as fit into cached_bytes are kept in memory, as they are stored, when they have been read once.
+        The place of each volume depends only on batch_size, seed and the number of the batch. Slabs are cached in
+        memory, as they are stored, up to cached_bytes.
 
         Args:
           batch_size: volumes per batch.
-          epochs: how often each volume is seen.
-          seed: of the order of the volumes and of their augmentation.
-          start_batch: batches to leave out at the beginning: a whole number, or a scalar tensor, such as the global
-            step, which is read when the iterator is initialised.
+          epochs: passes over the set.
+          seed: for the order of the volumes and their augmentation.
+          start_batch: batches to skip at the beginning: a whole number, or a scalar tensor, such as the global step,
+            which is read when the iterator is initialised.
           augment: whether volumes are mirrored at random along depth, height and width, and height and width exchanged
-            where they are equal. Where depth is divided, a slab of a mirrored volume is another one of the file.
+            if they are equal. If depth is split, the slab of a mirrored volume has other planes of the file.
           slab: the part of each batch that is made; None: all of it.
-          cached_bytes: memory for this pipeline's slabs; 0: none are kept.
+          cached_bytes: memory for this pipeline's slabs; 0: no cache.
 
         Returns:
           A tf.data.Dataset of batches, or of slabs of them.
@@ -120,15 +120,8 @@ class Volumes:
           ValueError: the batch is larger than all the data, or the slab is not within it.
         """
         slab = self._within(batch_size, slab)
-        _check_whole(epochs, "epochs", least=1)
         _check_whole(cached_bytes, "cached_bytes", least=0)
-        if not tf.is_tensor(start_batch):
-            _check_whole(start_batch, "start_batch", least=0)
-        if batch_size > self.train_size * epochs:
-            raise ValueError(
-                f"batch_size is {batch_size}, but {self.directory} has {self.train_size} training volumes; "
-                "give a smaller one"
-            )
+        _check_training(batch_size, epochs, start_batch, self.train_size, self.directory, "volumes")
         wanted = tf.constant(slab.places)
         batches = _shuffled(self.train_size, batch_size, epochs, seed, start_batch)
         numbers = tf.data.Dataset.range(tf.cast(start_batch, tf.int64), self.train_size * epochs // batch_size)
@@ -141,7 +134,7 @@ class Volumes:
         return self._batches(TRAIN, tf.data.Dataset.zip((batches, numbers)).map(choose), slab, cached)
 
     def test_input_fn(self, batch_size: int, *, slab: Slab | None = None) -> tf.data.Dataset:
-        """The test set, each volume once; the last batch is filled up with the last volume, at weight 0.
+        """Return the test set, each volume once. The last volume, at weight 0, fills the last batch.
 
         Args:
           batch_size: volumes per batch.
@@ -166,15 +159,15 @@ class Volumes:
         return self._batches(TEST, tf.data.Dataset.range(0, self.test_size, batch_size).map(choose), slab, 0)
 
     def normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """From volumes as they are stored to normalised ones, float32 [..., depth, height, width, channels]."""
+        """Return a function from stored volumes to normalised ones, float32 [..., depth, height, width, channels]."""
         mean, deviation = (np.array(part, np.float32) for part in (self.manifest.mean, self.manifest.deviation))
         return lambda volumes: (tf.cast(volumes, tf.float32) - mean) / deviation
 
     def _batches(self, split: str, chosen: tf.data.Dataset, slab: Slab, cached: int) -> tf.data.Dataset:
-        """Batches for batches of (index, turn, weight)."""
+        """Read batches for batches of (index, turn, weight)."""
         read = _slab_reader(self, split, slab, cached)
 
-        def example(index: tf.Tensor, turn: tf.Tensor, weight: tf.Tensor) -> tuple[Any, Any]:
+        def example(index: tf.Tensor, turn: tf.Tensor, weight: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
             image, label = read(index, turn)
             return {"image": image, "weight": weight}, label
 
@@ -182,19 +175,19 @@ class Volumes:
         return examples.batch(len(slab.places or ()), drop_remainder=True).prefetch(2).with_options(_options())
 
     def _draw_turns(self, batch_size: int, seed: int, number: tf.Tensor) -> tf.Tensor:
-        """Whether each volume is mirrored along depth, height and width, and height and width exchanged; [batch, 4]."""
-        seeds = tf.stack([tf.constant(seed, tf.int64), -1 - number])  # those of 0 and up order the volumes
+        """Draw turns [batch, 4]: mirrored along depth, height, width; height and width exchanged."""
+        seeds = tf.stack([tf.constant(seed, tf.int64), -1 - number])  # seeds from 0 up order the volumes
         square = self.image_shape[1] == self.image_shape[2]
         return tf.random.stateless_uniform([batch_size, 4], seeds, 0, 2, tf.int32) * [1, 1, 1, int(square)]
 
     def _kept_bytes(self, slab: Slab, *, mirrored: bool) -> int:
-        """What the slabs of one volume take in memory."""
+        """Return the memory for the slabs of one volume."""
         count = (slab.size or self.image_shape)[0]
         slabs = 2 if mirrored and count < self.image_shape[0] else 1
         return slabs * count * self.manifest.planes.record_bytes
 
     def _within(self, batch_size: int, slab: Slab | None) -> Slab:
-        """The slab in full."""
+        """Return the slab with explicit places and size."""
         slab = slab or Slab()
         _check_places(batch_size, slab.places)
         size = slab.size or tuple(extent - begin for begin, extent in zip(slab.begin, self.image_shape, strict=True))
@@ -208,10 +201,10 @@ class Volumes:
 
 
 def load_volumes(directory: str | os.PathLike) -> Volumes:
-    """Finds a set of volumes that `mtf-hetero data convert` or `simulate`, or write_volumes, has made.
+    """Find a set of volumes that `mtf-hetero data convert` or `simulate`, or write_volumes, has made.
 
     Raises:
-      ValueError: it is not there, or a file is missing, damaged or cut off.
+      ValueError: the set or a file is missing, or a file is damaged or cut off.
     """
     manifest = files.load_manifest(directory)
     return Volumes(os.path.abspath(pathlib.Path(directory).expanduser()), manifest)
@@ -220,14 +213,14 @@ def load_volumes(directory: str | os.PathLike) -> Volumes:
 def laid_out_volumes(
     make: Callable[..., tf.data.Dataset], layout: Layout, shape: mtf.Shape, devices: Sequence[str]
 ) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
-    """Makes one pipeline for each host and slab of the batch, and shares it among the processors that need it.
+    """Make one pipeline for each host and slab of the batch, and share it among the processors that need it.
 
-    It is to volumes what laid_out_batches is to images.
+    laid_out_batches does the same for images.
 
     Args:
       make: called with slab=...; returns a tf.data.Dataset of (features, labels):
         `functools.partial(volumes.train_input_fn, batch_size, epochs)`.
-      layout: how the dimensions are split.
+      layout: splits the dimensions.
       shape: the mtf.Shape of the images of the whole batch, [*batch, depth, height, width, channels], however named.
       devices: one per processor.
 
@@ -251,12 +244,12 @@ def laid_out_volumes(
 def _slab_reader(
     volumes: Volumes, split: str, slab: Slab, cached: int
 ) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """A function of the index of a volume and its turn, int32 [4], to a slab of it and its labels or targets."""
+    """Return a function from a volume's index and turn, int32 [4], to its slab and its labels or targets."""
     manifest, planes = volumes.manifest, volumes.manifest.planes
     depth, height, width, channels = planes.shape
     first, count = slab.begin[0], (slab.size or planes.shape)[0]
     cut = tuple(slice(begin, begin + size) for begin, size in zip(slab.begin, slab.size or planes.shape, strict=True))
-    records = _kept(functools.partial(_stored_planes, volumes, split, count), depth, count, cached)
+    records = cached_strings(functools.partial(_stored_planes, volumes, split, count), cached * depth)
     mean, deviation = (np.array(part, np.float32)[cut[3]] for part in (manifest.mean, manifest.deviation))
     target_mean, target_deviation = (
         np.array(part, np.float32) for part in (manifest.target_mean, manifest.target_deviation)
@@ -272,7 +265,8 @@ def _slab_reader(
         return tf.reverse(x, tf.where(turn[:3] > 0)[:, 0])
 
     def read(index: tf.Tensor, turn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        stored = records(index, tf.where_v2(turn[0] > 0, depth - first - count, first))
+        begin = tf.where_v2(turn[0] > 0, depth - first - count, first)
+        stored = records(index * depth + tf.cast(begin, tf.int64) + tf.range(count, dtype=tf.int64))
         image = tf.reshape(field(stored, 0, planes.image_bytes, planes.dtype), [count, height, width, channels])
         image = tf.cast(turned(image, turn)[:, cut[1], cut[2], cut[3]], tf.float32)
         if planes.labelled:
@@ -286,43 +280,14 @@ def _slab_reader(
     return read
 
 
-def _kept(
-    read: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], depth: int, count: int, cached: int
-) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """The same function of (index, first plane), which keeps what it has read of the first volumes of the set.
-
-    Args:
-      read: returns the stored planes from the first on, string [planes].
-      depth: planes of a volume.
-      count: planes to be read.
-      cached: number of volumes of which planes are kept.
-    """
-    if not cached:
-        return read
-    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "", checkpoint=False)
-
-    def look_up(index: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-        keys = index * depth + tf.cast(first, tf.int64) + tf.range(count, dtype=tf.int64)
-        known = table.lookup(keys)
-
-        def read_and_keep() -> tf.Tensor:
-            stored = read(index, first)
-            kept = tf.where_v2(index < cached, count, 0)
-            with tf.control_dependencies([table.insert(keys[:kept], stored[:kept])]):
-                return tf.identity(stored)
-
-        return tf.cond(tf.reduce_all(tf.not_equal(known, "")), lambda: tf.ensure_shape(known, [count]), read_and_keep)
-
-    return look_up
-
-
-def _stored_planes(volumes: Volumes, split: str, count: int, index: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    """Planes as they are stored, string [planes]: those of one volume, from the first on, and no other byte."""
+def _stored_planes(volumes: Volumes, split: str, count: int, numbers: tf.Tensor) -> tf.Tensor:
+    """Read stored planes of one volume by their numbers in the set, string [planes], and no other byte."""
     manifest, record_bytes = volumes.manifest, volumes.manifest.planes.record_bytes
+    index, first = numbers[0] // manifest.planes.shape[0], numbers[0] % manifest.planes.shape[0]
     file, place = index // manifest.volumes_per_file, index % manifest.volumes_per_file
     prefix = files.file_prefix(volumes.directory, split)
     path = tf.strings.join([prefix, tf.strings.as_string(file, width=5, fill="0"), files.FILE_SUFFIX])
-    offset = (place * manifest.planes.shape[0] + tf.cast(first, tf.int64)) * record_bytes
+    offset = (place * manifest.planes.shape[0] + first) * record_bytes
     stored = readable_records(path, offset, count).map(lambda number, record: record)
     stored = stored.concatenate(tf.data.Dataset.from_tensors(""))
     stored = stored.batch(count + 1).get_single_element()[:-1]

@@ -5,22 +5,25 @@ is reported before a graph is built.
 """
 
 import dataclasses
+import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster import Workers, convert_to_workers
+from mtf_hetero.cluster.probe import Workers, convert_to_workers
 
-DEFAULT_SAVE_CHECKPOINTS_SECS = 600
+Hooks = Sequence[tf.train.SessionRunHook]
+Tensors = tf.Tensor | Mapping[str, tf.Tensor]
+DEFAULT_SAVE_CHECKPOINTS_SECS = 60
 _USE_DEFAULT: Any = "default"
 # What TensorFlow's kernels accept as the name of a resource container.
 _CONTAINER = re.compile(r"([A-Za-z0-9.][A-Za-z0-9.\-/]*)?")
 
 
 class ModeKeys:
-    """What a model is built for; the same strings as in tf.estimator."""
+    """The purposes of a model, the same strings as in tf.estimator."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -30,8 +33,8 @@ class ModeKeys:
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
 
-def check_number(value: Any, name: str, *, whole: bool = True, zero: bool = False, none: bool = True) -> None:
-    """Raises ValueError, in one line, unless `value` is a positive number.
+def check_number(value: object, name: str, *, whole: bool = True, zero: bool = False, none: bool = True) -> None:
+    """Raise ValueError, in one line, unless `value` is a positive number.
 
     Args:
       value: what the user gave.
@@ -48,29 +51,30 @@ def check_number(value: Any, name: str, *, whole: bool = True, zero: bool = Fals
         raise ValueError(f"{name} is {value!r}; it must be {rule}")
 
 
-def _check_callable(value: Any, name: str) -> None:
+def _check_callable(value: object, name: str) -> None:
     if not callable(value):
         raise ValueError(f"{name} is {value!r}; it must be a function")
 
 
-def _check_hooks(hooks: Any, name: str) -> tuple[Any, ...]:
-    hooks = tuple(hooks or ())
-    for hook in hooks:
+def _check_hooks(hooks: Iterable[object] | None, name: str) -> tuple[tf.train.SessionRunHook, ...]:
+    checked = []
+    for hook in hooks or ():
         if not isinstance(hook, tf.train.SessionRunHook):
             raise ValueError(f"{name} holds {hook!r}; each must be a tf.train.SessionRunHook")
-    return hooks
+        checked.append(hook)
+    return tuple(checked)
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """How an Estimator runs: directories, intervals, session.
+    """The options of an Estimator: directories, intervals, session.
 
     Args:
       model_dir: directory of checkpoints and summaries.
       tf_random_seed: seed of each graph; None: another one each time.
       save_summary_steps: steps between summaries; None or 0: none.
       save_checkpoints_steps: steps between checkpoints.
-      save_checkpoints_secs: seconds between checkpoints; give this or the steps. Without either, 600; where both are
+      save_checkpoints_secs: seconds between checkpoints; give this or the steps. Without either, 60; where both are
         None, only the first and the last state are saved.
       session_config: tf.ConfigProto of each session; None: soft placement.
       keep_checkpoint_max: number of checkpoints kept; None or 0: all.
@@ -78,9 +82,10 @@ class RunConfig:
       log_step_count_steps: steps between log lines of loss and speed; None or 0: none.
       master: address of the TensorFlow server, "grpc://host:port"; "" runs in this process.
       workers: "host:port" of each worker that takes part, or {index: "host:port"} (Cluster.workers_in_use): they belong
-        to this run alone while it lasts; training waits for one that is lost, says which, and goes on from the last
-        checkpoint once it is back.
-      wait_for_workers: whether training and evaluation wait for a lost worker; False: they end with an error.
+        to this run alone while it lasts; training waits for one that is lost, says which, and continues from the newest
+        copy in memory or checkpoint once it is back.
+      wait_for_workers: seconds that training and evaluation wait for a lost worker; after that they end with an error,
+        or continue without it (Estimator.train: elastic). True: they wait forever; False: not at all.
       container: resource container that holds the variables on the servers; "" is TensorFlow's own.
 
     Raises:
@@ -92,13 +97,13 @@ class RunConfig:
     save_summary_steps: int | None = 100
     save_checkpoints_steps: int | None = _USE_DEFAULT
     save_checkpoints_secs: float | None = _USE_DEFAULT
-    session_config: Any = None
+    session_config: tf.ConfigProto | None = None
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float = 10000
     log_step_count_steps: int | None = 100
     master: str = ""
     workers: Workers = ()
-    wait_for_workers: bool = True
+    wait_for_workers: bool | float = True
     container: str = ""
 
     def __post_init__(self) -> None:
@@ -112,6 +117,8 @@ class RunConfig:
         check_number(self.save_checkpoints_steps, "save_checkpoints_steps")
         check_number(self.save_checkpoints_secs, "save_checkpoints_secs", whole=False)
         check_number(self.keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours", whole=False, none=False)
+        if not isinstance(self.wait_for_workers, bool):
+            check_number(self.wait_for_workers, "wait_for_workers", whole=False, zero=True, none=False)
         if self.session_config is not None and not isinstance(self.session_config, tf.ConfigProto):
             raise ValueError(f"session_config is {self.session_config!r}; it must be a tf.ConfigProto or None")
         if not isinstance(self.master, str):
@@ -125,6 +132,13 @@ class RunConfig:
                 f"container is {self.container!r}; use letters, digits, dots, dashes and slashes, beginning with a "
                 "letter, digit or dot"
             )
+
+    @property
+    def wait_seconds(self) -> float:
+        """Return the seconds of `wait_for_workers`, infinity if forever."""
+        if isinstance(self.wait_for_workers, bool):
+            return math.inf if self.wait_for_workers else 0.0
+        return self.wait_for_workers
 
     def _set_intervals(self) -> None:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
@@ -142,7 +156,7 @@ class RunConfig:
         object.__setattr__(self, "save_checkpoints_secs", secs)
 
     def replace(self, **changes: Any) -> "RunConfig":
-        """A copy with some fields changed. A new checkpoint interval takes the place of the other kind.
+        """Return a copy with some fields changed. A new checkpoint interval takes the place of the other kind.
 
         Raises:
           ValueError: an unknown field, or a value that is out of range.
@@ -157,7 +171,7 @@ class RunConfig:
         return dataclasses.replace(self, **changes)
 
 
-def _directory(value: Any) -> str:
+def _directory(value: object) -> str:
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise ValueError(f"model_dir is {value!r}; it must be the path of a directory")
     return str(os.fspath(value))
@@ -165,7 +179,7 @@ def _directory(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EstimatorSpec:
-    """What a model_fn returns: the tensors and hooks of a model built for one mode.
+    """The result of a model_fn: the tensors and hooks of a model built for one mode.
 
     Args:
       mode: one of ModeKeys.
@@ -186,16 +200,16 @@ class EstimatorSpec:
     """
 
     mode: str
-    predictions: Any = None
-    loss: Any = None
-    train_op: Any = None
-    eval_metric_ops: Mapping[str, tuple[Any, Any]] | None = None
-    export_outputs: Any = None
-    training_chief_hooks: Any = ()
-    training_hooks: Any = ()
-    scaffold: Any = None
-    evaluation_hooks: Any = ()
-    prediction_hooks: Any = ()
+    predictions: Tensors | None = None
+    loss: tf.Tensor | None = None
+    train_op: tf.Operation | tf.Tensor | None = None
+    eval_metric_ops: Mapping[str, tuple[tf.Tensor, tf.Operation | tf.Tensor]] | None = None
+    export_outputs: Mapping[str, object] | None = None
+    training_chief_hooks: Hooks = ()
+    training_hooks: Hooks = ()
+    scaffold: tf.train.Scaffold | None = None
+    evaluation_hooks: Hooks = ()
+    prediction_hooks: Hooks = ()
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -235,11 +249,11 @@ class EstimatorSpec:
 
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
-    """What `train_and_evaluate` trains: on which input, to which global step (None: to the end of the data)."""
+    """The training of `train_and_evaluate`: its input, and the last global step (None: to the end of the data)."""
 
-    input_fn: Callable[..., Any]
+    input_fn: Callable[..., object]
     max_steps: int | None = None
-    hooks: Any = ()
+    hooks: Hooks = ()
 
     def __post_init__(self) -> None:
         _check_callable(self.input_fn, "TrainSpec: input_fn")
@@ -249,7 +263,7 @@ class TrainSpec:
 
 @dataclasses.dataclass(frozen=True)
 class EvalSpec:
-    """What `train_and_evaluate` evaluates, and how often.
+    """The evaluation of `train_and_evaluate`, and its times.
 
     Args:
       input_fn: the evaluation input.
@@ -260,10 +274,10 @@ class EvalSpec:
       throttle_secs: least number of seconds between two evaluations during training.
     """
 
-    input_fn: Callable[..., Any]
+    input_fn: Callable[..., object]
     steps: int | None = 100
     name: str | None = None
-    hooks: Any = ()
+    hooks: Hooks = ()
     start_delay_secs: float = 120
     throttle_secs: float = 600
 

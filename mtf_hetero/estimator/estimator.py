@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero import saver as saver_lib
-from mtf_hetero import traffic
+from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster import WorkerClaim, WorkerWatch, check_reachable
+from mtf_hetero.checkpoint import Saver, SliceSaverBuilder
+from mtf_hetero.cluster import WorkerClaim, WorkerWatch
+from mtf_hetero.cluster.probe import check_reachable
 from mtf_hetero.estimator import export, inputs, predictions, saved_model
 from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys, RunConfig, check_number
-from mtf_hetero.estimator.hooks import StopOnSignalHook, order_global_step
-from mtf_hetero.estimator.progress import ProgressHook
-from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY, add_mtf_scalar_summaries, add_scalar_summary
-from mtf_hetero.estimator.training import monitored_session, single_session, training_hooks
-from mtf_hetero.saver import Saver, SliceSaverBuilder
+from mtf_hetero.estimator.elastic import Elastic, Move, Place
+from mtf_hetero.estimator.hooks import StopOnSignalHook, read_global_step
+from mtf_hetero.estimator.training import monitored_session, single_session, train_steps
+from mtf_hetero.mesh import random_numbers
 
 
 class Estimator:
@@ -61,6 +61,7 @@ class Estimator:
             raise ValueError(f"params is {params!r}; it must be a dict or None")
         inputs.check_model_fn(model_fn, params)
         self._model_fn = model_fn
+        self._prepared: tuple[Callable[..., object], tf.Graph, EstimatorSpec] | None = None
         self._config = _with_model_dir(config, model_dir)
         self._params = copy.deepcopy(dict(params or {}))
 
@@ -79,8 +80,8 @@ class Estimator:
         """A copy of what is passed to model_fn as params."""
         return copy.deepcopy(self._params)
 
-    def _params_of(self, mode: str) -> dict[str, Any]:
-        """What model_fn and input_fn get as params in a mode."""
+    def _mode_params(self, mode: str) -> dict[str, Any]:
+        """Return the params for model_fn and input_fn in a mode."""
         return self.params
 
     def latest_checkpoint(self) -> str | None:
@@ -96,16 +97,18 @@ class Estimator:
         return [name for name, _ in tf.train.list_variables(self._checkpoint(None))]
 
     def get_variable_value(self, name: str) -> np.ndarray:
-        """The value that a variable has in the last checkpoint."""
+        """Return the value that a variable has in the last checkpoint."""
         return tf.train.load_variable(self._checkpoint(None), name)
 
     def train(
         self,
-        input_fn: Callable[..., Any],
+        input_fn: Callable[..., object],
         hooks: Sequence[tf.train.SessionRunHook] | None = None,
         steps: int | None = None,
         max_steps: int | None = None,
         saving_listeners: Sequence[tf.train.CheckpointSaverListener] | None = None,
+        *,
+        elastic: Elastic | None = None,
     ) -> "Estimator":
         """Trains the model, from the last checkpoint if there is one, to the given step or the end of the data.
 
@@ -118,6 +121,7 @@ class Estimator:
           steps: number of steps to train now.
           max_steps: the global step at which to end; does nothing where it has been reached.
           saving_listeners: tf.train.CheckpointSaverListeners.
+          elastic: has the training continue elsewhere in mid-run. Hooks begin anew there.
 
         Returns:
           The Estimator itself.
@@ -125,7 +129,7 @@ class Estimator:
         Raises:
           ValueError: both steps and max_steps, arguments that do not fit, another run in model_dir, or checkpoints of
             which none is whole.
-          mtf_hetero.saver.WriteError: the disk is full, or fails; the checkpoints before are kept.
+          mtf_hetero.checkpoint.WriteError: the disk is full, or fails; the checkpoints before are kept.
           tf.train.NanLossDuringTrainingError: the loss is NaN.
         """
         check_number(steps, "train: steps")
@@ -143,49 +147,50 @@ class Estimator:
                 return self
             if steps is not None or max_steps is not None:
                 hooks.append(tf.train.StopAtStepHook(num_steps=steps, last_step=max_steps))
-            self._train(input_fn, hooks, list(saving_listeners or ()))
+            listeners, elastic = list(saving_listeners or ()), elastic or Elastic()
+            elastic.copy, elastic.saver, elastic.first = None, None, step
+            move: Move | None = Move(Place(self, input_fn), "")
+            with StopOnSignalHook() as stop, elastic.looking():
+                while move is not None:
+                    move.place = move.place.begin() or move.place
+                    move = move.place.estimator._train(move, hooks, listeners, stop, elastic)
         return self
+
+    def prepare(self, input_fn: Callable[..., object], elastic: Elastic) -> None:
+        """Build the training step of a Place in advance, so that a training moves there faster. Any thread may call it.
+
+        Args:
+          input_fn: of the Place.
+          elastic: of the training.
+        """
+        with self._new_graph() as graph:
+            self._prepared = input_fn, graph, self._build(input_fn, ModeKeys.TRAIN, first=elastic.first)
 
     def _train(
         self,
-        input_fn: Callable[..., Any],
+        move: Move,
         hooks: list[tf.train.SessionRunHook],
         listeners: list[tf.train.CheckpointSaverListener],
-    ) -> None:
-        with self._new_graph():
-            spec = self._build(input_fn, ModeKeys.TRAIN)
-            tf.add_to_collection(LOSS_COLLECTION_KEY, spec.loss)
-            step = order_global_step(spec.loss)
-            add_mtf_scalar_summaries()
-            add_scalar_summary("loss", spec.loss)
-            traffic.arrange([spec.train_op, spec.loss])
-            hooks = training_hooks(self._config, spec, step, hooks, listeners)
-            try:
-                self._run_steps(spec, hooks)
-            finally:
-                for hook in hooks:
-                    if isinstance(hook, ProgressHook):
-                        hook.close()
-
-    def _run_steps(self, spec: EstimatorSpec, hooks: list[tf.train.SessionRunHook]) -> None:
-        loss = None
-        with StopOnSignalHook() as stop, monitored_session(self._config, spec, [*hooks, stop], stop) as session:
-            while not (session.should_stop() or stop.requested):
-                _, loss = session.run([spec.train_op, spec.loss])
-        if loss is None:
-            tf.logging.warning("trained 0 steps: input_fn returned no batch, or a hook stopped the training")
-        else:
-            tf.logging.info("trained to step %d, loss %g", self._saved_step(), loss)
+        stop: StopOnSignalHook,
+        elastic: Elastic,
+    ) -> Move | None:
+        """Train here until the end, which gives None, or until training continues elsewhere."""
+        if self._prepared is None or self._prepared[0] != move.place.input_fn:
+            self.prepare(move.place.input_fn, elastic)
+        assert self._prepared is not None
+        (_, graph, spec), self._prepared = self._prepared, None
+        with self._new_graph(graph):
+            return train_steps(self._config, spec, hooks, listeners, stop, elastic, move)
 
     def evaluate(
         self,
-        input_fn: Callable[..., Any],
+        input_fn: Callable[..., object],
         steps: int | None = None,
         hooks: Sequence[tf.train.SessionRunHook] | None = None,
         checkpoint_path: str | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
-        """Evaluates a checkpoint, and writes the metrics as summaries to model_dir/eval or model_dir/eval_NAME.
+        """Evaluate a checkpoint, and write the metrics as summaries to model_dir/eval or model_dir/eval_NAME.
 
         Args:
           input_fn: as in `train`.
@@ -222,13 +227,13 @@ class Estimator:
 
     def predict(
         self,
-        input_fn: Callable[..., Any],
+        input_fn: Callable[..., object],
         predict_keys: Sequence[str] | str | None = None,
         hooks: Sequence[tf.train.SessionRunHook] | None = None,
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
     ) -> Generator:
-        """Yields the model's predictions on the input, to the end of its data.
+        """Yield the model's predictions on the input, to the end of its data.
 
         Args:
           input_fn: as in `train`; labels are passed over.
@@ -244,7 +249,11 @@ class Estimator:
         return predictions.examples(batches) if yield_single_examples else batches
 
     def _batches(
-        self, input_fn: Any, keys: Any, hooks: list[tf.train.SessionRunHook], checkpoint_path: str
+        self,
+        input_fn: Callable[..., object],
+        keys: Sequence[str] | str | None,
+        hooks: list[tf.train.SessionRunHook],
+        checkpoint_path: str,
     ) -> Generator:
         check_reachable(self._config.workers)
         workers = self._config.workers
@@ -252,7 +261,7 @@ class Estimator:
             with self._new_graph() as graph:
                 spec = self._build(input_fn, ModeKeys.PREDICT, warn_if_endless=True)
                 fetches = predictions.select(spec.predictions, keys)
-                hooks = [*spec.prediction_hooks, *hooks, watch]
+                hooks = [watch, *spec.prediction_hooks, *hooks]
                 session = single_session(self._config, spec, hooks, checkpoint_path)
             with predictions.left_in(graph, session):
                 while not session.should_stop():
@@ -263,11 +272,11 @@ class Estimator:
     def export_saved_model(
         self,
         export_dir_base: str | os.PathLike,
-        serving_input_receiver_fn: Callable[[], Any],
+        serving_input_receiver_fn: Callable[[], export.ServingInputReceiver],
         *,
         checkpoint_path: str | None = None,
     ) -> str:
-        """Writes the model as its predictions are built, for plain TensorFlow, on no device; returns where.
+        """Write the model as its predictions are built, for plain TensorFlow, on no device; return where.
 
         Args:
           export_dir_base: a directory; the SavedModel is a new one in it, which is called as the time.
@@ -277,15 +286,16 @@ class Estimator:
         Raises:
           ValueError: there is no checkpoint, or an argument does not fit.
           NotImplementedError: the model does with a variable what is not exported.
-          mtf_hetero.saver.WriteError: the disk is full, or fails; nothing is left.
+          mtf_hetero.checkpoint.WriteError: the disk is full, or fails; nothing is left.
         """
         checkpoint_path = self._checkpoint(checkpoint_path)
 
-        def build() -> tuple[Any, Any]:
+        def build() -> tuple[Mapping[str, tf.Tensor], Mapping[str, Mapping[str, tf.Tensor]]]:
             tf.train.get_or_create_global_step()
             receiver, mode = serving_input_receiver_fn(), ModeKeys.PREDICT
-            offered = {"mode": mode, "params": self._params_of(mode), "config": self._config}
+            offered = {"mode": mode, "params": self._mode_params(mode), "config": self._config}
             spec = inputs.call_model_fn(self._model_fn, receiver.features, None, **offered)
+            assert isinstance(receiver.receiver_tensors, Mapping)
             return receiver.receiver_tensors, export.signatures(spec, saved_model.DEFAULT)
 
         directory = os.path.join(export_dir_base, str(time.time_ns() // 10**6))
@@ -293,16 +303,20 @@ class Estimator:
         return directory
 
     @contextlib.contextmanager
-    def _new_graph(self) -> Iterator[tf.Graph]:
-        with tf.Graph().as_default() as graph, graph.container(self._config.container):
+    def _new_graph(self, graph: tf.Graph | None = None) -> Iterator[tf.Graph]:
+        with (tf.Graph() if graph is None else graph).as_default() as graph, graph.container(self._config.container):
             tf.set_random_seed(self._config.tf_random_seed)
             yield graph
 
-    def _build(self, input_fn: Any, mode: str, *, warn_if_endless: bool = False) -> EstimatorSpec:
-        """Builds input and model in the default graph; returns the spec with a scaffold that has a saver."""
+    def _build(
+        self, input_fn: Callable[..., object], mode: str, *, warn_if_endless: bool = False, first: int | None = None
+    ) -> EstimatorSpec:
+        """Build input and model in the default graph; return the spec with a scaffold that has a saver."""
         tf.train.get_or_create_global_step()
-        offered = {"mode": mode, "params": self._params_of(mode), "config": self._config}
-        features, labels = inputs.call_input_fn(input_fn, **offered)
+        offered = {"mode": mode, "params": self._mode_params(mode), "config": self._config}
+        if mode == ModeKeys.TRAIN:  # the model's random numbers are those of the step, whenever a session began
+            random_numbers.follow(read_global_step())
+        features, labels = inputs.call_input_fn(input_fn, first=first, **offered)
         if warn_if_endless:
             inputs.warn_if_endless(mode)
         labels = None if mode == ModeKeys.PREDICT else labels
@@ -343,7 +357,7 @@ class Estimator:
         checkpoint.log()
         return checkpoint.path
 
-    def _write_metrics(self, results: dict[str, Any], name: str | None) -> None:
+    def _write_metrics(self, results: Mapping[str, Any], name: str | None) -> None:
         step = int(results[tf.GraphKeys.GLOBAL_STEP])
         scalars = {key: value for key, value in results.items() if np.ndim(value) == 0 and not isinstance(value, bytes)}
         del scalars[tf.GraphKeys.GLOBAL_STEP]

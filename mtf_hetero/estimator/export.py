@@ -1,32 +1,33 @@
-"""What tf.estimator.export has: how a model_fn says how it is served, which Estimator.export_saved_model reads."""
+"""The names of tf.estimator.export, by which a model_fn tells Estimator.export_saved_model how it is served."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
 
 from mtf_hetero._compat import tf
+from mtf_hetero.estimator.config import EstimatorSpec, Tensors
 
 
-def _named(tensors: Any, name: str, default: str) -> dict[str, Any]:
-    tensors = tensors if isinstance(tensors, dict) else {default: tensors}
-    for key, tensor in tensors.items():
+def _name_tensors(tensors: Tensors, name: str, default: str) -> dict[str, tf.Tensor]:
+    named = dict(tensors) if isinstance(tensors, Mapping) else {default: tensors}
+    for key, tensor in named.items():
         if not isinstance(key, str) or not isinstance(tensor, (tf.Tensor, tf.SparseTensor)):
             raise ValueError(f"{name}: {key!r} is {tensor!r}; it must be a tf.Tensor with a name as key")
-    return tensors
+    return named
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PredictOutput:
     """A model's outputs: {name: tensor}, or one tensor, which is then called "output"."""
 
-    outputs: Any
+    outputs: Tensors
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "outputs", _named(self.outputs, "PredictOutput", "output"))
+        object.__setattr__(self, "outputs", _name_tensors(self.outputs, "PredictOutput", "output"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ServingInputReceiver:
-    """What a served model is fed.
+    """The input of a served model.
 
     Args:
       features: what model_fn gets: {name: tensor}, or one tensor.
@@ -34,15 +35,17 @@ class ServingInputReceiver:
       receiver_tensors_alternatives: others that may be fed instead; accepted and unused.
     """
 
-    features: Any
-    receiver_tensors: Any
-    receiver_tensors_alternatives: Any = None
+    features: Tensors
+    receiver_tensors: Tensors
+    receiver_tensors_alternatives: Mapping[str, Tensors] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "receiver_tensors", _named(self.receiver_tensors, "ServingInputReceiver", "input"))
+        object.__setattr__(
+            self, "receiver_tensors", _name_tensors(self.receiver_tensors, "ServingInputReceiver", "input")
+        )
 
 
-def signatures(spec: Any, default: str) -> dict[str, dict[str, Any]]:
+def signatures(spec: EstimatorSpec, default: str) -> dict[str, dict[str, tf.Tensor]]:
     """{signature: {output: tensor}} of an EstimatorSpec: its export_outputs, or else its predictions.
 
     Args:
@@ -52,12 +55,15 @@ def signatures(spec: Any, default: str) -> dict[str, dict[str, Any]]:
     Raises:
       ValueError: several outputs of which none is the default one, or what is no output.
     """
-    outputs = spec.export_outputs or {default: PredictOutput(spec.predictions)}
+    assert spec.predictions is not None
+    outputs: Mapping[str, object] = spec.export_outputs or {default: PredictOutput(spec.predictions)}
     if default not in outputs:
         if len(outputs) > 1:
             raise ValueError(f"export_outputs are {', '.join(outputs)}; name the default output {default!r}")
         outputs = {**outputs, default: next(iter(outputs.values()))}
+    found = {}
     for name, output in outputs.items():
         if not isinstance(output, PredictOutput):
             raise ValueError(f"export_outputs[{name!r}] is {output!r}; it must be a PredictOutput")
-    return {name: output.outputs for name, output in outputs.items()}
+        found[name] = _name_tensors(output.outputs, "PredictOutput", "output")
+    return found

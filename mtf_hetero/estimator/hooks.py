@@ -7,7 +7,7 @@ LoggingTensorHook, ProfilerHook.
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -15,9 +15,15 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import graphs
+from mtf_hetero.checkpoint import Saver, State
+from mtf_hetero.checkpoint.pace import CopyPace
+from mtf_hetero.checkpoint.saver import can_be_copied, copied
+from mtf_hetero.checkpoint.state import size_bytes
+from mtf_hetero.estimator.elastic import Elastic
 from mtf_hetero.estimator.progress import ProgressHook as ProgressHook  # the names that this module had before
 from mtf_hetero.estimator.summaries import add_mtf_scalar_summaries as add_mtf_scalar_summaries
 from mtf_hetero.estimator.summaries import add_scalar_summary as add_scalar_summary
+from mtf_hetero.mesh.commits import Commits
 
 _GLOBAL_STEP_READ_KEY = "global_step_read_op_cache"  # where TensorFlow's hooks look for the tensor they fetch
 
@@ -47,7 +53,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
 
     def __init__(self, signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) -> None:
         self._signals = tuple(signals)
-        self._previous: dict[int, Any] = {}
+        self._previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         self._handled: list[int] = []  # by Python's handler, in the main thread
         self._watched: list[int] = []  # by the thread, at once
         self._session: tf.Session | None = None
@@ -55,11 +61,11 @@ class StopOnSignalHook(tf.train.SessionRunHook):
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has asked for a stop."""
+        """Return whether a signal has asked for a stop."""
         return bool(self._handled or self._watched)
 
     def check(self) -> None:
-        """Raises what the context raises at its end, once a signal has arrived. For whoever waits between two steps."""
+        """Raise what the context raises at its end, once a signal has arrived. For whoever waits between two steps."""
         if self.requested:
             self._raise((self._handled or self._watched)[0])
 
@@ -77,7 +83,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
             self._watcher = _SignalWatcher(self._watch)
         return self
 
-    def __exit__(self, exception_type: Any, exception: Any, traceback: Any) -> None:
+    def __exit__(self, exception_type: type[BaseException] | None, *_: object) -> None:
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None
@@ -123,7 +129,7 @@ class StopOnSignalHook(tf.train.SessionRunHook):
 class _SignalWatcher:
     """A thread that receives each signal's number when it arrives, whatever the main thread is doing."""
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Callable[[int], None]) -> None:
         self._watch = watch
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
@@ -142,6 +148,85 @@ class _SignalWatcher:
         os.close(self._read_end)
 
 
+class SaverHook(tf.train.CheckpointSaverHook):
+    """A tf.train.CheckpointSaverHook that trains on while a thread writes the checkpoint.
+
+    Listeners are called when a checkpoint is complete, so training waits for it if there are any. It waits for a Saver
+    of another kind, too.
+
+    Attributes:
+      continues: whether the next session continues with the state of the last one; it then begins without a checkpoint.
+    """
+
+    continues = False
+    _scaffold: tf.train.Scaffold | None
+
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        if not self.continues:
+            super().after_create_session(session, coord)
+        self.continues = False  # for a session that is made anew after a loss
+
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
+        if isinstance(saver := self._get_saver(), Saver):
+            saver.check()
+        super().after_run(run_context, run_values)
+
+    def end(self, session: tf.Session) -> None:
+        super().end(session)
+        self.join()
+
+    def join(self) -> None:
+        """Wait until the checkpoint is complete."""
+        if isinstance(saver := self._get_saver(), Saver):
+            saver.join()
+
+    def _save(self, session: tf.Session, step: int) -> bool:
+        if isinstance(saver := self._get_saver(), Saver):
+            saver.is_background = not self._listeners
+        return super()._save(session, step)
+
+
+class CopyHook(tf.train.SessionRunHook):
+    """Copies the state of a training with workers to this process's memory, so rarely that it takes 1 % of the time.
+
+    It must come before hooks that notice a step: a worker may be lost while the state is copied.
+
+    Args:
+      scaffold: with the Saver whose variables are copied. There is no copy if they are not the global ones, or if
+        memory is short.
+      elastic: keeps the newest copy.
+      *step: fetches that run all updates.
+    """
+
+    def __init__(self, scaffold: tf.train.Scaffold, elastic: Elastic, *step: Any) -> None:
+        self._scaffold, self._elastic, self._pace = scaffold, elastic, CopyPace(size_bytes(tf.get_default_graph()))
+        self._commits = Commits()
+        self._commits.hold(*(getattr(x, "op", x) for x in step))
+        self._steps: tuple[int, int] | None = None  # the global step at the beginning of a session, and the steps since
+
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        self._steps = int(session.run(tf.train.get_global_step(session.graph))), 0
+        self._pace.wait()
+
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
+        if self._steps is not None:
+            self._steps = self._steps[0], self._steps[1] + 1
+        if self._pace.is_due:
+            with self._pace.measure():
+                state = copied(self._scaffold.saver, run_context.session)
+            self._elastic.copy = state or self._elastic.copy
+
+    def rescue(self, session: tf.Session) -> None:
+        """Copy the state after the last step of a session that has lost a worker, if the other devices have it."""
+        steps, self._steps = self._steps, None
+        if steps is None or not can_be_copied(self._scaffold.saver, session.graph):
+            return
+        known = {tf.train.get_global_step(session.graph).op.name: np.int64(sum(steps))}
+        values = self._commits.rescue(session, steps[1], known)
+        if values is not None:
+            self._elastic.copy = State.from_values(session.graph, values)
+
+
 class NanLossHook(tf.train.NanTensorHook):
     """tf.train.NanTensorHook that leaves it to whoever catches its error to say so."""
 
@@ -150,8 +235,15 @@ class NanLossHook(tf.train.NanTensorHook):
             raise tf.train.NanLossDuringTrainingError
 
 
+def read_global_step() -> tf.Tensor:
+    """Return the global step before the run, a scalar tensor that TensorFlow's hooks fetch too."""
+    if not tf.get_collection(_GLOBAL_STEP_READ_KEY):
+        tf.add_to_collection(_GLOBAL_STEP_READ_KEY, tf.train.get_global_step() + 0)
+    return tf.get_collection(_GLOBAL_STEP_READ_KEY)[0]
+
+
 def order_global_step(loss: tf.Tensor) -> tf.Tensor:
-    """Makes each step read the global step first, then compute the loss, then add one. Call it once the model is built.
+    """Make each step read the global step first, then compute the loss, then add one. Call it once the model is built.
 
     TensorFlow's hooks read the global step in the very run that adds to it, in no particular order: summaries then come
     a step early or late, and StepCounterHook warns of a global step that stands still. And where a model groups its
@@ -163,10 +255,7 @@ def order_global_step(loss: tf.Tensor) -> tf.Tensor:
     Returns:
       The global step before the run, a scalar tensor.
     """
-    global_step = tf.train.get_global_step()
-    if not tf.get_collection(_GLOBAL_STEP_READ_KEY):
-        tf.add_to_collection(_GLOBAL_STEP_READ_KEY, global_step + 0)
-    before = tf.get_collection(_GLOBAL_STEP_READ_KEY)[0]
+    global_step, before = tf.train.get_global_step(), read_global_step()
     needed = graphs.ancestors([loss.op])
     for operation in global_step.op.outputs[0].consumers():
         if operation.type in ("AssignAddVariableOp", "AssignAdd"):

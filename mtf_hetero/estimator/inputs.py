@@ -1,10 +1,10 @@
-"""How an Estimator calls the user's two functions: input_fn and model_fn, each with the arguments that it names."""
+"""The calls of the user's two functions, input_fn and model_fn, each with the arguments that it names."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import graphs
 from mtf_hetero.estimator.config import MODES, EstimatorSpec
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -12,8 +12,8 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ENDING = ("Iterator", "Dequeue", "PyFunc")
 
 
-def argument_names(function: Callable[..., Any], name: str, *, offered: tuple[str, ...]) -> tuple[str, ...]:
-    """Which of the offered arguments a user's function takes.
+def argument_names(function: Callable[..., object], name: str, *, offered: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the offered arguments that a user's function takes.
 
     Args:
       function: a function, method, functools.partial or callable object.
@@ -39,13 +39,17 @@ def argument_names(function: Callable[..., Any], name: str, *, offered: tuple[st
     return tuple(argument for argument in offered if argument in names)
 
 
-def call_input_fn(input_fn: Callable[..., Any], **offered: Any) -> tuple[Any, Any]:
-    """Calls input_fn and returns (features, labels) as tensors; labels is None where there are none.
+def call_input_fn(
+    input_fn: Callable[..., object], *, first: int | None = None, **offered: object
+) -> tuple[object, object]:
+    """Call input_fn and return (features, labels) as tensors; labels is None where there are none.
 
     An initialiser of a data set's iterator goes to the collection TABLE_INITIALIZERS, which a monitored session runs.
 
     Args:
       input_fn: returns a tf.data.Dataset, (features, labels) or features.
+      first: the global step at which the data begin: a session that starts later skips the batches before; None: each
+        session reads all. Data that read the global step themselves are left as they are.
       **offered: the arguments it may take: mode, params, config.
 
     Raises:
@@ -55,6 +59,7 @@ def call_input_fn(input_fn: Callable[..., Any], **offered: Any) -> tuple[Any, An
     with tf.device("/cpu:0"):
         result = input_fn(**{name: offered[name] for name in names})
         if isinstance(result, tf.compat.v2.data.Dataset):
+            result = result if first is None else _continued(result, first)
             iterator = tf.data.make_initializable_iterator(result)
             tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
             result = iterator.get_next()
@@ -65,8 +70,16 @@ def call_input_fn(input_fn: Callable[..., Any], **offered: Any) -> tuple[Any, An
     return result[0], result[1]
 
 
+def _continued(dataset: tf.data.Dataset, first: int) -> tf.data.Dataset:
+    """Return the batches from that of the global step on, where the session begins."""
+    step = tf.train.get_global_step()
+    if step.op in graphs.ancestors([dataset._variant_tensor.op]):
+        return dataset
+    return dataset.skip(tf.cast(step.read_value(), tf.int64) - first)
+
+
 def warn_if_endless(mode: str) -> None:
-    """Logs a warning where no operation of the default graph can end the data; call it before the model is built."""
+    """Log a warning where no operation of the default graph can end the data; call it before the model is built."""
     operations = tf.get_default_graph().get_operations()
     if not any(kind in operation.type for operation in operations for kind in _ENDING):
         tf.logging.warning(
@@ -74,8 +87,8 @@ def warn_if_endless(mode: str) -> None:
         )
 
 
-def check_model_fn(model_fn: Callable[..., Any], params: Mapping[str, Any] | None) -> None:
-    """Raises ValueError, in one line, unless model_fn takes features and what else the Estimator passes."""
+def check_model_fn(model_fn: Callable[..., object], params: Mapping[str, object] | None) -> None:
+    """Raise ValueError, in one line, unless model_fn takes features and what else the Estimator passes."""
     names = argument_names(model_fn, "model_fn", offered=("features", "labels", "mode", "params", "config"))
     if "features" not in names:
         raise ValueError("model_fn has no argument 'features'; add it")
@@ -83,8 +96,10 @@ def check_model_fn(model_fn: Callable[..., Any], params: Mapping[str, Any] | Non
         raise ValueError(f"model_fn has no argument 'params', but the Estimator got params {sorted(params)}; add it")
 
 
-def call_model_fn(model_fn: Callable[..., Any], features: Any, labels: Any, **offered: Any) -> EstimatorSpec:
-    """Calls model_fn with those of features, labels, mode, params and config that it takes.
+def call_model_fn(
+    model_fn: Callable[..., object], features: object, labels: object, **offered: object
+) -> EstimatorSpec:
+    """Call model_fn with those of features, labels, mode, params and config that it takes.
 
     Raises:
       ValueError: model_fn takes no labels and there are some, or returns anything but an EstimatorSpec of the mode.

@@ -1,17 +1,13 @@
-"""What is seen of a training while it goes on: its scalars, examples a second, and how busy each device is."""
+"""The metrics of a training while it runs: its scalars, examples a second, and how busy each device is."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator.config import check_number
-from mtf_hetero.estimator.metrics_log import MetricsLog
-from mtf_hetero.estimator.pace import WARM_UP_STEPS, Pace
+from mtf_hetero.estimator.metrics_log import MetricsLog, Values
+from mtf_hetero.estimator.pace import MeasuringPace, Pace
 from mtf_hetero.estimator.summaries import scalar_summaries
-
-_MEASURED_SECONDS = 10.0  # at least, between two steps in which the devices are measured
-_MOST_COST = 0.01  # of the training's time, that measuring takes
 
 
 class MetricsHook(tf.train.SessionRunHook):
@@ -27,10 +23,10 @@ class MetricsHook(tf.train.SessionRunHook):
       batch_size: examples per step.
       every_steps: steps between two rows; the last step has one, too.
       unit: what the examples are called.
-      busy: from the tf.RunMetadata of a step to {name: seconds}, or {name: {device: seconds}}; None: no such rows.
+      busy: from the tf.RunMetadata of a step to {name: number}, or {name: {device: number}}; None: no such rows.
       busy_steps: steps between two that are measured so, which take longer than others; None: every 10 seconds, and
         rarer where that would take more than 1 % of the time. The first one is the sixth step of a session.
-      busy_options: tf.RunOptions of such a step.
+      busy_options: tf.RunOptions of such a step; None: it runs as any other.
       uncounted: steps of the session, from 0 on, that are slow because something else traces them.
 
     Attributes:
@@ -45,7 +41,7 @@ class MetricsHook(tf.train.SessionRunHook):
         *,
         every_steps: int = 50,
         unit: str = "images",
-        busy: Callable[[tf.RunMetadata], Mapping[str, Any]] | None = None,
+        busy: Callable[[tf.RunMetadata], Values] | None = None,
         busy_steps: int | None = None,
         busy_options: tf.RunOptions | None = None,
         uncounted: Collection[int] = (),
@@ -58,7 +54,7 @@ class MetricsHook(tf.train.SessionRunHook):
         self._busy, self._busy_steps, self._busy_options = busy, busy_steps, busy_options
         self._uncounted = frozenset(uncounted)
         self.pace, self._since = Pace(), Pace()
-        self._last: Mapping[str, Any] | None = None
+        self._last: Values | None = None
 
     def begin(self) -> None:
         self._global_step = tf.train.get_or_create_global_step()
@@ -67,7 +63,7 @@ class MetricsHook(tf.train.SessionRunHook):
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self._step = int(session.run(self._global_step))
-        self._steps_of_session, self._measured_next = 0, 0.0
+        self._steps_of_session, self._measuring = 0, MeasuringPace(self._busy_steps)
         self._log.begin(self._step)
         # TensorBoard then forgets what a run that was lost had written of the steps to come
         self._writer.add_session_log(tf.SessionLog(status=tf.SessionLog.START), self._step + 1)
@@ -75,7 +71,7 @@ class MetricsHook(tf.train.SessionRunHook):
         self._since, self._last = Pace(), None
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-        self._measures = self._is_measured()
+        self._measures = self._busy is not None and self._measuring.is_due(self._steps_of_session)
         self._began = time.monotonic()
         self.pace.begin_step()
         self._since.begin_step()
@@ -89,9 +85,11 @@ class MetricsHook(tf.train.SessionRunHook):
         self._steps_of_session += 1
         self._last = run_values.results
         if self._measures and self._busy is not None:
-            if busy := self._busy(run_values.run_metadata):
+            busy = self._busy(run_values.run_metadata)
+            if busy:
                 self._write("busy", busy)
-            self._plan_measurement()
+            if busy or self._busy_options is not None:
+                self._measuring.end_step(time.monotonic() - self._began, self.pace)
         if self._step % self._every_steps == 0:
             self._write_row()
 
@@ -99,22 +97,8 @@ class MetricsHook(tf.train.SessionRunHook):
         self._write_row()
         self._writer.flush()
 
-    def _is_measured(self) -> bool:
-        """Return whether the devices are measured in the step that begins."""
-        if self._busy is None or self._steps_of_session < WARM_UP_STEPS:
-            return False
-        if self._busy_steps is None:
-            return time.monotonic() >= self._measured_next
-        return self._steps_of_session % self._busy_steps == WARM_UP_STEPS % self._busy_steps
-
-    def _plan_measurement(self) -> None:
-        """Sets when the devices are measured again, from how much longer than others this step was."""
-        now, usual = time.monotonic(), 1.0 / (self.pace.steps_per_second or 1e9)
-        cost = max(now - self._began - usual, 0.0)
-        self._measured_next = now + max(_MEASURED_SECONDS, cost / _MOST_COST)
-
     def _write_row(self) -> None:
-        """A row of the last step, unless it has one."""
+        """Write a row of the last step, unless it has one."""
         if self._last is None:
             return
         since = self._since.steps_per_second
@@ -123,7 +107,7 @@ class MetricsHook(tf.train.SessionRunHook):
         self._last = None
         self._since.reset()
 
-    def _write(self, kind: str, values: Mapping[str, Any]) -> None:
+    def _write(self, kind: str, values: Values) -> None:
         self._log.append(kind, self._step, {**values, "time": round(time.time(), 3)})
         summary = tf.Summary()
         for name, value in values.items():

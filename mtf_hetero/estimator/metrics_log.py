@@ -13,6 +13,7 @@ import numpy as np
 from mtf_hetero._support.files import check_place, open_regular, write_text
 
 NAME = "metrics.jsonl"
+Values = Mapping[str, Any]  # of a row: numbers, None, text, or {text: number}
 
 
 class MetricsLog:
@@ -35,35 +36,36 @@ class MetricsLog:
         self._known: set[tuple[str, int]] = set()
 
     def begin(self, step: int) -> None:
-        """Takes up a training that goes on after a step.
+        """Take up a training that goes on after a step.
 
         Raises:
           OSError: the file cannot be read or written; it is as it was.
         """
         check_place(self._path)  # to read a pipe would take for ever
         text = self._path.read_bytes() if self._path.exists() else b""
-        kept = [line for line in text.splitlines(keepends=True) if _step_of(line) <= step]
+        kept = [line for line in text.splitlines(keepends=True) if _row_step(line) <= step]
         if len(kept) < len(text.splitlines()):
             write_text(self._path, b"".join(kept).decode())
         rows = [json.loads(line) for line in kept]
         self._known = {(row["kind"], row["step"]) for row in rows}
 
     def has(self, kind: str, step: int) -> bool:
-        """Whether there is a row of this kind and step."""
+        """Return whether there is a row of this kind and step."""
         return (kind, step) in self._known
 
-    def append(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Writes a row, unless there is one of this kind and step already.
+    def append(self, kind: str, step: int, values: Values, *, again: bool = False) -> None:
+        """Write a row, unless there is one of this kind and step already.
 
         Args:
           kind: "train", for instance.
           step: the global step.
           values: numbers, None, text, or {text: number}. What is not finite becomes null.
+          again: write it also if there is one.
 
         Raises:
           OSError: it cannot be written; nothing of it is left.
         """
-        if self.has(kind, step):
+        if self.has(kind, step) and not again:
             return
         row = {"kind": kind, "step": step, **{name: plain(value) for name, value in values.items()}}
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
@@ -80,13 +82,18 @@ class MetricsLog:
 
 
 def read(path: str | os.PathLike) -> list[dict[str, Any]]:
-    """The rows of a file that is whole up to its last line, of which a part may be missing."""
+    """Return the rows of a file that is whole up to its last line, of which a part may be missing."""
     lines = pathlib.Path(path).read_bytes().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if _step_of(line) < math.inf]
+    return [json.loads(line) for line in lines if _row_step(line) < math.inf]
 
 
-def _step_of(line: bytes) -> float:
-    """The step of a row; infinity for what is none."""
+def read_kind(path: str | os.PathLike, kind: str) -> list[dict[str, Any]]:
+    """Return the rows of a kind so far; without the file there are none."""
+    return [row for row in read(path) if row["kind"] == kind] if os.path.exists(path) else []
+
+
+def _row_step(line: bytes) -> float:
+    """Return the step of a row; infinity for what is none."""
     try:
         row = json.loads(line)
         return row["step"] if line.endswith(b"\n") and isinstance(row["kind"], str) else math.inf
@@ -94,8 +101,8 @@ def _step_of(line: bytes) -> float:
         return math.inf
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has it; of a float32, the digits that it has."""
+def plain(value: object) -> Any:
+    """Return a value as JSON has it; of a float32, the digits that it has."""
     if isinstance(value, Mapping):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, (np.floating, float)):

@@ -1,17 +1,17 @@
-"""What `Estimator.predict` yields: chosen predictions, example by example."""
+"""The output of `Estimator.predict`: chosen predictions, example by example."""
 
 import contextlib
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero.estimator.config import Tensors
 
 
-def select(predictions: Any, keys: Sequence[str] | str | None) -> Any:
-    """Those of the predictions that the caller wants; None: all.
+def select(predictions: Tensors | None, keys: Sequence[str] | str | None) -> Tensors | None:
+    """Return the predictions that the caller wants; None: all.
 
     Raises:
       ValueError: one that there is not.
@@ -30,7 +30,7 @@ def select(predictions: Any, keys: Sequence[str] | str | None) -> Any:
 
 
 def examples(batches: Generator) -> Generator:
-    """Yields the predictions of each example, from those of batches.
+    """Yield the predictions of each example, from those of batches.
 
     Raises:
       ValueError: predictions of a batch that differ in their number.
@@ -50,7 +50,7 @@ def examples(batches: Generator) -> Generator:
 
 
 @contextlib.contextmanager
-def left_in(graph: tf.Graph, session: tf.Session) -> Iterator[None]:
+def left_in(graph: tf.Graph, session: tf.train.SingularMonitoredSession | tf.train.MonitoredSession) -> Iterator[None]:
     """`with session:` whose end runs in this graph, whichever is the caller's."""
     try:
         yield

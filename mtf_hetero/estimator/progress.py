@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TextIO
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
@@ -15,6 +15,9 @@ from mtf_hetero.estimator import progress_text
 from mtf_hetero.estimator.config import check_number
 from mtf_hetero.estimator.pace import Pace
 from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY, scalar_summaries
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _MEAN_STEPS = 20  # over which loss and accuracy are averaged
 _REDRAW_SECONDS, _SPEED_SECONDS = 0.2, 2.0
@@ -52,12 +55,12 @@ class ProgressHook(tf.train.SessionRunHook):
         total_steps: int | None = None,
         *,
         log_step_count_steps: int | None = None,
-        loss: Any = None,
-        stream: Any = None,
+        loss: tf.Tensor | None = None,
+        stream: TextIO | None = None,
         unit: str = "images",
         epoch_size: int | None = None,
         busy: Callable[[], Mapping[str, float]] | None = None,
-        report: Callable[[str], Any] | None = None,
+        report: Callable[[str], object] | None = None,
     ) -> None:
         check_number(batch_size, "ProgressHook: batch_size", none=False)
         check_number(total_steps, "ProgressHook: total_steps")
@@ -109,7 +112,7 @@ class ProgressHook(tf.train.SessionRunHook):
         self.close()
 
     def close(self) -> None:
-        """Ends the bar's lines. A session that fails does not end its hooks; the Estimator calls this then."""
+        """End the bar's lines. A session that fails does not end its hooks; the Estimator calls this then."""
         if self._bars is not None:
             self._bars.close()
             self._bars = None
@@ -138,8 +141,8 @@ class ProgressHook(tf.train.SessionRunHook):
         if speed and self._total_steps is not None:
             left = max(self._total_steps - self._step, 0) / speed
         if self._epoch_size is not None:
-            epoch["epoch"] = self._epoch_of(self._step)
-            epoch["epochs"] = None if self._total_steps is None else self._epoch_of(self._total_steps)
+            epoch["epoch"] = self._epoch_number(self._step)
+            epoch["epochs"] = None if self._total_steps is None else self._epoch_number(self._total_steps)
         return progress_text.Status(
             self._step,
             self._total_steps,
@@ -150,7 +153,7 @@ class ProgressHook(tf.train.SessionRunHook):
             **epoch,
         )
 
-    def _epoch_of(self, step: int) -> int:
+    def _epoch_number(self, step: int) -> int:
         assert self._epoch_size is not None
         return max(-(-step * self._batch_size // self._epoch_size), 1)
 
@@ -174,11 +177,11 @@ class _Bars:
       total_steps: the global step at which training ends; None: there is no bar, but the numbers.
     """
 
-    def __init__(self, stream: Any, total_steps: int | None) -> None:
-        tqdm: Any = importlib.import_module("tqdm.std")
-        self._make, self._draw, self._stream = tqdm.tqdm, tqdm.Bar, stream
+    def __init__(self, stream: TextIO, total_steps: int | None) -> None:
+        package = importlib.import_module("tqdm.std")
+        self._make, self._draw, self._stream = package.tqdm, package.Bar, stream
         self._steps = self._line(0, total_steps)
-        self._devices: Any = None
+        self._devices: tqdm | None = None
 
     def show(self, status: progress_text.Status, unit: str) -> None:
         """Draws the lines."""
@@ -203,7 +206,7 @@ class _Bars:
             if self._devices is not None:
                 self._devices.close()
 
-    def _line(self, position: int, total: int | None) -> Any:
+    def _line(self, position: int, total: int | None) -> "tqdm":
         return self._make(total=total, position=position, file=self._stream, bar_format=" ", miniters=1, leave=True)
 
     def _columns(self) -> int:

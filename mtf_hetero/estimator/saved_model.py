@@ -9,21 +9,24 @@ import collections
 import dataclasses
 import functools
 import os
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import files
-from mtf_hetero.saver import as_write_error, copy_variables
+from mtf_hetero.checkpoint.copying import copy_variables
+from mtf_hetero.checkpoint.failures import as_write_error
 
 DEFAULT = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-Build = Callable[[int], tuple[Any, Mapping[str, Any]]]
-BuildSignatures = Callable[[], tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]]
+Build = Callable[[int], tuple[tf.Tensor, Mapping[str, tf.Tensor]]]
+BuildSignatures = Callable[[], tuple[Mapping[str, tf.Tensor], Mapping[str, Mapping[str, tf.Tensor]]]]
+Key = Any  # of an output: a name, or names of a signature and of its output
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Part:
-    """What of a graph leads from its inputs to its outputs, and which variables it reads.
+    """The part of a graph that leads from inputs to outputs, and the variables that it reads.
 
     Args:
       graph_def: the operations, without the placeholders and the reads, on no device.
@@ -34,15 +37,15 @@ class _Part:
       variables: {variable: (shape, dtype)}.
     """
 
-    graph_def: Any
+    graph_def: tf.GraphDef
     inputs: Mapping[str, str]
-    outputs: Mapping[Any, str]
-    dtypes: Mapping[Any, Any]
+    outputs: Mapping[Key, str]
+    dtypes: Mapping[Key, tf.DType]
     reads: Mapping[str, tuple[str, tuple[int, ...], tuple[int, ...]]]
-    variables: Mapping[str, tuple[tuple[int, ...], Any]]
+    variables: Mapping[str, tuple[tuple[int, ...], tf.DType]]
 
-    def call(self, values: Mapping[str, tf.Tensor], variables: Mapping[str, tf.Tensor]) -> dict[Any, tf.Tensor]:
-        """The outputs for some inputs, in the default graph.
+    def call(self, values: Mapping[str, tf.Tensor], variables: Mapping[str, tf.Tensor]) -> dict[Key, tf.Tensor]:
+        """Return the outputs for some inputs, in the default graph.
 
         Args:
           values: the inputs.
@@ -64,9 +67,9 @@ def write(
     example_shape: Sequence[int],
     batch_size: int = 32,
     input_name: str = "images",
-    dtype: Any = tf.float32,
+    dtype: tf.DType = tf.float32,
 ) -> None:
-    """Writes a SavedModel with the signature "serving_default": as a whole, or nothing at all.
+    """Write a SavedModel with the signature "serving_default": as a whole, or nothing at all.
 
     Args:
       directory: where to; nothing may be there.
@@ -81,11 +84,11 @@ def write(
     Raises:
       ValueError: something is there, or the checkpoint does not have the variables.
       NotImplementedError: the model does with a variable what is not exported.
-      mtf_hetero.saver.WriteError: the disk is full, or fails; nothing is left.
+      mtf_hetero.checkpoint.WriteError: the disk is full, or fails; nothing is left.
     """
     directory = _new(directory)
 
-    def build_part(size: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    def build_part(size: int) -> tuple[Mapping[str, tf.Tensor], Mapping[str, tf.Tensor]]:
         fed, outputs = build(size)
         return {input_name: fed}, outputs
 
@@ -100,7 +103,7 @@ def write(
 
 
 def write_signatures(directory: str | os.PathLike, build: BuildSignatures, *, checkpoint: str) -> None:
-    """Writes a SavedModel of a graph as it is: its batches have the size that it was built for.
+    """Write a SavedModel of a graph as it is: its batches have the size that it was built for.
 
     Args:
       directory: as of `write`.
@@ -108,12 +111,12 @@ def write_signatures(directory: str | os.PathLike, build: BuildSignatures, *, ch
       checkpoint: as of `write`.
 
     Raises:
-      ValueError, NotImplementedError, mtf_hetero.saver.WriteError: as of `write`.
+      ValueError, NotImplementedError, mtf_hetero.checkpoint.WriteError: as of `write`.
     """
     directory = _new(directory)
-    forms: dict[str, tuple[Any, Any]] = {}
+    forms: dict[str, tuple[tf.DType, tf.TensorShape]] = {}
 
-    def build_part() -> tuple[Mapping[str, Any], Mapping[Any, Any]]:
+    def build_part() -> tuple[Mapping[str, tf.Tensor], Mapping[tuple[str, str], tf.Tensor]]:
         inputs, signatures = build()
         forms.update({name: (fed.dtype, fed.shape) for name, fed in inputs.items()})
         return inputs, {(key, name): tensor for key, outputs in signatures.items() for name, tensor in outputs.items()}
@@ -122,7 +125,7 @@ def write_signatures(directory: str | os.PathLike, build: BuildSignatures, *, ch
     with tf.Graph().as_default():
         variables = _make_variables(part)
         fed = {name: tf.placeholder(dtype, shape, name) for name, (dtype, shape) in forms.items()}
-        results: dict[str, dict[str, Any]] = collections.defaultdict(dict)
+        results: dict[str, dict[str, tf.Tensor]] = collections.defaultdict(dict)
         for (key, name), tensor in part.call(fed, {name: v.read_value() for name, v in variables.items()}).items():
             results[key][name] = tensor
         made = {key: tf.saved_model.predict_signature_def(fed, outputs) for key, outputs in results.items()}
@@ -137,15 +140,17 @@ def _new(directory: str | os.PathLike) -> str:
 
 
 def _make_variables(part: _Part) -> dict[str, tf.Variable]:
-    """The logical variables, in the default graph."""
+    """Return the logical variables, in the default graph."""
     return {
         name: tf.get_variable(name, shape, dtype, tf.zeros_initializer(), trainable=False, use_resource=True)
         for name, (shape, dtype) in part.variables.items()
     }
 
 
-def _save(directory: str, signatures: Mapping[str, Any], variables: Mapping[str, tf.Variable], checkpoint: str) -> None:
-    """Writes the default graph."""
+def _save(
+    directory: str, signatures: Mapping[str, object], variables: Mapping[str, tf.Variable], checkpoint: str
+) -> None:
+    """Write the default graph."""
     saver = _CopyingSaver(list(variables.values()), checkpoint)
     with as_write_error(f"cannot write {directory}"), files.new_directory(directory) as made:
         builder = tf.saved_model.Builder(str(made / "model"))
@@ -161,8 +166,8 @@ def _save(directory: str, signatures: Mapping[str, Any], variables: Mapping[str,
         _move_up(made)
 
 
-def _move_up(made: Any) -> None:
-    """The Builder wants to make the directory itself; everything is on the disk before it gets its name."""
+def _move_up(made: pathlib.Path) -> None:
+    """Make a directory; everything is on the disk before it gets its name. The Builder makes the directory itself."""
     for path in sorted((made / "model").iterdir()):
         path.rename(made / path.name)
     (made / "model").rmdir()
@@ -179,7 +184,7 @@ class _CopyingSaver(tf.train.Saver):
         self._dtypes = {variable.op.name: variable.dtype.base_dtype for variable in variables}
         self._checkpoint = checkpoint
 
-    def save(self, sess: Any, save_path: Any, *_: Any, **__: Any) -> str:
+    def save(self, sess: tf.Session, save_path: str, *_: object, **__: object) -> str:
         copy_variables(self._checkpoint, save_path, self._dtypes)
         return save_path
 
@@ -187,7 +192,7 @@ class _CopyingSaver(tf.train.Saver):
 def _any_number(
     examples: tf.Tensor, parts: Sequence[_Part], variables: Mapping[str, tf.Tensor], input_name: str, batch_size: int
 ) -> dict[str, tf.Tensor]:
-    """The outputs for any number of examples."""
+    """Return the outputs for any number of examples."""
     shape = examples.shape.as_list()[1:]
     whole = tf.shape(examples)[0] // batch_size * batch_size
     chunks = [tf.reshape(examples[:whole], [-1, batch_size, *shape])]
@@ -205,8 +210,8 @@ def _any_number(
     return {name: tf.concat(values, 0, name=name) for name, values in results.items()}
 
 
-def _extract(build: Callable[[], tuple[Mapping[str, Any], Mapping[Any, Any]]]) -> _Part:
-    """Builds the model in a graph of its own, and takes what leads to its outputs out of it."""
+def _extract(build: Callable[[], tuple[Mapping[str, tf.Tensor], Mapping[Key, tf.Tensor]]]) -> _Part:
+    """Build the model in a graph of its own, and take what leads to its outputs out of it."""
     with tf.Graph().as_default() as graph:
         fed, outputs = build()
         known = _logical(graph)
@@ -238,7 +243,7 @@ def _extract(build: Callable[[], tuple[Mapping[str, Any], Mapping[Any, Any]]]) -
     )
 
 
-def _logical(graph: tf.Graph) -> dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], Any]]:
+def _logical(graph: tf.Graph) -> dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], tf.DType]]:
     """{handle: (logical variable, begin, size, shape, dtype)} of the variables that a checkpoint has."""
     known = {}
     saved = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)

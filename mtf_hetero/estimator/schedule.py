@@ -1,10 +1,15 @@
 """Training with an evaluation after each checkpoint."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator.config import EvalSpec, TrainSpec
+
+if TYPE_CHECKING:
+    from mtf_hetero.estimator.estimator import Estimator
+
+Metrics = dict[str, Any]  # numbers and arrays of an evaluation, by their names
 
 
 class _EvaluateAfterSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListener):
@@ -14,12 +19,12 @@ class _EvaluateAfterSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListen
     `train_and_evaluate`, which evaluates it when the training session has given its memory back.
     """
 
-    def __init__(self, estimator: Any, eval_spec: EvalSpec) -> None:
+    def __init__(self, estimator: "Estimator", eval_spec: EvalSpec) -> None:
         self._estimator = estimator
         self._eval_spec = eval_spec
         self._evaluated_at = time.monotonic()
         self._training = False
-        self.metrics: dict[str, Any] | None = None
+        self.metrics: Metrics | None = None
 
     def begin(self) -> None:
         pass
@@ -35,7 +40,7 @@ class _EvaluateAfterSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListen
     def end(self, session: tf.Session, global_step_value: int | None = None) -> None:
         self._training = False
 
-    def evaluate(self) -> dict[str, Any]:
+    def evaluate(self) -> Metrics:
         spec = self._eval_spec
         metrics = self._estimator.evaluate(spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name)
         self.metrics = metrics
@@ -43,7 +48,7 @@ class _EvaluateAfterSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListen
         return metrics
 
 
-def train_and_evaluate(estimator: Any, train_spec: TrainSpec, eval_spec: EvalSpec) -> tuple[dict[str, Any], None]:
+def train_and_evaluate(estimator: "Estimator", train_spec: TrainSpec, eval_spec: EvalSpec) -> tuple[Metrics, None]:
     """Trains, evaluates after each new checkpoint (at most once in eval_spec.throttle_secs), and evaluates the end.
 
     Args:

@@ -8,19 +8,20 @@ LOSS_COLLECTION_KEY = "mtf_hetero_loss"
 
 
 def add_scalar_summary(tag: str, tensor: tf.Tensor) -> None:
-    """Adds a scalar summary under exactly this tag; tf.summary.scalar alters a tag that is also the name of a scope.
+    """Add a scalar summary under exactly this tag; tf.summary.scalar alters a tag that is also the name of a scope.
 
     Args:
       tag: the name shown in TensorBoard. A tag that the graph already summarises is left alone.
       tensor: scalar tensor of any real type.
     """
     if tag not in scalar_summaries():
-        summary = tf.raw_ops.ScalarSummary(tags=tag, values=tf.cast(tensor, tf.float32))
+        values = tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)  # metrics.jsonl has all digits
+        summary = tf.raw_ops.ScalarSummary(tags=tag, values=values)
         tf.add_to_collection(tf.GraphKeys.SUMMARIES, summary)
 
 
 def add_mtf_scalar_summaries() -> None:
-    """Adds a scalar summary for each mtf.scalar_summary that was lowered into the graph."""
+    """Add a scalar summary for each mtf.scalar_summary that was lowered into the graph."""
     for name, tensor in tf.get_collection(mtf.utils.SCALAR_SUMMARIES_COLLECTION_KEY):
         add_scalar_summary(name, tensor)
     # TensorFlow would complain, at each checkpoint, that it cannot save the pairs with the graph.

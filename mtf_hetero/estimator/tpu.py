@@ -5,20 +5,22 @@ can do raises NotImplementedError, in one line, when it is used.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator import config as config_lib
-from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys
+from mtf_hetero.estimator.config import EstimatorSpec, Hooks, ModeKeys, Tensors
 from mtf_hetero.estimator.estimator import Estimator
 from mtf_hetero.estimator.inputs import argument_names
 
+HostCall = tuple[Callable[..., Any], Mapping[str, Any] | Sequence[Any]]  # a function, and its arguments
 _OFFERED = ("features", "labels", "mode", "params", "config")
 
 
 class InputPipelineConfig:
-    """How a TPU's hosts read their input; without effect on CPUs and GPUs."""
+    """The input pipelines of a TPU's hosts; without effect on CPUs and GPUs."""
 
     PER_SHARD_V1 = 1
     PER_HOST_V1 = 2
@@ -36,7 +38,7 @@ class TPUConfig:
       **settings: any others that TensorFlow's own has.
     """
 
-    def __init__(self, iterations_per_loop: int = 2, num_shards: int | None = None, **settings: Any) -> None:
+    def __init__(self, iterations_per_loop: int = 2, num_shards: int | None = None, **settings: object) -> None:
         self.iterations_per_loop = iterations_per_loop
         self.num_shards = num_shards
         vars(self).update(settings)
@@ -52,9 +54,9 @@ class RunConfig(config_lib.RunConfig):
       cluster: a cluster resolver of TPUs; None on CPUs and GPUs.
     """
 
-    tpu_config: Any = None
+    tpu_config: TPUConfig | None = None
     evaluation_master: str | None = None
-    cluster: Any = None
+    cluster: object = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,15 +69,15 @@ def _only_on_tpus(what: str, remedy: str) -> NotImplementedError:
     return NotImplementedError(f"{what} needs a TPU; mtf_hetero does not run on TPUs; {remedy}")
 
 
-def _call(host_call: tuple[Callable[..., Any], Any]) -> Any:
-    """Calls (function, tensors), the tensors being a list or a dict of arguments."""
+def _call(host_call: HostCall) -> Any:
+    """Call (function, tensors), the tensors being a list or a dict of arguments."""
     function, tensors = host_call
     return function(**tensors) if isinstance(tensors, Mapping) else function(*tensors)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TPUEstimatorSpec:
-    """What the model_fn of a TPUEstimator may return in place of an EstimatorSpec.
+    """The result of a TPUEstimator's model_fn, in place of an EstimatorSpec.
 
     Args:
       mode: one of ModeKeys.
@@ -92,19 +94,19 @@ class TPUEstimatorSpec:
     """
 
     mode: str
-    predictions: Any = None
-    loss: Any = None
-    train_op: Any = None
-    eval_metrics: Any = None
-    export_outputs: Any = None
-    scaffold_fn: Callable[[], Any] | None = None
-    host_call: Any = None
-    training_hooks: Any = ()
-    evaluation_hooks: Any = ()
-    prediction_hooks: Any = ()
+    predictions: Tensors | None = None
+    loss: tf.Tensor | None = None
+    train_op: tf.Operation | tf.Tensor | None = None
+    eval_metrics: HostCall | None = None
+    export_outputs: Mapping[str, object] | None = None
+    scaffold_fn: Callable[[], tf.train.Scaffold] | None = None
+    host_call: HostCall | None = None
+    training_hooks: Hooks = ()
+    evaluation_hooks: Hooks = ()
+    prediction_hooks: Hooks = ()
 
     def as_estimator_spec(self) -> EstimatorSpec:
-        """The same for a CPU or GPU."""
+        """Do the same on a CPU or GPU."""
         train_op = self.train_op
         if self.host_call is not None and self.mode == ModeKeys.TRAIN:
             train_op = tf.group(train_op, _call(self.host_call))
@@ -143,15 +145,15 @@ class TPUEstimator(Estimator):
 
     def __init__(
         self,
-        model_fn: Callable[..., Any],
-        model_dir: Any = None,
+        model_fn: Callable[..., "EstimatorSpec | TPUEstimatorSpec"],
+        model_dir: str | os.PathLike | None = None,
         config: config_lib.RunConfig | None = None,
         params: Mapping[str, Any] | None = None,
         use_tpu: bool = True,
         train_batch_size: int | None = None,
         eval_batch_size: int | None = None,
         predict_batch_size: int | None = None,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         if use_tpu:
             raise _only_on_tpus("TPUEstimator: use_tpu=True", "give use_tpu=False")
@@ -169,13 +171,15 @@ class TPUEstimator(Estimator):
             config_lib.check_number(size, f"TPUEstimator: batch size of mode {mode!r}")
         names = argument_names(model_fn, "model_fn", offered=_OFFERED)
 
-        def as_an_estimators(features: Any, labels: Any, mode: str, params: Any, config: Any) -> EstimatorSpec:
+        def as_an_estimators(
+            features: object, labels: object, mode: str, params: object, config: object
+        ) -> EstimatorSpec:
             offered = {"features": features, "labels": labels, "mode": mode, "params": params, "config": config}
             spec = model_fn(**{name: offered[name] for name in names})
             return spec.as_estimator_spec() if isinstance(spec, TPUEstimatorSpec) else spec
 
         super().__init__(as_an_estimators, model_dir, config, params)
 
-    def _params_of(self, mode: str) -> dict[str, Any]:
+    def _mode_params(self, mode: str) -> dict[str, Any]:
         size = self._batch_sizes[mode]
-        return {**super()._params_of(mode), **({} if size is None else {"batch_size": size})}
+        return {**super()._mode_params(mode), **({} if size is None else {"batch_size": size})}

@@ -1,27 +1,38 @@
 """The loop around a model: the hooks of training in their order, and sessions that outlive workers."""
 
 import contextlib
+import os
 from collections.abc import Iterator
-from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster import WaitingSessionCreator, WorkerClaim, WorkerWatch, needed_cpus
+from mtf_hetero.checkpoint import State
+from mtf_hetero.checkpoint.saver import copied
+from mtf_hetero.cluster import UnreachableWorkerError, WorkerWatch
+from mtf_hetero.cluster.local_session import needed_cpus
+from mtf_hetero.cluster.session import WaitingSessionCreator, always
+from mtf_hetero.cost import traffic
 from mtf_hetero.estimator.config import EstimatorSpec, RunConfig
-from mtf_hetero.estimator.hooks import NanLossHook, StopOnSignalHook
+from mtf_hetero.estimator.elastic import Elastic, Move, Moved
+from mtf_hetero.estimator.hooks import CopyHook, NanLossHook, SaverHook, StopOnSignalHook, order_global_step
 from mtf_hetero.estimator.progress import ProgressHook
 from mtf_hetero.estimator.resume import ResumingSessionCreator
+from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY, add_mtf_scalar_summaries, add_scalar_summary
 
+Session = tf.train.MonitoredSession | tf.train.SingularMonitoredSession
 MANY_OPERATIONS = 20_000  # a training step of VGG-16 has as many on 50 processors
+CHECKPOINT_NAME = "model.ckpt"  # of tf.train.CheckpointSaverHook
 
 
 def training_hooks(
     config: RunConfig,
     spec: EstimatorSpec,
-    step: Any,
+    step: tf.Tensor,
     hooks: list[tf.train.SessionRunHook],
     listeners: list[tf.train.CheckpointSaverListener],
+    elastic: Elastic,
 ) -> list[tf.train.SessionRunHook]:
     """All hooks in order: NaN is found before anything is saved, and all others run before the saver."""
+    assert spec.loss is not None and config.model_dir is not None
     hooks = [*spec.training_chief_hooks, *spec.training_hooks, *hooks]
     every, summaries = config.log_step_count_steps, config.save_summary_steps
     if every:
@@ -34,20 +45,126 @@ def training_hooks(
         hooks.append(tf.train.LoggingTensorHook({"step": step, "loss": spec.loss}, every_n_iter=every))
     savers = [hook for hook in hooks if isinstance(hook, tf.train.CheckpointSaverHook)]
     if savers:
-        savers[0]._listeners = [*savers[0]._listeners, *listeners]
+        old = savers[0]._listeners  # which has them already if training came from elsewhere
+        savers[0]._listeners = [*old, *(listener for listener in listeners if listener not in old)]
     else:
-        secs = config.save_checkpoints_secs
-        if secs is None and config.save_checkpoints_steps is None:
-            secs = float("inf")
-        saver = tf.train.CheckpointSaverHook(
-            config.model_dir,
-            save_secs=secs,
-            save_steps=config.save_checkpoints_steps,
-            scaffold=spec.scaffold,
-            listeners=listeners,
-        )
-        hooks.append(saver)
+        hooks.append(_own_saver(config, spec, listeners, elastic))
     return [NanLossHook(spec.loss), *hooks]
+
+
+def _own_saver(
+    config: RunConfig, spec: EstimatorSpec, listeners: list[tf.train.CheckpointSaverListener], elastic: Elastic
+) -> SaverHook:
+    """Return the training's hook that saves, which knows at each place when it saved last."""
+    saver: SaverHook | None = elastic.saver
+    if saver is None:
+        assert config.model_dir is not None
+        secs, steps = config.save_checkpoints_secs, config.save_checkpoints_steps
+        if secs is None and steps is None:
+            secs = float("inf")
+        saver = elastic.saver = SaverHook(config.model_dir, save_secs=secs, save_steps=steps, listeners=listeners)
+    saver._scaffold = spec.scaffold
+    return saver
+
+
+def train_steps(
+    config: RunConfig,
+    spec: EstimatorSpec,
+    hooks: list[tf.train.SessionRunHook],
+    listeners: list[tf.train.CheckpointSaverListener],
+    stop: StopOnSignalHook,
+    elastic: Elastic,
+    move: Move,
+) -> Move | None:
+    """Train the model of the default graph until the end, or until training continues elsewhere.
+
+    Args:
+      config: of the run.
+      spec: of the model.
+      hooks: the user's.
+      listeners: of checkpoints.
+      stop: ends the training.
+      elastic: says where training continues.
+      move: how it came here.
+
+    Returns:
+      How training continues; None: it has ended.
+    """
+    assert spec.loss is not None
+    tf.add_to_collection(LOSS_COLLECTION_KEY, spec.loss)
+    step = order_global_step(spec.loss)
+    add_mtf_scalar_summaries()
+    add_scalar_summary("loss", spec.loss)
+    assert spec.scaffold is not None
+    copying: list[tf.train.SessionRunHook] = []
+    if config.workers and config.wait_seconds:
+        copying.append(CopyHook(spec.scaffold, elastic, spec.train_op, spec.loss))
+    traffic.arrange([spec.train_op, spec.loss])
+    hooks = training_hooks(config, spec, step, hooks, listeners, elastic)
+    for hook in hooks:
+        if isinstance(hook, SaverHook):
+            hook.continues = move.state is not None
+    try:
+        _run_steps(config, spec, step, [*copying, *hooks, stop], stop, elastic, move)
+    except Moved as moved:
+        return moved.move
+    except UnreachableWorkerError as error:
+        left = elastic.leave(error.workers, move.place)
+        if left is None:
+            raise
+        return left
+    finally:
+        _release(hooks)
+    return None
+
+
+def _release(hooks: list[tf.train.SessionRunHook]) -> None:
+    """Have hooks let go of the default graph and of the terminal: a session that fails does not end them."""
+    for hook in hooks:
+        if isinstance(hook, ProgressHook):
+            hook.close()
+        if isinstance(hook, SaverHook):
+            hook.join()
+        if isinstance(hook, tf.train.CheckpointSaverHook) and hook._saver in tf.get_collection(tf.GraphKeys.SAVERS):
+            hook._saver = None  # it finds the one of the next graph
+
+
+def _run_steps(
+    config: RunConfig,
+    spec: EstimatorSpec,
+    step: tf.Tensor,
+    hooks: list[tf.train.SessionRunHook],
+    stop: StopOnSignalHook,
+    elastic: Elastic,
+    move: Move,
+) -> None:
+    loss = last = None
+    with monitored_session(config, spec, hooks, stop, move=move, elastic=elastic) as session:
+        while not (session.should_stop() or stop.requested):
+            if elastic.is_wanted:
+                raise Moved(elastic.begin_move(_leave_state(session, config, spec)))
+            _, loss, last = session.run([spec.train_op, spec.loss, step])
+            elastic.end_step(int(last))
+    if last is None:
+        tf.logging.warning("trained 0 steps: input_fn returned no batch, or a hook stopped the training")
+    else:
+        tf.logging.info("trained to step %d, loss %g", last + 1, loss)
+
+
+def _leave_state(session: tf.train.MonitoredSession, config: RunConfig, spec: EstimatorSpec) -> State | None:
+    """Return the state of a session, or save it and return None."""
+    assert spec.scaffold is not None
+    saver = spec.scaffold.saver
+
+    def copy_or_save(step_context: tf.train.MonitoredSession.StepContext) -> State | None:
+        present = session._tf_sess()  # step_context has the first one, even after the loss of a worker
+        state = copied(saver, present)
+        if state is None:
+            step = present.run(tf.train.get_global_step())
+            saver.save(present, os.path.join(str(config.model_dir), CHECKPOINT_NAME), int(step))
+        return state
+
+    return session.run_step_fn(copy_or_save)
 
 
 @contextlib.contextmanager
@@ -57,8 +174,11 @@ def monitored_session(
     hooks: list[tf.train.SessionRunHook],
     stop: StopOnSignalHook,
     checkpoint_path: str | None = None,
-) -> Iterator[tf.Session]:
-    """A monitored session, which outlives workers.
+    *,
+    move: Move | None = None,
+    elastic: Elastic | None = None,
+) -> Iterator[tf.train.MonitoredSession]:
+    """Return a monitored session, which outlives workers.
 
     Args:
       config: of the run.
@@ -66,31 +186,40 @@ def monitored_session(
       hooks: all hooks.
       stop: ends a wait for a worker.
       checkpoint_path: what to restore; None: the newest whole checkpoint in the model directory, if there is one.
+      move: how a training came here, perhaps with a state to begin with.
+      elastic: of a training.
     """
+    assert spec.scaffold is not None
     workers = config.workers
     options = {"master": config.master, "config": session_config(config)}
     if checkpoint_path is None:
         creator = ResumingSessionCreator(
-            str(config.model_dir), spec.scaffold, hooks, config.keep_checkpoint_max, **options
+            str(config.model_dir), spec.scaffold, hooks, config.keep_checkpoint_max, move, elastic, **options
         )
     else:
         creator = tf.train.ChiefSessionCreator(spec.scaffold, checkpoint_filename_with_path=checkpoint_path, **options)
-    waits = config.wait_for_workers
+    limit = config.wait_seconds
+    claimed = contextlib.nullcontext()
     if workers:
-        creator = WaitingSessionCreator(creator, workers, waits=waits, check=stop.check)
-        creator.await_workers()
+        may_leave = always if elastic is None else elastic.may_leave
+        options = {"wait_seconds": limit, "may_leave": may_leave, "check": stop.check}
+        copying = [hook for hook in hooks if isinstance(hook, CopyHook)]
+        if copying:
+            options["rescue"] = copying[0].rescue
+        creator = WaitingSessionCreator(creator, workers, **options)
+        claimed = creator.claim_workers()
     with (
-        WorkerClaim(workers),
-        WorkerWatch(workers, report=None if waits else _say_nothing) as watch,
-        tf.train.MonitoredSession(session_creator=creator, hooks=[*hooks, watch]) as session,
+        claimed,
+        WorkerWatch(workers, report=None if limit else _say_nothing, wait_seconds=limit) as watch,
+        tf.train.MonitoredSession(session_creator=creator, hooks=[watch, *hooks]) as session,
     ):
         yield session
 
 
 def single_session(
     config: RunConfig, spec: EstimatorSpec, hooks: list[tf.train.SessionRunHook], checkpoint_path: str
-) -> tf.Session:
-    """A monitored session that is never begun anew: where a worker is lost, it ends with UnreachableWorkerError.
+) -> Session:
+    """Return a monitored session that is never begun anew: where a worker is lost, it ends with UnreachableWorkerError.
 
     Args:
       config: of the run.
@@ -106,15 +235,15 @@ def single_session(
     if not config.workers:
         return tf.train.SingularMonitoredSession(hooks=hooks, scaffold=spec.scaffold, **options)
     creator = tf.train.ChiefSessionCreator(spec.scaffold, **options)
-    return tf.train.MonitoredSession(WaitingSessionCreator(creator, config.workers, waits=False), hooks=hooks)
+    return tf.train.MonitoredSession(WaitingSessionCreator(creator, config.workers, wait_seconds=0), hooks=hooks)
 
 
 def _say_nothing(line: str) -> None:
-    """Drops a line of a WorkerWatch: where nothing waits for a worker, an error says the same."""
+    """Drop a line of a WorkerWatch: where nothing waits for a worker, an error says the same."""
 
 
 def session_config(config: RunConfig) -> tf.ConfigProto:
-    """The tf.ConfigProto of a run's sessions, for the default graph.
+    """Return the tf.ConfigProto of a run's sessions, for the default graph.
 
     It has the CPU devices that a mesh of the graph names, unless the run's config says how many there are.
 

@@ -1,13 +1,13 @@
 """An evaluation at given steps, in the middle of a training."""
 
 from collections.abc import Callable
-from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero.estimator.hooks import SaverHook
 
 
-class ValidatingSaverHook(tf.train.CheckpointSaverHook):
-    """A tf.train.CheckpointSaverHook that saves at some steps, too, and has what it saved there evaluated.
+class ValidatingSaverHook(SaverHook):
+    """A SaverHook that saves at some steps, too, and has what it saved there evaluated.
 
     Among the hooks of `Estimator.train` it takes the place of the Estimator's own.
 
@@ -25,7 +25,7 @@ class ValidatingSaverHook(tf.train.CheckpointSaverHook):
         *,
         save_secs: float | None,
         is_due: Callable[[int], bool],
-        evaluate: Callable[[int, str], Any],
+        evaluate: Callable[[int, str], object],
     ) -> None:
         super().__init__(model_dir, save_secs=float("inf") if save_secs is None else save_secs)
         self._is_due, self._evaluate = is_due, evaluate
@@ -34,7 +34,7 @@ class ValidatingSaverHook(tf.train.CheckpointSaverHook):
         super().after_create_session(session, coord)
         step = int(self._timer.last_triggered_step())
         if step and self._is_due(step):
-            self._evaluate(step, f"{self._save_path}-{step}")
+            self._evaluate_saved(step)
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         super().after_run(run_context, run_values)
@@ -45,4 +45,8 @@ class ValidatingSaverHook(tf.train.CheckpointSaverHook):
             self._timer.update_last_triggered_step(step)
             if self._save(run_context.session, step):
                 run_context.request_stop()
+        self._evaluate_saved(step)
+
+    def _evaluate_saved(self, step: int) -> None:
+        self.join()  # a checkpoint is evaluated once it is complete
         self._evaluate(step, f"{self._save_path}-{step}")

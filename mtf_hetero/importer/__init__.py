@@ -2,6 +2,16 @@
 
 The traced graph is the program: each operation of it is followed, and nothing is computed in another way.
 
+    tracing     traces the step for each kind of inputs
+    reading     reads the trace: variables, control flow, lists, formulas of fused operations (reader, shapes)
+    program     is the result: operations on values (moments, normalization and broadcasts simplify them)
+    table       has the signature of each type of operation, in letters as of an einsum (signature, windows)
+    inference   names the axes of all values by the signatures (naming, pieces)
+    rules       emit the operations as those of mtf (emitter, clusters, images, flow, draws)
+    step        is a program as an mtf graph; insertion puts one into a graph of the user's
+    session     runs steps on devices; divided is the user's step there, report lists its replicated work
+
+Example:
     optimizer, weight = keras.optimizers.Adam(), tf.Variable(numpy.zeros([4, 1]))
     divided = mtf_hetero.function(step, (x, y), devices=["gpu:0", "cpu:0"], layout="batch", list_speed=[3, 1])
     loss = divided(x, y)  # what step(x, y) returns

@@ -2,17 +2,16 @@
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import binary, constant, reshape
-from mtf_hetero.importer import algebra, table, work
+from mtf_hetero.importer import table, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number
 from mtf_hetero.importer.program import Operation, Value, replay
 from mtf_hetero.layers import Function, FunctionOperation
 
 _ADDITIONS = {"Add", "AddN", "AddV2", "BiasAdd"}
-_SUMS = {*algebra.CONTRACTIONS, "Sum", "BiasAddGrad", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
+_SUMS = {*table.CONTRACTIONS, "Sum", "BiasAddGrad", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
 _BROADCASTING = {  # operations that broadcast their operands
     *("Add", "AddV2", "Div", "DivNoNan", "Maximum", "Minimum", "Mul", "MulNoNan", "RealDiv", "SelectV2"),
     *("SquaredDifference", "Sub"),
@@ -107,9 +106,6 @@ def _joins(emitter: Emitter, op: Operation, user: Operation) -> bool:
 class _Cluster:
     """Operations that are one function of slices.
 
-    Args:
-      emitter: the emitter.
-
     Attributes:
       leaves: the tensors that the function reads.
       work: of all operations.
@@ -119,21 +115,16 @@ class _Cluster:
         self.leaves: dict[mtf.Tensor, None] = {}
         self.work: dict[tuple[mtf.Dimension, ...], tuple[int, int]] = {}
         self._emitter = emitter
-        self._operations: list[tuple[Operation, list[Any]]] = []  # with the numbers of what each reads
+        self._operations: list[tuple[Operation, list[int | str | None]]] = []  # with the numbers of what each reads
 
     def add(self, op: Operation, axes: Axes, depth: int) -> Callable[[Slices], tf.Tensor]:
         """Add an operation, with those before it that only it needs.
 
-        Args:
-          op: the operation.
-          axes: of its result.
-          depth: number of operations before it that may join.
-
         Returns:
           A function from {leaf: slice} to what the operation gives.
         """
-        parts: list[Callable[[Slices], Any]] = []
-        read: list[Any] = []
+        parts: list[Callable[[Slices], tf.Tensor]] = []
+        read: list[int | str | None] = []
         for operand in op.inputs:
             value, wanted = operand, _broadcast(operand, axes)
             maker = self._emitter.makers.get(value)

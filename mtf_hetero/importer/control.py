@@ -7,27 +7,20 @@ one that draws random numbers with a state stay loops; so do conditions that sav
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mtf_hetero._compat import graph_of_definition, tf
+from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
 from mtf_hetero.importer import lists
-from mtf_hetero.importer.lists import Optional, TensorList
-from mtf_hetero.importer.program import (
-    Block,
-    Elements,
-    Guard,
-    Operation,
-    Value,
-    definition,
-    known,
-    line_of,
-    refusal,
-    synthetic,
-    within,
-)
+from mtf_hetero.importer.lists import Meaning, Optional, TensorList
+from mtf_hetero.importer.nodes import definition, refusal, user_line
+from mtf_hetero.importer.program import Block, Elements, Guard, Operation, Value, literal, synthetic, within
+from mtf_hetero.importer.reader import Follow, Part, Reader, function_graph
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import FuncGraph
 
 CALLS = {"PartitionedCall", "StatefulPartitionedCall", "StatelessPartitionedCall"}
 CHOICES = {"If", "StatelessIf", "Case", "StatelessCase"}
@@ -49,40 +42,31 @@ _MOST_COUNTED = 1000  # turns that are counted
 _LEAST_WORK = 100_000  # elements that the larger branch of a condition makes which stays one
 
 
-def graph_of(graph: Any, name: str) -> Any:
-    """Return the graph of a function that a graph calls; TensorFlow has no public way to it."""
-    function = graph._get_function(name)
-    if not hasattr(function, "graph"):  # TensorFlow made it in an older way, as in tf.nn.ctc_loss
-        with graph.as_default():
-            function.graph = graph_of_definition(function.definition)
-    return function.graph
-
-
-def contains(graph: Any, node: Any, kinds: Iterable[str]) -> bool:
+def contains(graph: "FuncGraph", node: tf.Operation, kinds: Iterable[str]) -> bool:
     """Return whether the functions that a tf.Operation calls have an operation of some types."""
     for proto in node.node_def.attr.values():
         for function in [proto.func] if proto.HasField("func") else proto.list.func:
-            inner = graph_of(graph, function.name)
+            inner = function_graph(graph, function.name)
             if any(op.type in kinds or contains(inner, op, kinds) for op in inner.get_operations()):
                 return True
     return False
 
 
-def rule_of(graph: Any, kind: str) -> Callable[[Any, Any, Any, Sequence[Any]], Sequence[Any]] | None:
+def control_rule(graph: "FuncGraph", kind: str) -> Follow | None:
     """Return the function that reads calls, conditions or loops, given a reader, a graph, an operation and inputs."""
     if kind in CALLS or graph._is_function(kind):  # an older way of TensorFlow
         return _call
     return _choose if kind in CHOICES else _repeat if kind in LOOPS else None
 
 
-def _call(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _call(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequence[Meaning]) -> Sequence[Meaning]:
     return reader.inline(graph, node.get_attr("f") if node.type in CALLS else node.type, inputs)
 
 
 # --- conditions
 
 
-def _choose(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _choose(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequence[Meaning]) -> Sequence[Meaning]:
     """Read a condition: the first input decides, the others go to the branches."""
     chosen, *inputs = inputs
     is_two = node.type in ("If", "StatelessIf")
@@ -106,21 +90,26 @@ def _choose(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequen
     if _stays(blocks, [end[i] for end in ends for i, is_same in enumerate(same) if not is_same]):
         choice = Operation("Case", [chosen], [], {}, blocks=tuple(Block([], b.operations, []) for b in blocks))
         choice.source = node
-        joined = [_joined(node, values, _output_of(choice)) for values in zip(*ends, strict=True)]
+        joined = [_join_branches(node, values, _output_adder(choice)) for values in zip(*ends, strict=True)]
         if choice.outputs:
             reader.append(choice)
     else:
         for block in blocks:
             reader.splice(block)
-        joined = [_joined(node, values, _selected(reader, node, chosen)) for values in zip(*ends, strict=True)]
+        joined = [_join_branches(node, values, _selected(reader, node, chosen)) for values in zip(*ends, strict=True)]
     count = len(joined) - len(reader.now)
     reader.now = joined[count:]
     return joined[:count]
 
 
 def _guarded(
-    reader: Any, node: Any, chosen: Value, refused: dict[int, Exception], blocks: Sequence[Any], ends: Sequence[Any]
-) -> list[Any]:
+    reader: Reader,
+    node: tf.Operation,
+    chosen: Value,
+    refused: dict[int, Exception],
+    blocks: Sequence[Part],
+    ends: Sequence[list[Meaning]],
+) -> list[Meaning]:
     """Follow the only branch that can be followed; a step that needs another one is an error.
 
     Keras divides the rows of an embedding's gradient so: the other branch is for divisors of zero.
@@ -134,7 +123,7 @@ def _guarded(
         Guard(
             chosen,
             followed,
-            f"the step took branch {number} of {node.type} {node.name!r} ({line_of(node)}), but {error}",
+            f"the step took branch {number} of {node.type} {node.name!r} ({user_line(node)}), but {error}",
         )
     )
     count = len(ends[0]) - len(reader.now)
@@ -142,7 +131,7 @@ def _guarded(
     return ends[0][:count]
 
 
-def _stays(blocks: Sequence[Any], values: Sequence[Any]) -> bool:
+def _stays(blocks: Sequence[Part], values: Sequence[Meaning]) -> bool:
     """Return whether a condition stays one: both branches must not be run, or that would be much work."""
     if any(isinstance(value, Value) and value.elements is not None for value in values):
         return True
@@ -163,16 +152,16 @@ def _work(op: Operation) -> float:
 Join = Callable[[Sequence[Value]], Value]
 
 
-def _joined(node: Any, values: Sequence[Any], join: Join) -> Any:
+def _join_branches(node: tf.Operation, values: Sequence[Meaning], join: Join) -> Meaning:
     """Return what a condition gives, of what each branch gives."""
     first = values[0]
     if all(value is first for value in values):
         return first
     if isinstance(first, Optional):
-        return Optional([_joined(node, filled, join) for filled in _alike(values)])
+        return Optional([_join_branches(node, filled, join) for filled in _alike(values)])
     if all(isinstance(value, TensorList) and len(value) == len(first) for value in values):
         items = [[value.item(i) for value in values] for i in range(len(first))]
-        return first.replaced([_joined(node, item, join) for item in items])
+        return first.with_items([_join_branches(node, item, join) for item in items])
     if not all(isinstance(value, Value) and value.shape == first.shape for value in values):
         raise refusal(node, "has branches that give tensors of different shapes; give them one shape")
     return join(values)
@@ -185,10 +174,10 @@ def _alike(values: Sequence[Optional]) -> Iterator[list[Value]]:
         fits = [[v for v in optional.values if (v.shape, v.dtype) == (shape, dtype)] for optional in values]
         count = max(map(len, fits))
         for number in range(count):
-            yield [mine[number] if number < len(mine) else known(np.zeros(shape), dtype) for mine in fits]
+            yield [mine[number] if number < len(mine) else literal(np.zeros(shape), dtype) for mine in fits]
 
 
-def _output_of(choice: Operation) -> Join:
+def _output_adder(choice: Operation) -> Join:
     """Return a function that adds an output to a condition."""
 
     def add(values: Sequence[Value]) -> Value:
@@ -207,26 +196,22 @@ def _like(value: Value, name: str) -> Value:
     return Value(value.shape, value.dtype, name=name, elements=value.elements)
 
 
-def _selected(reader: Any, node: Any, chosen: Value) -> Join:
+def _selected(reader: Reader, node: tf.Operation, chosen: Value) -> Join:
     """Return a function that adds the choice of one of some values."""
+    is_two = chosen.dtype == tf.bool
 
-    def condition_of(number: int) -> Value:
-        if chosen.dtype == tf.bool:
-            return chosen
-        equal = synthetic("Equal", [chosen, known(number, chosen.dtype)], [()], node.name)
+    def make_condition(number: int) -> Value:
+        equal = synthetic("Equal", [chosen, literal(number, chosen.dtype)], [()], node.name)
         equal.outputs[0].dtype = tf.bool
         return reader.add(equal)[0]
 
     def select(values: Sequence[Value]) -> Value:
-        result = values[-1]  # which an index out of range chooses
-        for number in reversed(range(len(values) - 1)):
-            one, other = values[number], result
-            if one is other:
-                continue
-            then, other = (other, one) if chosen.dtype == tf.bool else (one, other)  # the first is that of False
-            output = Value(one.shape, one.dtype, name=one.name or other.name)
-            inputs, types = [condition_of(number), then, other], {"T": attribute(one.dtype)}
-            (result,) = reader.add(Operation("SelectV2", inputs, [output], types))
+        result = values[0] if is_two else values[-1]  # which False, or an index out of range, chooses
+        for number, value in list(enumerate(values))[1:] if is_two else list(enumerate(values))[-2::-1]:
+            if value is not result:
+                output = Value(value.shape, value.dtype, name=value.name or result.name)
+                inputs = [chosen if is_two else make_condition(number), value, result]
+                (result,) = reader.add(Operation("SelectV2", inputs, [output], {"T": attribute(value.dtype)}))
         return result
 
     return select
@@ -235,9 +220,9 @@ def _selected(reader: Any, node: Any, chosen: Value) -> Join:
 # --- loops
 
 
-def _repeat(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _repeat(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequence[Meaning]) -> Sequence[Meaning]:
     """Read a loop: the inputs are the first values of its variables."""
-    body = graph_of(graph, node.get_attr("body").name)
+    body = function_graph(graph, node.get_attr("body").name)
     size, count = len(body.get_operations()), _count(reader, graph, node, inputs)
     is_short = count is not None and count <= _MOST_TURNS and count * size <= _MOST_UNROLLED
     if is_short and not (count and contains(graph, node, DRAWS)):
@@ -245,7 +230,7 @@ def _repeat(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> Sequen
     return _loop(reader, graph, node, inputs, count or 1)
 
 
-def _unroll(reader: Any, graph: Any, node: Any, values: Sequence[Any]) -> Sequence[Any]:
+def _unroll(reader: Reader, graph: "FuncGraph", node: tf.Operation, values: Sequence[Meaning]) -> Sequence[Meaning]:
     """Read a loop turn by turn."""
     while True:
         (condition,) = reader.inline(graph, node.get_attr("cond"), values)
@@ -254,9 +239,9 @@ def _unroll(reader: Any, graph: Any, node: Any, values: Sequence[Any]) -> Sequen
         values = reader.inline(graph, node.get_attr("body"), values)
 
 
-def _count(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> int | None:
+def _count(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequence[Meaning]) -> int | None:
     """Return the number of turns of a loop; None if the data decide it, or it is too large to be counted."""
-    condition, body = (graph_of(graph, node.get_attr(name).name) for name in ("cond", "body"))
+    condition, body = (function_graph(graph, node.get_attr(name).name) for name in ("cond", "body"))
     deciding: set[int] = set()
     more = _sources(condition, condition.outputs)
     while more is not None and not more <= deciding:
@@ -276,11 +261,11 @@ def _count(reader: Any, graph: Any, node: Any, inputs: Sequence[Any]) -> int | N
     return None
 
 
-def _meaning(graph: Any, values: dict[int, Any]) -> dict[int, Any]:
+def _meaning(graph: "FuncGraph", values: dict[int, Meaning]) -> dict[int, Meaning]:
     return {id(graph.inputs[i]): value for i, value in values.items()}
 
 
-def _sources(graph: Any, tensors: Sequence[Any]) -> set[int] | None:
+def _sources(graph: "FuncGraph", tensors: Sequence[tf.Tensor]) -> set[int] | None:
     """Return the inputs of a function that some of its tensors follow from; None if they follow from more."""
     numbers = {id(tensor): i for i, tensor in enumerate(graph.inputs)}
     todo, seen, found = list(tensors), set(), set()
@@ -296,16 +281,18 @@ def _sources(graph: Any, tensors: Sequence[Any]) -> set[int] | None:
     return found
 
 
-def _origin(tensor: Any) -> Any:
+def _origin(tensor: tf.Tensor) -> tf.Tensor:
     """Return the tensor that another one is, under other names."""
     while tensor.op.type in ALIASES:
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
 
 
-def _loop(reader: Any, graph: Any, node: Any, inputs: Sequence[Any], times: int) -> list[Any]:
+def _loop(
+    reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequence[Meaning], times: int
+) -> list[Meaning]:
     """Read a loop as an operation. What no turn changes is read from outside."""
-    body = graph_of(graph, node.get_attr("body").name)
+    body = function_graph(graph, node.get_attr("body").name)
     starts = [lists.realise(x, node.name, reader.add) if isinstance(x, TensorList) else x for x in inputs]
     changes = [
         not isinstance(start, int) and _origin(y) is not x
@@ -326,7 +313,7 @@ def _loop(reader: Any, graph: Any, node: Any, inputs: Sequence[Any], times: int)
     kept = {states[n]: reader.now[n] for n in numbers if turn.now[n] is states[n]}
     for block in (condition, turn):
         _replace(block.operations, kept)
-    op = _made(node, carried, (condition.operations, turn.operations), [kept.get(x, x) for x in results], kept)
+    op = _make_loop(node, carried, (condition.operations, turn.operations), [kept.get(x, x) for x in results], kept)
     for inner in within(turn.operations):
         inner.times *= times
     reader.append(op)
@@ -336,7 +323,7 @@ def _loop(reader: Any, graph: Any, node: Any, inputs: Sequence[Any], times: int)
     return found
 
 
-def _parameter(node: Any, start: Any) -> Value:
+def _parameter(node: tf.Operation, start: Meaning) -> Value:
     """Return the value of a loop's variable in a turn."""
     if not isinstance(start, Value):
         raise refusal(
@@ -345,8 +332,8 @@ def _parameter(node: Any, start: Any) -> Value:
     return _like(start, node.name)
 
 
-def _made(
-    node: Any,
+def _make_loop(
+    node: tf.Operation,
     carried: Sequence[tuple[Value, Value, Value]],
     operations: tuple[list[Operation], list[Operation]],
     condition: list[Value],
@@ -374,7 +361,7 @@ def _made(
     return Operation("While", [start for start, _, _ in carried], outputs, {}, source=node, blocks=blocks)
 
 
-def _elements(node: Any, value: Any) -> Elements:
+def _elements(node: tf.Operation, value: Meaning) -> Elements:
     if not isinstance(value, Value) or value.elements is None:
         raise refusal(node, "changes a TensorArray into something else from turn to turn")
     return value.elements

@@ -1,40 +1,42 @@
 """`function`: divides a tf.function of the user over devices of unequal speed."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mtf_hetero import placement, traffic
+from mtf_hetero import placement
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import interrupts
+from mtf_hetero._support import garbage, interrupts
 from mtf_hetero.cluster import WorkerClaim
+from mtf_hetero.cost import traffic
 from mtf_hetero.importer import guarding, tracing
 from mtf_hetero.importer import step as step_lib
-from mtf_hetero.importer.program import Operation, line_of
+from mtf_hetero.importer.nodes import user_line
 from mtf_hetero.importer.report import Undivided, report
-from mtf_hetero.importer.session import Session
+from mtf_hetero.importer.session import Session, Trace
 from mtf_hetero.importer.step import Step
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.layout import Layout
+from mtf_hetero.placement.request import LayoutLike, SpeedLike
 
 _LOSS = "a step; the tf.Variables have the values of the last pull"
 
 
 def function(
-    step: Callable[..., Any],
-    example_inputs: Any,
+    step: Callable[..., object],
+    example_inputs: object,
     *,
     devices: str | Sequence[str] | None = None,
     workers: str | Sequence[str] | None = None,
-    layout: Any = "auto",
-    list_speed: Any = None,
+    layout: LayoutLike = "auto",
+    list_speed: SpeedLike = None,
     measure_seconds: float | None = None,
     progress: bool = False,
     steps: int | None = None,
 ) -> "Divided":
-    """Splits a step over devices of unequal speed: a tf.function, whose state is its tf.Variables.
+    """Split a step over devices of unequal speed: a tf.function, whose state is its tf.Variables.
 
     The step is traced once for each kind of inputs, and each of its operations is followed. A layout changes no result.
     A dimension is named after the tf.Variable or the argument that has it first: "dense/kernel/1", "x/2"; the first
@@ -45,7 +47,7 @@ def function(
       example_inputs: its arguments, a tuple of arrays, tensors, tf.TensorSpecs or structures of them. Anything but a
         tuple is the only argument.
       devices: "gpu:0", "cpu:0", "worker:1/gpu:0", one per processor. None: all GPUs, else "cpu:0"; of workers, all.
-      workers: "host:port,host:port" of `mtf_hetero.worker` on other machines; None: none.
+      workers: "host:port,host:port" of `mtf_hetero.cluster.worker` on other machines; None: none.
       layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
         mtf_hetero.layouts; rules such as "dense/kernel/1:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device; None: they are alike; "auto": measured.
@@ -71,7 +73,7 @@ def function(
     request = placement.load(
         placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
     )
-    cluster = placement.cluster_of(request)
+    cluster = placement.requested_cluster(request)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     traced = Traced(step)
     traced.program(inputs)  # what cannot be followed is an error before a worker is claimed
@@ -95,8 +97,8 @@ Place = Callable[[Callable[[], mtf.Graph], mtf.Graph], placement.Placement]
 class _Lowered:
     """A step that was lowered, and what is fetched of it."""
 
-    def __init__(self, step: Step, structure: Any, fetches: Any) -> None:
-        self.step, self.structure, self.fetches = step, structure, fetches
+    def __init__(self, step: Step, fetches: object) -> None:
+        self.step, self.fetches = step, fetches
         self.written = [v.before.name for v in step.program.variables if v.after is not v.before]
 
 
@@ -111,22 +113,24 @@ class Divided:
       inputs: arguments, of the first kind.
       owner: names the step in errors.
       loss: the rest of the sentence that says which values are left after a worker was lost.
+      rescues: whether `rescue` is called after the loss of a worker.
     """
 
     def __init__(
         self,
         traced: Traced,
         place: Place,
-        inputs: Sequence[Any],
+        inputs: Sequence[object],
         *,
         owner: str = "the step",
         loss: str = _LOSS,
+        rescues: bool = False,
     ) -> None:
         self._traced, self._place, self._stack = traced, place, contextlib.ExitStack()
-        self._session = Session(owner, loss)
-        self._lowered: dict[Any, _Lowered] = {}
+        self._session = Session(owner, loss, rescues=rescues)
+        self._lowered: dict[Hashable, _Lowered] = {}
         self._first: Step | None = None
-        self._variables: dict[str, Any] = {}
+        self._variables: dict[str, tf.Variable] = {}
         self._shapes: dict[str, list[int]] = {}
         self._present: set[str] = set()  # the variables of the session
         self._known: dict[str, np.ndarray] = {}  # values that both sides have
@@ -135,11 +139,15 @@ class Divided:
         self._open()
         self._stack.callback(self._session.close)
         if self.effects:
-            kinds = sorted({f"{effect.type} ({line_of(effect)})" for effect in self.effects})
+            kinds = sorted({f"{effect.type} ({user_line(effect)})" for effect in self.effects})
             tf.logging.warning("left out of the divided step, which has no use for them: %s", ", ".join(kinds))
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: object) -> Any:
         """Run one step; returns what the step returns."""
+        return self.take(inputs)
+
+    def take(self, inputs: Sequence[object], trace: Trace = None) -> Any:
+        """Run one step, and perhaps trace it; returns what the step returns."""
         if not self._is_open:
             raise ValueError("the divided step is closed; call mtf_hetero.function again")
         key = self._traced.kind(inputs)
@@ -151,8 +159,10 @@ class Divided:
         arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in program.hosted)]
         for name in lowered.written:
             self._known.pop(name, None)
-        with interrupts.deferred(), guarding.explained(program.guards):
-            found, _ = self._session.run(lowered.fetches, dict(zip(lowered.step.feeds, arrays, strict=True)))
+        with interrupts.defer(), guarding.explain_guards(program.guards):
+            feed = dict(zip(lowered.step.feeds, arrays, strict=True))
+            found, _ = self._session.run(lowered.fetches, feed, trace)
+            self._session.steps += bool(lowered.written)
             found = [
                 x.reshape(value.shape) for x, value in zip(found, program.fetches, strict=True)
             ]  # with axes of size 1
@@ -163,14 +173,15 @@ class Divided:
                 if variable.after is not variable.before:
                     variable.variable.assign(array)
         values = iter(results)
-        flat = [None if x is None else tf.constant(next(values)) for x in tf.nest.flatten(lowered.structure)]
-        return tf.nest.pack_sequence_as(lowered.structure, flat)
+        structure = program.concrete.structured_outputs
+        flat = [None if x is None else tf.constant(next(values)) for x in tf.nest.flatten(structure)]
+        return tf.nest.pack_sequence_as(structure, flat)
 
     def pull(self) -> None:
         """Give the tf.Variables the values that they have on the devices."""
         written = [name for name in self._present if name not in self._known]
         for name, array in self._session.read(written).items():
-            self._variables[name].assign(array.reshape(self._variables[name].shape))
+            self._variables[name].assign(array.reshape(self._variables[name].shape.as_list()))
             self._known[name] = array
 
     def push(self) -> None:
@@ -181,6 +192,50 @@ class Divided:
         """Give the devices the values of the tf.Variables that were changed since they were pulled, and no others."""
         self._put_changed(self._known)
 
+    def values(self) -> dict[str, np.ndarray]:
+        """Return the values of the tf.Variables by name."""
+        return self._values(self._present)
+
+    def read_values(self) -> dict[str, np.ndarray]:
+        """Return the values on the devices by name; the tf.Variables stay as they are."""
+        known = {name: self._known[name] for name in self._present & self._known.keys()}
+        return known | self._session.read([name for name in self._present if name not in known])
+
+    def rescue(self) -> dict[str, np.ndarray] | None:
+        """Return the values after the last step by name, although a worker was lost; None: some are lost with it."""
+        return self._session.rescue()
+
+    def writes(self, *inputs: object) -> bool:
+        """Return whether a step on inputs of this kind changes a variable on the devices, as far as it was built."""
+        lowered = self._lowered.get(self._traced.kind(inputs))
+        return lowered is not None and bool(lowered.written)
+
+    def placed(self, place: Place) -> placement.Placement:
+        """Return where the first step would lie."""
+        return place(self.build, self.graph)
+
+    def build(self) -> mtf.Graph:
+        """Build the first step anew, in TensorFlow's default graph."""
+        return step_lib.build(self.step.program).graph
+
+    def move(self, placed: placement.Placement, values: Mapping[str, np.ndarray], *inputs: object) -> None:
+        """Continue at another place, in a new session, and give the tf.Variables the values that it begins with.
+
+        Args:
+          placed: the place.
+          values: {name of a variable: value}, as `read_values` returned them.
+          *inputs: of a step that is built at once.
+
+        Raises:
+          UnreachableWorkerError: a worker there was lost.
+        """
+        self._session.close()
+        self._session.placement = placed
+        for name, array in values.items():
+            self._variables[name].assign(array.reshape(self._variables[name].shape.as_list()))
+        self._begin(inputs)
+        self._open()
+
     def _put_changed(self, names: Iterable[str]) -> None:
         known = self._known
         values = self._values(names)
@@ -188,7 +243,7 @@ class Divided:
         self._session.put(changed)
         self._known |= changed
 
-    def on_close(self, function: Callable[[], Any]) -> None:
+    def on_close(self, function: Callable[[], object]) -> None:
         """Have a function called at the end of the session."""
         self._stack.callback(function)
 
@@ -200,7 +255,7 @@ class Divided:
     def __enter__(self) -> "Divided":
         return self
 
-    def __exit__(self, error: Any, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         try:
             if error is None:
                 self.pull()
@@ -208,39 +263,42 @@ class Divided:
             self.close()
 
     @property
+    def session(self) -> Session:
+        """The session, and where it is."""
+        return self._session
+
+    @property
     def layout(self) -> Layout:
         """The layout: mesh shape, rules and sizes."""
+        assert self._session.placement is not None
         return self._session.placement.layout
+
+    @property
+    def step(self) -> Step:
+        """The step of the first kind of inputs: its program, its graph, and the dimensions of its work."""
+        assert self._first is not None
+        return self._first
 
     @property
     def graph(self) -> mtf.Graph:
         """The mtf.Graph of the first kind of inputs."""
-        assert self._first is not None
-        return self._first.graph
-
-    @property
-    def work(self) -> Mapping[Operation, set[mtf.Dimension]]:
-        """The operations of the first kind of inputs, with the dimensions of their work."""
-        assert self._first is not None
-        return self._first.work
+        return self.step.graph
 
     @property
     def undivided(self) -> Undivided:
         """The replicated work, to be printed."""
-        assert self._first is not None
-        return report(self.work, self.layout)
+        return report(self.step.work, self.layout)
 
     @property
-    def effects(self) -> tuple[Any, ...]:
+    def effects(self) -> tuple[tf.Operation, ...]:
         """The tf.Operations without a result, such as Print and Assert, which are left out."""
-        assert self._first is not None
-        return tuple(self._first.program.effects)
+        return tuple(self.step.program.effects)
 
     def _values(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Return the arrays of some variables, in their shapes on the devices."""
         return {name: self._variables[name].numpy().reshape(self._shapes[name]) for name in names}
 
-    def _begin(self, inputs: Sequence[Any]) -> None:
+    def _begin(self, inputs: Sequence[object]) -> None:
         """Begin a graph, with the step of a kind of inputs in it."""
         self._lowered, self._present = {}, set()
         self._session.begin_graph(seed=0)
@@ -251,7 +309,7 @@ class Divided:
         self._known = self._values(self._present)
         self._session.open(self._known)
 
-    def _make_room(self, inputs: Sequence[Any]) -> None:
+    def _make_room(self, inputs: Sequence[object]) -> None:
         """Begin a new session if the graph has grown too large."""
         if self._session.is_full(len(self._lowered)):
             self.pull()
@@ -259,7 +317,8 @@ class Divided:
             self._begin(inputs)
             self._open()
 
-    def _lower(self, inputs: Sequence[Any]) -> _Lowered:
+    @garbage.without_collection()
+    def _lower(self, inputs: Sequence[object]) -> _Lowered:
         is_first = not self._lowered
         program = self._traced.program(inputs, self._first)
         with self._session.graph.as_default() as graph:
@@ -276,16 +335,15 @@ class Divided:
             done = tf.group([lowering.lowered_operation(op) for op in step.updates])
             chosen = results[len(results) - len(program.guards) :]
             guarding.check_before_updates(program.guards, chosen, done)
+            self._session.hold(done)
             traffic.arrange([*results, done], already_run=already_run)
         self._first = self._first or step
         self._variables |= step.variables
         self._present |= step.variables.keys()
         self._shapes |= {name: [n for axis in axes for _, n in axis] for name, axes in step.axes.items()}
-        self._session.end_graph()
         if not is_first and new:
             values = self._values(new)
             self._session.put(values)
             self._known |= values
-        structure = self._traced.concrete(inputs).structured_outputs
-        lowered = self._lowered[self._traced.kind(inputs)] = _Lowered(step, structure, (results, done))
+        lowered = self._lowered[self._traced.kind(inputs)] = _Lowered(step, (results, done))
         return lowered

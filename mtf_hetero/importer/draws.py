@@ -14,12 +14,12 @@ from mtf_hetero.importer.program import Operation, replay
 
 _KINDS = {"StatelessRandomUniformV2", "StatelessRandomNormalV2"}
 _PHILOX = 1
-_IN_A_BLOCK = {tf.float16: 4, tf.bfloat16: 4, tf.float32: 4, tf.float64: 2}
+_IN_A_BLOCK = {tf.float16: 4, tf.bfloat16: 4, tf.float32: 4, tf.float64: 2}  # numbers of 128 bits of Philox
 
 Part = Callable[[Sequence[tf.Tensor], int, int], tf.Tensor]
 
 
-def part_of(op: Operation) -> Part | None:
+def partial_draw(op: Operation) -> Part | None:
     """Return a function that draws some of an operation's numbers; None if only the whole can be drawn.
 
     Its arguments are the operation's inputs, the number of the first one in row-major order, and how many.

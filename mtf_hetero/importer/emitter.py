@@ -1,12 +1,12 @@
 """Emits a program as an mtf.Graph, whose tensors have the dimensions that were inferred."""
 
 import collections
+import contextlib
 import copy
 import itertools
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from mtf_hetero.importer.naming import Names
 from mtf_hetero.importer.program import Block, Operation, Program, Value
 from mtf_hetero.importer.signature import Letters, Signature
 from mtf_hetero.layers import AfterOperation
-from mtf_hetero.variables import get_variable
+from mtf_hetero.mesh import get_variable
 
 Dims = list[mtf.Dimension]  # whose product is an axis
 Axes = list[Dims]
@@ -96,12 +96,8 @@ class Emitter:
         """Return the dimensions of each letter, for this operation alone.
 
         They are those of its results where they can be, else the oldest of its operands, such as the batch; or of any
-        side where a dense layer encloses them. No two letters share a dimension.
-
-        Args:
-          op: the operation.
-          signature: its signature.
-          gathers: whether letters that are needed whole get new dimensions.
+        side where a dense layer encloses them. No two letters share a dimension. To gather a letter that is needed
+        whole, it gets a new dimension.
         """
         bound: dict[Hashable, Dims] = {}
         taken: set[mtf.Dimension] = set()
@@ -112,7 +108,7 @@ class Emitter:
                 if letter is not None and letter not in skipped:
                     ways.setdefault(letter, []).append((axis, size))
         for letter, axes in ways.items():
-            is_gathered = gathers and letter in signature.whole
+            is_gathered = gathers and letter in signature.unsplit_letters
             # an axis of another size has no such factors
             free = [a for a, n in axes if math.prod(d.size for d in a) == n and not taken & set(a)]
             bound[letter] = [self.fresh(axes[0][1])] if is_gathered or not free else free[0]
@@ -149,7 +145,9 @@ class Emitter:
         self._tensors[value] = get_variable(
             self.mesh, value.name, shape, dtype=value.dtype, initializer=_zeros, trainable=trainable
         )
-        return self._tensors[value].operation
+        made = self._tensors[value].operation
+        assert isinstance(made, mtf.Variable)
+        return made
 
     def get(self, value: Value, axes: Axes | None = None) -> mtf.Tensor:
         """Return the tensor of a value.
@@ -187,10 +185,17 @@ class Emitter:
         """Set the tensor of a value, which has the dimensions `axes`."""
         self._tensors[value] = renamed(tensor, flat(axes), flat(self.axes(value)))
 
+    def put_all(self, op: Operation, tensors: Sequence[mtf.Tensor], axes: Sequence[Axes]) -> None:
+        """Set the tensors of the results of an operation."""
+        for value, tensor, each in zip(op.outputs, tensors, axes, strict=True):
+            self.put(value, tensor, each)
+
     def emit(self, op: Operation, *, is_needed: bool = False) -> None:
         """Emit an operation, unless it was; one that may wait, only if its results are needed now."""
         if not all(value in self._tensors for value in op.outputs):
-            with tf.variable_scope(self.graph.captured_variable_scope):
+            scope = self.graph.captured_variable_scope
+            is_there = tf.get_variable_scope().name == scope.name  # it is another one in a gradient of mtf's
+            with contextlib.nullcontext() if is_there else tf.variable_scope(scope):
                 self._emit(self, op, is_needed)
 
     def worked_on(self, op: Operation, dims: Iterable[mtf.Dimension]) -> None:
@@ -199,18 +204,20 @@ class Emitter:
 
     # --- operands and results by a signature
 
-    def operands(self, op: Operation, signature: Signature, bound: Mapping[Hashable, Dims]) -> list[tuple[Any, Axes]]:
+    def operands(
+        self, op: Operation, signature: Signature, bound: Mapping[Hashable, Dims]
+    ) -> list[tuple[mtf.Tensor, Axes]]:
         """Return the tensor and the axes of each operand that is data."""
         pairs = zip(op.inputs, signature.operands, strict=True)
-        wanted = [(value, _axes_of(letters, bound)) for value, letters in pairs if letters is not None]
+        wanted = [(value, _letter_axes(letters, bound)) for value, letters in pairs if letters is not None]
         return [(self.get(value, axes), axes) for value, axes in wanted]
 
     def results(self, signature: Signature, bound: Mapping[Hashable, Dims]) -> list[Axes]:
         """Return the axes of each result."""
-        return [_axes_of(letters, bound) for letters in signature.results]
+        return [_letter_axes(letters, bound) for letters in signature.results]
 
 
-def _axes_of(letters: Sequence[Hashable], bound: Mapping[Hashable, Dims]) -> Axes:
+def _letter_axes(letters: Sequence[Hashable], bound: Mapping[Hashable, Dims]) -> Axes:
     return [
         flat([bound[part] for part in letter]) if isinstance(letter, tuple) else [] if letter is None else bound[letter]
         for letter in letters
@@ -233,13 +240,18 @@ def _single_letters(
             yield mine, part, parts[part]
 
 
-def _zeros(shape: Sequence[int], dtype: tf.DType, **_: Any) -> tf.Tensor:
+def _zeros(shape: Sequence[int], dtype: tf.DType, **_: object) -> tf.Tensor:
     return zeros(list(shape), dtype)
 
 
 def flat(axes: Axes) -> Dims:
     """Return all dimensions of some axes."""
     return [dim for axis in axes for dim in axis]
+
+
+def plain(axes: Axes) -> list[list[tuple[str, int]]]:
+    """Return name and size of each dimension of each axis."""
+    return [[(dim.name, dim.size) for dim in axis] for axis in axes]
 
 
 def renamed(tensor: mtf.Tensor, mine: Dims, wanted: Dims) -> mtf.Tensor:
@@ -268,34 +280,7 @@ def with_dims(tensor: mtf.Tensor, dims: Dims) -> mtf.Tensor:
 Emit = Callable[[Emitter, Operation, bool], None]
 
 
-def emit_program(
-    program: Program, names: Names, feeds: Sequence[tf.Tensor], emit: Emit
-) -> tuple[Emitter, list[mtf.Variable], list[mtf.Tensor], list[mtf.Operation]]:
-    """Emit all of a program.
-
-    Args:
-      program: the program.
-      names: its dimensions.
-      feeds: one tf.Tensor per feed.
-      emit: emits an operation, as for an Emitter.
-
-    Returns:
-      The emitter, an mtf.Variable per variable, an mtf.Tensor per fetch, and the assignments.
-    """
-    emitter = Emitter(program, names, mtf.Mesh(mtf.Graph(), "mesh"), emit)
-    for value, feed in zip(program.inputs, feeds, strict=True):
-        emitter.feed(value, feed)
-    trainable = [v for v in program.variables if v.variable.trainable]
-    trained = {v for v in trainable if v.after is not v.before} or set(trainable)  # a test writes none
-    variables = [emitter.variable(v.before, trainable=v in trained) for v in program.variables]
-    for op in program.operations:
-        emitter.emit(op)
-    results = [emitter.laid(value, emitter.axes(value)) for value in program.fetches]
-    updates = [mtf.assign(variables[number], tensor) for number, tensor in written(emitter, program)]
-    return emitter, variables, results, updates
-
-
-def written(emitter: Emitter, program: Program) -> Iterator[tuple[int, mtf.Tensor]]:
+def written_variables(emitter: Emitter, program: Program) -> Iterator[tuple[int, mtf.Tensor]]:
     """Yield the number of each variable that a program writes, and its new value, which is there after all reads."""
     depends = _dependence(program)
     for number, variable in enumerate(program.variables):
@@ -321,4 +306,5 @@ def _dependence(program: Program) -> dict[Value, int]:
 
 def number(value: Value) -> tf.Tensor:
     """Make a known value as a tensor, on the current device."""
+    assert value.array is not None
     return constant(value.array, value.dtype)

@@ -1,7 +1,6 @@
 """Emits loops, conditions and the TensorLists of loops."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import attribute, constant
@@ -11,7 +10,7 @@ from mtf_hetero.importer.program import Block, Operation, Value, replay
 from mtf_hetero.lowering.choice import ChoiceOperation, ListOperation, LoopOperation
 
 
-def rule_of(op: Operation) -> Callable[[Emitter, Operation], None] | None:
+def flow_rule(op: Operation) -> Callable[[Emitter, Operation], None] | None:
     """Return the function that emits an operation with blocks, or one on TensorLists; None for any other."""
     if op.type == "While":
         return _loop
@@ -78,12 +77,12 @@ def _on_lists(emitter: Emitter, op: Operation) -> None:
             tensors.append(_laid(emitter, value, axes))
         elif role != "shape":
             tensors.append(emitter.get(value))
-    made_axes = [_axes_of(emitter, role, value, axes) for role, value in zip(makes, op.outputs, strict=True)]
+    made_axes = [_role_axes(emitter, role, value, axes) for role, value in zip(makes, op.outputs, strict=True)]
     attributes = dict(op.attributes)
     if elements.are_optional and "element_dtype" in attributes:
         attributes["element_dtype"] = attribute(elements.dtype)
 
-    def run(shape: Sequence[int], *slices: tf.Tensor) -> Any:
+    def run(shape: Sequence[int], *slices: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, ...]:
         left = iter(slices)
         of_item = constant([] if are_lists else shape)
         inputs = [of_item if role == "shape" else next(left) for role in roles]
@@ -101,7 +100,7 @@ def _on_lists(emitter: Emitter, op: Operation) -> None:
         emitter.put(value, tensor, axes if value.elements is not None else of)
 
 
-def _axes_of(emitter: Emitter, role: str, value: Value, axes: Axes) -> Axes:
+def _role_axes(emitter: Emitter, role: str, value: Value, axes: Axes) -> Axes:
     if value.elements is not None or role == "number":
         return []
     return [[emitter.fresh(value.shape[0])], *axes] if role == "stack" else axes

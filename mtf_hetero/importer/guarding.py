@@ -32,7 +32,7 @@ def check_before_updates(guards: Sequence[Guard], chosen: Sequence[tf.Tensor], s
 
 
 @contextlib.contextmanager
-def explained(guards: Sequence[Guard]) -> Iterator[None]:
+def explain_guards(guards: Sequence[Guard]) -> Iterator[None]:
     """Raise the guard's own error for a step that takes another branch.
 
     Raises:

@@ -5,8 +5,8 @@ image is renamed; that moves nothing where both names are split alike.
 """
 
 import dataclasses
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeAlias
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.importer import windows
@@ -24,29 +24,18 @@ from mtf_hetero.layers.geometry import Windows, same_padding
 
 
 class _Images:
-    """The dimensions of an operation's images.
-
-    Args:
-      emitter: the emitter.
-      op: the operation.
-      signature: its signature.
-      large: the image that windows pass over.
-      small: the image with a value for each window.
-    """
+    """The dimensions of an operation's images: windows pass over the large one, and each gives a value of the small."""
 
     def __init__(self, emitter: Emitter, op: Operation, signature: Signature, large: Value, small: Value) -> None:
         self.emitter, self.rank = emitter, len(large.shape) - 2
         self.bound: Mapping[Hashable, Dims] = emitter.bind(op, signature, gathers=False)
         self.batch: Dims = self.bound.get("n") or [emitter.fresh(1)]
         self.large, self.small = [], []
-        of_small, of_large = (self._space_of(value) for value in (small, large))
+        of_small, of_large = (emitter.axes(value)[1:-1] for value in (small, large))
         for one, other, n, m in zip(of_small, of_large, large.shape[1:-1], small.shape[1:-1], strict=True):
             (dim, *_) = one if len(one) == 1 else emitter.single(other, n)
             self.large.append([mtf.Dimension(dim.name, n)])
             self.small.append([mtf.Dimension(dim.name, m)])
-
-    def _space_of(self, value: Value) -> Axes:
-        return self.emitter.axes(value)[1:-1]
 
     def one(self, letter: Hashable, size: int) -> Dims:
         """Return the only dimension of a letter."""
@@ -62,44 +51,9 @@ def _roles(op: Operation) -> tuple[Value, Value, Value]:
     return op.inputs[0], op.outputs[0], op.inputs[1]
 
 
-def _convolve(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    """Emit a convolution, or a gradient of one, without groups."""
-    large, small, kernel = _roles(op)
-    images = _Images(emitter, op, signature, large, small)
-    rank, strides, padding = images.rank, op.attr("strides"), op.attr("padding")
-    channels, filters = images.one("c", kernel.shape[-2]), images.one("f", kernel.shape[-1])
-    window = [images.one(letter, n) for letter, n in zip("kij"[-rank:], kernel.shape[:rank], strict=True)]
-    axes = {
-        large: [images.batch, *images.large, channels],
-        small: [images.batch, *images.small, filters],
-        kernel: [*window, channels, filters],
-    }
-    emitter.worked_on(op, flat([*axes[large], *axes[small]]))
-    (result,) = op.outputs
-    tensors = {value: emitter.laid(value, axes[value]) for value in (large, small, kernel) if value is not result}
-    shape = mtf.Shape(flat(axes[result]))
-    if result is small:
-        way = mtf.Conv2dOperation if rank == 2 else mtf.Conv3dOperation
-        made = way(tensors[large], tensors[kernel], strides, padding)
-    elif result is large:
-        made = mtf.Conv2or3dBackpropInputOperation(
-            rank, False, shape, tensors[kernel], tensors[small], strides, padding
-        )
-    else:
-        made = mtf.Conv2or3dBackpropFilterOperation(
-            rank, False, tensors[large], shape, tensors[small], strides, padding
-        )
-    emitter.put(result, made.outputs[0], axes[result])
-
-
 @dataclasses.dataclass
-class _Grouped:
-    """A value of a convolution in groups.
-
-    Args:
-      axes: its dimensions.
-      dims: those of its tensor in the operation, with dimensions of size 1.
-    """
+class _Part:
+    """A value of a convolution: its axes, and the dimensions of its tensor in the operation, some of size 1."""
 
     axes: Axes
     dims: Dims
@@ -114,43 +68,56 @@ class _Grouped:
         return with_dims(tensor, [dim for dim in self.dims if dim in flat(self.axes)])
 
 
-def _convolve_groups(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    """Emit a convolution in groups, or a gradient of one. Depthwise, each channel is a group."""
+def _convolve(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    """Emit a convolution, or a gradient of one. Depthwise, each channel is a group."""
     large, small, kernel = _roles(op)
     images = _Images(emitter, op, signature, large, small)
-    window = [images.one(letter, n) for letter, n in zip("ij", kernel.shape, strict=False)]
+    window = [images.one(letter, n) for letter, n in zip("KIJ"[-images.rank :], kernel.shape, strict=False)]
+    groups: Dims = []
     if op.type.startswith("Depthwise"):
-        groups, one = images.one("c", kernel.shape[2]), [emitter.fresh(1)]
-        several = images.one("m", kernel.shape[3])
-        multiplier = several if kernel.shape[3] > 1 else []
-        last = groups, one, several
+        groups, inner, outer = images.one("c", kernel.shape[2]), [emitter.fresh(1)], images.one("m", kernel.shape[3])
+        multiplier = outer if kernel.shape[3] > 1 else []
         channels, filters, of_kernel = groups, [*groups, *multiplier], [groups, multiplier]
-    else:
-        sizes = signature.sizes
-        last = groups, inner, outer = [images.one(letter, sizes[letter]) for letter in "gcf"]
+    elif windows.group_count(op) > 1:
+        groups, inner, outer = (images.one(letter, signature.sizes[letter]) for letter in "gcf")
         channels, filters = [*groups, *inner], [*groups, *outer]
         of_kernel = [inner, filters]
-    groups, inner, outer = last
+    else:
+        channels, filters = inner, outer = images.one("c", kernel.shape[-2]), images.one("f", kernel.shape[-1])
+        of_kernel = [channels, filters]
     parts = {
-        large: _Grouped([images.batch, *images.large, channels], flat([images.batch, *images.large, groups, inner])),
-        small: _Grouped([images.batch, *images.small, filters], flat([images.batch, *images.small, groups, outer])),
-        kernel: _Grouped([*window, *of_kernel], flat([*window, groups, inner, outer])),
+        large: _Part([images.batch, *images.large, channels], flat([images.batch, *images.large, groups, inner])),
+        small: _Part([images.batch, *images.small, filters], flat([images.batch, *images.small, groups, outer])),
+        kernel: _Part([*window, *of_kernel], flat([*window, groups, inner, outer])),
     }
     emitter.worked_on(op, flat([*parts[large].axes, *parts[small].axes]))
     (result,) = op.outputs
     tensors = {value: parts[value].taken(images, value) for value in (large, small, kernel) if value is not result}
-    more = op.attr("strides")[1:-1], op.attr("padding"), op.type
-    if result is small:
-        made = GroupedConv2dOperation(tensors[large], tensors[kernel], *more)
-    elif result is large:
-        made = GroupedConvInputGradient(tensors[small], tensors[kernel], mtf.Shape(parts[large].dims), *more)
-    else:
-        made = GroupedConvKernelGradient(tensors[small], tensors[large], mtf.Shape(parts[kernel].dims), *more)
+    made = (_grouped if groups else _plain)(
+        op, tensors.get(large), tensors.get(small), tensors.get(kernel), parts[result]
+    )
     emitter.put(result, parts[result].given(made.outputs[0]), parts[result].axes)
 
 
-def _convolve_in_any_groups(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    (_convolve if windows.groups_of(op) == 1 else _convolve_groups)(emitter, op, signature)
+Given: TypeAlias = Any  # mtf.Tensors, of which one is None: the one that the operation makes
+
+
+def _plain(op: Operation, large: Given, small: Given, kernel: Given, result: _Part) -> mtf.Operation:
+    rank, more, shape = len(op.outputs[0].shape) - 2, (op.attr("strides"), op.attr("padding")), mtf.Shape(result.dims)
+    if small is None:
+        return (mtf.Conv2dOperation if rank == 2 else mtf.Conv3dOperation)(large, kernel, *more)
+    if large is None:
+        return mtf.Conv2or3dBackpropInputOperation(rank, False, shape, kernel, small, *more)
+    return mtf.Conv2or3dBackpropFilterOperation(rank, False, large, shape, small, *more)
+
+
+def _grouped(op: Operation, large: Given, small: Given, kernel: Given, result: _Part) -> mtf.Operation:
+    more, shape = (op.attr("strides")[1:-1], op.attr("padding"), op.type), mtf.Shape(result.dims)
+    if small is None:
+        return GroupedConv2dOperation(large, kernel, *more)
+    if large is None:
+        return GroupedConvInputGradient(small, kernel, shape, *more)
+    return GroupedConvKernelGradient(small, large, shape, *more)
 
 
 # --- pools
@@ -194,12 +161,10 @@ def _pool_gradient(emitter: Emitter, op: Operation, signature: Signature) -> Non
     emitter.put(dx, made.outputs[0], large)
 
 
-RULES: dict[str, Any] = {
-    **dict.fromkeys(("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"), _convolve_in_any_groups),
+_WAYS = ("", "BackpropInput", "BackpropFilter")
+RULES: dict[str, Callable[[Emitter, Operation, Signature], None]] = {
+    **{f"{kind}{way}": _convolve for kind in ("Conv2D", "DepthwiseConv2dNative") for way in _WAYS},
     **dict.fromkeys(("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"), _convolve),
-    **dict.fromkeys(
-        [f"DepthwiseConv2dNative{way}" for way in ("", "BackpropInput", "BackpropFilter")], _convolve_groups
-    ),
     **dict.fromkeys(("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"), _pool),
     **dict.fromkeys(("MaxPoolGrad", "MaxPool3DGrad", "AvgPoolGrad", "AvgPool3DGrad"), _pool_gradient),
 }

@@ -1,21 +1,21 @@
 """Infers the dimensions of all values of a program, from the signatures of its operations."""
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
 
-from mtf_hetero.importer import algebra, arrays, pieces, table
+from mtf_hetero.importer import pieces, table
 from mtf_hetero.importer.naming import Names, Product
 from mtf_hetero.importer.program import Operation, Program, Value, within
 from mtf_hetero.importer.signature import Signature
 
 BATCH = "batch"
-_SPACE: Mapping[Hashable, str] = {"o": "depth", "p": "height", "q": "width"}  # of windows
+_SPACE: Mapping[str, str] = {"o": "depth", "p": "height", "q": "width"}  # of windows
 Axes = Sequence[Sequence[tuple[str, int]]]  # name and size of each dimension of each axis
 
 
 def infer(
     program: Program,
-    fixed: Mapping[int, Axes],
+    known: Mapping[str, Axes] = MappingProxyType({}),
     given: Sequence[Axes] = (),
     alike: Sequence[tuple[Value, Value]] = (),
 ) -> Names:
@@ -23,15 +23,19 @@ def infer(
 
     Args:
       program: the program; what joins and parts pieces of an axis is replaced.
-      fixed: {number of a variable: its dimensions}, of an earlier program with the same variables.
+      known: {name of a variable: its dimensions}, of an earlier program with the same variables.
       given: the dimensions of the first feeds.
       alike: pairs of values that have the same dimensions.
+
+    Example:
+      images [batch:32, 784] @ weights [in:784, out:60]: the product unifies 784 with `in`, and its result is
+      [batch:32, out:60].
     """
     names = Names()
     batch = _enter_inputs(names, program, given)
-    for number, variable in enumerate(program.variables):
-        if number in fixed:
-            names.fix(variable.before, fixed[number])
+    for variable in program.variables:
+        if variable.before.name in known:
+            names.fix(variable.before, known[variable.before.name])
         else:
             _enter(names, variable.before)
     learner = _Learner(names, {v.before: v.before.name.rpartition("/")[0] for v in program.variables}, batch)
@@ -99,16 +103,13 @@ class _Learner:
 
     The batch of images has another name from the first dense layer on, so that a layout may split the images there and
     the units here.
-
-    Args:
-      names: of all values.
-      layers: {value of a variable: the name of its layer}.
-      batch: the value whose first axis is the batch.
     """
 
     def __init__(self, names: Names, layers: dict[Value, str], batch: Value | None) -> None:
         self._names, self._layers, self._batch = names, layers, batch
-        self._kernels: dict[Any, dict[Any, Product]] = {}  # {kernel and shapes of a convolution: axis of each letter}
+        self._kernels: dict[
+            Hashable, dict[Hashable, Product]
+        ] = {}  # {kernel and shapes of a convolution: axis of each letter}
         self._of_images: set[Product] = set()  # batches
         self._cuts: dict[Value, tuple[Product, Product]] = {}  # {kernel of a dense layer: batch before, and after it}
 
@@ -152,15 +153,15 @@ class _Learner:
                 _unify(self._names, first, other)
 
     def _learn_single(self, op: Operation) -> None:
-        if op.type in arrays.REGROUPED:
+        if op.type in table.REGROUPED:
             x, y = (sum(_axes(self._names, value), ()) for value in (op.inputs[0], op.outputs[0]))
             self._names.unify(x, y)
-        if (op.type in arrays.REGROUPED or op.type == "Cast") and op.inputs[0] in self._layers:
+        if (op.type in table.REGROUPED or op.type == "Cast") and op.inputs[0] in self._layers:
             self._layers[op.outputs[0]] = self._layers[op.inputs[0]]
-        signature = table.signature_of(op)
-        if signature is None or op.type in arrays.REGROUPED:
+        signature = table.find_signature(op)
+        if signature is None or op.type in table.REGROUPED:
             return
-        apart = self._cut(op, signature) if op.type in algebra.CONTRACTIONS else frozenset()
+        apart = self._cut(op, signature) if op.type in table.CONTRACTIONS else frozenset()
         first = _unify_letters(self._names, op, signature, apart)
         if "Conv" in op.type:
             self._join_gradient(op, first)
@@ -170,11 +171,11 @@ class _Learner:
     def _name_images(self, op: Operation, signature: Signature, first: Mapping[Hashable, Product]) -> None:
         layer = next(filter(None, map(self._layers.get, op.inputs)), "") or op.outputs[0].name.rpartition("/")[0]
         for _, letter in signature.kin:
-            if letter in _SPACE:
-                self._names.prefer(first.get(letter, ()), f"{layer}/{_SPACE[letter]}")
+            if space := _SPACE.get(str(letter).lower()):
+                self._names.prefer(first.get(letter, ()), f"{layer}/{space}")
         self._of_images.add(first.get("n", ()))
 
-    def _join_gradient(self, op: Operation, first: dict[Any, Product]) -> None:
+    def _join_gradient(self, op: Operation, first: dict[Hashable, Product]) -> None:
         """Unify the axes of a convolution with those of its gradient to the image, which has the same kernel."""
         kernel = op.inputs[1]
         images = {v.shape for v in (*op.inputs, *op.outputs) if v is not kernel and len(v.shape) == len(kernel.shape)}
@@ -214,16 +215,9 @@ class _Learner:
 
 def _unify_letters(
     names: Names, op: Operation, signature: Signature, apart: Collection[Hashable]
-) -> dict[Any, Product]:
-    """Unify the axes that have the same letter; returns the first axis of each letter.
-
-    Args:
-      names: of all values.
-      op: the operation.
-      signature: its signature.
-      apart: letters whose axes stay as they are.
-    """
-    first: dict[Any, Product] = {}
+) -> dict[Hashable, Product]:
+    """Unify the axes that have the same letter; returns the first axis of each letter."""
+    first: dict[Hashable, Product] = {}
     for value, letters in signature.sides(op):
         for number, letter in enumerate(letters):
             if letter is None:

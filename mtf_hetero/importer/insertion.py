@@ -7,19 +7,22 @@ gradients of the outputs. `mtf.gradients` meets one operation, whose gradient in
 import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import eagerly, mtf, tf
 from mtf_hetero._support import garbage
-from mtf_hetero.importer import inference, reader, rules
-from mtf_hetero.importer.emitter import Axes, Emitter, flat, with_dims, written
+from mtf_hetero.importer import inference, reading, rules
+from mtf_hetero.importer.emitter import Axes, Emitter, flat, plain, with_dims, written_variables
 from mtf_hetero.importer.program import Program, Value, Variable, within
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import ConcreteFunction
 
 Make = Callable[[Variable, Axes], mtf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Traced:
+class Source:
     """A function, read for one kind of inputs.
 
     Args:
@@ -30,7 +33,7 @@ class Traced:
       gradients: {number of an input, or reference of a tf.Variable: its gradient}.
     """
 
-    forward: Any
+    forward: "ConcreteFunction"
     program: Program
     outputs: int
     seeds: Mapping[int, Value] | None = None
@@ -42,39 +45,22 @@ class Traced:
         return any(op.is_stateful for op in within(self.program.operations))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Inserted:
-    """A function in a graph.
-
-    Args:
-      outputs: a tensor and its axes for each output.
-      updates: {number of a variable: its new value}, of those that the function writes.
-      axes: {name of a variable: its dimensions}.
-    """
-
-    outputs: Sequence[tuple[mtf.Tensor, Axes]]
-    updates: Mapping[int, mtf.Tensor]
-    axes: Mapping[str, inference.Axes]
-
-
-@garbage.uncollected()
-def read(forward: Any, variables: Mapping[str, Any]) -> Traced:
+@garbage.without_collection()
+def read(forward: "ConcreteFunction", variables: Mapping[str, tf.Variable]) -> Source:
     """Read a function.
-
-    Args:
-      forward: its ConcreteFunction.
-      variables: {name: tf.Variable} that have names.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
     with eagerly():
-        program = reader.read(forward, [f"input{i}" for i in range(len(_inputs(forward)))], variables)
-    return Traced(forward, program, len(program.results))
+        program = reading.read(forward, variables, names=[f"input{i}" for i in range(len(_inputs(forward)))])
+    return Source(forward, program, len(program.results))
 
 
-@garbage.uncollected()
-def differentiate(forward: Any, variables: Mapping[str, Any], is_trained: Callable[[Any], bool]) -> Traced:
+@garbage.without_collection()
+def differentiate(
+    forward: "ConcreteFunction", variables: Mapping[str, tf.Variable], is_trained: Callable[[tf.Variable], bool]
+) -> Source:
     """Read a function together with the gradients of its inputs, and of the variables that are trained.
 
     Args:
@@ -92,7 +78,7 @@ def differentiate(forward: Any, variables: Mapping[str, Any], is_trained: Callab
     watched = [v for v in forward.variables if v.dtype.is_floating and is_trained(v)]
     keys = [*(i for i, x in enumerate(specs) if x.dtype.is_floating), *(v.ref() for v in watched)]
 
-    def both(xs: Sequence[tf.Tensor], dys: Sequence[tf.Tensor]) -> Any:
+    def both(xs: Sequence[tf.Tensor], dys: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor | None]]:
         sources = [*(x for x in xs if x.dtype.is_floating), *watched]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
@@ -103,9 +89,9 @@ def differentiate(forward: Any, variables: Mapping[str, Any], is_trained: Callab
     with eagerly():
         concrete = tf.compat.v2.function(both, autograph=False).get_concrete_function(specs, seeds)
         names = [f"input{i}" for i in range(len(specs))] + [f"gradient{i}" for i in seeded]
-        program = reader.read(concrete, names, variables)
+        program = reading.read(concrete, variables, names=names)
     present = [key for key, g in zip(keys, concrete.structured_outputs[1], strict=True) if g is not None]
-    return Traced(
+    return Source(
         forward,
         program,
         len(outputs),
@@ -114,20 +100,13 @@ def differentiate(forward: Any, variables: Mapping[str, Any], is_trained: Callab
     )
 
 
-def _inputs(concrete: Any) -> list[Any]:
+def _inputs(concrete: "ConcreteFunction") -> list[tf.Tensor]:
     graph = concrete.graph
     return graph.inputs[: len(graph.inputs) - len(list(graph.captures))]
 
 
 class InsertedOperation(mtf.CustomGradientOperation):
-    """The outputs of a function, as they are; its gradient is the function's.
-
-    Args:
-      sources: the tensors that may have a gradient.
-      outputs: the outputs.
-      gradient: from the gradients of the outputs to those of the sources, None where there is none.
-      name: the operation's name.
-    """
+    """The outputs of a function, as they are; its gradient is the function's."""
 
     def __init__(
         self,
@@ -142,90 +121,99 @@ class InsertedOperation(mtf.CustomGradientOperation):
         return [*self._grad_fn(grad_ys), *[None] * len(self.outputs)]
 
 
-class _Insertion:
-    """A traced function in a graph, as far as it was needed.
+class Inserted:
+    """A function in a graph, as far as it was needed.
 
     Args:
-      traced: the function.
+      source: the function.
       mesh: mtf.Mesh of the graph.
-      inputs: an mtf.Tensor and its axes for each input.
-      make: as of `insert`.
-      known: as of `insert`.
+      inputs: an mtf.Tensor and its axes for each input; several dimensions may be one axis.
+      make: from a variable of the program and its axes to its mtf.Tensor, which may have more dimensions, of size 1.
+      known: {name of a variable: its dimensions}, where they are known.
+
+    Attributes:
+      axes: {name of a variable: its dimensions}.
+      tensors: {number of an input, or reference of a tf.Variable: its mtf.Tensor}.
     """
 
     def __init__(
         self,
-        traced: Traced,
+        source: Source,
         mesh: mtf.Mesh,
         inputs: Sequence[tuple[mtf.Tensor, Axes]],
         make: Make,
         known: Mapping[str, inference.Axes],
     ) -> None:
-        self._traced, program = traced, traced.program
-        given = _distinct([axes for _, axes in inputs])
-        named = [v.before.name for v in program.variables]
-        fixed = {number: known[name] for number, name in enumerate(named) if name in known}
-        alike = [(seed, program.results[i]) for i, seed in (traced.seeds or {}).items()]
-        self.emitter = Emitter(program, inference.infer(program, fixed, given, alike), mesh, rules.emit)
-        self.sources: dict[Hashable, mtf.Tensor] = {}  # inputs and variables, as the graph has them
+        self._source, program = source, source.program
+        alike = [(seed, program.results[i]) for i, seed in (source.seeds or {}).items()]
+        names = inference.infer(program, known, _distinct([axes for _, axes in inputs]), alike)
+        self._emitter = Emitter(program, names, mesh, rules.emit)
+        self.axes = {v.before.name: plain(self._emitter.axes(v.before)) for v in program.variables}
+        self.tensors: dict[Hashable, mtf.Tensor] = {}
         self._values: dict[Hashable, Value] = {}
         for i, (tensor, _) in enumerate(inputs):
             self._put(i, program.feeds[i], tensor)
         for v in program.variables:
-            self._put(v.variable.ref(), v.before, make(v, self.emitter.axes(v.before)))
+            self._put(v.variable.ref(), v.before, make(v, self._emitter.axes(v.before)))
 
     def _put(self, key: Hashable, value: Value, tensor: mtf.Tensor) -> None:
-        axes = self.emitter.axes(value)
-        self.sources[key], self._values[key] = tensor, value
-        self.emitter.put(value, with_dims(tensor, flat(axes)), axes)
+        axes = self._emitter.axes(value)
+        self.tensors[key], self._values[key] = tensor, value
+        self._emitter.put(value, with_dims(tensor, flat(axes)), axes)
 
     def emit(self, values: Sequence[Value]) -> list[tuple[mtf.Tensor, Axes]]:
         """Return the tensors and the axes of values, with the operations that they need in the program's order."""
-        for op in self._traced.program.needed(values):
-            self.emitter.emit(op)
-        axes = [self.emitter.axes(value) for value in values]
-        return [(self.emitter.laid(v, a), a) for v, a in zip(values, axes, strict=True)]
+        for op in self._source.program.list_ancestors(values):
+            self._emitter.emit(op)
+        axes = [self._emitter.axes(value) for value in values]
+        return [(self._emitter.laid(v, a), a) for v, a in zip(values, axes, strict=True)]
+
+    def updates(self) -> list[tuple[Variable, mtf.Tensor]]:
+        """Return each variable that the function writes, and its new value."""
+        program = self._source.program
+        self.emit([v.after for v in program.variables if v.after is not v.before])
+        return [(program.variables[number], tensor) for number, tensor in written_variables(self._emitter, program)]
 
     def gradients(self, seeds: Mapping[int, tuple[mtf.Tensor, Axes]]) -> dict[Hashable, mtf.Tensor]:
         """Return the gradients of inputs and variables, from a tensor and its axes for each output that has one."""
         for i, (tensor, axes) in seeds.items():
-            self.emitter.put((self._traced.seeds or {})[i], tensor, axes)
-        self.emit(list(self._traced.gradients.values()))
+            self._emitter.put((self._source.seeds or {})[i], tensor, axes)
+        self.emit(list(self._source.gradients.values()))
         gradients = {}
-        for key, value in self._traced.gradients.items():
-            axes = self.emitter.axes(self._values[key])
-            gradients[key] = with_dims(self.emitter.laid(value, axes), self.sources[key].shape.dims)
+        for key, value in self._source.gradients.items():
+            axes = self._emitter.axes(self._values[key])
+            gradients[key] = with_dims(self._emitter.laid(value, axes), self.tensors[key].shape.dims)
         return gradients
 
 
 def insert(
-    traced: Traced,
-    differentiated: Callable[[], Traced],
+    source: Source,
+    differentiated: Callable[[], Source],
     inputs: Sequence[tuple[mtf.Tensor, Axes]],
     make: Make,
     known: Mapping[str, inference.Axes],
     name: str,
-) -> Inserted:
-    """Insert a function into the graph of its inputs.
+) -> tuple[list[tuple[mtf.Tensor, Axes]], Inserted]:
+    """Insert a function into the graph of its inputs; returns a tensor and its axes for each output, and the rest.
 
     Args:
-      traced: the function.
-      differentiated: returns the same with gradients; it is called when they are asked for, if `traced` has none.
-      inputs: an mtf.Tensor and its axes for each input; several dimensions may be one axis.
-      make: from a variable of the program and its axes to its mtf.Tensor, which may have more dimensions, of size 1.
-      known: {name of a variable: its dimensions}, where they are known.
+      source: the function.
+      differentiated: returns the same with gradients; it is called when they are asked for, if `source` has none.
+      inputs: as of Inserted.
+      make: as of Inserted.
+      known: as of Inserted.
       name: the operation's name.
     """
-    program, mesh = traced.program, inputs[0][0].mesh
-    insertion = _Insertion(traced, mesh, inputs, make, known)
-    axes = {v.before.name: _plain(insertion.emitter.axes(v.before)) for v in program.variables}
-    outputs = insertion.emit(program.results[: traced.outputs])
-    insertion.emit([v.after for v in program.variables if v.after is not v.before])
+    mesh = inputs[0][0].mesh
+    inserted = Inserted(source, mesh, inputs, make, known)
+    outputs = inserted.emit(source.program.results[: source.outputs])
+    tensors = {key: tensor for key, tensor in inserted.tensors.items() if tensor.dtype.is_floating}
 
     def gradient(dys: Sequence[mtf.Tensor | None]) -> list[mtf.Tensor | None]:
-        of = insertion
-        if traced.seeds is None:
-            of = _Insertion(differentiated(), mesh, inputs, lambda v, _: insertion.sources[v.variable.ref()], axes)
+        of = inserted
+        if source.seeds is None:
+            again = differentiated()
+            of = Inserted(again, mesh, inputs, lambda v, _: inserted.tensors[v.variable.ref()], inserted.axes)
         found = of.gradients(
             {
                 i: (mtf.zeros(mesh, y.shape, y.dtype) if dy is None else dy, of_y)
@@ -233,15 +221,10 @@ def insert(
                 if y.dtype.is_floating
             }
         )
-        return [found.get(key) for key in sources]
+        return [found.get(key) for key in tensors]
 
-    sources = {key: tensor for key, tensor in insertion.sources.items() if tensor.dtype.is_floating}
-    made = InsertedOperation(list(sources.values()), [y for y, _ in outputs], gradient, name).outputs
-    return Inserted(
-        [(y, of_y) for y, (_, of_y) in zip(made, outputs, strict=True)],
-        dict(written(insertion.emitter, program)),
-        axes,
-    )
+    made = InsertedOperation(list(tensors.values()), [y for y, _ in outputs], gradient, name).outputs
+    return [(y, of_y) for y, (_, of_y) in zip(made, outputs, strict=True)], inserted
 
 
 def _distinct(inputs: Sequence[Axes]) -> list[inference.Axes]:
@@ -254,7 +237,3 @@ def _distinct(inputs: Sequence[Axes]) -> list[inference.Axes]:
         return name, dim.size
 
     return [[[renamed(dim) for dim in axis if dim.size > 1] for axis in axes] for axes in inputs]
-
-
-def _plain(axes: Axes) -> inference.Axes:
-    return [[(dim.name, dim.size) for dim in axis] for axis in axes]

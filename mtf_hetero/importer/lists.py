@@ -5,15 +5,21 @@ Each device has lists of its slices. All lists that one becomes, before, in and 
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
-from mtf_hetero.importer.program import Elements, Operation, Value, attributes_of, known, refusal, synthetic
+from mtf_hetero.importer.nodes import node_attributes, refusal
+from mtf_hetero.importer.program import Elements, Operation, Value, literal, synthetic
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 Add = Callable[[Operation], list[Value]]
+# A tensor of a function means a Value, a TensorList, an Optional, a resource's name or a variable's number
+Meaning: TypeAlias = Any
 ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # of what operations on lists read and make
     "TensorListReserve": (("shape", "number"), ("list",)),
     "EmptyTensorList": (("shape", "number"), ("list",)),
@@ -38,10 +44,10 @@ class Optional:
       values: the value; after the condition, that of each branch.
     """
 
-    def __init__(self, values: Sequence[Any]) -> None:
+    def __init__(self, values: Sequence[Meaning]) -> None:
         self.values = [v for x in values for v in (x.values if isinstance(x, Optional) else [x])]
 
-    def value(self, node: Any) -> Any:
+    def value(self, node: tf.Operation) -> "Value | TensorList | Optional":
         """Return the value that a tf.Operation takes out.
 
         Raises:
@@ -67,12 +73,12 @@ class TensorList(list):
       dtype: of an element.
     """
 
-    def __init__(self, items: Sequence[Value | None], shape: Any, dtype: tf.DType) -> None:
+    def __init__(self, items: Sequence[Value | None], shape: "ArrayLike", dtype: tf.DType) -> None:
         super().__init__(items)
         self.shape, self.dtype = shape, dtype
         self.stack: Value | None = None  # the tensor that the list was made of
 
-    def replaced(self, items: Sequence[Value | None]) -> "TensorList":
+    def with_items(self, items: Sequence[Value | None]) -> "TensorList":
         """Return a list of the same kind with other elements."""
         made = TensorList(items, self.shape, self.dtype)
         made.stack = self.stack if len(items) == len(self) and all(map(operator.is_, items, self)) else None
@@ -89,27 +95,22 @@ class TensorList(list):
     def item(self, at: int) -> Value:
         """Return an element; zeros if it is not set."""
         found = self[at]
-        return known(np.zeros(self.element_shape), self.dtype) if found is None else found
+        return literal(np.zeros(self.element_shape), self.dtype) if found is None else found
 
 
-def is_about_lists(node: Any, inputs: Sequence[Any]) -> bool:
+def is_about_lists(node: tf.Operation, inputs: Sequence[Meaning]) -> bool:
     """Return whether an operation makes or reads a TensorList."""
     return node.type.startswith(("TensorList", "EmptyTensorList")) or any(
         isinstance(x, TensorList) or _is_real(x) for x in inputs
     )
 
 
-def _is_real(x: Any) -> bool:
+def _is_real(x: Meaning) -> bool:
     return isinstance(x, Value) and x.elements is not None
 
 
-def follow(node: Any, inputs: Sequence[Any], add: Add) -> list[Any]:
+def follow(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> list[Meaning]:
     """Follow an operation on lists.
-
-    Args:
-      node: the tf.Operation.
-      inputs: the values and lists that it reads.
-      add: adds an operation on values to the program, and returns what it gives.
 
     Raises:
       NotImplementedError: the operation is not followed, by name and the user's line.
@@ -127,47 +128,31 @@ def follow(node: Any, inputs: Sequence[Any], add: Add) -> list[Any]:
         made = TensorList(add(op), x.shape[1:], x.dtype)
         made.stack = x
         return [made]
-    if node.type in _RULES:
-        return _RULES[node.type](node, inputs, add)
-    raise refusal(node, "of a TensorArray is not followed; use read, write, stack or unstack")
+    return _follow_values(node, inputs, add)
 
 
 # --- lists that are tensors of their own
 
 
 def realise(x: TensorList, name: str, add: Add) -> Value:
-    """Return the TensorList of a Python list.
-
-    Args:
-      x: the list.
-      name: names its dimensions.
-      add: as for `follow`.
-    """
-    x = x.replaced([realise(item, name, add) if isinstance(item, TensorList) else item for item in x])
+    """Return the TensorList of a Python list."""
+    x = x.with_items([realise(item, name, add) if isinstance(item, TensorList) else item for item in x])
     is_nested, there = any(map(_is_real, x)), [item for item in x if item is not None]
-    elements = Elements(_shape_of(x), x.dtype, len(x), name)
+    elements = Elements(_element_shape(x), x.dtype, len(x), name)
     types = {"element_dtype": x.dtype, "shape_type": tf.int32}
-    shape = known(-1)
-    if x and len(there) == len(x) and not is_nested:
-        stack = x.stack
-        if stack is None:
-            (stack,) = add(synthetic("Pack", there, [(len(x), *there[0].shape)], name, N=len(x), axis=0))
-        return _added("TensorListFromTensor", [stack, shape], elements, types, add)
+    shape = literal(-1)
+    if there and not is_nested:  # elements that are not set count as zeros
+        return _add_operation("TensorListFromTensor", [_stacked(x, name, add), shape], elements, types, add)
     if x and not is_nested:
-        made = _added("TensorListReserve", [shape, known(len(x))], elements, types, add)
-        for at, item in enumerate(x):
-            if item is not None:
-                inputs = [made, known(at), item]
-                made = _added("TensorListSetItem", inputs, elements, {"element_dtype": x.dtype}, add)
-        return made
-    made = _added("EmptyTensorList", [shape, known(-1)], elements, types, add)
+        return _add_operation("TensorListReserve", [shape, literal(len(x))], elements, types, add)
+    made = _add_operation("EmptyTensorList", [shape, literal(-1)], elements, types, add)
     for item in there:
         elements = elements if item.elements is None else item.elements
-        made = _added("TensorListPushBack", [made, item], elements, {"element_dtype": x.dtype}, add)
+        made = _add_operation("TensorListPushBack", [made, item], elements, {"element_dtype": x.dtype}, add)
     return made
 
 
-def _shape_of(x: TensorList) -> tuple[int, ...] | None:
+def _element_shape(x: TensorList) -> tuple[int, ...] | None:
     """Return the shape of a list's elements, if it is known; that of lists' own elements is not."""
     if x.dtype == tf.variant:
         return None
@@ -178,17 +163,17 @@ def _shape_of(x: TensorList) -> tuple[int, ...] | None:
     return shape if all(n >= 0 for n in shape) and np.ndim(x.shape) else next((i.shape for i in x if i), None)
 
 
-def _added(kind: str, inputs: list[Value], elements: Elements, types: dict[str, tf.DType], add: Add) -> Value:
+def _add_operation(kind: str, inputs: list[Value], elements: Elements, types: dict[str, tf.DType], add: Add) -> Value:
     attributes = {name: attribute(value) for name, value in types.items()}
     result = Value((), tf.variant, name=elements.name, elements=elements)
     return add(Operation(kind, inputs, [result], attributes))[0]
 
 
-def _follow_real(node: Any, inputs: Sequence[Any], add: Add) -> list[Any]:
+def _follow_real(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> list[Meaning]:
     kind = "AddN" if node.type == "AddV2" else node.type
     if kind == "TensorListElementShape":
         shape = inputs[0].elements.root.shape
-        return [known(-1 if shape is None else shape, node.outputs[0].dtype)]
+        return [literal(-1 if shape is None else shape, node.outputs[0].dtype)]
     if kind not in ROLES:
         raise refusal(node, "of a TensorArray in a loop is not followed; use read, write, stack or unstack")
     are_optional = any(isinstance(x, Optional) for x in inputs)
@@ -198,23 +183,23 @@ def _follow_real(node: Any, inputs: Sequence[Any], add: Add) -> list[Any]:
         )
     values = [x.values[0] if isinstance(x, Optional) else x for x in inputs]
     values = [realise(x, node.name, add) if isinstance(x, TensorList) else x for x in values]
-    elements = _elements_of(node, kind, values)
+    elements = _shared_elements(node, kind, values)
     if are_optional:
         elements.are_optional, elements.dtype = True, values[1].dtype
     if kind == "TensorListLength" and elements.length is not None:
-        return [known(elements.length)]
-    attributes, outputs = attributes_of(node), []
+        return [literal(elements.length)]
+    attributes, outputs = dict(node_attributes(node)), []
     for tensor, role in zip(node.outputs, ROLES[kind][1], strict=True):
         outputs.append(_output(node, tensor, role, elements))
     if kind == "AddN":
         attributes = {"T": attribute(tf.variant), "N": attribute(len(values))}
     elif kind == "TensorListStack":
         attributes["num_elements"] = attribute(outputs[0].shape[0])
-    made: list[Any] = add(Operation(kind, values, outputs, attributes))
+    made = add(Operation(kind, values, outputs, attributes))
     return [Optional([y]) if elements.are_optional and y.elements is None else y for y in made]
 
 
-def _elements_of(node: Any, kind: str, values: Sequence[Value]) -> Elements:
+def _shared_elements(node: tf.Operation, kind: str, values: Sequence[Value]) -> Elements:
     """Return the elements of the lists that an operation reads or makes, which are the same from here on."""
     found = [value.elements for value in values if value.elements is not None]
     if not found:
@@ -241,7 +226,7 @@ def _static_shape(value: Value) -> tuple[int, ...] | None:
     return None if array is None or array.ndim == 0 or (array < 0).any() else tuple(map(int, array))
 
 
-def _output(node: Any, tensor: Any, role: str, elements: Elements) -> Value:
+def _output(node: tf.Operation, tensor: tf.Tensor, role: str, elements: Elements) -> Value:
     if role == "list" or (tensor.dtype == tf.variant and not elements.are_optional):
         return Value((), tf.variant, name=node.name, elements=elements)
     if role == "number":
@@ -260,64 +245,43 @@ def _output(node: Any, tensor: Any, role: str, elements: Elements) -> Value:
 # --- lists of values
 
 
-def _set(node: Any, inputs: Sequence[Any], add: Any) -> list[Any]:
-    x, index, item, *_ = inputs
-    at = int(index.array)
-    return [x.replaced([*x[:at], item, *x[at + 1 :]])]
+def _follow_values(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> list[Meaning]:
+    """Follow an operation on a Python list."""
+    x, *others = inputs
+    match node.type:
+        case "TensorListSetItem":
+            at = int(others[0].array)
+            return [x.with_items([*x[:at], others[1], *x[at + 1 :]])]
+        case "TensorListGetItem":
+            return [x.item(int(others[0].array))]
+        case "TensorListPushBack":
+            return [x.with_items([*x, others[0]])]
+        case "TensorListPopBack":
+            return [x.with_items(x[:-1]), x.item(len(x) - 1)]
+        case "TensorListStack":
+            return [_stacked(x, node.name, add)]
+        case "TensorListLength":
+            return [literal(len(x))]
+        case "TensorListElementShape":
+            return [literal(x.element_shape, node.outputs[0].dtype)]
+        case "ZerosLike":
+            return [x.with_items([None] * len(x))]
+        case "AddN" | "AddV2":
+            return [x.with_items([_sum(items, node.name, add) for items in zip(*inputs, strict=True)])]
+    raise refusal(node, "of a TensorArray is not followed; use read, write, stack or unstack")
 
 
-def _get(node: Any, inputs: Sequence[Any], add: Any) -> list[Any]:
-    return [inputs[0].item(int(inputs[1].array))]
-
-
-def _push(node: Any, inputs: Sequence[Any], add: Any) -> list[Any]:
-    return [inputs[0].replaced([*inputs[0], inputs[1]])]
-
-
-def _pop(node: Any, inputs: Sequence[Any], add: Any) -> list[Any]:
-    x = inputs[0]
-    return [x.replaced(x[:-1]), x.item(len(x) - 1)]
-
-
-def _stack(node: Any, inputs: Sequence[Any], add: Any) -> list[Any]:
-    x = inputs[0]
+def _stacked(x: TensorList, name: str, add: Add) -> Value:
+    if x.stack is not None:
+        return x.stack
+    if not x:
+        return literal(np.zeros((0, *x.element_shape)), x.dtype)
     items = [x.item(at) for at in range(len(x))]
-    if not items:
-        return [known(np.zeros((0, *x.element_shape)), x.dtype)]
-    return add(synthetic("Pack", items, [(len(x), *items[0].shape)], node.name, N=len(x), axis=0))
+    return add(synthetic("Pack", items, [(len(x), *items[0].shape)], name, N=len(x), axis=0))[0]
 
 
-def _length(node: Any, inputs: Sequence[Any], add: Any) -> list[Any]:
-    return [known(len(inputs[0]))]
-
-
-def _element_shape(node: Any, inputs: Sequence[Any], add: Any) -> list[Any]:
-    return [known(inputs[0].element_shape, node.outputs[0].dtype)]
-
-
-def _zeros(node: Any, inputs: Sequence[Any], add: Any) -> list[Any]:
-    return [inputs[0].replaced([None] * len(inputs[0]))]
-
-
-def _sum(node: Any, inputs: Sequence[Any], add: Any) -> list[Any]:
-    def of_items(items: Sequence[Value | None]) -> Value | None:
-        there = [item for item in items if item is not None]
-        if len(there) < 2:
-            return there[0] if there else None
-        return add(synthetic("AddN", there, [there[0].shape], node.name, N=len(there)))[0]
-
-    return [inputs[0].replaced([of_items(items) for items in zip(*inputs, strict=True)])]
-
-
-_RULES: dict[str, Callable[[Any, Sequence[Any], Any], list[Any]]] = {
-    "TensorListSetItem": _set,
-    "TensorListGetItem": _get,
-    "TensorListPushBack": _push,
-    "TensorListPopBack": _pop,
-    "TensorListStack": _stack,
-    "TensorListLength": _length,
-    "TensorListElementShape": _element_shape,
-    "ZerosLike": _zeros,
-    "AddN": _sum,
-    "AddV2": _sum,
-}
+def _sum(items: Sequence[Value | None], name: str, add: Add) -> Value | None:
+    there = [item for item in items if item is not None]
+    if len(there) < 2:
+        return there[0] if there else None
+    return add(synthetic("AddN", there, [there[0].shape], name, N=len(there)))[0]

@@ -8,26 +8,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer.arrays import REGROUPED
 from mtf_hetero.importer.program import Operation, Value
+from mtf_hetero.importer.signature import axis_numbers
+from mtf_hetero.importer.table import MOMENTS, REGROUPED
 
-MOMENTS = "Moments"  # (x, axes) -> (mean, variance)
 _DTYPES = (tf.float32, tf.float64)
 
 Makers = Mapping[Value, Operation]
 
 
 def join(operations: Iterable[Operation]) -> list[Operation]:
-    """Return operations in which each mean with a variance is one operation; the differences may be needed no more.
-
-    Args:
-      operations: each after those that it reads.
-    """
+    """Return operations in which each mean with a variance is one operation; the differences may be needed no more."""
     operations = list(operations)
     makers = {value: op for op in operations for value in op.outputs}
     variance_of: dict[Operation, Operation] = {}
     for op in operations:
-        mean = _mean_of(op, makers)
+        mean = _find_mean(op, makers)
         if mean is not None:
             variance_of.setdefault(mean, op)
     joined = set(variance_of.values())
@@ -39,7 +35,7 @@ def _moments(mean: Operation, variance: Operation) -> Operation:
     return Operation(MOMENTS, mean.inputs, outputs, mean.attributes, source=mean.source)
 
 
-def _mean_of(variance: Operation, makers: Makers) -> Operation | None:
+def _find_mean(variance: Operation, makers: Makers) -> Operation | None:
     """Return the mean from which an operation averages the squared differences; None if it does not."""
     axes = _averaged(variance)
     if not axes or variance.inputs[0].dtype not in _DTYPES:
@@ -56,7 +52,7 @@ def _averaged(op: Operation) -> set[int]:
     """Return the axes over which an operation averages; none if it does something else."""
     if op.type != "Mean" or op.inputs[1].array is None:
         return set()
-    return {int(axis) % len(op.inputs[0].shape) for axis in op.inputs[1].array.reshape(-1)}
+    return set(axis_numbers(op.inputs[1], len(op.inputs[0].shape)))
 
 
 def _differences(squares: Value, makers: Makers) -> Sequence[tuple[Value, Value]]:

@@ -1,4 +1,4 @@
-"""Which axes of tensors are the same dimension. An axis is a product of dimensions; of none if its size is 1.
+"""Names of axes: which are the same dimension. An axis is a product of dimensions; of none if its size is 1.
 
 So a reshape moves nothing: [14, 6, 8] to [84, 8] says that the axis of 84 is a product of the dimensions of 14 and 6. A
 fact about an axis holds for all axes that were found to be alike: dimensions are unified, and divided into factors
@@ -38,24 +38,13 @@ class Names:
         self._shared: dict[tuple[str, int], int] = {}  # fixed dimensions by label and size
 
     def enter(self, tensor: Hashable, shape: Sequence[int], labels: Sequence[str]) -> None:
-        """Enter a tensor, with a new dimension per axis whose size is not 1.
-
-        Args:
-          tensor: names it.
-          shape: its sizes.
-          labels: one per axis, for a dimension that the axis is the first to have.
-        """
+        """Enter a tensor, with a new dimension per axis whose size is not 1."""
         self._axes[tensor] = [
             () if size == 1 else (self._new(size, label, [tensor]),) for size, label in zip(shape, labels, strict=True)
         ]
 
     def fix(self, tensor: Hashable, axes: Sequence[Sequence[tuple[str, int]]]) -> None:
-        """Enter a tensor whose dimensions are given, and are neither divided nor unified with each other.
-
-        Args:
-          tensor: names it.
-          axes: label and size of each dimension of each axis.
-        """
+        """Enter a tensor whose dimensions are given, and are neither divided nor unified with each other."""
         self._axes[tensor] = [tuple(self._fix(label, size, tensor) for label, size in axis) for axis in axes]
 
     def _fix(self, label: str, size: int, tensor: Hashable) -> int:
@@ -133,11 +122,11 @@ class Names:
         return all(merged)
 
     def _may_divide(self, dims: Product, factors: Sequence[int]) -> bool:
-        parts = divided([self._sizes[d] for d in dims], factors)
+        parts = divide_factors([self._sizes[d] for d in dims], factors)
         return all(len(mine) == 1 or d not in self._fixed for d, mine in zip(dims, parts, strict=True))
 
     def _divide(self, dims: Product, factors: Sequence[int]) -> None:
-        parts = divided([self._sizes[d] for d in dims], factors)
+        parts = divide_factors([self._sizes[d] for d in dims], factors)
         for dim, mine in zip(dims, parts, strict=True):
             if len(mine) > 1 and dim not in self._became:  # one that occurs twice was divided already
                 label, tensors, age = self._labels[dim], self._tensors[dim], self._ages[dim]
@@ -210,7 +199,7 @@ def _times(a: int, b: int) -> int:
     return a * b
 
 
-def divided(sizes: Sequence[int], factors: Sequence[int]) -> list[list[int]]:
+def divide_factors(sizes: Sequence[int], factors: Sequence[int]) -> list[list[int]]:
     """Return the factors of each size; together they are all factors, in their order."""
     left, result = list(factors), []
     for size in sizes:

@@ -6,10 +6,9 @@ examples splits the joined ones too, of each piece a part.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer.program import Operation, Value, known, synthetic
+from mtf_hetero.importer.program import Operation, Value, literal, reshaped, synthetic
 
 Sizes = Sequence[int]  # of the dimensions whose product an axis is
 
@@ -38,22 +37,19 @@ def _join(op: Operation, sizes: Sizes) -> list[Operation] | None:
     if not is_first or not sizes or len(pieces) < 2 or any(piece.shape != shape for piece in pieces):
         return None
     stacked = synthetic("Pack", pieces, [(len(pieces), *shape)], op.type, N=len(pieces), axis=0)
-    return [stacked, _reshape(_used(stacked.outputs[0]), op.outputs[0])]
+    return [stacked, reshaped(_used(stacked.outputs[0]), op.outputs[0])]
 
 
 def _split(op: Operation, sizes: Sizes) -> list[Operation] | None:
     axis, x = op.inputs
-    count = op.outputs[0].shape[0]
-    size = _piece(sizes[1:], [count])
-    if axis.array is None or int(axis.array) % len(x.shape) or not size:
+    if axis.array is None or int(axis.array) % len(x.shape):
         return None
-    begins = [number * count for number in range(len(op.outputs))]
-    return [made for begin, y in zip(begins, op.outputs, strict=True) for made in _cut(x, y, begin, size)]
+    parts = [_part(x, y, number * y.shape[0], sizes) for number, y in enumerate(op.outputs)]
+    return [made for part in parts for made in part] if all(parts) else None
 
 
 def _slice(op: Operation, sizes: Sizes) -> list[Operation] | None:
-    x, begin, _ = op.inputs
-    y = op.outputs[0]
+    (x, begin, _), (y,) = op.inputs, op.outputs
     if begin.array is None or x.shape[1:] != y.shape[1:]:
         return None
     return _part(x, y, int(begin.array[0]), sizes)
@@ -89,31 +85,28 @@ def _begin(op: Operation, corners: Sequence[Value], large: Sizes, small: Sizes) 
     return 0 if op.attr("begin_mask", 0) & 1 else begin % large[0]
 
 
-def _part(x: Value, y: Value, begin: int, sizes: Sizes) -> list[Operation] | None:
+def _part(x: Value, y: Value, begin: int, sizes: Sizes) -> list[Operation]:
     """Take some of the pieces of which an axis is made."""
-    size = _piece(sizes[1:], [begin, y.shape[0]])
-    return _cut(x, y, begin, size) if size else None
-
-
-def _cut(x: Value, y: Value, begin: int, size: int) -> list[Operation]:
-    rest = x.shape[1:]
-    apart = _reshape(x, Value((x.shape[0] // size, size, *rest), x.dtype))
+    size, rest = _piece(sizes[1:], [begin, y.shape[0]]), x.shape[1:]
+    if not size:
+        return []
     count = y.shape[0] // size
-    corners = known([begin // size, *[0] * len(x.shape)]), known([count, size, *rest])
+    apart = reshaped(x, Value((x.shape[0] // size, size, *rest), x.dtype))
+    corners = literal([begin // size, *[0] * len(x.shape)]), literal([count, size, *rest])
     taken = synthetic("Slice", [_used(apart.outputs[0]), *corners], [(count, size, *rest)], "Slice", Index=tf.int32)
-    return [apart, taken, _reshape(_used(taken.outputs[0]), y)]
+    return [apart, taken, reshaped(_used(taken.outputs[0]), y)]
 
 
-def _fill(x: Value, y: Value, begin: int, sizes: Sizes) -> list[Operation] | None:
+def _fill(x: Value, y: Value, begin: int, sizes: Sizes) -> list[Operation]:
     """Put zeros before and after pieces."""
     size, rest = _piece(sizes, [begin, y.shape[0]]), x.shape[1:]
     if not size:
-        return None
+        return []
     before, count, total = (number // size for number in (begin, x.shape[0], y.shape[0]))
-    apart = _reshape(x, Value((count, size, *rest), x.dtype))
-    paddings = known([(before, total - before - count), *[(0, 0)] * len(x.shape)])
+    apart = reshaped(x, Value((count, size, *rest), x.dtype))
+    paddings = literal([(before, total - before - count), *[(0, 0)] * len(x.shape)])
     filled = synthetic("Pad", [_used(apart.outputs[0]), paddings], [(total, size, *rest)], "Pad", Tpaddings=tf.int32)
-    return [apart, filled, _reshape(_used(filled.outputs[0]), y)]
+    return [apart, filled, reshaped(_used(filled.outputs[0]), y)]
 
 
 def _piece(sizes: Sizes, counts: Sequence[int]) -> int:
@@ -122,19 +115,13 @@ def _piece(sizes: Sizes, counts: Sequence[int]) -> int:
     return next((size for size in products if not any(count % size for count in counts)), 0)
 
 
-def _reshape(x: Value, y: Value) -> Operation:
-    made = synthetic("Reshape", [x, known(y.shape)], [y.shape], "Reshape", Tshape=tf.int32)
-    made.outputs = [y]
-    return made
-
-
 def _used(value: Value) -> Value:
     """Return a value that one operation reads."""
     value.uses = 1
     return value
 
 
-RULES: dict[str, Callable[[Any, Sizes], list[Operation] | None]] = {
+RULES: dict[str, Callable[[Operation, Sizes], list[Operation] | None]] = {
     "ConcatV2": _join,
     "Split": _split,
     "Slice": _slice,

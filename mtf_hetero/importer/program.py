@@ -1,18 +1,19 @@
 """A traced step as plain data: operations on values, without variables, control flow or arithmetic of shapes."""
 
 import dataclasses
-import pathlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mtf_hetero._compat import execute, tf
-from mtf_hetero._support import functions
 from mtf_hetero._support.ops import attribute, create
+from mtf_hetero.importer.nodes import user_line
 
-_SEGMENTS = {f"Segment{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod")}  # of numbers that ascend
-_DEFINITIONS: dict[str, Any] = {}  # by type
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from mtf_hetero._compat import ConcreteFunction
 
 
 @dataclasses.dataclass(eq=False)
@@ -89,7 +90,7 @@ class Block:
     operations: list["Operation"]
     results: list[Value]
 
-    def needed(self, ends: Sequence[Value]) -> set[Value]:
+    def list_ancestors(self, ends: Sequence[Value]) -> set[Value]:
         """Return all values that some of its values are computed from, and these."""
         found = set(ends)
         for op in reversed(self.operations):
@@ -102,7 +103,7 @@ class Block:
         """Drop the operations that no result needs; returns the values from outside that the others read."""
         for value in self.results:
             value.uses += 1
-        self.operations = live_of(self.operations)
+        self.operations = live_operations(self.operations)
         own = {value for op in self.operations for value in op.outputs}.union(self.parameters)
         read = [*(value for op in self.operations for value in op.inputs), *self.results]
         return [value for value in read if value not in own]
@@ -129,9 +130,9 @@ class Operation:
     type: str
     inputs: list[Value]
     outputs: list[Value]
-    attributes: Mapping[str, Any]
+    attributes: Mapping[str, tf.AttrValue]
     is_stateful: bool = False
-    source: Any = None
+    source: tf.Operation | None = None
     blocks: tuple[Block, ...] = ()
     times: int = 1
 
@@ -156,11 +157,11 @@ class Operation:
         if not self.blocks:
             return used, set(self.inputs)
         if self.type != "While":
-            ends = [block.needed([block.results[i] for i in used]) for block in self.blocks]
+            ends = [block.list_ancestors([block.results[i] for i in used]) for block in self.blocks]
             return used, set(self.inputs).union(*ends)
         condition, body = self.blocks
         while True:
-            needed = condition.needed(condition.results) | body.needed([body.results[i] for i in used])
+            needed = condition.list_ancestors(condition.results) | body.list_ancestors([body.results[i] for i in used])
             more = used | {i for i, value in enumerate(body.parameters) if value in needed}
             if more == used:
                 return used, needed | {self.inputs[i] for i in used}
@@ -182,7 +183,7 @@ class Operation:
     @property
     def line(self) -> str:
         """Return the user's line, "model.py:12", that made the operation."""
-        return line_of(self.source)
+        return user_line(self.source)
 
 
 @dataclasses.dataclass(eq=False)
@@ -195,7 +196,7 @@ class Variable:
       after: its value after the step; `before` itself if the step does not write it.
     """
 
-    variable: Any
+    variable: tf.Variable
     before: Value
     after: Value
 
@@ -220,6 +221,7 @@ class Program:
     """A function: (feeds, variables before) -> (results, variables after).
 
     Args:
+      concrete: the traced function that was read.
       feeds: the values that are fed.
       variables: in the order in which the step captured them, those that are trained first.
       operations: each after those that it reads.
@@ -230,12 +232,13 @@ class Program:
       examples: number of feeds, the first ones, whose first axis is the batch if it has the same size.
     """
 
+    concrete: "ConcreteFunction"
     feeds: list[Value] = dataclasses.field(default_factory=list)
     variables: list[Variable] = dataclasses.field(default_factory=list)
     operations: list[Operation] = dataclasses.field(default_factory=list)
     results: list[Value] = dataclasses.field(default_factory=list)
     hosted: list[Variable] = dataclasses.field(default_factory=list)
-    effects: list[Any] = dataclasses.field(default_factory=list)
+    effects: list[tf.Operation] = dataclasses.field(default_factory=list)
     guards: list[Guard] = dataclasses.field(default_factory=list)
     examples: int = 1
 
@@ -250,7 +253,7 @@ class Program:
         ends = [variable.after for variable in self.hosted]
         return [*self.results, *ends, *(guard.chosen for guard in self.guards)]
 
-    def keep_here(self, variables: Collection[Any]) -> None:
+    def keep_here(self, variables: Collection[tf.Variable]) -> None:
         """Keep some of the variables in this process."""
         ids = {id(variable) for variable in variables}
         self.hosted = [v for v in self.variables if id(v.variable) in ids]
@@ -261,9 +264,9 @@ class Program:
         ends = [*self.fetches, *(v.after for v in self.variables if v.after is not v.before)]
         for value in ends:
             value.uses += 1
-        self.operations = live_of(self.operations)
+        self.operations = live_operations(self.operations)
 
-    def needed(self, ends: Iterable[Value]) -> list[Operation]:
+    def list_ancestors(self, ends: Iterable[Value]) -> list[Operation]:
         """Return the operations that some values are computed by, in their order."""
         read, found = set(ends), []
         for op in reversed(self.operations):
@@ -273,7 +276,7 @@ class Program:
         return found[::-1]
 
 
-def live_of(operations: Sequence[Operation]) -> list[Operation]:
+def live_operations(operations: Sequence[Operation]) -> list[Operation]:
     """Return the operations whose results are used, after counting the uses of what they read."""
     live = []
     for op in reversed(operations):
@@ -293,42 +296,15 @@ def within(operations: Iterable[Operation]) -> Iterator[Operation]:
             yield from within(block.operations)
 
 
-def attributes_of(node: Any) -> dict[str, Any]:
-    """Return the attributes that the type of a tf.Operation has."""
-    names = {a.name for a in definition(node).attr}
-    return {name: proto for name, proto in node.node_def.attr.items() if name in names}
-
-
-def definition(node: Any) -> Any:
-    """Return the OpDef of a tf.Operation, which TensorFlow parses anew each time that it is asked for it."""
-    if node.type not in _DEFINITIONS:
-        _DEFINITIONS[node.type] = node.op_def
-    return _DEFINITIONS[node.type]
-
-
-def refusal(node: Any, why: str) -> NotImplementedError:
-    """Return an error that names a tf.Operation and the user's line."""
-    return NotImplementedError(f"operation {node.type} {node.name!r} ({line_of(node)}) {why}")
-
-
-def line_of(node: Any) -> str:
-    """Return the user's line that made a tf.Operation; the operation's name if none did."""
-    if node is None:
-        return ""
-    for frame in reversed(list(node.traceback or ())):
-        path = pathlib.Path(frame.filename)
-        if not functions.is_of_library(path):
-            return f"{path.name}:{frame.lineno}"
-    return node.name
-
-
-def known(array: Any, dtype: tf.DType = tf.int32) -> Value:
+def literal(array: "ArrayLike", dtype: tf.DType = tf.int32) -> Value:
     """Return a value that is known."""
     array = np.asarray(array, dtype.as_numpy_dtype)
     return Value(array.shape, dtype, array)
 
 
-def synthetic(kind: str, inputs: Sequence[Value], shapes: Sequence[Sequence[int]], name: str, **more: Any) -> Operation:
+def synthetic(
+    kind: str, inputs: Sequence[Value], shapes: Sequence[Sequence[int]], name: str, **more: tf.DType | int
+) -> Operation:
     """Return an operation that was not traced; its first input has the type of its results.
 
     Args:
@@ -343,13 +319,30 @@ def synthetic(kind: str, inputs: Sequence[Value], shapes: Sequence[Sequence[int]
     return Operation(kind, list(inputs), [Value(tuple(s), dtype, name=name) for s in shapes], attributes)
 
 
-def replay(op: Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Make an operation again in the default graph, on other tensors.
+def replacing(
+    kind: str, inputs: Sequence[Value], result: Value, source: tf.Operation | None = None, **more: tf.DType | int
+) -> Operation:
+    """Return an operation that was not traced, whose only result is a value that others read already.
 
     Args:
-      op: the operation.
-      inputs: as many tensors as it reads, of other shapes perhaps.
+      kind: its type.
+      inputs: as of `synthetic`.
+      result: the value.
+      source: the tf.Operation in whose place it is.
+      **more: as of `synthetic`.
     """
+    made = synthetic(kind, inputs, [result.shape], result.name, **more)
+    made.outputs, made.source = [result], source
+    return made
+
+
+def reshaped(x: Value, result: Value) -> Operation:
+    """Return the operation that regroups the axes of a value."""
+    return replacing("Reshape", [x, literal(result.shape)], result, Tshape=tf.int32)
+
+
+def replay(op: Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Make an operation again in the default graph, on other tensors."""
     return create(op.type, list(inputs), [v.dtype for v in op.outputs], op.type, op.attributes).outputs
 
 
@@ -362,14 +355,3 @@ def evaluate(op: Operation) -> list[np.ndarray]:
         tensors = [tf.constant(v.array, v.dtype) for v in op.inputs]
         made = execute(op.type, len(op.outputs), tensors, attributes)
         return [np.asarray(y.numpy(), y.dtype.as_numpy_dtype) for y in made]
-
-
-def infer_shapes(op: Operation) -> list[tf.TensorShape]:
-    """Return the shapes of an operation's results, inferred from the values that it reads."""
-    with tf.Graph().as_default():
-        xs = [tf.placeholder(v.dtype, v.shape) if v.array is None else tf.constant(v.array, v.dtype) for v in op.inputs]
-        shapes = [y.shape for y in replay(op, xs)]
-    if op.type in _SEGMENTS and op.inputs[1].array is not None:  # TensorFlow does not look at the numbers
-        count = int(op.inputs[1].array[-1]) + 1
-        return [tf.TensorShape([count, *op.inputs[0].shape[1:]])]
-    return shapes

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mtf_hetero._compat import mtf
 from mtf_hetero.importer import table
 from mtf_hetero.importer.program import Operation
-from mtf_hetero.importer.work import flops_of
+from mtf_hetero.importer.work import estimate_flops
 from mtf_hetero.layout import Layout
 
 _SHOWN, _LEAST = 8, 0.0005  # entries of a printed report, and the share that one has at least
@@ -57,18 +57,13 @@ class Undivided:
 
 
 def report(work: Mapping[Operation, set[mtf.Dimension]], layout: Layout) -> Undivided:
-    """Report the replicated work.
-
-    Args:
-      work: {operation: the dimensions of its work}.
-      layout: the layout.
-    """
-    flops = {op: flops_of(op) for op in work}
+    """Report the replicated work."""
+    flops = {op: estimate_flops(op) for op in work}
     total = sum(flops.values()) or 1
     found: dict[tuple[str, str, bool], list[int]] = collections.defaultdict(list)
     for op, dims in work.items():
         if layout.size > 1 and not any(layout.axis_of(dim) is not None for dim in dims):
-            has_rule = table.signature_of(op) is not None
+            has_rule = table.find_signature(op) is not None
             found[op.type, op.line, has_rule].append(flops[op])
     entries = [
         Entry(kind, line, len(numbers), sum(numbers) / total, has_rule)

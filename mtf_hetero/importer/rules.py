@@ -9,14 +9,17 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.importer import algebra, arrays, clusters, draws, flow, images, moments, table, windows, work
+from mtf_hetero.importer import clusters, draws, flow, images, table, windows, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number, ordered
-from mtf_hetero.importer.program import Operation, replay
-from mtf_hetero.importer.signature import Signature, undivided
+from mtf_hetero.importer.program import Operation, Value, replay
+from mtf_hetero.importer.signature import Signature, elements, undivided
 from mtf_hetero.layers import (
+    BatchNormGradientOperation,
+    BatchNormOperation,
     DrawOperation,
     Function,
     FunctionOperation,
+    LookupGradientOperation,
     LookupOperation,
     MomentsOperation,
     OnceOperation,
@@ -25,105 +28,79 @@ from mtf_hetero.layers import (
 
 
 def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
-    """Emit an operation.
-
-    Args:
-      emitter: the emitter.
-      op: the operation.
-      is_needed: whether its results are needed now; else one that joins a cluster waits for it.
-    """
-    if (rule := flow.rule_of(op)) is not None:
+    """Emit an operation; one that joins a cluster waits for it, unless its results are needed now."""
+    if (rule := flow.flow_rule(op)) is not None:
         rule(emitter, op)
     elif not is_needed and clusters.waits(emitter, op):
         return
     elif table.is_elementwise(op):
         clusters.emit(emitter, op)
-    elif op.type in arrays.REGROUPED:
+    elif op.type in table.REGROUPED:
         emitter.put(op.outputs[0], emitter.get(op.inputs[0]), emitter.axes(op.inputs[0]))
-    elif op.is_stateful and not table.is_drawn(op):
-        _draw(emitter, op, OnceOperation)
     elif table.is_drawn(op):
         _draw(emitter, op, DrawOperation)
+    elif op.is_stateful:
+        _draw(emitter, op, OnceOperation)
     else:
-        signature = table.signature_of(op)
+        signature = table.find_signature(op)
         if signature is None:
             _slicewise(emitter, op, undivided(op))
         else:
-            _rule_of(op, signature)(emitter, op, signature)
+            _choose_rule(op, signature)(emitter, op, signature)
 
 
-def _rule_of(op: Operation, signature: Signature) -> Callable[[Emitter, Operation, Signature], None]:
-    if op.type in algebra.CONTRACTIONS and op.inputs[0].dtype == op.outputs[0].dtype:  # not int8 to int32
-        return _contract
-    if op.type in algebra.REDUCTIONS and signature.summed:
-        return _reduce
+def _choose_rule(op: Operation, signature: Signature) -> Callable[[Emitter, Operation, Signature], None]:
     if op.type in images.RULES and windows.is_plain(op):
         return images.RULES[op.type]
     if op.type == "GatherV2" and _is_lookup(op):
         return _look_up
-    return _RULES.get(op.type, _slicewise)
+    if op.type == "UnsortedSegmentSum" and _is_sparse(op):
+        return _sum_rows
+    if op.type in _NORMS:
+        return _NORMS[op.type]
+    is_other_type = op.type in table.CONTRACTIONS and op.inputs[0].dtype != op.outputs[0].dtype  # int8 to int32
+    return _by_mtf if op.type in _MAKERS and not signature.unsplit_letters and not is_other_type else _slicewise
 
 
-def _contract(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    bound = emitter.bind(op, signature)
-    (axes,) = emitter.results(signature, bound)
-    tensors = [tensor for tensor, _ in emitter.operands(op, signature, bound)]
-    emitter.worked_on(op, flat(list(bound.values())))
-    emitter.put(op.outputs[0], mtf.einsum(tensors, mtf.Shape(flat(axes))), axes)
+# --- by operations of mtf
+
+Make = Callable[[list[mtf.Tensor], mtf.Shape], mtf.Tensor | list[mtf.Tensor]]  # the shape is a result's
+_MAKERS: dict[str, Make] = {
+    **dict.fromkeys(table.CONTRACTIONS, mtf.einsum),
+    "Max": lambda xs, shape: mtf.reduce_max(xs[0], output_shape=shape),
+    "Mean": lambda xs, shape: mtf.reduce_mean(xs[0], output_shape=shape),
+    "Min": lambda xs, shape: mtf.reduce_min(xs[0], output_shape=shape),
+    **dict.fromkeys(("Sum", "BiasAddGrad"), lambda xs, shape: mtf.reduce_sum(xs[0], output_shape=shape)),
+    table.MOMENTS: lambda xs, shape: (
+        MomentsOperation(
+            xs[0], mtf.Shape([dim for dim in xs[0].shape.dims if dim in shape.dims]), name=table.MOMENTS
+        ).outputs
+    ),
+    "Transpose": lambda xs, shape: xs[0],  # mtf's dimensions have names and no order
+    **dict.fromkeys(("BroadcastTo", "Fill", "Tile"), lambda xs, shape: mtf.broadcast(xs[0], shape)),
+}
+_MOVES = {"Transpose", "BroadcastTo", "Fill", "Tile"}  # they compute nothing
 
 
-def _reduce(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    bound = emitter.bind(op, signature)
-    (axes,) = emitter.results(signature, bound)
-    ((x, _),) = emitter.operands(op, signature, bound)
-    functions = {"SUM": mtf.reduce_sum, "MEAN": mtf.reduce_mean, "MAX": mtf.reduce_max, "MIN": mtf.reduce_min}
-    emitter.worked_on(op, flat(list(bound.values())))
-    made = functions[algebra.REDUCTIONS[op.type]](x, output_shape=mtf.Shape(flat(axes)))
-    emitter.put(op.outputs[0], made, axes)
-
-
-def _join_moments(emitter: Emitter, op: Operation, signature: Signature) -> None:
+def _by_mtf(emitter: Emitter, op: Operation, signature: Signature) -> None:
     bound = emitter.bind(op, signature)
     results = emitter.results(signature, bound)
-    ((x, _),) = emitter.operands(op, signature, bound)
-    kept = set(flat(results[0]))
-    emitter.worked_on(op, flat(list(bound.values())))
-    made = MomentsOperation(x, mtf.Shape([dim for dim in x.shape.dims if dim in kept]), name=op.type)
-    for value, tensor, axes in zip(op.outputs, made.outputs, results, strict=True):
-        emitter.put(value, tensor, axes)
-
-
-def _transpose(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    """Emit nothing: mtf's dimensions have names and no order."""
-    bound = emitter.bind(op, signature)
-    ((x, _),) = emitter.operands(op, signature, bound)
-    emitter.put(op.outputs[0], x, emitter.results(signature, bound)[0])
-
-
-def _broadcast(emitter: Emitter, op: Operation, signature: Signature) -> None:
-    if signature.whole:  # a Tile that repeats an axis
-        _slicewise(emitter, op, signature)
-        return
-    bound = emitter.bind(op, signature)
-    (axes,) = emitter.results(signature, bound)
-    ((x, _),) = emitter.operands(op, signature, bound)
-    emitter.put(op.outputs[0], mtf.broadcast(x, mtf.Shape(flat(axes))), axes)
-
-
-_RULES = {
-    moments.MOMENTS: _join_moments,
-    "Transpose": _transpose,
-    "BroadcastTo": _broadcast,
-    "Tile": _broadcast,
-    "Fill": _broadcast,
-}
+    tensors = [tensor for tensor, _ in emitter.operands(op, signature, bound)]
+    if op.type not in _MOVES:
+        emitter.worked_on(op, flat(list(bound.values())))
+    made = _MAKERS[op.type](tensors, mtf.Shape(flat(results[0])))
+    outputs = [made] if isinstance(made, mtf.Tensor) else made
+    emitter.put_all(op, outputs, results)
 
 
 def _is_lookup(op: Operation) -> bool:
     """Return whether an operation looks up rows of a table of numbers."""
     table_, ids, axis = op.inputs
-    are_numbers = table_.dtype.is_floating or table_.dtype.is_integer
-    return are_numbers and ids.dtype.size >= 4 and not op.attr("batch_dims") and not np.any(axis.array)
+    return _is_table(table_) and ids.dtype.size >= 4 and not op.attr("batch_dims") and not np.any(axis.array)
+
+
+def _is_table(value: Value) -> bool:
+    return value.dtype.is_floating or value.dtype.is_integer
 
 
 def _look_up(emitter: Emitter, op: Operation, signature: Signature) -> None:
@@ -132,11 +109,55 @@ def _look_up(emitter: Emitter, op: Operation, signature: Signature) -> None:
     bound = emitter.bind(op, signature, gathers=False)
     (axes,) = emitter.results(signature, bound)
     rank = len(ids.shape)
-    of_table = [emitter.single(bound.get("v"), table_.shape[0]), *axes[rank:]]
+    of_table = [emitter.single(bound.get("V"), table_.shape[0]), *axes[rank:]]
     rows, looked_up = emitter.laid(table_, of_table), emitter.laid(ids, axes[:rank])
     emitter.worked_on(op, flat(axes))
     made = LookupOperation(rows, looked_up, emitter.unique(op.outputs[0].name))
     emitter.put(op.outputs[0], made.outputs[0], axes)
+
+
+def _is_sparse(op: Operation) -> bool:
+    """Return whether an operation sums no more rows than the table has that it makes."""
+    rows, ids, _ = op.inputs
+    return _is_table(rows) and rows.dtype.size >= 4 and math.prod(ids.shape) <= op.outputs[0].shape[0]
+
+
+def _sum_rows(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    """Emit a sum of rows, as of the gradient of an embedding: all devices get the rows, which are less than the table.
+
+    Each device adds those that its slice of the table has. Nothing is all-reduced.
+    """
+    (rows, ids, _), (y,) = op.inputs, op.outputs
+    (axes,) = emitter.results(signature, emitter.bind(op, signature, gathers=False))
+    of_table = [emitter.single(axes[0], y.shape[0]), *axes[1:]]
+    looked_up = [[emitter.fresh(n)] for n in ids.shape]
+    tensors = emitter.laid(rows, [*looked_up, *axes[1:]]), emitter.laid(ids, looked_up)
+    emitter.worked_on(op, flat(of_table))
+    name = emitter.unique(y.name)
+    made = LookupGradientOperation(*tensors, mtf.Shape(flat(of_table)), name, splits_ids=False)
+    emitter.put(y, made.outputs[0], of_table)
+
+
+def _batch_norm(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    bound = emitter.bind(op, signature)
+    results = emitter.results(signature, bound)
+    tensors = [ordered(tensor, flat(axes)) for tensor, axes in emitter.operands(op, signature, bound)]
+    emitter.worked_on(op, flat(list(bound.values())))
+    made = BatchNormOperation(*tensors, epsilon=float(elements(op.inputs[-1])), name=op.type)
+    emitter.put_all(op, made.outputs, results)
+
+
+def _batch_norm_gradient(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    dy, _, mean, *_ = op.inputs
+    forward, bound = emitter.get(mean).operation, emitter.bind(op, signature)
+    assert isinstance(forward, BatchNormOperation)
+    x = forward.inputs[0]
+    emitter.worked_on(op, flat(list(bound.values())))
+    made = BatchNormGradientOperation(forward, ordered(emitter.get(dy, emitter.axes(op.inputs[1])), x.shape.dims))
+    emitter.put_all(op, made.outputs, emitter.results(signature, bound))
+
+
+_NORMS = {table.BATCH_NORM: _batch_norm, table.BATCH_NORM_GRADIENT: _batch_norm_gradient}
 
 
 # --- random numbers
@@ -170,7 +191,7 @@ def _draw(emitter: Emitter, op: Operation, kind: type) -> None:
         assert part is not None
         return part(inputs_of(slices), first, count)
 
-    part = draws.part_of(op)
+    part = draws.partial_draw(op)
     rows = () if part is None else shape.dims[:1]
     function = Function(draw, work.of(op, rows), lambda: f"{work.describe(op)} {shape.to_integer_list}")
     options = {} if part is None else {"part": draw_part}
@@ -193,7 +214,7 @@ def _slicewise(emitter: Emitter, op: Operation, signature: Signature) -> None:
     tensors = [ordered(tensor, flat(axes)) for tensor, axes in operands]
     results = emitter.results(signature, bound)
 
-    def apply(*slices: tf.Tensor) -> Any:
+    def apply(*slices: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, ...]:
         sizes = {d: n for t, x in zip(tensors, slices, strict=True) for d, n in zip(t.shape.dims, x.shape.as_list())}
 
         def of(axes: Axes) -> list[int]:
@@ -209,7 +230,7 @@ def _slicewise(emitter: Emitter, op: Operation, signature: Signature) -> None:
 
     shapes = [mtf.Shape(flat(axes)) for axes in results]
     summed = [d for letter in signature.summed for d in bound.get(letter, ())]
-    split = {d for letter, dims in bound.items() if letter not in signature.whole for d in dims}
+    split = {d for letter, dims in bound.items() if letter not in signature.unsplit_letters for d in dims}
     emitter.worked_on(op, split)
     function = Function(apply, work.of(op, split), lambda: work.describe(op, [axes for _, axes in operands], results))
     if summed:
@@ -218,17 +239,13 @@ def _slicewise(emitter: Emitter, op: Operation, signature: Signature) -> None:
     else:
         dtypes = [value.dtype for value in op.outputs]
         made = FunctionOperation(function, tensors, shapes, dtypes, sorted(split), op.type).outputs
-    for value, tensor, axes in zip(op.outputs, made, results, strict=True):
-        emitter.put(value, tensor, axes)
+    emitter.put_all(op, made, results)
 
 
 def _with_arguments(op: Operation, signature: Signature) -> tuple[Signature, list[bool]]:
     """Return a signature in which operands that the step computes have letters, and which operands are known."""
     operands = list(signature.operands)
-    whole = set(signature.whole)
     for i, (value, letters) in enumerate(zip(op.inputs, operands, strict=True)):
         if letters is None and value.array is None and i != signature.shape:
-            operands[i] = [None if n == 1 else f"argument{i}/{axis}" for axis, n in enumerate(value.shape)]
-            whole |= {letter for letter in operands[i] or () if letter is not None}
-    found = dataclasses.replace(signature, operands=operands, whole=frozenset(whole))
-    return found, [letters is None for letters in operands]
+            operands[i] = [None if n == 1 else f"ARGUMENT{i}/{axis}" for axis, n in enumerate(value.shape)]
+    return dataclasses.replace(signature, operands=operands), [letters is None for letters in operands]

@@ -8,14 +8,18 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import logs
-from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WaitingSessionCreator, WorkerWatch
+from mtf_hetero._support.grouping import group_by_bytes
+from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WorkerWatch
+from mtf_hetero.cluster.session import WaitingSessionCreator, always
 from mtf_hetero.lowering import Lowering
-from mtf_hetero.mesh_impl import UnevenMeshImpl
-from mtf_hetero.placement import fitted
-from mtf_hetero.variables import initial_value_feed
+from mtf_hetero.mesh import initial_value_feed
+from mtf_hetero.mesh.commits import Commits
+from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
+from mtf_hetero.placement.placing import Placement, resize_layout
 
 _LEAST_KINDS = 8  # of batches that a session has room for, however large the step
 _MOST_OPERATIONS = 100_000  # of TensorFlow in a session of more kinds: about 10 kB each
+Trace = tuple[tf.RunOptions, tf.RunMetadata] | None  # of a step; None: it is not traced
 _AT_ONCE_BYTES = 2**27  # of variables that one call takes to the devices, or back: protobuf has no more than 2**31
 
 
@@ -26,19 +30,12 @@ class _Plain(tf.train.SessionCreator):
         self._cluster = cluster
 
     def create_session(self) -> tf.Session:
-        """A tf.Session."""
+        """Return a tf.Session."""
         config = self._cluster.session_config()
         # Else TensorFlow places and optimises the whole graph again for each new kind of batch. On CPUs, steps are as
         # fast without its optimiser; on GPUs the optimiser chooses how images lie in memory.
         config.graph_options.place_pruned_graph = not any("gpu" in name.lower() for name in self._cluster.devices)
         return tf.Session(self._cluster.target, config=config)
-
-
-class _Interrupted:
-    """Stands in for the coordinator that a WorkerWatch asks to stop: the session's own interruption does that."""
-
-    def request_stop(self, error: BaseException) -> None:
-        """Nothing."""
 
 
 class Session:
@@ -47,24 +44,29 @@ class Session:
     Args:
       owner: names the steps in errors, "model 'resnet'" for instance.
       loss: the rest of the sentence that says which values are left after a worker was lost.
+      rescues: whether `rescue` is called after the loss of a worker.
 
     Attributes:
       placement: where they run; None until the first step is built.
+      steps: number of steps that have changed variables since the session was opened.
+      wait_seconds: that a session which is made waits for lost workers; infinity: forever.
+      may_leave: as of WaitingSessionCreator.
     """
 
-    def __init__(self, owner: str, loss: str) -> None:
-        self._owner, self._loss = owner, loss
-        self.placement: Any = None
+    def __init__(self, owner: str, loss: str, *, rescues: bool = False) -> None:
+        self._owner, self._loss, self._rescues = owner, loss, rescues
+        self.placement: Placement | None = None
+        self.wait_seconds, self.may_leave = 0.0, always
         self._stack = contextlib.ExitStack()
-        self._session: Any = None
-        self._slices: dict[str, list[tuple[Any, tf.Tensor]]] = {}
-        self.graph = tf.Graph()
+        self._session: tf.Session | None = None
+        self._watch: WorkerWatch | None = None
+        self.graph, self.steps, self._commits = tf.Graph(), 0, Commits()
 
     # --- the graph
 
     def begin_graph(self, seed: int) -> None:
         """Begin a new graph, without steps."""
-        self.graph, self._slices = tf.Graph(), {}
+        self.graph, self._commits = tf.Graph(), Commits()
         with self.graph.as_default():
             tf.set_random_seed(seed)
 
@@ -87,10 +89,11 @@ class Session:
         Raises:
           NotImplementedError: the layout splits a variable in another way than in the first graph.
         """
-        mesh_impl = UnevenMeshImpl.from_layout(fitted(self.placement.layout, graph), self.placement.devices)
+        assert self.placement is not None
+        mesh_impl = UnevenMeshImpl.from_layout(resize_layout(self.placement.layout, graph), self.placement.devices)
         before = {id(variable) for variable in _variables()}
         # a smaller batch may be too small to be divided
-        with contextlib.nullcontext() if is_first else logs.verbosity(tf.logging.ERROR):
+        with contextlib.nullcontext() if is_first else logs.log_level(tf.logging.ERROR):
             lowering = Lowering(graph, {mesh: mesh_impl})
         made = {_full_name(variable) for variable in _variables() if id(variable) not in before}
         if not is_first and made - set(new):
@@ -100,10 +103,10 @@ class Session:
             )
         return lowering
 
-    def end_graph(self) -> None:
-        """Make what reads the variables, after the first step was lowered."""
-        with self.graph.as_default():
-            self._slices = _slices_of_variables()
+    def hold(self, updates: tf.Operation) -> None:
+        """Have the updates of a step wait for each other, so that they can be rescued. The graph is the default one."""
+        if self._rescues and self.has_workers:
+            self._commits.hold(updates)
 
     # --- the session
 
@@ -114,46 +117,87 @@ class Session:
           values: {variable: array}.
           *more: operations to run first.
         """
+        assert self.placement is not None
         cluster = self.placement.cluster
         workers = cluster.workers_in_use
         with self._stack, self.graph.as_default(), self.explaining_loss():
             if workers:
-                self._session = WaitingSessionCreator(_Plain(cluster), workers, waits=False).create_session()
+                self._session = self._creator().create_session()
             else:
                 self._session = _Plain(cluster).create_session()
             self._stack.callback(self._session.close)
-            watch = self._stack.enter_context(WorkerWatch(workers, report=_say_nothing))
-            watch.after_create_session(self._session, _Interrupted())  # pyright: ignore[reportArgumentType]
+            self._watch = self._stack.enter_context(WorkerWatch(workers, report=lambda line: None))
+            self._watch.after_create_session(self._session, tf.train.Coordinator())  # a run that waits ends
             self.put(values, *more)
+            self.run([counter.initializer for counter in self._commits.counters.values()])
+            self.steps = 0
             self._stack = self._stack.pop_all()
+
+    @property
+    def has_workers(self) -> bool:
+        """Return whether a device of a worker is in use."""
+        return self.placement is not None and bool(self.placement.cluster.workers_in_use)
+
+    def await_workers(self) -> None:
+        """Return once all workers answer.
+
+        Raises:
+          UnreachableWorkerError: one does not answer, and this has waited for it.
+        """
+        self._creator().await_workers()
+
+    def _creator(self) -> WaitingSessionCreator:
+        assert self.placement is not None
+        cluster, options = self.placement.cluster, {"wait_seconds": self.wait_seconds, "may_leave": self.may_leave}
+        return WaitingSessionCreator(_Plain(cluster), cluster.workers_in_use, **options)
 
     def close(self) -> None:
         """Close the session, if it is open."""
         self._stack.close()
 
-    def run(self, fetches: Any, feed: Any = None) -> Any:
+    def run(self, fetches: object, feed: Mapping[tf.Tensor, object] | None = None, trace: Trace = None) -> Any:
         """Run operations, as tf.Session.run does."""
+        assert self._session is not None
         with self.explaining_loss():
-            return self._session.run(fetches, feed)
+            if self._watch is not None:
+                self._watch.before_run(None)
+            result = self._session.run(fetches, feed, *(trace or (None, None)))
+            if self._watch is not None:
+                self._watch.after_run(None, None)
+            return result
 
     def put(self, values: Mapping[str, np.ndarray], *more: tf.Operation) -> None:
         """Give variables, and the copies of them, values."""
         with self.graph.as_default():
-            for group in _groups({name: value.nbytes for name, value in values.items()}):
+            slices = _slices_of_variables()
+            for group in group_by_bytes(values, lambda name: values[name].nbytes, _AT_ONCE_BYTES):
                 feed = initial_value_feed({name: values[name] for name in group})
-                self.run([slice_.initializer for name in group for slice_, _ in self._slices[name]], feed)
+                self.run([slice_.initializer for name in group for slice_, _ in slices[name]], feed)
             if more:
                 self.run(list(more))
 
     def read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the values of variables, put together of their slices in this process's memory."""
         values = {}
-        sizes = {name: sum(v.shape.num_elements() * v.dtype.size for v, _ in self._slices[name]) for name in names}
-        for group in _groups(sizes):
-            found = self.run({name: [read for _, read in self._slices[name]] for name in group})
+        with self.graph.as_default():
+            slices = _slices_of_variables()
+        sizes = {name: sum(v.shape.num_elements() * v.dtype.size for v, _ in slices[name]) for name in names}
+        for group in group_by_bytes(sizes, sizes.__getitem__, _AT_ONCE_BYTES):
+            found = self.run({name: [read for _, read in slices[name]] for name in group})
             for name in group:
-                values[name] = _joined([variable for variable, _ in self._slices[name]], found[name])
+                values[name] = _join_slices([variable for variable, _ in slices[name]], found[name])
         return values
+
+    def rescue(self) -> dict[str, np.ndarray] | None:
+        """Return the values of variables after the last step, of which a worker was lost; None: some are lost."""
+        if self._session is None or not self._commits.counters:
+            return None
+        found = self._commits.rescue(self._session, self.steps)
+        if found is None:
+            return None
+        with self.graph.as_default():
+            slices = {name: [variable for variable, _ in of] for name, of in _slices_of_variables().items()}
+        return {name: _join_slices(of, [found[variable.op.name] for variable in of]) for name, of in slices.items()}
 
     @contextlib.contextmanager
     def explaining_loss(self) -> Iterator[None]:
@@ -161,13 +205,14 @@ class Session:
         try:
             yield
         except tf.errors.OpError as error:
+            assert self.placement is not None
             cluster = self.placement.cluster
             if not cluster.workers_in_use:
                 raise
             try:
                 cluster.check_reachable()
             except UnreachableWorkerError as lost:
-                raise UnreachableWorkerError(f"a worker was lost during {self._loss}; {lost}") from error
+                raise UnreachableWorkerError(f"a worker was lost during {self._loss}; {lost}", lost.workers) from error
             if isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError)):
                 raise UnreachableWorkerError(
                     f"a worker was lost or restarted during {self._loss}; {str(error.message).splitlines()[0]}"
@@ -175,49 +220,32 @@ class Session:
             raise
 
 
-def _say_nothing(line: str) -> None:
-    """Nothing."""
-
-
-def _variables() -> list[Any]:
+def _variables() -> list[tf.Variable]:
     return [*tf.global_variables(), *tf.local_variables()]
 
 
-def _full_name(variable: Any) -> str:
+def _full_name(variable: tf.Variable) -> str:
     """Return the name of the variable that a slice is of."""
     info = variable._save_slice_info
     return info.full_name if info else variable.op.name
 
 
-def _slices_of_variables() -> dict[str, list[tuple[Any, tf.Tensor]]]:
+def _slices_of_variables() -> dict[str, list[tuple[tf.Variable, tf.Tensor]]]:
     """{name of a variable: (each of its slices, the read that was made with it)} of the default graph."""
-    slices: dict[str, list[tuple[Any, tf.Tensor]]] = {}
+    slices: dict[str, list[tuple[tf.Variable, tf.Tensor]]] = {}
     for variable in tf.global_variables():
         slices.setdefault(_full_name(variable), []).append((variable, variable.graph.as_graph_element(variable)))
     return slices
 
 
-def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Names in groups of so many bytes."""
-    group: list[str] = []
-    total = 0
-    for name, size in sizes.items():
-        if group and total + size > _AT_ONCE_BYTES:
-            yield group
-            group, total = [], 0
-        group.append(name)
-        total += size
-    if group:
-        yield group
-
-
-def _joined(variables: Sequence[Any], parts: Sequence[np.ndarray]) -> np.ndarray:
-    """A variable, of its slices."""
+def _join_slices(variables: Sequence[tf.Variable], parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return a variable, of its slices."""
     info = variables[0]._save_slice_info
     if info is None:
         return parts[0]
     whole = np.empty(info.full_shape, parts[0].dtype)
     for variable, part in zip(variables, parts, strict=True):
         info = variable._save_slice_info
+        assert info is not None  # one of the others has a slice
         whole[tuple(slice(b, b + n) for b, n in zip(info.var_offset, info.var_shape, strict=True))] = part
     return whole

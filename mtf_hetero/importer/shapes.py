@@ -1,31 +1,73 @@
-"""Shapes of a traced graph whose inputs have open sizes, for inputs of known sizes."""
+"""Shapes that a trace leaves open: those of one operation at a time, inferred from what it reads."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from mtf_hetero._compat import copy_handle_data, tf
+import numpy as np
+
+from mtf_hetero._compat import tf
+from mtf_hetero._support.ops import attribute, create
+from mtf_hetero.importer.program import Operation, Value, literal, replay
+from mtf_hetero.importer.table import ELEMENTWISE
+
+_SEGMENTS = {f"Segment{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod")}  # of numbers that ascend
 
 
-def with_inputs(graph: Any, shapes: Sequence[Any]) -> Mapping[int, tf.TensorShape]:
-    """Return {id of a tensor: its shape}, of tensors whose shapes the graph leaves open; TensorFlow infers them.
+def infer(op: Operation) -> list[tf.TensorShape]:
+    """Return the shapes of an operation's results, inferred from the values that it reads."""
+    if op.type in ELEMENTWISE:  # TensorFlow would take a hundred times as long
+        return [tf.TensorShape(np.broadcast_shapes(*(value.shape for value in op.inputs)))]
+    if op.type in _SEGMENTS and op.inputs[1].array is not None:  # TensorFlow does not look at the numbers
+        count = int(op.inputs[1].array[-1]) + 1
+        return [tf.TensorShape([count, *op.inputs[0].shape[1:]])]
+    with tf.Graph().as_default():
+        return [y.shape for y in replay(op, [_stand_in(value) for value in op.inputs])]
 
-    Args:
-      graph: a FuncGraph.
-      shapes: of its first inputs; the others are captured.
+
+def _stand_in(value: Value) -> tf.Tensor:
+    """Return a tensor with the shape of a value, and with its elements if they are known."""
+    if value.array is not None:
+        return tf.constant(value.array, value.dtype)
+    attributes = {"dtype": attribute(value.dtype), "shape": attribute(tf.TensorShape(value.shape))}
+    return create("Placeholder", [], [value.dtype], "x", attributes).outputs[0]
+
+
+# --- crops
+
+
+def as_slice(op: Operation, makers: Mapping[Value, Operation]) -> Operation | None:
+    """Return a crop at a place that the step computes, x[a : a + n], as a slice; None for any other operation.
+
+    TensorFlow does not know the shape of such a crop. The slice is an error where it leaves the tensor.
     """
-    if all(tensor.shape.is_fully_defined() for tensor in graph.inputs):
-        return {}
-    given: dict[str, tf.Tensor] = {}
-    with tf.Graph().as_default() as copy:
-        for number, tensor in enumerate(graph.inputs):
-            shape = shapes[number] if number < len(shapes) else tensor.shape
-            given[tensor.name] = tf.placeholder(tensor.dtype, shape)
-            if tensor.dtype == tf.resource:
-                copy_handle_data(tensor, given[tensor.name])
-        tf.import_graph_def(graph.as_graph_def(), given, name="copy")
-    found = {id(tensor): given[tensor.name].shape for tensor in graph.inputs}
-    for op in graph.get_operations():
-        for tensor in op.outputs:
-            if id(tensor) not in found and not tensor.shape.is_fully_defined():
-                found[id(tensor)] = copy.get_tensor_by_name(f"copy/{tensor.name}").shape
-    return found
+    corners = [makers.get(value) for value in op.inputs[1:3]] if op.type == "StridedSlice" else []
+    if not corners or any(maker is None or maker.type != "Pack" for maker in corners):
+        return None
+    x, begin, _, steps = op.inputs
+    masks = [op.attr(f"{name}_mask", 0) for name in ("ellipsis", "new_axis", "shrink_axis")]
+    if any(masks) or steps.array is None or np.any(steps.array != 1) or steps.shape != (len(x.shape),):
+        return None
+    ends = zip(*(maker.inputs for maker in corners if maker is not None), strict=True)
+    is_open = op.attr("end_mask", 0)
+    sizes = [
+        n if is_open >> i & 1 and _is_zero(a) else _distance(a, b, makers)
+        for i, (n, (a, b)) in enumerate(zip(x.shape, ends, strict=True))
+    ]
+    if None in sizes:
+        return None
+    (y,) = op.outputs
+    y.shape = tuple(n for n in sizes if n is not None)
+    attributes = {"T": attribute(x.dtype), "Index": attribute(begin.dtype)}
+    return Operation("Slice", [x, begin, literal(y.shape, begin.dtype)], [y], attributes)
+
+
+def _is_zero(value: Value) -> bool:
+    return value.array is not None and not value.array
+
+
+def _distance(begin: Value, end: Value, makers: Mapping[Value, Operation]) -> int | None:
+    """Return the number that was added to the begin of a crop to have its end; None if nothing was."""
+    maker = makers.get(end)
+    if maker is None or maker.type not in ("Add", "AddV2") or begin not in maker.inputs:
+        return None
+    (other,) = [value for value in maker.inputs if value is not begin] or [begin]
+    return None if other.array is None else int(other.array)

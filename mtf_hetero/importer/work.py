@@ -1,21 +1,21 @@
 """The work of an operation of TensorFlow: FLOPs, bytes that it moves, and a text of what it computes."""
 
 import math
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from mtf_hetero._compat import mtf
-from mtf_hetero.importer import algebra, table
+from mtf_hetero.importer import table
+from mtf_hetero.importer.emitter import Axes
 from mtf_hetero.importer.program import Operation, Value
 from mtf_hetero.layers.slices import Work
 
 
-def products_of(op: Operation) -> int | None:
+def product_flops(op: Operation) -> int | None:
     """Return the FLOPs of a product or a convolution; None for any other operation."""
-    signature = table.signature_of(op)
+    signature = table.find_signature(op)
     if signature is None:
         return None
-    if op.type in algebra.CONTRACTIONS:
+    if op.type in table.CONTRACTIONS:
         sizes = {letter: n for v, letters in signature.sides(op) for letter, n in zip(letters, v.shape, strict=True)}
         return 2 * math.prod(n for letter, n in sizes.items() if letter is not None)
     if "Conv2D" in op.type or "Conv3D" in op.type or "Conv2d" in op.type:
@@ -25,9 +25,9 @@ def products_of(op: Operation) -> int | None:
     return None
 
 
-def flops_of(op: Operation) -> int:
+def estimate_flops(op: Operation) -> int:
     """Estimate the FLOPs of an operation: exact for products, else one per element that it reads or makes."""
-    products = products_of(op)
+    products = product_flops(op)
     if products is not None:
         return products
     return max((math.prod(value.shape) for value in (*op.inputs, *op.outputs)), default=0)
@@ -36,21 +36,16 @@ def flops_of(op: Operation) -> int:
 def of(op: Operation, dims: Collection[mtf.Dimension]) -> Work:
     """Return the work of an operation, which some dimensions divide."""
     moved = sum(math.prod(value.shape) * value.dtype.size for value in (*op.inputs, *op.outputs))
-    return {tuple(sorted(dims)): (products_of(op) or 0, moved)}
+    return {tuple(sorted(dims)): (product_flops(op) or 0, moved)}
 
 
-def describe(op: Operation, *axes: Any) -> str:
-    """Return a text that is the same for two operations only if they compute the same.
-
-    Args:
-      op: the operation.
-      *axes: what else decides it.
-    """
+def describe(op: Operation, *axes: Sequence[Axes]) -> str:
+    """Return a text that is the same for two operations only if they compute the same."""
     attributes = sorted((name, str(proto)) for name, proto in op.attributes.items() if not name.startswith("_"))
-    known = [_known(value) for value in op.inputs]
+    known = [_constant_key(value) for value in op.inputs]
     sizes = [[[[dim.size for dim in axis] for axis in of_value] for of_value in side] for side in axes]
     return f"{op.type} {attributes} {known} {sizes}"
 
 
-def _known(value: Value) -> Any:
+def _constant_key(value: Value) -> object:
     return None if value.array is None else (value.array.dtype.str, value.array.shape, value.array.tolist())

@@ -1,11 +1,12 @@
-"""Where the room imports Keras: Keras 3 on TensorFlow, or one line that says what is to be done."""
+"""Import Keras 3 on TensorFlow for the room, or say in one line what to do."""
 
 import importlib
-from typing import Any
+import types
+from typing import TYPE_CHECKING
 
 
 def check(version: str, backend: str) -> None:
-    """Raises ImportError, in one line, unless it is Keras 3 on TensorFlow."""
+    """Raise ImportError, in one line, unless it is Keras 3 on TensorFlow."""
     if int(version.partition(".")[0]) < 3:
         raise ImportError(
             f"Keras {version} is too old: mtf_hetero.keras needs Keras 3, which comes with TensorFlow 2.16 and newer; "
@@ -18,7 +19,7 @@ def check(version: str, backend: str) -> None:
         )
 
 
-def _import_keras() -> Any:
+def _import_keras() -> types.ModuleType:
     try:
         found = importlib.import_module("keras")
     except ModuleNotFoundError as error:
@@ -27,4 +28,7 @@ def _import_keras() -> Any:
     return found
 
 
-keras: Any = _import_keras()
+if TYPE_CHECKING:  # tests/stubs has its types
+    import keras as keras
+else:
+    keras = _import_keras()

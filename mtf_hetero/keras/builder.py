@@ -1,9 +1,10 @@
 """`build`: from a Keras model to a builder of mtf graphs. The model's own call is traced, and imported."""
 
+import functools
 import math
 import weakref
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,13 +12,17 @@ from mtf_hetero._compat import eagerly, mtf, tf
 from mtf_hetero._support.ops import zeros
 from mtf_hetero.importer import inference, insertion
 from mtf_hetero.importer.emitter import Axes
-from mtf_hetero.importer.insertion import Traced
-from mtf_hetero.importer.program import Variable
+from mtf_hetero.importer.insertion import Source
+from mtf_hetero.importer.program import Value, Variable
 from mtf_hetero.keras import endings, weights
 from mtf_hetero.keras._keras import keras
+from mtf_hetero.keras.checks import check_strategy
 from mtf_hetero.keras.weights import Weight
 from mtf_hetero.layers import update_average
-from mtf_hetero.variables import get_variable
+from mtf_hetero.mesh import get_variable
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import ConcreteFunction
 
 _MOST_SEED = 2**31 - 1
 
@@ -36,7 +41,7 @@ class Builder:
         put back into the model.
     """
 
-    def __init__(self, model: Any, *, starts: bool = True, logits: bool = False) -> None:
+    def __init__(self, model: keras.Model, *, starts: bool = True, logits: bool = False) -> None:
         if not tf.executing_eagerly():
             raise ValueError(
                 f"model {getattr(model, 'name', model)!r} is built in a tf.Graph, where Keras has no weights; call "
@@ -46,13 +51,13 @@ class Builder:
         self.model = model
         self.variables: dict[str, Weight] = {}
         self._starts, self._logits = starts, logits
-        self._traced: dict[Hashable, Traced] = {}
+        self._traced: dict[Hashable, Source] = {}
         self._axes: dict[str, inference.Axes] = {}  # of variables, which all graphs share
         self._owned: weakref.WeakKeyDictionary[mtf.Graph, set[str]] = weakref.WeakKeyDictionary()
         self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in model.variables if starts}
 
     def __call__(self, inputs: Any, training: bool | None = None) -> Any:
-        """Builds the model.
+        """Build the model.
 
         Args:
           inputs: mtf.Tensor [batch, ...]; of a model with several inputs, a list of them in `model.inputs`' order, or
@@ -68,21 +73,20 @@ class Builder:
           ValueError: inputs that the model does not take.
           NotImplementedError: an operation that is not followed, by name and the line of the program.
         """
-        given = [(x, _axes_of(self.model, number, x)) for number, x in enumerate(keras.tree.flatten(inputs))]
+        given = [(x, _input_axes(self.model, number, x)) for number, x in enumerate(keras.tree.flatten(inputs))]
         _check_inputs(self.model, given)
         traced = self._trace(inputs, given, training)
-        graph = _Graph(self, given[0][0].mesh)
-        inserted = insertion.insert(
-            traced, lambda: self._differentiated(traced.forward), given, graph.variable, self._axes, self.model.name
-        )
+        mesh, batch = given[0][0].mesh, given[0][1][0]
+        of_keras = {id(v.value): v for v in self.model.variables}
+        make, again = functools.partial(self._variable, mesh, of_keras), lambda: self._differentiated(traced.forward)
+        found, inserted = insertion.insert(traced, again, given, make, self._axes, self.model.name)
         self._axes |= inserted.axes
-        for number, moved in inserted.updates.items():
-            graph.update(traced.program.variables[number], moved)
-        batch = given[0][1][0]
-        outputs = [_output(y, axes, batch, f"output{i}") for i, (y, axes) in enumerate(inserted.outputs)]
+        for variable, moved in inserted.updates():
+            _update(mesh.graph, variable, moved)
+        outputs = [_output(y, axes, batch, f"output{i}") for i, (y, axes) in enumerate(found)]
         return keras.tree.pack_sequence_as(traced.forward.structured_outputs, outputs)
 
-    def _trace(self, structure: Any, given: Sequence[tuple[mtf.Tensor, Axes]], training: bool | None) -> Traced:
+    def _trace(self, structure: object, given: Sequence[tuple[mtf.Tensor, Axes]], training: bool | None) -> Source:
         """Return the model as it is traced for inputs of these sizes and types."""
         shapes = tuple(tuple(math.prod(dim.size for dim in axis) for axis in axes) for _, axes in given)
         form = repr(keras.tree.map_structure(lambda _: None, structure))
@@ -91,95 +95,90 @@ class Builder:
         if key in self._traced:
             return self._traced[key]
 
-        def forward(*tensors: tf.Tensor) -> Any:
+        def forward(*tensors: tf.Tensor) -> object:
             own = getattr(self.model, "_inputs_struct", structure)
             outputs = self.model(keras.tree.pack_sequence_as(own, list(tensors)), training=training)
-            return endings.logits_of(outputs, self.model.name) if self._logits else outputs
+            return endings.find_logits(outputs, self.model.name) if self._logits else outputs
 
         specs = [tf.TensorSpec(shape, x.dtype) for shape, (x, _) in zip(shapes, given, strict=True)]
         with eagerly():
             concrete = tf.compat.v2.function(forward, autograph=False).get_concrete_function(*specs)
-        traced = None if training else insertion.read(concrete, self._named())
+        traced = None if training else insertion.read(concrete, self._variables_by_name())
         if traced is None or traced.has_state:  # outputs and gradients are to have the same random numbers
             traced = self._differentiated(concrete)
         return self._traced.setdefault(key, traced)
 
-    def _differentiated(self, forward: Any) -> Traced:
+    def _differentiated(self, forward: "ConcreteFunction") -> Source:
         trained = {id(v.value) for v in self.model.trainable_variables}
-        return insertion.differentiate(forward, self._named(), lambda v: id(v) in trained)
+        return insertion.differentiate(forward, self._variables_by_name(), lambda v: id(v) in trained)
 
-    def _named(self) -> dict[str, Any]:
-        return {name: variable.value for name, variable in weights.named(self.model).items()}
+    def _variables_by_name(self) -> dict[str, tf.Variable]:
+        return {name: variable.value for name, variable in weights.name_weights(self.model).items()}
 
-    def _array(self, variable: Any) -> np.ndarray | None:
+    def _array(self, variable: "keras.Variable") -> np.ndarray | None:
         """Return the initial value of a variable; None for zeros."""
         if id(variable) not in self._arrays and self._starts:  # it was made when the model was traced
             with eagerly():
                 self._arrays[id(variable)] = np.asarray(variable.numpy())
         return self._arrays.get(id(variable))
 
-
-class _Graph:
-    """Makes the variables of a model in an mtf graph.
-
-    Args:
-      builder: of the model.
-      mesh: mtf.Mesh of the graph.
-    """
-
-    def __init__(self, builder: Builder, mesh: mtf.Mesh) -> None:
-        self._builder, self._mesh = builder, mesh
-        self._owned = builder._owned.setdefault(mesh.graph, set())
-        self._of_keras = {id(v.value): v for v in builder.model.variables}
-        self._names: dict[str, str] = {}
-
-    def variable(self, variable: Variable, axes: Axes) -> mtf.Tensor:
+    def _variable(
+        self, mesh: mtf.Mesh, of_keras: Mapping[int, "keras.Variable"], variable: Variable, axes: Axes
+    ) -> mtf.Tensor:
         """Make a variable, or random numbers of the state of a random generator: other ones in each step.
 
         Raises:
           ValueError: the graph has another variable of this name.
         """
-        value, own = variable.before, self._of_keras.get(id(variable.variable), variable.variable)
+        value = variable.before
         if weights.is_seed(variable.variable):
-            return self._random(value.name, axes, value.dtype)
+            return self._random(mesh, value, axes)
+        own: Any = of_keras.get(id(variable.variable), variable.variable)
         dims = [axis or [mtf.Dimension(f"{value.name}/{i}", 1)] for i, axis in enumerate(axes)]
         shape = mtf.Shape([dim for axis in dims for dim in axis])
-        sizes, builder, scope = shape.to_integer_list, self._builder, tf.get_variable_scope().name
-        full_name = f"{scope}/{value.name}" if scope else value.name
-        before = builder.variables.get(full_name) if full_name in self._owned else None
-        if full_name in self._mesh.graph.name_to_variable and (before is None or before.variable is not own):
+        sizes, full_name = shape.to_integer_list, _full_name(value)
+        owned = self._owned.setdefault(mesh.graph, set())
+        before = self.variables.get(full_name) if full_name in owned else None
+        if full_name in mesh.graph.name_to_variable and (before is None or before.variable is not own):
             raise ValueError(
                 f"the graph has another variable {full_name!r}; give layers and weights different names, and build "
                 "each model in its own tf.variable_scope"
             )
-        array = builder._array(own)
+        array = self._array(own)
 
-        def initial(*_: Any, **__: Any) -> tf.Tensor:
+        def initial(*_: object, **__: object) -> tf.Tensor:
             return zeros(sizes, value.dtype) if array is None else tf.constant(array.reshape(sizes), value.dtype)
 
         trainable = own is not variable.variable and own.trainable  # Keras trains only what it knows
         options = {"dtype": value.dtype, "initializer": initial, "trainable": trainable}
-        tensor = get_variable(self._mesh, value.name, shape, **options)
-        self._owned.add(full_name)
-        self._names[value.name] = full_name
-        builder.variables[full_name] = weights.weight(own, sizes)
+        tensor = get_variable(mesh, value.name, shape, **options)
+        owned.add(full_name)
+        self.variables[full_name] = Weight(own, tuple(sizes))
         return tensor
 
-    def _random(self, name: str, axes: Axes, dtype: tf.DType) -> mtf.Tensor:
+    def _random(self, mesh: mtf.Mesh, value: Value, axes: Axes) -> mtf.Tensor:
         shape = mtf.Shape([dim for axis in axes for dim in axis])
-        with tf.variable_scope(self._builder.model.name):
-            numbers = mtf.random_uniform(self._mesh, shape, maxval=_MOST_SEED, dtype=tf.int32, name=name)
-        return mtf.cast(numbers, dtype)
-
-    def update(self, variable: Variable, moved: mtf.Tensor) -> None:
-        """Have `mtf_hetero.layers.batch_norm_updates` find the new value of a variable."""
-        if full_name := self._names.get(variable.before.name):
-            made = self._mesh.graph.name_to_variable[full_name]
-            update_average(made, mtf.reshape(moved, made.outputs[0].shape), name=f"{full_name}/update")
+        with tf.variable_scope(self.model.name):
+            numbers = mtf.random_uniform(mesh, shape, maxval=_MOST_SEED, dtype=tf.int32, name=value.name)
+        return mtf.cast(numbers, value.dtype)
 
 
-def build(model: Any, *, logits: bool = False) -> Builder:
-    """A builder of mtf graphs from a Keras model, which knows no layout.
+def _full_name(value: Value) -> str:
+    """Return the name of a variable in the present scope."""
+    scope = tf.get_variable_scope().name
+    return f"{scope}/{value.name}" if scope else value.name
+
+
+def _update(graph: mtf.Graph, variable: Variable, moved: mtf.Tensor) -> None:
+    """Have `mtf_hetero.layers.batch_norm_updates` find the new value of a variable."""
+    if not weights.is_seed(variable.variable):
+        full_name = _full_name(variable.before)
+        made = graph.name_to_variable[full_name]
+        update_average(made, mtf.reshape(moved, made.outputs[0].shape), name=f"{full_name}/update")
+
+
+def build(model: keras.Model, *, logits: bool = False) -> Builder:
+    """Return a builder of mtf graphs from a Keras model, which knows no layout.
 
     Each operation of the model's own call is followed, so all layers do what Keras does. Dimensions are named after the
     inputs and the weights that have them: "batch", "conv1/kernel/3" for the filters of a layer `conv1`. Variables are
@@ -203,19 +202,14 @@ def build(model: Any, *, logits: bool = False) -> Builder:
     return Builder(model, logits=logits)
 
 
-def _check(model: Any) -> None:
+def _check(model: keras.Model) -> None:
     """Raise an error for a model that cannot be built."""
     if isinstance(model, keras.Sequential) and not model.built:
         raise ValueError(f"model {model.name!r} is not built; give its first layer a keras.Input, or call it once")
-    for variable in model.variables:
-        if isinstance(variable.value, tf.compat.v2.distribute.DistributedValues):
-            raise NotImplementedError(
-                f"model {model.name!r} was made in the scope of a tf.distribute strategy, which copies its weights; "
-                "make the model outside of the scope, because mtf_hetero distributes it"
-            )
+    check_strategy(model)
 
 
-def _axes_of(model: Any, number: int, x: mtf.Tensor) -> Axes:
+def _input_axes(model: keras.Model, number: int, x: mtf.Tensor) -> Axes:
     """Return the dimensions of each axis of an input; those that the model does not count are the batch's."""
     shapes = getattr(model, "inputs", None) or ()
     rank = len(shapes[number].shape) if number < len(shapes) else x.shape.ndims
@@ -223,7 +217,7 @@ def _axes_of(model: Any, number: int, x: mtf.Tensor) -> Axes:
     return [x.shape.dims[:count], *([dim] for dim in x.shape.dims[count:])]
 
 
-def _check_inputs(model: Any, given: Sequence[tuple[mtf.Tensor, Axes]]) -> None:
+def _check_inputs(model: keras.Model, given: Sequence[tuple[mtf.Tensor, Axes]]) -> None:
     if not getattr(model, "inputs", None):
         return
     shapes = [tuple(x.shape[1:]) for x in model.inputs]

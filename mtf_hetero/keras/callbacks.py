@@ -4,11 +4,11 @@ Weights are exchanged with the session around each hook in which a callback may 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from mtf_hetero.keras._keras import keras
 
+Callbacks = keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None  # a CallbackList is a callback too
 _EPOCH_HOOKS = ("on_epoch_begin", "on_epoch_end")  # the model always has its weights there
 _PHASES = ("train", "test", "predict")
 _PHASE_HOOKS = tuple(f"on_{phase}_{end}" for phase in _PHASES for end in ("begin", "end"))
@@ -26,7 +26,7 @@ _BLIND_TRACKERS = (  # they read logs, the learning rate and the optimizer's ste
 )
 
 
-def listed(callbacks: Any) -> list[Any]:
+def as_list(callbacks: Callbacks) -> list[keras.callbacks.Callback]:
     """Return the callbacks that were given: one, a list or a CallbackList."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return list(callbacks.callbacks)
@@ -34,7 +34,7 @@ def listed(callbacks: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def surrounded(callbacks: Any, before: Callable[[], None], after: Callable[[], None]) -> Iterator[Any]:
+def surrounded(callbacks: Callbacks, before: Callable[[], None], after: Callable[[], None]) -> Iterator[Callbacks]:
     """Give the callbacks, with one in front and one behind that exchange weights.
 
     Args:
@@ -42,13 +42,13 @@ def surrounded(callbacks: Any, before: Callable[[], None], after: Callable[[], N
       before: gives the model its weights; called before each hook in which a callback may look at them.
       after: takes over what the callbacks changed; called after each such hook.
     """
-    hooks = sorted(_watched(listed(callbacks)))
+    hooks = sorted(_watched(as_list(callbacks)))
     first, last = (
         keras.callbacks.LambdaCallback(**{hook: lambda *_, act=act, **__: act() for hook in hooks})
         for act in (before, after)
     )
     if not isinstance(callbacks, keras.callbacks.CallbackList):
-        yield [first, *listed(callbacks), last]
+        yield [first, *as_list(callbacks), last]
         return
     callbacks.callbacks[:] = [first, *callbacks.callbacks, last]
     try:
@@ -58,7 +58,7 @@ def surrounded(callbacks: Any, before: Callable[[], None], after: Callable[[], N
             callbacks.callbacks.remove(callback)
 
 
-def _watched(callbacks: list[Any]) -> Iterator[str]:
+def _watched(callbacks: list[keras.callbacks.Callback]) -> Iterator[str]:
     """Yield the hooks in which a callback may look at the weights."""
     yield from _EPOCH_HOOKS
     for hook in (*_PHASE_HOOKS, *_BATCH_HOOKS):
@@ -66,7 +66,7 @@ def _watched(callbacks: list[Any]) -> Iterator[str]:
             yield hook
 
 
-def _may_look(callback: Any, hook: str) -> bool:
+def _may_look(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Return whether a callback overrides a hook, unless it is known not to look there."""
     kind = type(callback)
     if kind in _BLIND or f"{kind.__module__}.{kind.__qualname__}" in _BLIND_TRACKERS:
@@ -78,6 +78,6 @@ def _may_look(callback: Any, hook: str) -> bool:
     return any(not _is_default(callback, name) for name in names)
 
 
-def _is_default(callback: Any, hook: str) -> bool:
+def _is_default(callback: keras.callbacks.Callback, hook: str) -> bool:
     method = getattr(callback, hook)
     return getattr(method, "__func__", method) is getattr(keras.callbacks.Callback, hook)

@@ -1,12 +1,10 @@
 """Models whose steps Keras would run in another way than as functions of the model, refused by name."""
 
-from typing import Any
-
 from mtf_hetero._compat import tf
 from mtf_hetero.keras._keras import keras
 
 
-def check_runs(model: Any, *kinds: str) -> None:
+def check_runs(model: keras.Model, *kinds: str) -> None:
     """Raise an error unless Keras would run some steps of a model as a traced function of one device.
 
     Args:
@@ -29,10 +27,10 @@ def check_runs(model: Any, *kinds: str) -> None:
         )
     for kind in kinds:
         _check_function(model, f"make_{kind}_function")
-    _check_strategy(model)
+    check_strategy(model)
 
 
-def _check_function(model: Any, name: str) -> None:
+def _check_function(model: keras.Model, name: str) -> None:
     """Raise NotImplementedError if a model makes a function of its steps itself: on its class, or the instance."""
     method = getattr(model, name)
     if getattr(method, "__func__", method) is not getattr(keras.Model, name):
@@ -43,7 +41,8 @@ def _check_function(model: Any, name: str) -> None:
         )
 
 
-def _check_strategy(model: Any) -> None:
+def check_strategy(model: keras.Model) -> None:
+    """Raise NotImplementedError if a tf.distribute strategy copies the weights of a model."""
     is_copied = any(isinstance(v.value, tf.compat.v2.distribute.DistributedValues) for v in model.variables)
     distribute = tf.compat.v2.distribute
     if is_copied or distribute.has_strategy() or model.distribute_strategy is not distribute.get_strategy():

@@ -9,25 +9,24 @@ from mtf_hetero.keras._keras import keras
 _BATCH_SIZE = 32  # of model.fit, where none is given
 
 
-def steps_of(data: Any, *, epochs: int, batch_size: int | None, options: Mapping[str, Any]) -> int | None:
-    """Return the number of steps of a training, by the arguments of model.fit; None if only its end shows it.
+def count_steps(data: object, options: Mapping[str, Any]) -> int | None:
+    """Return the number of steps; None if only its end shows it.
 
     Args:
-      data: `x` of model.fit.
-      epochs: the number at which it ends.
-      batch_size: of arrays; None: 32.
-      options: initial_epoch, steps_per_epoch, steps and validation_split, where they are given.
+      data: `x` of model.fit, model.evaluate or model.predict.
+      options: their arguments that decide it: epochs, initial_epoch, batch_size, steps_per_epoch, steps and
+        validation_split, where they are given.
     """
     per_epoch = options.get("steps_per_epoch", options.get("steps"))
     if per_epoch is None:
         split = options.get("validation_split")
-        per_epoch = _batches(data, batch_size or _BATCH_SIZE, split if isinstance(split, float) else 0.0)
+        per_epoch = _batches(data, options.get("batch_size") or _BATCH_SIZE, split if isinstance(split, float) else 0.0)
     if per_epoch is None:
         return None
-    return max(epochs - (options.get("initial_epoch") or 0), 0) * per_epoch
+    return max(options.get("epochs", 1) - (options.get("initial_epoch") or 0), 0) * per_epoch
 
 
-def _batches(data: Any, batch_size: int, validation_split: float) -> int | None:
+def _batches(data: object, batch_size: int, validation_split: float) -> int | None:
     """Return the number of batches of an epoch."""
     if isinstance(data, tf.data.Dataset | tf.compat.v2.data.Dataset):
         count = int(data.cardinality())

@@ -1,6 +1,4 @@
-"""What a model ends in: a softmax, which a loss of logits does without, or something else."""
-
-from typing import Any
+"""Find the logits of a model, which may end in a softmax."""
 
 from mtf_hetero._compat import tf
 
@@ -8,7 +6,7 @@ _IN_ANOTHER_SHAPE = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze"}
 _ACTIVATIONS = {"Elu", "Exp", "LeakyRelu", "Relu", "Relu6", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh"}
 
 
-def logits_of(outputs: Any, name: str) -> tf.Tensor:
+def find_logits(outputs: object, name: str) -> tf.Tensor:
     """Return the logits of which a model makes its output; the output itself if the model gives logits.
 
     Args:

@@ -1,35 +1,46 @@
 """`fit`, `evaluate` and `predict` of a Keras model over unequal devices: Keras's own loop, with its steps divided."""
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import placement
+from mtf_hetero._compat import mtf
 from mtf_hetero.cluster import WorkerClaim
+from mtf_hetero.estimator.config import check_number
 from mtf_hetero.keras import callbacks as callbacks_lib
 from mtf_hetero.keras import counting
 from mtf_hetero.keras._keras import keras
+from mtf_hetero.keras.callbacks import Callbacks
 from mtf_hetero.keras.checks import check_runs
+from mtf_hetero.keras.course import Changes, Policy
 from mtf_hetero.keras.loop import Loop
+from mtf_hetero.placement import placing
+from mtf_hetero.placement.request import AUTO, LayoutLike, SpeedLike
+
+OFF = "off"
 
 
 def fit(
-    model: Any,
-    x: Any = None,
-    y: Any = None,
+    model: keras.Model,
+    x: object = None,
+    y: object = None,
     *,
     epochs: int = 1,
     batch_size: int | None = None,
-    validation_data: Any = None,
-    callbacks: Any = None,
+    validation_data: object = None,
+    callbacks: Callbacks = None,
     devices: str | Sequence[str] | None = None,
     workers: str | Sequence[str] | None = None,
-    layout: Any = "auto",
-    list_speed: Any = None,
+    layout: LayoutLike = "auto",
+    list_speed: SpeedLike = None,
     measure_seconds: float | None = None,
+    wait_for_workers: float | str | bool = 60.0,
+    min_workers: int = 1,
+    rebalance: float | str = AUTO,
     **options: Any,
-) -> Any:
+) -> keras.callbacks.History:
     """Trains a compiled Keras model on devices of unequal speed: `model.fit`, divided.
 
     Keras's own loop runs, and the steps are the model's own `train_step` and `test_step`, imported and divided. So
@@ -47,65 +58,63 @@ def fit(
       callbacks: keras.callbacks. They read the weights of the present step, and the next step uses what they write. One
         that overrides a batch's hook has all weights brought to the model for each batch.
       devices: "gpu:0", "cpu:0", "worker:1/gpu:0", one per processor. None: all GPUs, else "cpu:0"; of workers, all.
-      workers: "host:port,host:port" of `mtf_hetero.worker` on other machines; None: none.
+      workers: "host:port,host:port" of `mtf_hetero.cluster.worker` on other machines; None: none.
       layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
         mtf_hetero.layouts; rules such as "conv2d/kernel/3:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device, [70, 25, 5] or "70,25,5"; None: they are alike;
         "auto": measured, divided as is fastest, and left to one device where that is faster still.
       measure_seconds: that "auto" may take to measure, plan and try before the first step; None: 30.
+      wait_for_workers: seconds that training waits for a lost worker. It then continues without it, from a copy of the
+        state in this process. "forever": it waits on; False: the loss of a worker is an error.
+      min_workers: training waits on for lost workers if fewer than these are left.
+      rebalance: whether devices get other shares in mid-run if measurements say that a step is then shorter, by more
+        than the noise, and that it is worth the pause. "auto": as soon as that is so; seconds: at most as often;
+        "off": never.
       **options: the others that model.fit has: verbose, shuffle, class_weight, sample_weight, validation_split,
         validation_freq, validation_steps, validation_batch_size, initial_epoch, steps_per_epoch.
 
     Returns:
-      keras.callbacks.History.
+      keras.callbacks.History. Its attribute `changes` has a dict for each change of the shares, and of the workers.
 
     Raises:
       ValueError: arguments that do not fit together, in one line.
       NotImplementedError: an operation that is not followed, by name and the user's line.
-      mtf_hetero.cluster.UnreachableWorkerError: a worker was lost; the model has the weights of the last epoch's end.
+      mtf_hetero.cluster.UnreachableWorkerError: a worker was lost before the first step, or wait_for_workers is False;
+        the model has the weights of the last epoch's end.
 
     Example:
       >>> model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
       >>> history = mtf_hetero.keras.fit(model, (images, labels), epochs=5, devices=["gpu:0", "gpu:1"])
     """
-    check_runs(model, "train", "test")
     request = placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
+    check_runs(model, "train", "test")
+    policy = _policy(wait_for_workers, min_workers, rebalance)
     x, y, options["sample_weight"] = _unpacked(x, y, options.get("sample_weight"))
-    steps = counting.steps_of(x, epochs=epochs, batch_size=batch_size, options=options)
-    place = _Placing.of(request, steps, options)
-    data = {"validation_data": validation_data, "epochs": epochs, "batch_size": batch_size}
-    with _running(model, place, callbacks, "train", "test") as callbacks:
-        return model.fit(x, y, callbacks=callbacks, **data, **options)
+    options |= {"epochs": epochs, "batch_size": batch_size}
+    with _running(model, x, request, callbacks, options, "train", "test", policy=policy) as callbacks:
+        history = model.fit(x, y, validation_data=validation_data, callbacks=callbacks, **options)
+    history.changes = policy.log
+    return history
 
 
 def evaluate(
-    model: Any,
-    x: Any = None,
-    y: Any = None,
+    model: keras.Model,
+    x: object = None,
+    y: object = None,
     *,
     batch_size: int | None = None,
-    callbacks: Any = None,
+    callbacks: Callbacks = None,
     devices: str | Sequence[str] | None = None,
     workers: str | Sequence[str] | None = None,
-    layout: Any = "auto",
-    list_speed: Any = None,
+    layout: LayoutLike = "auto",
+    list_speed: SpeedLike = None,
     measure_seconds: float | None = None,
     **options: Any,
 ) -> Any:
-    """Tests a compiled Keras model on devices of unequal speed: `model.evaluate`, divided.
+    """Test a compiled Keras model on devices of unequal speed: `model.evaluate`, divided.
 
-    Args:
-      model: a compiled keras.Model.
-      x: data, as for `fit`.
-      y: targets, if `x` has inputs alone.
-      batch_size: as in model.evaluate.
-      callbacks: keras.callbacks.
-      devices: as for `fit`.
-      workers: as for `fit`.
-      layout: as for `fit`.
-      list_speed: as for `fit`.
-      measure_seconds: as for `fit`.
-      **options: the others that model.evaluate has: verbose, sample_weight, steps, return_dict.
+    The arguments are those of model.evaluate, and `devices`, `workers`, `layout`, `list_speed` and `measure_seconds` as
+    of `fit`.
 
     Returns:
       The loss and the metrics, as model.evaluate returns them.
@@ -118,41 +127,31 @@ def evaluate(
     Example:
       >>> mtf_hetero.keras.evaluate(model, images, labels, devices=["gpu:0", "cpu:0"], return_dict=True)
     """
-    check_runs(model, "test")
     request = placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
+    check_runs(model, "test")
     x, y, options["sample_weight"] = _unpacked(x, y, options.get("sample_weight"))
-    steps = counting.steps_of(x, epochs=1, batch_size=batch_size, options=options)
-    place = _Placing.of(request, steps, options)
-    with _running(model, place, callbacks, "test") as callbacks:
-        return model.evaluate(x, y, batch_size=batch_size, callbacks=callbacks, **options)
+    options["batch_size"] = batch_size
+    with _running(model, x, request, callbacks, options, "test") as callbacks:
+        return model.evaluate(x, y, callbacks=callbacks, **options)
 
 
 def predict(
-    model: Any,
-    x: Any = None,
+    model: keras.Model,
+    x: object = None,
     *,
     batch_size: int | None = None,
-    callbacks: Any = None,
+    callbacks: Callbacks = None,
     devices: str | Sequence[str] | None = None,
     workers: str | Sequence[str] | None = None,
-    layout: Any = "auto",
-    list_speed: Any = None,
+    layout: LayoutLike = "auto",
+    list_speed: SpeedLike = None,
     measure_seconds: float | None = None,
     **options: Any,
 ) -> Any:
     """Predicts by a Keras model on devices of unequal speed: `model.predict`, divided.
 
-    Args:
-      model: a keras.Model.
-      x: inputs, as in model.predict.
-      batch_size: as in model.predict.
-      callbacks: keras.callbacks.
-      devices: as for `fit`.
-      workers: as for `fit`.
-      layout: as for `fit`.
-      list_speed: as for `fit`.
-      measure_seconds: as for `fit`.
-      **options: the others that model.predict has: verbose, steps.
+    The arguments are those of model.predict, and `devices`, `workers`, `layout`, `list_speed` and `measure_seconds` as
+    of `fit`.
 
     Returns:
       What the model's predict_step gives, as model.predict returns it.
@@ -165,19 +164,44 @@ def predict(
     Example:
       >>> probabilities = mtf_hetero.keras.predict(model, images, devices=["gpu:0", "cpu:0"], layout="batch")
     """
-    check_runs(model, "predict")
     request = placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
+    check_runs(model, "predict")
     if x is None:
         raise ValueError("x is None; give the data, as for model.predict")
-    steps = counting.steps_of(x, epochs=1, batch_size=batch_size, options=options)
-    if steps == 0:
-        raise ValueError(f"the data of model {model.name!r} are empty; give at least one batch")
-    place = _Placing.of(request, steps, options)
-    with _running(model, place, callbacks, "predict") as callbacks:
-        return model.predict(x, batch_size=batch_size, callbacks=callbacks, **options)
+    options["batch_size"] = batch_size
+    with _running(model, x, request, callbacks, options, "predict") as callbacks:
+        return model.predict(x, callbacks=callbacks, **options)
 
 
-def _unpacked(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+def _policy(wait_for_workers: float | str | bool, min_workers: int, rebalance: float | str) -> Policy:
+    """Return the rules by which the place of a training changes, as the user asked."""
+    check_number(min_workers, "min_workers", none=False)
+    return Policy(_wait_seconds(wait_for_workers), min_workers, _rebalance_seconds(rebalance))
+
+
+def _wait_seconds(wait_for_workers: float | str | bool) -> float | None:
+    """Return the seconds to wait for a lost worker; None: its loss is an error."""
+    if wait_for_workers is False:
+        return None
+    if isinstance(wait_for_workers, str) or wait_for_workers is True:
+        if wait_for_workers != "forever":
+            raise ValueError(f"wait_for_workers is {wait_for_workers!r}; write seconds, such as 60, 'forever' or False")
+        return math.inf
+    check_number(wait_for_workers, "wait_for_workers", whole=False, zero=True, none=False)
+    return wait_for_workers
+
+
+def _rebalance_seconds(rebalance: float | str) -> float | None:
+    """Return the seconds between two changes of the shares; None: they stay."""
+    if isinstance(rebalance, str):
+        if rebalance not in (AUTO, OFF):
+            raise ValueError(f"rebalance is {rebalance!r}; write {AUTO!r}, {OFF!r} or a positive number of seconds")
+        return 0.0 if rebalance == AUTO else None
+    check_number(rebalance, "rebalance", whole=False, none=False)
+    return rebalance
+
+
+def _unpacked(x: object, y: object, sample_weight: object) -> tuple[object, object, object]:
     """Return inputs, targets and weights, which `x` may have all."""
     if x is None:
         raise ValueError("x is None; give the data, as for model.fit")
@@ -190,37 +214,57 @@ def _unpacked(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
 
 
 @contextlib.contextmanager
-def _running(model: Any, place: "_Placing", callbacks: Any, *kinds: str) -> Iterator[Any]:
-    """Have Keras's loop take its steps on devices; gives the callbacks for it."""
+def _running(
+    model: keras.Model,
+    x: object,
+    request: placement.Request,
+    callbacks: Callbacks,
+    options: Mapping[str, Any],
+    *kinds: str,
+    policy: Policy | None = None,
+) -> Iterator[Callbacks]:
+    """Have Keras's loop take its steps on devices; gives the callbacks for it.
+
+    Args:
+      model: the keras.Model.
+      x: its data.
+      request: what the user asked for.
+      callbacks: of the user.
+      options: of Keras's loop.
+      *kinds: of steps.
+      policy: the rules by which the place changes; None: it does not.
+
+    Raises:
+      ValueError: there is no such layout, device or worker, or there are no data.
+    """
+    request = placement.load(request)
+    steps = counting.count_steps(x, options)
+    if steps == 0 and kinds == ("predict",):  # Keras would concatenate nothing
+        raise ValueError(f"the data of model {model.name!r} are empty; give at least one batch")
+    cluster = placement.requested_cluster(request)
+    search = placement.Search(steps, progress=options.get("verbose", "auto") != 0)
+
+    announces = search.progress and keras.config.is_interactive_logging_enabled()
+    found: list[placement.Placement] = []
+
+    def place(build: Callable[[], mtf.Graph], graph: mtf.Graph) -> placement.Placement:
+        placed = placement.place(request, cluster, build, graph=graph, search=search)
+        placed.report(announces=announces)
+        found.append(placed)
+        return placed
+
+    def place_without(lost: Collection[int], build: Callable[[], mtf.Graph], graph: mtf.Graph) -> placement.Placement:
+        if not lost:
+            return found[0]
+        choice = found[0].choice
+        kept, left, machines = placing.leave_out(cluster, choice and choice.machines, lost)
+        return placement.place(request.only(kept), left, build, graph=graph, search=search, machines=machines)
+
     with contextlib.ExitStack() as stack:
-        stack.enter_context(WorkerClaim(place.cluster.workers_in_use))
-        loop = Loop(model, place, stack)
+        stack.enter_context(WorkerClaim(cluster.workers_in_use))
+        changes = None if policy is None else Changes(policy, place_without, steps)
+        loop = Loop(model, place, stack, changes)
         around = loop.before_callbacks, loop.after_callbacks
         callbacks = stack.enter_context(callbacks_lib.surrounded(callbacks, *around))
         with loop.in_place_of_keras(*kinds):
             yield callbacks
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Placing:
-    """The user's words on where the model runs. Called with a function that builds a step, it returns the Placement."""
-
-    request: placement.Request
-    cluster: Any
-    search: placement.Search
-
-    @classmethod
-    def of(cls, request: placement.Request, steps: int | None, options: Any) -> "_Placing":
-        """Find the devices of a request.
-
-        Raises:
-          ValueError: there is no such layout, device or worker.
-        """
-        request = placement.load(request)
-        search = placement.Search(steps, progress=options.get("verbose", "auto") != 0)
-        return cls(request, placement.cluster_of(request), search)
-
-    def __call__(self, build: Callable[[], Any], graph: Any) -> placement.Placement:
-        placed = placement.place(self.request, self.cluster, build, graph=graph, search=self.search)
-        placed.report(announces=self.search.progress and keras.config.is_interactive_logging_enabled())
-        return placed

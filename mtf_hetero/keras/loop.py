@@ -1,13 +1,13 @@
 """Keras's own loop, with its steps taken on devices: the functions that it calls for each batch."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.importer.divided import Place
 from mtf_hetero.keras._keras import keras
+from mtf_hetero.keras.course import Changes
 from mtf_hetero.keras.imported import Imported
 
 
@@ -18,10 +18,13 @@ class Loop:
       model: the keras.Model.
       place: returns where the model lies, as for Divided.
       stack: closes the session at its end.
+      changes: as of Imported.
     """
 
-    def __init__(self, model: Any, place: Place, stack: contextlib.ExitStack) -> None:
-        self._model, self._place, self._stack = model, place, stack
+    def __init__(
+        self, model: keras.Model, place: Place, stack: contextlib.ExitStack, changes: Changes | None = None
+    ) -> None:
+        self._model, self._place, self._stack, self._changes = model, place, stack, changes
         self._steps: Imported | None = None
         self._in_callbacks = False
 
@@ -42,20 +45,20 @@ class Loop:
             for name, function in zip(names, before, strict=True):
                 setattr(self._model, name, function)
 
-    def train(self, iterator: Any) -> Any:
+    def train(self, iterator: Iterable[object]) -> object:
         """Take steps on the next batches; returns the logs."""
         return self._next("train", iterator)
 
-    def test(self, iterator: Any) -> Any:
+    def test(self, iterator: Iterable[object]) -> object:
         """Test the next batches; returns the logs."""
         return self._next("test", iterator)
 
-    def predict(self, batches: list[Any]) -> Any:
+    def predict(self, batches: list[object]) -> object:
         """Return the predictions for some batches."""
         outputs = [self._take("predict", data) for data in batches]
         return outputs[0] if len(outputs) == 1 else keras.tree.map_structure(lambda *x: tf.concat(x, 0), *outputs)
 
-    def _next(self, kind: str, iterator: Any) -> Any:
+    def _next(self, kind: str, iterator: Iterable[object]) -> object:
         """Take as many steps as Keras takes at once."""
         batches, spec = iter(iterator), _present(getattr(iterator, "element_spec", None))
         first = next(batches, None)
@@ -72,11 +75,12 @@ class Loop:
             logs = self._take(kind, data, spec)
         return logs
 
-    def _take(self, kind: str, data: Any, spec: Any = None) -> Any:
+    def _take(self, kind: str, data: object, spec: object = None) -> object:
         """Take a step; within a callback the model has its weights before it and afterwards."""
         data = _present(data)
         if self._steps is None:
-            self._steps = self._stack.enter_context(Imported(self._model, self._place, kind, data, spec))
+            steps = Imported(self._model, self._place, kind, data, spec, self._changes)
+            self._steps = self._stack.enter_context(steps)
         elif self._in_callbacks:
             self._steps.take_changed()
         result = self._steps(kind, data, spec)
@@ -111,7 +115,7 @@ class Loop:
         self._steps.forget_steps()
 
 
-def _present(data: Any) -> Any:
+def _present(data: object) -> object:
     """Return a batch, or its specification, with None for what it lacks."""
     absent = tf.experimental.Optional, tf.OptionalSpec
     return keras.tree.map_structure(lambda x: None if isinstance(x, absent) else x, data)

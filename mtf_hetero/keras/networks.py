@@ -11,15 +11,12 @@ import pathlib
 import random
 import zipfile
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import files
-from mtf_hetero.keras import walk
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.walk import is_graph
 
 SUFFIX = ".keras"
 _NORMALIZATION = "input_normalization"
@@ -28,7 +25,7 @@ _NORMALISING = (keras.layers.Normalization, keras.layers.Rescaling)
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a model takes and gives.
+    """Shapes of a model's input and output, and its size.
 
     Args:
       image_shape: of its input, without the batch; None is any size.
@@ -41,13 +38,13 @@ class Facts:
     parameters: int
 
 
-def on_host() -> Any:
-    """Where Keras makes its variables: no device ever holds a whole model for us."""
+def on_host() -> contextlib.AbstractContextManager[None]:
+    """Have Keras make its variables in the memory of the host: a whole model may fit no device."""
     return tf.device("cpu:0")
 
 
-def load(path: str | os.PathLike) -> Any:
-    """The keras.Model of a file, not compiled.
+def load(path: str | os.PathLike) -> keras.Model:
+    """Return the keras.Model of a file, not compiled.
 
     Raises:
       ValueError: in one line, why it cannot be read.
@@ -64,17 +61,19 @@ def load(path: str | os.PathLike) -> Any:
         raise ValueError(f"{str(path)!r} cannot be read as a Keras model: {_line(error)}") from error
 
 
-def save(model: Any, path: str | os.PathLike) -> None:
-    """Writes a model to a `.keras` file, in place of what was there, as a whole or not at all.
+def save(model: keras.Model, path: str | os.PathLike) -> None:
+    """Write a model to a `.keras` file, in place of what was there, as a whole or not at all.
 
     Raises:
       OSError: it cannot be written; what was there before is as it was.
     """
-    with files.replaced(path) as made:
+    with files.new_file(path) as made:
         model.save(made)
 
 
-def normalising(model: Any, mean: Sequence[float] | np.ndarray, deviation: Sequence[float] | np.ndarray) -> Any:
+def normalising(
+    model: keras.Model, mean: Sequence[float] | np.ndarray, deviation: Sequence[float] | np.ndarray
+) -> keras.Model:
     """Return a keras.Model of the same layers, in front of which a Normalization layer normalises each channel.
 
     Args:
@@ -91,39 +90,34 @@ def normalising(model: Any, mean: Sequence[float] | np.ndarray, deviation: Seque
             f"a channel has the standard deviation {min(deviation):g}, and Keras's Normalization uses {least:g} at "
             "least; store the data in another unit, and train again"
         )
-    (taken,), program = model.inputs, walk.program_of(model)
-    name = _NORMALIZATION
+    (taken,), name = model.inputs, _NORMALIZATION
     while name in {layer.name for layer in model.layers}:
         name += "_"
     arrays = np.array(mean, np.float32), np.square(np.array(deviation, np.float64)).astype(np.float32)
     with on_host():
         stored = keras.Input(taken.shape[1:], dtype="float32", name=taken.name)
         layer = keras.layers.Normalization(mean=arrays[0], variance=arrays[1], name=name, dtype="float32")
-        tensors = {0: layer(stored)}
-        for step in program.steps:
-            args, kwargs = (walk.filled(value, tensors) for value in (step.args, step.kwargs))
-            outputs = keras.tree.flatten(step.layer(*args, **kwargs))
-            tensors.update({place.number: y for place, y in zip(step.outputs, outputs, strict=True)})
-        outputs = [tensors[place.number] for place in program.outputs]
-        return keras.Model(stored, outputs if program.several else outputs[0], name=model.name)
+        outputs = keras.Function(model.inputs, model.outputs).call([layer(stored)])  # calls each layer anew
+        return keras.Model(stored, outputs if len(outputs) > 1 else outputs[0], name=model.name)
 
 
-def normalises(model: Any) -> bool:
+def normalises(model: keras.Model) -> bool:
     """Return whether all that a model does with its first input begins with a Normalization or Rescaling layer."""
-    steps = [step for step in walk.program_of(model).steps if walk.Place(0) in keras.tree.flatten(step.args)]
-    return bool(steps) and all(
-        type(step.layer) in _NORMALISING or (is_graph(step.layer) and normalises(step.layer)) for step in steps
+    first, layers = model.inputs[0], keras.Function(model.inputs, model.outputs).operations
+    readers = [x for x in layers if any(y is first for node in x._inbound_nodes for y in node.input_tensors)]
+    return bool(readers) and all(
+        type(x) in _NORMALISING or (getattr(x, "inputs", None) and normalises(x)) for x in readers
     )
 
 
 def names() -> tuple[str, ...]:
-    """The constructors of keras.applications."""
+    """Return the constructors of keras.applications."""
     found = vars(keras.applications).items()
     return tuple(sorted(name for name, value in found if name[:1].isupper() and callable(value)))
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError, with the names that are near, unless keras.applications has a constructor of this name."""
+    """Raise ValueError, with the names that are near, unless keras.applications has a constructor of this name."""
     known = names()
     if name not in known:
         lower = {other.lower(): other for other in known}
@@ -134,8 +128,8 @@ def check_name(name: str) -> None:
         )
 
 
-def construct(name: str, *, image_shape: Sequence[int] | None, classes: int | None, seed: int) -> Any:
-    """A model of keras.applications, with random weights.
+def construct(name: str, *, image_shape: Sequence[int] | None, classes: int | None, seed: int) -> keras.Model:
+    """Return a model of keras.applications, with random weights.
 
     Args:
       name: of the constructor.
@@ -147,7 +141,7 @@ def construct(name: str, *, image_shape: Sequence[int] | None, classes: int | No
       ValueError: there is no such constructor, or it makes no model for such images.
     """
     check_name(name)
-    options: dict[str, Any] = {} if image_shape is None else {"input_shape": tuple(image_shape)}
+    options: dict[str, object] = {} if image_shape is None else {"input_shape": tuple(image_shape)}
     options |= {} if classes is None else {"classes": classes}
     try:
         with on_host(), _seeded(seed):
@@ -159,19 +153,13 @@ def construct(name: str, *, image_shape: Sequence[int] | None, classes: int | No
         ) from error
 
 
-def facts(model: Any) -> Facts:
-    """What a model takes and gives.
+def facts(model: keras.Model) -> Facts:
+    """Return the shapes of a model's input and output, and its size.
 
     Raises:
       ValueError: it has not one input of floating-point images or volumes and one output, or is not built.
-      NotImplementedError: it is a class of the user's own.
     """
-    if not is_graph(model):
-        raise NotImplementedError(
-            f"model {model.name!r} is a {type(model).__name__}, whose own code calls its layers; make the model of "
-            "keras.Input and layers"
-        )
-    inputs, outputs = keras.tree.flatten(model.inputs or ()), keras.tree.flatten(model.outputs or ())
+    inputs, outputs = (keras.tree.flatten(getattr(model, x, None) or ()) for x in ("inputs", "outputs"))
     if not inputs:
         raise ValueError(f"model {model.name!r} is not built; give its first layer a keras.Input, and save it again")
     if len(inputs) != 1 or len(outputs) != 1:
@@ -188,7 +176,7 @@ def facts(model: Any) -> Facts:
     return Facts(shape, tuple(outputs[0].shape[1:]), parameters)
 
 
-def left_out(model: Any) -> tuple[str, ...]:
+def describe_unused(model: keras.Model) -> tuple[str, ...]:
     """Lines on what of a model is not in the graphs that are made of it: regularisers and constraints."""
     lines = []
     for noun in ("regularizer", "constraint"):
@@ -213,6 +201,6 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    """The first sentence of Keras's many."""
+    """Return the first sentence of Keras's many."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]}..."

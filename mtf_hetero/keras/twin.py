@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mtf_hetero import saver
+from mtf_hetero import checkpoint as saver
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.builder import Builder, build
@@ -23,12 +23,12 @@ class Twin:
       weights: {name of an mtf variable: Weight}.
     """
 
-    model: Any
+    model: keras.Model
     weights: Mapping[str, Weight]
 
     @classmethod
-    def of(cls, model: Any, builder: Builder | None = None) -> "Twin":
-        """A Keras model as it is, and the variables that `build` makes of it.
+    def of(cls, model: keras.Model, builder: Builder | None = None) -> "Twin":
+        """Return a Keras model as it is, and the variables that `build` makes of it.
 
         Args:
           model: the keras.Model, whose inputs have known shapes.
@@ -46,7 +46,7 @@ class Twin:
         return {name: weight.to_mtf(np.asarray(weight.variable.numpy())) for name, weight in self.weights.items()}
 
     def load(self, checkpoint: str | os.PathLike) -> None:
-        """Gives the model what a checkpoint has, one variable after another, in the memory of the host.
+        """Give the model what a checkpoint has, one variable after another, in the memory of the host.
 
         Args:
           checkpoint: its path, or a directory, whose newest whole one it is.
@@ -54,11 +54,11 @@ class Twin:
         Raises:
           ValueError: there is none, it is damaged, or it is of another network.
         """
-        path = _found(os.fspath(checkpoint))
+        path = _find_checkpoint(os.fspath(checkpoint))
         reader = tf.train.load_checkpoint(path)
         shapes = reader.get_variable_to_shape_map()
         for name, weight in self.weights.items():
-            shape = [weight.split[axis] for axis in weight.axes]
+            shape = list(weight.shape)
             if shapes.get(name) != shape:
                 has = f"shape {shapes[name]}" if name in shapes else "no such variable"
                 raise ValueError(
@@ -69,8 +69,8 @@ class Twin:
             weight.put_back(reader.get_tensor(name))
 
 
-def to_keras(network: Any, checkpoint: str | os.PathLike | None = None, **config: Any) -> Any:
-    """A keras.Model of plain Keras layers with the weights and the moving averages of a checkpoint.
+def to_keras(network: Any, checkpoint: str | os.PathLike | None = None, **config: Any) -> keras.Model:
+    """Return a keras.Model of plain Keras layers with the weights and the moving averages of a checkpoint.
 
     Nothing is put together on a device: the variables are read one after another into the memory of the host.
 
@@ -102,7 +102,7 @@ def to_keras(network: Any, checkpoint: str | os.PathLike | None = None, **config
     return twin.model
 
 
-def _blank(mesh: mtf.Mesh, x: Any, name: str) -> mtf.Tensor:
+def _blank(mesh: mtf.Mesh, x: keras.KerasTensor, name: str) -> mtf.Tensor:
     if None in x.shape[1:]:
         raise ValueError(f"input {x.name!r} has the shape {x.shape}, with unknown sizes; give fixed sizes")
     shape = [1, *x.shape[1:]]
@@ -110,8 +110,8 @@ def _blank(mesh: mtf.Mesh, x: Any, name: str) -> mtf.Tensor:
     return mtf.import_tf_tensor(mesh, tf.zeros(shape, tf.as_dtype(x.dtype)), mtf.Shape(dims))
 
 
-def _found(checkpoint: str) -> str:
-    """The path of a checkpoint that is whole."""
+def _find_checkpoint(checkpoint: str) -> str:
+    """Return the path of a checkpoint that is whole."""
     if os.path.isdir(checkpoint):
         path = saver.find(checkpoint).path
         if path is None:

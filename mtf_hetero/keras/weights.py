@@ -4,10 +4,13 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import tf
+    from mtf_hetero.keras._keras import keras
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -16,29 +19,36 @@ class Weight:
 
     Args:
       variable: the keras.Variable.
-      split: the shape that its array is given first.
-      axes: the order in which the mtf variable has these dimensions.
+      shape: of the mtf variable, which has the same elements in the same order.
+
+    Raises:
+      ValueError: the Keras variable does not have as many elements.
     """
 
-    variable: Any
-    split: tuple[int, ...]
-    axes: tuple[int, ...]
+    variable: "keras.Variable"
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if math.prod(self.shape) != math.prod(self.variable.shape):
+            raise ValueError(
+                f"Keras variable {self.variable.path!r} has shape {list(self.variable.shape)}, which cannot be "
+                f"reshaped to {list(self.shape)}; give dimensions with the same number of elements"
+            )
 
     def to_mtf(self, array: np.ndarray) -> np.ndarray:
-        """The mtf variable's array, of the Keras variable's."""
-        return np.reshape(array, self.split).transpose(self.axes)
+        """Return the mtf variable's array, of the Keras variable's."""
+        return np.reshape(array, self.shape)
 
     def to_keras(self, array: np.ndarray) -> np.ndarray:
-        """The Keras variable's array, of the mtf variable's."""
-        back = np.argsort(self.axes)
-        return np.reshape(np.transpose(array, back), self.variable.shape)
+        """Return the Keras variable's array, of the mtf variable's."""
+        return np.reshape(array, self.variable.shape)
 
     def put_back(self, array: np.ndarray) -> None:
-        """Gives the Keras variable the value that the mtf variable has."""
+        """Give the Keras variable the value that the mtf variable has."""
         self.variable.assign(self.to_keras(array))
 
 
-def named(model: Any) -> dict[str, Any]:
+def name_weights(model: "keras.Model") -> dict[str, "keras.Variable"]:
     """Name the weights of a model after its layers, "tower/conv/kernel" for a layer of a model that is in it.
 
     Returns:
@@ -47,7 +57,7 @@ def named(model: Any) -> dict[str, Any]:
     names: dict[int, str] = {}
     taken: set[str] = set()
 
-    def name(layer: Any, scope: str) -> None:
+    def name(layer: "keras.Layer", scope: str) -> None:
         for inner in layer._flatten_layers(include_self=False, recursive=False):
             name(inner, f"{scope}{plain(inner.name)}/")
         for variable in layer.weights:
@@ -67,30 +77,6 @@ def plain(name: str) -> str:
     return name if name[:1].isalnum() else f"layer{name}"
 
 
-def is_seed(variable: Any) -> bool:
+def is_seed(variable: "tf.Variable") -> bool:
     """Return whether a tf.Variable is the state of a random generator of Keras."""
     return "seed_generator_state" in variable.name
-
-
-def weight(
-    variable: Any, shape: Sequence[int], split: Sequence[int] | None = None, axes: Sequence[int] | None = None
-) -> Weight:
-    """A Weight whose mtf variable has a shape.
-
-    Args:
-      variable: the keras.Variable.
-      shape: of the mtf variable.
-      split: the shape that the array is given first; None: the mtf variable's.
-      axes: the order in which the mtf variable has the dimensions of `split`; None: that one.
-
-    Raises:
-      ValueError: the Keras variable does not have as many elements.
-    """
-    split = tuple(shape if split is None else split)
-    axes = tuple(range(len(split)) if axes is None else axes)
-    if math.prod(split) != math.prod(variable.shape) or [split[axis] for axis in axes] != list(shape):
-        raise ValueError(
-            f"Keras variable {variable.path!r} has shape {list(variable.shape)}, which cannot be reshaped to "
-            f"{list(shape)}; give dimensions with the same number of elements"
-        )
-    return Weight(variable, split, axes)

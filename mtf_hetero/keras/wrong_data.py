@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import graphs
+from mtf_hetero.graph.walk import underlying_variable
 from mtf_hetero.layers import LookupOperation
 
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
@@ -18,9 +18,6 @@ _WRONG_LABEL = re.compile(r"Received a label value of (-?\d+) which is outside t
 @contextlib.contextmanager
 def explain_wrong_data(graph: mtf.Graph) -> Iterator[None]:
     """Turn TensorFlow's error about a wrong id or label into one line.
-
-    Args:
-      graph: mtf.Graph of the step that runs in this context.
 
     Raises:
       ValueError: a layer has no row for an id, or the output no class for a label.
@@ -52,7 +49,7 @@ def _id(message: str, graph: mtf.Graph) -> str | None:
         if isinstance(op, LookupOperation) and re.match(rf"{re.escape(op.name)}(_\d+)?/", node[1]):
             found, size = int(wrong[1]), op.rows.size
             given, least = (found - size, -size) if found < 0 else (found, 0)  # a negative one counts from the end
-            table = graphs.variable_of(op.inputs[0])
+            table = underlying_variable(op.inputs[0])
             layer = op.name if table is None else table.name.rpartition("/")[0]
             return (
                 f"id {given} is not in [{least}, {size}) of layer {layer!r}; give ids below its input_dim, or "

@@ -1,7 +1,7 @@
 """Layers of convolutions in groups, with arguments as mtf.layers.conv2d has them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict, Unpack
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layers.grouped_conv import GroupedConv2dOperation
@@ -35,8 +35,8 @@ def depthwise_conv2d(
     filter_size: Sequence[int] = (3, 3),
     strides: Sequence[int] = (1, 1),
     padding: str = "SAME",
-    filter_initializer: Any = None,
-    variable_dtype: Any = None,
+    filter_initializer: object = None,
+    variable_dtype: mtf.VariableDType | None = None,
     name: str = "depthwise_conv2d",
 ) -> mtf.Tensor:
     """Convolves each channel by itself. Where a layout splits the channels, nothing is sent.
@@ -80,8 +80,8 @@ def grouped_conv2d(
     filter_size: Sequence[int] = (3, 3),
     strides: Sequence[int] = (1, 1),
     padding: str = "SAME",
-    filter_initializer: Any = None,
-    variable_dtype: Any = None,
+    filter_initializer: object = None,
+    variable_dtype: mtf.VariableDType | None = None,
     name: str = "grouped_conv2d",
 ) -> mtf.Tensor:
     """Convolves each group of neighbouring channels with filters of its own. A layout may split NAME/groups.
@@ -122,16 +122,25 @@ def grouped_conv2d(
     return mtf.reshape(y, [*y.shape.dims[:-2], output_dim])
 
 
+class _Windows(TypedDict, total=False):
+    """Arguments of `depthwise_conv2d`."""
+
+    multiplier: int
+    filter_size: Sequence[int]
+    strides: Sequence[int]
+    padding: str
+
+
 def separable_conv2d(
     x: mtf.Tensor,
     output_dim: mtf.Dimension,
     *,
-    filter_initializer: Any = None,
-    variable_dtype: Any = None,
+    filter_initializer: object = None,
+    variable_dtype: mtf.VariableDType | None = None,
     name: str = "separable_conv2d",
-    **options: Any,
+    **options: Unpack[_Windows],
 ) -> mtf.Tensor:
-    """A depthwise convolution, NAME/depthwise, and one of single pixels, NAME/pointwise.
+    """Return a depthwise convolution, NAME/depthwise, and one of single pixels, NAME/pointwise.
 
     Args:
       x: mtf.Tensor [..., height, width, channels].
@@ -147,13 +156,24 @@ def separable_conv2d(
     Raises:
       ValueError: an argument that does not fit the image.
     """
-    shared = {"filter_initializer": filter_initializer, "variable_dtype": variable_dtype}
-    y = depthwise_conv2d(x, name=f"{name}/depthwise", **shared, **options)
-    return mtf.layers.conv2d(y, output_dim, filter_size=(1, 1), name=f"{name}/pointwise", **shared)
+    initializer, dtype = filter_initializer, variable_dtype
+    y = depthwise_conv2d(x, filter_initializer=initializer, variable_dtype=dtype, name=f"{name}/depthwise", **options)
+    return mtf.layers.conv2d(
+        y,
+        output_dim,
+        filter_size=(1, 1),
+        filter_initializer=initializer,
+        variable_dtype=dtype,
+        name=f"{name}/pointwise",
+    )
 
 
 def _variable(
-    x: mtf.Tensor, shape: Sequence[mtf.Dimension], initializer: Any, variable_dtype: Any, name: str
+    x: mtf.Tensor,
+    shape: Sequence[mtf.Dimension],
+    initializer: object,
+    variable_dtype: mtf.VariableDType | None,
+    name: str,
 ) -> mtf.Tensor:
     dtype = mtf.VariableDType(activation_dtype=x.dtype) if variable_dtype is None else variable_dtype
     with tf.variable_scope(name):

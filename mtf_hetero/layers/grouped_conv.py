@@ -5,13 +5,12 @@ splits the groups, each processor convolves its own and nothing is sent.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mtf_hetero._compat import mtf, tf, windows
 from mtf_hetero._support.ops import concat, constant, reshape
-from mtf_hetero.layers.whole import require_whole
+from mtf_hetero.layers.whole import lower_slices
 
-_SPATIAL = 2
+_SPATIAL = 2  # height and width
 _RANK = 4  # of an image, without the batch
 
 
@@ -23,7 +22,6 @@ class GroupedConv2dOperation(mtf.Operation):
       kernel: mtf.Tensor [window height, window width, groups, channels, filters].
       strides: pixels from one window to the next, down and across.
       padding: "SAME" or "VALID".
-      name: the operation's name.
     """
 
     def __init__(self, x: mtf.Tensor, kernel: mtf.Tensor, strides: Sequence[int], padding: str, name: str) -> None:
@@ -65,7 +63,6 @@ class _Gradient(mtf.Operation):
       shape: mtf.Shape of the one to which it is.
       strides: pixels from one window to the next, down and across.
       padding: "SAME" or "VALID".
-      name: the operation's name.
     """
 
     def __init__(
@@ -114,18 +111,16 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
     return reshape(x, [mtf.list_product(batch), height, width, groups * channels])
 
 
-def _lower(op: mtf.Operation, lowering: mtf.Lowering, function: Callable[..., Any], summed: Sequence[Any]) -> None:
-    """On a mesh of mtf's own: space must be whole; a dimension that is summed over may be split."""
-    mesh_impl = lowering.mesh_impl(op)
-    for tensor in (*op.inputs, *op.outputs):
-        is_kernel = tensor is op.kernel
-        require_whole(op, lowering, tensor.shape.dims[:_SPATIAL] if is_kernel else tensor.shape.dims[-_RANK:-_SPATIAL])
-    value = mesh_impl.slicewise(function, *[lowering.tensors[t] for t in op.inputs])
-    axes = [mesh_impl.tensor_dimension_to_mesh_axis(dim) for dim in summed]
-    axes = [axis for axis in axes if axis is not None]
-    if axes:
-        value = mtf.LazyAllreduceSum(mesh_impl, value, axes)
-    lowering.set_tensor_lowering(op.outputs[0], value)
+def _lower(
+    op: GroupedConv2dOperation | _Gradient,
+    lowering: mtf.Lowering,
+    function: Callable[..., tf.Tensor],
+    summed: Sequence[mtf.Dimension],
+) -> None:
+    """Lower for a mesh of mtf's own: space must be whole, and a dimension that is summed over may be split."""
+    places = {True: slice(_SPATIAL), False: slice(-_RANK, -_SPATIAL)}  # of space in a kernel, and in an image
+    space = [dim for t in (*op.inputs, *op.outputs) for dim in t.shape.dims[places[t is op.kernel]]]
+    lower_slices(op, lowering, function, whole_dims=space, summed=summed)
 
 
 def _each(x: tf.Tensor, groups: int) -> list[tf.Tensor]:
@@ -137,12 +132,12 @@ def _each_kernel(w: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _is_depthwise(kernel: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether TensorFlow has an operation for it: one channel a group, and one stride."""
+    """Return whether TensorFlow has an operation for it: one channel a group, and one stride."""
     return kernel[-2] == 1 and strides[1] == strides[2]
 
 
 def forward(x: tf.Tensor, kernel: tf.Tensor, strides: Sequence[int], padding: str) -> tf.Tensor:
-    """The convolution of a slice.
+    """Return the convolution of a slice.
 
     Args:
       x: tf.Tensor [batch, height, width, groups * channels].
@@ -163,7 +158,7 @@ def forward(x: tf.Tensor, kernel: tf.Tensor, strides: Sequence[int], padding: st
 def input_gradient(
     shape: Sequence[int], kernel: tf.Tensor, dy: tf.Tensor, strides: Sequence[int], padding: str
 ) -> tf.Tensor:
-    """The gradient to an image of `shape`, from dy [batch, height, width, groups * filters]."""
+    """Return the gradient to an image of `shape`, from dy [batch, height, width, groups * filters]."""
     sizes = kernel.shape.as_list()
     if _is_depthwise(sizes, strides):
         kernel = reshape(kernel, [*sizes[:3], sizes[4]])
@@ -176,7 +171,7 @@ def input_gradient(
 def kernel_gradient(
     x: tf.Tensor, shape: Sequence[int], dy: tf.Tensor, strides: Sequence[int], padding: str
 ) -> tf.Tensor:
-    """The gradient to a kernel of `shape`, from dy [batch, height, width, groups * filters]."""
+    """Return the gradient to a kernel of `shape`, from dy [batch, height, width, groups * filters]."""
     if _is_depthwise(shape, strides):
         flat = constant([*shape[:3], shape[4]])
         return reshape(tf.nn.depthwise_conv2d_native_backprop_filter(x, flat, dy, strides, padding), shape)

@@ -1,11 +1,10 @@
 """The layers' functions: pool, dilate, batch_norm."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layers.geometry import Windows, same_padding
-from mtf_hetero.layers.normalization import BatchNormOperation, accumulator_of
+from mtf_hetero.layers.normalization import BatchNormOperation, accumulator_dtype
 from mtf_hetero.layers.pooling import PoolOperation
 
 
@@ -18,7 +17,7 @@ def pool(
     padding: str | int = "VALID",
     name: str = "pool",
 ) -> mtf.Tensor:
-    """The maximum or the average over windows of an image.
+    """Return the maximum or the average over windows of an image.
 
     Args:
       x: mtf.Tensor [batch, height, width, channels] or [batch, depth, height, width, channels]. If `size` is a sequence
@@ -67,10 +66,10 @@ def _per_dim(value: int | Sequence[int], spatial: int, name: str, parameter: str
 def _place(
     extents: Sequence[int], sizes: Sequence[int], strides: Sequence[int], padding: str | int, name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Padding before the image, and number of windows, per dimension."""
+    """Return the padding before the image, and number of windows, per dimension."""
     if padding == "SAME":
-        placed = [same_padding(n, k, s) for n, k, s in zip(extents, sizes, strides, strict=True)]
-        return tuple(before for before, _ in placed), tuple(count for _, count in placed)
+        placements = [same_padding(n, k, s) for n, k, s in zip(extents, sizes, strides, strict=True)]
+        return tuple(before for before, _ in placements), tuple(count for _, count in placements)
     around = 0 if padding == "VALID" else padding
     if not isinstance(around, int) or not 0 <= around <= min(sizes) // 2:
         raise ValueError(
@@ -87,7 +86,7 @@ def _place(
 
 
 def dilate(kernel: mtf.Tensor, rates: int | Sequence[int]) -> mtf.Tensor:
-    """A kernel with zeros between its values: a convolution with it is dilated, which mtf's convolutions lack.
+    """Return a kernel with zeros between its values: a convolution with it is dilated, which mtf's convolutions lack.
 
     It costs the multiply-adds of a dense kernel of that size.
 
@@ -175,9 +174,9 @@ def batch_norm(
     names = x.shape.dimension_names[:-1]
     if not set(per) <= set(names) or set(per) == set(names):
         raise ValueError(f"batch norm {name!r}: per is {list(per)}; name some, not all, of {', '.join(names)}")
-    dtype = accumulator_of(x.dtype)
+    dtype = accumulator_dtype(x.dtype)
 
-    def variable(name: str, initializer: Any, trainable: bool) -> mtf.Tensor:
+    def variable(name: str, initializer: Callable[[], object], trainable: bool) -> mtf.Tensor:
         shape = mtf.Shape(x.shape.dims[-1:])
         return mtf.get_variable(x.mesh, name, shape, dtype=dtype, initializer=initializer(), trainable=trainable)
 
@@ -194,13 +193,14 @@ def batch_norm(
     y, mean, variance = BatchNormOperation(x, scale, offset, epsilon=epsilon, name=scope.name).outputs
     for moving, new in ((moving_mean, mean), (moving_variance, variance)):
         new = mtf.reduce_mean(new, output_shape=moving.shape) if per else new
-        moved = moving * momentum + mtf.stop_gradient(new) * (1 - momentum)
-        update_average(moving.operation, moved, name=f"{scope.name}/update")
+        average = moving * momentum + mtf.stop_gradient(new) * (1 - momentum)
+        assert isinstance(moving.operation, mtf.Variable)
+        update_average(moving.operation, average, name=f"{scope.name}/update")
     return y
 
 
 def update_average(variable: mtf.Variable, value: mtf.Tensor, *, name: str) -> mtf.Operation:
-    """An operation, of those that `batch_norm_updates` finds, that sets a moving average.
+    """Return an operation, of those that `batch_norm_updates` finds, that sets a moving average.
 
     Args:
       variable: the moving average, an mtf.Variable.
@@ -211,11 +211,11 @@ def update_average(variable: mtf.Variable, value: mtf.Tensor, *, name: str) -> m
 
 
 def batch_norm_updates(graph: mtf.Graph) -> list[mtf.Operation]:
-    """The mtf operations that move the moving averages of a graph; of several for one variable, the first.
+    """Return the mtf operations that move the moving averages of a graph; of several for one variable, the first.
 
     Run their lowered operations with each training step, as those of an optimizer.
     """
-    updates: dict[Any, Any] = {}
+    updates: dict[mtf.Variable, mtf.Operation] = {}
     for op in graph.operations:
         if isinstance(op, _Update):
             updates.setdefault(op.variables[0], op)

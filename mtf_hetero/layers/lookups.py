@@ -5,14 +5,14 @@ part, with zeros for all other rows, and an all-reduce adds up the parts. The gr
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape
+from mtf_hetero.layers.whole import lower_slices
 
 
 def lookup(table: mtf.Tensor, ids: mtf.Tensor, dim: mtf.Dimension, *, name: str = "lookup") -> mtf.Tensor:
-    """Looks up rows of a table, as tf.gather does.
+    """Look up rows of a table, as tf.gather does.
 
     The step raises tf.errors.InvalidArgumentError for an id that is not in [0, dim.size). On a GPU, TensorFlow's gather
     gives zeros instead; where a layout splits `dim`, a check raises the error on every device.
@@ -61,7 +61,6 @@ class LookupOperation(mtf.Operation):
     Args:
       table: mtf.Tensor [rows, ...].
       ids: mtf.Tensor of int32 or int64.
-      name: the operation's name.
     """
 
     def __init__(self, table: mtf.Tensor, ids: mtf.Tensor, name: str) -> None:
@@ -74,22 +73,21 @@ class LookupOperation(mtf.Operation):
         return self.inputs[0].shape.dims[0]
 
     def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor | None]:
-        return [LookupGradientOperation(self, grad_ys[0]).outputs[0], None]
+        table, ids = self.inputs
+        return [LookupGradientOperation(grad_ys[0], ids, table.shape, f"{self.name}/gradient").outputs[0], None]
 
     def lower(self, lowering: mtf.Lowering) -> None:
         mesh_impl = lowering.mesh_impl(self)
-        values = [lowering.tensors[x] for x in self.inputs]
         axis = mesh_impl.tensor_dimension_to_mesh_axis(self.rows)
         if axis is None:
-            lowering.set_tensor_lowering(self.outputs[0], mesh_impl.slicewise(gather, *values))
+            lower_slices(self, lowering, gather)
             return
 
-        def look_up(table: tf.Tensor, ids: tf.Tensor, coordinate: Any) -> tf.Tensor:
+        def look_up(table: tf.Tensor, ids: tf.Tensor, coordinate: int | tf.Tensor) -> tf.Tensor:
             with tf.control_dependencies([self.check(ids)]):
                 return gather_local(table, ids, coordinate * table.shape.as_list()[0])
 
-        value = mesh_impl.slicewise(look_up, *values, mesh_impl.laid_out_pcoord(axis))
-        lowering.set_tensor_lowering(self.outputs[0], mtf.LazyAllreduceSum(mesh_impl, value, [axis]))
+        lower_slices(self, lowering, look_up, mesh_impl.laid_out_pcoord(axis), summed=[self.rows])
 
     def check(self, ids: tf.Tensor) -> tf.Operation:
         """Make an operation that raises tf.errors.InvalidArgumentError, with the id, if an id has no row."""
@@ -104,17 +102,23 @@ class LookupOperation(mtf.Operation):
 
 
 class LookupGradientOperation(mtf.Operation):
-    """Sums the gradients of the rows of each id: the gradient to the table of a LookupOperation.
+    """Sums the rows of each id: the gradient to the table of a LookupOperation.
 
     Args:
-      lookup: the operation.
-      dy: mtf.Tensor of the shape of its output.
+      rows: mtf.Tensor, dimensions of the ids, then those of a row.
+      ids: mtf.Tensor of int32 or int64.
+      shape: mtf.Shape of the table.
+      splits_ids: whether a layout may split the ids; the sums are then all-reduced.
     """
 
-    def __init__(self, lookup: LookupOperation, dy: mtf.Tensor) -> None:
-        table, ids = lookup.inputs
-        super().__init__([dy, ids], name=f"{lookup.name}/gradient")
-        self._outputs = [mtf.Tensor(self, table.shape, table.dtype)]
+    def __init__(
+        self, rows: mtf.Tensor, ids: mtf.Tensor, shape: mtf.Shape, name: str, *, splits_ids: bool = True
+    ) -> None:
+        super().__init__([rows, ids], name=name)
+        self._outputs = [mtf.Tensor(self, shape, rows.dtype)]
+        self._splittable_dims, self._unsplittable_dims = self._initialize_splittable_and_unsplittable_dims(
+            "splittable", [] if splits_ids else ids.shape.dimension_names
+        )
 
     @property
     def rows(self) -> mtf.Dimension:
@@ -122,19 +126,15 @@ class LookupGradientOperation(mtf.Operation):
         return self.outputs[0].shape.dims[0]
 
     def lower(self, lowering: mtf.Lowering) -> None:
-        mesh_impl, (dy, ids), (output,) = lowering.mesh_impl(self), self.inputs, self.outputs
+        mesh_impl, (_, ids), (output,) = lowering.mesh_impl(self), self.inputs, self.outputs
         axis = mesh_impl.tensor_dimension_to_mesh_axis(self.rows)
         count = mesh_impl.slice_shape(output.shape)[0]
 
-        def add(dy: tf.Tensor, ids: tf.Tensor, coordinate: Any) -> tf.Tensor:
+        def add(dy: tf.Tensor, ids: tf.Tensor, coordinate: int | tf.Tensor) -> tf.Tensor:
             return add_rows(dy, ids, 0 if axis is None else coordinate * count, count)
 
         coordinates = mesh_impl.laid_out_pcoord(axis) if axis is not None else mesh_impl.laid_out_pnum()
-        value = mesh_impl.slicewise(add, lowering.tensors[dy], lowering.tensors[ids], coordinates)
-        axes = {mesh_impl.tensor_dimension_to_mesh_axis(dim) for dim in ids.shape.dims} - {None}
-        if axes:
-            value = mtf.LazyAllreduceSum(mesh_impl, value, sorted(axes))
-        lowering.set_tensor_lowering(output, value)
+        lower_slices(self, lowering, add, coordinates, summed=ids.shape.dims)
 
 
 def split_shapes(op: mtf.Operation) -> list[mtf.Shape]:
@@ -155,14 +155,14 @@ def gather(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     return tf.gather(table, ids, axis=constant(0))
 
 
-def _local(ids: tf.Tensor, begin: Any, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Number the ids within a part of a table, and tell which of them have their row there."""
+def _local(ids: tf.Tensor, begin: int | tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the ids counted from the first row of a part of a table, and which of them have their row there."""
     local = ids - (constant(begin, ids.dtype) if isinstance(begin, int) else tf.cast(begin, ids.dtype))
     is_local = tf.logical_and(local >= constant(0, ids.dtype), local < constant(count, ids.dtype))
     return local, is_local
 
 
-def gather_local(part: tf.Tensor, ids: tf.Tensor, begin: Any) -> tf.Tensor:
+def gather_local(part: tf.Tensor, ids: tf.Tensor, begin: int | tf.Tensor) -> tf.Tensor:
     """Gather rows from a part of a table, with zeros for all rows that lie elsewhere.
 
     Args:
@@ -176,7 +176,7 @@ def gather_local(part: tf.Tensor, ids: tf.Tensor, begin: Any) -> tf.Tensor:
     return tf.where_v2(mask, rows, constant(0, rows.dtype))
 
 
-def add_rows(dy: tf.Tensor, ids: tf.Tensor, begin: Any, count: int) -> tf.Tensor:
+def add_rows(dy: tf.Tensor, ids: tf.Tensor, begin: int | tf.Tensor, count: int) -> tf.Tensor:
     """Sum the rows of each id in [begin, begin + count), and skip all other ids.
 
     Numbers of half precision are summed in float32.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layers.geometry import Windows, crop_or_pad
-from mtf_hetero.layers.whole import require_whole
+from mtf_hetero.layers.whole import lower_slices
 
 
 class PoolOperation(mtf.Operation):
@@ -12,8 +12,6 @@ class PoolOperation(mtf.Operation):
 
     Args:
       x: mtf.Tensor [..., spatial dimensions, channels].
-      windows: the windows.
-      name: the operation's name.
     """
 
     def __init__(self, x: mtf.Tensor, windows: Windows, name: str) -> None:
@@ -30,20 +28,17 @@ class PoolOperation(mtf.Operation):
         return PoolGradientOperation(self.windows, x.shape, inputs, f"{self.name}/gradient").outputs
 
     def lower(self, lowering: mtf.Lowering) -> None:
-        (x,), windows = self.inputs, self.windows
-        require_whole(self, lowering, x.shape.dims[-len(windows.sizes) - 1 : -1])
-        y = lowering.mesh_impl(self).slicewise(lambda x: windows.pool(x, windows.all), lowering.tensors[x])
-        lowering.set_tensor_lowering(self.outputs[0], y)
+        windows, dims = self.windows, self.inputs[0].shape.dims
+        space = dims[-len(windows.sizes) - 1 : -1]
+        lower_slices(self, lowering, lambda x: windows.pool(x, windows.all), whole_dims=space)
 
 
 class PoolGradientOperation(mtf.Operation):
     """The gradient to a pool's input. Its inputs are dy and, where the maximum is taken, x and y.
 
     Args:
-      windows: of the pool.
       shape: mtf.Shape of the pool's input.
       inputs: dy, or dy, x and y.
-      name: the operation's name.
     """
 
     def __init__(self, windows: Windows, shape: mtf.Shape, inputs: Sequence[mtf.Tensor], name: str) -> None:
@@ -52,16 +47,12 @@ class PoolGradientOperation(mtf.Operation):
         self._outputs = [mtf.Tensor(self, shape, inputs[0].dtype)]
 
     def lower(self, lowering: mtf.Lowering) -> None:
-        (dx,), windows = self.outputs, self.windows
-        rank = len(windows.sizes) + 1
-        require_whole(self, lowering, dx.shape.dims[-rank:-1])
+        windows, dims = self.windows, self.outputs[0].shape.dims
+        image = [(0, n) for n in windows.extents]
 
-        whole = [(0, n) for n in windows.extents]
+        def differentiate(dy: tf.Tensor, x: tf.Tensor | None = None, y: tf.Tensor | None = None) -> tf.Tensor:
+            x = None if x is None else crop_or_pad(x, image, windows.inside(windows.pixels(windows.all)))
+            pixels, part = windows.gradient(dy, windows.all, x, y)
+            return crop_or_pad(part, pixels, image)
 
-        def differentiate(dy: tf.Tensor, x: tf.Tensor = None, y: tf.Tensor = None) -> tf.Tensor:
-            x = None if x is None else crop_or_pad(x, whole, windows.inside(windows.pixels(windows.all)))
-            seen, part = windows.gradient(dy, windows.all, x, y)
-            return crop_or_pad(part, seen, whole)
-
-        value = lowering.mesh_impl(self).slicewise(differentiate, *[lowering.tensors[t] for t in self.inputs])
-        lowering.set_tensor_lowering(dx, value)
+        lower_slices(self, lowering, differentiate, whole_dims=dims[-len(windows.sizes) - 1 : -1])

@@ -1,4 +1,4 @@
-"""A function of a batch, applied to one part of it after another, so that only one part has to be in one place.
+"""A function of a batch, applied to one part after another, so that only one part has to be in one place.
 
 Three operations that mtf lacks: a slice under another name, its inverse, and "not before". On a layout that splits the
 batch and not its parts, a part is sent by those that hold it to all that need it, and what comes of it is added up
@@ -9,69 +9,52 @@ from collections.abc import Callable, Sequence
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import pad
-from mtf_hetero.layers.whole import require_whole
+from mtf_hetero.layers.whole import lower_slices
 
 
-def _replaced(shape: mtf.Shape, axis: int, dim: mtf.Dimension) -> mtf.Shape:
-    return mtf.Shape([*shape.dims[:axis], dim, *shape.dims[axis + 1 :]])
-
-
-class CutOperation(mtf.Operation):
-    """A part of a tensor along one dimension, which has another name in the part.
+class _Part(mtf.Operation):
+    """An operation between a tensor and a part of it along one dimension, which has another name in the part.
 
     Args:
-      x: mtf.Tensor.
       axis: index of the dimension.
       begin: where the part begins.
-      dim: mtf.Dimension of the part.
+      dim: mtf.Dimension of the output there.
     """
 
     def __init__(self, x: mtf.Tensor, axis: int, begin: int, dim: mtf.Dimension) -> None:
-        super().__init__([x], name="cut")
+        super().__init__([x], name=type(self).__name__.removesuffix("Operation").lower())
         self.axis, self.begin = axis, begin
-        self._outputs = [mtf.Tensor(self, _replaced(x.shape, axis, dim), x.dtype)]
+        shape = mtf.Shape([*x.shape.dims[:axis], dim, *x.shape.dims[axis + 1 :]])
+        self._outputs = [mtf.Tensor(self, shape, x.dtype)]
+
+    @property
+    def _sizes(self) -> tuple[mtf.Dimension, mtf.Dimension]:
+        """The dimension before and after."""
+        return self.inputs[0].shape.dims[self.axis], self.outputs[0].shape.dims[self.axis]
+
+
+class CutOperation(_Part):
+    """A part of a tensor."""
 
     def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
-        return PlaceOperation(grad_ys[0], self.axis, self.begin, self.inputs[0].shape.dims[self.axis]).outputs
+        return PlaceOperation(grad_ys[0], self.axis, self.begin, self._sizes[0]).outputs
 
     def lower(self, lowering: mtf.Lowering) -> None:
-        (x,), (y,) = self.inputs, self.outputs
-        require_whole(self, lowering, [x.shape.dims[self.axis], y.shape.dims[self.axis]])
-        size = y.shape.dims[self.axis].size
-
-        def cut(t: tf.Tensor) -> tf.Tensor:
-            index = [slice(None)] * self.axis + [slice(self.begin, self.begin + size)]
-            return t[tuple(index)]
-
-        lowering.set_tensor_lowering(y, lowering.mesh_impl(self).slicewise(cut, lowering.tensors[x]))
+        index = (slice(None),) * self.axis + (slice(self.begin, self.begin + self._sizes[1].size),)
+        lower_slices(self, lowering, lambda t: t[index], whole_dims=self._sizes)
 
 
-class PlaceOperation(mtf.Operation):
-    """A tensor of zeros but for a part along one dimension; the inverse of a CutOperation.
-
-    Args:
-      x: mtf.Tensor, the part.
-      axis: index of the dimension.
-      begin: where the part begins.
-      dim: mtf.Dimension of the whole.
-    """
-
-    def __init__(self, x: mtf.Tensor, axis: int, begin: int, dim: mtf.Dimension) -> None:
-        super().__init__([x], name="place")
-        self.axis, self.begin = axis, begin
-        self._outputs = [mtf.Tensor(self, _replaced(x.shape, axis, dim), x.dtype)]
+class PlaceOperation(_Part):
+    """A tensor of zeros but for a part; the inverse of a CutOperation."""
 
     def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
-        return CutOperation(grad_ys[0], self.axis, self.begin, self.inputs[0].shape.dims[self.axis]).outputs
+        return CutOperation(grad_ys[0], self.axis, self.begin, self._sizes[0]).outputs
 
     def lower(self, lowering: mtf.Lowering) -> None:
-        (x,), (y,) = self.inputs, self.outputs
-        part, whole = x.shape.dims[self.axis], y.shape.dims[self.axis]
-        require_whole(self, lowering, [part, whole])
-        paddings = [(0, 0)] * x.shape.ndims
-        paddings[self.axis] = (self.begin, whole.size - self.begin - part.size)
-        value = lowering.mesh_impl(self).slicewise(lambda t: pad(t, paddings), lowering.tensors[x])
-        lowering.set_tensor_lowering(y, value)
+        part, full = self._sizes
+        paddings = [(0, 0)] * self.inputs[0].shape.ndims
+        paddings[self.axis] = (self.begin, full.size - self.begin - part.size)
+        lower_slices(self, lowering, lambda t: pad(t, paddings), whole_dims=self._sizes)
 
 
 class AfterOperation(mtf.Operation):
@@ -108,7 +91,7 @@ class AfterOperation(mtf.Operation):
 def in_rounds(
     x: mtf.Tensor, function: Callable[[mtf.Tensor], mtf.Tensor], *, dim: mtf.Dimension, sizes: Sequence[int]
 ) -> mtf.Tensor:
-    """Applies a function to one part of a batch after another: the same result, with a part's memory and traffic.
+    """Apply a function to one part of a batch after another: the same result, with a part's memory and traffic.
 
     The parts have the dimension "rounds/DIM" in place of "DIM": a layout that splits DIM, but not that one, brings one
     part together at a time. A round begins once the one before it is done, in the backward pass too.
@@ -144,5 +127,5 @@ def in_rounds(
             source, done[-1] = AfterOperation(x, done[-1]).outputs
         part = mtf.Dimension(f"rounds/{dim.name}", size)
         done.append(function(CutOperation(source, axis, begins[-1], part).outputs[0]))
-    placed = [PlaceOperation(y, axis, begin, dim).outputs[0] for y, begin in zip(done, begins, strict=True)]
-    return mtf.add_n(placed)
+    parts = [PlaceOperation(y, axis, begin, dim).outputs[0] for y, begin in zip(done, begins, strict=True)]
+    return mtf.add_n(parts)

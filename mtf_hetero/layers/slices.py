@@ -19,7 +19,7 @@ class Function:
       describe: returns a text that is the same for two functions only if they compute the same.
     """
 
-    apply: Callable[..., Any]
+    apply: Callable[..., Any]  # one slice, or a tuple of as many as its operation has outputs
     work: Work
     describe: Callable[[], str]
 
@@ -28,12 +28,7 @@ class FunctionOperation(mtf.SlicewiseOperation):
     """A function of slices whose results are slices too.
 
     Args:
-      function: the Function.
-      inputs: mtf.Tensors.
-      shapes: mtf.Shape of each result.
-      dtypes: tf.DType of each result.
       splittable: the dimensions that a layout may split.
-      name: the operation's name.
     """
 
     def __init__(
@@ -54,12 +49,8 @@ class PartialSumOperation(mtf.Operation):
 
     Args:
       function: the Function; its slices are addends of the result's slices.
-      inputs: mtf.Tensors.
-      shape: mtf.Shape of the result.
-      dtype: tf.DType of the result.
       splittable: the dimensions that a layout may split.
       summed: those of them that are summed over.
-      name: the operation's name.
     """
 
     def __init__(
@@ -85,11 +76,8 @@ class _SourceOperation(mtf.Operation):
 
     Args:
       function: the Function, from the operands to the whole tensor.
-      inputs: mtf.Tensors.
-      shape: mtf.Shape of the tensor.
-      dtype: its tf.DType.
-      mesh: mtf.Mesh.
-      name: the operation's name.
+      part: from the operands, the number of an element in row-major order, and a count, to as many elements from there
+        on; None: only the whole can be drawn.
     """
 
     def __init__(
@@ -100,26 +88,17 @@ class _SourceOperation(mtf.Operation):
         dtype: tf.DType,
         mesh: mtf.Mesh,
         name: str,
+        part: Callable[..., tf.Tensor] | None = None,
     ) -> None:
         super().__init__(list(inputs), mesh=mesh, name=name)
-        self.function, self._outputs = function, [mtf.Tensor(self, shape, dtype)]
+        self.function, self.part, self._outputs = function, part, [mtf.Tensor(self, shape, dtype)]
         self._splittable_dims, self._unsplittable_dims = self._initialize_splittable_and_unsplittable_dims(
             "splittable", [dim.name for x in inputs for dim in x.shape.dims]
         )
 
 
 class DrawOperation(_SourceOperation):
-    """Random numbers that follow from the operands: each device draws its slice, or all of them and keeps its slice.
-
-    Args:
-      *args: as for any tensor of a function.
-      part: from the operands, the number of an element in row-major order, and a count, to as many elements from there
-        on; None: only the whole can be drawn.
-    """
-
-    def __init__(self, *args: Any, part: Callable[..., tf.Tensor] | None = None) -> None:
-        super().__init__(*args)
-        self.part = part
+    """Random numbers that follow from the operands: each device draws its slice, or all of them and keeps its slice."""
 
 
 class OnceOperation(_SourceOperation):

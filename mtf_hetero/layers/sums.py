@@ -9,7 +9,7 @@ _MOST_ADDENDS = 2**14  # that are added up one after another
 
 
 def channel_sums(x: tf.Tensor) -> tf.Tensor:
-    """The sum of each channel, on a CPU in a quarter to the whole of reduce_sum's time.
+    """Return the sum of each channel, on a CPU in a quarter to the whole of reduce_sum's time.
 
     TensorFlow adds up one value after another: in float32, what comes after a million keeps one or two of its digits.
     Of so many values, each column is added up by itself first.

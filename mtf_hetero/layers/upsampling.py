@@ -10,7 +10,7 @@ METHODS = ("nearest", "bilinear")
 def upsample(
     x: mtf.Tensor, factors: int | Sequence[int], *, method: str = "nearest", name: str = "upsample"
 ) -> mtf.Tensor:
-    """Makes an image larger, as tf.image.resize and Keras's UpSampling layers do.
+    """Make an image larger, as tf.image.resize and Keras's UpSampling layers do.
 
     Args:
       x: mtf.Tensor [batch, height, width, channels] or [batch, depth, height, width, channels]. If `factors` is a
@@ -56,7 +56,7 @@ def _upsample(x: mtf.Tensor, axis: int, factor: int, method: str, name: str) -> 
 
 
 def _between(x: mtf.Tensor, dim: mtf.Dimension, factor: int) -> list[mtf.Tensor]:
-    """What becomes of each pixel: values between it and the one before, then between it and the one after."""
+    """Return the values for each pixel: between it and the pixel before, then between it and the pixel after."""
     places = mtf.range(x.mesh, dim, tf.int32)
     edges = {1: 0, -1: dim.size - 1}  # {shift to the neighbour: the pixel that has none}
     neighbours = {

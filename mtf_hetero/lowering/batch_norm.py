@@ -5,96 +5,113 @@ Where each holds whole channels there is nothing to join, and TensorFlow's fused
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.layers.normalization import is_native, joint_moments, native, native_gradient, own_moments
+from mtf_hetero._support.ops import unstack
+from mtf_hetero.layers import normalization
 from mtf_hetero.layout import Layout
-from mtf_hetero.lowering.registry import absent_from, register
+from mtf_hetero.lowering.backend import Backend, Like, Slices, absent_from
+from mtf_hetero.lowering.registry import register
+
+OverGroups = layers.MomentsOperation | layers.BatchNormOperation | layers.BatchNormGradientOperation
 
 
-def split_axes(op: mtf.Operation, layout: Layout) -> list[int]:
-    """The mesh axes over which the values of a group are split."""
-    axes = {layout.axis_of(op.inputs[0].shape.dims[axis]) for axis in op.axes}
+def _split_axes(op: OverGroups, layout: Layout) -> list[int]:
+    """Return the mesh axes over which the values of a group are split."""
+    axes = {layout.axis_of(dim) for dim in op.group_dims}
     return sorted(axis for axis in axes if axis is not None)
 
 
-def absent(op: mtf.Operation, layout: Layout) -> frozenset[int]:
-    """The processors that have no value of a group."""
-    return absent_from(layout, [op.inputs[0].shape.dims[axis] for axis in op.axes])
-
-
-def _count_allreduce(op: mtf.Operation, lowering: mtf.Lowering, axes: list[int]) -> None:
-    size = 2 * lowering.mesh_impl(op).laid_out_size(op.outputs[1].shape)  # two numbers per group
-    lowering.add_counter(f"allreduce/{axes}/{type(op).__name__}", size)
-
-
-def has_whole_channels(op: mtf.Operation, layout: Layout) -> bool:
-    """Whether each slice is of whole channels, each a group."""
-    return op.outputs[1].shape.ndims <= 1 and not split_axes(op, layout)
-
-
-def _is_native(op: mtf.Operation, lowering: mtf.Lowering) -> bool:
-    """Whether TensorFlow's fused operation can do all slices: of whole channels, each a group."""
-    if not has_whole_channels(op, lowering.mesh_impl(op).layout):
+def _is_native(op: OverGroups, backend: Backend) -> bool:
+    """Return whether TensorFlow's fused operation can do all slices: of whole channels, each a group."""
+    if not backend.on_cpus or op.outputs[1].shape.ndims > 1 or _split_axes(op, backend.layout):
         return False
-    slices, devices = lowering.tensors[op.inputs[0]].to_laid_out_tensor().tensor_list, lowering.mesh_impl(op).devices
-    return all(map(is_native, slices, devices))
+    x = op.inputs[0]
+    return all(normalization.is_native(size, x.dtype) for size in backend.layout.slice_shapes(x.shape))
 
 
-def _set_outputs(op: mtf.Operation, lowering: mtf.Lowering, function: Any) -> None:
-    values = lowering.mesh_impl(op).slicewise(function, *[lowering.tensors[t] for t in op.inputs])
-    for output, value in zip(op.outputs, values, strict=True):
-        lowering.set_tensor_lowering(output, value)
+def _make_outputs(op: mtf.Operation, backend: Backend, function: Callable[..., tuple[tf.Tensor, ...]]) -> None:
+    reads = list(zip(*map(backend.slices, op.inputs), strict=True))
+    for output, slices in zip(op.outputs, backend.make_all(op.outputs, function, reads), strict=True):
+        backend.set(output, slices)
 
 
-def _join(op: mtf.Operation, mesh_impl: Any, pnums: Sequence[int], own: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The moments of what some processors have of a group."""
+def _pair(op: mtf.Operation) -> Like:
+    """Two numbers per group."""
+    groups = op.outputs[-1]
+    dtype = normalization.accumulator_dtype(op.inputs[0].dtype)
+    return Like(mtf.Shape([mtf.Dimension("two numbers", 2), *groups.shape.dims]), dtype)
+
+
+def _unstack(backend: Backend, outputs: Sequence[mtf.Tensor], pairs: Slices) -> list[Slices]:
+    return backend.make_all(outputs, unstack, [[pair] for pair in pairs])
+
+
+def _join(op: OverGroups, layout: Layout, pnums: Sequence[int], own: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the moments of what some processors have of a group."""
     if len(own) == 1:
         return own[0]
-    slices = [mesh_impl.slice_shape(op.inputs[0].shape, pnum) for pnum in pnums]
-    return joint_moments(own, [math.prod(size[axis] for axis in op.axes) for size in slices])
+    return normalization.joint_moments(own, [math.prod(layout.slice_shape(op.group_dims, pnum)) for pnum in pnums])
 
 
-@register(layers.BatchNormOperation)
-def lower_batch_norm(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Joins the moments of the parts, each with its number of values for a weight."""
-    if _is_native(op, lowering):
-        _set_outputs(op, lowering, functools.partial(native, epsilon=op.epsilon))
-        return
-    op.lower_with(lowering, _joint_moments(op, lowering))
+def _joint_moments(op: OverGroups, backend: Backend) -> Slices:
+    """Return the moments of each processor's groups, [2, groups], in one exchange: a part weighs as its size."""
+    pair, layout = _pair(op), backend.layout
+    own = backend.local(pair, functools.partial(normalization.moments, axes=op.axes), backend.slices(op.inputs[0]))
+    axes = _split_axes(op, layout)
+    if not axes:
+        return own
+    backend.count(f"allreduce/{axes}/{type(op).__name__}", pair.shape)
+    return backend.join(own, axes, absent_from(layout, op.group_dims), functools.partial(_join, op, layout))
 
 
 @register(layers.MomentsOperation)
-def lower_moments(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Joins the moments of the parts, as of batch norm."""
-    op.lower_with(lowering, _joint_moments(op, lowering))
+def moments(op: layers.MomentsOperation, backend: Backend) -> None:
+    """Join the moments of the parts."""
+    for output, slices in zip(op.outputs, _unstack(backend, op.outputs, _joint_moments(op, backend)), strict=True):
+        backend.set(output, slices)
 
 
-def _joint_moments(op: mtf.Operation, lowering: mtf.Lowering) -> Any:
-    """The moments of each processor's groups, [2, groups], in one exchange."""
-    mesh_impl, moments = lowering.mesh_impl(op), own_moments(op, lowering)
-    axes = split_axes(op, mesh_impl.layout)
-    if not axes:
-        return moments
-    own = mesh_impl.LaidOutTensor(moments.tensor_list, absent(op, mesh_impl.layout))
-    _count_allreduce(op, lowering, axes)
-    return mesh_impl.join(own, axes, functools.partial(_join, op, mesh_impl))
+@register(layers.BatchNormOperation)
+def batch_norm(op: layers.BatchNormOperation, backend: Backend) -> None:
+    """Join the moments of the parts, and normalise each slice."""
+    if _is_native(op, backend):
+        _make_outputs(op, backend, functools.partial(normalization.native, epsilon=op.epsilon))
+        return
+    x, scale, offset = map(backend.slices, op.inputs)
+    y, *outputs = op.outputs
+    for output, slices in zip(outputs, _unstack(backend, outputs, _joint_moments(op, backend)), strict=True):
+        backend.set(output, slices)
+    mean, r = backend.slices(outputs[0]), _inverse_deviation(op, backend)
+    function = functools.partial(normalization.normalise, axes=op.axes)
+    backend.set(y, backend.local(y, function, x, mean, r, scale, offset))
+
+
+def _inverse_deviation(op: layers.BatchNormOperation, backend: Backend) -> Slices:
+    """Return the inverse standard deviations of a batch norm, which its gradient needs too."""
+    if op not in backend.side_results:
+        function = functools.partial(normalization.inverse_deviation, epsilon=op.epsilon)
+        backend.side_results[op] = backend.local(op.outputs[2], function, backend.slices(op.outputs[2]))
+    return backend.side_results[op]
 
 
 @register(layers.BatchNormGradientOperation)
-def lower_batch_norm_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Adds up both sums at once."""
-    if _is_native(op, lowering):
-        _set_outputs(op, lowering, functools.partial(native_gradient, epsilon=op.forward.epsilon))
+def batch_norm_gradient(op: layers.BatchNormGradientOperation, backend: Backend) -> None:
+    """Add up both sums at once."""
+    if _is_native(op, backend):
+        _make_outputs(op, backend, functools.partial(normalization.native_gradient, epsilon=op.forward.epsilon))
         return
-    mesh_impl = lowering.mesh_impl(op)
-    axes = split_axes(op, mesh_impl.layout)
-    sums = op.sums(lowering)
+    dy, x, mean, _, scale = map(backend.slices, op.inputs)
+    (dx, d_scale, d_offset), pair, layout = op.outputs, _pair(op), backend.layout
+    r, axes = _inverse_deviation(op.forward, backend), _split_axes(op, layout)
+    sums = backend.local(pair, functools.partial(normalization.gradient_sums, axes=op.axes), dy, x, mean, r)
     if axes:
-        addends = mesh_impl.LaidOutTensor(sums.tensor_list, absent(op, mesh_impl.layout))
-        sums = mesh_impl.allreduce(addends, axes, "SUM")
-        _count_allreduce(op, lowering, axes)
-    op.lower_with(lowering, sums)
+        backend.count(f"allreduce/{axes}/{type(op).__name__}", pair.shape)
+        sums = backend.allreduce(sums, axes, absent=absent_from(layout, op.group_dims))
+    offsets, scales = _unstack(backend, [d_offset, d_scale], sums)
+    function = functools.partial(normalization.input_gradient, axes=op.axes, count=op.forward.count)
+    backend.set(dx, backend.local(dx, function, dy, x, mean, r, scale, offsets, scales))
+    backend.set(d_scale, scales)
+    backend.set(d_offset, offsets)

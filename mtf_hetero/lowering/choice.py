@@ -2,10 +2,11 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.lowering.loop import lower_while_loop
+from mtf_hetero.lowering.lowering import Lowering
+from mtf_hetero.mesh.tensors import LaidOutTensor
 
 Make = Callable[[], Sequence[mtf.Tensor]]
 
@@ -18,7 +19,6 @@ class LoopOperation(mtf.WhileLoopOperation):
       body: from the variables to their next values.
       inputs: the first values of the variables.
       captured: the mtf.Tensors from outside that the condition and the body read.
-      name: the operation's name.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class LoopOperation(mtf.WhileLoopOperation):
         super().__init__(condition, body, list(inputs), name=name)
         self.captured = list(captured)
 
-    def lower(self, lowering: mtf.Lowering) -> None:
+    def lower(self, lowering: Lowering) -> None:
         with _inside(lowering, self.captured):
             lower_while_loop(self, lowering)
 
@@ -44,11 +44,10 @@ class ChoiceOperation(mtf.Operation):
       chosen: an mtf scalar: the number of a block, or a condition for the second of two.
       makes: functions that make the operations of a block, and return its results.
       captured: the mtf.Tensors from outside that the blocks read.
-      name: the operation's name.
     """
 
-    def __init__(self, chosen: mtf.Tensor, makes: Sequence[Make], captured: Sequence[mtf.Tensor], name: str) -> None:
-        super().__init__([chosen, *captured], name=name)
+    def __init__(self, selector: mtf.Tensor, makes: Sequence[Make], captured: Sequence[mtf.Tensor], name: str) -> None:
+        super().__init__([selector, *captured], name=name)
         operations = self.graph.operations
         operations.pop()
         before = len(operations)
@@ -61,8 +60,8 @@ class ChoiceOperation(mtf.Operation):
         operations.append(self)
         self._outputs = [mtf.Tensor(self, t.shape, t.dtype, index=i) for i, t in enumerate(self.results[0])]
 
-    def lower(self, lowering: mtf.Lowering) -> None:
-        mesh_impl, (chosen, *captured) = lowering.mesh_impl(self), self.inputs
+    def lower(self, lowering: Lowering) -> None:
+        mesh_impl, (selector, *captured) = lowering.uneven(self), self.inputs
 
         def run(operations: Sequence[mtf.Operation], results: Sequence[mtf.Tensor]) -> list[tf.Tensor]:
             with _inside(lowering, ()):
@@ -73,7 +72,7 @@ class ChoiceOperation(mtf.Operation):
                 return [tf.identity(x) for x in slices]
 
         with _inside(lowering, captured):
-            index = lowering.tensors[chosen].to_laid_out_tensor().tensor_list[0]
+            index = lowering.tensors[selector].to_laid_out_tensor().tensor_list[0]
             functions = [
                 lambda part=part: run(*part) for part in zip(self.blocks, self.results, strict=True)
             ]  # of no arguments
@@ -84,7 +83,7 @@ class ChoiceOperation(mtf.Operation):
         slices = list(slices) if isinstance(slices, (list, tuple)) else [slices]
         for number, output in enumerate(self.outputs):
             mine = slices[number * mesh_impl.size : (number + 1) * mesh_impl.size]
-            lowering.set_tensor_lowering(output, mesh_impl.LaidOutTensor(mine))
+            lowering.set_tensor_lowering(output, LaidOutTensor(mine))
 
 
 class ListOperation(mtf.Operation):
@@ -95,13 +94,11 @@ class ListOperation(mtf.Operation):
       inputs: mtf.Tensors; that of a TensorList has no dimensions.
       element: mtf.Shape of an element.
       outputs: mtf.Shape and tf.DType of each result.
-      mesh: mtf.Mesh.
-      name: the operation's name.
     """
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., tf.Tensor | tuple[tf.Tensor, ...]],
         inputs: Sequence[mtf.Tensor],
         element: mtf.Shape,
         outputs: Sequence[tuple[mtf.Shape, tf.DType]],
@@ -115,26 +112,27 @@ class ListOperation(mtf.Operation):
             "unsplittable", element.dimension_names
         )
 
-    def lower(self, lowering: mtf.Lowering) -> None:
-        mesh_impl, element = lowering.mesh_impl(self), self._element
+    def lower(self, lowering: Lowering) -> None:
+        mesh_impl, element = lowering.uneven(self), self._element
 
-        def run(pnum: int, *slices: tf.Tensor) -> Any:
-            return self._function(mesh_impl.slice_shape(element, pnum), *slices)
+        def run(pnum: int, *slices: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            result = self._function(mesh_impl.slice_shape(element, pnum), *slices)
+            return result if isinstance(result, tuple) else (result,)
 
         values = [lowering.tensors[x] for x in self.inputs]
         results = mesh_impl.slicewise(run, mesh_impl.processors(element), *values)
-        for output, result in zip(self.outputs, [results] if len(self.outputs) == 1 else results, strict=True):
+        for output, result in zip(self.outputs, results, strict=True):
             lowering.set_tensor_lowering(output, result)
 
 
 @contextlib.contextmanager
-def _inside(lowering: Any, captured: Sequence[mtf.Tensor]) -> Iterator[None]:
+def _inside(lowering: Lowering, captured: Sequence[mtf.Tensor]) -> Iterator[None]:
     """Lower operations inside another one: sums from outside are made before, and what is sent inside stays there."""
     for tensor in captured:
         lowering.tensors[tensor].to_laid_out_tensor()
-    sent = lowering.sent
-    lowering.sent = dict(sent)
+    sent_pieces = lowering.sent_pieces
+    lowering.sent_pieces = dict(sent_pieces)
     try:
         yield
     finally:
-        lowering.sent = sent
+        lowering.sent_pieces = sent_pieces

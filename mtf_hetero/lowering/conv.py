@@ -1,39 +1,117 @@
-"""Convolutions and their gradients, 2D and 3D, and the transposed ones.
+"""Convolutions and their gradients, 2D and 3D, in groups, and the transposed ones.
 
 Split input channels give partial sums, split filters give slices of the output, a split batch gives partial sums of
 the kernel's gradient. Where a layout splits the height, width or depth, each processor convolves its own slice, and
 adds what the halo of its neighbours contributes when it has come: nothing is copied, and the exchange overlaps the
 interior. The gradient of the kernel needs no more than what the convolution has been sent.
 
-Which boxes of which image that takes is worked out in `conv_boxes`.
+`conv_boxes` computes which boxes of which image that takes.
 """
 
+import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import cast, get_args
 
-from mtf_hetero import layers
-from mtf_hetero._compat import mtf, tf
+from mtf_hetero._compat import tf
+from mtf_hetero._support.alike import Processor
 from mtf_hetero._support.ops import cut, pad, reshape, zeros
-from mtf_hetero.blocks import Interval
+from mtf_hetero.graph.operations import KERNEL, SMALL, AnyConvolution
 from mtf_hetero.layers.geometry import crop_or_pad
+from mtf_hetero.layout.blocks import Interval
 from mtf_hetero.lowering import convolve
-from mtf_hetero.lowering.conv_boxes import KERNEL, LARGE, SMALL, Box, Geometry, roles_of
-from mtf_hetero.lowering.halo import Halo, alike, anew, combine, filled, halos
-from mtf_hetero.lowering.registry import register, set_output
+from mtf_hetero.lowering.backend import Backend, Halo, Slices, has_nothing
+from mtf_hetero.lowering.conv_boxes import Box, Geometry
+from mtf_hetero.lowering.halo import anew, combine, fill
+from mtf_hetero.lowering.registry import register
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reads:
+    """The parts of the image that each processor reads: those that its slice of the other image takes part in.
+
+    Args:
+      has_own: whether a processor reads its own slice.
+      boxes: where the pieces lie that others send to a processor; of space alone.
+    """
+
+    geometry: Geometry
+    has_own: Sequence[bool]
+    boxes: Sequence[Sequence[Box]]
+
+    def parts(self, pnum: int, xs: Sequence[tf.Tensor]) -> list[tuple[Box, Box, tf.Tensor]]:
+        """Return where each part lies, the box of the other image's slice that it takes part in, and the part itself.
+
+        A processor's own part comes first. The parts are flattened.
+        """
+        boxes = [*([self.geometry.own_slice(pnum)] if self.has_own[pnum] else []), *self.boxes[pnum]]
+        reached = [cast("Box", self.geometry.reached(box, pnum)) for box in boxes]
+        flat = [reshape(x, self.geometry.flat(x.shape.as_list())) for x in xs]
+        return list(zip(boxes, reached, flat, strict=True))
+
+
+@register(*get_args(AnyConvolution))
+def convolve_slices(op: AnyConvolution, backend: Backend) -> None:
+    """Have each processor compute, of its own part of the image and of its neighbours' pieces, its slice or addend.
+
+    Example:
+      A height of 10 split 7 : 3, a kernel of 3. Processor 0 convolves its own slice at once. Then it adds what row 7
+      contributes.
+
+        row           0 1 2 3 4 5 6 | 7 8 9
+        own part      x x x x x x x
+        halo                        | x
+        result row 6            x x + x
+    """
+    geometry, (output,) = Geometry(op, backend.layout), op.outputs
+    images, others = backend.slices(geometry.image), backend.slices(geometry.other)
+    halos = _halos(geometry, backend)
+    has_own = [_reads_own(geometry, pnum) for pnum in backend.processors]
+    reads = [_read(pnum, has_own[pnum], halos[pnum], images, others) for pnum in backend.processors]
+    boxes = [[box for box, _ in halo] for halo in halos]
+    function = _to_kernel if geometry.makes == KERNEL else _to_image
+    partial = backend.make(
+        output,
+        functools.partial(function, _Reads(geometry, has_own, boxes)),
+        reads,
+        lambda pnum: pnum if boxes[pnum] else tuple(geometry.boxes(pnum)),
+    )
+    backend.set_sum(output, partial, geometry.summed_dims)
+    kind, step = geometry.counter
+    backend.count(f"{kind}/{step}", geometry.computation, f"{kind}_unique/{step}")
+
+
+def _halos(geometry: Geometry, backend: Backend) -> list[Halo]:
+    """Return what each processor needs of others' slices of the image; boxes are of space."""
+    if geometry.is_space_whole:
+        return [[] for _ in backend.processors]
+    halos = []
+    for pnum, received in enumerate(backend.halos(geometry.image, geometry.required_box)):
+        pieces = [(geometry.of_space(box), piece) for box, piece in received]
+        halos.append([(box, piece) for box, piece in pieces if geometry.reached(box, pnum) is not None])
+    return halos
+
+
+def _reads_own(geometry: Geometry, pnum: int) -> bool:
+    if has_nothing(geometry.layout, pnum, geometry.image.shape, geometry.other.shape, geometry.output.shape):
+        return False
+    return geometry.is_space_whole or geometry.reached(geometry.own_slice(pnum), pnum) is not None
+
+
+def _read(pnum: int, has_own: bool, halo: Halo, images: Slices, others: Slices) -> Slices:
+    """Return the slice of the other operand and the parts of the image that a processor reads; none if it has none."""
+    parts = [*([images[pnum]] if has_own else []), *(piece for _, piece in halo)]
+    return [others[pnum], *parts] if parts else []
 
 
 def _length(interval: Interval) -> int:
     return interval[1] - interval[0]
 
 
-def _flatten(x: tf.Tensor, geometry: Geometry) -> tf.Tensor:
-    return reshape(x, geometry.flat(x.shape.as_list()))
-
-
-def _cut(x: tf.Tensor, held: Box, wanted: Box) -> tf.Tensor:
-    """A box of an image [batch, spatial dimensions, channels]."""
-    begins = [w[0] - h[0] for h, w in zip(held, wanted, strict=True)]
-    return cut(x, [0, *begins, 0], [x.shape.as_list()[0], *map(_length, wanted), x.shape.as_list()[-1]])
+def _cut(x: tf.Tensor, source: Box, target: Box) -> tf.Tensor:
+    """Return a box of an image [batch, spatial dimensions, channels]."""
+    begins = [w[0] - h[0] for h, w in zip(source, target, strict=True)]
+    return cut(x, [0, *begins, 0], [x.shape.as_list()[0], *map(_length, target), x.shape.as_list()[-1]])
 
 
 def _cut_taps(w: tf.Tensor, taps: Box) -> tf.Tensor:
@@ -41,191 +119,90 @@ def _cut_taps(w: tf.Tensor, taps: Box) -> tf.Tensor:
     return cut(w, [*(begin for begin, _ in taps), *[0] * len(others)], [*map(_length, taps), *others])
 
 
-def _added(y: tf.Tensor, held: Box, parts: Sequence[tuple[Box, tf.Tensor]]) -> tf.Tensor:
-    """An image to boxes of which parts are added."""
-    for box, part in parts:
-        y = combine(y, held, part, box)
-    return y
-
-
-def _prepared(geometry: Geometry, x: tf.Tensor, held: Box, small: Box, taps: Box) -> tuple[tf.Tensor, str]:
-    """A box of the large image as a box of the small one is to see it, and the padding to ask of TensorFlow."""
-    padding = geometry.padding(held, small, taps)
+def _prepared(geometry: Geometry, x: tf.Tensor, large: Box, small: Box, taps: Box) -> tuple[tf.Tensor, str]:
+    """Return a box of the large image as a box of the small one is to see it, and the padding to ask of TensorFlow."""
+    padding = geometry.padding(large, small, taps)
     if padding is not None:
         return x, padding
-    return crop_or_pad(x, held, geometry.seen(small, taps)), "VALID"
+    return crop_or_pad(x, large, geometry.receptive_field(small, taps)), "VALID"
 
 
-def _count(op: mtf.Operation, lowering: mtf.Lowering, name: str, kernel: Any, image: Any) -> None:
-    computation = mtf.Shape(list(dict.fromkeys([*kernel.dims, *image.dims])))
-    lowering.add_counter(name, lowering.mesh_impl(op).laid_out_size(computation))
-    lowering.add_counter(name.replace("/", "_unique/"), computation.size)
+def _total(reads: _Reads, processor: Processor, own: Box, parts: Sequence[tuple[Box, tf.Tensor]]) -> tf.Tensor:
+    """Return the processor's slice of an image, of parts that lie in boxes of it: its own part fills the slice."""
+    geometry = reads.geometry
+    shape = geometry.output_slice(processor)
+    if reads.has_own[processor]:
+        (_, y), *parts = parts
+    else:
+        y = fill(geometry.flat(shape), 0, geometry.output.dtype)
+    for box, part in parts:
+        y = combine(y, own, part, box)
+    return reshape(y, shape)
 
 
-def _halos(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geometry) -> list[Halo]:
-    """What each processor lacks of the image that its slice of the other one takes part in; boxes are of space."""
-    received = halos(op, lowering, geometry.image, geometry.needed)
-    flat = []
-    for device, halo in zip(lowering.mesh_impl(op).devices, received, strict=True):
-        with tf.device(device):
-            flat.append([(geometry.of_space(box), _flatten(x, geometry)) for box, x in halo])
-    return flat
+def _to_image(reads: _Reads, processor: Processor, *operands: tf.Tensor) -> tf.Tensor:
+    """Convolve, or convolve transposed, the parts of one image, and add what they give to a slice of the other."""
+    geometry, makes_small = reads.geometry, reads.geometry.makes == SMALL
+    if not operands:
+        return fill(geometry.output_slice(processor), 0, geometry.output.dtype)
+    w, *xs = operands
+    if reads.boxes[processor]:
+        w = anew(w)  # others' parts are added to what follows from it, in place
+    make, own = (_contract, geometry.small(processor)) if makes_small else (_spread, geometry.large(processor))
+    parts = []
+    for source, reached, x in reads.parts(processor, xs):
+        box, y = make(geometry, processor, source, reached, x, w)
+        is_own = reads.has_own[processor] and not parts
+        parts.append((own, crop_or_pad(y, box, own)) if is_own else (box, y))
+    return _total(reads, processor, own, parts)
 
 
-def _to_small(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geometry, kernel: mtf.Tensor) -> None:
-    """Convolves; sums over the channels."""
-    mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
-    pieces = _halos(op, lowering, geometry)
-
-    def part(x: tf.Tensor, held: Box, small: Box, w: tf.Tensor, pnum: int) -> tf.Tensor:
-        taps = geometry.taps(held, small)
-        x, padding = _prepared(geometry, x, held, small, taps)
-        return convolve.forward(x, _cut_taps(w, taps), geometry.strides, padding, mesh_impl.devices[pnum])
-
-    def apply(x: tf.Tensor, w: tf.Tensor, pnum: int) -> tf.Tensor:
-        shape, held, small = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum), geometry.small(pnum)
-        x = _flatten(x, geometry)
-        w = anew(w) if pieces[pnum] else w
-        if geometry.reached(held, pnum) is None or 0 in w.shape.as_list():
-            y = filled(geometry.flat(shape), 0, x.dtype)
-        else:
-            y = part(x, held, small, w, pnum)
-        reached = [(box, value, geometry.reached(box, pnum)) for box, value in pieces[pnum]]
-        parts = [(seeing, part(value, box, seeing, w, pnum)) for box, value, seeing in reached if seeing is not None]
-        y = _added(y, small, parts)
-        return reshape(y, shape)
-
-    processors = alike(op, lowering, pieces, geometry.boxes)
-    y = mesh_impl.slicewise(apply, lowering.tensors[geometry.image], lowering.tensors[kernel], processors)
-    set_output(op, lowering, y, geometry.summed_dims)
+def _contract(
+    geometry: Geometry, processor: Processor, large: Box, small: Box, x: tf.Tensor, w: tf.Tensor
+) -> tuple[Box, tf.Tensor]:
+    """Return what a box of the large image contributes to a box of the small one."""
+    taps = geometry.taps(large, small)
+    x, padding = _prepared(geometry, x, large, small, taps)
+    return small, convolve.forward(x, _cut_taps(w, taps), geometry.strides, padding, processor.device)
 
 
-def _to_large(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geometry, kernel: mtf.Tensor) -> None:
-    """Does the transposed of a convolution; sums over the filters."""
-    mesh_impl, output = lowering.mesh_impl(op), op.outputs[0]
-    pieces = _halos(op, lowering, geometry)
-
-    def part(x: tf.Tensor, held: Box, large: Box, w: tf.Tensor, pnum: int) -> tuple[Box, tf.Tensor] | None:
-        """What a box of the small image contributes to one of the large image, or to the part of it that it sees."""
-        seen = geometry.reached(held, pnum)
-        if seen is None or 0 in w.shape.as_list():
-            return None
-        for target in (large, seen):
-            taps = geometry.taps(target, held)
-            padding = geometry.padding(target, held, taps)
-            if padding is not None:
-                break
-        else:
-            target = geometry.seen(held, taps)
-        extents = [
-            x.shape.as_list()[0],
-            *map(_length, target),
-            geometry.flat(mesh_impl.slice_shape(output.shape, pnum))[-1],
-        ]
-        y = convolve.input_gradient(
-            extents, _cut_taps(w, taps), x, geometry.strides, padding or "VALID", mesh_impl.devices[pnum]
-        )
-        return (target, y) if padding else (seen, _cut(y, target, seen))
-
-    def spread(x: tf.Tensor, w: tf.Tensor, pnum: int) -> tf.Tensor:
-        shape, large = mesh_impl.slice_shape(output.shape, pnum), geometry.large(pnum)
-        x = _flatten(x, geometry)
-        w = anew(w) if pieces[pnum] else w
-        interior = part(x, geometry.small(pnum), large, w, pnum)
-        if interior is None:
-            y = filled(geometry.flat(shape), 0, x.dtype)
-        else:
-            y = crop_or_pad(interior[1], interior[0], large)
-        reached = [part(value, box, large, w, pnum) for box, value in pieces[pnum]]
-        return reshape(_added(y, large, [piece for piece in reached if piece is not None]), shape)
-
-    processors = alike(op, lowering, pieces, geometry.boxes)
-    y = mesh_impl.slicewise(spread, lowering.tensors[geometry.image], lowering.tensors[kernel], processors)
-    set_output(op, lowering, y, geometry.summed_dims)
+def _spread(
+    geometry: Geometry, processor: Processor, small: Box, large: Box, x: tf.Tensor, w: tf.Tensor
+) -> tuple[Box, tf.Tensor]:
+    """Return what a box of the small image contributes to the processor's large one, or to the part that it sees."""
+    for target in (geometry.large(processor), large):
+        taps = geometry.taps(target, small)
+        padding = geometry.padding(target, small, taps)
+        if padding is not None:
+            break
+    else:
+        target = geometry.receptive_field(small, taps)
+    channels = geometry.flat(geometry.output_slice(processor))[-1]
+    extents = [x.shape.as_list()[0], *map(_length, target), channels]
+    y = convolve.input_gradient(extents, _cut_taps(w, taps), x, geometry.strides, padding or "VALID", processor.device)
+    return (target, y) if padding else (large, _cut(y, target, large))
 
 
-def _lower(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    _, _, other = roles_of(op)
-    geometry = Geometry(op, lowering.mesh_impl(op).layout)
-    {SMALL: _to_small, LARGE: _to_large, KERNEL: _kernel_gradient}[geometry.makes](op, lowering, geometry, other)
-
-
-@register(mtf.Conv2dOperation, mtf.Conv3dOperation, layers.GroupedConv2dOperation)
-def lower_conv(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """From the large image to the small one."""
-    _lower(op, lowering)
-    _count(op, lowering, f"conv{len(op._strides) - 2}d/forward", op.inputs[1].shape, op.outputs[0].shape)
-
-
-@register(mtf.Conv2dTransposeOperation, mtf.Conv3dTransposeOperation)
-def lower_conv_transpose(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """From the small image to the large one; the kernel is [..., filters, channels]."""
-    kernel = op.inputs[1].shape
-    _lower(op, lowering)
-    _count(op, lowering, f"conv{kernel.ndims - 2}d_trans/forward", kernel, op.outputs[0].shape)
-
-
-@register(mtf.Conv2or3dBackpropInputOperation)
-def lower_backprop_input(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Of a convolution, from small to large; of a transposed one, from large to small."""
-    dy, kernel = op.inputs
-    _lower(op, lowering)
-    _count(op, lowering, f"conv{op._conv_dimension}d{op._trans}/backprop_input", kernel.shape, dy.shape)
-
-
-@register(layers.GroupedConvInputGradient)
-def lower_grouped_input_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """From the small image to the large one."""
-    dy, kernel = op.inputs
-    _lower(op, lowering)
-    _count(op, lowering, "conv2d/backprop_input", kernel.shape, dy.shape)
-
-
-@register(layers.GroupedConvKernelGradient)
-def lower_grouped_kernel_gradient(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """As of any convolution."""
-    _lower(op, lowering)
-    _count(op, lowering, "conv2d/backprop_filter", op.outputs[0].shape, op.inputs[0].shape)
-
-
-@register(mtf.Conv2or3dBackpropFilterOperation)
-def lower_backprop_filter(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Of a convolution, and of a transposed one."""
-    _lower(op, lowering)
-    _count(
-        op, lowering, f"conv{op._conv_dimension}d{op._trans}/backprop_filter", op.outputs[0].shape, op.inputs[1].shape
-    )
-
-
-def _kernel_gradient(op: mtf.Operation, lowering: mtf.Lowering, geometry: Geometry, small: mtf.Tensor) -> None:
-    """Sums over the batch, and over space where it is split."""
-    kernel, mesh_impl = op.outputs[0].shape, lowering.mesh_impl(op)
-    pieces = _halos(op, lowering, geometry)
-
-    def part(x: tf.Tensor, held: Box, dy: tf.Tensor, small: Box, pnum: int) -> tf.Tensor:
-        """What the pixels of a box contribute through the values that see them."""
-        seeing, shape = geometry.reached(held, pnum), mesh_impl.slice_shape(kernel, pnum)
-        if seeing is None or 0 in shape:
-            return None
-        taps = geometry.taps(held, seeing)
-        x, padding = _prepared(geometry, x, held, seeing, taps)
+def _to_kernel(reads: _Reads, processor: Processor, *operands: tf.Tensor) -> tf.Tensor:
+    """Return the kernel's gradient; the sum over the batch and space of slices."""
+    geometry = reads.geometry
+    shape = geometry.output_slice(processor)
+    if not operands:
+        return zeros(shape, geometry.output.dtype)
+    dy, *xs = operands
+    dy = reshape(dy, geometry.flat(dy.shape.as_list()))
+    terms = []
+    for large, small, x in reads.parts(processor, xs):
+        taps = geometry.taps(large, small)
+        x, padding = _prepared(geometry, x, large, small, taps)
         dw = convolve.kernel_gradient(
             x,
             [*map(_length, taps), *shape[len(taps) :]],
-            _cut(dy, small, seeing),
+            _cut(dy, geometry.small(processor), small),
             geometry.strides,
             padding,
-            mesh_impl.devices[pnum],
+            processor.device,
         )
         missing = [(first, k - last) for (first, last), k in zip(taps, geometry.sizes, strict=True)]
-        return pad(dw, [*missing, *[(0, 0)] * (len(shape) - len(taps))])
-
-    def differentiate(x: tf.Tensor, dy: tf.Tensor, pnum: int) -> tf.Tensor:
-        x, dy, small_box = _flatten(x, geometry), _flatten(dy, geometry), geometry.small(pnum)
-        parts = [part(value, box, dy, small_box, pnum) for box, value in [(geometry.large(pnum), x), *pieces[pnum]]]
-        terms = [dw for dw in parts if dw is not None]
-        return tf.add_n(terms) if terms else zeros(mesh_impl.slice_shape(kernel, pnum), x.dtype)
-
-    processors = alike(op, lowering, pieces, geometry.boxes)
-    dw = mesh_impl.slicewise(differentiate, lowering.tensors[geometry.image], lowering.tensors[small], processors)
-    set_output(op, lowering, dw, geometry.summed_dims)
+        terms.append(pad(dw, [*missing, *[(0, 0)] * (len(shape) - len(taps))]))
+    return tf.add_n(terms)

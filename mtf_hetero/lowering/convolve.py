@@ -19,18 +19,18 @@ SMALL_PIXELS = 9  # up to 3 x 3 the product is 1.4 to 2.8 times as fast, from 4 
 
 
 def _is_small(small: Sequence[int], kernel: Sequence[int], strides: Sequence[int], device: str) -> bool:
-    """Whether to convolve by a matrix product: `small` is the shape of the image with a value per window."""
+    """Return whether to convolve by a matrix product: `small` is the shape of the image with a value per window."""
     pixels = mtf.list_product(small[1:-1])
     return is_cpu(device) and len(kernel) == 4 and set(strides) == {1} and 0 < pixels <= SMALL_PIXELS
 
 
 def _is_empty(*shapes: Sequence[int]) -> bool:
-    """Whether an operand or the result has no elements: the sum is then of nothing, and TensorFlow refuses some."""
+    """Return whether an operand or the result has no elements, which some operations of TensorFlow refuse."""
     return any(0 in shape for shape in shapes)
 
 
 def _patches(x: tf.Tensor, size: Sequence[int], before: Sequence[int], count: Sequence[int]) -> tf.Tensor:
-    """All windows of an image, [batch * height * width, window height * window width * channels].
+    """Extract all windows of an image: [batch * height * width, window height * window width * channels].
 
     Args:
       x: the image.
@@ -51,7 +51,7 @@ def _before(size: Sequence[int], padding: str) -> list[int]:
 
 
 def _small_shape(large: Sequence[int], kernel: Sequence[int], strides: Sequence[int], padding: str) -> list[int]:
-    """The shape of the image with a value per window."""
+    """Return the shape of the image with a value per window."""
     groups = kernel[-3] if len(kernel) > len(large) else 1
     space = [
         windows(n, k, s, padding) for n, k, s in zip(large[1:-1], kernel[: len(large) - 2], strides[1:-1], strict=True)
@@ -60,7 +60,7 @@ def _small_shape(large: Sequence[int], kernel: Sequence[int], strides: Sequence[
 
 
 def forward(x: tf.Tensor, kernel: tf.Tensor, strides: Sequence[int], padding: str, device: str) -> tf.Tensor:
-    """The convolution."""
+    """Convolve."""
     if _is_empty(x.shape.as_list(), kernel.shape.as_list()):
         return zeros(_small_shape(x.shape.as_list(), kernel.shape.as_list(), strides, padding), x.dtype)
     if kernel.shape.rank > x.shape.rank:
@@ -80,7 +80,7 @@ def forward(x: tf.Tensor, kernel: tf.Tensor, strides: Sequence[int], padding: st
 def input_gradient(
     shape: Sequence[int], kernel: tf.Tensor, small: tf.Tensor, strides: Sequence[int], padding: str, device: str
 ) -> tf.Tensor:
-    """The gradient to an image of `shape`, which is also the transposed convolution."""
+    """Return the gradient to an image of `shape`, which is also the transposed convolution."""
     if _is_empty(shape, kernel.shape.as_list(), small.shape.as_list()):
         return zeros(shape, small.dtype)
     if kernel.shape.rank > len(shape):
@@ -101,7 +101,7 @@ def input_gradient(
 def kernel_gradient(
     large: tf.Tensor, shape: Sequence[int], small: tf.Tensor, strides: Sequence[int], padding: str, device: str
 ) -> tf.Tensor:
-    """The gradient to a kernel of `shape`."""
+    """Return the gradient to a kernel of `shape`."""
     if _is_empty(shape, large.shape.as_list(), small.shape.as_list()):
         return zeros(shape, large.dtype)
     if len(shape) > large.shape.rank:

@@ -1,4 +1,4 @@
-"""Random numbers, and what keeps those of a loop's turns apart.
+"""Random numbers, which differ between the turns of a loop.
 
 TensorFlow runs a loop's turns in any order as far as their inputs allow, and a random operation has no input. So each
 key is drawn before the outermost loop, and a turn derives its own key from it and from the number of the turn. Other
@@ -6,40 +6,46 @@ operations that draw from a state of their own, in a function of slices for inst
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.lowering.registry import register, set_output
+from mtf_hetero.lowering.lowering import Lowering
+from mtf_hetero.lowering.registry import register_lowering
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import ControlFlowContext
 
 _CALLS = {"Case", "If", "PartitionedCall", "StatefulPartitionedCall", "While"}  # of functions, which may draw
 _DRAWING = ("EagerPyFunc", "PyFunc", "Rng", "Stateful")  # how the names of other operations with a state begin
 
 
-def _seed_of(op: mtf.Operation) -> int | None:
+def _operation_seed(op: mtf.Operation) -> int | None:
     return None if tf.get_default_graph().seed is None else crc32(op.name.encode()) & 0x7FFFFFFF
 
 
-@register(mtf.RandomOperation)
-def lower_random(op: mtf.Operation, lowering: mtf.Lowering) -> None:
+@register_lowering(mtf.RandomOperation)
+def lower_random(op: mtf.RandomOperation, lowering: Lowering) -> None:
     """Draw numbers that depend on the graph's seed and the operation's name, not on the layout or other operations."""
-    mesh_impl, key, turns = lowering.mesh_impl(op), lowering.keys.get(op), lowering.turns
+    mesh_impl, key, turns = lowering.uneven(op), lowering.keys.get(op), lowering.turns
     shape = op.outputs[0].shape
-    slices = mesh_impl.random(shape, op._tf_fn, op._kwargs, seed=_seed_of(op), key=key, turns=turns if key else ())
-    set_output(op, lowering, slices)
+    slices = mesh_impl.random(
+        shape, op._tf_fn, op._kwargs, seed=_operation_seed(op), key=key, turns=turns if key else ()
+    )
+    lowering.set_tensor_lowering(op.outputs[0], slices)
 
 
-def draw_keys(operations: Iterable[mtf.Operation], lowering: mtf.Lowering) -> None:
+def draw_keys(operations: Iterable[mtf.Operation], lowering: Lowering) -> None:
     """Draw the keys of a loop's random operations, before the loop.
 
     An operation that a recomputation uses a second time has its first key.
     """
     for op in operations:
         if isinstance(op, mtf.RandomOperation) and op not in lowering.keys:
-            lowering.keys[op] = lowering.mesh_impl(op).random_key(_seed_of(op))
+            lowering.keys[op] = lowering.uneven(op).random_key(_operation_seed(op))
 
 
-def next_turn(turn: Sequence[tf.Tensor], devices: Sequence[str], lower_body: Callable[[], Any]) -> list[tf.Tensor]:
+def next_turn(turn: Sequence[tf.Tensor], devices: Sequence[str], lower_body: Callable[[], None]) -> list[tf.Tensor]:
     """Lower the body of a loop; returns the number of the next turn, which waits for what the body draws.
 
     Args:
@@ -50,10 +56,10 @@ def next_turn(turn: Sequence[tf.Tensor], devices: Sequence[str], lower_body: Cal
     graph = tf.get_default_graph()
     before = len(graph.get_operations())
     lower_body()
-    made = graph.get_operations()[before:]
+    new_operations = graph.get_operations()[before:]
     following = mtf.parallel(list(devices), lambda number: number + 1, list(turn))
     places = {number.op.device: pnum for pnum, number in reversed(list(enumerate(following)))}
-    for op in made:
+    for op in new_operations:
         pnum = places.get(op.device, 0)
         if _loop_around(op) is graph._get_control_flow_context() and _draws(op):
             op._add_control_input(turn[pnum].op)
@@ -62,8 +68,8 @@ def next_turn(turn: Sequence[tf.Tensor], devices: Sequence[str], lower_body: Cal
     return following
 
 
-def _loop_around(op: tf.Operation) -> Any:
-    """The loop that an operation is in, of TensorFlow's old control flow; conditions around it do not count."""
+def _loop_around(op: tf.Operation) -> "ControlFlowContext | None":
+    """Return the loop that an operation is in, of TensorFlow's old control flow; conditions around it do not count."""
     context = op._get_control_flow_context()
     while context is not None and context.IsCondContext():
         context = context.outer_context
@@ -78,7 +84,7 @@ def _ends(op: tf.Operation) -> list[tf.Operation]:
     """
     context, own = tf.get_default_graph()._get_control_flow_context(), op._get_control_flow_context()
     if op.type == "Exit":
-        return [op] if own.outer_context is context else []
+        return [op] if own is not None and own.outer_context is context else []
     if own is not context:
         return []
     if op.type == "Merge":

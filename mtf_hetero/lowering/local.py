@@ -2,47 +2,52 @@
 
 import functools
 import itertools
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import binary, constant
+from mtf_hetero.lowering.backend import Backend
+from mtf_hetero.lowering.execution import mtf_lower
 from mtf_hetero.lowering.halo import opaque
-from mtf_hetero.lowering.registry import register, require_whole, set_output
+from mtf_hetero.lowering.lowering import Lowering
+from mtf_hetero.lowering.registry import register, register_lowering, require_whole
+from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
+from mtf_hetero.mesh.tensors import LaidOutTensor
 
 
-@register(mtf.Variable)
-def lower_variable(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Reads each slice once, so that a step sees one value of it however its updates are scheduled.
+@register_lowering(mtf.Variable, is_local=True)
+def lower_variable(op: mtf.Variable, lowering: Lowering) -> None:
+    """Read each slice once, so that a step sees one value of it however its updates are scheduled.
 
     mtf hands on the tf.Variable itself, which on TensorFlow 2 is read anew by every operation that uses it, before or
     after the same step's update.
     """
-    mesh_impl = lowering.mesh_impl(op)
+    mesh_impl = lowering.uneven(op)
     lowering.variables[op] = variable = mesh_impl.LaidOutVariable(op, mesh_impl)
-    set_output(op, lowering, _as_activation(mesh_impl, op, variable.value))
+    lowering.set_tensor_lowering(op.outputs[0], _as_activation(mesh_impl, op, variable.value))
     lowering.add_counter("variables/trainable" if op.trainable else "variables/untrainable", op.outputs[0].size)
 
 
-@register(mtf.ReadVariable)
-def lower_read_variable(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Reads each slice at this point of the program."""
-    mesh_impl = lowering.mesh_impl(op)
+@register_lowering(mtf.ReadVariable, is_local=True)
+def lower_read_variable(op: mtf.ReadVariable, lowering: Lowering) -> None:
+    """Read each slice at this point of the program."""
+    mesh_impl = lowering.uneven(op)
     value = lowering.variables[op._var].laid_out_tensor
-    set_output(op, lowering, _as_activation(mesh_impl, op._var, value))
+    lowering.set_tensor_lowering(op.outputs[0], _as_activation(mesh_impl, op._var, value))
 
 
-def _as_activation(mesh_impl: mtf.MeshImpl, variable: mtf.Variable, value: Any) -> Any:
+def _as_activation(mesh_impl: UnevenMeshImpl, variable: mtf.Variable, value: LaidOutTensor) -> LaidOutTensor:
     """Return the values read from a variable in the type of the computation."""
     if variable.slice_dtype == variable.activation_dtype:
-        return mesh_impl.LaidOutTensor(list(value.tensor_list))
+        return LaidOutTensor(list(value.tensor_list))
     return mesh_impl.slicewise(functools.partial(tf.cast, dtype=variable.activation_dtype), value)
 
 
-@register(mtf.Assign)
-def lower_assign(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """One operation that waits for all slices of all variables."""
+@register_lowering(mtf.Assign)
+def lower_assign(op: mtf.Assign, lowering: Lowering) -> None:
+    """Make one operation that waits for all slices of all variables."""
     assignments = []
     for variable, value in zip(op.variables, op.inputs, strict=True):
         values = lowering.tensors[value].to_laid_out_tensor().all_slices
@@ -50,20 +55,20 @@ def lower_assign(op: mtf.Operation, lowering: mtf.Lowering) -> None:
     lowering.operations[op] = assignments[0] if len(assignments) == 1 else tf.group(assignments)
 
 
-@register(mtf.ScalarMultiplyOperation)
-def lower_scalar_multiply(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """A number becomes one constant on each device."""
+@register_lowering(mtf.ScalarMultiplyOperation, is_local=True)
+def lower_scalar_multiply(op: mtf.ScalarMultiplyOperation, lowering: Lowering) -> None:
+    """Multiply by one constant on each device."""
     if not isinstance(op._scalar, (int, float)):
-        type(op).lower(op, lowering)
+        mtf_lower(op, lowering)
         return
     multiply = functools.partial(binary, "Mul", y=op._scalar)
-    set_output(op, lowering, lowering.mesh_impl(op).slicewise(multiply, lowering.tensors[op.inputs[0]]))
+    lowering.set_tensor_lowering(op.outputs[0], lowering.uneven(op).slicewise(multiply, lowering.tensors[op.inputs[0]]))
 
 
-@register(mtf.Constant)
-def lower_constant(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Each processor makes its own slice of a constant."""
-    mesh_impl = lowering.mesh_impl(op)
+@register_lowering(mtf.Constant, is_local=True)
+def lower_constant(op: mtf.Constant, lowering: Lowering) -> None:
+    """Make each processor's own slice of a constant."""
+    mesh_impl = lowering.uneven(op)
     shape, dtype = op.outputs[0].shape, op.outputs[0].dtype
 
     def make(pnum: int) -> tf.Tensor:
@@ -75,13 +80,13 @@ def lower_constant(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 
     is_one_number = np.ndim(op._value) == 0
     processors = mesh_impl.processors(shape, lambda pnum: None if is_one_number else pnum)
-    set_output(op, lowering, mesh_impl.slicewise(make, processors))
+    lowering.set_tensor_lowering(op.outputs[0], mesh_impl.slicewise(make, processors))
 
 
-@register(mtf.OneHotOperation)
-def lower_one_hot(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Each processor looks for the indices within its own slice of the one-hot dimension."""
-    mesh_impl = lowering.mesh_impl(op)
+@register_lowering(mtf.OneHotOperation, is_local=True)
+def lower_one_hot(op: mtf.OneHotOperation, lowering: Lowering) -> None:
+    """Look for the indices within each processor's slice of the one-hot dimension."""
+    mesh_impl = lowering.uneven(op)
     shape = op.outputs[0].shape
 
     def one_hot(indices: tf.Tensor, pnum: int) -> tf.Tensor:
@@ -95,17 +100,17 @@ def lower_one_hot(op: mtf.Operation, lowering: mtf.Lowering) -> None:
 
     indices = lowering.tensors[op.inputs[0]]
     processors = mesh_impl.processors(shape, lambda pnum: mesh_impl.slice_begin(shape, pnum)[-1])
-    set_output(op, lowering, mesh_impl.slicewise(one_hot, indices, processors))
+    lowering.set_tensor_lowering(op.outputs[0], mesh_impl.slicewise(one_hot, indices, processors))
 
 
-@register(mtf.GenericGradOperation)
-def lower_generic_grad(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """TensorFlow's gradient of a slicewise function, made on the slice's own device.
+@register_lowering(mtf.GenericGradOperation, is_local=True)
+def lower_generic_grad(op: mtf.GenericGradOperation, lowering: Lowering) -> None:
+    """Make TensorFlow's gradient of a slicewise function on the slice's own device.
 
     The inputs are held fixed against each other: where one was computed from another, mtf differentiates that step
     itself, and following it here as well would count it twice.
     """
-    mesh_impl = lowering.mesh_impl(op)
+    mesh_impl = lowering.uneven(op)
     forward = op._forward_op
 
     lists = [forward.inputs, forward.outputs, op._grad_ys]
@@ -120,13 +125,14 @@ def lower_generic_grad(op: mtf.Operation, lowering: mtf.Lowering) -> None:
         lowering.set_tensor_lowering(output, gradient)
 
 
-def _add_at_once(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """A sum that TensorFlow's optimizers do not merge with those it adds up, which would take all addends at once."""
-    return opaque(x) + opaque(y)
+def _add_at_once(x: tf.Tensor, y: tf.Tensor, *, are_sums: Sequence[bool]) -> tf.Tensor:
+    """Add, so that TensorFlow's optimizers do not merge the sum with its addends, which would need all at once."""
+    x, y = (opaque(addend) if is_sum else addend for addend, is_sum in zip((x, y), are_sums, strict=True))
+    return x + y
 
 
-def is_bias(op: mtf.Operation) -> bool:
-    """Whether an AddOperation adds numbers to the last dimension."""
+def is_bias(op: mtf.AddOperation) -> bool:
+    """Return whether an AddOperation adds numbers to the last dimension."""
     x, y = op.inputs
     return (
         x.shape == op.outputs[0].shape
@@ -136,25 +142,45 @@ def is_bias(op: mtf.Operation) -> bool:
     )
 
 
-@register(mtf.AddOperation)
-def lower_add(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """A bias is added to the last dimension as TensorFlow's operation for it, which is fused with a convolution.
+@register(mtf.BinaryOpWithBroadcasting)
+def binary_operation(op: mtf.BinaryOpWithBroadcasting, backend: Backend) -> None:
+    """Add or combine slices otherwise. Of two outstanding sums, the addends are added.
 
-    A sum of sums is added up as its parts come, so that the gradients of rounds are not all held until the last.
+    A bias is added to the last dimension as TensorFlow's operation for it, which is fused with a convolution. A sum of
+    sums is added up as its parts come, so that the gradients of rounds are not all held until the last.
     """
-    (x, y), output, mesh_impl = op.inputs, op.outputs[0], lowering.mesh_impl(op)
-    laid_out = [lowering.tensors[tensor] for tensor in op.inputs]
-    if is_bias(op):
-        set_output(op, lowering, mesh_impl.slicewise(tf.nn.bias_add, *laid_out))
-    elif x.shape == y.shape and any(isinstance(t.operation, mtf.AddOperation) for t in op.inputs):
-        lowering.set_tensor_lowering(output, mesh_impl.slicewise_delay_allreduce(_add_at_once, *laid_out))
+    (a, b), (output,) = op.inputs, op.outputs
+    if isinstance(op, mtf.AddOperation) and is_bias(op):
+        backend.set(output, backend.local(output, tf.nn.bias_add, *map(backend.slices, op.inputs)))
+    elif op._tf_fn != tf.add or a.shape != b.shape or a.shape != output.shape:
+        backend.mtf_lower(op)
     else:
-        type(op).lower(op, lowering)
+        are_sums = [isinstance(x.operation, mtf.AddOperation) for x in op.inputs]
+        function = functools.partial(_add_at_once, are_sums=are_sums) if any(are_sums) else op._tf_fn
+        x, y = backend.laid_out(a), backend.laid_out(b)
+        if isinstance(x, list) or isinstance(y, list) or x.axes != y.axes:
+            backend.set(output, backend.local(output, function, *map(backend.slices, op.inputs)))
+            return
+        addends = backend.local(output, function, x.partial, y.partial)
+        backend.set(output, backend.derived(x, addends, x.absent & y.absent))
 
 
-@register(mtf.SlicewiseOperation)
-def lower_slicewise(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """A function of slices: it may be split only along the dimensions that its author declared splittable."""
+@register(mtf.StopGradient)
+def pass_on(op: mtf.StopGradient, backend: Backend) -> None:
+    """Return the input itself."""
+    backend.set(op.outputs[0], backend.laid_out(op.inputs[0]))
+
+
+@register(mtf.CustomGradientOperation)
+def custom_gradient(op: mtf.CustomGradientOperation, backend: Backend) -> None:
+    """Return the results of the operations inside."""
+    for inner, output in zip(op._fn_outputs, op.outputs, strict=True):
+        backend.set(output, backend.laid_out(inner))
+
+
+@register_lowering(mtf.SlicewiseOperation, is_local=True)
+def lower_slicewise(op: mtf.SlicewiseOperation, lowering: Lowering) -> None:
+    """Apply a function of slices, split only along the dimensions that its author declared splittable."""
     dims = {dim for t in [*op.inputs, *op.outputs] for dim in t.shape.dims if dim.name not in op.splittable_dims}
-    require_whole(op, lowering, sorted(dims), "a slicewise function")
-    type(op).lower(op, lowering)
+    require_whole(op, lowering.uneven(op).layout, sorted(dims), "a slicewise function")
+    mtf_lower(op, lowering)

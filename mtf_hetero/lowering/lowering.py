@@ -2,63 +2,58 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage
 from mtf_hetero._support.alike import forget_numbers
 from mtf_hetero._support.names import listing
-from mtf_hetero.cluster import expect_devices
-from mtf_hetero.layout import Layout, UnevenShapeError
+from mtf_hetero.cluster.local_session import expect_devices
+from mtf_hetero.graph import merging, within
+from mtf_hetero.graph.names import dimension_sizes
+from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import names, native, registry
+from mtf_hetero.lowering.execution import Execution, mtf_lower
 from mtf_hetero.lowering.halo import opaque
-from mtf_hetero.lowering.loop import operations_within
-from mtf_hetero.mesh_impl import UnevenMeshImpl
+from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
+from mtf_hetero.mesh.tensors import LaidOutTensor, Slices
+from mtf_hetero.mesh.variables import LaidOutVariable
 
 
-def _lower_as_mtf_does(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """mtf's own lowering; what it cannot do with unequal slices is said with operation, dimension and axis."""
-    try:
-        type(op).lower(op, lowering)
-    except UnevenShapeError as error:
-        raise NotImplementedError(f"{type(op).__name__} {op.name!r} cannot be split unevenly: {error}") from error
-
-
-def _rule_of(op: mtf.Operation) -> registry.Rule:
-    return registry.rule_of(op) or _lower_as_mtf_does
+def _find_lowering(op: mtf.Operation) -> registry.Rule[Any, "Lowering"]:
+    return registry.find_rule(op, registry.LOWERINGS) or mtf_lower
 
 
 def _leave_out(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """Lowers nothing."""
+    """Lower nothing."""
 
 
-class _Tensors(dict):
-    """{mtf.Tensor: its slices}. What was left out is lowered when it is asked for after all.
+class _Tensors(dict[mtf.Tensor, Slices]):
+    """{mtf.Tensor: its slices}. An operation that was left out is lowered when its output is asked for.
 
     Args:
       tensors: what is there at first.
       lower: lowers an operation that was left out.
     """
 
-    def __init__(self, tensors: Mapping[Any, Any], lower: Callable[[mtf.Operation], None]) -> None:
+    def __init__(self, tensors: Mapping[mtf.Tensor, Slices], lower: Callable[[mtf.Operation], None]) -> None:
         super().__init__(tensors)
         self._lower = lower
 
-    def __missing__(self, tensor: mtf.Tensor) -> Any:
+    def __missing__(self, tensor: mtf.Tensor) -> Slices:
         self._lower(tensor.operation)
         return self[tensor]
 
 
 class Lowering(mtf.Lowering):
-    """Lowers an mtf graph to a TensorFlow graph.
+    """Lower an mtf graph to a TensorFlow graph.
 
     Operations on a mesh whose implementation is an UnevenMeshImpl are lowered by the rules of this package; those on
     any other mesh as mtf does. Lowering changes no class of mtf: a rule takes the place of `lower` on the instances of
     this graph's operations while the graph is lowered.
 
     Args:
-      graph: mtf.Graph.
       mesh_to_impl: {mtf.Mesh: mtf.MeshImpl}.
       autostack: whether mtf may stack small variables of the other meshes. Those of an uneven mesh are not stacked.
       log_file: optional file to which sizes of variables and counters are logged.
@@ -71,6 +66,8 @@ class Lowering(mtf.Lowering):
         the graph that lacks one, when it is made.
     """
 
+    variables: dict[mtf.Variable, LaidOutVariable]
+
     def __init__(
         self,
         graph: mtf.Graph,
@@ -79,35 +76,50 @@ class Lowering(mtf.Lowering):
         log_file: str | None = None,
     ) -> None:
         self._stack_variables = autostack
-        self.sent: dict[Any, Any] = {}  # pieces of slices that went to other processors
-        self.keys: dict[mtf.Operation, Any] = {}  # of random operations in loops, each processor's copy
-        self.turns: list[Any] = []  # number of the present turn of each loop that is being lowered, on each processor
+        self.sent_pieces: dict[Hashable, tf.Tensor] = {}  # pieces of slices that went to other processors
+        self.keys: dict[mtf.Operation, LaidOutTensor] = {}  # of random operations in loops, each processor's copy
+        self._backends: dict[mtf.Mesh, Execution] = {}
+        # The number of the present turn of each loop that is being lowered, on each processor
+        self.turns: list[LaidOutTensor] = []
         forget_numbers()
         # mtf calls autostack just before its lowering loop, and that is where the rules go in.
         try:
-            with garbage.uncollected():
+            with garbage.without_collection():
                 super().__init__(graph, mesh_to_impl, autostack=True, log_file=log_file)
         finally:
-            for op in operations_within(graph.operations):
+            for op in within(graph.operations):
                 vars(op).pop("lower", None)
         expect_devices(device for impl in mesh_to_impl.values() for device in getattr(impl, "devices", ()))
 
     def autostack(self) -> None:
-        """Stacks variables where asked to, then puts the rules in place."""
-        uneven = {mesh for mesh, impl in self.mesh_to_impl.items() if isinstance(impl, UnevenMeshImpl)}
-        if self._stack_variables and any(v.mesh not in uneven for v in self.graph.all_variables):
+        """Stack variables if asked to, then put the rules in place."""
+        layouts = {mesh: impl.layout for mesh, impl in self.mesh_to_impl.items() if isinstance(impl, UnevenMeshImpl)}
+        if self._stack_variables and any(v.mesh not in layouts for v in self.graph.all_variables):
             super().autostack()
-        operations = [op for op in operations_within(self.graph.operations) if op.mesh in uneven]
-        _check_shapes(operations, self.mesh_to_impl)
-        _say_what_is_kept_whole(operations, self.mesh_to_impl)
-        _check_names(operations, self.mesh_to_impl)
-        rules, self._unneeded = native.plan(operations)
+        operations = [op for op in within(self.graph.operations) if op.mesh in layouts]
+        _check_shapes(operations, layouts)
+        _warn_about_replicated(operations, layouts)
+        _check_names(operations, layouts)
+        gradients, self._unneeded = merging.plan(operations)
+        lowerings = {op: registry.lower_by(native.gradient_rule(gradient)) for op, gradient in gradients.items()}
+        lowerings |= dict.fromkeys(self._unneeded, _leave_out)
         for op in operations:
-            rule = _leave_out if op in self._unneeded else rules.get(op) or _rule_of(op)
-            op.lower = functools.partial(rule, op)
+            op.lower = functools.partial(lowerings.get(op) or _find_lowering(op), op)
+
+    def backend(self, op: mtf.Operation) -> Execution:
+        """Return the backend that carries out the rules of the operation's mesh."""
+        if op.mesh not in self._backends:
+            self._backends[op.mesh] = Execution(self, self.uneven(op))
+        return self._backends[op.mesh]
+
+    def uneven(self, op: mtf.Operation) -> UnevenMeshImpl:
+        """Return the implementation of an operation's mesh, which is uneven: the operation has a rule."""
+        mesh_impl = self.mesh_impl(op)
+        assert isinstance(mesh_impl, UnevenMeshImpl)
+        return mesh_impl
 
     @contextlib.contextmanager
-    def in_turn(self, number: Any) -> Iterator[None]:
+    def in_turn(self, number: LaidOutTensor) -> Iterator[None]:
         """Lower a loop's operations, in which `number` is that of the turn: a LaidOutTensor."""
         self.turns.append(number)
         try:
@@ -116,26 +128,26 @@ class Lowering(mtf.Lowering):
             self.turns.pop()
 
     @property
-    def tensors(self) -> dict[Any, Any]:
+    def tensors(self) -> dict[mtf.Tensor, Slices]:
         """{mtf.Tensor: its slices}."""
         return self._tensors
 
     @tensors.setter
-    def tensors(self, tensors: Mapping[Any, Any]) -> None:
+    def tensors(self, tensors: Mapping[mtf.Tensor, Slices]) -> None:
         self._tensors = _Tensors(tensors, self._lower_unneeded)
 
     def _lower_unneeded(self, op: mtf.Operation) -> None:
-        """Lowers an operation that was left out because no other needs it.
+        """Lower an operation that was left out because no other needs it.
 
         Raises:
           KeyError: it was not left out.
         """
         self._unneeded.remove(op)
         with tf.name_scope(op.name):
-            _rule_of(op)(op, self)
+            _find_lowering(op)(op, self)
 
-    def set_tensor_lowering(self, tensor: mtf.Tensor, laid_out_tensor: Any) -> None:
-        """Takes the slices of a tensor, and hides those that are empty from TensorFlow's graph optimizers.
+    def set_tensor_lowering(self, tensor: mtf.Tensor, laid_out_tensor: Slices) -> None:
+        """Set the slices of a tensor, and hide the empty ones from TensorFlow's graph optimizers.
 
         The arithmetic optimizer of TensorFlow 2.21 takes an empty constant for ones, and divides by its size when
         something is multiplied by it.
@@ -149,8 +161,8 @@ class Lowering(mtf.Lowering):
                     with tf.device(mesh_impl.devices[pnum]):
                         slices[pnum] = opaque(slice_)
 
-    def verify_slice_shapes(self, tensor: mtf.Tensor, laid_out_tensor: Any) -> None:
-        """Checks every processor's slice, not only the first."""
+    def verify_slice_shapes(self, tensor: mtf.Tensor, laid_out_tensor: Slices) -> None:
+        """Check every processor's slice, not only the first."""
         mesh_impl = self.mesh_impl(tensor)
         if not isinstance(mesh_impl, UnevenMeshImpl):
             super().verify_slice_shapes(tensor, laid_out_tensor)
@@ -164,56 +176,52 @@ class Lowering(mtf.Lowering):
                 )
 
 
-def _slices(laid_out_tensor: Any) -> list[tf.Tensor]:
-    """Each processor's slice of a tensor, or of what is summed to make it."""
-    lazy = isinstance(laid_out_tensor, mtf.LazyAllreduceSum)
-    return (laid_out_tensor.laid_out_input if lazy else laid_out_tensor.to_laid_out_tensor()).tensor_list
+def _slices(laid_out_tensor: Slices) -> list[tf.Tensor]:
+    """Return each processor's slice of a tensor, or of the addends of a sum."""
+    if isinstance(laid_out_tensor, mtf.LazyAllreduceSum):
+        return laid_out_tensor.laid_out_input.tensor_list
+    return laid_out_tensor.to_laid_out_tensor().tensor_list
 
 
-def _check_shapes(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl]) -> None:
-    """Raises where the layout cannot divide a tensor of the graph, whether or not an operation would find out."""
+def _check_shapes(operations: Iterable[mtf.Operation], layouts: Mapping[mtf.Mesh, Layout]) -> None:
+    """Raise ValueError where a layout cannot split a tensor of the graph."""
     for op in operations:
-        layout = mesh_to_impl[op.mesh].layout
         for tensor in op.outputs:
             try:
-                layout.check(tensor.shape)
+                layouts[op.mesh].check(tensor.shape)
             except ValueError as error:
                 raise ValueError(f"{type(op).__name__} {op.name!r}: {error}") from error
 
 
-def _say_what_is_kept_whole(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl]) -> None:
-    kept = {
-        (dim, layout.axis_name_of(dim.name), layout)
+def _warn_about_replicated(operations: Iterable[mtf.Operation], layouts: Mapping[mtf.Mesh, Layout]) -> None:
+    replicated_dims = {
+        (dim, axis, layout)
         for op in operations
-        for layout in [mesh_to_impl[op.mesh].layout]
+        for layout in [layouts[op.mesh]]
         for tensor in op.outputs
         for dim in tensor.shape.dims
-        if layout.is_kept_whole(dim)
+        if layout.is_kept_whole(dim) and (axis := layout.axis_name_of(dim.name)) is not None
     }
-    for dim, axis, layout in sorted(kept, key=lambda item: tuple(item[0])):
-        count = dict(layout.mesh_shape)[axis]
+    for dim, axis, layout in sorted(replicated_dims, key=lambda item: tuple(item[0])):
         tf.logging.warning(
             "dimension %r of size %d is replicated on the %d processors of mesh axis %r: it is too small to give each "
             "processor one unit",
             dim.name,
             dim.size,
-            count,
+            dict(layout.mesh_shape)[axis],
             axis,
         )
 
 
-def _check_names(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl]) -> None:
-    """Raises where a layout names dimensions, or sizes of them, by mistake; warns of rules without effect."""
-    extents: dict[Any, dict[str, set[int]]] = {}
+def _check_names(operations: Iterable[mtf.Operation], layouts: Mapping[mtf.Mesh, Layout]) -> None:
+    """Raise ValueError for dimensions or sizes that the graph lacks; warn of rules without effect."""
+    of_mesh: dict[mtf.Mesh, list[mtf.Operation]] = {}
     for op in operations:
-        of_mesh = extents.setdefault(op.mesh, {})
-        for tensor in (*op.inputs, *op.outputs):  # where a part of a graph is lowered, its inputs are nobody's outputs
-            for dim in tensor.shape.dims:
-                of_mesh.setdefault(dim.name, set()).add(dim.size)
-    for mesh, of_mesh in extents.items():
-        layout = mesh_to_impl[mesh].layout
-        _check_sizes_occur(layout, of_mesh)
-        if idle := names.check_shared(layout, of_mesh):
+        of_mesh.setdefault(op.mesh, []).append(op)
+    for mesh, its_operations in of_mesh.items():
+        layout, extents = layouts[mesh], dimension_sizes(its_operations)
+        _check_sizes_occur(layout, extents)
+        if idle := names.check_shared(layout, extents):
             tf.logging.warning(
                 "layout rules %s have no effect: no tensor of the graph has the dimension, or mesh %s has no such axis",
                 ";".join(idle),
@@ -221,12 +229,12 @@ def _check_names(operations: Iterable[mtf.Operation], mesh_to_impl: Mapping[mtf.
             )
 
 
-def _check_sizes_occur(layout: Layout, extents: Mapping[str, set[int]]) -> None:
+def _check_sizes_occur(layout: Layout, extents: Mapping[str, Collection[int]]) -> None:
     for dim, sizes in layout.sizes:
-        known = extents.get(dim, set())
-        if sum(sizes) not in known:
-            where = f"has size {' or '.join(map(str, sorted(known)))}" if known else "does not occur"
-            there = "" if known else f"; the dimensions are {listing(dim, extents)}"
+        dim_sizes = extents.get(dim, ())
+        if sum(sizes) not in dim_sizes:
+            where = f"has size {' or '.join(map(str, sorted(dim_sizes)))}" if dim_sizes else "does not occur"
+            there = "" if dim_sizes else f"; the dimensions are {listing(dim, extents)}"
             raise ValueError(
                 f"sizes of dimension {dim!r} are {list(sizes)}, {sum(sizes)} in all, but the dimension {where} in the "
                 f"graph; give sizes that add up to the size of the dimension{there}"

@@ -1,127 +1,95 @@
-"""The table of lowering rules: which function lowers which class of mtf operation on an uneven mesh.
+"""The tables of rules: which function carries out which class of mtf operation on an uneven mesh.
 
-A rule is a function (operation, lowering) -> None that sets the lowering of the operation's outputs. Most of mtf's own
-lowerings are right for unequal slices as they are and have no rule.
+A rule is a function (operation, backend) -> None that sets the operation's outputs, as `backend` describes. Most
+operations that compute slices of outputs from the same processor's slices need no rule: mtf's own lowering is right
+for unequal slices.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from mtf_hetero._compat import mtf
-from mtf_hetero.layout import Layout
+from mtf_hetero.layout import CannotSplitError, Layout
+from mtf_hetero.lowering.backend import Backend
 
-Rule = Callable[[Any, Any], None]
-_RULES: dict[type, Rule] = {}
+Op = TypeVar("Op", bound=mtf.Operation)
+T = TypeVar("T")  # a Backend, or the Lowering
+Rule = Callable[[Op, T], None]
+# Each rule is for operations of its class
+LOWERINGS: dict[type, Rule[Any, Any]] = {}  # with TensorFlow
+COUNTINGS: dict[type, Rule[Any, Any]] = {}  # without it
 
 
-def register(*op_classes: type) -> Callable[[Rule], Rule]:
-    """Decorator: the function lowers these classes of operation."""
+def register(*op_classes: type[Op]) -> Callable[[Rule[Op, Backend]], Rule[Op, Backend]]:
+    """Decorate a function as the rule for these classes of operation."""
 
-    def add(rule: Rule) -> Rule:
-        for op_class in op_classes:
-            _RULES[op_class] = rule
+    def add(rule: Rule[Op, Backend]) -> Rule[Op, Backend]:
+        LOWERINGS.update(dict.fromkeys(op_classes, lower_by(rule)))
+        COUNTINGS.update(dict.fromkeys(op_classes, rule))
         return rule
 
     return add
 
 
-def rule_of(op: mtf.Operation, rules: Mapping[type, Any] = _RULES) -> Any:
-    """The rule for an operation, of a table, or None. A subclass that has a `lower` of its own keeps it."""
+def lower_by(rule: Rule[Op, Backend]) -> Rule[Op, Any]:
+    """Return the function that carries out a rule with TensorFlow."""
+    return lambda op, lowering: rule(op, lowering.backend(op))
+
+
+def register_lowering(*op_classes: type[Op], is_local: bool = False) -> Callable[[Rule[Op, T]], Rule[Op, T]]:
+    """Decorate a function that carries out these classes with TensorFlow, by what no other backend has.
+
+    Args:
+      *op_classes: the classes.
+      is_local: whether each processor computes its slices of the outputs from its slices of the inputs, so that
+        `slice_by_slice` counts them. If not, `count_by` registers a rule.
+    """
+
+    def add(lower: Rule[Op, T]) -> Rule[Op, T]:
+        LOWERINGS.update(dict.fromkeys(op_classes, lower))
+        if is_local:
+            COUNTINGS.update(dict.fromkeys(op_classes, slice_by_slice))
+        return lower
+
+    return add
+
+
+def count_by(*op_classes: type[Op]) -> Callable[[Rule[Op, T]], Rule[Op, T]]:
+    """Decorate a function as the rule by which these classes are counted."""
+
+    def add(rule: Rule[Op, T]) -> Rule[Op, T]:
+        COUNTINGS.update(dict.fromkeys(op_classes, rule))
+        return rule
+
+    return add
+
+
+def slice_by_slice(op: mtf.Operation, backend: Backend) -> None:
+    """Have each processor compute its slices of the outputs from its slices of the inputs."""
+    backend.mtf_lower(op)
+
+
+def find_rule(op: mtf.Operation, rules: Mapping[type, Rule[Any, Any]]) -> Rule[Any, Any] | None:
+    """Find the rule for an operation in a table. A subclass that has a `lower` of its own keeps it."""
     for op_class in type(op).__mro__:
         if op_class in rules or "lower" in vars(op_class):
             return rules.get(op_class)
     return None
 
 
-def require_whole(op: mtf.Operation, lowering: mtf.Lowering, dims: Iterable[mtf.Dimension], why: str) -> None:
-    """Raises NotImplementedError if the layout splits one of the dimensions.
-
-    Args:
-      op: the mtf.Operation.
-      lowering: the Lowering.
-      dims: dimensions that its lowering needs whole.
-      why: what needs them, "convolution" for instance.
-    """
-    check_whole(op, lowering.mesh_impl(op).layout, dims, why)
-
-
-def check_whole(op: mtf.Operation, layout: Layout, dims: Iterable[mtf.Dimension], why: str) -> None:
-    """As `require_whole`, of a Layout."""
-    for dim in dims:
-        axis = layout.axis_name_of(dim)
-        if axis is not None:
-            raise NotImplementedError(
-                f"{type(op).__name__} {op.name!r}: {why} cannot be split along dimension {dim.name!r}, "
-                f"which the layout splits over mesh axis {axis!r}; remove the rule {dim.name}:{axis} from the layout"
-            )
-
-
-def set_output(op: mtf.Operation, lowering: mtf.Lowering, value: Any, dims: Sequence[mtf.Dimension] = ()) -> None:
-    """Sets the lowering of an operation's only output, a sum over mesh axes that is made when it is first needed.
-
-    Args:
-      op: the mtf.Operation.
-      lowering: the Lowering.
-      value: a LaidOutTensor, partial sums over the mesh axes of `dims`.
-      dims: the dimensions that the operation sums over.
-
-    Raises:
-      NotImplementedError: as of `summed_axes`.
-    """
-    output, mesh_impl = op.outputs[0], lowering.mesh_impl(op)
-    axes = summed_axes(op, mesh_impl.layout, dims)
-    if axes:
-        kind = type(op).__name__
-
-        def count() -> None:
-            lowering.add_counter(f"allreduce/{axes}/{kind}", lowering.laid_out_size(output))
-
-        value = outstanding(mesh_impl, value, axes, dims, count)
-    lowering.set_tensor_lowering(output, value)
-
-
-def outstanding(
-    mesh_impl: mtf.MeshImpl, value: Any, axes: Sequence[int], dims: Iterable[mtf.Dimension], count: Callable[[], None]
-) -> mtf.LazyAllreduceSum:
-    """A sum that is made when it is first needed.
-
-    Args:
-      mesh_impl: the implementation of the mesh.
-      value: a LaidOutTensor, the addends.
-      axes: indices of mesh axes.
-      dims: the dimensions that are summed over.
-      count: called once it is made.
-    """
-    addends = mesh_impl.LaidOutTensor(value.tensor_list, absent_from(mesh_impl.layout, dims))
-    return mtf.LazyAllreduceSum(mesh_impl, addends, axes, add_counter_fn=count)
-
-
-def absent_from(layout: Layout, dims: Iterable[mtf.Dimension]) -> frozenset[int]:
-    """The processors whose addend to a sum over these dimensions is zero: those that have nothing of one of them."""
-    dims = [dim for dim in dims if dim.name in layout.emptied]
-    processors = range(layout.size if dims else 0)
-    return frozenset(pnum for pnum in processors if 0 in layout.slice_shape(dims, pnum))
-
-
-def summed_axes(op: mtf.Operation, layout: Layout, dims: Iterable[mtf.Dimension]) -> list[int]:
-    """The mesh axes over which an operation's only output is a sum, in their order.
+def require_whole(op: mtf.Operation, layout: Layout, dims: Iterable[mtf.Dimension], why: str) -> None:
+    """Raise NotImplementedError if the layout splits one of the dimensions.
 
     Args:
       op: the mtf.Operation.
       layout: the Layout.
-      dims: the dimensions that it sums over.
-
-    Raises:
-      NotImplementedError: the output is split over one of these axes too. No tensor need be: a convolution may sum over
-        filters on an axis that has a height of its output, but not the height of its input, which is too small for it.
+      dims: dimensions that its rule needs whole.
+      why: what needs them, "convolution" for instance.
     """
-    summed = sorted({axis for axis in map(layout.axis_of, dims) if axis is not None})
-    for dim in op.outputs[0].shape.dims if summed else ():
-        if layout.axis_of(dim) in summed:
-            axis = layout.axis_name_of(dim)
-            raise NotImplementedError(
-                f"{type(op).__name__} {op.name!r} cannot all-reduce over mesh axis {axis!r}, because its output's "
-                f"dimension {dim.name!r} is split over this axis; remove the rule {dim.name}:{axis} from the layout, "
-                "or the rule of the summed dimension"
+    for dim in dims:
+        axis = layout.axis_name_of(dim)
+        if axis is not None:
+            raise CannotSplitError(
+                f"{type(op).__name__} {op.name!r}: {why} cannot be split along dimension {dim.name!r}, "
+                f"which the layout splits over mesh axis {axis!r}; remove the rule {dim.name}:{axis} from the layout"
             )
-    return summed

@@ -1,4 +1,4 @@
-"""Sums over dimensions: einsum and reduce_sum. What a processor has nothing of, it adds nothing to."""
+"""Sums over dimensions: einsum and reduce_sum. A processor without values adds nothing."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -7,34 +7,40 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import binary, constant, reshape
 from mtf_hetero.layers.sums import channel_sums
 from mtf_hetero.lowering import matrices
-from mtf_hetero.lowering.registry import absent_from, outstanding, register, set_output
+from mtf_hetero.lowering.backend import Backend, Like, absent_from
+from mtf_hetero.lowering.registry import register
+from mtf_hetero.mesh.mesh_impl import broadcast_slice
 
 
-def summed_dims(op: mtf.Operation) -> list[mtf.Dimension]:
-    """The dimensions that an EinsumOperation or a ReduceOperation reduces."""
-    kept = op.outputs[0].shape.dims
-    return list(dict.fromkeys(dim for x in op.inputs for dim in x.shape.dims if dim not in kept))
+def summed_dims(op: mtf.EinsumOperation | mtf.ReduceOperation) -> list[mtf.Dimension]:
+    """Return the dimensions over which an operation sums."""
+    output_dims = op.outputs[0].shape.dims
+    return list(dict.fromkeys(dim for x in op.inputs for dim in x.shape.dims if dim not in output_dims))
 
 
-def is_bias_gradient(op: mtf.Operation) -> bool:
-    """Whether a ReduceOperation sums over all dimensions but the last."""
+def is_bias_gradient(op: mtf.ReduceOperation) -> bool:
+    """Return whether a ReduceOperation sums over all dimensions but the last."""
     (x,), (y,) = op.inputs, op.outputs
     is_last = x.shape.ndims > 1 and y.shape.dims == x.shape.dims[-1:]
     return is_last and x.dtype.is_floating and op._reduction_fn_string == "SUM"
 
 
 @register(mtf.ReduceOperation)
-def lower_reduce(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """A sum over all dimensions but the last, as TensorFlow's operation for a bias's gradient: twice as fast."""
-    (x,), (output,), mesh_impl = op.inputs, op.outputs, lowering.mesh_impl(op)
-    if is_bias_gradient(op):
-        set_output(op, lowering, mesh_impl.slicewise(channel_sums, lowering.tensors[x]), summed_dims(op))
+def reduce(op: mtf.ReduceOperation, backend: Backend) -> None:
+    """Reduce slices, then over mesh axes.
+
+    A sum over all dimensions but the last is TensorFlow's operation for a bias's gradient: twice as fast.
+    """
+    (x,), (output,), kind = op.inputs, op.outputs, op._reduction_fn_string
+    function, axes = mtf.ops._reduce_helper(x.shape, output.shape, backend.tensor_layout(x.shape), kind)
+    is_bias = is_bias_gradient(op)
+    partial = backend.local(output, channel_sums if is_bias else function, backend.slices(x))
+    if kind == "SUM":
+        backend.set_sum(output, partial, summed_dims(op), None if is_bias else axes)
         return
-    type(op).lower(op, lowering)
-    total = lowering.tensors[output]
-    if isinstance(total, mtf.LazyAllreduceSum):
-        absent = absent_from(mesh_impl.layout, summed_dims(op))
-        total.laid_out_input = mesh_impl.LaidOutTensor(total.laid_out_input.tensor_list, absent)
+    backend.set(output, backend.allreduce(partial, axes, kind))
+    if axes:
+        backend.count(f"allreduce/{axes}/{type(op).__name__}", output.shape)
 
 
 def _function_of_slices(
@@ -50,24 +56,24 @@ def _function_of_slices(
     """
     full = next((shape.dims for shape in [*shapes, output] if len(shape.dims) == len(dims)), None)
     if full is None and dtype.is_floating:
-        return matrices.product_of(shapes, output) or functools.partial(
+        return matrices.matrix_product(shapes, output) or functools.partial(
             tf.einsum, mtf.ops._einsum_equation(shapes, output)
         )
     full = full or dims
-    kept = [dim for dim in full if dim in output.dims]
+    remaining = [dim for dim in full if dim in output.dims]
     return functools.partial(
         _multiply_and_sum,
         axes=[[full.index(dim) for dim in shape.dims] for shape in shapes],
         rank=len(full),
-        summed=[axis for axis, dim in enumerate(full) if dim not in kept],
-        order=[kept.index(dim) for dim in output.dims],
+        summed=[axis for axis, dim in enumerate(full) if dim not in remaining],
+        order=[remaining.index(dim) for dim in output.dims],
     )
 
 
 def _multiply_and_sum(
     *slices: tf.Tensor, axes: Sequence[Sequence[int]], rank: int, summed: Sequence[int], order: Sequence[int]
 ) -> tf.Tensor:
-    """The sum of a product, element by element.
+    """Multiply slices element by element, and sum.
 
     Args:
       *slices: the factors.
@@ -84,7 +90,7 @@ def _multiply_and_sum(
 
 
 def _spread(x: tf.Tensor, axes: Sequence[int], rank: int) -> tf.Tensor:
-    """A factor with its dimensions where the product has them; those before its first one are left out."""
+    """Place the dimensions of a factor where the product has them, from its first one on."""
     x = _transpose(x, sorted(range(len(axes)), key=axes.__getitem__))
     sizes = dict(zip(sorted(axes), x.shape.as_list(), strict=True))
     return reshape(x, [sizes.get(axis, 1) for axis in range(min(axes, default=rank), rank)])
@@ -95,23 +101,18 @@ def _transpose(x: tf.Tensor, order: Sequence[int]) -> tf.Tensor:
 
 
 @register(mtf.EinsumOperation)
-def lower_einsum(op: mtf.Operation, lowering: mtf.Lowering) -> None:
-    """As mtf does it, without operations that change nothing."""
-    mesh_impl, (output,), shapes = lowering.mesh_impl(op), op.outputs, [x.shape for x in op.inputs]
+def einsum(op: mtf.EinsumOperation, backend: Backend) -> None:
+    """Compute an einsum as mtf does, without operations that change nothing."""
+    (output,), shapes = op.outputs, [x.shape for x in op.inputs]
     dims = list(dict.fromkeys(dim for shape in shapes for dim in shape.dims))
-    computed = mtf.Shape([dim for dim in output.shape.dims if dim in dims])
-    _, axes = mtf.ops._einsum_helper(shapes, computed, mesh_impl)
-    function = _function_of_slices(shapes, computed, dims, op.inputs[0].dtype)
-    value = mesh_impl.slicewise(function, *[lowering.tensors[x] for x in op.inputs])
-    if axes:
-
-        def count() -> None:
-            lowering.add_counter(f"allreduce/{axes}/einsum_op", mesh_impl.laid_out_size(computed))
-
-        value = outstanding(mesh_impl, value, axes, summed_dims(op), count)
-    if computed != output.shape:  # it has dimensions that no input has
-        value = mesh_impl.broadcast_impl(value, computed, output.shape)
-    lowering.set_tensor_lowering(output, value)
-    computation = mtf.Shape(dims)
-    lowering.add_counter("einsum", mesh_impl.laid_out_size(computation))
-    lowering.add_counter("einsum_unique", computation.size)
+    computed = Like(mtf.Shape([dim for dim in output.shape.dims if dim in dims]), output.dtype)
+    _, axes = mtf.ops._einsum_helper(shapes, computed.shape, backend)
+    function = _function_of_slices(shapes, computed.shape, dims, op.inputs[0].dtype)
+    partial = backend.local(computed, function, *map(backend.slices, op.inputs))
+    if computed.shape == output.shape:
+        backend.set_sum(output, partial, summed_dims(op), axes)
+    else:  # it has dimensions that no input has
+        total = backend.allreduce(partial, axes, absent=absent_from(backend.layout, summed_dims(op)))
+        spread = functools.partial(broadcast_slice, backend.layout, computed.shape, output.shape)
+        backend.set(output, backend.local(output, spread, total, kind_of=lambda pnum: None))
+    backend.count("einsum", mtf.Shape(dims), "einsum_unique")

@@ -1,4 +1,4 @@
-"""From a Request to a Placement: the devices, and how a step's tensors lie on them."""
+"""Turn a Request into a Placement: the devices, and the layout of a step on them."""
 
 import dataclasses
 import functools
@@ -6,22 +6,26 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import extras, graphs
-from mtf_hetero.cluster import Cluster, run_watched
-from mtf_hetero.layout import Layout, convert_to_mesh_shape
+from mtf_hetero._support import extras
+from mtf_hetero.cluster import Cluster
+from mtf_hetero.cluster.devices import Device
+from mtf_hetero.cluster.watch import run_watched
+from mtf_hetero.cost.hardware import cache_directory
+from mtf_hetero.cost.machines import Machines
+from mtf_hetero.cost.model import ALONE, AXIS
+from mtf_hetero.graph.names import dimension_sizes
+from mtf_hetero.graph.walk import tensor_shapes
+from mtf_hetero.layout import Layout
+from mtf_hetero.layout.convert import convert_to_mesh_shape
 from mtf_hetero.layouts import COMPARED, LAYOUTS
 from mtf_hetero.layouts.batch import under_all_names
 from mtf_hetero.lowering import names as names_lib
 from mtf_hetero.placement.request import AUTO, Request
 from mtf_hetero.planner import auto
 from mtf_hetero.planner import plan as plan_lib
-from mtf_hetero.planner.held import find_fitting
-from mtf_hetero.planner.machines import Machines
+from mtf_hetero.planner.fitting import find_fitting
 from mtf_hetero.planner.plan import Plan
-from mtf_hetero.profile.hardware import cache_directory
-
-_AXIS = "all"
-_ALONE = Layout([(_AXIS, 1)], ())
+from mtf_hetero.planner.resizing import Resizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,21 @@ class Placement:
     def devices(self) -> tuple[str, ...]:
         """One per processor."""
         return self.cluster.devices
+
+    @property
+    def allows_any_layout(self) -> bool:
+        """Return whether the planner chose the layout among all, on measured devices, and may choose another one."""
+        return self.choice is not None and self.choice.allows_any_layout
+
+    @property
+    def measured_machines(self) -> Machines | None:
+        """Return the figures of the devices if they were measured on the step; None: they were not."""
+        return self.choice.machines if self.choice is not None and self.choice.is_measured else None
+
+    def resizer(self, build: Callable[[], mtf.Graph], machines: Machines | None) -> Resizer:
+        """Return what finds other shares for the step, given figures of its devices if there are some."""
+        with tf.Graph().as_default():
+            return Resizer(build(), self.layout, self.devices, machines, replans=self.allows_any_layout)
 
     def report(self, *, announces: bool) -> None:
         """Log how the layout was chosen, if it was.
@@ -82,36 +101,44 @@ def load(request: Request) -> Request:
     Raises:
       ValueError: there is no such layout, or the file is no plan.
     """
-    if request.is_file:
-        return dataclasses.replace(request, layout=plan_lib.load(request.layout))
     layout = request.layout
+    if isinstance(layout, str) and request.is_file:
+        return dataclasses.replace(request, layout=plan_lib.load(layout))
     if isinstance(layout, str) and layout not in (AUTO, *LAYOUTS) and ":" not in layout:
         others = "" if request.are_flags else "a Layout, "
         raise ValueError(
-            f"{request.said('layout')}; it must be one of {', '.join(LAYOUTS)}, {AUTO}, rules such as "
+            f"{request.quote('layout')}; it must be one of {', '.join(LAYOUTS)}, {AUTO}, rules such as "
             f"conv1/filters:all, {others}or a plan's file, plan.json"
         )
     if not isinstance(layout, (str, Layout, Plan)):
-        raise ValueError(f"{request.said('layout')}; it must be a name, rules, a Layout or a Plan")
+        raise ValueError(f"{request.quote('layout')}; it must be a name, rules, a Layout or a Plan")
     return request
 
 
-def devices_of(request: Request) -> tuple[str, ...] | None:
+def requested_devices(request: Request) -> tuple[str, ...] | None:
     """Return the devices that the user or the plan names; None if neither does."""
     if request.devices is None and isinstance(request.layout, Plan):
         return request.layout.devices
     return request.devices
 
 
-def cluster_of(request: Request) -> Cluster:
+def requested_cluster(request: Request, workers: Sequence[str] | None = None) -> Cluster:
     """Return the devices that the user named: of workers, of this process, or as the environment has it.
+
+    Args:
+      request: what the user asked for, loaded.
+      workers: "host:port" of the present workers; None: those of the request.
 
     Raises:
       ValueError: a device that does not exist, or a worker that does not answer.
     """
-    devices = devices_of(request)
-    if request.workers:
-        return Cluster.from_workers(request.workers, devices)
+    devices = requested_devices(request)
+    if workers := workers or request.workers:
+        if request.port is None:
+            return Cluster.from_workers(workers, devices)
+        cluster = Cluster.from_workers(workers, devices, chief=f":{request.port}")
+        _ = cluster.target  # a port that is in use is said now
+        return cluster
     found = Cluster.from_environment(devices)
     if found is not None:
         return found
@@ -120,7 +147,28 @@ def cluster_of(request: Request) -> Cluster:
     return dataclasses.replace(cluster, devices=gpus) if devices is None and gpus else cluster
 
 
-def mesh_of(request: Request, devices: Sequence[str]) -> Layout:
+def leave_out(
+    cluster: Cluster, machines: Machines | None, lost: Collection[int]
+) -> tuple[list[int], Cluster, Machines | None]:
+    """Leave workers out; returns the numbers of the other devices, the cluster of them, and their figures.
+
+    Args:
+      cluster: all devices.
+      machines: their figures, of which some devices may be left out of the cluster; None: they are not known.
+      lost: indices of the workers.
+
+    Raises:
+      ValueError: no device is left.
+    """
+    devices = cluster.devices if machines is None else machines.names
+    kept = [number for number, device in enumerate(devices) if Device.parse(device).worker not in lost]
+    if not kept:
+        raise ValueError("no device is left")
+    cluster = dataclasses.replace(cluster, devices=tuple(devices[number] for number in kept))
+    return kept, cluster, None if machines is None else machines.only(kept)
+
+
+def requested_mesh(request: Request, devices: Sequence[str]) -> Layout:
     """Return a layout with the mesh and the shares of a request, without rules.
 
     Raises:
@@ -131,13 +179,13 @@ def mesh_of(request: Request, devices: Sequence[str]) -> Layout:
     if isinstance(request.layout, Layout):
         empty = Layout(request.layout.mesh_shape, ())
     else:
-        mesh_shape = convert_to_mesh_shape(request.mesh_shape or f"{_AXIS}:{len(devices)}")
+        mesh_shape = convert_to_mesh_shape(request.mesh_shape or f"{AXIS}:{len(devices)}")
         if not mesh_shape:
-            raise ValueError(f"{request.said('mesh_shape')}, which has no axis; write one such as all:3")
+            raise ValueError(f"{request.quote('mesh_shape')}, which has no axis; write one such as all:3")
         try:
             empty = Layout(mesh_shape, (), request.shares(mesh_shape[0][0]))
         except ValueError as error:
-            raise ValueError(f"{request.said('list_speed')}: {error}") from error
+            raise ValueError(f"{request.quote('list_speed')}: {error}") from error
     if empty.size != len(devices):
         raise ValueError(
             f"mesh {empty.mesh_text} has {empty.size} processors, but there are {len(devices)} devices, "
@@ -164,7 +212,7 @@ def place(
       build: builds the step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
       graph: one that it built, to read dimensions from; None: it is called.
       search: limits, where the devices are measured.
-      machines: figures of devices that need not exist here, which are planned for in place of a measurement.
+      machines: figures of the devices, which are planned for in place of a measurement.
       names: of the devices that those of the cluster stand for; None: they are meant themselves.
 
     Raises:
@@ -173,44 +221,46 @@ def place(
     """
     layout = request.layout
     if len(cluster.devices) == 1 and machines is None and isinstance(layout, str) and ":" not in layout:
-        return Placement(cluster, _ALONE if layout == AUTO else mesh_of(request, cluster.devices))
+        return Placement(cluster, ALONE if layout == AUTO else requested_mesh(request, cluster.devices))
     if graph is None:
         with tf.Graph().as_default():
             graph = build()
     if isinstance(layout, Plan):
-        layout.check((dim for shape in graphs.mtf_shapes(graph) for dim in shape), names or cluster.devices)
+        layout.check((dim for shape in tensor_shapes(graph) for dim in shape), names or cluster.devices)
         _check_tensors(graph, layout.layout)
         return Placement(cluster, layout.layout, layout)
     if isinstance(layout, Layout):
-        mesh_of(request, cluster.devices)
-        names_lib.check(layout, graphs.mtf_sizes(graph))
+        requested_mesh(request, cluster.devices)
+        names_lib.check(layout, dimension_sizes(graph.operations))
         return Placement(cluster, layout)
-    split = None if layout == AUTO else _layout_of(request, graph, cluster.devices)
+    split = None if layout == AUTO else _make_layout(request, graph, cluster.devices)
     if not request.is_measured:
         assert split is not None
         return Placement(cluster, split)
     if len(cluster.devices) == 1 and machines is None:
-        return Placement(cluster, _ALONE)
+        return Placement(cluster, ALONE)
     measured = None if split is None else {name for name, _ in split.rules}
     if machines is not None:
-        return _planned(cluster, find_fitting(build, machines, names=measured))
-    return _chosen(request, cluster, build, measured, search or Search())
+        plan = find_fitting(build, machines, names=measured)
+        return _place_plan(cluster, plan, None if names else plan.devices)
+    return _choose(request, cluster, build, measured, search or Search())
 
 
-def _layout_of(request: Request, graph: mtf.Graph, devices: Sequence[str]) -> Layout:
+def _make_layout(request: Request, graph: mtf.Graph, devices: Sequence[str]) -> Layout:
     """Return the layout that a recipe or the user's rules make for a graph."""
-    empty = mesh_of(request, devices)
-    if ":" in request.layout:
-        layout = Layout(empty.mesh_shape, request.layout, empty.shares)
+    empty, words = requested_mesh(request, devices), request.layout
+    assert isinstance(words, str)
+    if ":" in words:
+        layout = Layout(empty.mesh_shape, words, empty.shares)
     else:
-        recipe, shares = LAYOUTS[request.layout], dict(empty.shares)
+        recipe, shares = LAYOUTS[words], dict(empty.shares)
         layout = recipe(graph, mesh_shape=empty.mesh_shape, shares=shares, **request.options)
     try:
-        names_lib.check(layout, graphs.mtf_sizes(graph))
+        names_lib.check(layout, dimension_sizes(graph.operations))
     except ValueError as error:
-        raise ValueError(f"{request.said('layout')}: {error}") from error
+        raise ValueError(f"{request.quote('layout')}: {error}") from error
     _check_axes(request, graph, layout)
-    return under_all_names(layout, graph) if ":" in request.layout else layout
+    return under_all_names(layout, graph) if ":" in words else layout
 
 
 def _check_axes(request: Request, graph: mtf.Graph, layout: Layout) -> None:
@@ -229,24 +279,33 @@ def _check_axes(request: Request, graph: mtf.Graph, layout: Layout) -> None:
             small = ", ".join(repr(dim) for dim, other in layout.rules if other == axis)
             count = dict(layout.mesh_shape)[axis]
             raise ValueError(
-                f"{request.said('layout')}, but {small} cannot be split over the {count} processors of mesh axis "
+                f"{request.quote('layout')}, but {small} cannot be split over the {count} processors of mesh axis "
                 f"{axis!r}: each needs at least one unit; use fewer processors or split another dimension"
             )
 
 
 def _check_tensors(graph: mtf.Graph, layout: Layout) -> None:
     """Raise ValueError if the layout cannot hold a tensor of the graph."""
-    for shape in graphs.mtf_shapes(graph):
+    for shape in tensor_shapes(graph):
         layout.check(shape)
 
 
 def split_dims(graph: mtf.Graph, layout: Layout) -> tuple[tuple[str, int], ...]:
     """Return the dimensions of a graph that a layout splits, as (name, size)."""
-    dims = [mtf.Dimension(name, size) for name, sizes in graphs.mtf_sizes(graph).items() for size in sizes]
+    dims = [mtf.Dimension(name, size) for name, sizes in dimension_sizes(graph.operations).items() for size in sizes]
     return tuple((dim.name, dim.size) for dim in dims if layout.axis_of(dim) is not None)
 
 
-def _chosen(
+def shown_sizes(graph: mtf.Graph, layout: Layout) -> dict[str, list[int]]:
+    """Return {dimension: its sizes} for the user, of dimensions in equal proportions the first one."""
+    shown: dict[tuple[int, ...], tuple[str, list[int]]] = {}
+    for name, total in split_dims(graph, layout):
+        sizes = layout.split(name, total)
+        shown.setdefault(tuple(round(100 * size / total) for size in sizes), (name, list(sizes)))
+    return dict(shown.values())
+
+
+def _choose(
     request: Request,
     cluster: Cluster,
     build: Callable[[], mtf.Graph],
@@ -267,23 +326,23 @@ def _chosen(
         progress=search.progress,
     )
     choice = run_watched(choose, cluster.workers_in_use)
-    return dataclasses.replace(_planned(cluster, choice.plan, choice.plan.devices), choice=choice)
+    return dataclasses.replace(_place_plan(cluster, choice.plan, choice.plan.devices), choice=choice)
 
 
-def _planned(cluster: Cluster, plan: Plan, devices: tuple[str, ...] | None = None) -> Placement:
+def _place_plan(cluster: Cluster, plan: Plan, devices: tuple[str, ...] | None = None) -> Placement:
     """Return the placement of a plan; without devices, those of the cluster stand for the plan's."""
     devices = cluster.devices[: len(plan.devices)] if devices is None else devices
     return Placement(dataclasses.replace(cluster, devices=devices), plan.layout, plan)
 
 
-def fitted(layout: Layout, graph: mtf.Graph) -> Layout:
+def resize_layout(layout: Layout, graph: mtf.Graph) -> Layout:
     """Return a layout for a graph whose dimensions may have other sizes, which are split in the same proportions.
 
     Args:
       layout: with exact sizes of dimensions of another graph of the same model.
       graph: mtf.Graph, of another batch.
     """
-    extents = graphs.mtf_sizes(graph)
+    extents = dimension_sizes(graph.operations)
     layout = names_lib.keep(layout, extents)
     sizes: dict[str, Sequence[int]] = dict(layout.sizes)
     rules: Mapping[str, str] = dict(layout.rules)

@@ -8,10 +8,17 @@ import math
 import numbers
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mtf_hetero.cluster.devices import Device
+from mtf_hetero.cluster.probe import PORTS, may_change
 
+if TYPE_CHECKING:
+    from mtf_hetero.layout import Layout
+    from mtf_hetero.planner.plan import Plan
+
+LayoutLike: TypeAlias = "str | os.PathLike[str] | Layout | Plan"
+SpeedLike: TypeAlias = str | Sequence[float] | None
 AUTO = "auto"
 EVEN = "even"
 HYBRID = "hybrid"
@@ -29,7 +36,9 @@ class Request:
       mesh_shape: mesh axes and their sizes, "rows:2;cols:2"; None: one axis, "all", over all devices.
       devices: "gpu:0", "worker:1/cpu:0", one per processor, in a sequence or a text with commas; None: those of a plan;
         else all GPUs, or "cpu:0" without a GPU; with workers, all their devices.
-      workers: "host:port" of each, in a sequence or a text with commas; None: those that the environment names, if any.
+      workers: "host:port" of each, in a sequence or a text with commas; "@hosts.txt": a file with one per line; None:
+        those that the environment names, if any.
+      port: of this process, to which workers connect; None: any free one.
       local_cluster: cores of each worker to start on this machine, "1.0,0.5"; None: none is started.
       memory_limit: gigabytes that each device may use, "16,8,8"; None: what TensorFlow reports.
       measure_seconds: time limit for measuring, planning and trials; None: 30.
@@ -44,14 +53,15 @@ class Request:
       {'all': (70.0, 25.0, 5.0)}
     """
 
-    layout: Any = AUTO
-    list_speed: Any = None
+    layout: LayoutLike = AUTO
+    list_speed: SpeedLike = None
     mesh_shape: str | None = None
     devices: Any = None
     workers: Any = None
+    port: int | None = None
     local_cluster: str | None = None
     memory_limit: str | None = None
-    measure_seconds: Any = None
+    measure_seconds: float | None = None
     dense_shares: str | None = None
     are_flags: bool = False
 
@@ -60,7 +70,7 @@ class Request:
             object.__setattr__(self, "layout", os.fspath(self.layout))
         if self.workers is not None and self.local_cluster is not None:
             raise ValueError(
-                f"{self.said('workers')} and {self.name('local_cluster')} {self.local_cluster!r}; give one of the two"
+                f"{self.quote('workers')} and {self.name('local_cluster')} {self.local_cluster!r}; give one of the two"
             )
         for name, example in (("devices", "gpu:0"), ("workers", "10.0.0.7:2222")):
             object.__setattr__(self, name, self._convert_to_names(name, example))
@@ -68,6 +78,7 @@ class Request:
             object.__setattr__(self, "devices", self._convert_to_devices())
             if self.are_flags:
                 self._check_workers()
+        self._check_port()
         self._check_speeds()
         self._check_measured()
 
@@ -101,7 +112,7 @@ class Request:
                 return {first_axis: tuple(float(speed) for speed in self.list_speed)}
             except (TypeError, ValueError):
                 raise ValueError(
-                    f"{self.said('list_speed')}; give one number per device, as in [70, 25, 5], or {AUTO!r}"
+                    f"{self.quote('list_speed')}; give one number per device, as in [70, 25, 5], or {AUTO!r}"
                 ) from None
         shares: dict[str, tuple[float, ...]] = {}
         for part in self.list_speed.split(";"):
@@ -109,13 +120,13 @@ class Request:
             axis = axis.strip() if colon else first_axis
             if axis in shares:
                 raise ValueError(
-                    f"{self.said('list_speed')}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1"
+                    f"{self.quote('list_speed')}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1"
                 )
             shares[axis] = self._numbers("list_speed", speeds)
         return shares
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, tuple[float, ...]]:
         """Return the keyword arguments for the recipe."""
         if self.dense_shares is None:
             return {}
@@ -131,10 +142,40 @@ class Request:
             limits = ()
         if len(limits) != len(devices) or not all(math.isfinite(limit) and limit > 0 for limit in limits):
             raise ValueError(
-                f"{self.said('memory_limit')}; write the gigabytes of each of the {len(devices)} devices, such as "
+                f"{self.quote('memory_limit')}; write the gigabytes of each of the {len(devices)} devices, such as "
                 "16,8,8"
             )
         return {device: round(limit * 1e9) for device, limit in zip(devices, limits, strict=True)}
+
+    def only(self, numbers: Sequence[int]) -> "Request":
+        """Return the request for some of its devices, each of which keeps its speed.
+
+        A layout that has all sizes, or a mesh of several axes, fits the devices only as a whole. The layout is then
+        planned.
+
+        Args:
+          numbers: of the devices that are left.
+        """
+        changes: dict[str, Any] = dict.fromkeys(("list_speed", "mesh_shape", "dense_shares"))
+        changes["memory_limit"] = _only(self.memory_limit, numbers)
+        mesh_shape = self.mesh_shape or ""
+        if self.has_all_sizes or mesh_shape.count(":") > 1:
+            return dataclasses.replace(self, layout=AUTO, **changes)
+        for field in ("list_speed", "dense_shares"):
+            changes[field] = _only(getattr(self, field), numbers)
+        if mesh_shape:
+            changes["mesh_shape"] = f"{mesh_shape.partition(':')[0]}:{len(numbers)}"
+        return dataclasses.replace(self, **changes)
+
+    def with_more(self) -> "Request":
+        """Return the request for more devices, of which only some have a speed or a limit: all are measured.
+
+        A layout that has all sizes, or a mesh, is of no use for them. The layout is then planned.
+        """
+        changes = dict.fromkeys(("devices", "mesh_shape", "dense_shares", "memory_limit"))
+        if self.has_all_sizes or self.mesh_shape is not None:
+            return dataclasses.replace(self, layout=AUTO, list_speed=None, **changes)
+        return dataclasses.replace(self, list_speed=None if self.list_speed is None else AUTO, **changes)
 
     # --- words
 
@@ -142,7 +183,7 @@ class Request:
         """Return what the user calls a field."""
         return f"--{field}" if self.are_flags else field
 
-    def said(self, field: str) -> str:
+    def quote(self, field: str) -> str:
         """Return what the user gave for a field, as a message begins."""
         return f"{self.name(field)} is {getattr(self, field)!r}"
 
@@ -159,7 +200,7 @@ class Request:
         if isinstance(value, str):
             value = value.split(",")
         if not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
-            raise ValueError(f'{self.said(field)}; name each one, as in ["{example}"]')
+            raise ValueError(f'{self.quote(field)}; name each one, as in ["{example}"]')
         return tuple(name.strip() for name in value)
 
     def _convert_to_devices(self) -> tuple[str, ...]:
@@ -191,7 +232,9 @@ class Request:
         return device.short_name
 
     def _check_workers(self) -> None:
-        """Raise ValueError if no device of a worker is named."""
+        """Raise ValueError if no device of a worker is named; of workers that may change, nothing is known yet."""
+        if self.workers and may_change(self.workers[0]):
+            return
         named = {device.task for device in map(Device.parse, self.devices) if device.job == "worker"}
         cores = None if self.local_cluster is None else self.local_cluster.split(",")
         for field, given in (("workers", self.workers), ("local_cluster", cores)):
@@ -202,13 +245,21 @@ class Request:
                         f"device; name one, such as worker:{number}/cpu:0, or leave the worker out"
                     )
 
+    def _check_port(self) -> None:
+        if self.port is None:
+            return
+        if not self.workers:
+            raise ValueError(f"{self.quote('port')} without {self.name('workers')}, which connect to it; remove it")
+        if not isinstance(self.port, int) or isinstance(self.port, bool) or self.port not in PORTS:
+            raise ValueError(f"{self.quote('port')}; it must be from 1 to 65535")
+
     def _check_speeds(self) -> None:
         """Raise ValueError if speeds are no numbers, or the layout ignores them."""
         speeds = self.list_speed
         self.shares("all")
         if self.dense_shares is not None and self.layout != HYBRID:
             only = self.setting("layout", HYBRID)
-            raise ValueError(f"{self.said('dense_shares')}, which only {only} uses; remove it, or give that layout")
+            raise ValueError(f"{self.quote('dense_shares')}, which only {only} uses; remove it, or give that layout")
         _ = self.options
         why = "it chooses all sizes" if _is_auto(self.layout) else ""
         if self.has_all_sizes:
@@ -216,15 +267,15 @@ class Request:
         for field in ("list_speed", "mesh_shape"):
             if getattr(self, field) is not None and why:
                 given = f"{self.name('layout')} {self.layout!r}"
-                raise ValueError(f"{self.said(field)} and {given}: {why}; remove {self.name(field)}")
+                raise ValueError(f"{self.quote(field)} and {given}: {why}; remove {self.name(field)}")
         if speeds is not None and self.layout == EVEN:
             raise ValueError(
-                f"{self.said('list_speed')} and {self.name('layout')} {EVEN!r}, which uses no speeds; give another "
+                f"{self.quote('list_speed')} and {self.name('layout')} {EVEN!r}, which uses no speeds; give another "
                 "layout"
             )
         if _is_auto(speeds) and self.mesh_shape is not None:
             raise ValueError(
-                f"{self.said('list_speed')} and {self.name('mesh_shape')} {self.mesh_shape!r}; measured speeds split "
+                f"{self.quote('list_speed')} and {self.name('mesh_shape')} {self.mesh_shape!r}; measured speeds split "
                 f"over one axis; remove {self.name('mesh_shape')}"
             )
 
@@ -233,11 +284,11 @@ class Request:
         seconds = self.measure_seconds
         is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
         if seconds is not None and not (is_number and 0 < float(seconds) < math.inf):
-            raise ValueError(f"{self.said('measure_seconds')}; it must be a positive number")
+            raise ValueError(f"{self.quote('measure_seconds')}; it must be a positive number")
         for field in ("memory_limit", "measure_seconds"):
             if getattr(self, field) is not None and not self.is_measured:
                 raise ValueError(
-                    f"{self.said(field)}, which only {self.setting('layout', AUTO)} and "
+                    f"{self.quote(field)}, which only {self.setting('layout', AUTO)} and "
                     f"{self.setting('list_speed', AUTO)} use; remove it, or let the devices be measured"
                 )
 
@@ -248,10 +299,20 @@ class Request:
                 found.append(float(part))
             except ValueError:
                 raise ValueError(
-                    f"{self.said(field)}: {part!r} is not a number; give one per processor, as in 70,25,5"
+                    f"{self.quote(field)}: {part!r} is not a number; give one per processor, as in 70,25,5"
                 ) from None
         return tuple(found)
 
 
-def _is_auto(value: Any) -> bool:
+def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == AUTO
+
+
+def _only(speeds: Any, numbers: Sequence[int]) -> Any:
+    """Return some of "all:70,25,5", or of [70, 25, 5]."""
+    if speeds is None or _is_auto(speeds):
+        return speeds
+    if not isinstance(speeds, str):
+        return [list(speeds)[number] for number in numbers]
+    axis, colon, parts = speeds.rpartition(":")
+    return f"{axis}{colon}{','.join(parts.split(',')[number] for number in numbers)}"

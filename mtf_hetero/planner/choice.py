@@ -3,10 +3,10 @@
 import dataclasses
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from mtf_hetero._support.units import seconds_text
-from mtf_hetero.planner.machines import Machines
+from mtf_hetero.cost.machines import Machines
 from mtf_hetero.planner.plan import Plan
 
 ALONE, PLAN = "alone", "plan"
@@ -18,43 +18,43 @@ class Choice:
 
     Args:
       name: ALONE, PLAN, or that of a recipe.
-      plan: what is split, on which devices; what is predicted of it.
-      headline: what was chosen and why, in one line, for the user.
-      lines: the same with what was tried.
-      warning: why the figures cannot be relied on, or "".
-      trials: {name: seconds of a step in each of its turns}, of those that were tried.
-      predicted: {name: seconds of a step}, of those that might have been.
-      machines: the devices as they were measured.
+      candidates: {name: plan} of all that were compared.
+      machines: the devices as measured.
+      trials: {name: seconds of a step in each turn} of the candidates that were tried.
+      reason: for the choice, if the trials do not tell it.
+      lines: on the trials, and last the headline, for the user.
+      warning: why the figures are not reliable, or "".
+      names: of the dimensions to which the choice was limited; None: it was not.
     """
-
-    name: str
-    plan: Plan
-    headline: str
-    lines: tuple[str, ...]
-    warning: str
-    trials: Mapping[str, tuple[float, ...]]
-    predicted: Mapping[str, float]
-    machines: Machines
-
-    @property
-    def is_measured(self) -> bool:
-        """Return whether the devices were measured on the program, not only estimated."""
-        return any(machine.factors for machine in self.machines.devices)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Found:
-    """A layout that was found, and why it is used."""
 
     name: str
     candidates: Mapping[str, Plan]
     machines: Machines
     trials: Mapping[str, tuple[float, ...]]
     reason: str = ""
+    lines: tuple[str, ...] = ()
+    warning: str = ""
+    names: Collection[str] | None = None
 
     @property
     def plan(self) -> Plan:
+        """The plan that was chosen."""
         return self.candidates[self.name]
+
+    @property
+    def headline(self) -> str:
+        """The choice and the reason, in one line, for the user."""
+        return self.lines[-1]
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether the devices were measured on the program, not only estimated."""
+        return any(machine.factors for machine in self.machines.devices)
+
+    @property
+    def allows_any_layout(self) -> bool:
+        """Return whether any other layout may take its place, predicted with its figures of the devices."""
+        return self.is_measured and self.names is None
 
 
 def busy_warning() -> str:
@@ -67,7 +67,7 @@ def busy_warning() -> str:
     )
 
 
-def tried(found: Found) -> list[str]:
+def describe_trials(found: Choice) -> list[str]:
     """Return lines on the trials, for the user."""
     lines = []
     for name, times in found.trials.items():
@@ -82,7 +82,7 @@ def tried(found: Found) -> list[str]:
     return lines
 
 
-def said(found: Found) -> str:
+def describe_choice(found: Choice) -> str:
     """Return the chosen layout and the reason, without the time that choosing took."""
     plan, devices = found.plan, found.plan.devices
     if len(devices) == 1:

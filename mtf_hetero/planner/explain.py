@@ -1,25 +1,27 @@
-"""Explain a plan: by how much a step would be longer if one layer were split in another way.
+"""Explain a plan by its layers: what another split of one would cost; of one device, where the time goes.
 
-The rest of the plan stays as it is, so that the additional traffic between the layer and its neighbours is counted.
+The rest of a plan stays as it is, so that the additional traffic between the layer and its neighbours is counted.
 """
 
 import dataclasses
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero._support import extras, garbage
-from mtf_hetero.partition import split_among_positive
-from mtf_hetero.planner import roles
-from mtf_hetero.planner.machines import Machines
+from mtf_hetero.cost.machines import Machines
+from mtf_hetero.cost.model import ALONE, Model
+from mtf_hetero.graph import roles
+from mtf_hetero.layout.partition import split_among_positive
 from mtf_hetero.planner.plan import LayerPlan, Plan
-from mtf_hetero.planner.problem import Choice, axis_of, problem_of, sizes_of
-from mtf_hetero.planner.timeline import predict
-from mtf_hetero.profile.work import layer_of, live
+from mtf_hetero.planner.planning import Planner
+from mtf_hetero.planner.space import Space, Split, Splits
 
 WHOLE, ONE = "whole on each", "on one device"
 ALTERNATIVES = (WHOLE, ONE, *roles.KINDS)
+ARITHMETIC, MEMORY, LAUNCHES = "arithmetic", "memory", "launches"
+_OTHER = "(other)"  # operations without a layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +45,7 @@ class LayerAlternatives:
     sizes: Mapping[str, Mapping[str, tuple[int, ...]]]
 
 
-@garbage.uncollected()
+@garbage.without_collection()
 def explain(
     graph: mtf.Graph, machines: Machines, plan: Plan, *, progress: bool = False
 ) -> tuple[LayerAlternatives, ...]:
@@ -64,7 +66,7 @@ def explain(
     """
     if len(plan.devices) == 1:
         return ()
-    explainer = _Explainer(graph, machines.only([machines.names.index(name) for name in plan.devices]), plan)
+    explainer = _Explainer(graph, machines.by_name(plan.devices), plan)
     layers = [layer for layer in plan.layers if explainer.has_alternatives(layer)]
     with extras.progress_bar(
         total=len(layers), desc="alternatives", unit=" layers", disable=not progress, file=sys.stderr, leave=False
@@ -80,18 +82,17 @@ class _Explainer:
     """The alternatives to a plan's layers."""
 
     def __init__(self, graph: mtf.Graph, machines: Machines, plan: Plan) -> None:
-        operations = live(graph)
-        self._owners = layer_of(operations, graph.trainable_variables)
-        self._products = roles.products(operations, self._owners)
-        self._layers = {op.name: layer for op, layer in self._owners.items()}
         everybody = range(len(machines.devices))
         self._fastest = max(everybody, key=lambda pnum: machines.devices[pnum].flops_per_second)
-        self._problem = problem_of(operations, machines, plan.layout, [[self._fastest]])
-        self._sizes = self._problem.choices(plan.layout)
+        self._model = Planner(graph).model_for(machines, plan.layout, [[self._fastest]])
+        self._space = Space(self._model, plan.layout.mesh_shape)
+        self._products = roles.products(self._model.operations, self._model.layers)
+        self._layers = {op.name: layer for op, layer in self._model.layers.items()}
+        self._splits = self._space.splits(plan.layout)
         self._axes = range(len(plan.layout.mesh_shape))
-        self._menus = self._problem.menus([everybody]) if len(self._axes) == 1 else self._problem.menus_of_axes()
-        self._families = {name: family for family in self._problem.families for name in family}
-        planned = predict(self._problem, plan.layout, self._owners)
+        self._menus = self._space.menus()
+        self._families = {name: family for family in self._space.families for name in family}
+        planned = self._model.timeline(plan.layout)
         self._seconds, self._sent = planned.seconds, planned.sent
 
     def has_alternatives(self, layer: LayerPlan) -> bool:
@@ -104,35 +105,35 @@ class _Explainer:
 
     def alternatives(self, layer: LayerPlan) -> LayerAlternatives:
         """Return by how much each way to split a layer would be longer."""
-        own, chosen = set(self._own(layer.name)), self._chosen(layer)
-        rest = {name: sizes for name, sizes in self._sizes.items() if name not in own}
-        mine = {name: sizes for name, sizes in self._sizes.items() if name in own}
+        own, chosen = set(self._own(layer.name)), self._planned_way(layer)
+        rest = {name: split for name, split in self._splits.items() if name not in own}
+        mine = {name: split for name, split in self._splits.items() if name in own}
         seconds: dict[str, float | None] = dict.fromkeys(ALTERNATIVES)
-        sizes: dict[str, Mapping[str, Choice]] = {chosen: mine}
+        splits: dict[str, Splits] = {chosen: mine}
         for alternative in ALTERNATIVES:
             if alternative == chosen:
                 seconds[alternative] = 0.0
                 continue
-            ways = [way for way in self._ways(layer.name, alternative) if self._problem.is_allowed(rest | way)]
+            ways = [way for way in self._ways(layer.name, alternative) if self._space.is_allowed(rest | way)]
             if len(ways) > 1:
                 ways = [min(ways, key=lambda way: self._cost(own, rest | way))]
-            step = self._step(rest | ways[0]) if ways else math.inf
+            step = self._model.seconds(self._space.layout(rest | ways[0])) if ways else math.inf
             if step < math.inf:
-                seconds[alternative], sizes[alternative] = step - self._seconds, ways[0]
+                seconds[alternative], splits[alternative] = step - self._seconds, ways[0]
         sent = [transfer for transfer in self._sent if self._layers.get(transfer.operation) == layer.name]
-        vectors = {way: {name: sizes_of(choice) for name, choice in of_way.items()} for way, of_way in sizes.items()}
+        sizes = {way: {name: split.sizes for name, split in of_way.items()} for way, of_way in splits.items()}
         return LayerAlternatives(
-            layer.name, chosen, max(layer.seconds), self._problem.sending_seconds(sent), seconds, vectors
+            layer.name, chosen, max(layer.seconds), self._model.sending_seconds(sent), seconds, sizes
         )
 
-    def _chosen(self, layer: LayerPlan) -> str:
+    def _planned_way(self, layer: LayerPlan) -> str:
         kind = self._products[layer.name][1].get(layer.along)
         if kind is None:
             return WHOLE
         return ONE if sum(map(bool, layer.split[layer.along])) == 1 else kind
 
-    def _ways(self, layer: str, alternative: str) -> Iterator[dict[str, Choice]]:
-        """Generate {dimension: choice} of a layer for an alternative: several for one device, and for several axes."""
+    def _ways(self, layer: str, alternative: str) -> Iterator[dict[str, Split]]:
+        """Generate {dimension: split} of a layer for an alternative: several for one device, and for several axes."""
         if alternative == WHOLE:
             yield {}
             return
@@ -145,37 +146,83 @@ class _Explainer:
                 family = self._families.get(name, (name,))
                 own = dict.fromkeys([name, *(other for other in self._own(layer) if other in family)])
                 for axis in self._axes:
-                    choice = self._choice(layer, name, alternative, axis)
-                    if choice is not None:
-                        yield self._problem.allowed_of(list(own), {other: [choice] for other in own}, axis)
+                    split = self._split(layer, name, alternative, axis)
+                    if split is not None:
+                        yield self._space.of_family(list(own), {other: [split] for other in own}, axis)
 
-    def _choice(self, layer: str, name: str, alternative: str, axis: int) -> Choice | None:
+    def _split(self, layer: str, name: str, alternative: str, axis: int) -> Split | None:
         """Return how a dimension is split over an axis, or None if it cannot be; widths are not in the menus."""
         if len(self._axes) > 1:
-            mine = next((choice for choice in self._menus.get(name, ()) if axis_of(choice) == axis), None)
+            mine = next((split for split in self._menus.get(name, ()) if split.axis == axis), None)
             return None if alternative == ONE else mine
         op, _ = self._products[layer]
         extent = max(dim.size for x in (*op.inputs, *op.outputs) for dim in x.shape.dims if dim.name == name)
-        devices = self._problem.everyone.devices
+        devices = self._model.machines.devices
         if alternative == ONE:
-            return tuple(extent if pnum == self._fastest else 0 for pnum in range(len(devices)))
+            return Split(axis, tuple(extent if pnum == self._fastest else 0 for pnum in range(len(devices))))
         if extent < len(devices):
             return None
         if name not in self._menus:
-            return split_among_positive(extent, [machine.flops_per_second for machine in devices])
-        neighbours = (sizes_of(self._sizes[other]) for other in self._families[name] if other in self._sizes)
-        known = [sizes for sizes in neighbours if sum(sizes) == extent and sum(map(bool, sizes)) > 1]
+            return Split(axis, split_among_positive(extent, [machine.flops_per_second for machine in devices]))
+        neighbours = [self._splits[other] for other in self._families[name] if other in self._splits]
+        known = [split for split in neighbours if sum(split.sizes) == extent and sum(map(bool, split.sizes)) > 1]
         return max(known, key=known.count) if known else next(iter(self._menus[name]), None)
 
-    def _cost(self, own: Collection[str], sizes: Mapping[str, Choice]) -> float:
+    def _cost(self, own: Collection[str], splits: Splits) -> float:
         """Return the seconds of all operations with a dimension of a layer, in sequence: quicker than a whole step."""
-        tensors = ((op, (*op.inputs, *op.outputs)) for op in self._problem.operations)
-        touched = [op for op, xs in tensors if any(name in own for x in xs for name in x.shape.dimension_names)]
-        return self._problem.seconds(touched, self._problem.layout(sizes))
+        return self._model.sequential_seconds(self._space.list_operations(own), self._space.layout(splits))
 
-    def _step(self, sizes: Mapping[str, Choice]) -> float:
-        """Return the seconds of a step with these splits; infinity if it is not possible."""
-        try:
-            return predict(self._problem, self._problem.layout(sizes), self._owners).seconds
-        except NotImplementedError:
-            return math.inf
+
+@dataclasses.dataclass(frozen=True)
+class LayerCost:
+    """The time of a layer in a step on one device.
+
+    Args:
+      name: of the layer.
+      limits: {ARITHMETIC, MEMORY or LAUNCHES: seconds of the operations that this limits}.
+    """
+
+    name: str
+    limits: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """The time of the layer."""
+        return sum(self.limits.values())
+
+    @property
+    def limit(self) -> str:
+        """The limit of most of the time."""
+        return max(self.limits, key=self.limits.__getitem__)
+
+
+def layer_costs(graph: mtf.Graph, machines: Machines, plan: Plan) -> tuple[LayerCost, ...]:
+    """Return the time of each layer in a plan of one device, in the graph's order.
+
+    Args:
+      graph: of a training step.
+      machines: the devices.
+      plan: for one of them.
+    """
+    model = Model(graph, machines.by_name(plan.devices))
+    (machine,) = model.machines.devices
+    costs: dict[str, dict[str, float]] = {}
+    for op in model.operations:
+        (seconds,) = model.compute_seconds(op, ALONE)
+        if not seconds:
+            continue
+        launch = min(machine.operation_seconds, seconds)
+        flops, moved_bytes = model.amount(op)
+        rate = ARITHMETIC if flops * machine.bytes_per_second >= moved_bytes * machine.flops_per_second else MEMORY
+        limits = costs.setdefault(model.layers.get(op, _OTHER), dict.fromkeys((ARITHMETIC, MEMORY, LAUNCHES), 0.0))
+        limits[rate] += seconds - launch
+        limits[LAUNCHES] += launch
+    if _OTHER in costs:
+        costs[_OTHER] = costs.pop(_OTHER)  # the last one
+    return tuple(LayerCost(name, limits) for name, limits in costs.items())
+
+
+def total(costs: Sequence[LayerCost]) -> LayerCost:
+    """Return the sum of layers' costs."""
+    limits = (ARITHMETIC, MEMORY, LAUNCHES)
+    return LayerCost("all", {limit: sum(cost.limits[limit] for cost in costs) for limit in limits})

@@ -1,29 +1,23 @@
-"""Where a plan was right: what each device computed for each layer in a traced step, beside what was predicted."""
+"""Compare a plan with a traced step: the seconds of each device for each layer, measured and predicted."""
 
 import collections
 from collections.abc import Mapping, Sequence
 
-from mtf_hetero import trace, traffic
 from mtf_hetero._compat import mtf
 from mtf_hetero.cluster.devices import complete
+from mtf_hetero.cost import trace, traffic
+from mtf_hetero.graph import assign_layers, live_operations
 from mtf_hetero.planner import show
 from mtf_hetero.planner.plan import Plan
-from mtf_hetero.profile.work import layer_of, live
 
-OTHER = "other"  # than a layer: the input, counting steps, what no operation of mtf stands for
+OTHER = "other"  # than a layer: the input, counting steps, work of no operation of mtf
 
 
 def layer_seconds(
     graph: mtf.Graph, events: Sequence[trace.Event], devices: Sequence[str]
 ) -> Mapping[str, tuple[float, ...]]:
-    """{layer: seconds in which each device computes for it}, without sending, receiving and waiting.
-
-    Args:
-      graph: the mtf.Graph whose lowered step was traced.
-      events: of the step.
-      devices: one per processor.
-    """
-    owners = {op.name: layer for op, layer in layer_of(live(graph), graph.trainable_variables).items()}
+    """Return {layer: seconds in which each device computes for it}, without transfers and waiting."""
+    owners = {op.name: layer for op, layer in assign_layers(live_operations(graph), graph.trainable_variables).items()}
     known = {op.name for op in graph.operations}
     completed = complete([*devices, *sorted({event.device for event in events})])
     place = {completed[device]: number for number, device in enumerate(devices)}
@@ -36,12 +30,12 @@ def layer_seconds(
 
 
 def report(plan: Plan, graph: mtf.Graph, events: Sequence[trace.Event]) -> str:
-    """A table of layers and devices, predicted and measured, and the step as a whole.
+    """Return a table of layers and devices, predicted and measured, and the step as a whole.
 
     Args:
       plan: under which the step ran.
-      graph: as of `layer_seconds`.
+      graph: the mtf.Graph whose lowered step was traced.
       events: of the step.
     """
     step_seconds = max((event.end_seconds for event in events), default=0.0)
-    return show.compared(plan, layer_seconds(graph, events, plan.devices), step_seconds)
+    return show.comparison_table(plan, layer_seconds(graph, events, plan.devices), step_seconds)

@@ -5,15 +5,17 @@ of one kind together.
 """
 
 import dataclasses
-import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from mtf_hetero.planner.plan import LayerPlan, Plan, Span
+from mtf_hetero.planner.plan import LayerPlan, Plan
+
+if TYPE_CHECKING:
+    from mtf_hetero.cost.timeline import Span
 
 MOST_ROWS = 28  # of a row for each layer
 MOST_COLUMNS = 8
-WHOLE = ""  # the kind of what each device does for itself
+WHOLE = ""  # the kind of a replicated layer
 _NEAR = 0.01  # how far fractions of layers in one row may differ
 
 
@@ -22,7 +24,7 @@ class Column:
     """Devices that share a column, and a lane.
 
     Args:
-      name: of the device, or of their kind and number.
+      name: of the device, or of several.
       devices: their numbers.
     """
 
@@ -35,8 +37,8 @@ class Bar:
     """The part of a row that the devices of a column compute.
 
     Args:
-      fractions: of the layer, one per device that takes part; 1 for each of those that do the whole.
-      text: the sizes, or percentages where the layers of a row differ in size.
+      fractions: of the layer, one per device that takes part; 1 for each device that computes all of it.
+      text: the sizes, or percentages if the layers of a row differ in size.
     """
 
     fractions: tuple[float, ...]
@@ -44,20 +46,20 @@ class Bar:
 
     @property
     def length(self) -> float:
-        """The fraction of all of them together; of those that do the whole, 1."""
+        """The sum of the fractions; 1 if each device computes all of the layer."""
         return min(1.0, sum(self.fractions))
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Consecutive layers that are divided alike; in a small network, one layer.
+    """Consecutive layers that are split alike; in a small network, one layer.
 
     Args:
       layers: their names.
-      kind: what is divided, as `LayerPlan.kind`.
-      what: the dimension's name, and its extent if it is that of all.
-      bars: one per column; None where no device takes part.
-      sent_bytes: that all devices send for them in a step.
+      kind: of the split, as `LayerPlan.kind`.
+      what: the dimension's name, and its extent if all have the same.
+      bars: one per column; None if no device takes part.
+      sent_bytes: by all devices in a step.
     """
 
     layers: tuple[str, ...]
@@ -77,8 +79,8 @@ class Block:
     """The part of a lane between two moments.
 
     Args:
-      row: the number of the row whose layers are computed; None: of what no row has.
-      backward: as `plan.Span.backward`.
+      row: the number of the row whose layers are computed; None: other work.
+      backward: as `timeline.Span.backward`.
       begin: seconds since the step began.
       end: likewise.
     """
@@ -96,7 +98,7 @@ class Outline:
     Args:
       columns: of devices.
       rows: in the network's order.
-      lanes: of each column, what its device does, or the busiest of its devices.
+      lanes: for each column, the work of its busiest device.
     """
 
     columns: tuple[Column, ...]
@@ -105,7 +107,7 @@ class Outline:
 
     @property
     def widest(self) -> float:
-        """The largest length of a bar of something that is divided; 1 if nothing is."""
+        """The largest length of a bar of a split layer; 1 without one."""
         lengths = [bar.length for row in self.rows if row.kind != WHOLE for bar in row.bars if bar is not None]
         return max(lengths, default=1.0)
 
@@ -136,7 +138,7 @@ def working_layers(plan: Plan) -> list[LayerPlan]:
 
 
 def _by_device(layer: LayerPlan, plan: Plan) -> LayerPlan:
-    """A layer with one size per device of what it is divided along, on a mesh of two axes too."""
+    """Return a layer with one size per device of the split dimension, on a mesh of two axes too."""
     axis = plan.layout.axis_of(layer.along)
     if axis is None or len(plan.layout.mesh_shape) == 1:
         return layer
@@ -145,21 +147,11 @@ def _by_device(layer: LayerPlan, plan: Plan) -> LayerPlan:
     return dataclasses.replace(layer, split={layer.along: of_devices})
 
 
-def names_of(devices: Sequence[str]) -> list[str]:
-    """The devices' names, those of one kind that follow one another together.
+def name_ranges(devices: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return (name, numbers) of devices; those of a kind with consecutive numbers come together.
 
     Example:
-      >>> names_of(["V100:0", "V100:1", "cpu"])
-      ['V100 x 2', 'cpu']
-    """
-    return [column.name for column in _by_kind(devices)]
-
-
-def ranges_of(devices: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, numbers) of devices of one kind that are numbered one after another.
-
-    Example:
-      >>> ranges_of(["V100:0", "V100:1", "cpu"])
+      >>> name_ranges(["V100:0", "V100:1", "cpu"])
       [('V100:0-1', (0, 1)), ('cpu', (2,))]
     """
     ranges: list[tuple[str, list[int], int]] = []  # (kind, numbers, the last one's own number)
@@ -180,19 +172,12 @@ def ranges_of(devices: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
 def _columns(devices: Sequence[str]) -> tuple[Column, ...]:
     if len(devices) <= MOST_COLUMNS:
         return tuple(Column(name, (number,)) for number, name in enumerate(devices))
-    columns = _by_kind(devices)
-    if len(columns) <= MOST_COLUMNS:
-        return columns
+    ranges = name_ranges(devices)
+    if len(ranges) <= MOST_COLUMNS:
+        return tuple(Column(name, numbers) for name, numbers in ranges)
     size = -(-len(devices) // MOST_COLUMNS)
     groups = [tuple(range(first, min(first + size, len(devices)))) for first in range(0, len(devices), size)]
     return tuple(Column(f"{devices[group[0]]} to {devices[group[-1]]}", group) for group in groups)
-
-
-def _by_kind(devices: Sequence[str]) -> tuple[Column, ...]:
-    kinds = [re.sub(r":\d+$", "", name) for name in devices]
-    groups = [tuple(group) for _, group in itertools.groupby(range(len(devices)), key=kinds.__getitem__)]
-    names = (devices[g[0]] if len(g) == 1 else f"{kinds[g[0]]} x {len(g)}" for g in groups)
-    return tuple(Column(name, group) for name, group in zip(names, groups, strict=True))
 
 
 def _fractions(layer: LayerPlan) -> tuple[float, ...]:
@@ -251,7 +236,7 @@ def _bar(column: Column, fractions: Sequence[float], sizes: Sequence[int] | None
 
 
 def _lane(plan: Plan, column: Column, row_of: dict[str, int]) -> tuple[Block, ...]:
-    """The blocks of the device of a column that computes for longest."""
+    """Return the blocks of the device of a column that computes for longest."""
     spans: dict[int, list[Span]] = {number: [] for number in column.devices}
     for span in plan.timeline:
         if span.device in spans:

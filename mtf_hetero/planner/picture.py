@@ -8,17 +8,19 @@ All letters have at least 7 points on a page of 8 inches, so that they are legib
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support import figures, files
 from mtf_hetero.planner import outline as outlines
 from mtf_hetero.planner import verdict
 from mtf_hetero.planner.plan import Plan
 
-ENDINGS = f"{', '.join(list(figures.METADATA)[:-1])} or {list(figures.METADATA)[-1]}"
-_KINDS: Mapping[str, tuple[str, str]] = {  # of Okabe and Ito's colours: (colour, what the legend says)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_KINDS: Mapping[str, tuple[str, str]] = {  # of Okabe and Ito's colours: (colour, text of the legend)
     "batch": ("#0072B2", "batch"),
     "outputs": ("#D55E00", "filters, units"),
     "inputs": ("#E69F00", "channels, inputs"),
@@ -27,32 +29,16 @@ _KINDS: Mapping[str, tuple[str, str]] = {  # of Okabe and Ito's colours: (colour
     outlines.WHOLE: ("#C9CED6", "whole on each"),
 }
 _DARKER = {"#E69F00": "#946200", "#C9CED6": "#5F6C7B", "#D55E00": "#B34F00"}  # of letters on white
-_INK, _SOFT, _TRACK, _LINK = "#1F2933", "#5F6C7B", "#EEF0F3", "#8A94A6"
+_SOFT, _TRACK, _LINK = "#5F6C7B", "#EEF0F3", "#8A94A6"
 _WIDTH, _EDGE = 8.0, 0.2  # inches, as all lengths
 _LEAST_POINTS = 7.0
 _ROW, _LEAST_ROW, _LANE, _MOST_ROWS_HEIGHT = 0.28, 0.2, 0.62, 10.0
 _HEAD, _AXIS = 1.72, 0.5  # above the rows, and below the lanes
-_SENT = 1.0  # the column of what is sent
+_SENT = 1.0  # the column of traffic
 _CHARACTER = 0.57  # a letter's width, of its height
 _PALER = 0.55
 _DPI = 200
 _MOST_PARTS = 64  # of a bar: of more, no line between two could be seen
-
-
-def check(path: str | os.PathLike) -> None:
-    """Find what would keep a picture from being drawn, before the time for a plan is spent.
-
-    Raises:
-      ValueError: in one line, what is wrong.
-    """
-    path = pathlib.Path(path)
-    if figures.ending_of(path) not in figures.METADATA:
-        raise ValueError(f"picture {str(path)!r} has another format; give a name that ends in {ENDINGS}")
-    if not path.parent.is_dir():
-        raise ValueError(
-            f"picture {str(path)!r} cannot be written: {str(path.parent)!r} is no directory; make it first"
-        )
-    _import("figure")
 
 
 def draw(plan: Plan, path: str | os.PathLike, *, title: str = "", offered: Iterable[str] = ()) -> None:
@@ -67,13 +53,15 @@ def draw(plan: Plan, path: str | os.PathLike, *, title: str = "", offered: Itera
     Raises:
       ValueError: it cannot be written, or matplotlib is not installed.
     """
-    check(path)
+    figures.check_ending("path", path)
     shown = outlines.outline(plan)
-    content = figures.rendered(_Drawing(plan, shown).figure(title, offered), path, _DPI)
+    content = figures.render(_Drawing(plan, shown).figure(title, offered), path, _DPI)
     try:
         files.write_bytes(path, content)
     except OSError as error:
-        raise ValueError(f"picture {str(path)!r} cannot be written: {error.strerror}; name another file") from error
+        raise ValueError(
+            f"picture {os.fspath(path)!r} cannot be written: {error.strerror}; name another file"
+        ) from error
 
 
 def _import(module: str) -> Any:
@@ -115,8 +103,8 @@ class _Drawing:
         self.below = _AXIS + 0.6 + _LANE * len(self.shown.lanes) if self.plan.timeline else 0.2
         self.height = _HEAD + rows * self.row + self.below
 
-    def figure(self, title: str, offered: Iterable[str]) -> Any:
-        """The matplotlib figure."""
+    def figure(self, title: str, offered: Iterable[str]) -> "Figure":
+        """Return the matplotlib figure."""
         self.patches = _import("patches")
         figure = _import("figure").Figure(figsize=(_WIDTH, self.height))
         self.ax = figure.add_axes((0, 0, 1, 1), xlim=(0, _WIDTH), ylim=(self.height, 0))  # inches from the upper left
@@ -129,10 +117,10 @@ class _Drawing:
         return figure
 
     def _write(self, x: float, y: float, text: str, points: float, **options: Any) -> None:
-        options = {"color": _INK, "va": "center", **options}
+        options = {"color": figures.INK, "va": "center", **options}
         self.ax.text(x, y, text, fontsize=points, parse_math=False, **options)
 
-    def _box(self, ax: Any, x: float, y: float, width: float, height: float, kind: str, **options: Any) -> None:
+    def _box(self, ax: "Axes", x: float, y: float, width: float, height: float, kind: str, **options: Any) -> None:
         """Draw a rectangle in the colour of a kind; a layer that is whole on each device is hatched."""
         options = {"facecolor": _KINDS[kind][0], "edgecolor": "white", "linewidth": 0.6, **options}
         if kind == outlines.WHOLE:
@@ -140,7 +128,7 @@ class _Drawing:
         ax.add_patch(self.patches.Rectangle((x, y), width, height, **options))
 
     def _head(self, title: str, offered: Iterable[str]) -> None:
-        devices = ", ".join(outlines.names_of(self.plan.devices))
+        devices = verdict.names_text(self.plan.devices)
         first = f"{title}: {devices}" if title else devices
         self._write(_EDGE, 0.26, _shortened(first, _WIDTH - 2 * _EDGE, 12), 12, weight="bold")
         second = " ".join(verdict.sentences(self.plan, offered))
@@ -180,7 +168,7 @@ class _Drawing:
             if bar is not None:
                 length = room * (1.0 if row.kind == outlines.WHOLE else bar.length / self.shown.widest)
                 self._bar(row.kind, bar, x, middle, length, thick)
-        self._sent(row, middle, thick)
+        self._draw_traffic(row, middle, thick)
 
     def _bar(self, kind: str, bar: outlines.Bar, x: float, middle: float, length: float, thick: float) -> None:
         parts = bar.fractions if kind != outlines.WHOLE and len(bar.fractions) <= _MOST_PARTS else (1.0,)
@@ -197,13 +185,13 @@ class _Drawing:
             options: dict[str, Any] = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1.0}}
         else:
             options = {
-                "color": "white" if inside and kind != "inputs" else _INK,
+                "color": "white" if inside and kind != "inputs" else figures.INK,
                 "weight": "bold" if inside else "normal",
             }
         place = (x + length / 2, "center") if inside else (x + length + 0.05, "left")
         self._write(place[0], middle, bar.text, self.points, ha=place[1], **options)
 
-    def _sent(self, row: outlines.Row, middle: float, thick: float) -> None:
+    def _draw_traffic(self, row: outlines.Row, middle: float, thick: float) -> None:
         if not row.sent_bytes:
             return
         most = max(other.sent_bytes for other in self.shown.rows)
@@ -213,7 +201,7 @@ class _Drawing:
         text = f"{megabytes:,.0f}" if megabytes >= 100 else f"{megabytes:.2g}"
         self._write(x + length + 0.05, middle, text, self.points)
 
-    def _lanes(self, figure: Any) -> None:
+    def _lanes(self, figure: "Figure") -> None:
         """Draw the predicted step: a lane for each column."""
         unit, per_second = ("milliseconds", 1e3) if self.plan.seconds < 1 else ("seconds", 1.0)
         count = len(self.shown.lanes)
@@ -238,7 +226,7 @@ class _Drawing:
             for block in blocks:
                 self._block(ax, block, number, per_second, width / end)
 
-    def _block(self, ax: Any, block: outlines.Block, lane: int, per_second: float, inches: float) -> None:
+    def _block(self, ax: "Axes", block: outlines.Block, lane: int, per_second: float, inches: float) -> None:
         kind = outlines.WHOLE if block.row is None else self.shown.rows[block.row].kind
         begin, length = block.begin * per_second, (block.end - block.begin) * per_second
         room = length * inches
@@ -252,7 +240,7 @@ class _Drawing:
             wide = _text_width(text, points)
             level = wide < room - 0.1
             if level or (wide < 0.8 * _LANE - 0.06 and points / 72 < room - 0.02):
-                colour = _INK if block.backward or kind in ("inputs", outlines.WHOLE) else "white"
+                colour = figures.INK if block.backward or kind in ("inputs", outlines.WHOLE) else "white"
                 options = {"ha": "center", "va": "center", "color": colour, "rotation": 0 if level else 90}
                 ax.text(begin + length / 2, lane + 0.5, text, fontsize=points, parse_math=False, **options)
                 return

@@ -8,15 +8,18 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mtf_hetero._support import files, loading
-from mtf_hetero._support.schema import Many, Number, Record, Table, Text, shown
+from mtf_hetero._support.schema import Many, Number, Record, Table, Text, shorten
 from mtf_hetero.layout import Dim, Layout
+
+if TYPE_CHECKING:
+    from mtf_hetero.cost.timeline import Span  # TensorFlow, for which a program that reads a file does not wait
 
 SCHEMA = 1
 BANDWIDTH, SPEED = "bandwidth", "speed"  # kinds of thresholds
-_SECONDS, _SIZES = Number(least=0), Table(Many(Number(whole=True, least=0), least=1))
+_SECONDS, _SIZES = Number(least=0), Table(Many(Number(integer=True, least=0), least=1))
 _LAYER = Record(
     {
         "name": Text(),
@@ -30,14 +33,14 @@ _LAYER = Record(
 )
 _FILE = Record(
     {
-        "schema": Number(whole=True, least=SCHEMA, most=SCHEMA),
+        "schema": Number(integer=True, least=SCHEMA, most=SCHEMA),
         "provenance": Table(Text()),
         "devices": Many(Text(least=1), least=1),
         "mesh_shape": Text(least=1),
         "rules": Table(Text(least=1)),
         "shares": Table(Many(Number(above=0), least=1)),
         "sizes": _SIZES,
-        "extents": Table(Number(whole=True, least=1)),
+        "extents": Table(Number(integer=True, least=1)),
         "predicted": Record(
             {
                 "seconds": _SECONDS,
@@ -56,25 +59,6 @@ class PlanError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Span:
-    """The work of a device for a while.
-
-    Args:
-      device: its number, among those that are priced.
-      layer: the layer whose operation it is.
-      begin: seconds since the step began.
-      end: likewise.
-      backward: whether it is after the last layer's product: of the loss, the gradients or the updates.
-    """
-
-    device: int
-    layer: str
-    begin: float
-    end: float
-    backward: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
 class LayerPlan:
     """The plan of a layer.
 
@@ -83,8 +67,8 @@ class LayerPlan:
       split: {dimension: sizes} of those of its dimensions that are split.
       seconds: that each device computes for it in a step.
       sent_bytes: that each device sends for it in a step.
-      along: the dimension of `split` over which its product, most of its work, is divided; "" if each does all of it.
-      kind: what that is to the product, one of roles.KINDS or "other"; "" if each device does all of it.
+      along: the dimension of `split` over which its product, most of its work, is split; "" if it is replicated.
+      kind: the role of that dimension in the product, one of roles.KINDS or "other"; "" if it is replicated.
     """
 
     name: str
@@ -117,8 +101,8 @@ class Threshold:
     Args:
       kind: BANDWIDTH, in gigabits a second that each link has at least, or SPEED, a factor on the devices' rates.
       value: of two digits, with which a plan uses these devices.
-      devices: names of those that it then uses, of those that were left out.
-      is_exact: whether it does not with the next smaller number of two digits; or the time was too short to tell.
+      devices: names of the devices that it then uses, beside those of the plan.
+      is_exact: whether the next smaller number of two digits is too small; False: the time was too short to tell.
     """
 
     kind: str
@@ -133,10 +117,10 @@ class LeftOut:
 
     Args:
       name: of the device, or of all of its kind that are left out.
-      device: that is looked at, the first one of them.
-      alone_seconds: of a step on it alone; None: it has not the memory.
-      together: the fastest layout that uses it, and maybe devices of the plan; None: there is none.
-      threshold: what would make it worth using; None: unknown, or nothing would.
+      device: the first one of them.
+      alone_seconds: of a step on it alone; None: it is short of memory.
+      together: the fastest layout that uses it, and maybe devices of the plan; None without one.
+      threshold: from which it pays off; None: unknown, or none.
     """
 
     name: str
@@ -176,7 +160,7 @@ class Plan:
     memory_bytes: tuple[int, ...]
     extents: Mapping[str, int]
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    timeline: tuple[Span, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    timeline: "tuple[Span, ...]" = dataclasses.field(default=(), compare=False, repr=False)
     runner_up: RunnerUp | None = dataclasses.field(default=None, compare=False)
     alone_fits: bool = dataclasses.field(default=True, compare=False)
 
@@ -249,10 +233,10 @@ def loads(text: str, *, source: str = "the text") -> Plan:
         raise PlanError(f"{source} is not a plan: {error}; plan anew") from error
 
 
-def _convert(value: Any) -> Plan:
+def _convert(value: object) -> Plan:
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         found = value.get("schema") if isinstance(value, dict) else None
-        raise ValueError(f"it has schema {shown(found)}, not {SCHEMA}")
+        raise ValueError(f"it has schema {shorten(found)}, not {SCHEMA}")
     value = _FILE.read(value)
     predicted = value["predicted"]
     alone, layers = predicted["alone"], tuple(LayerPlan(**layer) for layer in predicted["layers"])
@@ -301,7 +285,7 @@ def _check_rules(plan: Plan) -> None:
         if dim not in rules:
             raise ValueError(f"extents name {dim!r}, which no rule splits")
         if sum(sizes.get(dim, (extent,))) != extent:
-            raise ValueError(f"sizes of {dim!r} are {shown(sizes[dim])}, whose sum is not its extent, {extent}")
+            raise ValueError(f"sizes of {dim!r} are {shorten(sizes[dim])}, whose sum is not its extent, {extent}")
 
 
 def save(plan: Plan, path: str | os.PathLike) -> None:

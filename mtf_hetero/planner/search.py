@@ -1,11 +1,9 @@
-"""The cheapest of all assignments of choices to variables, where the cost is a sum of tables over few variables each.
+"""Find the cheapest assignment of choices to variables; the cost is a sum of tables over few variables each. Pure.
 
-Without limits it is found by variable elimination, exactly: a variable is minimised out of all tables that have it, and
-a table over its neighbours takes their place. The order is that of least fill-in, which keeps these tables small. With
-limits on other such sums (a device's memory, say), or where a table would be too large, it is an integer programme,
-which HiGHS solves through SciPy and of which it says how far from the optimum it may be.
-
-Pure: nothing here knows what the variables are.
+Without limits, variable elimination finds it exactly: a variable is minimised out of all tables that have it, and a
+table over its neighbours takes their place. The order of least fill-in keeps these tables small. With limits on other
+sums, such as a device's memory, or if a table would be too large, HiGHS solves an integer programme through SciPy. It
+also gives a bound of the optimum.
 """
 
 import collections
@@ -29,14 +27,14 @@ class NoAssignmentError(ValueError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """What each combination of choices of some variables costs.
+    """The costs of each combination of choices of some variables.
 
     Args:
       variables: each once.
       costs: one axis per variable, one entry per choice; infinity where a combination is forbidden.
 
     Raises:
-      ValueError: a variable stands twice, or the costs have another number of axes, or one is not a number.
+      ValueError: a variable stands twice, the costs have another number of axes, or a cost is NaN.
     """
 
     variables: tuple[str, ...]
@@ -57,7 +55,7 @@ class Table:
         object.__setattr__(self, "costs", costs)
 
     def at(self, assignment: Mapping[str, int]) -> float:
-        """The cost of an assignment of these variables, and others."""
+        """Return the cost of an assignment of these variables, and others."""
         return float(self.costs[tuple(assignment[variable] for variable in self.variables)])
 
 
@@ -83,25 +81,21 @@ class Solution:
     Args:
       assignment: {variable: index of its choice}.
       cost: of it.
-      bound: no assignment costs less: the cost itself where that is proven to be the least.
-      method: "elimination" or "integer programme".
-      width: the most variables that a table had beside the one that was eliminated; 0 for an integer programme.
+      bound: no assignment costs less; the cost itself if that is proven to be the least.
     """
 
     assignment: Mapping[str, int]
     cost: float
     bound: float
-    method: str
-    width: int
 
     @property
     def gap(self) -> float:
-        """By how much the optimum may be lower, as a fraction of the cost."""
+        """The fraction of the cost by which the optimum may be lower."""
         return max(0.0, (self.cost - self.bound) / abs(self.cost)) if self.cost else 0.0
 
 
 def minimize(tables: Iterable[Table], limits: Sequence[Limit] = (), *, seconds: float = 60.0) -> Solution:
-    """The assignment with the least sum of tables that keeps to all limits.
+    """Return the assignment with the least sum of tables that keeps to all limits.
 
     Args:
       tables: variables of the same name have the same number of choices.
@@ -143,7 +137,7 @@ def _choices(tables: Iterable[Table]) -> dict[str, int]:
 
 
 def elimination_order(scopes: Iterable[Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:
-    """(variable, itself and its neighbours when its turn comes), in the order of least fill-in.
+    """Return each variable with itself and its neighbours when its turn comes, in the order of least fill-in.
 
     Args:
       scopes: the variables of each table.
@@ -195,12 +189,11 @@ def _eliminate(
     assignment = dict.fromkeys(choices, 0)
     for variable, around, best in reversed(decisions):
         assignment[variable] = int(best[tuple(assignment[v] for v in around)])
-    width = max((len(around) for _, around, _ in decisions), default=0)
-    return Solution(assignment, cost, cost, "elimination", width)
+    return Solution(assignment, cost, cost)
 
 
 def _spread(table: Table, clique: Sequence[str]) -> np.ndarray:
-    """A table's costs with an axis for each variable of a clique, of length one where it has none."""
+    """Return a table's costs with an axis for each variable of a clique, of length one for those that it lacks."""
     order = sorted(range(len(table.variables)), key=lambda axis: clique.index(table.variables[axis]))
     lengths = dict(zip(table.variables, table.costs.shape, strict=True))
     return table.costs.transpose(order).reshape([lengths.get(variable, 1) for variable in clique])
@@ -209,7 +202,7 @@ def _spread(table: Table, clique: Sequence[str]) -> np.ndarray:
 class _Programme:
     """An integer programme: a column for each choice of a variable, and one for each combination of a table's choices.
 
-    A combination is as much chosen as each of its choices is, so that the tables' costs are linear in the columns.
+    A combination counts as chosen as much as each of its choices. So the tables' costs are linear in the columns.
 
     Args:
       choices: {variable: number of its choices}.
@@ -237,7 +230,7 @@ class _Programme:
         self.values.append(value)
 
     def _add_scope(self, scope: tuple[str, ...], places: Sequence[tuple[int, ...]]) -> None:
-        """Adds the columns of a scope, and the equations that tie them to those of its variables."""
+        """Add the columns of a scope, and the equations that tie them to those of its variables."""
         columns = self.combinations[scope] = {place: self.count + i for i, place in enumerate(places)}
         self.count += len(places)
         for axis, variable in enumerate(scope):
@@ -248,7 +241,7 @@ class _Programme:
                 self._equate({**by_choice[choice], self.first[variable] + choice: -1.0}, 0.0)
 
     def row(self, tables: Iterable[Table]) -> np.ndarray:
-        """The coefficients of a sum of tables."""
+        """Return the coefficients of a sum of tables."""
         row = np.zeros(self.count)
         for table in tables:
             for place, column in self.combinations[table.variables].items():
@@ -292,7 +285,7 @@ def _solve_programme(
     }
     cost = constant + math.fsum(table.at(assignment) for table in tables)
     bound = cost if found.status == _OPTIMAL else min(cost, float(found.mip_dual_bound) * scale + constant)
-    return Solution(assignment, cost, bound, "integer programme", 0)
+    return Solution(assignment, cost, bound)
 
 
 def _raise_no_assignment(status: int, limits: Sequence[Limit], seconds: float) -> NoReturn:

@@ -9,11 +9,10 @@ from typing import Any
 from mtf_hetero._support import extras
 from mtf_hetero._support.units import seconds_text
 from mtf_hetero.cluster.devices import shorten
+from mtf_hetero.graph import roles
 from mtf_hetero.layout import Layout
-from mtf_hetero.planner import roles
-from mtf_hetero.planner.costs import LayerCost, total
-from mtf_hetero.planner.explain import ALTERNATIVES, ONE, WHOLE, LayerAlternatives
-from mtf_hetero.planner.outline import grouped, ranges_of, span_text, working_layers
+from mtf_hetero.planner.explain import ALTERNATIVES, ONE, WHOLE, LayerAlternatives, LayerCost, total
+from mtf_hetero.planner.outline import grouped, name_ranges, span_text, working_layers
 from mtf_hetero.planner.plan import LayerPlan, LeftOut, Plan
 from mtf_hetero.planner.verdict import WIDTH, threshold_text
 
@@ -30,7 +29,7 @@ device. outputs: filters, units. inputs: channels. busy: what the slowest device
 computes. sends: how long that takes by itself."""
 
 
-def table(plan: Plan, *, width: int = WIDTH) -> str:
+def table(plan: Plan) -> str:
     """Return a table of layers and devices: what is split, how long each device computes, and what is sent.
 
     Consecutive layers with the same split share a row. Where not all devices have room for a column, those of one kind
@@ -46,7 +45,7 @@ def table(plan: Plan, *, width: int = WIDTH) -> str:
     for group in groups:
         seconds = [math.fsum(of_device) for of_device in zip(*(layer.seconds for layer in group), strict=True)]
         name = _shortened(span_text([layer.name for layer in group])) + (f" ({len(group)})" if len(group) > 1 else "")
-        rows.append((name, _split_of(group, splits), seconds, sum(sum(layer.sent_bytes) for layer in group)))
+        rows.append((name, _split_text(group, splits), seconds, sum(sum(layer.sent_bytes) for layer in group)))
     if len(rows) > 1:
         seconds = [math.fsum(of_device) for of_device in zip(*(row[2] for row in rows), strict=True)]
         rows.append((f"all ({len(layers)})", "", seconds, sum(row[3] for row in rows)))
@@ -61,14 +60,14 @@ def table(plan: Plan, *, width: int = WIDTH) -> str:
         return _printed(drawing)
 
     ways = itertools.product(_columns(plan.devices), ((2, None), (2, _MOST_SPLIT), (1, _MOST_SPLIT)))
-    return _first_that_fits((drawn(columns, *way) for columns, way in ways), width)
+    return _first_that_fits((drawn(columns, *way) for columns, way in ways))
 
 
 def _columns(devices: Sequence[str]) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
     """Generate ways to give devices columns, the most detailed first: (name, numbers of the devices)."""
     names = list(map(shorten, devices))
     yield [(name, (number,)) for number, name in enumerate(names)]
-    yield [(name if len(numbers) == 1 else f"{name}\neach", numbers) for name, numbers in ranges_of(names)]
+    yield [(name if len(numbers) == 1 else f"{name}\neach", numbers) for name, numbers in name_ranges(names)]
     yield [("each device", tuple(range(len(names))))]
 
 
@@ -77,11 +76,11 @@ def _range_text(seconds: Sequence[float]) -> str:
     return most if least == most else f"{least} to {most}"
 
 
-def _first_that_fits(texts: Iterable[str], width: int) -> str:
+def _first_that_fits(texts: Iterable[str]) -> str:
     """Return the first text whose lines have room, or the last one."""
     text = ""
     for text in texts:
-        if max(map(len, text.splitlines())) <= width:
+        if max(map(len, text.splitlines())) <= WIDTH:
             break
     return text
 
@@ -91,7 +90,7 @@ def _shortened(name: str, most: int = _MOST_NAME) -> str:
     return name if len(name) <= most else f"{name[:half]}...{name[-half:]}"
 
 
-def _split_of(group: Sequence[LayerPlan], splits: Mapping[str, str]) -> str:
+def _split_text(group: Sequence[LayerPlan], splits: Mapping[str, str]) -> str:
     """Return what is split of layers that are split alike: with the sizes, or percentages where these differ."""
     texts = {splits[layer.name] for layer in group}
     if len(texts) == 1:
@@ -103,7 +102,7 @@ def _split_of(group: Sequence[LayerPlan], splits: Mapping[str, str]) -> str:
     return f"{names} {sizes_text([round(100 * size / sum(first)) for size in first])} %"
 
 
-def compared(plan: Plan, measured: Mapping[str, Sequence[float]], step_seconds: float, *, width: int = WIDTH) -> str:
+def comparison_table(plan: Plan, measured: Mapping[str, Sequence[float]], step_seconds: float) -> str:
     """Return a table of layers and devices: how long each was predicted to compute, and how long it did.
 
     Where not all devices have room for columns, only the longest of each layer is shown.
@@ -112,7 +111,6 @@ def compared(plan: Plan, measured: Mapping[str, Sequence[float]], step_seconds: 
       plan: what was predicted.
       measured: {layer, or another name: seconds that each device computed for it}.
       step_seconds: that the step took.
-      width: of the table, in characters.
     """
     predicted = {layer.name: layer.seconds for layer in plan.layers}
     nothing = (0.0,) * len(plan.devices)
@@ -132,12 +130,12 @@ def compared(plan: Plan, measured: Mapping[str, Sequence[float]], step_seconds: 
                 drawing.add_row(_shortened(name), *(f"{seconds * 1e3:.3g}" for seconds in both))
         return _printed(drawing)
 
-    text = _first_that_fits(map(drawn, _columns(plan.devices)), width)
+    text = _first_that_fits(map(drawn, _columns(plan.devices)))
     both = f"{seconds_text(plan.seconds)} predicted, {seconds_text(step_seconds)} in this one"
     return f"{text}\n\nStep: {both}, which tracing made longer."
 
 
-def alternatives(layers: Sequence[LayerAlternatives], *, width: int = WIDTH) -> str:
+def alternatives(layers: Sequence[LayerAlternatives]) -> str:
     """Return a table of layers and ways to split them: by how many ms a step would be longer; and how to read it."""
     shown = [way for way in ALTERNATIVES if any(layer.seconds[way] is not None for layer in layers)]
 
@@ -149,7 +147,7 @@ def alternatives(layers: Sequence[LayerAlternatives], *, width: int = WIDTH) -> 
             drawing.add_row(_shortened(layer.name, most), *cells)
         return _printed(drawing)
 
-    text = _first_that_fits(itertools.starmap(drawn, [(2, _MOST_NAME), (1, _MOST_NAME), (1, _MOST_NAME // 2)]), width)
+    text = _first_that_fits(itertools.starmap(drawn, [(2, _MOST_NAME), (1, _MOST_NAME), (1, _MOST_NAME // 2)]))
     return f"{text}\n\n{_HOW_TO_READ}"
 
 
@@ -164,7 +162,7 @@ def costs(layers: Sequence[LayerCost]) -> str:
     return _printed(drawing)
 
 
-def left_out(devices: Sequence[LeftOut]) -> str:
+def left_out_table(devices: Sequence[LeftOut]) -> str:
     """Return a table of the devices that a plan leaves out: what each would do, and when it would pay off."""
     drawing = _rows(["not used", "alone", "with it", "of that\nwaiting", "would pay off"], left=(0, 4))
     for each in devices:
@@ -203,7 +201,7 @@ def _rows(heads: Sequence[str], left: Collection[int] = (0,), *, gap: int = 2) -
     return rows
 
 
-def _printed(rows: Any) -> str:
+def _printed(rows: object) -> str:
     console = extras.import_package("rich.console", extra="plan", user="the table of a plan")
     text = io.StringIO()
     console.Console(file=text, width=_UNLIMITED, color_system=None).print(rows)
@@ -225,7 +223,7 @@ def _axis_text(name: str, layout: Layout) -> str:
 
 
 def sizes_text(sizes: Sequence[int]) -> str:
-    """Sizes, of many devices those that differ by no more than one together.
+    """Return sizes as text; of many devices, those that differ by one at most come together.
 
     Example:
       >>> sizes_text((40, 20)), sizes_text((5,) * 6 + (4,) * 26 + (0,) * 32)

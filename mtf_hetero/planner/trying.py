@@ -4,16 +4,15 @@ import contextlib
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from mtf_hetero._compat import mtf
 from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero.cluster import Cluster
+from mtf_hetero.cost.trial import Trial
 from mtf_hetero.planner.plan import Plan
-from mtf_hetero.profile.trial import Trial
 
 ROUNDS = 5  # of the candidates' turns
-LEAST_ROUNDS = 2  # by which a candidate is judged where the time is short
+LEAST_ROUNDS = 2  # if the time is short
 _TURN_SECONDS = 0.3  # a worker under a CPU quota runs in periods of a tenth of a second
 
 
@@ -24,16 +23,16 @@ def race(
     *,
     rounds: int = ROUNDS,
     opened: Mapping[str, Trial] | None = None,
-    done: Callable[[], Any] = lambda: None,
+    done: Callable[[], object] = lambda: None,
 ) -> dict[str, tuple[float, ...]]:
-    """{name: seconds of a step in each turn} of plans that take turns, of those that there was time for.
+    """Return {name: seconds of a step in each turn} of plans that take turns.
 
-    Where a time limit passes, the rounds that are complete count, if there are two; else the result is {}.
+    After a time limit, the complete rounds count if there are at least two; otherwise the result is {}.
 
     Args:
       build: builds a training step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
       cluster: where the devices are.
-      candidates: {name: the plan}; the first one, and then those that are predicted to be the fastest, begin.
+      candidates: {name: the plan}; the first one begins, then the fastest by prediction.
       rounds: of turns, at most.
       opened: {name: a trial that runs already}.
       done: called after each round.
@@ -61,7 +60,7 @@ def race(
 
 
 def _turn(trial: Trial, *, first: bool) -> float:
-    """Seconds of a step, the mean of those of a turn."""
+    """Return the mean seconds of the steps of a turn."""
     steps = [trial.run()]
     if first or steps[0] < _TURN_SECONDS:  # the first step after a pause, or after the very first one
         steps.pop()
@@ -70,15 +69,15 @@ def _turn(trial: Trial, *, first: bool) -> float:
     return statistics.fmean(steps)
 
 
-def seconds_of(plans: Mapping[str, Plan], opened: Mapping[str, Any], build_seconds: float) -> float:
-    """About how long the fewest rounds of a race take."""
+def race_seconds(plans: Mapping[str, Plan], opened: Mapping[str, object], build_seconds: float) -> float:
+    """Estimate the seconds of a race of the fewest rounds."""
     turn = math.fsum(max(plan.seconds, 2 * _TURN_SECONDS) for plan in plans.values())
     steps = math.fsum(plan.seconds for name, plan in plans.items() if name not in opened)
     return build_seconds * len(set(plans) - set(opened)) + 2 * steps + LEAST_ROUNDS * turn
 
 
 def winner(trials: Mapping[str, Sequence[float]]) -> str:
-    """The one to take: a later one only where it beats the one before in more than three quarters of the rounds.
+    """Return the winner: a later candidate only if it wins more than 75 % of the rounds.
 
     Args:
       trials: {name: seconds of a step in each round}, the simplest first.

@@ -4,30 +4,29 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from mtf_hetero._support.units import bytes_text, seconds_text
-from mtf_hetero.planner.outline import ranges_of
+from mtf_hetero.planner.outline import name_ranges
 from mtf_hetero.planner.plan import BANDWIDTH, LeftOut, Plan, Threshold
 
 WIDTH = 80
 _EQUAL = 0.005  # of a step: no difference that anybody would call faster
 
 
-def verdict(plan: Plan, offered: Iterable[str] = (), others: Iterable[LeftOut] = (), *, width: int = WIDTH) -> str:
+def verdict(plan: Plan, offered: Iterable[str] = (), others: Iterable[LeftOut] = ()) -> str:
     """Return the verdict, and on a line of its own the memory that each device needs.
 
     Args:
       plan: for some devices.
       offered: all devices that there were; those that the plan leaves out are named.
       others: what is known of these.
-      width: of a line, in characters.
     """
     memory = f"Memory per device: {_memory(plan)}."
     paragraphs = [" ".join(sentences(plan, offered, others)), memory]
-    return "\n".join(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) for text in paragraphs)
+    return "\n".join(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False) for text in paragraphs)
 
 
 def sentences(plan: Plan, offered: Iterable[str] = (), others: Iterable[LeftOut] = ()) -> list[str]:
     """Return the verdict without the memory; the arguments are those of `verdict`."""
-    return [sentence(plan), *_left_out(plan, offered, others)]
+    return [sentence(plan), *_describe_left_out(plan, offered, others)]
 
 
 def sentence(plan: Plan) -> str:
@@ -56,7 +55,7 @@ def names_text(devices: Sequence[str]) -> str:
       >>> names_text(["V100:0", "V100:1", "cpu"])
       'V100:0-1, cpu'
     """
-    return ", ".join(name for name, _ in ranges_of(devices))
+    return ", ".join(name for name, _ in name_ranges(devices))
 
 
 def threshold_text(threshold: Threshold) -> str:
@@ -72,7 +71,7 @@ def threshold_text(threshold: Threshold) -> str:
     return f"at {value}x its speed{'' if threshold.is_exact else ', or less'}"
 
 
-def _left_out(plan: Plan, offered: Iterable[str], others: Iterable[LeftOut]) -> list[str]:
+def _describe_left_out(plan: Plan, offered: Iterable[str], others: Iterable[LeftOut]) -> list[str]:
     """Return sentences on the devices that a plan leaves out."""
     sentences, said = [], set()
     for other in others:
@@ -83,7 +82,9 @@ def _left_out(plan: Plan, offered: Iterable[str], others: Iterable[LeftOut]) -> 
         else:
             continue
         said.add(other.name)
-    silent = [name for name, _ in ranges_of([name for name in offered if name not in plan.devices]) if name not in said]
+    silent = [
+        name for name, _ in name_ranges([name for name in offered if name not in plan.devices]) if name not in said
+    ]
     if silent:
         sentences.append(f"Not used: {', '.join(silent)}.")
         if plan.runner_up is not None:
@@ -99,7 +100,7 @@ def _ratio_text(ratio: float) -> str:
 def _memory(plan: Plan) -> str:
     """Return what each device needs, the most of those that are named together."""
     texts = []
-    for name, numbers in ranges_of(plan.devices):
+    for name, numbers in name_ranges(plan.devices):
         needed = [plan.memory_bytes[number] for number in numbers]
         least, most = bytes_text(min(needed)), bytes_text(max(needed))
         texts.append(f"{most} on {name}" if least == most else f"{least} to {most} on {name}")

@@ -35,14 +35,14 @@ def save(directory, *steps):
 def test_the_newest_whole_checkpoint(tmp_path, damage):
     assert checkpoints.newest(tmp_path) is None
     save(tmp_path, 3, 10)
-    assert list(checkpoints.whole(tmp_path)) == [10, 3]
+    assert list(checkpoints.intact_steps(tmp_path)) == [10, 3]
     np.testing.assert_array_equal(checkpoints.values(tmp_path, 3)["w"], np.ones(50))
     before = checkpoints.digests(tmp_path)
     DAMAGES[damage](tmp_path / "model.ckpt-10.data-00000-of-00001")
-    assert list(checkpoints.whole(tmp_path)) == [3]
+    assert list(checkpoints.intact_steps(tmp_path)) == [3]
     after = checkpoints.digests(tmp_path)
     changed = {name for name in before if after.get(name) != before[name]}
-    assert {checkpoints.step_of(name) for name in changed} == {10}
+    assert {checkpoints.parse_step(name) for name in changed} == {10}
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -82,7 +82,7 @@ def test_kills_hit_each_call_of_a_save():
     ],
 )
 def test_the_kind_of_a_file(path, kind):
-    assert kills.kind_of(path) == (kind or "model.ckpt-N_temp/model.ckpt-N_temp/part-N-of-N.index.tempstate")
+    assert kills.file_kind(path) == (kind or "model.ckpt-N_temp/model.ckpt-N_temp/part-N-of-N.index.tempstate")
 
 
 def test_the_lines_of_a_process():
@@ -94,7 +94,7 @@ def test_the_lines_of_a_process():
         with pytest.raises(TooLateError, match="ended without the line 'two'; its last: I0000 native | w"):
             process.await_line("two", seconds=30)
         assert process.wait(30) == 3
-        assert process.said == ["I0000 native", "w"]
+        assert process.error_lines == ["I0000 native", "w"]
     with Process(["-c", "import time; print(1); time.sleep(60)"]) as process:
         with pytest.raises(TooLateError, match="has not within 1 s"):
             process.await_line("two", seconds=1)

@@ -1,4 +1,4 @@
-"""What all cases share: taking turns, comparing losses, moving from part to part."""
+"""The tools of all cases: turns, comparison of losses, progress from part to part."""
 
 import dataclasses
 import functools

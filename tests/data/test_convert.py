@@ -4,13 +4,13 @@ import h5py
 import nibabel
 import numpy as np
 import pytest
-from small_sets import batches_of
+from small_sets import read_batches
 from tiers import parametrize
 
 from mtf_hetero import data
-from mtf_hetero.data import __main__ as binary
-from mtf_hetero.data import convert as convert_lib
-from mtf_hetero.data.convert import Options, convert
+from mtf_hetero.cli import data as binary
+from mtf_hetero.data.preparing import convert as convert_lib
+from mtf_hetero.data.preparing.convert import Options, convert
 
 SHAPE = (8, 4, 6, 2)
 RNG = np.random.default_rng(3)
@@ -52,7 +52,7 @@ def stored(directory):
         (lambda: volumes.test_input_fn(max(volumes.test_size, 1)), volumes.test_size),
     ):
         if count:
-            ((image, _, label),) = batches_of(make)
+            ((image, _, label),) = read_batches(make)
             if not volumes.classes:
                 label = label * volumes.manifest.target_deviation + volumes.manifest.target_mean
             found.append((image * deviation + mean, label))

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from small_sets import batches_of
+from small_sets import read_batches
 
 from mtf_hetero import data
-from mtf_hetero.data import __main__ as binary
-from mtf_hetero.data import cosmology
-from mtf_hetero.data.cosmology import Parameters
+from mtf_hetero.cli import data as binary
+from mtf_hetero.data.preparing import cosmology
+from mtf_hetero.data.preparing.cosmology import Parameters
 
 PARAMETERS = Parameters(omega_m=0.3, sigma_8=0.85, n_s=0.96)
 
@@ -127,8 +127,8 @@ def test_the_binary(tmp_path, capsys):
         said = capsys.readouterr().out
         assert said.endswith("3 training and 1 test volumes of 8 x 8 x 8 x 1, float32, targets omega_m, sigma_8, n_s\n")
     one, two = (data.load_volumes(tmp_path / name) for name in ("one", "two"))
-    ((image, _, target),) = batches_of(lambda: one.test_input_fn(1))
-    ((again, _, _),) = batches_of(lambda: two.test_input_fn(1))
+    ((image, _, target),) = read_batches(lambda: one.test_input_fn(1))
+    ((again, _, _),) = read_batches(lambda: two.test_input_fn(1))
     np.testing.assert_array_equal(image, again)
     rng = np.random.default_rng([7, 3])
     parameters = cosmology.draw_parameters(rng)

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from small_sets import batches_of, build
+from small_sets import build, read_batches
 from tiers import parametrize
 
 from mtf_hetero import data, tf
@@ -134,7 +134,7 @@ def flipped(root, split, record):
 
 def read(make, message):
     with pytest.raises(data.UnreadableError, match=message), data.unreadable_as_value_error():
-        batches_of(make)
+        read_batches(make)
 
 
 @parametrize("record", [0, 7, 12], first=[7])
@@ -147,22 +147,22 @@ def test_a_flipped_bit_is_named_when_it_is_read(root, record, monkeypatch):
     read(lambda: dataset.train_input_fn(TRAIN, 1), message)
     read(lambda: dataset.train_input_fn(5, 3), message)  # which are kept in memory
     read(lambda: dataset.train_input_fn(5, 20, places=(0, 3)), message)
-    batches_of(lambda: dataset.test_input_fn(2))
+    read_batches(lambda: dataset.test_input_fn(2))
 
 
 def test_a_flipped_bit_of_the_test_set(root):
     message = flipped(root, "test", 3)
     dataset = data.load("squares", str(root))
-    batches_of(lambda: dataset.train_input_fn(5, 1))
+    read_batches(lambda: dataset.train_input_fn(5, 1))
     read(lambda: dataset.test_input_fn(2), message)
-    batches_of(lambda: dataset.test_input_fn(2, places=(0,)))  # a slice without it
+    read_batches(lambda: dataset.test_input_fn(2, places=(0,)))  # a slice without it
 
 
 @pytest.mark.parametrize("change", [pathlib.Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:40])])
 def test_a_file_that_is_lost_while_it_is_read(root, change):
     dataset = data.load("squares", str(root))
     make = functools.partial(dataset.train_input_fn, 5, 1)
-    assert len(batches_of(make)) == 2
+    assert len(read_batches(make)) == 2
     path = shard(root)
     change(path)
     read(make, rf"^{path} cannot be read from byte \d+: record \d+ of 13 is missing, damaged or cut off")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_sets import CHANNELS, SIZE, as_bytes, batches_of, build, joined, random_images, rows
+from small_sets import CHANNELS, SIZE, as_bytes, build, joined, random_images, read_batches, rows
 from tiers import parametrize
 
 from mtf_hetero import data
@@ -39,7 +39,7 @@ def test_mnist5k_statistics():
 @parametrize("batch_size", [1000, 300, 999], first=[300])
 def test_every_test_image_counts_once(batch_size):
     dataset = data.load("mnist5k")
-    batches = batches_of(lambda: dataset.test_input_fn(batch_size))
+    batches = read_batches(lambda: dataset.test_input_fn(batch_size))
     images, weights, labels = joined(batches)
     assert {len(batch[0]) for batch in batches} == {batch_size}
     assert images.dtype == np.float32
@@ -54,7 +54,7 @@ def test_every_test_image_counts_once(batch_size):
 
 def test_training_batches():
     dataset = data.load("mnist5k")
-    batches = batches_of(lambda: dataset.train_input_fn(300, 2, 7))
+    batches = read_batches(lambda: dataset.train_input_fn(300, 2, 7))
     assert len(batches) == 8000 // 300
     images, weights, labels = joined(batches)
     assert (weights == 1).all()
@@ -66,7 +66,7 @@ def test_training_batches():
 def test_training_batches_are_the_same_again_and_resume_in_the_middle():
     dataset = data.load("mnist5k")
     first, again, other, rest = (
-        batches_of(lambda kwargs=kwargs: dataset.train_input_fn(500, 2, **kwargs))
+        read_batches(lambda kwargs=kwargs: dataset.train_input_fn(500, 2, **kwargs))
         for kwargs in ({"seed": 1}, {"seed": 1}, {"seed": 2}, {"seed": 1, "start_batch": 5})
     )
     for one, two in zip(first, again):
@@ -117,11 +117,11 @@ def test_a_prepared_set(tmp_path):
     assert (dataset.image_shape, dataset.classes) == ((SIZE, SIZE, CHANNELS), 4)
     assert (dataset.train_size, dataset.test_size) == (7, 5)
     assert data.load("squares:1.2.0", str(tmp_path)).test_size == 5
-    images, weights, labels = joined(batches_of(lambda: dataset.test_input_fn(3)))
+    images, weights, labels = joined(read_batches(lambda: dataset.test_input_fn(3)))
     assert weights.tolist() == [1, 1, 1, 1, 1, 0]
     assert rows(as_bytes(images[:5], dataset)) == rows(random_images(5))
     assert sorted(labels[:5].tolist()) == [0, 0, 1, 2, 3]
-    assert [len(batch[2]) for batch in batches_of(lambda: dataset.train_input_fn(3, 1, 0))] == [3, 3]
+    assert [len(batch[2]) for batch in read_batches(lambda: dataset.train_input_fn(3, 1, 0))] == [3, 3]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -4,10 +4,10 @@ import functools
 
 import numpy as np
 import pytest
-from small_sets import batches_of
+from small_sets import read_batches
 
 from mtf_hetero import Layout, data, tf
-from mtf_hetero.data.laid_out import host_of
+from mtf_hetero.data.laid_out import host_cpu
 
 
 def iterators():
@@ -28,7 +28,7 @@ def test_processors_share_the_pipelines_of_their_slice():
     layout = Layout("rows:2;cols:2", "batch:cols", shares={"cols": [7, 3]})
     steps, made = run_laid_out(layout, ["cpu:0"] * 4, make, 3)
     assert len(made) == 2
-    for parts, (image, _, label) in zip(steps, batches_of(lambda: make().take(3))):
+    for parts, (image, _, label) in zip(steps, read_batches(lambda: make().take(3))):
         for pnum, (begin, end) in enumerate([(0, 7), (7, 10)] * 2):
             np.testing.assert_array_equal(parts[pnum][0], image[begin:end])
             np.testing.assert_array_equal(parts[pnum][1], label[begin:end])
@@ -42,7 +42,7 @@ def test_two_dimensions_of_the_batch():
         features, labels = data.laid_out_batches(make, layout, batch, ["cpu:0"] * 4)
         with tf.train.MonitoredSession() as session:
             parts = session.run(list(zip(features["image"], labels)))
-    image, _, label = batches_of(lambda: make().take(1))[0]
+    image, _, label = read_batches(lambda: make().take(1))[0]
     image, label = image.reshape([3, 5, *image.shape[1:]]), label.reshape([3, 5])
     rows, columns = (slice(0, 2), slice(2, 3)), (slice(0, 3), slice(3, 5))
     boxes = [(row, column) for row in rows for column in columns]
@@ -55,7 +55,7 @@ def test_replicas_read_the_whole_batch_once():
     make = functools.partial(data.load("mnist5k").test_input_fn, 10)
     steps, made = run_laid_out(Layout("all:3", "filters:all"), ["cpu:0"] * 3, make, 2)
     assert len(made) == 1
-    for parts, (image, _, label) in zip(steps, batches_of(lambda: make().take(2))):
+    for parts, (image, _, label) in zip(steps, read_batches(lambda: make().take(2))):
         for part_image, part_label in parts:
             np.testing.assert_array_equal(part_image, image)
             np.testing.assert_array_equal(part_label, label)
@@ -78,9 +78,9 @@ def test_each_host_has_pipelines_of_its_own():
 
 
 def test_hosts():
-    assert host_of("gpu:1") == host_of("cpu:3") == host_of("") == "/device:CPU:0"
-    assert host_of("/job:worker/task:2/device:GPU:1") == "/job:worker/task:2/device:CPU:0"
-    assert host_of("/job:ps/replica:0/task:1") == "/job:ps/task:1/device:CPU:0"
+    assert host_cpu("gpu:1") == host_cpu("cpu:3") == host_cpu("") == "/device:CPU:0"
+    assert host_cpu("/job:worker/task:2/device:GPU:1") == "/job:worker/task:2/device:CPU:0"
+    assert host_cpu("/job:ps/replica:0/task:1") == "/job:ps/task:1/device:CPU:0"
 
 
 def test_a_device_too_few():

@@ -121,7 +121,7 @@ def test_wrong_folders_are_named_in_one_line(spoil, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def written(root, *rows):
+def write_list(root, *rows):
     (root / "labels.csv").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     return str(root / "labels.csv")
 
@@ -130,14 +130,14 @@ def test_a_csv_file_of_paths_and_labels(tmp_path):
     for number in range(10):
         draw(tmp_path / "images" / f"{number}.png")
     rows = [f"images/{number}.png,{10 * (number % 2)}" for number in range(10)]
-    listed = list_images(written(tmp_path, "path,label", *rows), seed=1)
+    listed = list_images(write_list(tmp_path, "path,label", *rows), seed=1)
     assert listed.class_names == ("0", "10")
     assert [len(listed.photos[split]) for split in ("train", "test")] == [8, 2]
     rows = [
         f'"{tmp_path}/images/{number}.png",extra,{"test" if number < 3 else "train"},"c, {number % 2}"'
         for number in range(10)
     ]
-    listed = list_images(written(tmp_path, "\ufeffpath, note,split,label", *rows), seed=1)
+    listed = list_images(write_list(tmp_path, "\ufeffpath, note,split,label", *rows), seed=1)
     assert listed.class_names == ("c, 0", "c, 1")
     assert [photo.path for photo in listed.photos["test"]] == [f"{tmp_path}/images/{number}.png" for number in range(3)]
 
@@ -146,7 +146,7 @@ def test_whole_numbers_as_labels_are_in_the_order_of_their_values(tmp_path):
     for number in range(4):
         draw(tmp_path / f"{number}.png")
     rows = [f"{number}.png,{label}" for number, label in enumerate((10, 9, 10, 9))]
-    assert list_images(written(tmp_path, "path,label", *rows), seed=1).class_names == ("9", "10")
+    assert list_images(write_list(tmp_path, "path,label", *rows), seed=1).class_names == ("9", "10")
 
 
 CSV = [
@@ -172,7 +172,7 @@ def test_wrong_rows_are_named_in_one_line(rows, message, tmp_path):
     for name in "ab":
         draw(tmp_path / f"{name}.png")
     with pytest.raises(ValueError, match=message) as error:
-        list_images(written(tmp_path, *rows), seed=1)
+        list_images(write_list(tmp_path, *rows), seed=1)
     assert "\n" not in str(error.value)
 
 

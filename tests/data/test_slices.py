@@ -5,7 +5,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from small_sets import CHANNELS, SIZE, batches_of, build, random_images
+from small_sets import CHANNELS, SIZE, build, random_images, read_batches
 from tiers import parametrize
 
 from mtf_hetero import Layout, data, tf
@@ -51,29 +51,29 @@ def test_training_slices_are_the_batch(directory, name, epochs, augment):
     scale = dataset.train_size // TRAIN  # of the batches, so that mnist5k has no more of them
     make = functools.partial(dataset.train_input_fn, 5 * scale, epochs, seed=4, augment=augment)
     slices = [range(part[0] * scale, (part[-1] + 1) * scale) for part in SLICES]
-    whole = batches_of(make)
+    whole = read_batches(make)
     assert len(whole) == epochs * dataset.train_size // (5 * scale)
-    assert_same(put_together([batches_of(lambda s=s: make(places=s)) for s in slices]), whole)
+    assert_same(put_together([read_batches(lambda s=s: make(places=s)) for s in slices]), whole)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_training_goes_on_where_it_stopped(directory):
     make = functools.partial(squares(directory).train_input_fn, 5, 3, augment=AUGMENT)
-    whole = batches_of(make)
+    whole = read_batches(make)
     assert len(whole) == 7
-    assert_same(batches_of(lambda: make(start_batch=4)), whole[4:])
-    rest = batches_of(lambda: make(start_batch=4, places=(3, 4)))
+    assert_same(read_batches(lambda: make(start_batch=4)), whole[4:])
+    rest = read_batches(lambda: make(start_batch=4, places=(3, 4)))
     assert_same(rest, [tuple(part[3:] for part in batch) for batch in whole[4:]])
-    assert_same(batches_of(lambda: make(start_batch=7)), [])
+    assert_same(read_batches(lambda: make(start_batch=7)), [])
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_test_slices_are_the_batch(directory):
     dataset = squares(directory)
-    whole = batches_of(lambda: dataset.test_input_fn(5))
+    whole = read_batches(lambda: dataset.test_input_fn(5))
     assert [batch[1].tolist() for batch in whole] == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
     assert (whole[1][2][3:] == 0).all()
-    slices = [batches_of(lambda s=s: dataset.test_input_fn(5, places=s)) for s in SLICES]
+    slices = [read_batches(lambda s=s: dataset.test_input_fn(5, places=s)) for s in SLICES]
     assert_same(put_together(slices), whole)
 
 
@@ -81,20 +81,20 @@ def test_test_slices_are_the_batch(directory):
 def test_the_cache_and_the_seed_of_the_graph_change_nothing(directory, monkeypatch):
     dataset = squares(directory)
     make = functools.partial(dataset.train_input_fn, 5, 3, seed=1, augment=AUGMENT)
-    cached = batches_of(make)
+    cached = read_batches(make)
 
     def seeded():
         tf.set_random_seed(99)
         return make()
 
-    assert_same(batches_of(seeded), cached)
+    assert_same(read_batches(seeded), cached)
     monkeypatch.setattr(dataset_lib, "CACHED_BYTES", 0)
-    assert_same(batches_of(make), cached)
+    assert_same(read_batches(make), cached)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_each_epoch_is_a_permutation_of_its_own(directory):
-    epochs = [labels for _, _, labels in batches_of(lambda: squares(directory).train_input_fn(TRAIN, 4))]
+    epochs = [labels for _, _, labels in read_batches(lambda: squares(directory).train_input_fn(TRAIN, 4))]
     assert {tuple(sorted(labels)) for labels in epochs} == {tuple(sorted(epochs[0]))}
     assert len({tuple(labels) for labels in epochs}) == 4
 
@@ -116,15 +116,15 @@ def test_a_slice_reads_its_own_images_alone(tmp_path):
     dataset = squares(tmp_path)
     _ = dataset.statistics  # which reads all images, once
     make = functools.partial(dataset.train_input_fn, 5, 1, seed=3)
-    before = batches_of(lambda: make(places=(3, 4)))
+    before = read_batches(lambda: make(places=(3, 4)))
     with tf.Graph().as_default(), tf.Session() as session:
         indices = tf.data.make_one_shot_iterator(dataset_lib._shuffled(TRAIN, 5, 1, 3, 0)).get_next()
         spared = [index for _ in before for index in session.run(indices)[3:]]
     assert len(set(spared)) == 4
     damage(next(tmp_path.rglob("*train.tfrecord*")), spared)
-    assert_same(batches_of(lambda: make(places=(3, 4))), before)
+    assert_same(read_batches(lambda: make(places=(3, 4))), before)
     with pytest.raises(data.UnreadableError, match="cannot be read from byte"), data.unreadable_as_value_error():
-        batches_of(lambda: make(places=(2, 3)))
+        read_batches(lambda: make(places=(2, 3)))
 
 
 @pytest.mark.parametrize("places", [(-1, 2), (), (4, 5), range(6)])
@@ -195,7 +195,7 @@ def test_a_processor_without_images(directory):
     dataset = squares(directory)
     make = functools.partial(dataset.train_input_fn, 5, 1)
     layout = Layout("all:3", "batch:all", sizes={"batch": [3, 0, 2]})
-    whole = batches_of(make)
+    whole = read_batches(make)
     with tf.Graph().as_default():
         features, labels = data.laid_out_batches(make, layout, {"batch": 5}, ["cpu:0"] * 3)
         assert [image.shape.as_list()[0] for image in features["image"]] == [3, 0, 2]

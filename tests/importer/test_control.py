@@ -9,10 +9,10 @@ from steps import adam, of_keras
 
 import mtf_hetero
 from mtf_hetero import tf
+from mtf_hetero.cost.transfers import of_step
+from mtf_hetero.graph import walk
 from mtf_hetero.importer import control
 from mtf_hetero.importer.program import within
-from mtf_hetero.lowering.loop import operations_within
-from mtf_hetero.planner.transfers import of_step
 
 function = tf.compat.v2.function
 INPUTS = [(np.random.default_rng(step).standard_normal((14, 6, 3)),) for step in range(3)]
@@ -97,7 +97,7 @@ def turning(w, x):
     return tf.reduce_mean((y @ w) ** 2)
 
 
-def written(w, x, count, total):
+def write_in_loop(w, x, count, total):
     """Variables that a loop reads and writes."""
     for i in tf.range(6):
         count.assign_add(1)
@@ -111,7 +111,7 @@ LOOPS = {
     "ending": trained(ending),
     "nested": trained(nested),
     "turning": trained(turning),
-    "written": trained(written, np.int32(0), np.zeros(3)),
+    "written": trained(write_in_loop, np.int32(0), np.zeros(3)),
 }
 
 
@@ -134,7 +134,7 @@ def cases(w, x, count):
     return tf.switch_case(count.read_value(), turns)
 
 
-def kept(w, x, count, total):
+def write_in_branch(w, x, count, total):
     """Variables that one branch writes."""
     count.assign_add(1)
     if count % 3 == 1:
@@ -148,7 +148,7 @@ def kept(w, x, count, total):
 CONDITIONS = {
     "branches": trained(branches, np.int32(0)),
     "cases": trained(cases, np.int32(-1)),
-    "kept": trained(kept, np.int32(0), np.zeros((6, 3))),
+    "kept": trained(write_in_branch, np.int32(0), np.zeros((6, 3))),
     "turning": trained(turning),
 }
 
@@ -162,16 +162,15 @@ def test_conditions_of_which_one_branch_runs(name, real_conditions):
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_small_conditions_are_selected(name):
     found = check(CONDITIONS[name], *PLACES)
-    kinds = {op.type for op in within(found[0]._first.program.operations)}
+    kinds = {op.type for op in within(found[0].step.program.operations)}
     assert "Case" not in kinds and "SelectV2" in kinds
 
 
 def test_a_condition_saves_work(real_conditions):
     """The devices run no operation of the other branch."""
-    _, _, inputs = make = trained(kept, np.int32(0), np.zeros((6, 3)))()
+    _, _, inputs = make = trained(write_in_branch, np.int32(0), np.zeros((6, 3)))()
     with mtf_hetero.function(make[0], inputs[0], **BATCH) as divided:
-        assert divided._first is not None
-        program = divided._first.program
+        program = divided.step.program
     (choice,) = [op for op in program.operations if op.type == "Case"]
     assert not {op for block in choice.blocks for op in block.operations} & set(program.operations)
     assert any(op.type == "Mean" for block in choice.blocks for op in block.operations)
@@ -182,7 +181,7 @@ def test_the_planner_knows_their_traffic(name, real_conditions):
     step, _, inputs = {**LOOPS, **CONDITIONS}[name]()
     with mtf_hetero.function(step, inputs[0], **BATCH) as divided:
         transfers = of_step(divided.graph, divided.layout)
-        inside = {op.name for op in operations_within(divided.graph.operations)} - {
+        inside = {op.name for op in walk.within(divided.graph.operations)} - {
             op.name for op in divided.graph.operations
         }
     assert any(transfer.operation in inside for transfer in transfers)
@@ -227,7 +226,7 @@ def test_long_recurrent_networks(kind):
 
     make = of_keras(build, adam(), lambda: ids(length=500, steps=2))
     first, second = check(make, ONE, BATCH, steps=2)
-    assert sum(op.type == "While" for op in first._first.program.operations) == 2
+    assert sum(op.type == "While" for op in first.step.program.operations) == 2
     assert len(second.graph.operations) < 1000
     kinds = {entry.kind for entry in second.undivided.entries}
     assert not kinds & {"MatMul", "TensorListSetItem"}
@@ -255,7 +254,7 @@ def test_the_only_branch_that_is_followed():
         return step, [w], INPUTS
 
     (divided,) = check(make, BATCH)
-    assert len(divided._first.program.guards) == 1
+    assert len(divided.step.program.guards) == 1
     for place in (ONE, BATCH):
         step, (variable,), inputs = make()
         before = variable.numpy()
@@ -306,4 +305,4 @@ def test_recomputation_stays():
         return step, [w], INPUTS
 
     one, _ = check(make, ONE, BATCH)
-    assert sum(op.type == "Tanh" for op in one._first.program.operations) == 4
+    assert sum(op.type == "Tanh" for op in one.step.program.operations) == 4

@@ -10,10 +10,11 @@ from import_oracle import BATCH, ONE, check, images, rows, split
 from steps import L, of_keras, sgd
 
 import mtf_hetero
-from mtf_hetero import tf, traffic
+from mtf_hetero import tf
+from mtf_hetero.cost import traffic
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.divided import Traced
-from mtf_hetero.layers import MomentsOperation
+from mtf_hetero.layers import BatchNormOperation, MomentsOperation
 from mtf_hetero.layouts import LAYOUTS
 
 X = np.random.default_rng(0).standard_normal((7, 8, 8)) + 1000.0
@@ -101,16 +102,12 @@ LAYERS = {
 def test_normalizations_that_are_split_along_their_axes(name):
     layer, axis = LAYERS[name]
     for divided in check(normalised(layer), BATCH, split(f"sequential/first/kernel/{axis}")):
-        assert sum(isinstance(op, MomentsOperation) for op in divided.graph.operations) == 1
+        assert sum(isinstance(op, (MomentsOperation, BatchNormOperation)) for op in divided.graph.operations) == 1
 
 
-def messages(model, devices):
-    """{(source, target): number of messages of a step} of two workers that split the batch."""
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.optimizer.build(model.trainable_variables)
-    traced = Traced(tf.compat.v2.function(lambda data: model.train_step(data), autograph=False))
-    x, y = images()[0]
-    program = traced.program(((x.astype("float32"), y),))
+def sends(step, inputs, devices):
+    """Return the traffic of a step on two workers that split the batch."""
+    program = Traced(step).program(inputs)
     with tf.Graph().as_default():
         step = step_lib.build(program)
         layout = LAYOUTS["batch"](step.graph, mesh_shape="all:2", shares={"all": [2, 1]})
@@ -118,7 +115,17 @@ def messages(model, devices):
         fetches = [lowering.export_to_tf_tensor(y) for y in step.results]
         fetches.append(tf.group([lowering.lowered_operation(op) for op in step.updates]))
         traffic.arrange(fetches)
-        return collections.Counter((send.source, send.target) for send in traffic.sends(fetches))
+        return traffic.sends(fetches)
+
+
+def messages(model, devices):
+    """{(source, target): number of messages of a step} of two workers that split the batch."""
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.optimizer.build(model.trainable_variables)
+    step = tf.compat.v2.function(lambda data: model.train_step(data), autograph=False)
+    x, y = images()[0]
+    found = sends(step, ((x.astype("float32"), y),), devices)
+    return collections.Counter((send.source, send.target) for send in found)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -128,3 +135,45 @@ def test_a_batch_norm_has_two_exchanges(count):
     model = keras.Sequential([keras.Input((8, 8, 3)), *blocks, L.GlobalAveragePooling2D(), L.Dense(5)])
     sent = messages(model, [A, B])
     assert sent[A, B] == sent[B, A] == 2 * count + 1
+
+
+def test_the_gradients_of_a_recurrent_layer_are_summed_over_its_steps_before_they_are_sent():
+    model = keras.Sequential([keras.Input((6, 3)), L.LSTM(5), L.Dense(4)])
+    model.compile("sgd", "mse")
+    model.optimizer.build(model.trainable_variables)
+    step = tf.compat.v2.function(lambda data: model.train_step(data), autograph=False)
+    data = np.ones((7, 6, 3), np.float32), np.ones((7, 4), np.float32)
+    sent = [send for send in sends(step, (data,), [A, B]) if (send.source, send.target) == (B, A)]
+    assert len(sent) == 1
+    assert sum(send.bytes for send in sent) == 4 * (model.count_params() + 1)  # and the loss
+
+
+def embedding(words):
+    """A step that trains a table by the gradients of the rows that it looks up, some of them twice."""
+
+    def make():
+        table = tf.Variable(np.random.default_rng(1).standard_normal((words, 6)), name="table")
+
+        @tf.compat.v2.function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.square(tf.gather(table, y) - x[:, :6]))
+            gradient = tape.gradient(loss, table)
+            table.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+            table.scatter_add(tf.IndexedSlices(0.01 * gradient.values, gradient.indices))
+            return loss
+
+        return step, [table], rows()
+
+    return make
+
+
+@pytest.mark.parametrize("words", [11, 100])
+def test_gradients_of_embeddings_on_every_layout(words):
+    check(embedding(words), ONE, BATCH, split("table/0"), split("table/1"))
+
+
+def test_a_large_vocabulary_sends_rows():
+    step, _, inputs = embedding(1000)()
+    found = sends(step, inputs[0], [A, B])
+    assert sum(send.bytes for send in found) < 8 * 6 * 1000 / 4

@@ -50,8 +50,8 @@ def norm(is_training, factor=1.0):
 def test_batch_norm(is_training):
     one, batch = check(norm(is_training, 0.2 if is_training else 1.0), ONE, BATCH, tolerance=1e-5)
     if is_training:
-        assert any(type(op).__name__ == "MomentsOperation" for op in batch.graph.operations)
-    assert not any("FusedBatchNorm" in op.type for op in one._first.program.operations)
+        assert [type(op).__name__ for op in batch.graph.operations].count("BatchNormOperation") == 1
+    assert not any("FusedBatchNorm" in op.type for op in one.step.program.operations)
 
 
 SIX = dict(zip(("lr", "beta1", "beta2", "epsilon", "beta1_power", "beta2_power"), (0.1, 0.9, 0.99, 1e-3, 0.9, 0.99)))

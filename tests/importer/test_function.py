@@ -10,7 +10,8 @@ from import_oracle import BATCH, ONE, arrays, check, rows, same, split
 from steps import STEPS
 
 import mtf_hetero
-from mtf_hetero import tf, traffic
+from mtf_hetero import tf
+from mtf_hetero.cost import traffic
 
 function = tf.compat.v2.function
 INPUTS = rows()
@@ -98,9 +99,9 @@ def test_batches_of_other_sizes(place):
 
 def test_messages_of_each_kind_of_inputs_travel_together(monkeypatch):
     """Also those of a kind that comes after a session ran another one."""
-    monkeypatch.setattr("mtf_hetero.collectives.share_memory", lambda devices: False)
+    monkeypatch.setattr("mtf_hetero.mesh.collectives.share_memory", lambda devices: False)
     saved, fuse = [], traffic.fuse
-    monkeypatch.setattr("mtf_hetero.traffic.ordering.fuse", lambda *a, **b: saved.append(fuse(*a, **b)))
+    monkeypatch.setattr("mtf_hetero.cost.traffic.ordering.fuse", lambda *a, **b: saved.append(fuse(*a, **b)))
     step, variables, inputs = STEPS["tape"]()
     start, traced = [v.numpy() for v in variables], function(step)
     inputs = [(x[:n], y[:n]) for (x, y), n in zip(inputs, (14, 7, 14, 7))]

@@ -60,11 +60,11 @@ def inserted(step, layout, *, is_early):
             return made[name]
 
         inputs = [(x, [[dim] for dim in x.shape.dims]) for x in xs]
-        found = insertion.insert(full, lambda: differentiated(step, read.forward), inputs, make, {}, "step")
-        outputs = [y for y, _ in found.outputs]
+        found, _ = insertion.insert(full, lambda: differentiated(step, read.forward), inputs, make, {}, "step")
+        outputs = [y for y, _ in found]
         gradients = mtf.gradients([mtf.reduce_sum(mtf.square(outputs[0]))], [xs[0], made["weights"], made["factor"]])
         assert gradients[2] is None  # it is not trained
-        lowering = mtf_hetero.Lowering(graph, {mesh: oracle.mesh_impl_of(layout)})
+        lowering = mtf_hetero.Lowering(graph, {mesh: oracle.cpu_mesh_impl(layout)})
         exported = [lowering.export_to_tf_tensor(t) for t in [*outputs, *gradients[:2]]]
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": layout.size})) as session:
             return session.run(exported)

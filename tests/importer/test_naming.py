@@ -6,7 +6,7 @@ import math
 import tiers
 from hypothesis import strategies as st
 
-from mtf_hetero.importer.naming import Names, common_factors, divided
+from mtf_hetero.importer.naming import Names, common_factors, divide_factors
 
 SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 5, 6, 12]), min_size=1, max_size=4)
 
@@ -58,7 +58,7 @@ def test_common_factors_make_both(sizes, count):
     factors = common_factors(sizes, merged)
     assert factors is not None and math.prod(factors) == math.prod(sizes)
     for one in (sizes, merged):
-        parts = divided(one, factors)
+        parts = divide_factors(one, factors)
         assert [math.prod(part) for part in parts] == one
         assert list(itertools.chain(*parts)) == factors
 

@@ -8,17 +8,16 @@ from image_steps import CONVOLUTIONS, NETWORKS
 from import_oracle import ids, images
 from steps import STEPS, L, adam, convolutional, of_keras, recurrent, transformer
 
-from mtf_hetero import Layout, Lowering, UnevenMeshImpl, memory, tf, traffic
+from mtf_hetero import Layout, Lowering, UnevenMeshImpl, tf
+from mtf_hetero.cost import Link, memory, traffic
+from mtf_hetero.cost.machines import Machine, Machines
+from mtf_hetero.cost.transfers import of_step
+from mtf_hetero.graph import assign_layers, list_layers, live_operations, names
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.divided import Traced
-from mtf_hetero.layouts import LAYOUTS, anatomy
+from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.rules import Rules
-from mtf_hetero.planner import steps
-from mtf_hetero.planner.find import describe, find
-from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.planner.transfers import of_step
-from mtf_hetero.profile import Link
-from mtf_hetero.profile.work import layer_of, live
+from mtf_hetero.planner.planning import describe, find
 
 DEVICES = [f"/job:worker/task:{number}/device:CPU:0" for number in range(3)]
 SHARES = {"all": [4, 2, 1]}
@@ -28,13 +27,13 @@ MACHINES = Machines(
 )
 
 
-def program_of(name):
-    """The program of a step of tests/importer/steps.py."""
+def trace_program(name):
+    """The program of a step of tests/programs/steps.py."""
     step, _, inputs = EVERY[name]()
     return Traced(step).program(inputs[0])
 
 
-def layout_of(graph, way):
+def make_layout(graph, way):
     """A layout by a recipe, by the planner, or by a rule."""
     if way == "plan":
         return find(graph, MACHINES).layout
@@ -46,7 +45,7 @@ def layout_of(graph, way):
 def lowered(program, way):
     """The step, the layout, its lowering, and what a session runs."""
     step = step_lib.build(program)
-    layout = layout_of(step.graph, way)
+    layout = make_layout(step.graph, way)
     lowering = Lowering(step.graph, {step.mesh: UnevenMeshImpl.from_layout(layout, DEVICES[: layout.size])})
     fetches = [lowering.export_to_tf_tensor(x) for x in step.results]
     return step, layout, lowering, [*fetches, *map(lowering.lowered_operation, step.updates)]
@@ -70,7 +69,7 @@ ALL = [(name, way) for name, ways in CASES for way in ways]
 
 @tiers.parametrize(("name", "way"), ALL, first=[("convolutional", "filters"), ("tape", "batch")])
 def test_bytes(name, way):
-    program = program_of(name)
+    program = trace_program(name)
     with tf.Graph().as_default():
         step, layout, _, fetches = lowered(program, way)
         predicted = of_step(step.graph, layout, fetched=step.results)
@@ -110,12 +109,12 @@ def test_memory(name, way):
 
 def test_seeds_are_never_split():
     """The states of seed generators are never split, not even by a plan."""
-    program = program_of("convolutional")
+    program = trace_program("convolutional")
     (state,) = (v.before.name for v in program.variables if "seed_generator" in v.before.name)
     with tf.Graph().as_default():
         graph = step_lib.build(program).graph
-        assert f"{state}/0" in steps.names(next(v for v in graph.all_variables if v.name == state))
-        assert f"{state}/0" not in steps.extents(live(graph))
+        assert f"{state}/0" in names.dimension_names(next(v for v in graph.all_variables if v.name == state))
+        assert f"{state}/0" not in names.extents(live_operations(graph))
         assert not Rules(graph, "all:2", None, None).allow([f"{state}/0"])
     with tf.Graph().as_default():
         made = step_lib.build(program)
@@ -128,10 +127,10 @@ def test_seeds_are_never_split():
 
 def test_convolutions_of_one_pixel_are_layers():
     """Recipes and plans see a convolution whose kernel has no height and no width."""
-    program = program_of("unet")
+    program = trace_program("unet")
     with tf.Graph().as_default():
         graph = step_lib.build(program).graph
-        found = {layer.outputs[0] for layer in anatomy.layers(graph)}
-        owners = set(layer_of(live(graph), graph.trainable_variables).values())
+        found = {layer.outputs[0] for layer in list_layers(graph)}
+        owners = set(assign_layers(live_operations(graph), graph.trainable_variables).values())
     assert "classes/kernel/4" in found
     assert {"down", "bottom", "up", "last", "classes"} <= owners

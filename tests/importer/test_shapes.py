@@ -7,6 +7,7 @@ from import_oracle import BATCH, ONE
 
 import mtf_hetero.keras
 from mtf_hetero import tf
+from mtf_hetero.importer import reader
 from mtf_hetero.importer.tracing import Traced
 
 L = keras.layers
@@ -65,7 +66,10 @@ def test_shapes_within_functions_and_lookups():
     table = tf.compat.v2.Variable(np.random.default_rng(0).standard_normal((9, 4)))
     inner = tf.compat.v2.function(lambda x: tf.reshape(x, [tf.shape(x)[0], -1, 2]) * 2.0)
 
+    traces = []
+
     def step(ids):
+        traces.append(ids.shape.as_list())
         return tf.reduce_sum(inner(tf.gather(table, ids)), axis=[1, 2])
 
     traced = Traced(step, relaxes=True)
@@ -73,4 +77,33 @@ def test_shapes_within_functions_and_lookups():
         ids = np.arange(n)
         program = traced.program((ids,))
         assert [value.shape for value in program.results] == [(n,)]
-    assert len({id(traced.concrete((np.arange(n),))) for n in (4, 2, 3)}) == 2
+    assert traces == [[4], [None]]
+
+
+def test_open_shapes_are_those_of_a_trace_for_known_sizes():
+    kernel = tf.Variable(np.ones((3, 2, 4)))
+
+    def step(x):
+        y = tf.nn.relu(tf.nn.conv1d(x, kernel, 2, "SAME"))
+        flat = tf.reshape(y, [tf.shape(y)[0], tf.shape(y)[1] * y.shape[2]])
+        kernel.assign_add(tf.ones_like(kernel))
+        return flat, tf.range(tf.shape(x)[1])
+
+    relaxed = Traced(step, relaxes=True)
+    for sizes in ((4, 6, 2), (5, 7, 2), (3, 8, 2)):
+        found, known = (traced.program((np.ones(sizes),)) for traced in (relaxed, Traced(step)))
+        assert [value.shape for value in found.results] == [value.shape for value in known.results]
+        assert found.variables[0].after.shape == kernel.shape
+
+
+def test_a_kind_traces_no_rule_that_an_earlier_kind_had():
+    def step(x):
+        average.assign(average * 0.5 + tf.reduce_mean(x))
+        average.assign_add(tf.reduce_sum(x))
+
+    average, traced = tf.Variable(np.float64(0)), Traced(step, relaxes=True)
+    traced.program((np.ones((4, 2)),))
+    count = reader._traced.cache_info().misses
+    for n in (2, 3):
+        traced.program((np.ones((n, 2)),))
+    assert reader._traced.cache_info().misses == count

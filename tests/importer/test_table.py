@@ -115,6 +115,10 @@ OPERATIONS = {
         IDS[None],
     ),
     "einsum": (lambda x, y: (tf.einsum("abc,abd->acd", x, y), tf.einsum("abc,abc->", x, y)), X, Y),
+    "einsum with letters twice": (
+        lambda m: (tf.einsum("abii->ab", m), tf.einsum("...ii->...i", m), tf.einsum("abij,abjj->ai", m, m)),
+        MATRICES,
+    ),
     "einsum with an ellipsis": (lambda x, y: tf.einsum("...bc,...bc->...c", x, y), X, Y),
     "softmax": (lambda x: (tf.nn.softmax(x), tf.nn.log_softmax(x, 1)), X),
     "crossentropy": (
@@ -197,15 +201,20 @@ def test_each_dimension_may_be_split(name):
     check_each_dimension(function, inputs, SINGLE.get(name, 1e-9))
 
 
-@pytest.mark.parametrize("name", ["matmul", "conv"])
+@pytest.mark.parametrize("name", ["matmul", "conv", "einsum"])
 def test_work_is_divided(name):
     """A layout that splits the batch leaves no product to each device."""
-    x = tf.Variable(kernel(9, 5) if name == "matmul" else kernel(3, 3, 7, 5))
+    x = tf.Variable(kernel(3, 3, 7, 5) if name == "conv" else kernel(9, 5))
+    function = {
+        "matmul": tf.matmul,
+        "conv": lambda x, w: tf.nn.conv2d(x, w, 2, "SAME"),
+        "einsum": lambda x, w: tf.einsum("...i,ij->...j", x, w),
+    }[name]
 
     def step(images):
         with tf.GradientTape() as tape:
-            y = images @ x if name == "matmul" else tf.nn.conv2d(images, x, 2, "SAME")
+            y = function(images, x)
         return tape.gradient(y, x)
 
-    with mtf_hetero.function(step, (X if name == "matmul" else IMAGE,), **BATCH) as divided:
+    with mtf_hetero.function(step, (IMAGE if name == "conv" else X,), **BATCH) as divided:
         assert divided.undivided.share == 0

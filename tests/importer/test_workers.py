@@ -13,7 +13,8 @@ from tiers import on_workers
 import mtf_hetero
 import mtf_hetero.keras
 from mtf_hetero.cluster import LocalCluster, UnreachableWorkerError
-from mtf_hetero.planner import find, machines
+from mtf_hetero.cost import machines
+from mtf_hetero.planner import planning
 
 NAMES = "worker:0/cpu:0,worker:1/cpu:0,worker:2/cpu:0"
 
@@ -52,12 +53,13 @@ def test_plans(name):
     with mtf_hetero.function(step, inputs[0], devices="cpu:0", layout="batch") as divided:
         graph = divided.graph
     described = [machines.Machine(f"cpu:{i}", 4e8 / (i + 1), 4e9 / (i + 1), operation_seconds=1e-7) for i in range(3)]
-    plan = find.find(graph, machines.Machines(tuple(described)))
+    plan = planning.find(graph, machines.Machines(tuple(described)))
     assert any(len(sizes) > 1 for _, sizes in plan.layout.sizes)
     check(STEPS[name], {"layout": plan.layout, "devices": list(plan.devices)})
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("impatient")
 def test_a_lost_worker_is_said_in_one_line():
     local = LocalCluster([1.0, 1.0], report=lambda line: None)
     step, variables, inputs = STEPS["perceptron"]()

@@ -2,8 +2,7 @@
 
 import keras
 import numpy as np
-from keras_oracle import check
-from test_keras_models import inferred
+from keras_oracle import check, inferred
 from tiers import parametrize
 
 from mtf_hetero.keras import build

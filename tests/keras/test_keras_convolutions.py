@@ -30,7 +30,7 @@ CASES = {
 FIRST = ("conv2d", "transposed valid")
 
 
-def model_of(shape, layer):
+def make_model(shape, layer):
     inputs = keras.Input(shape)
     return keras.Model(inputs, layer(inputs))
 
@@ -38,4 +38,4 @@ def model_of(shape, layer):
 @parametrize("case", CASES, first=FIRST)
 def test_forward_gradients_and_steps(case):
     shape, layer = CASES[case]
-    check(model_of(shape, layer()))
+    check(make_model(shape, layer()))

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from fit_oracle import BATCH, ONE, check, made
+from fit_oracle import BATCH, ONE, check, make_model
 from keras import layers
 from keras_oracle import check as check_layers
 
@@ -83,10 +83,10 @@ def test_it_is_what_keras_does(place):
 @tiers.parametrize("optimizer", OPTIMIZERS, first=["adam"])
 def test_a_token_twice_in_a_batch(optimizer):
     """Keras squares and clips its rows before it adds them up, and so does `fit`."""
-    check(words(optimizer), *sequences(), places=[LAYOUTS["vocabulary"]], batch_size=7)
+    check(words(optimizer), *sequences(21), places=[LAYOUTS["vocabulary"]], batch_size=7)
 
 
-@tiers.parametrize("dtype", ["int64", "uint8", "float32", "int8", "float64"], first=["int64", "float32"])
+@tiers.parametrize("dtype", ["int64", "uint8", "float32", "int8", "float64"], first=["int64"])
 def test_types_of_ids(dtype):
     """Keras takes int32 and int64 as they are, and makes int32 of all others."""
     x, y = sequences(dtype=dtype)
@@ -117,12 +117,12 @@ WRONG = {
 }
 
 
-@tiers.parametrize("place", LAYOUTS, first=["one", "vocabulary"])
+@tiers.parametrize("place", LAYOUTS, first=["vocabulary"])
 def test_a_wrong_id_is_said_in_one_line(place):
     x, y = sequences(7)
     for wrong, line in WRONG.values():
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"is not in \[0, 11\)"):
-            made(words()).fit(with_id(x, wrong), y, batch_size=7, verbose=0)
+            make_model(words()).fit(with_id(x, wrong), y, batch_size=7, verbose=0)
         assert_wrong(words(), with_id(x, wrong), y, LAYOUTS[place], line)
 
 
@@ -134,7 +134,7 @@ def with_id(x, wrong):
 
 def assert_wrong(make, x, y, place, line, **options):
     """Asserts that fit raises one line, and leaves the model's weights as they are."""
-    model = made(make)
+    model = make_model(make)
     before = model.get_weights()
     with pytest.raises(ValueError, match=line) as error:
         mtf_hetero.keras.fit(model, x, y, batch_size=7, verbose=0, **options, **place)
@@ -153,9 +153,9 @@ def test_wrong_ids_of_other_batches_and_layers():
     )
     options = {"verbose": 0, **LAYOUTS["vocabulary"]}
     with pytest.raises(ValueError, match=message):
-        mtf_hetero.keras.fit(made(words()), *both, batch_size=7, shuffle=False, **options)
+        mtf_hetero.keras.fit(make_model(words()), *both, batch_size=7, shuffle=False, **options)
     with pytest.raises(ValueError, match=message):
-        mtf_hetero.keras.fit(made(words()), x, y, validation_data=(wrong, of_wrong), **options)
+        mtf_hetero.keras.fit(make_model(words()), x, y, validation_data=(wrong, of_wrong), **options)
 
     def two():
         users, items = keras.Input((1,), dtype="int32", name="users"), keras.Input((1,), dtype="int32", name="items")
@@ -168,7 +168,7 @@ def test_wrong_ids_of_other_batches_and_layers():
     ids = np.arange(5)[:, None]
     data = {"users": ids, "items": np.where(ids == 3, 7, ids)}
     with pytest.raises(ValueError, match=r"id 7 is not in \[0, 5\) of layer 'tower/item'"):
-        mtf_hetero.keras.fit(made(two), data, ids * 1.0, verbose=0, **ONE)
+        mtf_hetero.keras.fit(make_model(two), data, ids * 1.0, verbose=0, **ONE)
 
 
 def test_a_wrong_label_is_not_taken_for_an_id():

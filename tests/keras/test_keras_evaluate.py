@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from fit_oracle import BATCH, FILTERS, ONE, images, made, network, same, state
+from fit_oracle import BATCH, FILTERS, ONE, images, make_model, network, same, state
 from keras_oracle import floatx, randomised
 
 import mtf_hetero.keras
@@ -34,8 +34,8 @@ def compiled(**options: Any):
 def test_evaluate_gives_what_keras_gives(name, place):
     options = {"x": X, "batch_size": 8, "verbose": 0, **EVALUATIONS[name]}
     with floatx(tf.float64):
-        expected = made(compiled).evaluate(**options)
-        model = made(compiled)
+        expected = make_model(compiled).evaluate(**options)
+        model = make_model(compiled)
         before = state(model)
         found = mtf_hetero.keras.evaluate(model, **options, **place)
         same(state(model), before, 0)
@@ -88,7 +88,7 @@ def test_predict_gives_what_keras_gives(name, place):
     make, x, more = PREDICTIONS[name]
     options = {"batch_size": 8, "verbose": 0, **more}
     with floatx(tf.float64):
-        reference, model = made(make), made(make)
+        reference, model = make_model(make), make_model(make)
         expected = reference.predict(x, **options)
         found = mtf_hetero.keras.predict(model, x, **options, **place)
     keras.tree.assert_same_structure(found, expected)
@@ -121,7 +121,7 @@ def test_callbacks_of_tests_and_predictions():
             (keras.Model.evaluate, keras.Model.predict, {}),
             (mtf_hetero.keras.evaluate, mtf_hetero.keras.predict, FILTERS),
         ):
-            model, callback = made(compiled), Watches()
+            model, callback = make_model(compiled), Watches()
             evaluate(model, X, Y, callbacks=[callback], **options, **place)
             predict(model, X, callbacks=[callback], **options, **place)
             seen.append([*callback.seen, *np.asarray(model.layers[1].kernel).ravel()])
@@ -129,7 +129,7 @@ def test_callbacks_of_tests_and_predictions():
 
 
 def test_only_what_is_needed_is_traced():
-    model = made(Sampled)
+    model = make_model(Sampled)
 
     def test_step(data):
         raise AssertionError

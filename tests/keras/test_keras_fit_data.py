@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from fit_oracle import BATCH, FILTERS, ONE, check, images, made, same, state
+from fit_oracle import BATCH, FILTERS, ONE, check, images, make_model, same, state
 
 import mtf_hetero.keras
 from mtf_hetero import tf
@@ -125,7 +125,7 @@ def test_dropout_differs_from_fit_to_fit_and_not_with_the_same_seed():
         model.optimizer.learning_rate = 0.0
         return [mtf_hetero.keras.fit(model, X, Y, **options).history["loss"][0] for _ in range(2)]
 
-    first, again = losses(made(make)), losses(made(make))
+    first, again = losses(make_model(make)), losses(make_model(make))
     assert first == again
     assert first[0] != first[1]
 
@@ -151,7 +151,7 @@ def test_a_session_makes_room_for_more_shapes(place, monkeypatch):
     monkeypatch.setattr("mtf_hetero.importer.session._LEAST_KINDS", 3)
     monkeypatch.setattr("mtf_hetero.importer.session._MOST_OPERATIONS", 10)
     options = {"epochs": 2, "steps_per_epoch": 5, "validation_steps": 1, "shuffle": False, "verbose": 0}
-    reference, model = made(of_sequences), made(of_sequences)
+    reference, model = make_model(of_sequences), make_model(of_sequences)
     expected = reference.fit(lengths(5), validation_data=lengths(3, seed=1), **options)
     found = mtf_hetero.keras.fit(model, lengths(5), validation_data=lengths(3, seed=1), **options, **place)
     same(found.history, expected.history, 1e-5)
@@ -160,7 +160,7 @@ def test_a_session_makes_room_for_more_shapes(place, monkeypatch):
 
 def refused(error, match, *data, **options):
     with pytest.raises(error, match=match) as caught:
-        mtf_hetero.keras.fit(made(compiled), *data, verbose=0, **{**ONE, **options})
+        mtf_hetero.keras.fit(make_model(compiled), *data, verbose=0, **{**ONE, **options})
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -173,11 +173,11 @@ def test_wrong_data_are_refused_in_one_line():
     refused(ValueError, "the data of model '.*' are empty; give at least one batch", X[:0], Y[:0])
     refused(ValueError, "x is None; give the data, as for model.fit")
     with pytest.raises(ValueError, match="the data of model '.*' are empty; give at least one batch"):
-        mtf_hetero.keras.predict(made(compiled), X[:0], **ONE)
+        mtf_hetero.keras.predict(make_model(compiled), X[:0], **ONE)
 
 
 def test_the_names_that_model_fit_has():
-    one, other = made(compiled), made(compiled)
+    one, other = make_model(compiled), make_model(compiled)
     options = {"batch_size": 8, "verbose": 0, **ONE}
     mtf_hetero.keras.fit(one, x=X, y=Y, **options)
     mtf_hetero.keras.fit(model=other, x=(X, Y), **options)

@@ -45,7 +45,7 @@ LOSSES = {  # the loss, the activation before it, how many units, and targets of
 
 
 def of_the_whole_batch(y_true, y_pred):
-    """What a user may write: a value of each example that depends on all of them."""
+    """A user's loss: a value of each example that depends on all examples."""
     errors = keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1)
     return keras.ops.divide(errors, keras.ops.add(keras.ops.max(errors), 1))
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from fit_oracle import BATCH, ONE, check, made, same, state
+from fit_oracle import BATCH, ONE, check, make_model, same, state
 from keras_oracle import floatx
 
 import mtf_hetero.keras
@@ -114,8 +114,8 @@ def always_dropped():
 def compiled(build, optimizer="adam", **options):
     def make() -> Any:
         model = build()
-        made = optimizer() if callable(optimizer) else optimizer
-        model.compile(made, **{"loss": LOSS, "metrics": ["accuracy"], **options})
+        make_model = optimizer() if callable(optimizer) else optimizer
+        model.compile(make_model, **{"loss": LOSS, "metrics": ["accuracy"], **options})
         return model
 
     return make
@@ -165,8 +165,8 @@ def test_ctrl_c_within_a_step_leaves_the_model_whole(monkeypatch):
     """The weights, the number of steps and the metrics are all of the step that Ctrl-C arrived in."""
     run, steps = Session.run, []
 
-    def pressed(self, fetches, feed=None):
-        found = run(self, fetches, feed)
+    def pressed(self, fetches, feed=None, trace=None):
+        found = run(self, fetches, feed, trace)
         if isinstance(fetches, tuple):  # the results and the updates of a step
             steps.append(found)
             if len(steps) == 2:
@@ -175,7 +175,7 @@ def test_ctrl_c_within_a_step_leaves_the_model_whole(monkeypatch):
 
     options = {"batch_size": 8, "shuffle": False, "verbose": 0}
     with floatx(tf.float64):
-        reference, model = made(compiled(hidden)), made(compiled(hidden))
+        reference, model = make_model(compiled(hidden)), make_model(compiled(hidden))
         expected = reference.fit(*(x[:16] for x in ROWS), **options).history["loss"][0]
         monkeypatch.setattr(Session, "run", pressed)
         with pytest.raises(KeyboardInterrupt):

@@ -80,7 +80,7 @@ ACTIVATIONS = (
 )
 
 
-def model_of(shape, layer):
+def make_model(shape, layer):
     inputs = keras.Input(shape)
     return keras.Model(inputs, layer(inputs))
 
@@ -88,13 +88,13 @@ def model_of(shape, layer):
 @parametrize("case", ONE, first=FIRST)
 def test_forward_gradients_and_steps(case):
     shape, layer = ONE[case]
-    check(model_of(shape, layer()), training=False)
+    check(make_model(shape, layer()), training=False)
 
 
 @parametrize("case", TRAINED, first=["batch norm"])
 def test_in_training(case):
     shape, layer = ONE[case]
-    check(model_of(shape, layer()), training=True)
+    check(make_model(shape, layer()), training=True)
 
 
 @pytest.mark.full
@@ -110,11 +110,11 @@ NOT_DOUBLE = ("max pool 3d", "average pool 3d", "bilinear")  # TensorFlow has no
 def test_in_double_precision(case):
     with floatx(tf.float64):
         shape, layer = ONE[case]
-        check(model_of(shape, layer()), training=True, dtype=tf.float64, tolerance=1e-9)
+        check(make_model(shape, layer()), training=True, dtype=tf.float64, tolerance=1e-9)
 
 
 def test_a_frozen_batch_norm_infers():
-    model = model_of(IMAGE, layers.BatchNormalization(trainable=False))
+    model = make_model(IMAGE, layers.BatchNormalization(trainable=False))
     builder = check(model, training=True)
     assert len(builder.variables) == 4
 
@@ -195,4 +195,4 @@ def test_a_dense_layer_takes_a_flattened_image_as_it_is():
         ]
     )
     builder = check(model)
-    assert builder.variables["head/kernel"].split == (7, 5, 5, 7)
+    assert builder.variables["head/kernel"].shape == (7, 5, 5, 7)

@@ -5,7 +5,7 @@ import json
 import keras
 import pytest
 import tiers
-from fit_oracle import BATCH, ONE, check, images, made, network
+from fit_oracle import BATCH, ONE, check, images, make_model, network
 
 import mtf_hetero.keras
 from mtf_hetero import tf
@@ -20,7 +20,7 @@ def compiled():
 
 def refused(error, match, model=None, data=None, **options):
     with pytest.raises(error, match=match) as caught:
-        mtf_hetero.keras.fit(model or made(compiled), *(data or images()), verbose=0, **options)
+        mtf_hetero.keras.fit(model or make_model(compiled), *(data or images()), verbose=0, **options)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -32,7 +32,7 @@ def test_what_is_not_compiled():
         with pytest.raises(ValueError, match="model is a str; give a keras.Model"):
             run("model.keras", images()[0])
         with pytest.raises(ValueError, match="x is None; give the data"):
-            run(made(compiled))
+            run(make_model(compiled))
 
 
 def test_what_does_not_fit_together():
@@ -68,7 +68,7 @@ def test_devices_of_this_process_and_an_environment_that_names_others(monkeypatc
 
 def owners(name, method):
     """A model with a method of its own, on the instance, and one of a class with it."""
-    model = made(compiled)
+    model = make_model(compiled)
     setattr(model, name, method.__get__(model))
     own = type("Own", (keras.Model,), {name: method})(model.inputs, model.outputs)
     own.compile("sgd", "mse")
@@ -87,7 +87,7 @@ def test_functions_that_are_not_called(kind):
 
 def test_steps_that_run_eagerly():
     """Keras would run the model's Python code in every step."""
-    model = made(compiled)
+    model = make_model(compiled)
     model.compile("sgd", "mse", run_eagerly=True)
     refused(NotImplementedError, r"runs eagerly by model.compile\(run_eagerly=True\)", model, **ONE)
     tf.config.run_functions_eagerly(True)
@@ -98,7 +98,7 @@ def test_steps_that_run_eagerly():
 
 
 def test_a_strategy_of_tensorflow():
-    model = made(compiled)
+    model = make_model(compiled)
     with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
         refused(NotImplementedError, "in the scope of a tf.distribute strategy", model, **ONE)
         model = network()
@@ -108,7 +108,7 @@ def test_a_strategy_of_tensorflow():
 
 def with_own(change):
     def make():
-        model = made(compiled)
+        model = make_model(compiled)
         return change(model) or model
 
     return make

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
-from test_keras_models import inferred
+from keras_oracle import inferred
 
 from mtf_hetero.keras import build
 

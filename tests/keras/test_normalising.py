@@ -10,8 +10,8 @@ from keras import layers
 
 import mtf_hetero.keras
 from mtf_hetero import data
+from mtf_hetero.cli.train import inputs
 from mtf_hetero.keras import networks
-from mtf_hetero.models.train import inputs
 
 MEAN, DEVIATION = (100.0, 3.0), (50.0, 0.25)
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 6, 5, 2)).astype("float32")

@@ -10,10 +10,10 @@ from tiers import parametrize
 import mtf_hetero
 import mtf_hetero.layers
 from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.cli.train import program
 from mtf_hetero.keras import to_keras
 from mtf_hetero.keras.twin import Twin
 from mtf_hetero.models import MODELS, Model
-from mtf_hetero.models.train import program
 
 BATCH = 3
 SMALL = {  # of each network, what makes it small: shape of images, and changes of its configuration
@@ -38,8 +38,8 @@ SMALL = {  # of each network, what makes it small: shape of images, and changes 
 FIRST = ("lenet", "resnet50", "unet3d", "vgg13")
 
 
-def dtype_of(name):
-    """Of the numbers; TensorFlow has no 3D pools in float64 on a CPU."""
+def compared_dtype(name):
+    """Return the type to compare in: TensorFlow has no 3D pools in float64 on a CPU."""
     return tf.float32 if MODELS[name].takes_volumes else tf.float64
 
 
@@ -62,14 +62,14 @@ def without_chance(config, name):
     return {**config, "dropout": 0.0} if name.startswith(("alexnet", "cosmoflow", "vgg")) else config
 
 
-def arrays_of(twin):
+def mtf_arrays(twin):
     """{mtf variable: its value} of the twin's weights."""
     return {name: weight.to_mtf(weight.variable.numpy()) for name, weight in twin.weights.items()}
 
 
 def of_the_network(name, images, twin, config, *, training):
     """Outputs, gradients of the sum of their squares, and moving averages, of the network with the twin's weights."""
-    values = arrays_of(twin)
+    values = mtf_arrays(twin)
     with tf.Graph().as_default():
         graph = mtf.Graph()
         mesh = mtf.Mesh(graph, "mesh")
@@ -115,7 +115,7 @@ def of_the_twin(images, twin, *, training):
 
 
 def check(name, image_shape, config, *, training, float32_tolerance=1e-5):
-    dtype = dtype_of(name)
+    dtype = compared_dtype(name)
     twin = randomised(MODELS[name].twin(image_shape=image_shape, dtype=dtype.name, **config))
     images = np.random.default_rng(1).standard_normal((BATCH, *image_shape)).astype(dtype.as_numpy_dtype)
     expected = of_the_network(name, images, twin, config, training=training)
@@ -178,7 +178,7 @@ def saved(path, values):
 def test_a_checkpoint_becomes_a_keras_file(tmp_path):
     shape, config = SMALL["vgg13"]
     twin = randomised(MODELS["vgg13"].twin(image_shape=shape, **config))
-    checkpoint = saved(tmp_path / "model.ckpt-7", arrays_of(twin))
+    checkpoint = saved(tmp_path / "model.ckpt-7", mtf_arrays(twin))
     model = to_keras(MODELS["vgg13"], checkpoint, image_shape=shape, **config)
     model.save(tmp_path / "vgg.keras")
     images = np.random.default_rng(1).standard_normal((BATCH, *shape)).astype(np.float32)
@@ -196,10 +196,7 @@ def test_a_keras_model_gets_what_was_trained(tmp_path):
     twin = Twin.of(model)
     assert {id(weight.variable) for weight in twin.weights.values()} == {id(v) for v in model.variables}
     rng = np.random.default_rng(1)
-    values = {
-        name: rng.random([weight.split[axis] for axis in weight.axes]).astype(np.float32)
-        for name, weight in twin.weights.items()
-    }
+    values = {name: rng.random(weight.shape).astype(np.float32) for name, weight in twin.weights.items()}
     assert to_keras(model, saved(tmp_path / "model.ckpt-1", values)) is model
     for name, weight in twin.weights.items():
         np.testing.assert_array_equal(weight.to_mtf(weight.variable.numpy()), values[name], err_msg=name)

@@ -5,7 +5,8 @@ import pytest
 from tiers import parametrize
 
 from mtf_hetero import mtf, tf
-from mtf_hetero.layouts import LAYOUTS, anatomy
+from mtf_hetero.graph.names import renamed
+from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.rules import Rules
 from mtf_hetero.models import MODELS
 
@@ -24,7 +25,7 @@ def dims(text):
     return [mtf.Dimension(name, int(size)) for name, size in (pair.split(":") for pair in text.split())]
 
 
-def feed_of(graph):
+def make_feed(graph):
     """A stand-in for the oracle's Feed that needs no values."""
     mesh = mtf.Mesh(graph, "mesh")
 
@@ -47,7 +48,7 @@ def lay_out(build, recipe="filters", *, training=True, mesh_shape="all:3", share
     """The layout of a program, after a check that it is legal for every tensor of its training step."""
     with tf.Graph().as_default():
         graph = mtf.Graph()
-        outputs = build(feed_of(graph))
+        outputs = build(make_feed(graph))
         if training:
             add_training(graph, outputs)
         layout = LAYOUTS[recipe](graph, mesh_shape=mesh_shape, shares=shares, **kwargs)
@@ -262,11 +263,10 @@ def test_the_two_sides_of_a_rename_are_split_alike():
     """So that it costs nothing: what R takes is what P has."""
     with tf.Graph().as_default():
         graph = mtf.Graph()
-        model("paper_cifar")(feed_of(graph))
+        model("paper_cifar")(make_feed(graph))
         layout = LAYOUTS["filters"](graph, mesh_shape="all:3", shares=SHARES)
-        for new, olds in anatomy.renames(graph.operations).items():
-            for old in olds:
-                assert (layout.axis_of(old) is None) == (layout.axis_of(new) is None), (old, new)
+        for old, new in renamed(graph.operations):
+            assert (layout.axis_of(old) is None) == (layout.axis_of(new) is None), (old, new)
 
 
 def small_first(feed):
@@ -352,7 +352,7 @@ def test_graphs_without_what_a_recipe_needs():
 def test_rules_know_what_goes_together():
     with tf.Graph().as_default():
         graph = mtf.Graph()
-        flattened(feed_of(graph))
+        flattened(make_feed(graph))
         rules = Rules(graph, "all:3", None, None)
         assert rules.allow(["units"])
         assert not rules.allow(["h"])  # a convolution needs it whole

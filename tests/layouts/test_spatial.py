@@ -6,7 +6,7 @@ from tiers import ONCE_OR_ALL_KINDS, ONE_OR_ALL
 
 from mtf_hetero import layers, mtf, tf
 from mtf_hetero.layouts import spatial
-from mtf_hetero.models import MODELS, cosmoflow, unet3d
+from mtf_hetero.models import MODELS
 
 NAMES = ("batch", "depth", "height", "width", "channels")
 
@@ -50,12 +50,14 @@ def names(layout, axis=None):
     return sorted(dim for dim, on in layout.rules if axis in (None, on))
 
 
-def volumes_of(sizes):
+def volume_dims(sizes):
     return [mtf.Dimension(name, size) for name, size in zip(NAMES, sizes)]
 
 
-def cosmoflow_of(edge, batch=8, **config):
-    return lambda feed: {"y": cosmoflow.build(feed("volumes", volumes_of((batch, edge, edge, edge, 4))), **config)}
+def make_cosmoflow(edge, batch=8, **config):
+    return lambda feed: {
+        "y": MODELS["cosmoflow"].build(feed("volumes", volume_dims((batch, edge, edge, edge, 4))), **config)
+    }
 
 
 def depths(*owners):
@@ -67,8 +69,8 @@ def numbered(kind, last):
 
 
 def test_cosmoflow_is_gathered_where_the_map_is_smaller_than_the_mesh():
-    """As in the paper at 128 over 4: the activations are gathered from pool5 on. The dense part is data-parallel."""
-    layout = lay_out(cosmoflow_of(128), "depth:4", least_values=512)
+    """The activations are gathered from pool5 on, as in the paper at 128 over 4. The dense part is data-parallel."""
+    layout = lay_out(make_cosmoflow(128), "depth:4", least_values=512)
     dense = [f"dense{number}/batch" for number in (1, 2, 3)]
     gathered = ["conv6/filters", "conv7/channels"]
     assert names(layout) == sorted([*depths(*numbered("conv", 5), *numbered("pool", 4)), *dense, *gathered])
@@ -76,7 +78,7 @@ def test_cosmoflow_is_gathered_where_the_map_is_smaller_than_the_mesh():
 
 
 def test_maps_too_small_to_be_worth_a_halo_are_gathered():
-    layout = lay_out(cosmoflow_of(128), "depth:4")
+    layout = lay_out(make_cosmoflow(128), "depth:4")
     dense = [f"dense{number}/batch" for number in (1, 2, 3)]
     gathered = ["conv5/filters", "pool5/channels", "conv6/channels", "conv7/filters"]
     assert names(layout) == sorted([*depths(*numbered("conv", 4), *numbered("pool", 4)), *dense, *gathered])
@@ -84,17 +86,17 @@ def test_maps_too_small_to_be_worth_a_halo_are_gathered():
 
 def test_what_is_whole_is_split_by_its_filters():
     """With fewer examples than processors the dense part too; and small maps are gathered before they must be."""
-    layout = lay_out(cosmoflow_of(128, batch=2), "depth:4", {"depth": [2, 1, 1, 1]}, least_values=512)
+    layout = lay_out(make_cosmoflow(128, batch=2), "depth:4", {"depth": [2, 1, 1, 1]}, least_values=512)
     gathered = ["conv5/filters", "pool5/channels", "conv6/channels", "conv7/filters", "dense1/inputs"]
     assert names(layout) == sorted([*depths(*numbered("conv", 4), *numbered("pool", 4)), *gathered])
     assert sum(layout.split("conv5/filters", 256)) == 256
-    least = lay_out(cosmoflow_of(128, batch=2), "depth:4", least_values=1)
+    least = lay_out(make_cosmoflow(128, batch=2), "depth:4", least_values=1)
     assert "conv5/depth" in names(least)
 
 
 def test_cosmoflow_over_a_batch_and_a_depth():
     layout = lay_out(
-        cosmoflow_of(512),
+        make_cosmoflow(512),
         "batch:4;depth:8",
         {"batch": [2, 2, 1, 3], "depth": [2, 1, 1, 1, 1, 1, 1, 1]},
         least_values=512,
@@ -117,7 +119,7 @@ def test_a_part_smaller_than_the_halo_is_not_split():
 
 def test_unet_is_split_on_the_way_up_as_on_the_way_down():
     def build(feed):
-        return {"y": unet3d.build(feed("volumes", volumes_of((1, 32, 32, 32, 1))))}
+        return {"y": MODELS["unet3d"].build(feed("volumes", volume_dims((1, 32, 32, 32, 1))))}
 
     layout = lay_out(build, "depth:8", least_values=512)
     split = {name.removesuffix("/depth") for name in names(layout)}
@@ -140,7 +142,7 @@ def test_unet_is_split_on_the_way_up_as_on_the_way_down():
     ],
 )
 def test_which_axis_takes_which_dimension(kwargs, expected):
-    layout = lay_out(cosmoflow_of(16, filters=(2,) * 7, head=(3,)), **kwargs)
+    layout = lay_out(make_cosmoflow(16, filters=(2,) * 7, head=(3,)), **kwargs)
     for axis, dim in expected.items():
         assert dim in names(layout, axis)
         assert {name.rpartition("/")[2] for name in names(layout, axis)} <= {dim, "batch"}
@@ -243,7 +245,7 @@ def test_hand_made_graphs_are_as_on_one_device(build, meshes, chosen, options):
 
 
 def test_wrong_arguments():
-    build = cosmoflow_of(16, filters=(2,) * 7, head=(3,))
+    build = make_cosmoflow(16, filters=(2,) * 7, head=(3,))
     for mesh_shape, kwargs, message in [
         ("x:2", {"shares": {"x": [1, 2, 3]}}, "3 numbers for 2 processors"),
         ("x:2", {"axis": "y"}, "does not have"),

@@ -9,22 +9,22 @@ from tiers import parametrize
 
 import mtf_hetero
 from mtf_hetero import mtf, tf
+from mtf_hetero.cli.train.tasks import Regression, Segmentation
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models import MODELS, layers
-from mtf_hetero.models.train.tasks import Regression, Segmentation
 
 IMAGES = [name for name, model in MODELS.items() if not model.takes_volumes]
 
 
-def images_of(mesh, batch, image_shape, dtype=tf.float32):
+def make_images(mesh, batch, image_shape, dtype=tf.float32):
     names = ("batch", *("depth", "height", "width", "channels")[-len(image_shape) :])
     shape = mtf.Shape([mtf.Dimension(n, s) for n, s in zip(names, (batch, *image_shape))])
     return mtf.import_tf_tensor(mesh, tf.zeros(shape.to_integer_list, dtype), shape)
 
 
-def graph_of(name, *, image_shape=None, dtype=tf.float32, **config):
+def make_graph(name, *, image_shape=None, dtype=tf.float32, **config):
     graph = mtf.Graph()
-    images = images_of(mtf.Mesh(graph, "mesh"), 3, image_shape or MODELS[name].image_shape, dtype)
+    images = make_images(mtf.Mesh(graph, "mesh"), 3, image_shape or MODELS[name].image_shape, dtype)
     return graph, MODELS[name].build(images, **config)
 
 
@@ -32,7 +32,7 @@ def graph_of(name, *, image_shape=None, dtype=tf.float32, **config):
 def test_parameters_logits_names_and_dtypes(name):
     """Each layer owns its input and output dimension; all has the dtype of the images."""
     with tf.Graph().as_default():
-        graph, logits = graph_of(name, dtype=tf.float64)
+        graph, logits = make_graph(name, dtype=tf.float64)
     spatial = MODELS[name].image_shape[:-1] if MODELS[name].task is Segmentation else ()
     assert logits.shape.to_integer_list == [3, *spatial, MODELS[name].classes]
     last = "outputs" if MODELS[name].task is Regression else "classes"
@@ -56,9 +56,9 @@ def test_parameters_of_the_paper():
     ("name", "parameters"), [("resnet18", 11_689_512), ("resnet34", 21_797_672), ("resnet50", 25_557_032)]
 )
 def test_parameters_of_resnet_for_imagenet(name, parameters):
-    """As torchvision counts them."""
+    """The counts equal torchvision's."""
     with tf.Graph().as_default():
-        graph, logits = graph_of(name, image_shape=(224, 224, 3), stem="imagenet", classes=1000)
+        graph, logits = make_graph(name, image_shape=(224, 224, 3), stem="imagenet", classes=1000)
         last = [op.outputs[0].shape for op in graph.operations if isinstance(op, mtf.Conv2dOperation)][-1]
     assert logits.shape.to_integer_list == [3, 1000]
     assert last.to_integer_list[1:3] == [7, 7]
@@ -68,7 +68,7 @@ def test_parameters_of_resnet_for_imagenet(name, parameters):
 @pytest.mark.parametrize(("name", "millions"), [("vgg11", 9.22), ("vgg16", 14.71), ("vgg19", 20.02)])
 def test_convolution_weights_of_vgg(name, millions):
     with tf.Graph().as_default():
-        graph, _ = graph_of(name)
+        graph, _ = make_graph(name)
     kernels = [v for v in graph.trainable_variables if v.name.startswith("conv")]
     assert round(sum(v.size for v in kernels) / 1e6, 2) == millions
     head = [
@@ -79,7 +79,7 @@ def test_convolution_weights_of_vgg(name, millions):
 
 def test_the_head_of_vgg_and_its_batch_norm():
     with tf.Graph().as_default():
-        graph, _ = graph_of("vgg11", head=(7,), batch_norm=True, classes=3)
+        graph, _ = make_graph("vgg11", head=(7,), batch_norm=True, classes=3)
     shapes = {v.name: v.shape.to_integer_list for v in graph.all_variables}
     assert shapes["dense1/kernel"][-1] == 7
     assert shapes["dense2/kernel"] == [7, 3]
@@ -93,7 +93,7 @@ def test_initial_logits_are_of_order_one(name):
         tf.set_random_seed(1)
         graph = mtf.Graph()
         mesh = mtf.Mesh(graph, "mesh")
-        shape = images_of(mesh, 2, MODELS[name].image_shape).shape
+        shape = make_images(mesh, 2, MODELS[name].image_shape).shape
         images = np.random.default_rng(0).standard_normal(shape.to_integer_list)
         logits = MODELS[name].build(mtf.import_tf_tensor(mesh, images.astype(np.float32), shape), training=True)
         lowering = mtf.Lowering(graph, {mesh: mtf.placement_mesh_impl.PlacementMeshImpl([], [], [""])})
@@ -113,9 +113,9 @@ def test_initial_logits_are_of_order_one(name):
 )
 def test_the_forward_pass_communicates_what_the_paper_s_scheme_needs(name, convolutions, dense):
     with tf.Graph().as_default():
-        graph, logits = graph_of(name)
+        graph, logits = make_graph(name)
         layout = LAYOUTS["filters"](graph, mesh_shape="all:3", shares={"all": [70, 25, 5]})
-        lowering = mtf_hetero.Lowering(graph, {logits.mesh: oracle.mesh_impl_of(layout)})
+        lowering = mtf_hetero.Lowering(graph, {logits.mesh: oracle.cpu_mesh_impl(layout)})
         lowering.export_to_tf_tensor(logits)
     moved = collections.Counter()
     for counter, size in lowering.counters:
@@ -124,7 +124,7 @@ def test_the_forward_pass_communicates_what_the_paper_s_scheme_needs(name, convo
     images, processors = 3, 3
     assert moved == {
         "allreduce/[0]/Conv2dOperation": convolutions * images * processors,
-        "allreduce/[0]/einsum_op": dense * images * processors,
+        "allreduce/[0]/EinsumOperation": dense * images * processors,
     }
 
 
@@ -139,14 +139,14 @@ def test_the_forward_pass_communicates_what_the_paper_s_scheme_needs(name, convo
 )
 def test_images_and_configurations_that_a_model_cannot_take(name, wrong, message):
     with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
-        graph_of(name, **wrong)
+        make_graph(name, **wrong)
 
 
 @pytest.mark.parametrize("name", ["lenet", "paper_cifar", "resnet18", "resnet50", "vgg11"])
 def test_images_of_a_size_that_strides_do_not_divide(name):
     """28 -> 14 -> 7 -> 4 -> 2 -> 1."""
     with tf.Graph().as_default():
-        graph, logits = graph_of(name, image_shape=(28, 28, 1))
+        graph, logits = make_graph(name, image_shape=(28, 28, 1))
         assert logits.shape.to_integer_list[-1] == MODELS[name].classes
         sizes = {
             d.size for op in graph.operations for t in op.outputs for d in t.shape.dims if d.name.endswith("height")
@@ -154,8 +154,21 @@ def test_images_of_a_size_that_strides_do_not_divide(name):
         assert name == "lenet" or {28, 14, 7, 4} <= sizes
 
 
+@pytest.mark.parametrize("name", ["alexnet", "resnet18"])
+def test_pools_leave_a_batch_of_two_dimensions_alone(name):
+    sizes = {"outer_batch": 2, "batch": 4, "height": 32, "width": 32, "channels": 3}
+    with tf.Graph().as_default():
+        shape = mtf.Shape([mtf.Dimension(*dim) for dim in sizes.items()])
+        images = mtf.import_tf_tensor(mtf.Mesh(mtf.Graph(), "mesh"), tf.zeros(shape.to_integer_list), shape)
+        stem = {"stem": "imagenet"} if name == "resnet18" else {}
+        logits = MODELS[name].build(images, **stem)
+        pools = [op.outputs[0].shape for op in logits.mesh.graph.operations if "pool" in op.name]
+    assert logits.shape.to_integer_list == [2, 4, 10]
+    assert pools and all(pool.to_integer_list[:2] == [2, 4] for pool in pools)
+
+
 def test_images_of_another_rank():
     with tf.Graph().as_default():
-        _, logits = graph_of("lenet")
+        _, logits = make_graph("lenet")
         with pytest.raises(ValueError, match="batch, height, width, channels"):
             layers.check_images(logits)

@@ -5,25 +5,27 @@ import itertools
 
 import numpy as np
 import pytest
-from oracle import MODEL_TOLERANCE_FLOAT32, ONCE, check, mesh_impl_of
+from oracle import MODEL_TOLERANCE_FLOAT32, ONCE, check, cpu_mesh_impl
 from tiers import parametrize
 
 import mtf_hetero
 import mtf_hetero.layers
-from mtf_hetero import Layout, memory, mtf, tf
+from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.cli.train import program as network
+from mtf_hetero.cli.train.tasks import Regression, Segmentation
+from mtf_hetero.cost import memory
 from mtf_hetero.layouts import LAYOUTS
-from mtf_hetero.models import cosmoflow, unet3d
-from mtf_hetero.models.train import program as network
-from mtf_hetero.models.train.tasks import Regression, Segmentation
+from mtf_hetero.models import MODELS
 
 NAMES = ("batch", "depth", "height", "width", "channels")
+COSMOFLOW, UNET3D = (MODELS[name].build for name in ("cosmoflow", "unet3d"))
 EIGHT = [2, 3, 1, 2, 2, 3, 1, 2]
 TOY_COSMOFLOW = {"filters": (2, 3, 2, 3), "strided": 3, "head": (5, 4), "dropout": 0.0}
 TOY_UNET = {"down": ((2, 3),), "bottom": (3, 4), "up": ((2, 3),)}
 DEEP_UNET = {"down": ((2, 3), (3, 2)), "up": ((2, 3), (3, 2))}
 
 
-def volumes_of(sizes, names=NAMES):
+def make_volumes(sizes, names=NAMES):
     graph = mtf.Graph()
     shape = mtf.Shape([mtf.Dimension(name, size) for name, size in zip(names, sizes)])
     volumes = mtf.import_tf_tensor(mtf.Mesh(graph, "mesh"), tf.zeros(shape.to_integer_list), shape)
@@ -38,8 +40,8 @@ def parameters(graph):
 def test_cosmoflow_has_the_paper_s_parameters(edge):
     for batch_norm, expected in ((False, 9_437_636), (True, 9_437_636 + 2_016)):
         with tf.Graph().as_default():
-            graph, volumes = volumes_of((2, edge, edge, edge, 4))
-            y = cosmoflow.build(volumes, batch_norm=batch_norm, training=True)
+            graph, volumes = make_volumes((2, edge, edge, edge, 4))
+            y = COSMOFLOW(volumes, batch_norm=batch_norm, training=True)
         assert parameters(graph) == expected
         assert (y.shape.dimension_names, y.shape.to_integer_list) == (["batch", "outputs"], [2, 4])
 
@@ -56,8 +58,8 @@ PAPER = {  # edge of the maps after each convolution, and after each pool
 @pytest.mark.parametrize("edge", PAPER)
 def test_cosmoflow_has_the_paper_s_maps(edge):
     with tf.Graph().as_default():
-        graph, volumes = volumes_of((1, edge, edge, edge, 4))
-        cosmoflow.build(volumes)
+        graph, volumes = make_volumes((1, edge, edge, edge, 4))
+        COSMOFLOW(volumes)
     for kind, edges in zip((mtf.Conv3dOperation, mtf_hetero.layers.PoolOperation), PAPER[edge]):
         shapes = [op.outputs[0].shape.to_integer_list for op in graph.operations if isinstance(op, kind)]
         assert [shape[1:4] for shape in shapes] == [[n] * 3 for n in edges]
@@ -69,9 +71,9 @@ def test_cosmoflow_starts_as_the_paper_does():
     """Glorot-uniform kernels, biases of 0.1, a mean of its own of each dense layer's inputs kept at 0.8."""
     with tf.Graph().as_default():
         tf.set_random_seed(1)
-        graph, volumes = volumes_of((1, 8, 8, 8, 4))
-        cosmoflow.build(volumes, training=True)
-        lowering = mtf_hetero.Lowering(graph, {volumes.mesh: mesh_impl_of(Layout("x:1", ""))})
+        graph, volumes = make_volumes((1, 8, 8, 8, 4))
+        COSMOFLOW(volumes, training=True)
+        lowering = mtf_hetero.Lowering(graph, {volumes.mesh: cpu_mesh_impl(Layout("x:1", ""))})
         keeps = [op for op in graph.operations if isinstance(op, mtf.RandomOperation)]
         assert [op.outputs[0].shape.size for op in keeps] == [8 * 256, 2048, 256]
         with tf.Session() as session:
@@ -91,8 +93,8 @@ def test_cosmoflow_starts_as_the_paper_does():
 
 def test_unet_has_the_paper_s_parameters():
     with tf.Graph().as_default():
-        graph, volumes = volumes_of((1, 64, 48, 128, 1))
-        logits = unet3d.build(volumes, training=True)
+        graph, volumes = make_volumes((1, 64, 48, 128, 1))
+        logits = UNET3D(volumes, training=True)
     assert logits.shape.dimension_names == ["batch", "depth", "height", "width", "classes"]
     assert logits.shape.to_integer_list == [1, 64, 48, 128, 3]
     assert parameters(graph) == 19_070_560
@@ -106,18 +108,18 @@ def test_unet_has_the_paper_s_parameters():
 @pytest.mark.parametrize(
     ("build", "sizes", "message"),
     [
-        (cosmoflow.build, (2, 24, 24, 24, 4), "24 x 24 x 24 voxels; give cubes .* a power of two from 4 to 512"),
-        (cosmoflow.build, (2, 16, 16, 32, 4), "16 x 16 x 32 voxels; give cubes"),
-        (cosmoflow.build, (2, 1024, 1024, 1024, 4), "1024 x 1024 x 1024 voxels"),
-        (cosmoflow.build, (2, 16, 16, 4), "give an mtf.Tensor .batch, depth, height, width, channels."),
-        (unet3d.build, (2, 16, 12, 16, 1), "16 x 12 x 16 voxels; the network halves them 3 times; give multiples of 8"),
-        (functools.partial(cosmoflow.build, strided=8), (2, 8, 8, 8, 1), "strided is 8, which is not a convolution"),
-        (functools.partial(unet3d.build, up=()), (2, 8, 8, 8, 1), "down has 3 levels and up has 0"),
+        (COSMOFLOW, (2, 24, 24, 24, 4), "24 x 24 x 24 voxels; give cubes .* a power of two from 4 to 512"),
+        (COSMOFLOW, (2, 16, 16, 32, 4), "16 x 16 x 32 voxels; give cubes"),
+        (COSMOFLOW, (2, 1024, 1024, 1024, 4), "1024 x 1024 x 1024 voxels"),
+        (COSMOFLOW, (2, 16, 16, 4), "give an mtf.Tensor .batch, depth, height, width, channels."),
+        (UNET3D, (2, 16, 12, 16, 1), "16 x 12 x 16 voxels; the network halves them 3 times; give multiples of 8"),
+        (functools.partial(COSMOFLOW, strided=8), (2, 8, 8, 8, 1), "strided is 8, which is not a convolution"),
+        (functools.partial(UNET3D, up=()), (2, 8, 8, 8, 1), "down has 3 levels and up has 0"),
     ],
 )
 def test_volumes_and_configurations_that_there_are_not(build, sizes, message):
     with tf.Graph().as_default():
-        _, volumes = volumes_of(sizes)
+        _, volumes = make_volumes(sizes)
         with pytest.raises(ValueError, match=message):
             build(volumes)
 
@@ -125,7 +127,7 @@ def test_volumes_and_configurations_that_there_are_not(build, sizes, message):
 def cosmoflow_program(edge, batch=3, **config):
     def build(feed):
         dims = [mtf.Dimension(name, size) for name, size in zip(NAMES, (batch, edge, edge, edge, 2))]
-        y = cosmoflow.build(feed("volumes", dims), training=True, **(TOY_COSMOFLOW | config))
+        y = COSMOFLOW(feed("volumes", dims), training=True, **(TOY_COSMOFLOW | config))
         loss = mtf.reduce_mean(mtf.square(y - feed("targets", y.shape)))
         return {"y": y, "loss": loss}
 
@@ -135,7 +137,7 @@ def cosmoflow_program(edge, batch=3, **config):
 def unet_program(sizes, batch=2, **config):
     def build(feed):
         dims = [mtf.Dimension(name, size) for name, size in zip(NAMES, (batch, *sizes, 2))]
-        logits = unet3d.build(feed("volumes", dims), training=True, **(TOY_UNET | config))
+        logits = UNET3D(feed("volumes", dims), training=True, **(TOY_UNET | config))
         classes = logits.shape.dims[-1]
         labels = mtf.one_hot(feed("labels", logits.shape.dims[:-1], below=3), classes, dtype=feed.dtype)
         loss = mtf.layers.softmax_cross_entropy_with_logits(logits, labels, classes)
@@ -201,7 +203,7 @@ def test_groups_of_examples_with_moments_of_their_own(own):
     def program(feed):
         dims = [mtf.Dimension(name, size) for name, size in zip(names, (3, 2, 8, 8, 8, 2))]
         config = TOY_COSMOFLOW | own | {"batch_norm": True, "per": ("groups",), "training": True}
-        y = cosmoflow.build(feed("volumes", dims), **config)
+        y = COSMOFLOW(feed("volumes", dims), **config)
         assert y.shape.dimension_names == ["groups", "batch", "outputs"]
         return {"y": y}
 
@@ -233,7 +235,7 @@ def losses(program, layout, steps=10):
         gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
         updates = mtf.optimize.SgdOptimizer(0.05).apply_grads(gradients, variables)
         updates += mtf_hetero.layers.batch_norm_updates(graph)
-        lowering = mtf_hetero.Lowering(graph, {feed.mesh: mesh_impl_of(layout)})
+        lowering = mtf_hetero.Lowering(graph, {feed.mesh: cpu_mesh_impl(layout)})
         fetches = [lowering.export_to_tf_tensor(loss), *(lowering.lowered_operation(op) for op in updates)]
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": layout.size})) as session:
             session.run(tf.global_variables_initializer())
@@ -305,15 +307,15 @@ def test_stages_that_are_computed_again_are_the_same_on_every_mesh():
     check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
-def peak_of(build, edge, **config):
+def estimate_peak(build, edge, **config):
     """The estimated peak of a training step of one cube on one device, without the weights and what belongs to them."""
     with tf.Graph().as_default():
         built = network.build_training(
             tf.zeros([1, edge, edge, edge, 1]),
-            tf.zeros([1, 2]) if build is cosmoflow.build else tf.zeros([1, edge, edge, edge], tf.int32),
+            tf.zeros([1, 2]) if build is COSMOFLOW else tf.zeros([1, edge, edge, edge], tf.int32),
             build=functools.partial(build, **config),
             optimizer=network.Optimizer("sgd"),
-            task=Regression(("a", "b"), (), ()) if build is cosmoflow.build else Segmentation(3),
+            task=Regression(("a", "b"), (), ()) if build is COSMOFLOW else Segmentation(3),
         )
         lowering = network.lower(built, Layout("x:1", ""), ["cpu:0"])
         fetches = [lowering.export_to_tf_tensor(built.loss), *(lowering.lowered_operation(op) for op in built.updates)]
@@ -321,22 +323,22 @@ def peak_of(build, edge, **config):
 
 
 LESS_MEMORY = [
-    (cosmoflow.build, {"outputs": 2, "filters": (16, 32, 8, 8, 8, 8, 8), "head": (4,)}, ("conv1",)),
-    (unet3d.build_small, {}, ("down1", "up1")),
+    (COSMOFLOW, {"outputs": 2, "filters": (16, 32, 8, 8, 8, 8, 8), "head": (4,)}, ("conv1",)),
+    (MODELS["unet3d_small"].build, {}, ("down1", "up1")),
 ]
 
 
 @parametrize(("build", "config", "recompute"), LESS_MEMORY, first=LESS_MEMORY[:1])
 def test_stages_that_are_computed_again_need_less_memory(build, config, recompute):
     """CosmoFlow little less: its peak is in the backward pass of the first layer, when little else is left."""
-    whole, less, least = (peak_of(build, 32, recompute=names, **config) for names in ((), recompute, ("all",)))
-    assert less < (0.95 if build is cosmoflow.build else 0.85) * whole
+    whole, less, least = (estimate_peak(build, 32, recompute=names, **config) for names in ((), recompute, ("all",)))
+    assert less < (0.95 if build is COSMOFLOW else 0.85) * whole
     assert least <= less
 
 
-@pytest.mark.parametrize(("build", "stage"), [(cosmoflow.build, "down1"), (unet3d.build, "conv1")])
+@pytest.mark.parametrize(("build", "stage"), [(COSMOFLOW, "down1"), (UNET3D, "conv1")])
 def test_stages_that_there_are_not(build, stage):
     with tf.Graph().as_default():
-        _, volumes = volumes_of((2, 8, 8, 8, 1))
+        _, volumes = make_volumes((2, 8, 8, 8, 1))
         with pytest.raises(ValueError, match=f"recompute names '{stage}'; it must be all or some of the stages "):
             build(volumes, recompute=(stage,))

@@ -9,18 +9,18 @@ import os
 import time
 
 import pytest
+from dense_steps import MACHINES, batch, build
 from tiers import on_workers
 
 from mtf_hetero import Layout, tf
 from mtf_hetero._support import deadline
 from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero.cluster import Cluster
-from mtf_hetero.planner import auto, calibration, choice, find, quick, trying
-from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.cost import calibration, limited, microbenchmarks, quick
+from mtf_hetero.cost.machines import Machine, Machines
+from mtf_hetero.planner import auto, choice, planning, trying
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
-from mtf_hetero.profile import limited, messages
-from tests.planner.test_auto import MACHINES, batch, build
 
 LIMIT = 3.0
 
@@ -38,15 +38,15 @@ def unmeasured(monkeypatch):
 
 class TestDeadline:
     def test_an_inner_limit_is_no_longer_than_an_outer_one(self):
-        assert deadline.left() == math.inf
+        assert deadline.seconds_left() == math.inf
         deadline.check()
         with deadline.within(100.0):
             with deadline.within(1000.0):
-                assert 90 < deadline.left() <= 100
+                assert 90 < deadline.seconds_left() <= 100
             with deadline.within(0.0), pytest.raises(OutOfTimeError):
                 deadline.check()
             deadline.check()
-        assert deadline.left() == math.inf
+        assert deadline.seconds_left() == math.inf
 
     def test_a_call_of_a_session_is_cancelled(self):
         self._long_call(None, "cpu:0")
@@ -58,7 +58,7 @@ class TestDeadline:
     def _long_call(self, cluster, device):
         """And the session lives on."""
         with tf.Graph().as_default() as graph:
-            operation, count = messages.products(device)
+            operation, count = microbenchmarks.products(device)
             target, config = (cluster.target, cluster.session_config()) if cluster else ("", None)
             with tf.Session(target, graph=graph, config=config) as session:
                 limited.run(session, operation, {count: 1})
@@ -101,7 +101,7 @@ def test_a_time_limit_is_kept(two, seconds, monkeypatch):
     """Whatever would take longer; the fastest device alone is used, and why is said."""
     monkeypatch.setattr(trying, "LEAST_ROUNDS", 10**9)
     monkeypatch.setattr(trying, "race", functools.partial(trying.race, rounds=10**9))
-    monkeypatch.setattr(trying, "seconds_of", lambda *args: 0.0)
+    monkeypatch.setattr(trying, "race_seconds", lambda *args: 0.0)
     begin = time.monotonic()
     chosen = auto.choose(build, two, {"batch": batch}, seconds=seconds)
     assert time.monotonic() - begin < seconds + 20
@@ -116,7 +116,7 @@ def test_where_there_is_no_time_to_measure_rates_are_estimated(two, monkeypatch)
         raise OutOfTimeError
 
     monkeypatch.setattr(calibration, "calibrate_quickly", slow)
-    monkeypatch.setattr(messages, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
+    monkeypatch.setattr(microbenchmarks, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
     monkeypatch.setattr(trying, "_TURN_SECONDS", 0.01)
     chosen = auto.choose(build, two, {"batch": batch})
     assert "there was no time to measure the devices on the program; their rates are estimated" in chosen.lines
@@ -145,7 +145,9 @@ def test_of_two_devices_alone_the_faster_one_wins(two, monkeypatch):
     monkeypatch.setattr(calibration, "calibrate_quickly", lambda *args, **kwargs: Machines((slow, fast)))
     monkeypatch.setattr(quick, "measure_rates", lambda cluster: dict(zip(two.devices, (2e10, 1e10), strict=True)))
     monkeypatch.setattr(
-        auto, "_candidates", lambda *args: {"alone": plan_of(1e-3, two.devices[1:]), "plan": plan_of(5e-4, two.devices)}
+        auto,
+        "_candidates",
+        lambda *args: {"alone": make_plan(1e-3, two.devices[1:]), "plan": make_plan(5e-4, two.devices)},
     )
     monkeypatch.setattr(trying, "_TURN_SECONDS", 0.01)
     chosen = auto.choose(build, two, {})
@@ -156,7 +158,7 @@ def test_of_two_devices_alone_the_faster_one_wins(two, monkeypatch):
     ]
 
 
-def plan_of(seconds, devices=("a",)):
+def make_plan(seconds, devices=("a",)):
     return Plan(devices, Layout([("all", len(devices))], ()), seconds, ("a", 1.0), 0.0, (), (0,) * len(devices), {})
 
 
@@ -175,7 +177,7 @@ class FakeTrial:
 
 @pytest.mark.parametrize(("count", "rounds"), [(math.inf, 5), (2, 0), (3, 0), (4, 2), (5, 3), (8, 5)])
 def test_only_complete_rounds_count(count, rounds):
-    plans = {"alone": plan_of(1.0), "plan": plan_of(0.8, ("a", "b"))}
+    plans = {"alone": make_plan(1.0), "plan": make_plan(0.8, ("a", "b"))}
     opened = {"alone": FakeTrial(1.0), "plan": FakeTrial(0.8, count)}
     trials = trying.race(build, None, plans, opened=opened)
     assert {name: len(times) for name, times in trials.items()} == (dict.fromkeys(plans, rounds) if rounds else {})
@@ -184,8 +186,8 @@ def test_only_complete_rounds_count(count, rounds):
 def test_a_search_that_runs_out_of_time_gives_the_best_so_far():
     with tf.Graph().as_default():
         graph = build()
-        whole, searched = find.find(graph, MACHINES), []
-        real = find.deadline.check
+        whole, searched = planning.find(graph, MACHINES), []
+        real = planning.deadline.check
         for calls in (0, 1, 3, 6):
             left = itertools.count(calls, -1)
 
@@ -195,8 +197,8 @@ def test_a_search_that_runs_out_of_time_gives_the_best_so_far():
                 real()
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(find.deadline, "check", check)
-                searched.append(find.find(graph, MACHINES))
+                patch.setattr(planning.deadline, "check", check)
+                searched.append(planning.find(graph, MACHINES))
     assert searched[0].devices == ("a",)
     seconds = [plan.seconds for plan in searched]
     assert seconds == sorted(seconds, reverse=True) and seconds[-1] >= whole.seconds - 1e-12
@@ -206,26 +208,26 @@ def test_a_search_that_runs_out_of_time_gives_the_best_so_far():
     ("found", "line"),
     [
         (
-            choice.Found("batch", {"batch": plan_of(0.5, ("a", "b"))}, MACHINES, {}, "it was not tried"),
+            choice.Choice("batch", {"batch": make_plan(0.5, ("a", "b"))}, MACHINES, {}, "it was not tried"),
             "Layout: batch over a and b, predicted 2.00x faster than a alone; it was not tried",
         ),
         (
-            choice.Found(
+            choice.Choice(
                 "plan",
-                {"alone": plan_of(1.0), "plan": plan_of(0.8, ("a", "b", "c"))},
+                {"alone": make_plan(1.0), "plan": make_plan(0.8, ("a", "b", "c"))},
                 MACHINES,
                 {"alone": (1.0, 1.2, 1.1), "plan": (1.0, 1.1, 0.9)},
             ),
             "Layout: a plan over a, b and c, predicted 1.25x faster than a alone, 1.10x when tried",
         ),
         (
-            choice.Found("alone", {"alone": plan_of(1.0)}, MACHINES, {"alone": (1.0, 1.0)}),
+            choice.Choice("alone", {"alone": make_plan(1.0)}, MACHINES, {"alone": (1.0, 1.0)}),
             "Layout: a alone; no split won its trials",
         ),
     ],
 )
 def test_what_was_chosen_is_said(found, line):
-    assert choice.said(found) == line
+    assert choice.describe_choice(found) == line
 
 
 @pytest.mark.parametrize(("load", "warned"), [(0.0, False), (1.9, False), (4.0, False), (4.1, True), (80.0, True)])
@@ -240,7 +242,7 @@ def test_a_busy_machine_is_said(load, warned, monkeypatch):
 
 
 def test_devices_by_a_first_figure(monkeypatch):
-    """As fast beside each other as they multiply matrices; the fastest takes what a step took."""
+    """Predict speeds in the ratio of matrix products; the fastest needs the measured step time."""
     monkeypatch.setattr(calibration, "memory_limits", lambda cluster, session: {"cpu:0": 5e9, "cpu:1": None})
     cluster, rates = Cluster.local(["cpu:0", "cpu:1"]), {"cpu:0": 1e10, "cpu:1": 4e10}
     with tf.Graph().as_default():

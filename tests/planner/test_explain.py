@@ -6,15 +6,15 @@ import math
 import pytest
 
 from mtf_hetero import tf
-from mtf_hetero.models.plan import build_step
+from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cost.machines import Link, Machine, Machines
+from mtf_hetero.cost.model import Model
 from mtf_hetero.models.registry import MODELS
-from mtf_hetero.planner import costs, show, timeline
-from mtf_hetero.planner import find as find_lib
+from mtf_hetero.planner import explain as explain_lib
+from mtf_hetero.planner import left_out, show
 from mtf_hetero.planner.explain import ALTERNATIVES, ONE, WHOLE, explain
-from mtf_hetero.planner.find import find
-from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.planner.problem import Problem
-from mtf_hetero.profile.link import Link
+from mtf_hetero.planner.planning import find
+from mtf_hetero.planner.space import Space, Split
 
 FAST, SLOW, SLOWEST = (Machine(name, rate * 1e10, rate * 2e9) for name, rate in (("a", 6), ("b", 3), ("c", 0.001)))
 MACHINES = Machines((SLOWEST, SLOW, FAST), Link(1e-6, 1e11))
@@ -29,12 +29,10 @@ def explained():
         yield graph, plan, explain(graph, MACHINES, plan)
 
 
-def seconds_of(graph, plan, sizes):
-    """What the timeline of a layout takes, worked out anew."""
-    operations = find_lib.live(graph)
-    problem = Problem(operations, MACHINES.only([MACHINES.names.index(name) for name in plan.devices]))
-    owners = find_lib.layer_of(operations, graph.trainable_variables)
-    return timeline.predict(problem, problem.layout(sizes), owners).seconds
+def timeline_seconds(graph, plan, sizes):
+    """Return the time of a layout's timeline, computed again."""
+    model = Model(graph, MACHINES.only([MACHINES.names.index(name) for name in plan.devices]))
+    return model.seconds(Space(model).layout({name: Split(0, of_name) for name, of_name in sizes.items()}))
 
 
 @pytest.mark.full
@@ -57,7 +55,7 @@ def test_alternatives_take_what_the_timeline_says(explained):
     for layer in layers:
         rest = {name: sizes for name, sizes in split.items() if name.rpartition("/")[0] != layer.name}
         for way, sizes in layer.sizes.items():
-            assert layer.seconds[way] == pytest.approx(seconds_of(graph, plan, rest | dict(sizes)) - plan.seconds)
+            assert layer.seconds[way] == pytest.approx(timeline_seconds(graph, plan, rest | dict(sizes)) - plan.seconds)
             checked.add(way)
         if ONE in layer.sizes and layer.chosen != ONE:
             assert all(sizes[0] == 0 for sizes in layer.sizes[ONE].values())  # the second is the fastest
@@ -86,11 +84,11 @@ def test_a_plan_of_one_device():
         machines = Machines((FAST, SLOWEST), Link(1e-6, 1e11))
         plan = find(graph, machines)
         assert plan.devices == ("a",) and explain(graph, machines, plan) == ()
-        layers = costs.layer_costs(graph, machines, plan)
-        others = costs.devices_left_out(graph, machines, plan, functools.partial(find, graph), seconds=0)
+        layers = explain_lib.layer_costs(graph, machines, plan)
+        others = left_out.devices_left_out(graph, machines, plan, functools.partial(find, graph), seconds=0)
     assert [layer.name for layer in layers][:2] == ["conv1", "conv2"] and layers[-2].name == "dense3"
     assert math.fsum(layer.seconds for layer in layers) == pytest.approx(plan.seconds)
-    assert {layer.limit for layer in layers} <= {costs.ARITHMETIC, costs.MEMORY, costs.LAUNCHES}
+    assert {layer.limit for layer in layers} <= {explain_lib.ARITHMETIC, explain_lib.MEMORY, explain_lib.LAUNCHES}
     lines = show.costs(layers).splitlines()
     assert lines[0].split() == ["layer", "ms", "%", "of", "step", "limited", "by"] and " 100.0  " in lines[-1]
     assert others == ()

@@ -6,61 +6,34 @@ import itertools
 import numpy as np
 import oracle
 import pytest
+from dense_steps import FAST, LINKS, SLOW, step
 
 import mtf_hetero
 from mtf_hetero import mtf, tf
-from mtf_hetero.planner import find as find_lib
-from mtf_hetero.planner import timeline
-from mtf_hetero.planner.find import find, prefixes
-from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.planner.problem import Problem
+from mtf_hetero.cost import timeline
+from mtf_hetero.cost.machines import Machine, Machines
+from mtf_hetero.cost.model import Model
+from mtf_hetero.planner.planning import find, prefixes
 from mtf_hetero.planner.refine import refine
 from mtf_hetero.planner.search import NoAssignmentError
-from mtf_hetero.profile.link import Link
-
-FAST, SLOW = Machine("fast", 6e10, 1e10), Machine("slow", 2e10, 3e9)
-LINKS = {"slow link": Link(1e-3, 1e7), "fast link": Link(1e-6, 1e11), "usual link": Link(1e-4, 1e9)}
-
-
-def dense(x, units, name):
-    """A dense layer with dimensions of its own."""
-    batch, inputs = (mtf.Dimension(f"{name}/{kind}", dim.size) for kind, dim in zip(("batch", "inputs"), x.shape))
-    outputs = mtf.Dimension(f"{name}/outputs", units)
-    kernel = mtf.get_variable(x.mesh, f"{name}/kernel", [inputs, outputs], initializer=tf.random_normal_initializer())
-    return mtf.einsum([mtf.reshape(x, [batch, inputs]), kernel], [batch, outputs])
-
-
-def step(batch=64, inputs=48, units=(96, 10)):
-    """The graph of a training step of dense layers, its loss and its updates, in the default graph."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
-    shape = mtf.Shape([mtf.Dimension("batch", batch), mtf.Dimension("inputs", inputs)])
-    values = np.random.default_rng(1).normal(size=shape.to_integer_list).astype(np.float32)
-    x = mtf.import_tf_tensor(mesh, tf.constant(values), shape)
-    for number, count in enumerate(units, 1):
-        x = dense(mtf.relu(x), count, f"dense{number}")
-    loss = mtf.reduce_mean(mtf.square(x))
-    variables = graph.trainable_variables
-    gradients = mtf.gradients([loss], [variable.outputs[0] for variable in variables])
-    return graph, mesh, loss, mtf.optimize.SgdOptimizer(0.01).apply_grads(gradients, variables)
+from mtf_hetero.planner.space import Space, Split
 
 
 def best_of_all(graph, machines):
     """The least predicted seconds of all layouts with the sizes that the planner would begin with."""
-    operations = find_lib.live(graph)
-    owners = find_lib.layer_of(operations, graph.trainable_variables)
-    problem = Problem(operations, machines)
-    menus = problem.menus([sorted(range(count)) for count in prefixes(len(machines.devices))])
+    model = Model(graph, machines)
+    space = Space(model)
+    menus = space.menus([sorted(range(count)) for count in prefixes(len(machines.devices))])
     best = np.inf
     for choices in itertools.product(*([None, *menu] for menu in menus.values())):
         sizes = {name: choice for name, choice in zip(menus, choices, strict=True) if choice is not None}
         try:
-            layout = problem.layout(sizes)
-            for op in operations:
+            layout = space.layout(sizes)
+            for op in model.operations:
                 for tensor in op.outputs:
                     layout.check(tensor.shape.dims)
-            best = min(best, timeline.predict(problem, layout, owners).seconds)
-        except (NotImplementedError, ValueError):
+            best = min(best, model.seconds(layout))
+        except ValueError:
             continue
     return best
 
@@ -122,7 +95,7 @@ def test_a_plan_changes_no_result():
 
 
 def test_one_volume_is_divided_along_its_depth():
-    """Where there is nothing else to divide; and the result is that of one device."""
+    """It splits the only dimension that can be split, and the result equals one device's."""
 
     def network(feed, edge=8, filters=2):
         names = ("batch", "depth", "height", "width", "channels")
@@ -175,13 +148,13 @@ def test_sizes_heed_what_a_device_loses_to_messages():
 
 @pytest.mark.parametrize("overhead", [0, 40, 200])
 def test_refined_sizes_are_no_worse_and_keep_zeros(overhead):
-    def seconds_of(sizes):
+    def step_seconds(sizes):
         return max(sizes["a"][0], 2 * sizes["a"][2] + overhead) + 0.1 * sizes["b"][0]
 
     first = {"a": (128, 0, 128), "b": (10, 10, 10)}
-    refined = refine(first, seconds_of)
+    refined = refine(first, step_seconds, granules={}, evaluations=40, groups=[(0,), (1,), (2,)])
     assert refined["a"][1] == 0 and sum(refined["a"]) == 256 and sum(refined["b"]) == 30
-    assert seconds_of(refined) < seconds_of(first)
+    assert step_seconds(refined) < step_seconds(first)
     assert all(size > 0 for size in (*refined["b"], refined["a"][0], refined["a"][2]))
 
 
@@ -191,13 +164,14 @@ def test_what_a_device_has_alone_is_as_fast_as_the_others_rest(busy, factor):
     machines = Machines((Machine("fast", 6e10, 1e10, alone_factor=0.5), SLOW))
     with tf.Graph().as_default():
         graph, *_ = step()
-    problem = Problem(find_lib.live(graph), machines)
-    product = next(op for op in problem.operations if isinstance(op, mtf.EinsumOperation))
+    model = Model(graph, machines)
+    space = Space(model)
+    product = next(op for op in model.operations if isinstance(op, mtf.EinsumOperation))
     names = [dim.name for dim in product.outputs[0].shape.dims]
-    seconds, none = problem.seconds_of(product, problem.layout({names[0]: (64, 0)}))
-    both, _ = problem.seconds_of(product, problem.layout({}))
+    seconds, none = model.compute_seconds(product, space.layout({names[0]: Split(0, (64, 0))}))
+    both, _ = model.compute_seconds(product, space.layout({}))
     assert none == 0 and seconds - 1e-5 == pytest.approx((both - 1e-5) / 2)
-    clocks = timeline._Clocks(machines)
+    clocks = timeline.Clocks(machines)
     clocks.free[1] = 3.0 + busy
     assert clocks.beside_others(0, 3.0, 1.0) == pytest.approx(2 * factor)
     assert clocks.beside_others(1, 3.0, 1.0) == 1.0  # the other one is as fast beside it

@@ -6,36 +6,35 @@ import math
 import numpy as np
 import oracle
 import pytest
-from test_find import step
+from dense_steps import step
 
 import mtf_hetero
 from mtf_hetero import mtf, placement, tf
+from mtf_hetero.cli.plan import build_step
 from mtf_hetero.cluster import Cluster
-from mtf_hetero.models.plan import build_step
+from mtf_hetero.cost import transfers
+from mtf_hetero.cost.machines import Link, Machine, Machines
+from mtf_hetero.cost.model import Model
+from mtf_hetero.cost.sample import Sample, crowds_by_kind
 from mtf_hetero.models.registry import MODELS
-from mtf_hetero.planner import find as find_lib
-from mtf_hetero.planner import outline, picture, search, show, timeline, transfers, verdict
+from mtf_hetero.planner import outline, picture, planning, search, show, verdict
 from mtf_hetero.planner import plan as plan_lib
 from mtf_hetero.planner.explain import explain
-from mtf_hetero.planner.find import describe, find, shapes_of
-from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.planner.problem import Along, Problem
-from mtf_hetero.planner.sample import Sample
-from mtf_hetero.profile.link import Link
+from mtf_hetero.planner.planning import describe, find, mesh_shapes
+from mtf_hetero.planner.space import Space, Split
 
 SHAPE = (("rows", 2), ("columns", 2))
 FAST_LINK = Link(1e-7, 1e12)
 
 
-def machines_of(*rates, link=FAST_LINK):
+def make_machines(*rates, link=FAST_LINK):
     """A device for each rate, "cpu:0", ..."""
     return Machines(tuple(Machine(f"cpu:{n}", r * 1e10, r * 2e9, None, 1e-6) for n, r in enumerate(rates)), link)
 
 
 def grid(graph, machines, shape=SHAPE):
-    """(problem, owners) of a step on a mesh of two axes."""
-    operations = find_lib.live(graph)
-    return Problem(operations, machines, [], shape), find_lib.layer_of(operations, graph.trainable_variables)
+    """The layouts of a step on a mesh of two axes."""
+    return Space(Model(graph, machines, crowds_by_kind(machines, shape, ())), shape)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -46,46 +45,47 @@ def test_the_search_is_as_good_as_trying_all(seed):
     rates = sorted(rng.uniform(1, 6, 4), reverse=True)
     link = Link(10 ** rng.uniform(-7, -4), 10 ** rng.uniform(7, 12))
     with tf.Graph().as_default():
-        problem, _ = grid(step(batch, inputs, (units, 6)[: 1 + seed % 2])[0], machines_of(*rates, link=link))
-        menus = {name: choices for name, choices in problem.menus_of_axes().items() if choices}
+        space = grid(step(batch, inputs, (units, 6)[: 1 + seed % 2])[0], make_machines(*rates, link=link))
+        menus = {name: splits for name, splits in space.menus().items() if splits}
         names = list(menus)[:6]
         menus = {name: menus[name] for name in names}
-        found = search.minimize(problem.tables(menus))
+        found = search.minimize(space.tables(menus))
         best = math.inf
         for choices in itertools.product(*([None, *menus[name]] for name in names)):
             sizes = {name: choice for name, choice in zip(names, choices, strict=True) if choice is not None}
-            if problem.is_allowed(sizes):
-                layout = problem.layout(sizes)
-                best = min(best, sum(problem.seconds(unit.operations, layout) for unit in problem.units))
+            if space.is_allowed(sizes):
+                layout = space.layout(sizes)
+                units = space.model.families.units
+                best = min(best, sum(space.model.sequential_seconds(unit.operations, layout) for unit in units))
     assert found.cost == pytest.approx(best)
 
 
 def test_a_tensor_is_split_over_both_axes_and_no_two_names_over_one():
     with tf.Graph().as_default():
-        problem, _ = grid(step()[0], machines_of(2, 2, 1, 1))
-    sizes = {"batch": Along(0, (43, 21)), "inputs": Along(1, (24, 24))}
-    assert problem.is_allowed(sizes) and not problem.is_allowed({**sizes, "inputs": Along(0, (24, 24))})
-    layout = problem.layout(sizes)
+        space = grid(step()[0], make_machines(2, 2, 1, 1))
+    sizes = {"batch": Split(0, (43, 21)), "inputs": Split(1, (24, 24))}
+    assert space.is_allowed(sizes) and not space.is_allowed({**sizes, "inputs": Split(0, (24, 24))})
+    layout = space.layout(sizes)
     assert layout.slice_shapes([mtf.Dimension("batch", 64), mtf.Dimension("inputs", 48)]) == [
         (43, 24),
         (43, 24),
         (21, 24),
         (21, 24),
     ]
-    assert problem.choices(layout) == sizes
+    assert space.splits(layout) == sizes
 
 
 def test_a_row_is_as_fast_as_its_slowest():
     with tf.Graph().as_default():
-        problem, _ = grid(step(batch=300)[0], machines_of(2, 2, 2, 1))
-    rows, columns = problem.menus_of_axes()["batch"]
-    assert isinstance(rows, Along) and isinstance(columns, Along)
+        space = grid(step(batch=300)[0], make_machines(2, 2, 2, 1))
+    rows, columns = space.menus()["batch"]
+    assert isinstance(rows, Split) and isinstance(columns, Split)
     assert (rows.axis, columns.axis) == (0, 1) and rows.sizes == columns.sizes
     assert rows.sizes == pytest.approx((200, 100), abs=2)
 
 
 def test_meshes():
-    assert shapes_of(8) == [(2, 4), (4, 2)] and shapes_of(12) == [(3, 4), (4, 3)] and shapes_of(7) == []
+    assert mesh_shapes(8) == [(2, 4), (4, 2)] and mesh_shapes(12) == [(3, 4), (4, 3)] and mesh_shapes(7) == []
 
 
 @pytest.fixture(scope="module")
@@ -94,14 +94,14 @@ def planned():
     with tf.Graph().as_default():
         tf.set_random_seed(1)
         graph, mesh, loss, updates = step(batch=64)
-        machines = machines_of(3, 3, 1, 1)
-        problem, _ = grid(graph, machines)
-        menus = problem.menus_of_axes()
+        machines = make_machines(3, 3, 1, 1)
+        space = grid(graph, machines)
+        menus = space.menus()
         batch, units = (
-            next(family for family in problem.families if name in family) for name in ("batch", "dense1/outputs")
+            next(family for family in space.families if name in family) for name in ("batch", "dense1/outputs")
         )
-        sizes = problem.allowed_of(batch, menus, 0) | problem.allowed_of(units, menus, 1)
-        plan = describe(graph, machines, problem.layout(sizes))
+        sizes = space.of_family(batch, menus, 0) | space.of_family(units, menus, 1)
+        plan = describe(graph, machines, space.layout(sizes))
         yield graph, mesh, loss, updates, machines, plan
 
 
@@ -167,7 +167,7 @@ def test_two_axes_are_taken_where_they_win(monkeypatch):
         rates = (6, 6, 6, 3, 3, 3, 3, 1)
         devices = [Machine(f"cpu:{n}", r * 1e12, r * 1e11, None, 1e-5, 1e-11, 1e-7) for n, r in enumerate(rates)]
         plan = find(graph, Machines(tuple(devices), Link(1e-6, 1e11)))
-        monkeypatch.setattr(find_lib, "shapes_of", lambda count: [])
+        monkeypatch.setattr(planning, "mesh_shapes", lambda count: [])
         on_one_axis = find(graph, Machines(tuple(devices), Link(1e-6, 1e11)))
     assert len(plan.layout.mesh_shape) == 2 and sorted(plan.devices) == [f"cpu:{n}" for n in range(8)]
     assert len(on_one_axis.layout.mesh_shape) == 1 and plan.seconds < 0.999 * on_one_axis.seconds
@@ -184,17 +184,17 @@ def test_a_few_stand_for_all_on_two_axes():
     )
     with tf.Graph().as_default():
         graph = build_step(MODELS["vgg11"], 256, "momentum")
-        few, owners = grid(graph, machines, (("rows", 2), ("columns", 12)))
-        exact = Problem(few.operations, machines, None, few.mesh_shape)
-        menus = few.menus_of_axes()
+        few = grid(graph, machines, (("rows", 2), ("columns", 12)))
+        exact = Space(Model(graph, machines), few.mesh_shape)
+        menus = few.menus()
         batch, filters = (next(f for f in few.families if name in f) for name in ("batch", "conv4_1/filters"))
         for one, other in ((batch, filters), (filters, batch)):
-            sizes = few.allowed_of(one, menus, 0) | few.allowed_of(other, menus, 1)
-            sampled = timeline.predict(few, few.layout(sizes), owners)
-            every = timeline.predict(exact, exact.layout(sizes), owners)
+            sizes = few.of_family(one, menus, 0) | few.of_family(other, menus, 1)
+            sampled = few.model.timeline(few.layout(sizes))
+            every = exact.model.timeline(exact.layout(sizes))
             assert sampled.seconds == pytest.approx(every.seconds, rel=0.03)
-            layout = few.priced(few.layout(sizes))
+            layout = few.model.priced(few.layout(sizes))
             assert isinstance(layout, Sample)
-            total = sum(t.bytes * t.times * layout.members[t.source] for t in sampled.sent)
+            total = sum(t.bytes * t.times * layout.crowd.members[t.source] for t in sampled.sent)
             assert total == pytest.approx(sum(t.bytes for t in every.sent), rel=0.03)
             assert isinstance(every.sent[0], transfers.Transfer)

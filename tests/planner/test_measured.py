@@ -3,14 +3,14 @@
 import functools
 
 from mtf_hetero import Layout, tf
+from mtf_hetero.cli.plan import build_step
 from mtf_hetero.cluster import Cluster
-from mtf_hetero.models.plan import build_step
+from mtf_hetero.cost.machines import Machine, Machines
+from mtf_hetero.cost.trace import Event, TraceHook
+from mtf_hetero.cost.trial import Trial
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import measured
-from mtf_hetero.planner.find import describe
-from mtf_hetero.planner.machines import Machine, Machines
-from mtf_hetero.profile.trial import Trial
-from mtf_hetero.trace import Event, TraceHook
+from mtf_hetero.planner.planning import describe
 
 DEVICES = ("cpu:0", "cpu:1")
 

@@ -4,69 +4,14 @@ import dataclasses
 import struct
 
 import pytest
+from PIL import Image
+from plans import DEEP, MANY, MIXED, PLANS, STRANGERS, THREE, layer
 
-from mtf_hetero.layout import Layout
 from mtf_hetero.planner import outline, picture
-from mtf_hetero.planner.plan import LayerPlan, Plan, Span
-
-KINDS = {"batch": "batch", "filters": "outputs", "channels": "inputs", "height": "space", "other": "other"}
 
 
-def layer(name, along, sizes, sent=0):
-    """A layer that is divided along one dimension of its own; none: each device does it whole."""
-    seconds = tuple(1e-3 if size else 0.0 for size in sizes)
-    if along is None:
-        return LayerPlan(name, {}, seconds, (sent,) * len(sizes))
-    dim = f"{name}/{along}"
-    return LayerPlan(name, {dim: tuple(sizes)}, seconds, (sent,) * len(sizes), dim, KINDS[along])
-
-
-def plan_of(layers, devices):
-    """A plan whose devices compute one layer after the other, forward and back."""
-    split = {name: sizes for one in layers for name, sizes in one.split.items()}
-    spans = []
-    for number in range(len(devices)):
-        order = [(one, False) for one in layers] + [(one, True) for one in reversed(layers)]
-        working = [(one, backward) for one, backward in order if one.seconds[number]]
-        spans += [Span(number, one.name, i, i + 0.9, backward) for i, (one, backward) in enumerate(working)]
-    return Plan(
-        devices=tuple(devices),
-        layout=Layout(f"all:{len(devices)}", [(name, "all") for name in split], (), split),
-        seconds=2.0 * len(layers),
-        alone=(devices[0], 3.0 * len(layers)),
-        gap=0.0,
-        layers=tuple(layers),
-        memory_bytes=(1,) * len(devices),
-        extents={},
-        timeline=tuple(spans),
-    )
-
-
-THREE = plan_of(
-    [
-        LayerPlan("input", {}, (0.0,) * 3, (0,) * 3),
-        layer("conv1", "batch", (5, 2, 1), 10),
-        layer("conv2", "filters", (40, 20, 0), 20),
-        layer("conv3", "channels", (30, 20, 10)),
-        layer("conv4", "height", (8, 8, 8)),
-        layer("odd", "other", (3, 2, 1)),
-        layer("dense", None, (1, 1, 0)),
-    ],
-    ("gpu:0", "gpu:1", "cpu:0"),
-)
-ALONE = plan_of([layer("conv1", None, (1,)), layer("dense", None, (1,))], ("a device with a long name",))
-DEEP = plan_of(
-    [layer(f"stage/block{i}/conv", "batch" if i < 50 else "filters", (62, 27, 39)) for i in range(60)], ("a", "b", "c")
-)
-MIXED = plan_of([layer(f"stage/conv{i}", ("batch", "filters")[i % 2], (60, 40)) for i in range(70)], ("a", "b"))
-KIND_NAMES = [*(f"V100:{i}" for i in range(32)), *(f"P100:{i}" for i in range(32))]
-MANY = plan_of([layer(f"conv{i}", "batch", (3,) * 32 + (1,) * 32, 5) for i in range(5)], KIND_NAMES)
-STRANGERS = plan_of([layer("conv", "batch", (1,) * 20)], [f"device{i}" for i in range(20)])
-PLANS = {"three": THREE, "alone": ALONE, "deep": DEEP, "mixed": MIXED, "many": MANY, "strangers": STRANGERS}
-
-
-def bars_of(row):
-    """Those that are there."""
+def bars_in(row):
+    """Return the bars of a row, without None."""
     return [bar for bar in row.bars if bar is not None]
 
 
@@ -102,18 +47,18 @@ def test_lanes_are_the_timeline():
 def test_layers_that_are_divided_alike_share_a_row_in_a_deep_network():
     first, second = outline.outline(DEEP).rows
     assert first.name == "stage/block0/conv to stage/block49/conv" and len(second.layers) == 10
-    assert [bar.text for bar in bars_of(first)] == ["62", "27", "39"]
+    assert [bar.text for bar in bars_in(first)] == ["62", "27", "39"]
     layers = [*DEEP.layers[:-1], layer("stage/last", "filters", (124, 54, 78))]
     *_, last = outline.outline(dataclasses.replace(DEEP, layers=tuple(layers))).rows
-    assert [bar.text for bar in bars_of(last)] == ["48 %", "21 %", "30 %"] and last.what == "filters"
+    assert [bar.text for bar in bars_in(last)] == ["48 %", "21 %", "30 %"] and last.what == "filters"
     assert len(outline.outline(MIXED).rows) == 70
 
 
 def test_many_devices_share_columns():
     shown = outline.outline(MANY)
-    assert [column.name for column in shown.columns] == ["V100 x 32", "P100 x 32"]
-    assert [len(bar.fractions) for bar in bars_of(shown.rows[0])] == [32, 32]
-    assert [bar.length for bar in bars_of(shown.rows[0])] == pytest.approx([0.75, 0.25])
+    assert [column.name for column in shown.columns] == ["V100:0-31", "P100:0-31"]
+    assert [len(bar.fractions) for bar in bars_in(shown.rows[0])] == [32, 32]
+    assert [bar.length for bar in bars_in(shown.rows[0])] == pytest.approx([0.75, 0.25])
     assert len(shown.lanes) == 2 and len(shown.lanes[0]) == 10
     columns = outline.outline(STRANGERS).columns
     assert len(columns) <= outline.MOST_COLUMNS and columns[0].name == "device0 to device2"
@@ -122,12 +67,17 @@ def test_many_devices_share_columns():
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_picture_is_a_png(name, tmp_path):
+    """Each row has the colour of its kind, and each block of the backward pass a paler one."""
     path = tmp_path / "plan.png"
     picture.draw(PLANS[name], path, title="a network", offered=[*PLANS[name].devices, "cpu:7"])
-    data = path.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n" and 10_000 < len(data) < 1_000_000
-    width, height = struct.unpack(">II", data[16:24])
-    assert width == 1600 and 500 < height < 4000
+    shown = outline.outline(PLANS[name])
+    with Image.open(path) as image:
+        counted: list = image.convert("RGB").getcolors(2**24) or []
+    height = picture._DPI * picture._Drawing(PLANS[name], shown).height
+    assert image.format == "PNG" and image.width == 1600 and abs(image.height - height) <= 1
+    drawn = {f"#{red:02X}{green:02X}{blue:02X}" for _, (red, green, blue) in counted}
+    colours = {picture._KINDS[row.kind][0] for row in shown.rows}
+    assert colours | set(map(picture._pale, colours)) <= drawn
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -135,7 +85,7 @@ def test_letters_are_legible_at_800_pixels(name):
     plan = PLANS[name]
     figure = picture._Drawing(plan, outline.outline(plan)).figure("a network", plan.devices)
     texts = [text for ax in figure.axes for text in (*ax.texts, *ax.get_xticklabels()) if text.get_text()]
-    assert texts and figure.get_figwidth() == 8 and min(text.get_fontsize() for text in texts) >= 7
+    assert texts and figure.get_figwidth() == 8 and min(float(text.get_fontsize()) for text in texts) >= 7
 
 
 @pytest.mark.parametrize(("ending", "first"), [("svg", b"<?xml"), ("PDF", b"%PDF-")])

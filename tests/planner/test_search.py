@@ -53,8 +53,9 @@ def _check(solution, tables, limits, expected):
     assert solution.gap == 0.0
 
 
-def test_equals_trying_all():
-    methods = set()
+def test_equals_trying_all(monkeypatch):
+    programmes, solve = [], search._solve_programme
+    monkeypatch.setattr(search, "_solve_programme", lambda *of: programmes.append(of) or solve(*of))
     for seed in range(PROBLEMS):
         tables, limits = _problem(seed)
         expected = _by_trying_all(tables, limits)
@@ -63,9 +64,8 @@ def test_equals_trying_all():
                 search.minimize(tables, limits)
             continue
         solution = search.minimize(tables, limits)
-        methods.add(solution.method)
         _check(solution, tables, limits, expected)
-    assert methods == {"elimination", "integer programme"}
+    assert 0 < len(programmes) < PROBLEMS
 
 
 def test_integer_programme_equals_elimination(monkeypatch):
@@ -80,7 +80,6 @@ def test_integer_programme_equals_elimination(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(search, "MOST_ENTRIES", 0)
             solution = search.minimize(tables)
-        assert solution.method == "integer programme"
         _check(solution, tables, [], expected.cost)
 
 
@@ -99,7 +98,6 @@ def test_a_long_chain_is_solved():
     for table in tables:
         best = (best[:, None] + table.costs).min(axis=0)
     assert solution.cost == pytest.approx(best.min())
-    assert solution.width == 1
 
 
 def test_a_constant_and_no_variable():

@@ -4,16 +4,15 @@ import dataclasses
 import functools
 
 import pytest
+from dense_steps import FAST, LINKS, SLOW, step
+from plans import ALONE, DEEP, MANY, MIXED, PLANS, STRANGERS, THREE, layer
 
 from mtf_hetero import tf
-from mtf_hetero.planner import costs, show, thresholds, verdict
-from mtf_hetero.planner.find import find
-from mtf_hetero.planner.held import repeated_search
-from mtf_hetero.planner.machines import Machine, Machines
+from mtf_hetero.cost.machines import Link, Machine, Machines
+from mtf_hetero.planner import left_out, show, verdict
+from mtf_hetero.planner.fitting import repeated_search
 from mtf_hetero.planner.plan import BANDWIDTH, SPEED, LeftOut, RunnerUp, Threshold
-from mtf_hetero.profile.link import Link
-from tests.planner.test_find import FAST, LINKS, SLOW, step
-from tests.planner.test_picture import ALONE, DEEP, MANY, MIXED, PLANS, STRANGERS, THREE, layer
+from mtf_hetero.planner.planning import find
 
 NARROW = Machines((FAST, SLOW), LINKS["slow link"])
 
@@ -58,7 +57,7 @@ def test_devices_left_out_are_named():
     together = RunnerUp(("gpu:0", "d"), 0.5, 0.1)
     plan = dataclasses.replace(THREE, runner_up=together)
     assert verdict.sentences(plan, offered, others)[-2:] == ["Not used: d.", "The fastest layout with d takes 500 ms."]
-    table = show.left_out([*others, LeftOut("d", "d", 2.5, together, None)])
+    table = show.left_out_table([*others, LeftOut("d", "d", 2.5, together, None)])
     assert [line.split()[0] for line in table.splitlines()[1:]] == ["not", "b:0-1", "c", "e", "d"]
     assert "too large" in table and "500 ms" in table and "from 4.1 Gbit/s on" in table and "unknown" in table
 
@@ -100,14 +99,14 @@ def test_links_from_which_another_device_pays_off(narrow):
     assert plan.devices == ("fast",)
     assert plan.runner_up is not None and "slow" in plan.runner_up.devices
     quick = repeated_search(graph, lambda: graph, machines, plan)
-    (other,) = costs.devices_left_out(graph, machines, plan, quick, seconds=600)
+    (other,) = left_out.devices_left_out(graph, machines, plan, quick, seconds=600)
     least = other.threshold
     assert least is not None and least.kind == BANDWIDTH and least.devices == ("slow",) and least.is_exact
     assert float(f"{least.value:.2g}") == least.value
-    below = thresholds._value(thresholds._index(least.value) - 1)
+    below = left_out._value(left_out._index(least.value) - 1)
     assert 0.9 * least.value <= below < least.value
-    assert search(thresholds.with_bandwidth(machines, least.value)).devices == ("fast", "slow")
-    assert search(thresholds.with_bandwidth(machines, below)).devices == ("fast",)
+    assert search(left_out.with_bandwidth(machines, least.value)).devices == ("fast", "slow")
+    assert search(left_out.with_bandwidth(machines, below)).devices == ("fast",)
     assert other.alone_seconds == pytest.approx(search(machines.only([1])).seconds)
 
 
@@ -116,21 +115,21 @@ def test_a_speed_at_which_another_device_pays_off(narrow):
     graph, search = narrow
     machines = dataclasses.replace(NARROW, link=Link(1.0, 1e12))
     plan = search(machines)
-    least = thresholds.threshold(graph, machines, plan, search, seconds=600)
+    least = left_out.threshold(graph, machines, plan, search, seconds=600)
     assert least is not None and least.kind == SPEED and least.is_exact
-    below = thresholds._value(thresholds._index(least.value) - 1)
-    assert search(thresholds.with_speed(machines, plan, least.value)).devices == ("slow",)
-    assert search(thresholds.with_speed(machines, plan, below)).devices == ("fast",)
+    below = left_out._value(left_out._index(least.value) - 1)
+    assert search(left_out.with_speed(machines, plan, least.value)).devices == ("slow",)
+    assert search(left_out.with_speed(machines, plan, below)).devices == ("fast",)
 
 
 def test_no_time_is_no_exact_threshold(narrow):
     graph, search = narrow
     plan = search(NARROW)
-    bound = thresholds.threshold(graph, NARROW, plan, search, seconds=0)
-    assert bound is None or not bound.is_exact
-    assert costs.devices_left_out(graph, NARROW, plan, search, seconds=0) == ()
+    bound = left_out.threshold(graph, NARROW, plan, search, seconds=0)
+    assert bound is not None and not bound.is_exact
+    assert left_out.devices_left_out(graph, NARROW, plan, search, seconds=0) == ()
     both = search(dataclasses.replace(NARROW, link=LINKS["fast link"]))
-    assert len(both.devices) < 2 or thresholds.threshold(graph, NARROW, both, search, seconds=60) is None
+    assert len(both.devices) == 2 and left_out.threshold(graph, NARROW, both, search, seconds=60) is None
 
 
 def test_a_slower_device_alone_where_it_has_the_memory(narrow):
@@ -143,6 +142,6 @@ def test_a_slower_device_alone_where_it_has_the_memory(narrow):
 
 @pytest.mark.parametrize("value", [0.003, 0.096, 1, 1.05, 4.1, 9.9, 10, 12.3, 99, 100, 1e5])
 def test_numbers_of_two_digits(value):
-    index = thresholds._index(value)
-    assert thresholds._value(index) <= value < thresholds._value(index + 1)
-    assert float(f"{thresholds._value(index):.2g}") == thresholds._value(index)
+    index = left_out._index(value)
+    assert left_out._value(index) <= value < left_out._value(index + 1)
+    assert float(f"{left_out._value(index):.2g}") == left_out._value(index)

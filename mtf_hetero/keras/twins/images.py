@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.twin import Twin
 from mtf_hetero.keras.twins.layers import Layers
 
@@ -83,7 +84,9 @@ def resnet(config: Any, image_shape: Sequence[int], dtype: str) -> Twin:
     return k.twin(k.classifier(k.mean(x, name="mean"), (), config.classes, last="dense"))
 
 
-def _block(k: Layers, x: Any, filters: int, strides: int, *, bottleneck: bool, name: str) -> Any:
+def _block(
+    k: Layers, x: keras.KerasTensor, filters: int, strides: int, *, bottleneck: bool, name: str
+) -> keras.KerasTensor:
     plan = [(3, strides, filters), (3, 1, filters)]
     if bottleneck:
         plan = [(1, 1, filters), (3, strides, filters), (1, 1, _EXPANSION * filters)]

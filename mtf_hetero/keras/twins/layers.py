@@ -1,11 +1,10 @@
 """Plain Keras layers, of each of which it is known which mtf variables its weights are."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.twin import Twin
-from mtf_hetero.keras.weights import Weight, weight
+from mtf_hetero.keras.weights import Weight
 
 _EPSILON = 1e-5  # of mtf_hetero.layers.batch_norm
 
@@ -29,23 +28,25 @@ class Layers:
         self._rank = len(image_shape) - 1
         self._weights: dict[str, Weight] = {}
 
-    def twin(self, outputs: Any) -> Twin:
-        """The network from the images to these outputs."""
+    def twin(self, outputs: keras.KerasTensor) -> Twin:
+        """Return the network from the images to these outputs."""
         return Twin(keras.Model(self.inputs, outputs, name=self._name), self._weights)
 
-    def _call(self, kind: str, x: Any, name: str, **options: Any) -> tuple[Any, Any]:
-        """A layer of a class, in whose name {} stands for the rank of the images, and what it gives."""
+    def _call(
+        self, kind: str, x: keras.KerasTensor | list[keras.KerasTensor], name: str, **options: object
+    ) -> tuple[keras.Layer, keras.KerasTensor]:
+        """Return a layer of a class, in whose name {} stands for the rank of the images, and what it gives."""
         layer = getattr(keras.layers, kind.format(self._rank))(
             name=name.replace("/", "_"), dtype=self._dtype, **options
         )
         return layer, layer(x)
 
-    def _own(self, name: str, variable: Any, shape: Sequence[int] | None = None) -> None:
-        self._weights[name] = weight(variable, tuple(variable.shape) if shape is None else shape, None, None)
+    def _own(self, name: str, variable: "keras.Variable", shape: Sequence[int] | None = None) -> None:
+        self._weights[name] = Weight(variable, tuple(variable.shape if shape is None else shape))
 
     def conv(
         self,
-        x: Any,
+        x: keras.KerasTensor,
         filters: int,
         *,
         size: int,
@@ -55,8 +56,8 @@ class Layers:
         use_bias: bool = False,
         norm: float | None = None,
         activation: str | None = "relu",
-    ) -> Any:
-        """A convolution.
+    ) -> keras.KerasTensor:
+        """Return a convolution.
 
         Args:
           x: [batch, ..., channels].
@@ -78,14 +79,14 @@ class Layers:
             x = self.batch_norm(x, name=f"{name}/batch_norm", momentum=norm)
         return self.activate(x, activation, name)
 
-    def conv_transpose(self, x: Any, *, name: str) -> Any:
-        """A transposed convolution of windows of 2 with stride 2, with as many filters as there are channels."""
+    def conv_transpose(self, x: keras.KerasTensor, *, name: str) -> keras.KerasTensor:
+        """Return a transposed convolution of windows of 2 with stride 2, with as many filters as there are channels."""
         options = {"kernel_size": 2, "strides": 2, "padding": "same", "use_bias": False}
         layer, x = self._call("Conv{}DTranspose", x, name, filters=x.shape[-1], **options)
         self._own(f"{name}/kernel", layer.kernel)
         return x
 
-    def batch_norm(self, x: Any, *, name: str, momentum: float) -> Any:
+    def batch_norm(self, x: keras.KerasTensor, *, name: str, momentum: float) -> keras.KerasTensor:
         """Batch norm over all dimensions but the last."""
         layer, x = self._call("BatchNormalization", x, name, momentum=momentum, epsilon=_EPSILON)
         names = {"scale": layer.gamma, "offset": layer.beta}
@@ -94,16 +95,25 @@ class Layers:
             self._own(f"{name}/{own}", variable)
         return x
 
-    def activate(self, x: Any, activation: str | None, name: str) -> Any:
-        """An activation, in a layer of its own."""
+    def activate(self, x: keras.KerasTensor, activation: str | None, name: str) -> keras.KerasTensor:
+        """Return an activation, in a layer of its own."""
         if activation is None:
             return x
         if activation == "leaky_relu":
             return self._call("LeakyReLU", x, f"{name}/leaky_relu", negative_slope=0.01)[1]
         return self._call("Activation", x, f"{name}/{activation}", activation=activation)[1]
 
-    def pool(self, x: Any, *, kind: str, name: str, size: int = 2, strides: int = 2, around: int | None = None) -> Any:
-        """A pool.
+    def pool(
+        self,
+        x: keras.KerasTensor,
+        *,
+        kind: str,
+        name: str,
+        size: int = 2,
+        strides: int = 2,
+        around: int | None = None,
+    ) -> keras.KerasTensor:
+        """Return a pool.
 
         Args:
           x: [batch, ..., channels].
@@ -119,16 +129,16 @@ class Layers:
         options = {"pool_size": size, "strides": strides, "padding": padding}
         return self._call("MaxPooling{}D" if kind == "max" else "AveragePooling{}D", x, name, **options)[1]
 
-    def mean(self, x: Any, *, name: str) -> Any:
-        """The mean of all pixels: [batch, channels]."""
+    def mean(self, x: keras.KerasTensor, *, name: str) -> keras.KerasTensor:
+        """Return the mean of all pixels: [batch, channels]."""
         return self._call("GlobalAveragePooling{}D", x, name)[1]
 
-    def drop(self, x: Any, rate: float, *, name: str) -> Any:
+    def drop(self, x: keras.KerasTensor, rate: float, *, name: str) -> keras.KerasTensor:
         """Dropout."""
         return self._call("Dropout", x, name, rate=rate)[1] if rate else x
 
-    def dense(self, x: Any, units: int, *, name: str, activation: str | None = None) -> Any:
-        """A dense layer over all dimensions but the first, with a bias. The network has its kernel unflattened."""
+    def dense(self, x: keras.KerasTensor, units: int, *, name: str, activation: str | None = None) -> keras.KerasTensor:
+        """Return a dense layer over all dimensions but the first. The network has its kernel unflattened."""
         inputs = tuple(x.shape[1:])
         if len(inputs) > 1:
             _, x = self._call("Flatten", x, f"{name}/flatten")
@@ -137,17 +147,23 @@ class Layers:
         self._own(f"{name}/bias", layer.bias)
         return self.activate(x, activation, name)
 
-    def add(self, *parts: Any, name: str) -> Any:
-        """The sum of tensors of one shape."""
+    def add(self, *parts: keras.KerasTensor, name: str) -> keras.KerasTensor:
+        """Return the sum of tensors of one shape."""
         return self._call("Add", list(parts), name)[1]
 
-    def beside(self, *parts: Any, name: str) -> Any:
-        """The channels of all parts, one after another."""
+    def beside(self, *parts: keras.KerasTensor, name: str) -> keras.KerasTensor:
+        """Return the channels of all parts, one after another."""
         return self._call("Concatenate", list(parts), name)[1]
 
     def classifier(
-        self, x: Any, units: Sequence[int], classes: int, *, dropout: Sequence[float] = (), last: str | None = None
-    ) -> Any:
+        self,
+        x: keras.KerasTensor,
+        units: Sequence[int],
+        classes: int,
+        *,
+        dropout: Sequence[float] = (),
+        last: str | None = None,
+    ) -> keras.KerasTensor:
         """Dense layers with relu, dense1, dense2 and so on, and one to the classes.
 
         Args:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.twin import Twin
 from mtf_hetero.keras.twins.layers import Layers
 
@@ -32,7 +33,7 @@ def unet3d(config: Any, image_shape: Sequence[int], dtype: str) -> Twin:
     k = Layers(image_shape, name="unet3d", dtype=dtype)
     norm = config.momentum if config.batch_norm else None
 
-    def twice(x: Any, name: str, filters: Sequence[int]) -> Any:
+    def twice(x: keras.KerasTensor, name: str, filters: Sequence[int]) -> keras.KerasTensor:
         for number, count in enumerate(filters, 1):
             x = k.conv(x, count, size=3, name=f"{name}/conv{number}", norm=norm)
         return x

@@ -1,1 +1,0 @@
-"""The life after training: `mtf-hetero evaluate`, `predict` and `export`, from a run's directory or a checkpoint."""

@@ -1,0 +1,223 @@
+"""Lists the devices of this machine, or of workers, and the names that --devices has for them.
+
+    mtf-hetero devices
+    mtf-hetero devices --workers=10.0.0.7:2222,10.0.0.8:2222
+    mtf-hetero devices --json
+
+It also says which TensorFlow is installed, why it finds no GPU if it finds none, and what mtf-hetero plan assumes of
+a device of this kind. Nothing is measured.
+
+Exit codes: 0, 2 for a wrong flag or a worker that does not answer (one line says which), 130 after Ctrl-C.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+import mtf_hetero
+from mtf_hetero._support import command_line, cores, tables
+from mtf_hetero._support.units import bytes_text
+from mtf_hetero.cluster.probe import convert_to_workers
+
+if TYPE_CHECKING:
+    from mtf_hetero.cluster import Cluster
+
+PROGRAM = "mtf-hetero devices"
+_WIDTH = 80
+_OTHER_KINDS = {"ti", "super", "laptop", "mobile", "max", "pro", "ultra"}  # words after a kind's name: another kind
+_HOW_TO_NAME = (
+    "--devices={names} is all of them. cpu:0,cpu:1,... are logical devices of one CPU, for trying things out."
+)
+_HOW_TO_SPLIT = (
+    "By default each device gets an equal part. --list_speed=auto measures the devices on the model; "
+    "--list_speed={speeds} says how fast they are."
+)
+
+
+class _Rates(TypedDict):
+    """A kind of the planner, and what a step is assumed to reach on it."""
+
+    name: str
+    flops_per_second: float
+    bytes_per_second: float
+
+
+class _Device(TypedDict):
+    """A device, as JSON has it. `memory_bytes` is None where it is unknown."""
+
+    device: str
+    hardware: str
+    memory_bytes: NotRequired[float | None]
+    cores: NotRequired[int | None]
+    usable_cores: NotRequired[int]
+    quota_cores: NotRequired[float | None]
+    compute_capability: NotRequired[str]
+    kind: NotRequired[_Rates]
+
+
+class _Description(TypedDict):
+    """The output of the program."""
+
+    host: str
+    system: str
+    versions: dict[str, str | None]
+    devices: list[_Device]
+    no_gpu: str | None
+
+
+def find_kind(name: str, kinds: Iterable[str]) -> str | None:
+    """Return the kind of the planner whose words a device's name contains in their order, or None.
+
+    Example:
+      >>> find_kind("NVIDIA A100-SXM4-40GB", ["RTX-3090", "A100"])
+      'A100'
+      >>> find_kind("NVIDIA GeForce RTX 3090 Ti", ["RTX-3090"])
+    """
+    words, found = _words(name), []
+    for kind in kinds:
+        rest = iter(words)
+        if all(part in rest for part in _words(kind)) and next(rest, "") not in _OTHER_KINDS:
+            found.append(kind)
+    return max(found, key=len, default=None)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _describe(workers: Sequence[str]) -> _Description:
+    """Return the complete description, for JSON."""
+    from mtf_hetero._compat import tf
+    from mtf_hetero.cluster import Cluster
+    from mtf_hetero.cluster.devices import shorten
+    from mtf_hetero.cluster.gpus import cuda_version, why_no_gpu
+
+    cluster, no_gpu = Cluster.from_workers(workers) if workers else Cluster.local(), None
+    if workers:
+        names = [shorten(name) for name in cluster.devices]
+        devices = [_Device(device=name, hardware=f"worker at {_address(name, cluster.workers)}") for name in names]
+    else:
+        devices = _local_devices(cluster)
+        no_gpu = None if any(device["device"].startswith("gpu") for device in devices) else why_no_gpu()
+    return {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "versions": {
+            "python": platform.python_version(),
+            "tensorflow": tf.__version__,
+            "cuda": cuda_version(),
+            "mesh-tensorflow": metadata.version("mesh-tensorflow"),
+            "mtf_hetero": mtf_hetero.__version__,
+        },
+        "devices": devices,
+        "no_gpu": no_gpu,
+    }
+
+
+def _address(device: str, workers: Sequence[str]) -> str:
+    """Return the address of the worker that a device, "worker:1/gpu:0", belongs to."""
+    return workers[int(device.split("/")[0].removeprefix("worker:"))]
+
+
+def _local_devices(cluster: "Cluster") -> list[_Device]:
+    """Return the facts about each device of this process."""
+    from mtf_hetero._compat import tf
+    from mtf_hetero.cost.hardware import cpu_name, gpu_details, memory_limits
+    from mtf_hetero.cost.kinds import EFFICIENCY, KINDS
+
+    with tf.Graph().as_default(), tf.Session(config=cluster.session_config()) as session:
+        memory = memory_limits(cluster, session)
+    devices: list[_Device] = []
+    for name in cluster.devices:
+        if name.startswith("cpu"):
+            device = _Device(device=name, memory_bytes=memory[name], hardware=cpu_name())
+            device["cores"], device["usable_cores"] = os.cpu_count(), len(cores.usable_cores())
+            device["quota_cores"] = cores.quota()
+        else:
+            details = gpu_details(int(name.partition(":")[2]))
+            hardware = details.get("device_name", "GPU")
+            device = _Device(device=name, memory_bytes=memory[name], hardware=hardware)
+            if capability := details.get("compute_capability"):
+                device["compute_capability"] = ".".join(map(str, capability))
+        if kind := find_kind(device["hardware"], KINDS):
+            rates = KINDS[kind]
+            device["kind"] = {
+                "name": kind,
+                "flops_per_second": EFFICIENCY * rates.flops_per_second,
+                "bytes_per_second": rates.bytes_per_second,
+            }
+        devices.append(device)
+    return devices
+
+
+def _text(found: _Description) -> str:
+    """Return the description for people, in 80 columns."""
+    versions, devices = found["versions"], found["devices"]
+    cuda = "without CUDA" if versions["cuda"] is None else f"for CUDA {versions['cuda']}"
+    software = (
+        f"Python {versions['python']}, TensorFlow {versions['tensorflow']} {cuda}, mesh-tensorflow "
+        f"{versions['mesh-tensorflow']}, mtf_hetero {versions['mtf_hetero']}"
+    )
+    lines = [f"{found['host']}: {found['system']}", *_wrap(software), ""]
+    rows = [(device["device"], _memory(device), _hardware(device)) for device in devices]
+    lines += tables.lines([("device", "memory", "hardware"), *rows], "<><")
+    lines += [
+        line for device in devices if "kind" in device for line in _wrap(_assumption(device["device"], device["kind"]))
+    ]
+    if found["no_gpu"]:
+        lines += ["", *_wrap(f"No GPU: {found['no_gpu']}.")]
+    names, speeds = ",".join(device["device"] for device in devices), range(max(len(devices), 2), 0, -1)
+    lines += ["", *_wrap(_HOW_TO_NAME.format(names=names))]
+    lines += _wrap(_HOW_TO_SPLIT.format(speeds=",".join(map(str, speeds))))
+    return "\n".join(lines) + "\n"
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _memory(device: _Device) -> str:
+    memory_bytes = device.get("memory_bytes")
+    return bytes_text(memory_bytes) if memory_bytes else "-"
+
+
+def _hardware(device: _Device) -> str:
+    parts = [re.sub(r"\((R|TM)\)| CPU| @ .*", "", device["hardware"])]
+    if "usable_cores" in device and "cores" in device:
+        parts.append(f"{device['usable_cores']} of {device['cores']} cores")
+    if (quota := device.get("quota_cores")) is not None:
+        parts.append(f"{quota:g} cores' time")
+    if "compute_capability" in device:
+        parts.append(f"compute capability {device['compute_capability']}")
+    return ", ".join(parts)
+
+
+def _assumption(device: str, kind: _Rates) -> str:
+    return (
+        f"mtf-hetero plan knows {device} as {kind['name']}: a step is assumed to reach "
+        f"{kind['flops_per_second'] / 1e12:.3g} TFLOP/s and {kind['bytes_per_second'] / 1e9:.4g} GB/s."
+    )
+
+
+def _list(arguments: argparse.Namespace) -> str:
+    workers = convert_to_workers(arguments.workers or "")
+    with command_line.capture_stderr():
+        found = _describe(workers)
+    return json.dumps(found, indent=2) + "\n" if arguments.json else _text(found)
+
+
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
+    """List devices by the command line, and return the exit code."""
+    parser = command_line.Parser(
+        prog=program, description="Lists the devices of this machine, or of workers.", allow_abbrev=False
+    )
+    parser.add_argument("--workers", metavar="HOST:PORT,...", help="list the devices of these workers instead")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    arguments = parser.parse_args(argv)
+    return command_line.print_result(lambda: _list(arguments))

@@ -1,0 +1,215 @@
+"""Starts workers on several hosts over ssh, trains on them, and ends them.
+
+    mtf-hetero launch --hosts=a,b,c -- train --model=vgg11 --layout=batch
+    mtf-hetero launch --hosts=localhost:2222,localhost:2223 -- train
+
+It runs `mtf-hetero worker` on each host, waits until all workers answer, and runs the command after `--` here, with
+--workers. What the workers print is shown with the name of the host. The workers end with the command, even if this
+program is killed.
+
+ssh must not ask for a password. mtf_hetero must be installed on each host. The hosts and this machine must reach each
+other by these names.
+
+Exit codes: that of the command; 2 for a wrong flag or a worker that does not start (a line for each says why).
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+
+from mtf_hetero._support import command_line
+from mtf_hetero.cli.train import leaving
+from mtf_hetero.cluster import launcher
+from mtf_hetero.cluster.launcher import Host, LaunchedWorkers
+from mtf_hetero.cluster.probe import PORTS
+
+PROGRAM = "mtf-hetero launch"
+_COMMANDS = ("train", "evaluate", "predict", "profile", "devices")
+_COLORS = (36, 33, 32, 35, 34)  # cyan, yellow, green, magenta, blue
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SECURITY = """\
+warning: workers have no authentication: anyone who reaches their ports can run
+code there; keep the ports on a private network"""
+
+
+def _parser(program: str) -> command_line.Parser:
+    parser = command_line.Parser(
+        prog=program,
+        usage="%(prog)s --hosts=HOST,... [--FLAG=VALUE ...] --\n       COMMAND [--FLAG=VALUE ...]",
+        description="Starts workers on several hosts over ssh, trains on them, and ends them.",
+        epilog=f"COMMAND is one of {', '.join(_COMMANDS)}. It runs on this machine, with --workers.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--hosts",
+        required=True,
+        metavar="HOST,...",
+        help="hosts of the workers: b, user@b or b:2223 with a port; localhost needs no ssh, and with ports it has "
+        "several workers: localhost:2222,localhost:2223",
+    )
+    parser.add_argument(
+        "--port", type=int, default=2222, help="port of each worker whose host has none (default: 2222)"
+    )
+    parser.add_argument(
+        "--ssh",
+        default="ssh -o BatchMode=yes",
+        metavar="COMMAND",
+        help="command that gets a host and a shell command, such as 'ssh -p 2200 -i key' "
+        "(default: ssh -o BatchMode=yes)",
+    )
+    parser.add_argument(
+        "--python",
+        default=sys.executable,
+        metavar="COMMAND",
+        help="command that runs Python on each host, such as /opt/venv/bin/python, or 'conda run -n tf python' "
+        "(default: the path of this Python)",
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="environment variable of the workers; without a value, as it is here; may be given several times",
+    )
+    parser.add_argument(
+        "--worker_flags",
+        default="",
+        metavar="FLAGS",
+        help="flags of mtf-hetero worker, such as '--threads=4 --gpus=none'",
+    )
+    parser.add_argument(
+        "--start_seconds", type=float, default=60.0, help="seconds within which all workers must answer (default: 60)"
+    )
+    parser.add_argument("--dry_run", action="store_true", help="print the commands, and stop")
+    return parser
+
+
+def _check(arguments: argparse.Namespace, command: Sequence[str]) -> None:
+    if arguments.port not in PORTS:
+        raise ValueError(f"--port is {arguments.port}; it must be from 1 to 65535")
+    if not arguments.start_seconds > 0:
+        raise ValueError(f"--start_seconds is {arguments.start_seconds:g}; it must be a positive number")
+    for name in ("ssh", "python"):
+        if not shlex.split(getattr(arguments, name)):
+            raise ValueError(f"--{name} is empty; give a command, or leave it out")
+    if not command:
+        raise ValueError("no command is given; write it after --, as in mtf-hetero launch --hosts=a,b -- train")
+    if command[0] not in _COMMANDS:
+        raise ValueError(f"the command is {command[0]!r}; it must be one of {', '.join(_COMMANDS)}")
+    for flag in command[1:]:
+        if flag.lstrip("-").partition("=")[0] in ("workers", "local_cluster"):
+            raise ValueError(f"the command has {flag!r}, but launch names the workers; remove it")
+
+
+def _variable(text: str) -> str:
+    """Return NAME=VALUE of a variable, which may be named only."""
+    name, equals, _ = text.partition("=")
+    if not name.isidentifier():
+        raise ValueError(f"--env is {text!r}; write NAME=VALUE, or NAME for its value here")
+    if not equals and name not in os.environ:
+        raise ValueError(f"--env is {text!r}, which is not set here; write {name}=VALUE")
+    return text if equals else f"{name}={os.environ[name]}"
+
+
+def _worker_commands(arguments: argparse.Namespace, hosts: Sequence[Host]) -> list[list[str]]:
+    """Return the command that starts each worker."""
+    variables = ["PYTHONUNBUFFERED=1", *map(_variable, arguments.env)]
+    program = ["env", *variables, *shlex.split(arguments.python), "-m", "mtf_hetero", "worker", "--until_eof"]
+    flags, ssh = shlex.split(arguments.worker_flags), shlex.split(arguments.ssh)
+    names = [address.rpartition(":")[0] for address in launcher.host_addresses(hosts)]
+    return [
+        launcher.host_command(host, [*program, f"--port={host.port}", f"--host={name}", *flags], ssh)
+        for host, name in zip(hosts, names, strict=True)
+    ]
+
+
+class _Screen:
+    """Shows the lines of workers on the standard error, each with the name of its host.
+
+    Args:
+      hosts: of the workers.
+    """
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._width = max(len(host.text) for host in hosts)
+        self._hosts, self._lock = hosts, threading.Lock()
+        self._is_terminal = sys.stderr.isatty()
+        self._has_colors = self._is_terminal and not os.environ.get("NO_COLOR")
+
+    def show(self, number: int, line: str) -> None:
+        """Show a line of a worker."""
+        prefix = f"[{self._hosts[number].text}]".ljust(self._width + 2)
+        if self._has_colors:
+            prefix = f"\x1b[{_COLORS[number % len(_COLORS)]}m{prefix}\x1b[0m"
+        self.say(f"{prefix} {line}")
+
+    def say(self, line: str) -> None:
+        """Show a line, in place of a progress bar of the command, which comes again by itself."""
+        with self._lock:
+            leaving.say(f"\r\x1b[K{line}" if self._is_terminal else line)
+
+
+def _run(command: Sequence[str]) -> int:
+    """Run the command, which gets the signals that this process gets; returns its exit code."""
+    arrived: list[int] = []
+    running: list[subprocess.Popen[bytes]] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        if running:
+            running[0].send_signal(number)
+        else:
+            arrived.append(number)
+
+    def started(process: "subprocess.Popen[bytes]") -> None:
+        running.append(process)
+        for number in arrived:
+            process.send_signal(number)
+
+    for number in _FORWARDED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, forward)
+    return launcher.run_bound(command, started)
+
+
+def _launch(arguments: argparse.Namespace, command: Sequence[str], program: str) -> int:
+    _check(arguments, command)
+    hosts = launcher.convert_to_hosts(arguments.hosts, arguments.port)
+    commands = _worker_commands(arguments, hosts)
+    workers = f"--workers={','.join(launcher.host_addresses(hosts))}"
+    if arguments.dry_run:
+        here = f"{program.removesuffix(' launch')} {shlex.join([*command, workers])}"
+        sys.stdout.write("".join(f"{line}\n" for line in [*map(shlex.join, commands), here]))
+        return 0
+    screen = _Screen(hosts)
+    with LaunchedWorkers(hosts, commands, screen.show) as launched:
+        screen.say(_SECURITY)
+        if failures := launched.wait(arguments.start_seconds):
+            for failure in failures:
+                command_line.say(failure)
+            return command_line.WRONG_USAGE
+        return _run(["-m", "mtf_hetero", *command, workers])
+
+
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
+    """Launch by the command line, and return the exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    end = argv.index("--") if "--" in argv else len(argv)
+    arguments = _parser(program).parse_args(argv[:end])
+    try:
+        with leaving.StopOnSignal():
+            return _launch(arguments, argv[end + 1 :], program)
+    except ValueError as error:
+        command_line.say(error)
+        return command_line.WRONG_USAGE
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    leaving.say("stopped: the workers had not started")
+    return code

@@ -1,0 +1,175 @@
+"""Measures the devices of a cluster on the training step of an mtf program.
+
+    mtf-hetero profile --graph=my_program:build --devices=gpu:0,cpu:0 --save=devices.json
+
+prints how fast each device is, how long it takes for a whole step alone, how fast the links between the devices are,
+and the speeds for --list_speed. `my_program.build` takes no argument, builds the mtf program of a training step in
+TensorFlow's default graph, and returns its mtf.Graph. `mtf-hetero plan --simulate=devices.json` plans with the figures.
+
+The measurements are those of --list_speed=auto, and are kept under ~/.cache/mtf_hetero (or XDG_CACHE_HOME) for the next
+run; --fresh measures again. The devices should have nothing else to do meanwhile.
+
+Exit codes: 0, 2 for a wrong flag or value (one line says which), 130 after Ctrl-C.
+"""
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from mtf_hetero._support import command_line, extras, files, functions, tables
+from mtf_hetero._support.units import bytes_text, seconds_text
+from mtf_hetero.cluster.probe import PORTS
+from mtf_hetero.cost.machines import Machines, dumps
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import mtf
+    from mtf_hetero.cluster import Cluster
+
+PROGRAM = "mtf-hetero profile"
+
+
+def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
+    parser = command_line.Parser(
+        prog=program, description="Measures the devices of a cluster on a training step.", allow_abbrev=False
+    )
+    parser.add_argument("--graph", required=True, help="module:function that builds and returns an mtf.Graph")
+    parser.add_argument("--devices", help="such as gpu:0,cpu:0, with workers also worker:0/gpu:0 (default: all)")
+    parser.add_argument("--workers", help="host:port,host:port of running workers")
+    parser.add_argument(
+        "--port", type=int, help="port of this process, to which workers connect (default: any free one)"
+    )
+    parser.add_argument("--save", help="a file to write the devices to, as JSON, for plan --simulate")
+    parser.add_argument("--cache_dir", help="where measurements are kept (default: ~/.cache/mtf_hetero)")
+    parser.add_argument("--fresh", action="store_true", help="measure again devices that were measured before")
+    return parser.parse_args(argv)
+
+
+def measure(
+    build: "Callable[[], mtf.Graph]",
+    cluster: "Cluster",
+    *,
+    cache_dir: str | os.PathLike | None = None,
+    fresh: bool = False,
+    progress: bool = False,
+) -> tuple[Machines, bool]:
+    """Measure the devices of a cluster on a program, or read the measurements of an earlier run.
+
+    Args:
+      build: builds a new training step in TensorFlow's default graph, and returns its mtf.Graph.
+      cluster: the devices, each its own hardware.
+      cache_dir: directory of cached measurements; None: no cache.
+      fresh: whether to measure again, and not to read the cache.
+      progress: whether to show a bar, or lines without a terminal.
+
+    Returns:
+      The devices, and whether their measurements were cached.
+
+    Raises:
+      ValueError: the graph assigns no variable, so that it is no training step.
+    """
+    from mtf_hetero.cost import calibration
+    from mtf_hetero.cost.known import Known
+
+    known = Known(build, cluster, cache_dir)
+    if not fresh and (loaded := known.load()):
+        return loaded[0], True
+    hide = None if progress else True  # None: shown on a terminal
+    total = calibration.parts(len(cluster.devices))
+    with extras.progress_bar(total=total, desc="measuring", unit="part", disable=hide, leave=False) as bar:
+        machines = calibration.calibrate(build, cluster, done=lambda _: bar.update())
+    known.save(machines)
+    return machines, False
+
+
+def table(machines: Machines, steps_per_second: Sequence[float]) -> str:
+    """Return the figures of devices and links as text.
+
+    Args:
+      machines: the devices.
+      steps_per_second: of each device alone.
+    """
+    rows = [("device", "a step alone", "compute", "memory", "capacity")]
+    for machine, speed in zip(machines.devices, steps_per_second, strict=True):
+        capacity = "not known" if machine.memory_bytes is None else bytes_text(machine.memory_bytes)
+        compute = f"{machine.flops_per_second / 1e9:.4g} GFLOP/s"
+        rows.append((machine.name, seconds_text(1 / speed), compute, _rate(machine.bytes_per_second), capacity))
+    lines = tables.lines(rows, "<>>>>")
+    links = [("link", "latency", "bandwidth")]
+    for (a, b), link in machines.links.items():
+        links.append((f"{a} - {b}", f"{link.latency_seconds * 1e6:.0f} us", _rate(link.bytes_per_second)))
+    if len(links) > 1:
+        lines += ["", *tables.lines(links, "<>>")]
+    return "\n".join(lines)
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_text(bytes_per_second)}/s"
+
+
+def _save(machines: Machines, path: str) -> None:
+    try:
+        files.write_text(path, dumps(machines))
+    except OSError as error:
+        raise ValueError(f"--save is {path!r}, which cannot be written: {error.strerror}; name another file") from error
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Find mistakes before TensorFlow is loaded, which takes seconds."""
+    functions.check_function("graph", arguments.graph)
+    if arguments.port is not None and not (arguments.workers and arguments.port in PORTS):
+        raise ValueError(f"--port is {arguments.port}; it must be from 1 to 65535, and only --workers uses it")
+    if arguments.save is not None:
+        command_line.check_output("save", arguments.save)
+
+
+def _report(arguments: argparse.Namespace) -> str:
+    """Return the figures, the speeds, and the next command, as text."""
+    _check(arguments)
+    with command_line.capture_stderr():
+        from mtf_hetero._compat import tf
+        from mtf_hetero.cluster import Cluster, WorkerClaim
+        from mtf_hetero.cluster.devices import shorten
+        from mtf_hetero.cluster.watch import run_watched
+        from mtf_hetero.cost import calibration
+        from mtf_hetero.cost.hardware import cache_directory, representatives
+        from mtf_hetero.graph.walk import updates
+
+        devices = None if arguments.devices is None else [name.strip() for name in arguments.devices.split(",")]
+        if arguments.workers:
+            chief = None if arguments.port is None else f":{arguments.port}"
+            cluster = Cluster.from_workers(arguments.workers, devices, chief=chief)
+        else:
+            cluster = Cluster.local(devices)
+    build = functions.graph_function("graph", arguments.graph)
+    with tf.Graph().as_default():
+        graph = build()
+    if not updates(graph):
+        raise ValueError(f"--graph is {arguments.graph!r}, whose graph assigns no variable; apply an optimizer")
+    first = representatives(cluster.devices)
+    shared = [f"{device} shares the cores of {other}" for device, other in first.items() if device != other]
+    cluster = dataclasses.replace(cluster, devices=tuple(dict.fromkeys(first.values())))
+    cache_dir = cache_directory(os.environ) if arguments.cache_dir is None else arguments.cache_dir
+
+    def measured() -> tuple[Machines, bool]:
+        return measure(build, cluster, cache_dir=cache_dir, fresh=arguments.fresh, progress=True)
+
+    with WorkerClaim(cluster.workers_in_use):
+        machines, is_known = run_watched(measured, cluster.workers_in_use)
+    if arguments.save is not None:
+        _save(machines, arguments.save)
+    speeds = calibration.speeds(graph, machines)
+    shares = ",".join(f"{100 * speed / sum(speeds):.3g}" for speed in speeds)
+    notes = [*shared, *["measured before: --fresh measures again"] * is_known]
+    lines = [table(machines, speeds), *[""] * bool(notes), *notes, ""]
+    lines.append(f"speeds: --devices={','.join(machines.names)} --list_speed={shares}")
+    if arguments.save is not None:
+        lines.append(f"next: mtf-hetero plan --graph={arguments.graph} --simulate={arguments.save}")
+    return shorten("\n".join(lines)) + "\n"
+
+
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
+    """Measure by the command line, and return the exit code."""
+    arguments = _parse(argv, program)
+    return command_line.print_result(lambda: _report(arguments))

@@ -1,0 +1,268 @@
+"""The course of a training: its hooks, the loss of workers, and the test at the end."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mtf_hetero import checkpoint as saver_lib
+from mtf_hetero import data
+from mtf_hetero._compat import tf
+from mtf_hetero._support import command_line, extras, logs
+from mtf_hetero.cli.train import config_file, inputs, recorded
+from mtf_hetero.cli.train.prepare import place_with, place_without
+from mtf_hetero.cli.train.run import LOST, Run, validation_rule
+from mtf_hetero.cluster import UnreachableWorkerError
+from mtf_hetero.cluster.claim import find_free
+from mtf_hetero.cluster.probe import ask_all, describe_workers
+from mtf_hetero.cost.trace import TraceHook
+from mtf_hetero.estimator import Elastic, Event, Place, changes
+from mtf_hetero.estimator.load import DeviceLoad
+from mtf_hetero.estimator.metrics import MetricsHook
+from mtf_hetero.estimator.metrics_log import NAME as METRICS
+from mtf_hetero.estimator.metrics_log import MetricsLog
+from mtf_hetero.estimator.progress import ProgressHook
+from mtf_hetero.estimator.rebalance import Proposal
+from mtf_hetero.estimator.rebalance_hook import RebalanceHook
+from mtf_hetero.estimator.validation import ValidatingSaverHook
+from mtf_hetero.planner.resizing import Resizer
+
+VALIDATION = "validation"  # a kind of rows in metrics.jsonl
+
+
+def train(run: Run) -> int:
+    """Train, test, print the result, and return the exit code."""
+    if not run.config.quiet:
+        print(run.describe(), flush=True)
+    tf.logging.set_verbosity(_verbosity(run))
+    try:
+        with logs.on_console(), data.unreadable_as_value_error():
+            with saver_lib.as_write_error(f"cannot write to {run.model_dir}"):
+                config_file.save(run.config, run.model_dir)
+                recorded.save(run.config, run.model, run.dataset, run.model_dir)
+            Course(run).train_and_test()
+    except tf.train.NanLossDuringTrainingError:
+        print(
+            f"error: the loss is not a number any more; lower --learning_rate; {run.how_to_resume()}",
+            file=sys.stderr,
+        )
+        return LOST
+    except saver_lib.WriteError as error:
+        command_line.say(f"{error}; {run.how_to_resume()}")
+        return LOST
+    except NotImplementedError as error:  # the layout splits a dimension that an operation needs unsplit
+        command_line.say(error)
+        return command_line.WRONG_USAGE
+    except data.UnreadableError as error:
+        command_line.say(f"{error}; {run.how_to_resume()}")
+        return command_line.WRONG_USAGE
+    return 0
+
+
+def _verbosity(run: Run) -> int:
+    return tf.logging.ERROR if run.config.quiet else tf.logging.WARN
+
+
+class Course:
+    """The course of a training, which may lose workers.
+
+    Args:
+      run: the run at its beginning.
+
+    Attributes:
+      run: the run in its present place.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = self._first = run
+        self._lost: dict[int, str] = {}  # workers that take no part at present
+        self._known = set(run.cluster.workers)
+        self._log = MetricsLog(os.path.join(run.model_dir, METRICS))
+        self._unit = inputs.unit(run.dataset)
+        self._load = DeviceLoad(run.devices, run.cluster.workers) if run.config.busy_steps != 0 else None
+        options = {"without": self._without, "min_workers": run.config.min_workers, "report": self._report}
+        self._elastic = Elastic(within=self._within if run.cluster.workers else None, **options)
+        self._rebalance: RebalanceHook[Run] | None = None
+        self._resizer: Resizer | None = None
+        self._before = run  # the last change of the place
+        self._gain: float | None = None  # predicted, of the last change of the shares
+        self._trace = TraceHook(
+            os.path.join(run.model_dir, "traces"),
+            run.config.trace_steps,
+            run.devices,
+            reports={} if run.plan is None else {"layers": run.report_layers},
+        )
+
+    def train_and_test(self) -> None:
+        """Train to the last step, test, and print the result."""
+        run, config = self.run, self.run.config
+        load = self._load
+        metrics = MetricsHook(
+            self._log,
+            run.model_dir,
+            config.batch_size,
+            every_steps=config.summary_steps,
+            unit=self._unit,
+            busy=None if load is None else load.measure,
+            busy_steps=config.busy_steps or None,
+            busy_options=None if load is None else load.options,
+            uncounted=config.trace_steps,
+        )
+        hooks = self._hooks(metrics)
+        run.estimator.train(run.train_input, hooks=hooks, max_steps=run.total_steps, elastic=self._elastic)
+        step = int(run.estimator.get_variable_value(tf.GraphKeys.GLOBAL_STEP))
+        with saver_lib.as_write_error(f"cannot write to {run.model_dir}"):
+            self._log.begin(step)  # no session has begun it if no step was left
+        if run.dataset.test_size:
+            print(self._test_and_log("test", step))
+        else:
+            print(f"not tested: there are no test {self._unit}")
+        steps_per_second = metrics.pace.steps_per_second
+        if steps_per_second is not None:
+            print(f"{self._unit} per second: {steps_per_second * config.batch_size:.1f}")
+        else:
+            print(f"{self._unit} per second: none, it was trained to step {step} before")
+        print(f"checkpoint: {run.estimator.latest_checkpoint()}")
+
+    def _hooks(self, metrics: MetricsHook) -> list[tf.train.SessionRunHook]:
+        run, config = self.run, self.run.config
+        hooks: list[tf.train.SessionRunHook] = [metrics, self._trace]
+        if self._load is not None:
+            hooks.insert(0, self._load)
+            seconds = config.rebalance_seconds
+            has_own_sizes = len(run.devices) < 2 or config.dense_rounds  # rounds do not follow the layout
+            if seconds is not None and not has_own_sizes:
+                self._rebalance = RebalanceHook(
+                    self._load,
+                    self._propose,
+                    self._switch,
+                    prepare=lambda found: found.estimator.prepare(found.train_input, self._elastic),
+                    total_steps=run.total_steps,
+                    seconds=seconds,
+                )
+                hooks.append(self._rebalance)
+        if not config.quiet:
+            progress = ProgressHook(
+                config.batch_size,
+                run.total_steps,
+                log_step_count_steps=config.log_steps,
+                unit=self._unit,
+                epoch_size=run.dataset.train_size,
+                busy=None if self._load is None else self._load.shares,
+                report=lambda line: extras.write_above_bars(line, sys.stderr),
+            )
+            hooks.append(progress)
+        if config.eval_every is not None:
+            is_due = validation_rule(config, run.dataset)
+            saver = ValidatingSaverHook(
+                run.model_dir,
+                save_secs=config.save_checkpoints_secs,
+                is_due=lambda step: is_due(int(step)) and not self._log.has(VALIDATION, step),
+                evaluate=self._validate,
+            )
+            hooks.append(saver)
+        return hooks
+
+    def _without(self, lost: Mapping[int, str]) -> Place:
+        """Place the run on the devices that remain after a loss of workers."""
+        return self._place({**self._lost, **lost})
+
+    def _within(self) -> tuple[Place, str] | None:
+        """Place the run on more devices if lost workers answer again, or new ones have come."""
+        lost, members = self._lost, self._first.members
+        present = self._first.cluster.workers if members is None else members()
+        back = find_free({index: address for index, address in lost.items() if address in present})
+        if back:
+            place = self._place({i: lost[i] for i in lost.keys() - back.keys()})
+            return place, describe_workers(back, "answers again", "answer again")
+        new = [address for address in present if address not in self._known]
+        new = [address for address, answer in zip(new, ask_all(new, 5.0).values(), strict=True) if not answer.failure]
+        if not new:
+            return None
+        here = dataclasses.replace(self._place(lost), begin=lambda: self._take_in(new))
+        return here, f"{', '.join(f'worker {address}' for address in new)} joined"
+
+    def _take_in(self, new: Collection[str]) -> Place | None:
+        """Place the run on more devices, while the training pauses; None: it stays where it is."""
+        self._known |= set(new)
+        try:
+            self._first = place_with(self._first, self._lost, new)
+        except (ValueError, NotImplementedError) as error:
+            tf.logging.warning("training continues without %s: %s", ", ".join(new), error)
+            return None
+        self._known -= set(self._lost.values())  # if they answer again, they are measured again
+        place = self._place({})
+        place.begin()
+        return place
+
+    def _place(self, lost: dict[int, str]) -> Place:
+        """Return the place without some workers, which becomes the present one when the training begins there."""
+        return self._at(place_without(self._first, lost) if lost else self._first, lost)
+
+    def _at(self, run: Run, lost: dict[int, str], gain: float | None = None) -> Place:
+        """Return the place of a run; `gain` is predicted of a change of the shares."""
+
+        def begin() -> Place | None:
+            if run.devices != self.run.devices:
+                self._resizer = None
+                if self._rebalance is not None:
+                    self._rebalance.restart()
+            self._before, self.run, self._lost, self._gain = self.run, run, lost, gain
+            self._trace.devices = run.devices
+            self._trace.reports = {}  # the reports belong to the first plan
+            if self._load is not None:
+                self._load.devices, self._load.workers = run.devices, dict(enumerate(run.cluster.workers))
+            return None
+
+        return Place(run.estimator, run.train_input, begin)
+
+    def _propose(self, first: Mapping[str, float], busy_seconds: Mapping[str, float]) -> Proposal[Run]:
+        """Return the run with sizes for devices that have become slower or faster."""
+        run = self.run
+        if self._resizer is None:
+            self._resizer = run.placed.resizer(run.build_graph, run.measured_machines)
+        numbers = ([of[device] for device in run.devices] for of in (first, busy_seconds))
+        found = self._resizer.resize(run.layout, *numbers)
+        return Proposal(run.with_layout(found.layout), found.step, dict(zip(run.devices, found.slowness, strict=True)))
+
+    def _switch(self, proposal: Proposal[Run], why: str) -> None:
+        self._elastic.move(self._at(proposal.place, self._lost, 1.0 - proposal.step), why)
+
+    def _report(self, event: Event) -> None:
+        """Show a change of the place in one line, and log it in one row."""
+        before, split = self._before.split, self.run.split
+        if not self.run.config.quiet:
+            extras.write_above_bars(changes.describe(event, split, self._gain), sys.stderr)
+        if self._rebalance is not None:
+            self._rebalance.end_switch(event.seconds)
+        values = changes.row(event, before, split, self._gain)
+        with saver_lib.as_write_error(f"cannot write to {self.run.model_dir}"):
+            self._log.append("event", event.step, values, again=True)
+
+    def _validate(self, step: int, path: str) -> None:
+        report = self._test_and_log(VALIDATION, step, path)
+        if not self.run.config.quiet:
+            extras.write_above_bars(f"step {step}: {report}")
+
+    def _test(self, kind: str, path: str | None) -> dict[str, Any]:
+        """Test a checkpoint. At the end of the training, lost workers are left out."""
+        while True:
+            try:
+                return self.run.test(checkpoint_path=path)
+            except UnreachableWorkerError as error:
+                if kind == VALIDATION or not error.workers:  # during the training, the Estimator continues elsewhere
+                    raise
+                self._without(error.workers).begin()
+                tf.logging.warning("%s; testing without it", error)
+
+    def _test_and_log(self, kind: str, step: int, path: str | None = None) -> str:
+        """Test a checkpoint, log a row, and return the text for the user."""
+        # A warning names a worker that is lost during the test
+        with logs.log_level(_verbosity(self.run) if self.run.cluster.workers else tf.logging.ERROR):
+            results = self._test(kind, path)
+        run = self.run
+        row = {name: value for name, value in results.items() if name != tf.GraphKeys.GLOBAL_STEP}
+        with saver_lib.as_write_error(f"cannot write to {run.model_dir}"):
+            self._log.append(kind, step, row)
+        return run.task.report(results, f"{run.dataset.test_size:,} {self._unit}")

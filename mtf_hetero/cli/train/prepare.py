@@ -1,0 +1,382 @@
+"""Turn a user's configuration into a checked run with data, devices, layout and directory."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from mtf_hetero import checkpoint as saver_lib
+from mtf_hetero import data, placement
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import files
+from mtf_hetero.cli.train import inputs, meshes, recorded
+from mtf_hetero.cli.train import program as network
+from mtf_hetero.cli.train.config import Config
+from mtf_hetero.cli.train.run import Draft, Run, build_step, check_steps
+from mtf_hetero.cli.train.tasks import Task
+from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
+from mtf_hetero.cluster.members import Members
+from mtf_hetero.cost import machines as machines_lib
+from mtf_hetero.models import named
+from mtf_hetero.models.registry import MODELS, Model, is_keras
+from mtf_hetero.placement import Request, placing
+from mtf_hetero.planner import plan as plan_lib
+from mtf_hetero.planner.choice import Choice
+from mtf_hetero.planner.plan import Plan
+
+_PLAN, _DEVICES = "plan.json", "devices.json"  # in the directory of a run
+
+
+def prepare(config: Config, stack: contextlib.ExitStack) -> Draft:
+    """Check a complete configuration, without training.
+
+    Args:
+      config: what the user asked for.
+      stack: the contexts that a run needs until its end: the lock of its directory, workers of a local cluster.
+
+    Raises:
+      ValueError: parts do not exist or do not fit together, a worker does not answer, another run uses the directory,
+        or no checkpoint in it is intact.
+    """
+    draft = _draft(config, stack, _resumed_model(config), record=_resumed_record(config))
+    if not draft.request.is_measured:  # checked first, so that a wrong layout leaves no directory
+        draft = dataclasses.replace(draft, placement=_find_placement(draft))
+    model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
+    if model_dir:
+        stack.enter_context(saver_lib.run_lock(model_dir))
+    notes = draft.notes
+    if config.model_dir is not None:
+        path = saver_lib.find(config.model_dir).path
+        if path is not None:
+            why = "--model_dir holds {path}, which this model, data set and optimizer cannot resume"
+            _check_checkpoint(path, draft.shapes, why)
+            left = _steps_left(draft, path)
+            if missed := ", ".join(str(step) for step in config.trace_steps if step >= left):
+                notes = *notes, f"not traced: {missed}, for {left} steps are left"
+    return dataclasses.replace(draft, model_dir=model_dir, notes=notes)
+
+
+def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str, *, reads_data: bool = True) -> Run:
+    """Restore a run without training: to test a checkpoint, to predict with it, or to export it.
+
+    Args:
+      config: its configuration, with the devices to run on.
+      stack: as in `prepare`.
+      checkpoint: path of the checkpoint.
+      reads_data: whether the data set is needed; if not, the record in the directory suffices.
+
+    Raises:
+      ValueError: as in `prepare`, or the checkpoint is of another network.
+      NotImplementedError: the layout splits a dimension that an operation needs unsplit.
+    """
+    record = recorded.load(os.path.dirname(checkpoint))
+    model = _find(config, None if record is None else record.kept_model(config))
+    dataset = None if record is None or reads_data else record.recorded_data(config)
+    draft = _draft(config, stack, model, training=False, dataset=dataset, record=record)
+    _check_checkpoint(checkpoint, draft.shapes, "{path} is of another network, or of another data set")
+    model_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="mtf_hetero_"))
+    return place(dataclasses.replace(draft, model_dir=model_dir, trains=False))
+
+
+def _find(config: Config, kept: str | None = None) -> Model:
+    """Return the model that a configuration names, or its copy."""
+    return named.find(config.model, MODELS, kept=kept, seed=config.seed)
+
+
+def _resumed_model(config: Config) -> Model:
+    """Return the model to train. If the file of a Keras model is gone, return its copy in the directory."""
+    is_there = os.path.isfile(os.path.expanduser(config.model))
+    record = None if is_there or not is_keras(config.model) else recorded.load(config.model_dir)
+    return _find(config, None if record is None else record.kept_model(config))
+
+
+def _resumed_record(config: Config) -> recorded.Record | None:
+    """Return the record of a continued run with own images; None: a new run, or another data set."""
+    if not data.is_own(config.dataset, config.data_dir):
+        return None
+    record = recorded.load(config.model_dir)
+    return record if record is not None and record.recorded_data(config) is not None else None
+
+
+def _draft(
+    config: Config,
+    stack: contextlib.ExitStack,
+    model: Model,
+    *,
+    training: bool = True,
+    dataset: inputs.Dataset | None = None,
+    record: recorded.Record | None = None,
+) -> Draft:
+    """Return a draft without a directory."""
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    request = placement.load(config.request)
+    _check_parts(config, model)
+    planned = request.layout if isinstance(request.layout, Plan) else None
+    machines = None if config.simulate is None else _simulated(config.simulate, planned)
+    absent = _absent(config, planned, machines)
+    dataset = inputs.load(config, model, record) if dataset is None else dataset
+    if training:
+        check_steps(config, dataset)
+    meshes.check_axes(config, dataset.image_shape)
+    task = model.task.of(dataset)
+    model = model.fitted(dataset.image_shape, *task.config.values())
+    dataset = inputs.as_stored(dataset) if model.normalises else dataset
+    members = _members(config, stack)
+    if absent:
+        cluster, notes = Cluster.local([f"cpu:{number}" for number in range(len(absent))]), ()
+    else:
+        cluster, notes = _cluster(request, stack, members, claims=training and not config.dry_run)
+    request.memory_bytes(cluster.devices)
+    return Draft(
+        config=config,
+        request=request,
+        model=model,
+        dataset=dataset,
+        task=task,
+        cluster=cluster,
+        **_build_on(cluster, request, config, model, dataset, task, build_step if training else _build_test),
+        notes=(*model.notes, *inputs.notes(dataset), *notes),
+        machines=machines,
+        absent=absent,
+        members=members,
+    )
+
+
+def place(draft: Draft) -> Run:
+    """Find the split of a run's step, and show the progress of measurements.
+
+    Raises:
+      ValueError: the layout does not fit, the step fits on no set of the devices, or a worker was lost.
+      NotImplementedError: an operation cannot be measured by itself.
+    """
+    placed = draft.placement or _find_placement(draft)
+    values: dict[str, Any] = {**vars(draft), "placement": placed, "cluster": placed.cluster}
+    machines, choice = draft.machines, placed.choice
+    if machines is not None and placed.plan is not None:
+        used = placed.plan.devices
+        values |= {"absent": used, "machines": machines.by_name(used)}
+    if choice is not None:
+        warning = [f"warning: {choice.warning}"] if choice.warning else []
+        values["notes"] = (*draft.notes, *warning, *choice.lines, *_save_plan(choice, draft.model_dir))
+    return Run(**values)
+
+
+def place_without(run: Run, lost: Collection[int]) -> Run:
+    """Place a run on the devices that remain after a loss of workers.
+
+    Measured devices are not measured again.
+
+    Args:
+      run: in its old place.
+      lost: indices of the lost workers.
+
+    Raises:
+      ValueError: no device is left, or no layout fits the rest.
+      NotImplementedError: as in `place`.
+    """
+    kept, cluster, machines = placing.leave_out(run.cluster, _machines(run), lost)
+    return _place_again(run, run.config.only(kept), cluster, machines)
+
+
+def place_with(run: Run, lost: Collection[int], new: Collection[str]) -> Run:
+    """Place a run on the devices that remain and on those of new workers.
+
+    If devices are measured, all of these are.
+
+    Args:
+      run: in its old place.
+      lost: indices of the lost workers.
+      new: "host:port" of each new worker.
+
+    Raises:
+      ValueError: a worker does not answer or belongs to another training, or no layout fits.
+      NotImplementedError: as in `place`.
+    """
+    _, cluster, _ = placing.leave_out(run.cluster, _machines(run), lost)
+    cluster = cluster.with_members((*cluster.workers_in_use.values(), *new))
+    with WorkerClaim(cluster.workers_in_use):
+        return _place_again(run, run.config.with_more(), cluster, None)
+
+
+def _machines(run: Run) -> machines_lib.Machines | None:
+    """Return the figures of the devices from which those of a run were chosen."""
+    return run.machines if run.placed.choice is None else run.placed.choice.machines
+
+
+def _place_again(run: Run, config: Config, cluster: Cluster, machines: machines_lib.Machines | None) -> Run:
+    request = placement.load(config.request)
+    changes = _build_on(cluster, request, config, run.model, run.dataset, run.task, build_step)
+    changes |= {"config": config, "request": request, "machines": machines, "cluster": cluster}
+    run = dataclasses.replace(run, placement=None, **changes)
+    placed = placement.place(request, cluster, run.build_graph, graph=run.graph, machines=machines)
+    return dataclasses.replace(run, placement=placed, cluster=placed.cluster)
+
+
+def _find_placement(draft: Draft) -> placement.Placement:
+    steps = None
+    if draft.request.is_measured:  # only here: the search for checkpoints takes time
+        resumed = None if draft.config.model_dir is None else saver_lib.find(draft.config.model_dir).path
+        steps = _steps_left(draft, resumed)
+    # the workers of the next local cluster have other addresses, and may have other speeds
+    keeps = draft.config.local_cluster is None
+    return placement.place(
+        draft.request,
+        draft.cluster,
+        draft.build_graph,
+        graph=draft.graph,
+        search=placement.Search(steps, progress=not draft.config.quiet, keeps=keeps),
+        machines=draft.machines,
+        names=draft.absent,
+    )
+
+
+def _absent(config: Config, planned: Plan | None, simulated: machines_lib.Machines | None) -> tuple[str, ...]:
+    """Return devices that need not exist: of a file, or of a plan in a dry run without workers."""
+    if simulated is not None:
+        return simulated.names
+    if planned is None or not config.dry_run or config.workers or config.local_cluster:
+        return ()
+    return config.devices or planned.devices
+
+
+def _simulated(path: str, planned: Plan | None) -> machines_lib.Machines:
+    """Return the devices of a file, or the devices that a plan uses.
+
+    Raises:
+      ValueError: the file is invalid, or lacks a device of the plan.
+    """
+    machines = machines_lib.load(path)
+    if planned is None:
+        return machines
+    for device in planned.devices:
+        if device not in machines.names:
+            raise ValueError(
+                f"--layout is a plan for {', '.join(planned.devices)}, but --simulate={path} has no {device}; give the "
+                "devices that it was planned for"
+            )
+    return machines.by_name(planned.devices)
+
+
+def _check_parts(config: Config, model: Model) -> None:
+    """Raise ValueError if a flag names a part that the model lacks."""
+    for name, wanted, known in (
+        ("recompute", config.recompute, model.recomputes),
+        ("dense_rounds", config.dense_rounds, model.in_rounds),
+    ):
+        if wanted and not known:
+            raise ValueError(f"--{name} is given, which --model={config.model} does not know; remove it")
+
+
+def _steps_left(draft: Draft, path: str | None) -> int:
+    """Return the number of steps left, from a checkpoint on if one exists."""
+    done = 0 if path is None else int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
+    return max(draft.total_steps - done, 0)
+
+
+def _save_plan(choice: Choice, model_dir: str) -> list[str]:
+    """Save the plan and the devices in the directory of a run, if it has one, and return their paths for the user."""
+    if not model_dir:
+        return []
+    path, devices = (os.path.join(model_dir, name) for name in (_PLAN, _DEVICES))
+    plan_lib.save(choice.plan, path)
+    if not choice.is_measured:
+        return [f"the plan is {path}, for --layout"]
+    files.write_text(devices, machines_lib.dumps(choice.machines))
+    return [f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"]
+
+
+def _build_on(
+    cluster: Cluster,
+    request: Request,
+    config: Config,
+    model: Model,
+    dataset: inputs.Dataset,
+    task: Task,
+    build_graph: Callable[..., network.Built],
+) -> dict[str, Any]:
+    """Return the fields of a Draft that its devices decide: the batch, the model's complete builder, and the graph."""
+    batch, rounds = meshes.divide_batch(config, placing.requested_mesh(request, cluster.devices))
+    changes: dict[str, object] = dict(task.config)
+    if rounds is not None:
+        changes["dense_rounds"] = rounds
+    if config.recompute:
+        changes["recompute"] = config.recompute
+    build = functools.partial(model.build, **changes)
+    with tf.Graph().as_default():
+        graph = build_graph(config, dataset, task, batch, build).graph
+    return {"batch": batch, "build": build, "graph": graph}
+
+
+def _build_test(
+    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., mtf.Tensor]
+) -> network.Built:
+    """Build a test without images in the default graph."""
+    image, label = network.blank(task, dataset.image_shape, config.batch_size)
+    features = {"image": image, "weight": tf.ones([config.batch_size])}
+    return network.build_test(features, label, build=build, task=task, batch=batch)
+
+
+def _members(config: Config, stack: contextlib.ExitStack) -> Members | None:
+    """Return the present workers, if the user named any, once there are enough."""
+    if not config.workers:
+        return None
+    members = stack.enter_context(Members(config.workers))
+    members.wait(config.min_workers, lambda line: None if config.quiet else print(line, flush=True))
+    return members
+
+
+def _cluster(
+    request: Request, stack: contextlib.ExitStack, members: Members | None, *, claims: bool
+) -> tuple[Cluster, tuple[str, ...]]:
+    """Return the devices of the run, and notes about them for the user."""
+    notes: list[str] = []
+    if request.local_cluster is not None:
+        local = LocalCluster(request.local_cluster, report=notes.append)
+        try:
+            cluster = stack.enter_context(local)
+        except RuntimeError as error:
+            raise ValueError(f"{request.quote('local_cluster')}: {error}") from error
+        notes += local.describe()
+        devices = placing.requested_devices(request)
+        if devices is not None:
+            cluster = Cluster.from_workers(cluster.workers, devices, timeout_seconds=60.0)
+    else:
+        cluster = placement.requested_cluster(request, members and members())
+    if claims:
+        stack.enter_context(WorkerClaim(cluster.workers_in_use))
+    if cluster.workers and request.local_cluster is None:
+        notes.append(cluster.describe())
+    return cluster, tuple(notes)
+
+
+def _check_checkpoint(path: str, shapes: Mapping[str, list[int]], why: str) -> None:
+    """Raise ValueError if a checkpoint lacks the variables of a network.
+
+    Args:
+      path: the checkpoint.
+      shapes: {variable: its shape}.
+      why: the meaning of it, with {path}.
+    """
+    saved = dict(tf.train.list_variables(path))
+    for name, shape in shapes.items():
+        if saved.get(name) != shape:
+            has = f"shape {saved[name]}" if name in saved else "no such variable"
+            raise ValueError(
+                f"{why.format(path=path)}: variable {name!r} has shape {shape} here and {has} there; choose another "
+                "directory"
+            )
+
+
+def _make_model_dir(model_dir: str | None) -> str:
+    if model_dir is None:
+        return tempfile.mkdtemp(prefix="mtf_hetero_")
+    try:
+        os.makedirs(model_dir, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--model_dir is {model_dir!r}, which cannot be made: {error.strerror}") from error
+    if not os.access(model_dir, os.W_OK):
+        raise ValueError(f"--model_dir is {model_dir!r}, which cannot be written to; choose another directory")
+    return model_dir

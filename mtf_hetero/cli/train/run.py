@@ -1,0 +1,313 @@
+"""A training run: `prepare` checks it and places it, and `course` runs it."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import tables
+from mtf_hetero.cli.train import inputs, meshes
+from mtf_hetero.cli.train import program as network
+from mtf_hetero.cli.train.config import Config, parse_eval_every
+from mtf_hetero.cli.train.tasks import Task
+from mtf_hetero.cluster import Cluster
+from mtf_hetero.cluster.devices import shorten
+from mtf_hetero.cluster.members import Members
+from mtf_hetero.cost import memory, traffic
+from mtf_hetero.cost.machines import Machines
+from mtf_hetero.cost.trace import Event
+from mtf_hetero.estimator import Estimator, RunConfig
+from mtf_hetero.estimator.changes import Split
+from mtf_hetero.layout import Layout
+from mtf_hetero.models.registry import Model
+from mtf_hetero.placement import Placement, Request
+from mtf_hetero.placement.placing import shown_sizes, split_dims
+from mtf_hetero.planner import measured, show, verdict
+from mtf_hetero.planner.fitting import estimated
+from mtf_hetero.planner.plan import Plan
+from mtf_hetero.planner.planning import describe
+
+LOST = 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Draft:
+    """A checked run, before its step is placed on devices.
+
+    Args:
+      config: the user's configuration.
+      request: the loaded request for a placement.
+      model: the model.
+      dataset: the data.
+      task: the model's prediction for the data.
+      cluster: the devices.
+      batch: sizes of the dimensions of the batch.
+      build: returns outputs from an mtf.Tensor of images, and `training`.
+      graph: the step, or a test without training; its dimensions are read.
+      notes: lines for the user, about workers and measurements.
+      machines: figures of the simulated devices in a dry run; None: no step is predicted.
+      absent: names of the simulated devices; none: the devices are real.
+      model_dir: directory of checkpoints and summaries.
+      trains: whether the run trains, and waits for lost workers.
+      members: the present workers; None: the user named none.
+      placement: the split of the step; None: its devices are measured first.
+    """
+
+    config: Config
+    request: Request
+    model: Model
+    dataset: inputs.Dataset
+    task: Task
+    cluster: Cluster
+    batch: tuple[int, ...]
+    build: Callable[..., mtf.Tensor]
+    graph: mtf.Graph
+    notes: tuple[str, ...]
+    machines: Machines | None = None
+    absent: tuple[str, ...] = ()
+    model_dir: str = ""
+    trains: bool = True
+    members: Members | None = None
+    placement: Placement | None = None
+
+    @property
+    def total_steps(self) -> int:
+        """The global step at which training ends."""
+        return total_steps(self.config, self.dataset)
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """{variable: its shape}, for the variables in checkpoints."""
+        return {v.name: v.shape.to_integer_list for v in self.graph.all_variables}
+
+    def build_graph(self) -> mtf.Graph:
+        """Build the training step without images in TensorFlow's default graph."""
+        return build_step(self.config, self.dataset, self.task, self.batch, self.build).graph
+
+
+class Run(Draft):
+    """A run with its step placed on devices."""
+
+    @property
+    def placed(self) -> Placement:
+        """The placement of its step."""
+        assert self.placement is not None
+        return self.placement
+
+    @property
+    def layout(self) -> Layout:
+        """The layout: mesh shape, rules and sizes."""
+        return self.placed.layout
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of its layout."""
+        return self.placed.plan
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """One per processor."""
+        return self.placed.devices
+
+    @property
+    def measured_machines(self) -> Machines | None:
+        """Return the figures of its devices if they were measured on the program."""
+        return self.placed.measured_machines or self.machines
+
+    @property
+    def split(self) -> Split:
+        """Return how the step is split, for the user."""
+        return Split(self.layout, self.devices, shown_sizes(self.graph, self.layout))
+
+    def with_layout(self, layout: Layout) -> "Run":
+        """Return the run with another layout on the same devices."""
+        return dataclasses.replace(self, placement=dataclasses.replace(self.placed, layout=layout, plan=None))
+
+    @functools.cached_property
+    def estimator(self) -> Estimator:
+        """The Estimator of this run."""
+        run_config = RunConfig(
+            tf_random_seed=self.config.seed,
+            save_checkpoints_secs=self.config.save_checkpoints_secs,
+            save_summary_steps=None,  # the MetricsHook does it
+            log_step_count_steps=None,  # the ProgressHook does it
+            session_config=self.cluster.session_config(),
+            master=self.cluster.target,
+            workers=self.cluster.workers_in_use,
+            wait_for_workers=self.config.wait_seconds if self.trains else False,
+        )
+        model_fn = functools.partial(
+            network.model_fn,
+            build=self.build,
+            optimizer=make_optimizer(self.config, self.total_steps),
+            task=self.task,
+            layout=self.layout,
+            devices=self.devices,
+            batch=self.batch,
+            image_shape=self.dataset.image_shape,
+            wire_dtype=self.config.wire_dtype,
+            initial=None if self.model.initial is None else self.model.initial(),
+        )
+        return Estimator(model_fn, self.model_dir, run_config)
+
+    def report_layers(self, events: Sequence[Event]) -> str:
+        """Return each layer's measured time on each device in a traced step, beside the prediction."""
+        assert self.plan is not None
+        with tf.Graph().as_default():
+            return measured.report(self.plan, self.build_graph(), events)
+
+    def describe(self) -> str:
+        """Describe the model, the data, the mesh, and the sizes of each split dimension."""
+        names = self.absent or self.devices
+        lines = [
+            f"{self.config.model}: {sum(v.size for v in self.graph.trainable_variables):,} parameters",
+            ", ".join(filter(None, (inputs.describe(self.dataset), self.task.describe()))),
+            *map(shorten, self.notes),
+            shorten(f"mesh {self.layout.mesh_text} on {', '.join(names)}"),
+        ]
+        rows = meshes.describe_splits(split_dims(self.graph, self.layout), self.layout)
+        return "\n".join([*lines, *tables.lines(rows, "<<", indent="  ")])
+
+    def describe_dry_run(self) -> str:
+        """Return `describe`, the memory of each device, and predictions for simulated devices."""
+        parts = [self.describe(), self.describe_memory()]
+        if self.machines is not None:
+            with tf.Graph().as_default():
+                plan = estimated(describe(self.build_graph(), self.machines, self.layout), self.build_graph)
+            parts += ["", verdict.verdict(plan), "", show.table(plan)]
+        return "\n".join(parts)
+
+    def describe_memory(self) -> str:
+        """Describe the peak memory of each device in a step, from the lowered graph."""
+        with tf.Graph().as_default():
+            tf.train.create_global_step()
+            batches = self.train_input()
+            if not isinstance(batches, tuple):
+                batches = tf.data.make_initializable_iterator(batches).get_next()
+            features, labels = batches
+            built = network.build_training(
+                features["image"],
+                labels,
+                build=self.build,
+                optimizer=make_optimizer(self.config, self.total_steps),
+                task=self.task,
+                batch=self.batch,
+                image_shape=self.dataset.image_shape,
+            )
+            lowering = network.lower(built, self.layout, self.devices, self.config.wire_dtype)
+            assert built.loss is not None
+            fetches = [lowering.export_to_tf_tensor(built.loss)]
+            fetches += [lowering.lowered_operation(op) for op in built.updates]
+            traffic.arrange(fetches)
+            estimates = memory.estimate(lowering, fetches)
+        names = self.absent or map(shorten, self.devices)
+        return memory.table({n: estimates[d] for d, n in dict(zip(self.devices, names, strict=True)).items()})
+
+    def how_to_resume(self) -> str:
+        """Return the path of the newest intact checkpoint, and the command to resume from it."""
+        try:
+            path = self.estimator.latest_checkpoint()
+        except ValueError as error:
+            return str(error)
+        if path is None:
+            return "nothing was saved"
+        return f"the checkpoint is {path}; to resume, run the same command with --model_dir={self.model_dir}"
+
+    def train_input(self) -> inputs.Batches:
+        """Return training batches, in each processor's own slices if they can be read so."""
+        return inputs.for_training(self.dataset, self.config, self.layout, self.batch, self.devices)
+
+    def test_input(self) -> inputs.Batches:
+        """Return test batches, in the same form."""
+        return inputs.for_test(self.dataset, self.config.batch_size, self.layout, self.batch, self.devices)
+
+    def test(self, checkpoint_path: str | None = None) -> dict[str, Any]:
+        """Test a checkpoint, the last one if none is given, on the complete test set, and return its metrics."""
+        steps = -(-self.dataset.test_size // self.config.batch_size)
+        return self.estimator.evaluate(self.test_input, steps=steps, checkpoint_path=checkpoint_path)
+
+
+def build_step(
+    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., mtf.Tensor]
+) -> network.Built:
+    """Build the training step without images in TensorFlow's default graph."""
+    tf.train.create_global_step()
+    image, label = network.blank(task, dataset.image_shape, config.batch_size)
+    return network.build_training(
+        image,
+        label,
+        build=build,
+        optimizer=make_optimizer(config, total_steps(config, dataset)),
+        task=task,
+        batch=batch,
+    )
+
+
+def total_steps(config: Config, dataset: inputs.Dataset) -> int:
+    """Return the global step at which training ends."""
+    return steps_of_epochs(config, dataset, config.train_epochs) if config.max_steps is None else config.max_steps
+
+
+def steps_of_epochs(config: Config, dataset: inputs.Dataset, epochs: int) -> int:
+    """Return the number of complete batches in so many epochs."""
+    return epochs * dataset.train_size // config.batch_size
+
+
+def check_steps(config: Config, dataset: inputs.Dataset) -> None:
+    """Raise ValueError if a flag names a step that the training lacks."""
+    whole, last = steps_of_epochs(config, dataset, config.train_epochs), total_steps(config, dataset)
+    if last > whole:
+        needed = -(-last * config.batch_size // dataset.train_size)
+        raise ValueError(
+            f"--max_steps is {last}, but there are {whole} steps in --train_epochs={config.train_epochs} of "
+            f"{dataset.train_size} {inputs.unit(dataset)} in batches of {config.batch_size}; give "
+            f"--train_epochs={needed}"
+        )
+    validation_rule(config, dataset)
+    for step in config.trace_steps:
+        if step >= last:
+            raise ValueError(
+                f"--trace_steps names {step}, but the training has {last} steps, which count from 0: the last is "
+                f"{last - 1}; name an earlier one"
+            )
+
+
+def validation_rule(config: Config, dataset: inputs.Dataset) -> Callable[[int], bool]:
+    """Return a function from a global step to whether the network is tested after it.
+
+    Raises:
+      ValueError: no such step comes before the end of the training, or the test set is empty.
+    """
+    if config.eval_every is None:
+        return lambda step: False
+    if not dataset.test_size:
+        raise ValueError(
+            f"--eval_every is {config.eval_every!r}, but {config.dataset} has no test {inputs.unit(dataset)}; remove it"
+        )
+    (every, is_of_epochs), last = parse_eval_every(config.eval_every), total_steps(config, dataset)
+
+    def is_due(step: int) -> bool:
+        if not 0 < step < last:  # the last one is always tested
+            return False
+        if not is_of_epochs:
+            return step % every == 0
+        epoch = -(-step * config.batch_size // dataset.train_size)
+        is_whole = steps_of_epochs(config, dataset, epoch) == step
+        return is_whole and epoch % every == 0 and epoch <= config.train_epochs
+
+    first = steps_of_epochs(config, dataset, every) if is_of_epochs else every
+    if first > last:
+        raise ValueError(
+            f"--eval_every is {config.eval_every!r}, but the training ends before, after step {last}; give a smaller "
+            "number, or remove it: the end of the training is tested anyway"
+        )
+    return is_due
+
+
+def make_optimizer(config: Config, steps: int) -> network.Optimizer:
+    """Return the user's optimizer, for a training of so many steps."""
+    schedule = config.learning_rate_schedule
+    if schedule == "constant":
+        return network.Optimizer(config.optimizer, config.learning_rate)
+    return network.Optimizer(config.optimizer, config.learning_rate, steps, schedule)

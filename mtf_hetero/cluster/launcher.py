@@ -1,0 +1,240 @@
+"""Workers on other machines, which this process starts over ssh, and which end with it.
+
+Each worker ends when its standard input closes. So it ends with this process, however that ends, and with its
+connection.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from mtf_hetero.cluster.probe import ask_all, host_towards, is_port
+from mtf_hetero.cluster.worker import LISTENS
+
+_LOCAL = ("localhost", "127.0.0.1")
+_ASK_SECONDS, _POLL_SECONDS = 5.0, 0.2
+_LATER_SECONDS = 10.0  # for the other workers, after one has failed
+_END_SECONDS = 5.0
+_NOT_FOUND = (126, 127)  # a shell's exit codes if it cannot run a command
+
+Say = Callable[[int, str], object]  # number of a worker, a line
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """The host of a worker.
+
+    Args:
+      login: the name that ssh gets, "user@b".
+      port: of the worker.
+      text: what the user wrote.
+    """
+
+    login: str
+    port: int
+    text: str
+
+    @classmethod
+    def parse(cls, text: str, port: int) -> "Host":
+        """Return the host of "b", "user@b" or "user@b:2223".
+
+        Args:
+          text: what the user wrote.
+          port: of the worker if the text has none.
+
+        Raises:
+          ValueError: it is not written so.
+        """
+        login, colon, own = text.partition(":")
+        name = login.rpartition("@")[2]
+        if not name or login.startswith("-") or set(login) & set("/ \t") or (colon and not is_port(own)):
+            raise ValueError(f"host {text!r} is not a host; write one such as b, user@b or b:2223")
+        return cls(login, int(own) if colon else port, text)
+
+    @property
+    def name(self) -> str:
+        """Return the host without the user."""
+        return self.login.rpartition("@")[2]
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether the worker is started without ssh."""
+        return self.login in _LOCAL
+
+
+def convert_to_hosts(text: str, port: int) -> tuple[Host, ...]:
+    """Return the hosts of "a,user@b,localhost:2223".
+
+    Args:
+      text: hosts with commas between them.
+      port: of each worker whose host names none.
+
+    Raises:
+      ValueError: one is no host, or two have the same port.
+    """
+    hosts = tuple(Host.parse(part.strip(), port) for part in text.split(",") if part.strip())
+    if not hosts:
+        raise ValueError("no host is named; give hosts with commas between them, such as a,b or localhost")
+    places = [(host.name, host.port) for host in hosts]
+    for host in hosts:
+        if places.count((host.name, host.port)) > 1:
+            raise ValueError(f"host {host.text!r} comes twice; give each worker its port, as in {host.login}:2223")
+    return hosts
+
+
+def host_addresses(hosts: Sequence[Host]) -> tuple[str, ...]:
+    """Return "host:port" of each worker; of a local one, the address of this machine that the others can reach."""
+    here, remote = "127.0.0.1", [f"{host.name}:{host.port}" for host in hosts if not host.is_local]
+    if remote and len(remote) < len(hosts):
+        for address in remote:
+            try:
+                host_towards([address])
+            except OSError as error:
+                raise ValueError(f"host {address} is not known here: {error.strerror or error}") from error
+        here = host_towards(remote)
+    return tuple(f"{here if host.is_local else host.name}:{host.port}" for host in hosts)
+
+
+def host_command(host: Host, worker: Sequence[str], ssh: Sequence[str]) -> list[str]:
+    """Return the command that runs a worker's command on its host."""
+    return [*worker] if host.is_local else [*ssh, host.login, f"exec {shlex.join(worker)}"]
+
+
+class LaunchedWorkers:
+    """Workers that run while this is entered. A context manager.
+
+    Args:
+      hosts: of the workers.
+      commands: starts each of them.
+      say: called with the number of a worker and a line that it printed, in a thread.
+    """
+
+    def __init__(self, hosts: Sequence[Host], commands: Sequence[Sequence[str]], say: Say) -> None:
+        self.addresses = host_addresses(hosts)
+        self._hosts, self._commands, self._say = hosts, commands, say
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._readers: list[threading.Thread] = []
+        self._last: list[collections.deque[str]] = [collections.deque(maxlen=1) for _ in hosts]
+        self._listening: set[int] = set()
+        self._waits = True  # whether their ends are reported by `wait`
+        self._ends = False
+
+    def __enter__(self) -> Self:
+        try:
+            for number, command in enumerate(self._commands):
+                self._start(number, command)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends = True
+        for process in self._processes:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):
+            end = time.monotonic() + _END_SECONDS
+            for process in self._processes:
+                try:
+                    process.wait(max(end - time.monotonic(), 0.0))
+                except subprocess.TimeoutExpired:
+                    stop(process)
+        for process in self._processes:
+            process.wait()
+        for reader in self._readers:
+            reader.join(_END_SECONDS)
+
+    def wait(self, seconds: float) -> list[str]:
+        """Wait until all workers answer; returns a line about each one that does not.
+
+        Args:
+          seconds: limit for all of them.
+        """
+        failed: dict[int, str] = {}
+        reasons: dict[int, str] = {}
+        waiting = dict(enumerate(self.addresses))
+        end = time.monotonic() + seconds
+        while waiting and time.monotonic() < end:
+            answers = ask_all(waiting, _ASK_SECONDS)
+            for number, answer in answers.items():
+                # Until a worker says that it listens, an older one may answer at its port
+                reasons[number] = answer.failure or ("" if number in self._listening else "it has not started")
+                code = self._processes[number].poll()
+                if code is not None:
+                    self._readers[number].join(_END_SECONDS)
+                    failed[number] = self._failure(number, code)
+                    end = min(end, time.monotonic() + _LATER_SECONDS)
+                if code is not None or not reasons[number]:
+                    del waiting[number]
+            time.sleep(_POLL_SECONDS if waiting else 0.0)
+        for number, address in waiting.items():
+            failed[number] = (
+                f"{self._hosts[number].text}: the worker did not answer at {address}: {reasons[number]}; check the "
+                "network and the firewall, or allow more time with --start_seconds"
+            )
+        self._waits = False
+        return [failed[number] for number in sorted(failed)]
+
+    def _start(self, number: int, command: Sequence[str]) -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the training, which needs its workers to save
+            )
+        except OSError as error:
+            raise ValueError(f"{command[0]!r} cannot be run: {error.strerror}; name another command") from error
+        self._processes.append(process)
+        reader = threading.Thread(target=self._read, args=(number, process), name=f"launched_{number}", daemon=True)
+        self._readers.append(reader)
+        reader.start()
+
+    def _read(self, number: int, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            text = line.decode(errors="replace").rstrip()
+            self._last[number].append(text)
+            if text.startswith(LISTENS):
+                self._listening.add(number)
+            self._say(number, text)
+        code = process.wait()
+        if not self._waits and not self._ends:
+            self._say(number, f"the worker ended with exit code {code}")
+
+    def _failure(self, number: int, code: int) -> str:
+        last = "".join(self._last[number]).removeprefix("error: ") or "it printed nothing"
+        remedy = "; name the Python of that host with --python" if code in _NOT_FOUND else ""
+        return f"{self._hosts[number].text}: the worker did not start (exit code {code}): {last}{remedy}"
+
+
+def run_bound(command: Sequence[str], started: Callable[["subprocess.Popen[bytes]"], object]) -> int:
+    """Run a command, which gets SIGTERM if this process is killed; returns its exit code as a shell does.
+
+    Args:
+      command: runs with this Python.
+      started: called with its process.
+    """
+    bind = ["-c", _BIND] if sys.platform == "linux" else []
+    process = subprocess.Popen([sys.executable, *bind, *command], start_new_session=True)
+    started(process)
+    code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+# Not in preexec_fn: with one, the process is forked, which gRPC's threads do not outlive
+_BIND = (
+    "import ctypes, os, signal, sys; "
+    "ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)

@@ -1,0 +1,88 @@
+"""The versions of a worker's software: the worker publishes them, and the training process compares its own.
+
+TensorFlow supports no cluster of two versions: its wire protocol has no guarantees (tensorflow.org/guide/versions,
+"Version skew in distributed TensorFlow"). A patch release fixes bugs only. So another major or minor version of
+TensorFlow is refused, and any other difference is a warning: of mtf_hetero and Python, a worker runs only the program
+that starts TensorFlow's server.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Mapping
+
+from mtf_hetero._compat import installed_version, tf
+
+CONTAINER = "mtf-hetero"  # of a worker, shared by all sessions that bring no cluster along
+_VARIABLE = "versions"
+Versions = Mapping[str, str]
+
+
+def own() -> dict[str, str]:
+    """Return the versions of this process's software, by name."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {"TensorFlow": tf.__version__, "mtf_hetero": installed_version("mtf_hetero"), "Python": python}
+
+
+def publish(target: str, versions: Versions) -> None:
+    """Have a worker tell everyone which versions it has.
+
+    Args:
+      target: of the worker's sessions.
+      versions: as `own` returns them.
+    """
+    with tf.Graph().as_default(), tf.Session(target) as session:
+        session.run(tf.raw_ops.AssignVariableOp(resource=_variable(), value=tf.constant(json.dumps(versions))))
+
+
+def read(session: tf.Session) -> dict[str, str]:
+    """Return the versions of the worker of a session; empty: it published none.
+
+    Args:
+      session: in the default graph, to the worker itself.
+    """
+    try:
+        return json.loads(session.run(tf.raw_ops.ReadVariableOp(resource=_variable(), dtype=tf.string)))
+    except tf.errors.FailedPreconditionError:  # another program than mtf-hetero worker, or an older one
+        return {}
+
+
+def _variable() -> tf.Tensor:
+    return tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=_VARIABLE, container=CONTAINER)
+
+
+def check(workers: Mapping[int, str], versions: Mapping[int, Versions]) -> None:
+    """Raise ValueError if workers have another TensorFlow, and warn of other differences.
+
+    Args:
+      workers: {index: "host:port"}.
+      versions: {index: its versions}.
+    """
+    here = own()
+    refusals, others = [], []
+    for index, theirs in versions.items():
+        name = f"worker {index} ({workers[index]})"
+        differences = [f"{software} {version}" for software, version in theirs.items() if here.get(software) != version]
+        if not theirs:
+            others.append(f"{name} does not tell its versions")
+        elif _minor(theirs["TensorFlow"]) != _minor(here["TensorFlow"]):
+            refusals.append(f"{name} has TensorFlow {theirs['TensorFlow']}")
+        elif differences:
+            others.append(f"{name} has {', '.join(differences)}")
+    if refusals:
+        raise ValueError(
+            f"{', '.join(refusals)}, but this process has {here['TensorFlow']}; TensorFlow supports no cluster of two "
+            f"versions: pip install tensorflow=={here['TensorFlow']} there"
+        )
+    if others:
+        all_here = ", ".join(f"{software} {version}" for software, version in here.items())
+        warnings.warn(
+            f"{', '.join(others)}, but this process has {all_here}; if something fails, install the same versions",
+            UserWarning,
+            stacklevel=1,
+        )
+
+
+def _minor(version: str) -> list[str]:
+    """Return the major and the minor version of "2.21.0"."""
+    return version.split(".")[:2]

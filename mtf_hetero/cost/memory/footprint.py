@@ -1,0 +1,111 @@
+"""Estimate the memory of a step before it is lowered: the bytes that are alive at once, by their dimensions.
+
+A search compares thousands of layouts, and cannot lower each. So this module reads the operations of mtf in place of
+TensorFlow's. A search adds up the bytes of each choice of sizes, as a processor holds its slice of each tensor.
+
+Most of what the lowering adds is not counted: halos, copies for other devices, scratch, and TensorFlow's own memory.
+`tests/cost/test_sketched_memory.py` compares with the estimate of the lowered graph: within 5 % for one device from
+100 MB on, and within 30 % for several.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from mtf_hetero._compat import mtf
+from mtf_hetero.cost.memory import executor, liveness
+from mtf_hetero.cost.memory.liveness import Node, Output
+from mtf_hetero.graph import merging
+from mtf_hetero.graph.walk import size_bytes
+from mtf_hetero.layers import DrawOperation
+from mtf_hetero.layout import Layout
+
+_ELEMENTWISE = (
+    mtf.AddOperation,
+    mtf.BinaryOpWithBroadcasting,
+    mtf.ScalarAddOperation,
+    mtf.ScalarMultiplyOperation,
+    mtf.SlicewiseOperation,
+)
+
+
+class Footprint:
+    """The tensors of a step at the moment when most bytes are alive.
+
+    Args:
+      operations: mtf operations of a step, in the graph's order.
+
+    Attributes:
+      parts: {names of a tensor's dimensions: bytes of all such tensors}.
+    """
+
+    def __init__(self, operations: Sequence[mtf.Operation]) -> None:
+        nodes = _nodes(operations)
+        peaks = liveness.peaks(nodes, executor.events(nodes))
+        self.parts = cast("Mapping[tuple[str, ...], int]", next(iter(peaks.values()), {}))
+
+    def bytes_on(self, layout: Layout, devices: Iterable[int]) -> tuple[int, ...]:
+        """Return the bytes that each of some devices needs in a layout with exact sizes."""
+        totals = [(name, sizes, sum(sizes), layout.axis_of(name) or 0) for name, sizes in layout.sizes]
+        known: dict[tuple[int, ...], int] = {}
+        needed = []
+        for pnum in devices:
+            at = layout.coordinates(pnum)
+            own = tuple(sizes[at[axis]] for _, sizes, _, axis in totals)
+            if own not in known:
+                fractions = {name: sizes[at[axis]] / total for name, sizes, total, axis in totals}
+                parts = (
+                    size * math.prod(fractions.get(name, 1.0) for name in names) for names, size in self.parts.items()
+                )
+                known[own] = math.ceil(math.fsum(parts))
+            needed.append(known[own])
+        return tuple(needed)
+
+
+def _nodes(operations: Sequence[mtf.Operation]) -> list[Node]:
+    """Return the operations as nodes of one device, labelled with the names of the dimensions that they make."""
+    inputs_of = merging.inputs_as_lowered(operations)
+    place: dict[mtf.Tensor, tuple[int, int]] = {}
+    nodes = []
+    for op in operations:
+        inputs = [x for x in inputs_of[op] if x in place]
+        read = tuple(place[x] for x in inputs)
+        if isinstance(op, DrawOperation) and op.part is None:  # all numbers, before they are cut
+            whole = Output(size_bytes=size_bytes(op.outputs[0]))
+            nodes.append(Node(device="", inputs=read, outputs=(whole,), label=()))
+            read = ((len(nodes) - 1, 0),)
+        place |= {y: (len(nodes), number) for number, y in enumerate(op.outputs)}
+        nodes.append(
+            Node(
+                device="",
+                inputs=read,
+                outputs=tuple(_output(op, y, inputs) for y in op.outputs),
+                scratch_bytes=_received_bytes(op),
+                label=tuple(op.outputs[0].shape.dimension_names) if op.outputs else (),
+            )
+        )
+    return nodes
+
+
+def _received_bytes(op: mtf.Operation) -> int:
+    """Return the bytes that come from another processor for a sum over the processors: an addend as large as the sum.
+
+    Only tensors without dimensions count: the layout decides which of the others are sums.
+    """
+    if not any(tensor.shape.ndims for tensor in (*op.inputs, *op.outputs)):
+        return 0
+    return sum(size_bytes(y) for y in op.outputs if not y.shape.ndims)
+
+
+def _output(op: mtf.Operation, tensor: mtf.Tensor, inputs: Sequence[mtf.Tensor]) -> Output:
+    """Return a tensor as an output: a reshape shares its buffer, and an element-wise operation takes one over."""
+    forwards: tuple[int, ...] = ()
+    if isinstance(op, _ELEMENTWISE):
+        same = [x.dtype == tensor.dtype and x.shape == tensor.shape for x in inputs]
+        forwards = tuple(position for position, is_same in enumerate(same) if is_same)
+    return Output(
+        size_bytes=size_bytes(tensor),
+        alias=0 if isinstance(op, mtf.ReshapeOperation) and inputs else None,
+        forwards=forwards,
+        permanent=isinstance(op, mtf.Variable),
+    )

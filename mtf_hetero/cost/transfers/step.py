@@ -1,0 +1,158 @@
+"""The messages of a step."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from mtf_hetero._compat import mtf
+from mtf_hetero.cost.sample import Sample
+from mtf_hetero.cost.transfers.rules import find_counting_rule
+from mtf_hetero.cost.transfers.sketch import Sketch
+from mtf_hetero.cost.transfers.values import CHIEF, Value, Values
+from mtf_hetero.graph import merging
+from mtf_hetero.layout import Layout
+from mtf_hetero.lowering import native
+from mtf_hetero.lowering.registry import slice_by_slice
+
+
+class Transfer(NamedTuple):
+    """A message: a tensor that goes from one processor to another, once a step.
+
+    Attributes:
+      source: the processor that has it.
+      target: the processor that needs it.
+      bytes: its size; zero of an empty slice that is read all the same.
+      operation: name of the mtf operation that causes it: of a sum, the operation whose result it is.
+      messages: the number of messages in which it comes, in a Sample: the source stands for so many.
+      times: the factor by which a source sends more than a target receives, in a Sample.
+    """
+
+    source: int
+    target: int
+    bytes: int
+    operation: str
+    messages: int = 1
+    times: float = 1.0
+
+    def ends_seconds(self, seconds_of: Callable[[float], float]) -> float:
+        """Return the seconds of all messages that the target receives.
+
+        Args:
+          seconds_of: from a message's bytes to its seconds.
+        """
+        return self.messages * seconds_of(self.bytes / self.messages)
+
+
+class Step:
+    """Operations, with all that no layout changes in the messages that they send.
+
+    The messages are those of the assignments, and of all that they need. Inputs come from the training process, and
+    fetched tensors go there; this traffic is not counted.
+
+    Args:
+      operations: of an mtf graph, in its order. What they read of others lies where they need it.
+      fetched: tensors that each step exports. Without any, and without assignments, each tensor that no operation reads
+        is needed where it is.
+
+    Raises:
+      ValueError: the operations are on more than one mesh.
+    """
+
+    def __init__(self, operations: Sequence[mtf.Operation], fetched: Sequence[mtf.Tensor] = ()) -> None:
+        if (count := len({op.mesh for op in operations})) > 1:
+            raise ValueError(f"operations on {count} meshes; give operations of one mesh")
+        self._operations, self._fetched = tuple(operations), tuple(fetched)
+        gradients, self._unneeded = merging.plan(self._operations)
+        self._rules = {op: find_counting_rule(op) for op in self._operations}
+        self._rules |= {op: native.gradient_rule(gradient) for op, gradient in gradients.items()}
+        self._is_silent = not fetched and all(rule is slice_by_slice for rule in self._rules.values())
+
+    def sent(self, layout: Layout) -> tuple[Transfer, ...]:
+        """Return the messages under a layout.
+
+        Raises:
+          NotImplementedError: an operation has no rule, or its lowering refuses the layout.
+        """
+        if self._is_silent:
+            return ()
+        left = set(self._unneeded)
+
+        def run(op: mtf.Operation, sketch: Sketch) -> None:
+            before, sketch.operation = sketch.operation, op.name
+            self._rules[op](op, sketch)
+            sketch.operation = before
+
+        def run_after_all(op: mtf.Operation, sketch: Sketch) -> bool:
+            if op not in left:
+                return False
+            left.remove(op)
+            run(op, sketch)
+            return True
+
+        with Sketch(layout, run_after_all) as sketch:
+            for op in self._operations:
+                if op not in left:
+                    run(op, sketch)
+            roots = [value for values in sketch.operations.values() for value in values]
+            for tensor in self._fetched:
+                sketch.operation = tensor.operation.name
+                roots.append(_exported(sketch, tensor))
+            return _transfers(sketch, roots or self._unread(sketch))
+
+    def _unread(self, sketch: Sketch) -> Values:
+        """Return the slices of each tensor that no operation reads."""
+        read = {x for op in self._operations for x in op.inputs}
+        tensors = [y for op in self._operations for y in op.outputs if y not in read and y in sketch.tensors]
+        return [value for y in tensors for value in sketch.slices(y)]
+
+
+def of_step(
+    graph: mtf.Graph | Sequence[mtf.Operation], layout: Layout, *, fetched: Sequence[mtf.Tensor] = ()
+) -> tuple[Transfer, ...]:
+    """Return the messages of a graph, or of some operations, under a layout; see `Step`.
+
+    Example:
+      >>> of_step([product], Layout("all:2", "units:all"))  # [rows=3, units=8] by [units=8, others=5]
+      (Transfer(source=0, target=1, bytes=60, operation='einsum'), Transfer(source=1, target=0, bytes=60, ...))
+    """
+    return Step(graph if isinstance(graph, Sequence) else graph.operations, fetched).sent(layout)
+
+
+def _exported(sketch: Sketch, tensor: mtf.Tensor) -> Value:
+    """Return an unsplit tensor, joined where its first slice is, as mtf.MeshImpl.combine_slices does it."""
+    parts = list(sketch.slices(tensor))
+    if not tensor.shape.dims:
+        return parts[0]
+    splits = sketch.tensor_layout(tensor.shape).mesh_axis_to_tensor_axis(len(sketch.layout.mesh_shape))
+    for (_, size), split in zip(sketch.layout.mesh_shape, splits, strict=True):
+        count = len(parts) // size
+        if split is None:
+            parts = parts[:count]
+            continue
+        joined = []
+        for i in range(count):
+            pieces = parts[i::count]
+            shape = list(pieces[0].shape)
+            shape[split] = sum(piece.shape[split] for piece in pieces)
+            joined.append(sketch.value(pieces[0].processor, shape, pieces[0].dtype, pieces))
+        parts = joined
+    return parts[0]
+
+
+def _transfers(sketch: Sketch, roots: Iterable[Value]) -> tuple[Transfer, ...]:
+    """Return each value that another processor reads, once for each of these, of all that the roots need."""
+    sent: dict[tuple[Value, int], Transfer] = {}
+    crowd = sketch.layout.crowd if isinstance(sketch.layout, Sample) else None
+    for reader in sketch.list_needed(roots):
+        target = reader.processor
+        if crowd is not None and crowd.senders[target] != target:  # another processor shows what it reads
+            continue
+        for x in reader.reads:
+            if x.processor == target or CHIEF in (x.processor, target) or (x, target) in sent:
+                continue
+            if crowd is None:
+                sent[x, target] = Transfer(x.processor, target, x.size_bytes, reader.operation)
+            else:
+                source = crowd.senders[x.processor]
+                size, times = x.size_bytes * x.count, crowd.members[target] / crowd.members[source]
+                sent[x, target] = Transfer(source, target, size, reader.operation, x.count, times)
+    return tuple(sent.values())

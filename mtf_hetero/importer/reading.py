@@ -1,0 +1,145 @@
+"""Reads the program of a traced function: variables are followed, calls inlined, and what is known is computed.
+
+A read of a variable is the value of the last write before it. So the order of reads and writes dissolves, and a pure
+function is left: (feeds, variables before) -> (results, variables after).
+"""
+
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mtf_hetero._compat import tf
+from mtf_hetero._support.ops import PYTHON_OPERATIONS
+from mtf_hetero.importer import broadcasts, control, formulas, lists, moments, normalization, variables
+from mtf_hetero.importer.lists import Meaning
+from mtf_hetero.importer.nodes import constant_array, definition, known_shape, refusal
+from mtf_hetero.importer.program import Program, Value, literal, within
+from mtf_hetero.importer.reader import Reader
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import ConcreteFunction, FuncGraph
+
+_OPTIONALS: dict[str, Callable[[tf.Operation, Sequence[Meaning]], Meaning]] = {
+    "OptionalFromValue": lambda node, inputs: lists.Optional(inputs),
+    "OptionalNone": lambda node, inputs: lists.Optional([]),
+    "OptionalGetValue": lambda node, inputs: inputs[0].value(node),
+}
+KINDS = {*_OPTIONALS, "Const"}  # of operations that are followed here
+_NONE: Mapping = types.MappingProxyType({})
+
+
+class _Resource(str):
+    """The name of a captured resource that is no variable."""
+
+
+def read(
+    concrete: "ConcreteFunction",
+    first: Mapping[str, tf.Variable] = _NONE,
+    *,
+    names: Sequence[str] | None = None,
+    shapes: Sequence[tf.TensorShape] | None = None,
+    hosted: Collection[tf.Variable] = (),
+    paths: Mapping[int, str] = _NONE,
+) -> Program:
+    """Read the program of a traced function.
+
+    Args:
+      concrete: the ConcreteFunction of a tf.function.
+      first: {name: tf.Variable} that come first in the program, in this order, if the function uses them.
+      names: one per tensor that is fed; None: the function's own.
+      shapes: of the tensors that are fed; None: the function has them.
+      hosted: tf.Variables that stay in this process.
+      paths: {id of a tf.Variable: its name}, for those whose own name is not used.
+
+    Raises:
+      NotImplementedError: an operation that is not followed, by name and the user's line.
+    """
+    program, graph, meaning = Program(concrete), concrete.graph, {}
+    reader, captures = Reader(program, _read), list(graph.captures)
+    fed = graph.inputs[: len(graph.inputs) - len(captures)]
+    names, shapes = names or [tensor.op.name for tensor in fed], shapes or [tensor.shape for tensor in fed]
+    for tensor, name, shape in zip(fed, names, shapes, strict=True):
+        meaning[id(tensor)] = value = Value(known_shape(name, shape), tensor.dtype, name=name)
+        program.feeds.append(value)
+    numbers = variables.enter(reader, concrete, first, paths)
+    for outer, inner in captures:
+        meaning[id(inner)] = _captured(outer, numbers)
+    program.results = reader.follow(graph, meaning)
+    if not all(isinstance(value, Value) for value in program.results):
+        raise NotImplementedError("the step returns a variable or a TensorArray; return tensors")
+    for variable, after in zip(program.variables, reader.now, strict=True):
+        variable.after = after
+    program.keep_here(hosted)
+    program.examples = _count_examples(concrete)
+    program.operations = broadcasts.delay(normalization.join(moments.join(program.operations)))
+    program.keep_live()
+    _check_live(program)
+    return program
+
+
+def _captured(outer: tf.Tensor, numbers: Mapping[int, int]) -> Meaning:
+    """Return what a tensor from outside of the function means in it."""
+    if id(outer) in numbers:
+        return numbers[id(outer)]
+    if outer.dtype in (tf.resource, tf.variant):
+        return _Resource(f"a {outer.dtype.name}")
+    return literal(outer.numpy(), outer.dtype)
+
+
+def _count_examples(concrete: "ConcreteFunction") -> int:
+    """Return the number of tensors in the first argument that has some: images and their classes, say."""
+    arguments, _ = concrete.structured_input_signature
+    leaves = (tf.nest.flatten(argument, expand_composites=True) for argument in arguments)
+    return next(filter(None, (sum(isinstance(x, tf.TensorSpec) for x in each) for each in leaves)), 0)
+
+
+def _check_live(program: Program) -> None:
+    """Raise NotImplementedError if something needs strings; what is printed is not needed."""
+    for op in within(program.operations):
+        if any(value.dtype == tf.string for value in (*op.inputs, *op.outputs)):
+            assert op.source is not None
+            raise refusal(op.source, "works on strings, which no device divides; do it where the data are prepared")
+
+
+def _read(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: list[Meaning]) -> Sequence[Meaning]:
+    """Read an operation; returns what its results mean."""
+    kind, about_variables = node.type, any(isinstance(x, int) for x in inputs)
+    if kind == "Const":
+        return [literal(constant_array(node), node.outputs[0].dtype)]
+    if kind == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
+        return [literal(np.zeros(inputs[0].array), node.outputs[0].dtype)]
+    if kind in control.ALIASES:
+        return inputs
+    if kind in _OPTIONALS:
+        return [_OPTIONALS[kind](node, inputs)]
+    if (follow := control.control_rule(graph, kind)) is not None:
+        return follow(reader, graph, node, inputs)
+    if not node.outputs and not about_variables:  # Print, Assert, a summary
+        reader.program.effects.append(node)
+        return []
+    _check(node, inputs, about_variables=about_variables)
+    if about_variables:
+        return variables.follow(reader, node, inputs)
+    if lists.is_about_lists(node, inputs):
+        return lists.follow(node, inputs, reader.add)
+    op = reader.operation(node, inputs)
+    if kind in formulas.NORMS and op.attr("data_format", "NHWC") in ("NHWC", "NDHWC"):
+        outputs = reader.expand(node, formulas.NORMS[kind], inputs)
+        return [*outputs, *(literal(np.zeros(0), y.dtype) for y in op.outputs[len(outputs) :])]  # cuDNN's own
+    return reader.add(reader.shaped(node, op))
+
+
+def _check(node: tf.Operation, inputs: Sequence[Meaning], *, about_variables: bool) -> None:
+    """Raise NotImplementedError if an operation cannot be followed."""
+    if node.type in PYTHON_OPERATIONS:
+        raise refusal(node, "calls Python, which no device but this process can run; write it with TensorFlow")
+    if node.type.startswith("Cudnn"):
+        raise refusal(node, "is cuDNN's, which only a GPU has; give the layer use_cudnn=False")
+    resource = next((x for x in inputs if isinstance(x, _Resource)), None)
+    if resource is not None:
+        raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
+    is_free = node.type in {*control.DRAWS, "Empty"} or node.type.startswith("Stateless") or about_variables
+    if definition(node).is_stateful and not is_free:
+        raise refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")

@@ -1,0 +1,375 @@
+"""Find the best layout for a step on devices: search, refine, and compare with the simple layouts.
+
+The search adds up the time of each operation on its slowest device, and of its messages, although some of it overlaps.
+So the layouts that it finds, and those that split one family of names alone, are predicted as timelines. The fastest
+wins. Sizes are chosen again for the split dimensions until that gains nothing.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from mtf_hetero._compat import mtf
+from mtf_hetero._support import deadline, garbage
+from mtf_hetero._support.deadline import OutOfTimeError
+from mtf_hetero.cost.machines import Machines, device_kinds
+from mtf_hetero.cost.model import AXIS, Model
+from mtf_hetero.cost.sample import EXACT, crowd_by_kind, crowds_by_kind, crowds_for
+from mtf_hetero.cost.timeline import Timeline
+from mtf_hetero.layout import CannotSplitError, Layout
+from mtf_hetero.planner import search
+from mtf_hetero.planner.candidate import Candidate
+from mtf_hetero.planner.plan import Plan
+from mtf_hetero.planner.refine import EVALUATIONS, Sizes, refine
+from mtf_hetero.planner.space import WHOLE, Menus, MeshShape, Space, Split, Splits
+
+_ROUNDS = 3
+_FAMILIES = 6  # that are tried alone
+_PAIRED = 3  # families of which two are tried together, one over each mesh axis
+_SHAPES = 2  # meshes of two axes for a number of devices, if these are many
+_NEAR = 1.25  # times as long as the best plan: two families on a mesh of two axes for which that is searched
+_LIKELY = 2  # numbers of devices that are searched, if these are many
+_KINDS = 4  # of many devices, up to which each kind ends a subset
+ROWS, COLUMNS = "rows", "columns"
+Progress: TypeAlias = Callable[[int, float], None]
+
+
+def report_nothing(count: int, seconds: float) -> None:
+    """Stand in for a progress that is not shown."""
+
+
+class Planner:
+    """Plans of one training step for any devices; all that does not depend on the devices is computed once.
+
+    Args:
+      graph: mtf.Graph of a training step, on one mesh. Nothing of it is lowered.
+
+    Raises:
+      ValueError: the graph has no operation.
+    """
+
+    def __init__(self, graph: mtf.Graph) -> None:
+        self._graph = graph
+        self._model: Model | None = None
+        self._spaces: dict[tuple, tuple[Machines, Space]] = {}
+
+    def model(self, machines: Machines) -> Model:
+        """Return the cost model of the step on some devices; like devices are priced once."""
+        crowds = (crowd_by_kind(device_kinds(machines, [])),)
+        if self._model is None:
+            self._model = Model(self._graph, machines, crowds)
+        return self._model.on(machines, crowds)
+
+    def model_for(self, machines: Machines, layout: Layout, subsets: Sequence[Collection[int]] = ()) -> Model:
+        """Return the cost model for one layout with exact sizes; see `cost.sample.crowds_for`."""
+        return self.model(machines).on(machines, crowds_for(machines, layout, subsets))
+
+    def space(self, machines: Machines, subsets: Sequence[Sequence[int]] = (), shape: MeshShape | None = None) -> Space:
+        """Return the layouts on some devices, which share all that the figures do not change.
+
+        Args:
+          machines: the devices.
+          subsets: as of `cost.sample.crowds_by_kind`.
+          shape: (axis, count) of each mesh axis; None: a single one.
+        """
+        key = machines.names, tuple(map(tuple, subsets)), None if shape is None else tuple(shape)
+        if key not in self._spaces:
+            crowds = crowds_by_kind(machines, shape or [(AXIS, len(machines.devices))], subsets)
+            self._spaces[key] = machines, Space(self.model(machines).on(machines, crowds), shape)
+        known, space = self._spaces[key]
+        return space if known == machines else space.on(machines)
+
+    @garbage.without_collection()
+    def find(
+        self,
+        machines: Machines,
+        *,
+        names: Collection[str] | None = None,
+        seconds: float = 60.0,
+        progress: Progress = report_nothing,
+        refines: bool = True,
+    ) -> Plan:
+        """Return the plan with the least predicted time; if a time limit passes, the best one so far.
+
+        Args:
+          machines: all devices; a plan may leave some out.
+          names: of the dimensions to split, over the best number of devices; None: all are searched.
+          seconds: limit of a search that is short of memory; it then returns the best so far.
+          progress: called with the number of layouts that were compared, and the seconds of the best, or infinity.
+          refines: whether sizes are corrected in the end, which leaves the devices as they are.
+
+        Raises:
+          search.NoAssignmentError: no layout keeps to the devices' memory.
+        """
+        finder = _Finder(self, machines, seconds, progress, refines)
+        return finder.plan() if names is None else finder.plan_of_names(names)
+
+    def describe(self, machines: Machines, layout: Layout) -> Plan:
+        """Return the plan with a given layout, whether or not it is the best.
+
+        Args:
+          machines: one device per processor of the layout.
+          layout: the Layout.
+
+        Raises:
+          CannotSplitError: the layout splits what an operation needs whole.
+        """
+        return _Finder(self, machines, 0.0, report_nothing, refines=False).plan_with(layout)
+
+
+def find(graph: mtf.Graph, machines: Machines, **options: Any) -> Plan:
+    """Return the plan with the least predicted time for a graph; see `Planner.find`."""
+    return Planner(graph).find(machines, **options)
+
+
+def describe(graph: mtf.Graph, machines: Machines, layout: Layout) -> Plan:
+    """Return the plan of a graph with a given layout; see `Planner.describe`."""
+    return Planner(graph).describe(machines, layout)
+
+
+class _Finder:
+    """The search for one step and some devices."""
+
+    def __init__(self, planner: Planner, machines: Machines, seconds: float, progress: Progress, refines: bool) -> None:
+        self._planner, self._machines, self._seconds = planner, machines, seconds
+        self._progress, self._refines = progress, refines
+        self._best: dict[tuple[str, ...], Candidate] = {}  # {devices: the fastest candidate that uses them and fits}
+        self._count = 0
+
+    def plan(self) -> Plan:
+        """Return the plan of the best candidate of all numbers of devices."""
+        order = self._by_speed()
+        alone = self._alone(order)
+        with contextlib.suppress(OutOfTimeError):
+            counts = self._counts(order)
+            for count in counts:
+                for candidate in self._candidates(sorted(order[:count])):
+                    self._enter(candidate)
+            grids = [shape for count in counts for shape in mesh_shapes(count)]
+            for candidate in self._on_grids(order, grids, self._least_seconds):
+                self._enter(candidate)
+        return self._finished(alone)
+
+    def plan_of_names(self, names: Collection[str]) -> Plan:
+        """Return the plan of the best split of these names, over any number of the fastest devices."""
+        order = self._by_speed()
+        alone = self._alone(order)
+        with contextlib.suppress(OutOfTimeError):
+            for count in prefixes(len(order))[1:]:
+                deadline.check()
+                space = self._planner.space(self._machines.only(sorted(order[:count])))
+                self._enter(self._candidate(space, space.over_all(names), 0.0))
+        return self._finished(alone)
+
+    def plan_with(self, layout: Layout) -> Plan:
+        """Return the plan with a given layout."""
+        layout = self._planner.model(self._machines).exact(layout)
+        model = self._planner.model_for(self._machines, layout)
+        candidate = Candidate(Space(model, layout.mesh_shape), layout, model.timeline(layout), 0.0)
+        return self._describe(candidate, self._alone(self._by_speed()))
+
+    def _describe(self, best: Candidate, alone: Candidate) -> Plan:
+        fastest = alone.machines.names[0], alone.timeline.seconds
+        return dataclasses.replace(best.plan(), alone=fastest, alone_fits=alone.fits)
+
+    def _alone(self, order: Sequence[int]) -> Candidate:
+        """Keep and return the fastest device alone that has the memory; if none has it, return the fastest."""
+        of_kinds = [order[first] for first in (0, *self._ends(order)[:-1])]
+        for number in of_kinds:
+            (candidate,) = self._candidates([number])
+            if self._enter(candidate):
+                return candidate
+        return self._candidates(of_kinds[:1])[0]
+
+    def _finished(self, alone: Candidate) -> Plan:
+        if not self._best:
+            raise search.NoAssignmentError(self._too_large(alone))
+        best = min(self._best.values(), key=lambda candidate: candidate.timeline.seconds)
+        others = [other for names, other in self._best.items() if not set(best.machines.names).issuperset(names)]
+        runner_up = min(others, key=lambda candidate: candidate.timeline.seconds, default=None)
+        with contextlib.suppress(OutOfTimeError):
+            best = self._refined(best) if self._refines else best
+        plan = self._describe(best, alone)
+        return plan if runner_up is None else dataclasses.replace(plan, runner_up=runner_up.summarized())
+
+    @property
+    def _least_seconds(self) -> float:
+        """Seconds of the fastest candidate that fits; infinity without one."""
+        return min((candidate.timeline.seconds for candidate in self._best.values()), default=math.inf)
+
+    def _enter(self, candidate: Candidate) -> bool:
+        """Keep a candidate if it fits, and is the fastest so far that uses its devices; return whether it fits."""
+        fits, devices = candidate.fits, candidate.used_devices()
+        if not devices:
+            return fits
+        last = self._best.get(devices)
+        if fits and (last is None or candidate.timeline.seconds < last.timeline.seconds):
+            self._best[devices] = candidate
+        return fits
+
+    def _on_grids(self, order: Sequence[int], shapes: Sequence[tuple[int, int]], seconds: float) -> Iterator[Candidate]:
+        """Generate candidates on meshes of two axes, whose rows are of like devices, the fastest first.
+
+        Two families of names, one over each axis, are tried on all meshes. The best mesh alone is searched, if it is
+        not much slower than the best plan so far.
+        """
+        simple: list[Candidate] = []
+        for rows, columns in shapes:
+            machines = self._machines.only(order[: rows * columns])
+            space = self._planner.space(machines, (), [(ROWS, rows), (COLUMNS, columns)])
+            simple += [self._candidate(space, splits, 0.0) for splits in self._of_two_families(space)]
+        yield from simple
+        likely = min(simple, key=lambda candidate: candidate.timeline.seconds, default=None)
+        if likely is not None and likely.timeline.seconds < _NEAR * seconds:
+            yield from self._searched(likely.space, likely.space.menus())
+
+    def _searched(self, space: Space, menus: Menus) -> list[Candidate]:
+        """Return the candidate that a search finds, or none."""
+        deadline.check()
+        try:
+            tables, limits = space.tables(menus), space.limits(menus)
+            deadline.check()
+            solution = search.minimize(tables, limits, seconds=min(self._seconds, deadline.seconds_left()))
+        except search.NoAssignmentError:
+            return []
+        splits = {name: menus[name][i - 1] for name, i in solution.assignment.items() if i != WHOLE}
+        return [self._candidate(space, splits, solution.gap)]
+
+    def _of_two_families(self, space: Space) -> list[dict[str, Split]]:
+        """Return splits of the family with most work and of one of the next, one over each axis of the mesh."""
+        menus = space.menus()
+        largest = space.largest(_PAIRED)
+        ways = []
+        for one, other in [pair for second in largest[1:] for pair in ((largest[0], second), (second, largest[0]))]:
+            first, second = space.of_family(one, menus, 0), space.of_family(other, menus, 1)
+            if first and second:
+                ways.append(first | second)
+        return ways
+
+    def _counts(self, order: Sequence[int]) -> Sequence[int]:
+        """Return the numbers of fastest devices to search for: of many, the best for one family, and all."""
+        if len(order) <= EXACT:
+            return prefixes(len(order))[1:]
+        ladder = {len(order) >> shift for shift in range(len(order).bit_length()) if len(order) >> shift >= EXACT}
+        ladder |= set(self._ends(order)) - {1}
+        seconds = {}
+        for count in sorted(ladder):
+            space = self._planner.space(self._machines.only(sorted(order[:count])))
+            splits = next(iter(self._of_one_family(space, 1)), {})
+            seconds[count] = self._candidate(space, splits, 0.0).timeline.seconds
+        likely = sorted(seconds, key=seconds.__getitem__)[:_LIKELY]
+        return sorted({*likely, len(order)})
+
+    def _ends(self, order: Sequence[int]) -> list[int]:
+        """Return where each run of equal devices ends, for devices in some order."""
+        kinds = [dataclasses.replace(self._machines.devices[number], name="") for number in order]
+        pairs = enumerate(itertools.pairwise(kinds), 1)
+        return [*(number for number, (one, other) in pairs if one != other), len(order)]
+
+    def _refined(self, candidate: Candidate) -> Candidate:
+        """Return the candidate with sizes that fit and make the step as a whole shorter."""
+        space = candidate.space
+
+        def predict(splits: Splits) -> float:
+            deadline.check()
+            changed = self._candidate(space, splits, candidate.gap)
+            return changed.timeline.seconds if changed.fits else math.inf
+
+        splits, crowds = space.splits(candidate.layout), space.model.crowds
+        for axis, crowd in enumerate(crowds):
+            mine = {name: split.sizes for name, split in splits.items() if split.axis == axis}
+
+            def with_others(sizes: Sizes, axis: int = axis, rest: Splits = splits) -> dict[str, Split]:
+                return {**rest, **{name: Split(axis, of_name) for name, of_name in sizes.items()}}
+
+            refined = refine(
+                mine,
+                lambda sizes: predict(with_others(sizes)),
+                granules=space.granules,
+                evaluations=EVALUATIONS // (len(space.model.shown.devices) * len(crowds)),
+                groups=crowd.groups,
+            )
+            splits = with_others(refined)
+        return self._candidate(space, splits, candidate.gap)
+
+    def _by_speed(self) -> list[int]:
+        """Return the devices' numbers, the fastest first."""
+        seconds = self._planner.model(self._machines).unsplit_seconds()
+        return sorted(range(len(seconds)), key=seconds.__getitem__)
+
+    def _candidates(self, numbers: Sequence[int]) -> list[Candidate]:
+        machines = self._machines.only(numbers)
+        if len(numbers) == 1:
+            return [self._candidate(self._planner.space(machines), {}, 0.0)]
+        deadline.check()
+        fastest = sorted(range(len(numbers)), key=lambda pnum: -machines.devices[pnum].flops_per_second)
+        subsets = [sorted(fastest[:count]) for count in self._subsets(numbers, fastest)]
+        space = self._planner.space(machines, subsets)
+        found = [self._candidate(space, splits, 0.0) for splits in self._of_one_family(space)]
+        used: Mapping[str, Sequence[mtf.Operation]] | None = None
+        with contextlib.suppress(OutOfTimeError):
+            for _ in range(_ROUNDS):
+                searched = self._searched(space, space.menus(subsets, used))
+                if not searched:
+                    break
+                found += searched
+                if found[-1].timeline.seconds >= min(c.timeline.seconds for c in found[:-1]) and used is not None:
+                    break
+                used = space.operations_split(space.splits(found[-1].layout))
+        return found
+
+    def _subsets(self, numbers: Sequence[int], fastest: Sequence[int]) -> Sequence[int]:
+        """Return the numbers of fastest devices that a dimension may be split among: of many, the first kinds."""
+        if len(numbers) <= EXACT:
+            return prefixes(len(numbers))
+        ends = self._ends([numbers[pnum] for pnum in fastest])
+        return (1, *ends) if 1 < len(ends) <= _KINDS else prefixes(len(numbers))
+
+    def _of_one_family(self, space: Space, most: int = _FAMILIES) -> list[dict[str, Split]]:
+        """Return splits of each family alone, over all devices wherever no tensor is then split twice."""
+        menus = space.menus()
+        return [splits for family in space.largest(most) if (splits := space.of_family(family, menus))]
+
+    def _candidate(self, space: Space, splits: Splits, gap: float) -> Candidate:
+        layout = space.layout(splits)
+        try:
+            timeline = space.model.timeline(layout)
+        except CannotSplitError:
+            timeline = Timeline((), math.inf, ())
+        self._count += 1
+        self._progress(self._count, self._least_seconds)
+        return Candidate(space, layout, timeline, gap)
+
+    def _too_large(self, alone: Candidate) -> str:
+        (needed,) = alone.space.model.bytes_held(alone.layout)
+        limits = [f"{(m.memory_bytes or math.inf) / 1e9:.3g} GB" for m in self._machines.devices]
+        first = [0, *self._ends(range(len(limits)))[:-1]]  # of those that are alike
+        has = ", ".join(f"{self._machines.names[number]} {limits[number]}" for number in first)
+        return (
+            f"a step needs {needed / 1e9:.3g} GB on one device, and no layout fits these: {has}; add devices, or use "
+            "a smaller batch"
+        )
+
+
+def mesh_shapes(count: int) -> list[tuple[int, int]]:
+    """Return the meshes of so many processors, at least two rows by two columns; of many, those nearest to a square.
+
+    Example:
+      >>> mesh_shapes(8), mesh_shapes(60)
+      ([(2, 4), (4, 2)], [(6, 10), (10, 6)])
+    """
+    shapes = [(rows, count // rows) for rows in range(2, count // 2 + 1) if count % rows == 0]
+    return shapes if count <= EXACT else sorted(shapes, key=lambda shape: abs(shape[0] - shape[1]))[:_SHAPES]
+
+
+def prefixes(count: int) -> tuple[int, ...]:
+    """Return the numbers of fastest devices to try: 1, all, and a few between.
+
+    Example:
+      >>> prefixes(2), prefixes(16)
+      ((1, 2), (1, 8, 16))
+    """
+    return tuple(range(1, count + 1)) if count <= 3 else (1, count // 2, count)

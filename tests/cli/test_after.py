@@ -1,0 +1,304 @@
+"""After training: evaluate, predict and export say on any layout, and on one device, what the run itself said."""
+
+import contextlib
+import json
+import signal
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from serving import served
+from sklearn import metrics as reference
+from training_runs import CPUS, DATASETS, ONE, call, restored_logging, run  # noqa: F401 - one is a fixture
+
+from mtf_hetero import data
+from mtf_hetero.cli.after import evaluate, export, predict, predictions
+from mtf_hetero.cli.train import __main__ as train  # noqa: F401 - absl's flags are defined once
+from mtf_hetero.cli.train import config_file, prepare
+from mtf_hetero.cli.train.config import Config
+from mtf_hetero.data import mnist5k
+from mtf_hetero.estimator import saved_model
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+UNEVEN = {"devices": CPUS, "list_speed": "3,2,1"}
+OTHER = {"devices": "cpu:0,cpu:1", "layout": "batch", "list_speed": "2,1"}
+RULES = {"devices": CPUS, "layout": "conv1/filters:all;dense1/units:all", "list_speed": "4,1,1"}
+
+
+@pytest.fixture(autouse=True)
+def data_sets(monkeypatch):
+    monkeypatch.setattr(data, "DATASETS", DATASETS)  # whose statistics are computed once
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The directory of three steps of LeNet on three uneven processors."""
+    directory = tmp_path_factory.mktemp("trained") / "lenet"
+    assert run(**ONE | UNEVEN | {"max_steps": 3, "batch_size": 30, "learning_rate": 0.05}, model_dir=directory) == 0
+    return directory
+
+
+def reported(directory):
+    """The metrics of the run's own test."""
+    row = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["kind"] == "test"
+    return {name: value for name, value in row.items() if name not in ("kind", "step")}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {},
+        OTHER,
+        pytest.param(RULES, marks=pytest.mark.full),
+        pytest.param({"local_cluster": "0.5,0.3", "list_speed": "2,1"}, marks=pytest.mark.full),
+    ],
+    ids=str,
+)
+def test_every_layout_tests_as_the_run_did(place, trained, predicted, tmp_path, capfd):
+    files = sorted(trained.rglob("*"))
+    assert call(evaluate, model_dir=trained, **place) == 0
+    result = json.loads(capfd.readouterr().out)
+    expected = {"model": "lenet", "dataset": "mnist5k", "step": 3, "examples": 1000, "batch_size": 30}
+    assert expected.items() <= result.items()
+    assert result["checkpoint"] == f"{trained}/model.ckpt-3"
+    top = result["metrics"].pop("top_5_accuracy")
+    assert result["metrics"] == pytest.approx(reported(trained), abs=1e-6)
+    labels, classes = mnist5k.split("test")[1], result["classes"]
+    assert top == reference.top_k_accuracy_score(labels, predicted["logits"], k=5)
+    assert result["confusion_matrix"] == reference.confusion_matrix(labels, predicted["class"]).tolist()
+    assert [row["examples"] for row in classes] == [100] * 10 and result["not_finite"] == 0
+    assert [row["right"] for row in classes] == np.diag(result["confusion_matrix"]).tolist()
+    assert sorted(trained.rglob("*")) == files  # it was only read
+
+
+def test_no_lost_worker_is_waited_for(trained):
+    config = Config(**config_file.load(str(trained / "config.yaml")))
+    with contextlib.ExitStack() as stack:
+        restored = prepare.restore(config, stack, str(trained / "model.ckpt-3"))
+        assert restored.estimator.config.wait_for_workers is False
+
+
+def test_a_checkpoint_and_a_file_of_flags(trained, tmp_path, capfd):
+    place = {"checkpoint": trained / "model.ckpt-0", "config": trained / "config.yaml"}
+    place |= {"output": tmp_path / "results" / "metrics.json", "confusion_matrix": tmp_path / "confusion.svg"}
+    assert call(evaluate, **place) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "lenet, step 0, on mnist5k" and lines[-1] == f"confusion matrix: {tmp_path}/confusion.svg"
+    assert "class  images  accuracy  most often taken for" in lines
+    assert (tmp_path / "confusion.svg").read_text().startswith("<?xml")
+    result = json.loads((tmp_path / "results" / "metrics.json").read_text())
+    assert result["step"] == 0
+    assert result["metrics"]["loss"] != pytest.approx(reported(trained)["loss"])
+
+
+def test_a_terminal_gets_the_table(trained, capfd, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert call(evaluate, model_dir=trained, top=3) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[1].startswith("test accuracy: ") and lines[3].startswith("top_3_accuracy: ")
+    assert len(lines) == 16 and max(map(len, lines)) <= 80
+
+
+@pytest.fixture(scope="module")
+def predicted(trained, tmp_path_factory):
+    """Return the predictions of one plain device for the test set."""
+    path = tmp_path_factory.mktemp("predicted") / "predictions.npz"
+    assert call(predict, model_dir=trained, output=path) == 0
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def test_every_layout_predicts_the_same(trained, predicted, tmp_path, capfd):
+    assert predicted["logits"].shape == (1000, 10) and predicted["class"].dtype == np.int64
+    np.testing.assert_allclose(predicted["probabilities"].sum(1), 1, atol=1e-5)
+    np.testing.assert_array_equal(predicted["class"], predicted["logits"].argmax(1))
+    assert call(predict, model_dir=trained, output=tmp_path / "p.jsonl", keys="class,logits", **OTHER) == 0
+    assert capfd.readouterr().out == f"class, logits of 1,000 images: {tmp_path}/p.jsonl\n"
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [row["example"] for row in rows] == list(range(1000))
+    assert set(rows[0]) == {"example", "class", "logits"}
+    np.testing.assert_allclose([row["logits"] for row in rows], predicted["logits"], atol=1e-5)
+    accuracy = np.mean(predicted["class"] == mnist5k.split("test")[1])
+    assert accuracy == pytest.approx(reported(trained)["accuracy"], abs=1e-6)
+
+
+def test_images_of_the_users_own(trained, predicted, tmp_path):
+    np.save(tmp_path / "images.npy", mnist5k.split("test")[0][:37])
+    options = {"model_dir": trained, "input": tmp_path / "images.npy", "output": tmp_path / "p.npz", "keys": "logits"}
+    assert call(predict, **options, **RULES) == 0
+    with np.load(tmp_path / "p.npz") as arrays:
+        assert list(arrays) == ["logits"]
+        np.testing.assert_allclose(arrays["logits"], predicted["logits"][:37], atol=1e-5)
+
+
+@pytest.mark.full
+def test_plain_tensorflow_serves_it(trained, predicted, tmp_path, capfd):
+    assert call(export, model_dir=trained, output=tmp_path / "lenet" / "1", batch_size=8) == 0
+    said = f"{tmp_path}/lenet/1: a SavedModel of step 3, serving_default(images=float32 [None, 28, 28, 1])\n"
+    assert capfd.readouterr().out == said
+    images = mnist5k.split("test")[0][:19].astype(np.float32)
+    for count, found in zip((19, 1), served(tmp_path / "lenet" / "1", images, tmp_path, counts=(19, 1)), strict=True):
+        for name in ("logits", "probabilities", "class"):
+            np.testing.assert_allclose(found[name], predicted[name][:count], atol=1e-5, err_msg=name)
+
+
+def same(found, expected):
+    """Asserts that outputs differ by less than 1e-6 of the largest."""
+    assert np.abs(np.asarray(found) - expected).max() < 1e-6 * np.abs(expected).max()
+
+
+@pytest.fixture(scope="module")
+def keras_file(trained, tmp_path_factory):
+    """LeNet as a Keras file."""
+    path = tmp_path_factory.mktemp("exported") / "lenet.keras"
+    assert call(export, model_dir=trained, output=path) == 0
+    return path
+
+
+def test_a_keras_file_normalises_its_images(keras_file, predicted):
+    model: Any = keras.saving.load_model(keras_file)
+    same(model(mnist5k.split("test")[0].astype(np.float32)), predicted["logits"])
+    assert [layer.name for layer in model.layers[:3]] == ["images", "input_normalization", "conv1"]
+
+
+def test_a_keras_file_is_trained_further(keras_file, predicted, tmp_path, capfd):
+    """Its images are not normalised twice."""
+    images = mnist5k.split("test")[0].astype(np.float32)
+    again = {"model": keras_file, "model_dir": tmp_path / "run", "learning_rate": 1e-30, "max_steps": 1}
+    assert run(**ONE | UNEVEN | again) == 0
+    assert f"\n{keras_file} normalizes its images itself, and gets them as they are stored\n" in capfd.readouterr().out
+    assert call(predict, model_dir=tmp_path / "run", output=tmp_path / "p.npz") == 0
+    assert call(export, model_dir=tmp_path / "run", output=tmp_path / "again.keras") == 0
+    said = f"{tmp_path}/again.keras: a Keras model of step 1, which takes float32 [None, 28, 28, 1]\n"
+    assert f"{said}It takes images as they are stored, and normalizes them itself.\n" in capfd.readouterr().out
+    with np.load(tmp_path / "p.npz") as arrays:
+        same(arrays["logits"], predicted["logits"])
+    model: Any = keras.saving.load_model(tmp_path / "again.keras")
+    same(model(images), predicted["logits"])
+    assert [layer.name for layer in model.layers[:3]] == ["images", "input_normalization", "conv1"]
+    recorded = json.loads((tmp_path / "run" / "network.json").read_text())["images"]
+    assert (recorded["mean"], recorded["deviation"]) == ([0], [1 / 255])
+
+
+@pytest.mark.full
+def test_a_saved_model_predicts_as_the_keras_file(trained, keras_file, predicted, tmp_path):
+    images = mnist5k.split("test")[0].astype(np.float32)
+    assert call(export, model_dir=trained, output=tmp_path / "served", batch_size=50) == 0
+    (found,) = served(tmp_path / "served", images, tmp_path, counts=(1000,))
+    model: Any = keras.saving.load_model(keras_file)
+    same(found["logits"], predicted["logits"])
+    same(model(images), found["logits"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_export_leaves_nothing(number, code, trained, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(saved_model, "copy_variables", lambda *_: signal.raise_signal(number))
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background
+    try:
+        assert call(export, model_dir=trained, output=tmp_path / "served") == code
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert capfd.readouterr().err.splitlines()[-1] == "stopped: nothing was written"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk(trained, tmp_path, capfd, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saved_model, "copy_variables", fail)
+    assert call(export, model_dir=trained, output=tmp_path / "served") == 1
+    assert capfd.readouterr().err == f"error: cannot write {tmp_path}/served: No space left on device\n"
+    (tmp_path / "p.npz").write_text("before")
+    monkeypatch.setattr(predictions.files, "sync", fail)
+    assert call(predict, model_dir=trained, output=tmp_path / "p.npz") == 1
+    assert "No space left on device" in capfd.readouterr().err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
+def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "untrained").mkdir()
+    (tmp_path / "untrained" / "config.yaml").write_text("model: lenet\n")
+    (tmp_path / "plain.txt").write_text("")
+    (tmp_path / "text.png").write_text("no image")
+    np.save(tmp_path / "small.npy", np.zeros([3, 8, 8, 1]))
+    np.save(tmp_path / "objects.npy", np.array([{}], object))
+    own, out = {"model_dir": trained}, {"output": tmp_path / "new.npz"}
+    for command, values, message in [
+        (evaluate, {}, "one of the arguments --model_dir --checkpoint is required"),
+        (evaluate, own | {"checkpoint": "x"}, "not allowed with argument --model_dir"),
+        (evaluate, {"model_dir": tmp_path / "none"}, "none', which is not a directory; name the directory of a run"),
+        (evaluate, {"model_dir": tmp_path / "empty"}, "has no config.yaml, which says what was trained there; give"),
+        (evaluate, {"model_dir": tmp_path / "untrained"}, "which holds no checkpoint; train there first"),
+        (evaluate, {"checkpoint": trained / "model.ckpt-9"}, "where there is no checkpoint; name one, as in"),
+        (evaluate, own | {"model": "vgg11"}, "model.ckpt-3 is of another network, or of another data set: variable"),
+        (evaluate, own | {"model": "vgg"}, "--model is 'vgg'; it must be one of"),
+        (evaluate, own | {"layout": "auto"}, "--layout is 'auto', which measures steps of training; give a recipe"),
+        (evaluate, own | {"list_speed": "auto"}, "--list_speed is 'auto', which measures steps of training"),
+        (evaluate, own | OTHER | {"list_speed": "1,2,3"}, "3 numbers for 2 processors"),
+        (evaluate, own | {"devices": "cpu:0,cpu:0"}, "--devices names 'cpu:0' twice"),
+        (evaluate, own | {"batch_size": "many"}, "argument --batch_size: invalid int value: 'many'"),
+        (evaluate, own | {"speed": "3"}, "unrecognized arguments: --speed=3"),
+        (evaluate, own | {"config": tmp_path / "none.yaml"}, "none.yaml', which cannot be read"),
+        (evaluate, own | {"output": tmp_path / "plain.txt" / "x"}, "plain.txt cannot be written to; name another"),
+        (evaluate, own | {"top": 1}, "--top is 1; it must be 2 or more: top-1 accuracy is `accuracy`"),
+        (evaluate, own | {"top": 10}, "--top is 10, but there are 10 classes; give a smaller number"),
+        (predict, own, "--output is not given; name a file that ends in .npz or .jsonl, or give images by --input"),
+        (predict, own | {"input": tmp_path / "a.jpg", "keys": "class"}, "--keys is 'class' without --output"),
+        (predict, own | {"input": tmp_path / "a.jpg"}, "a.jpg', where there are no images; name images (.jpeg, .jpg"),
+        (predict, own | {"input": tmp_path / "empty"}, "empty', a folder without JPEG and PNG images; name images"),
+        (predict, own | {"input": tmp_path / "*.jpg"}, "*.jpg', where there are no images; name images"),
+        (
+            predict,
+            own | {"input": tmp_path / "text.png"},
+            "text.png is not an intact JPEG or PNG image (cannot identify",
+        ),
+        (predict, own | out | {"keys": "file"}, "--keys names 'file', which these images do not have; remove it"),
+        (predict, own | {"output": "p.csv"}, "--output is 'p.csv'; name a file that ends in .npz or .jsonl"),
+        (
+            predict,
+            own | out | {"keys": "colour"},
+            "predict_keys names 'colour', which the model does not predict; it predicts",
+        ),
+        (
+            predict,
+            own | out | {"input": tmp_path / "plain.txt"},
+            "plain.txt'; name images (.jpeg, .jpg, .png), folders",
+        ),
+        (predict, own | out | {"input": tmp_path / "none.npy"}, "none.npy', which cannot be read: No such file"),
+        (
+            predict,
+            own | out | {"input": tmp_path / "objects.npy"},
+            "it is not an array of numbers that numpy.save wrote",
+        ),
+        (predict, own | out | {"input": tmp_path / "small.npy"}, "it must be one of numbers, [examples, 28, 28, 1]"),
+        (export, own | {"output": tmp_path}, "which already exists; name a new directory"),
+        (export, own | {"output": "x", "layout": "batch"}, "unrecognized arguments: --layout=batch"),
+        (
+            export,
+            own | {"output": tmp_path / "new", "batch_size": 0},
+            "--batch_size is 0; it must be a whole number, 1 or more",
+        ),
+    ]:
+        before = sorted(tmp_path.rglob("*"))
+        try:
+            code = call(command, **values)
+        except SystemExit as end:
+            code = end.code
+        said, err = capfd.readouterr()
+        assert (code, said, err.count("\n")) == (2, "", 1), err
+        assert err.startswith("error: ") and message in err, err
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_checkpoint(trained, tmp_path, capfd):
+    for path in trained.glob("model.ckpt-3*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shard = next(tmp_path.glob("*.data-*"))
+    shard.write_bytes(b"\x00" * 100 + shard.read_bytes()[100:])
+    assert call(evaluate, checkpoint=tmp_path / "model.ckpt-3", config=trained / "config.yaml") == 2
+    assert "which is damaged: " in capfd.readouterr().err

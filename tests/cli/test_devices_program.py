@@ -1,0 +1,119 @@
+"""`mtf-hetero devices`: what there is here, what it is called, and why there is no GPU."""
+
+import json
+
+import pytest
+from tiers import on_workers
+
+from mtf_hetero import tf
+from mtf_hetero._support import cores
+from mtf_hetero.cli import devices
+from mtf_hetero.cluster import gpus
+from mtf_hetero.cluster.devices import local_device
+from mtf_hetero.cost import hardware
+
+
+def run_devices(capsys, *arguments):
+    assert devices.main(list(arguments)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out.splitlines()
+
+
+def test_a_machine_without_gpu(capsys, monkeypatch):
+    monkeypatch.setattr(gpus, "has_driver", lambda: False)
+    lines = run_devices(capsys)
+    assert max(map(len, lines)) <= 80
+    text = " ".join(lines)
+    assert f"TensorFlow {tf.__version__} " in text and "mesh-tensorflow 0.1.21" in text
+    assert [line.split()[0] for line in lines if line.startswith(("cpu:", "gpu:"))] == ["cpu:0"]
+    assert f"No GPU: no NVIDIA driver is installed: for an NVIDIA GPU, install its driver, then {gpus.INSTALL}." in text
+    assert "--devices=cpu:0 is all of them." in text and "--list_speed=2,1 says" in text
+
+
+def test_a_machine_with_gpus(capsys, monkeypatch):
+    names = {0: "NVIDIA GeForce RTX 3090", 1: "NVIDIA GeForce GT 1030"}
+    listed = tf.config.list_physical_devices
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * 2 if kind == "GPU" else listed(kind))
+    monkeypatch.setattr(hardware, "memory_limits", lambda cluster, session: dict.fromkeys(cluster.devices, 24e9))
+    monkeypatch.setattr(
+        hardware, "gpu_details", lambda index: {"device_name": names[index], "compute_capability": (8, 6)}
+    )
+    monkeypatch.setattr(cores, "quota", lambda: 1.5)
+    lines = run_devices(capsys)
+    assert max(map(len, lines)) <= 80
+    assert "gpu:0    24 GB  NVIDIA GeForce RTX 3090, compute capability 8.6" in lines
+    text = " ".join(lines)
+    assert "mtf-hetero plan knows gpu:0 as RTX-3090: a step is assumed to reach 14.2 TFLOP/s and 936 GB/s." in text
+    assert text.count("mtf-hetero plan knows") == 1 and "No GPU" not in text and "1.5 cores' time" in text
+    assert "--devices=gpu:0,gpu:1,cpu:0 is all of them." in text and "--list_speed=3,2,1 says" in text
+    found = json.loads("\n".join(run_devices(capsys, "--json")))
+    assert [device["device"] for device in found["devices"]] == ["gpu:0", "gpu:1", "cpu:0"]
+    assert found["devices"][0]["kind"]["name"] == "RTX-3090" and "kind" not in found["devices"][1]
+    assert found["no_gpu"] is None and found["versions"]["tensorflow"] == tf.__version__
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA GeForce RTX 3090", "RTX-3090"),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA A10", "A10"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("AMD EPYC 7742 64-Core Processor", "EPYC-7742"),
+        ("Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", "Xeon-6148"),
+        ("Tesla T40", None),
+        ("", None),
+    ],
+)
+def test_the_kind_of_a_device_is_in_its_name(name, kind):
+    assert devices.find_kind(name, ["A10", "A100", "EPYC-7742", "H100", "RTX-3090", "T4", "Xeon-6148"]) == kind
+
+
+@pytest.mark.parametrize(
+    ("visible", "driver", "cuda", "reason"),
+    [
+        ("", True, "12", "CUDA_VISIBLE_DEVICES is '', which hides all GPUs: unset it"),
+        ("-1", False, None, "CUDA_VISIBLE_DEVICES is '-1'"),
+        (None, False, "12", "no NVIDIA driver is installed"),
+        ("0", True, None, f"this TensorFlow was built without CUDA: {gpus.INSTALL}"),
+        (None, True, "12", f"TensorFlow cannot use it, mostly because CUDA libraries are missing: {gpus.INSTALL}"),
+    ],
+)
+def test_why_there_is_no_gpu(visible, driver, cuda, reason, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(gpus, "has_driver", lambda: driver)
+    monkeypatch.setattr(gpus, "cuda_version", lambda: cuda)
+    assert reason in gpus.why_no_gpu()
+    with pytest.raises(ValueError, match="device 'gpu:0' does not exist: TensorFlow finds no GPU; ") as raised:
+        local_device("gpu:0", 0)
+    assert reason in str(raised.value) and str(raised.value).endswith("; or name another device, such as cpu:0")
+
+
+def test_a_worker_that_does_not_answer_is_one_line(capsys):
+    assert devices.main(["--workers=localhost:1"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: worker 0 (localhost:1): ") and err.count("\n") == 1
+
+
+@pytest.mark.full
+@on_workers
+def test_the_devices_of_workers(workers, capsys):
+    lines = run_devices(capsys, f"--workers={','.join(workers.addresses[:2])}")
+    assert [line.split()[0] for line in lines if line.startswith("worker:")] == ["worker:0/cpu:0", "worker:1/cpu:0"]
+    assert f"worker at {workers.addresses[1]}" in "\n".join(lines)
+
+
+def test_the_quota_of_control_groups(tmp_path):
+    own = tmp_path / "cgroup"
+    own.write_text("4:memory:/x\n0::/a/b\n")
+    assert cores.quota(str(tmp_path), str(own)) is None
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "cpu.max").write_text("max 100000\n")
+    assert cores.quota(str(tmp_path), str(own)) is None
+    (tmp_path / "a" / "cpu.max").write_text("150000 100000\n")
+    assert cores.quota(str(tmp_path), str(own)) == 1.5
+    assert cores.quota(str(tmp_path), str(tmp_path / "none")) is None

@@ -1,0 +1,238 @@
+"""mtf-hetero plan, and training by its plan."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import re
+import sys
+
+import pytest
+from documents import ROOT
+
+from mtf_hetero import Layout, tf
+from mtf_hetero.cli import plan as program
+from mtf_hetero.cli.search_status import SearchStatus
+from mtf_hetero.cli.train.config import Config
+from mtf_hetero.cli.train.prepare import place, prepare
+from mtf_hetero.cost import kinds, machines
+from mtf_hetero.models import MODELS
+from mtf_hetero.planner import plan as plan_lib
+from mtf_hetero.planner import planning, verdict
+
+DEVICES = """
+devices:
+  - {name: "cpu:0", flops_per_second: 6e10, bytes_per_second: 1e10}
+  - {name: "cpu:1", flops_per_second: 2e10, bytes_per_second: 3e9}
+link: {latency_seconds: 1e-6, bytes_per_second: 1e11}
+"""
+
+
+@pytest.fixture
+def devices(tmp_path):
+    path = tmp_path / "devices.yaml"
+    path.write_text(DEVICES)
+    return path
+
+
+def test_a_model_is_planned_shown_and_laid_out(devices, tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    flags = ["--model=lenet", "--batch_size=64", f"--simulate={devices}", f"--save={path}"]
+    assert program.main([*flags, f"--picture={tmp_path / 'plan.png'}", "--explain"]) == 0
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    output, error = capsys.readouterr()
+    assert re.match(r"Split over cpu:0-1: [\d.]+ ms per step, 1\.\dx faster than cpu:0 alone\.\n", output)
+    assert "Memory per device: " in output and "cpu:1" in output and "The step would take so many ms more" in output
+    assert max(map(len, output.splitlines())) <= 80 and re.fullmatch(r"\d+ layouts searched in \d+ s\n", error)
+    plan = plan_lib.load(path)
+    assert plan.devices == ("cpu:0", "cpu:1") and plan.seconds < plan.alone[1]
+    with contextlib.ExitStack() as stack:
+        run = place(prepare(Config(model="lenet", batch_size=64, layout=str(path), dry_run=True), stack))
+    assert run.layout == plan.layout and run.devices == plan.devices
+
+
+ABSENT = [("gpu:0", "gpu:1"), ("RTX-3090", "V100"), ("worker:0/gpu:0", "worker:1/cpu:0"), ("gpu:7", "cpu:0")]
+
+
+def test_a_dry_run_of_a_plan_needs_none_of_its_devices(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "chief"}}')
+    devices = machines.Machines((machines.Machine("a", 6e10, 1e10), machines.Machine("b", 2e10, 3e9)))
+    with tf.Graph().as_default():
+        graph = program.build_step(MODELS["lenet"], 64, "adafactor")
+        layout = Layout("all:2", "dense1/units:all", sizes={"dense1/units": [80, 40]})
+        plan = planning.describe(graph, devices, layout)
+    path = tmp_path / "plan.json"
+    config = Config(model="lenet", batch_size=64, layout=str(path), dry_run=True)
+    for names in ABSENT:
+        plan_lib.save(dataclasses.replace(plan, devices=names), path)
+        run = place(prepare(config, contextlib.ExitStack()))
+        assert run.layout == layout and f"mesh all:2 on {', '.join(names)}" in run.describe()
+    said = run.describe_dry_run()
+    assert all(re.search(rf"^ *{name} ", said, re.MULTILINE) for name in ABSENT[-1])
+    with pytest.raises(
+        plan_lib.PlanError, match="the plan is for the devices gpu:7, cpu:0, but there are gpu:2, gpu:3"
+    ):
+        place(prepare(dataclasses.replace(config, devices=("gpu:2", "gpu:3")), contextlib.ExitStack()))
+
+
+def test_a_plan_for_another_network_is_refused(devices, tmp_path):
+    path = tmp_path / "plan.json"
+    assert program.main(["--model=lenet", f"--simulate={devices}", f"--save={path}"]) == 0
+    with pytest.raises(
+        plan_lib.PlanError, match="the plan (does not fit the graph: layout rule|splits dimension) .*; plan anew"
+    ):
+        place(prepare(Config(model="paper_mnist", layout=str(path), dry_run=True), contextlib.ExitStack()))
+    config = Config(model="lenet", layout=str(path), devices=("cpu:0",), dry_run=True)
+    with pytest.raises(plan_lib.PlanError, match="the plan is for the devices cpu:0, cpu:1, but there are cpu:0"):
+        place(prepare(config, contextlib.ExitStack()))
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program, "_LEFT_OUT_SECONDS", 600.0)
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
+    devices, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    first, second, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    pathlib.Path("devices.yaml").write_text(devices)
+    assert program.main(command.split()) == 0
+    assert capsys.readouterr().out == first
+    pathlib.Path("devices.yaml").write_text(V100_AND_T4)
+    assert program.main(["--model=resnet18", "--batch_size=64", "--simulate=devices.yaml"]) == 0
+    assert capsys.readouterr().out.startswith(second)
+
+
+V100_AND_T4 = """
+devices: [{kind: V100}, {kind: T4}]
+link: {latency_seconds: 5e-5, bytes_per_second: 1.2e8}
+"""
+SLOW_LINK = DEVICES.replace("1e11", "1e6")
+
+
+def test_one_device_and_what_would_make_the_other_pay_off(devices, capsys, monkeypatch):
+    monkeypatch.setattr(program, "_LEFT_OUT_SECONDS", 600.0)  # of a busy machine
+    devices.write_text(SLOW_LINK)
+    graph = "dense_steps:dense_graph"
+    assert program.main([f"--graph={graph}", f"--simulate={devices}", "--explain", "--quiet"]) == 0
+    output, error = capsys.readouterr()
+    threshold = r"cpu:1 would pay off (from [\d.]+ Gbit/s on|at [\d.]+x its speed)\."
+    assert re.match(rf"Use cpu:0 alone: [\d.]+ ms per step\. {threshold}\nMemory per device: ", output)
+    assert not error and "limited by" in output and re.search(r"^cpu:1 +[\d.]+ ms ", output, re.MULTILINE)
+
+
+def test_a_terminal_shows_the_search(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with SearchStatus() as status:
+        status.report(12, 0.5)
+        assert re.fullmatch(r"searching for a layout: 0 s, 12 layouts, best 500 ms per step", status._line())
+        status.enter("something else")
+        assert status._line() == "something else: 0 s"
+    assert "something else: 0 s" in capsys.readouterr().err
+    with SearchStatus(quiet=True):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_the_kinds_are_listed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--kinds"])
+    assert ended.value.code == 0 and capsys.readouterr().out == kinds.listing() + "\n"
+
+
+@pytest.mark.parametrize("graph", ["dense_steps:dense_graph"])
+def test_a_graph_of_ones_own(graph, devices, capsys):
+    assert program.main([f"--graph={graph}", f"--simulate={devices}"]) == 0
+    assert "alone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--model=vgg"], "--model is 'vgg'; it must be one of alexnet"),
+        (["--model=lenet", "--batch_size=0"], "--batch_size is 0; it must be greater than zero"),
+        (["--model=lenet", "--optimizer=sdg"], "--optimizer is 'sdg'; it must be one of adafactor"),
+        (["--graph=nowhere"], "--graph is 'nowhere'; write module:function"),
+        (["--graph=json:dumps_"], "cannot be imported"),
+        (["--model=lenet", "--simulate=none.yaml"], "'none.yaml' cannot be read"),
+        (
+            ["--model=lenet", "--picture=/proc/version/plan.png"],
+            "--picture is '/proc/version/plan.png', but /proc/version cannot be written",
+        ),
+        (
+            ["--model=lenet", "--picture=plan.jpeg"],
+            "--picture is 'plan.jpeg'; name a file that ends in .png, .svg, .pdf",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(flags, message, devices, capsys):
+    assert program.main([f"--simulate={devices}", *flags]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and message in lines[0]
+
+
+def test_without_matplotlib_the_extra_is_named(devices, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert program.main(["--model=lenet", f"--simulate={devices}", f"--picture={tmp_path / 'plan.png'}"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "needs the package matplotlib; pip install matplotlib pyyaml rich scipy" in lines[0]
+
+
+def test_a_plan_and_speeds_do_not_go_together(tmp_path):
+    (tmp_path / "plan.json").write_text(json.dumps({}))
+    with pytest.raises(ValueError, match="a plan has all sizes; remove --list_speed"):
+        Config(layout=str(tmp_path / "plan.json"), list_speed="2,1")
+
+
+GPUS = """
+devices:
+  - {kind: V100, count: 2}
+  - {kind: T4}
+link: {latency_seconds: 1e-6, bytes_per_second: 1e11}
+"""
+
+
+def dry_run(path, **options):
+    """The run of a dry run on the devices of a file, and what it says."""
+    with contextlib.ExitStack() as stack:
+        config = Config(model="lenet", batch_size=64, dry_run=True, simulate=str(path), **options)
+        run = place(prepare(config, stack))
+        return run, run.describe_dry_run()
+
+
+@pytest.mark.full
+def test_a_dry_run_on_devices_that_are_not_here(tmp_path):
+    path = tmp_path / "gpus.yaml"
+    path.write_text(GPUS)
+    run, said = dry_run(path, layout="filters", list_speed="3,2,1")
+    assert "mesh all:3 on V100:0, V100:1, T4" in said and "conv1/filters        6 over all: 3, 2, 1" in said
+    assert run.machines is not None
+    sentence = r"Split over V100:0-1, T4: [\d.]+ ms per step, ([\d.]+x \w+er than|as fast as) V100:0 alone\."
+    assert re.search(sentence, " ".join(said.split()))
+    assert all(re.search(rf"^{name}  +(\d+\.\d +)+\d+\.\d$", said, re.MULTILINE) for name in run.machines.names)
+    for layout, speeds in (("auto", None), ("batch", "auto")):
+        run, said = dry_run(path, layout=layout, list_speed=speeds)
+        assert run.plan is not None and run.machines is not None
+        assert run.plan.layout == run.layout and run.machines.names == run.plan.devices
+        assert verdict.sentence(run.plan) in " ".join(said.split())
+    assert run.plan is not None
+    plan_lib.save(run.plan, tmp_path / "plan.json")
+    again, said = dry_run(path, layout=str(tmp_path / "plan.json"))
+    assert again.layout == run.layout and verdict.sentence(run.plan) in " ".join(said.split())
+    path.write_text(DEVICES)
+    with pytest.raises(ValueError, match=r"--layout is a plan for V100:0, .*gpus.yaml has no V100:0; give the devices"):
+        dry_run(path, layout=str(tmp_path / "plan.json"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "--simulate is 'a.yaml' without --dry_run; nothing is trained on it: give both"),
+        ({"dry_run": True, "devices": ("cpu:0",)}, "--devices is .* and --simulate 'a.yaml', which names the devices"),
+        ({"dry_run": True, "workers": "a:1"}, "--workers is 'a:1' and --simulate 'a.yaml', which names the devices"),
+    ],
+)
+def test_simulated_devices_are_not_trained_on(options, message):
+    with pytest.raises(ValueError, match=message):
+        Config(simulate="a.yaml", **options)

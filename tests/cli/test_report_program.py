@@ -1,0 +1,57 @@
+"""The picture of a run: shares, busy devices, step time and events."""
+
+import pytest
+
+from mtf_hetero.cli import report
+from mtf_hetero.estimator.metrics_log import MetricsLog
+
+DEVICES = ("worker:0/cpu:0", "worker:1/cpu:0")
+
+
+def write_run(directory, *, events=True):
+    log = MetricsLog(directory / "metrics.jsonl")
+    for step in range(10, 400, 10):
+        slow = 3.0 if 100 <= step < 130 else 1.5 if 130 <= step < 250 else 1.0
+        busy = {device: part * slow for device, part in zip(DEVICES, (0.4, 0.95))}
+        log.append("busy", step, {"step_seconds": slow, "busy_seconds": busy})
+        log.append("train", step, {"loss": 1.0})
+    for step, sizes, before in [(130, [96, 32], [64, 64]), (250, [64, 64], [96, 32])][: 2 * events]:
+        values = {"why": "worker:1/cpu:0 is 3.00x as slow", "seconds_paused": 2.5, "devices": ", ".join(DEVICES)}
+        values |= {"sizes": {"batch": sizes}, "sizes_before": {"batch": before}, "devices_before": ", ".join(DEVICES)}
+        log.append("event", step, values)
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_the_picture_and_the_events(tmp_path, capsys, events):
+    write_run(tmp_path, events=events)
+    assert report.main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == f"picture: {tmp_path}/report.png"
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+    expected = (
+        ["event  step  paused s  why", "    1   130       2.5  worker:1/cpu:0 is 3.00x as slow"]
+        if events
+        else ["no event"]
+    )
+    assert out.splitlines()[: len(expected)] == expected
+    figure = report.draw(report.metrics_log.read(tmp_path / "metrics.jsonl"), "a run")
+    assert [axes.get_ylabel() for axes in figure.axes] == [
+        *["share of the split"] * events,
+        "busy part of a step",
+        "step time, s",
+    ]
+
+
+def test_mistakes(tmp_path, capsys):
+    assert report.main([str(tmp_path)]) == 2
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert report.main([str(tmp_path)]) == 2
+    write_run(tmp_path)
+    assert report.main([str(tmp_path), "--picture=a.txt"]) == 2
+    assert report.main([str(tmp_path), "--picture=/proc/no/such/a.png"]) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 4
+    for line, part in zip(
+        err, ("has no metrics.jsonl", "no rows of kind busy", "name a file that ends in", "--picture")
+    ):
+        assert part in line

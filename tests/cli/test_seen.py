@@ -1,0 +1,144 @@
+"""The output of a training with the binary: rows and curves, tests during the training, refusals."""
+
+import json
+import re
+import subprocess
+
+import pytest
+from absl.testing import flagsaver  # noqa: F401 - imported before the binary's flags are
+from training_runs import CPUS, ONE, Reader, restored_logging, run, start  # noqa: F401 - one is a fixture
+
+from mtf_hetero import tf
+from mtf_hetero.cli.train.config import Config
+from mtf_hetero.cli.train.run import validation_rule
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+
+
+def read_rows(directory, *kinds):
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if not kinds or row["kind"] in kinds]
+
+
+@pytest.mark.full
+def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
+    uneven = ONE | {"devices": CPUS, "list_speed": "3,2,1", "summary_steps": 3, "learning_rate": 0.02}
+    assert run(**uneven | {"max_steps": 7}, eval_every=4, model_dir=tmp_path) == 0
+    said = capfd.readouterr().out
+    for _ in range(2):  # the second time nothing is left to train
+        assert run(**uneven | {"max_steps": 8}, model_dir=tmp_path) == 0
+    rows = read_rows(tmp_path)
+    assert [(row["kind"], row["step"]) for row in rows] == [
+        *(("train", 3), ("validation", 4), ("busy", 6), ("train", 6), ("train", 7), ("test", 7)),
+        *(("train", 8), ("test", 8)),
+    ]
+    by_step = {(row["kind"], row["step"]): row for row in rows}
+    assert set(by_step["train", 7]) == {
+        "kind",
+        "step",
+        "loss",
+        "accuracy",
+        "learning_rate",
+        "images_per_second",
+        "time",
+    }
+    assert by_step["train", 7]["learning_rate"] == 0.02
+    assert by_step["train", 7]["images_per_second"] > 0
+    busy = by_step["busy", 6]
+    assert list(busy["busy_seconds"]) == CPUS.split(",")
+    assert all(0 < seconds <= busy["step_seconds"] for seconds in busy["busy_seconds"].values())
+    for kind, step, before in (("validation", 4, "step 4: "), ("test", 7, "")):
+        (accuracy,) = re.findall(rf"^{before}test accuracy: (\S+) of 1,000 images$", said, re.MULTILINE)
+        assert float(accuracy) == pytest.approx(by_step[kind, step]["accuracy"], abs=5e-5)
+        assert by_step[kind, step]["loss"] > 0
+    tags = {
+        value.tag
+        for path in tmp_path.glob("events*")
+        for e in tf.train.summary_iterator(str(path))
+        for value in e.summary.value
+    }
+    assert tags == {
+        "loss",
+        "accuracy",
+        "learning_rate",
+        "images_per_second",
+        "step_seconds",
+        *(f"{name}/{d}" for name in ("busy_seconds", "utilization") for d in CPUS.split(",")),
+    }
+
+
+@pytest.mark.full
+def test_a_killed_training_leaves_each_step_once(tmp_path):
+    flags = ONE | {"max_steps": 300, "summary_steps": 1, "busy_steps": 7, "eval_every": 100, "save_checkpoints_secs": 1}
+    args = [f"--{name}={value}" for name, value in (flags | {"model_dir": tmp_path}).items()]
+    for line in ("step 30/", "step 150/"):
+        with start(*args, stdout=subprocess.DEVNULL) as process:
+            Reader(process.stderr).await_line(line)
+            process.kill()
+    assert run(**flags, model_dir=tmp_path) == 0
+    assert [row["step"] for row in read_rows(tmp_path, "train")] == list(range(1, 301))
+    assert [row["step"] for row in read_rows(tmp_path, "validation", "test")] == [100, 200, 300]
+    busy = [row["step"] for row in read_rows(tmp_path, "busy")]
+    assert busy and len(set(busy)) == len(busy)
+
+
+def test_when_it_is_tested():
+    class Images:
+        train_size, test_size = 100, 10
+
+    def steps(every, **values):
+        is_due = validation_rule(Config(eval_every=every, batch_size=30, train_epochs=4, **values), Images)
+        return [step for step in range(20) if is_due(step)]
+
+    assert steps("4") == [4, 8, 12]  # of 13
+    assert steps("13") == []
+    assert steps("1epoch") == steps("1 epochs") == [3, 6, 10]
+    assert steps("2epochs", max_steps=9) == [6]
+    assert steps("3epochs", max_steps=10) == []
+    much = Config(eval_every="2", batch_size=30, train_epochs=2**31 - 1, max_steps=2**31 - 1)
+    assert validation_rule(much, Images)(2**30)  # no list of them is made
+
+
+def test_quiet_prints_the_result_alone(tmp_path, capfd):
+    assert run(**ONE | {"max_steps": 3, "log_steps": 1}, quiet=True, eval_every=2, model_dir=tmp_path) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert re.fullmatch(r"test accuracy: .*\nimages per second: \S+\ncheckpoint: \S+\n", out)
+    assert run(**ONE | {"optimizer": "adam"}, quiet=True, model_dir=tmp_path) == 2
+    assert capfd.readouterr().err.startswith("error: --model_dir holds")
+
+
+def test_a_log_has_short_lines_and_nothing_else(tmp_path, capfd):
+    flags = ONE | {"max_steps": 8, "log_steps": 2, "model_dir": tmp_path}
+    assert run(**flags, save_checkpoints_secs=1) == 0
+    numbers = r"loss \d+\.\d+  acc \d\.\d\d  \S+ images/s(  busy \d\.\d\d)?(  \d+ s left)?\n"
+    lines = capfd.readouterr().err.splitlines(keepends=True)
+    assert len(lines) == 4
+    for step, line in zip((2, 4, 6, 8), lines):
+        assert re.fullmatch(rf"step {step}/8  epoch 1/1  {numbers}", line)
+    assert "busy" in lines[-1]
+
+
+MISTAKES = [
+    (
+        {"eval_every": "often"},
+        "--eval_every is 'often'; write a number of steps, such as 500, or of epochs, such as 1epoch",
+    ),
+    ({"eval_every": "0"}, "--eval_every is '0'; write"),
+    (
+        {"eval_every": "641"},
+        "--eval_every is '641', but the training ends before, after step 640; give a smaller number",
+    ),
+    ({"eval_every": "5epochs"}, "--eval_every is '5epochs', but the training ends before, after step 640"),
+    ({"busy_steps": -1}, "--busy_steps is -1; it must be a whole number, 0 or more"),
+    ({"log_steps": 0}, "--log_steps is 0; it must be a whole number, 1 or more"),
+    ({"summary_steps": 0}, "--summary_steps is 0; it must be a whole number, 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), MISTAKES, ids=[str(values) for values, _ in MISTAKES])
+def test_a_mistake_gives_one_line_and_exit_code_2(values, message, capfd):
+    assert run(model="lenet", devices="cpu:0", **values) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err

@@ -1,0 +1,105 @@
+"""The training binary where checkpoints are damaged, another run has the directory, or the disk is full."""
+
+import resource
+import shutil
+import subprocess
+
+import pytest
+from lock_holder import hold_lock
+from training_runs import FAST, ONE, restored_logging, run, start, variables  # noqa: F401 - one is a fixture
+
+from mtf_hetero import checkpoint as saver_lib
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("trained")
+    assert run(**ONE, model_dir=directory) == 0
+    return directory
+
+
+@pytest.fixture
+def model_dir(trained, tmp_path, capfd):
+    """A directory with the checkpoints of two steps."""
+    copy = shutil.copytree(trained, tmp_path / "model", copy_function=shutil.copy2)
+    capfd.readouterr()
+    return copy
+
+
+def snapshot(directory):
+    return {path.name: path.read_bytes() for path in directory.glob("model.ckpt-*")}
+
+
+def test_a_damaged_checkpoint_is_skipped_in_one_line(model_dir, capfd):
+    before = snapshot(model_dir)
+    (model_dir / "model.ckpt-2.index").write_bytes(b"")
+    (model_dir / "checkpoint").write_bytes(b"\0\xff")
+    assert run(**ONE | {"max_steps": 3}, model_dir=model_dir) == 0
+    out, err = capfd.readouterr()
+    assert out.endswith(f"\ncheckpoint: {model_dir}/model.ckpt-3\n")
+    skipped, state = [line for line in err.splitlines() if "checkpoint" in line]
+    message = f"Skipping damaged checkpoint {model_dir}/model.ckpt-2 (model.ckpt-2.index is empty), moved to "
+    assert message in skipped and "newest intact checkpoint is model.ckpt-0" in state and "Traceback" not in err
+    after = snapshot(model_dir)
+    assert all(after[name] == content for name, content in before.items() if "ckpt-0" in name)
+    assert variables(model_dir)["global_step"] == 3
+
+
+def test_where_no_checkpoint_is_whole(model_dir, capfd):
+    for path in model_dir.glob("*.index"):
+        path.unlink()
+    (model_dir / "checkpoint").write_bytes(b"")
+    before = snapshot(model_dir)
+    for dry_run in (False, True):
+        assert run(**ONE, model_dir=model_dir, dry_run=dry_run) == 2
+        out, err = capfd.readouterr()
+        assert out == "" and err.count("\n") == 1
+        assert err.startswith(f"error: model_dir is '{model_dir}', which has no intact checkpoint (2 damaged: ")
+    assert snapshot(model_dir) == before
+
+
+def assert_refused(model_dir, pid, capfd):
+    capfd.readouterr()
+    assert run(**ONE, model_dir=model_dir) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith(f"error: model_dir is '{model_dir}', where process {pid} on ")
+
+
+def test_a_directory_that_another_process_has(tmp_path, capfd):
+    with hold_lock(tmp_path) as first:
+        assert_refused(tmp_path, first.pid, capfd)
+
+
+@pytest.mark.full
+def test_another_run_in_the_directory(tmp_path, capfd):
+    options = FAST | {"max_steps": 100_000, "train_epochs": 10_000, "model_dir": tmp_path}
+    args = [f"--{name}={value}" for name, value in options.items()]
+    with start(*args, stdout=subprocess.DEVNULL) as first:
+        assert first.stderr is not None
+        assert any("step 10/" in line for line in first.stderr)
+        assert_refused(tmp_path, first.pid, capfd)
+        first.kill()
+    assert run(**FAST, model_dir=tmp_path) == 0
+    assert "test accuracy" in capfd.readouterr().out
+
+
+def test_a_full_disk(model_dir, capfd):
+    before = snapshot(model_dir)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
+    try:
+        code = run(**ONE | {"max_steps": 4}, model_dir=model_dir)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    out, err = capfd.readouterr()
+    assert code == 1 and "test accuracy" not in out
+    errors = [line for line in err.splitlines() if not line.startswith("I")]
+    assert errors == [
+        f"error: cannot write to {model_dir}: File too large; the checkpoint is {model_dir}/model.ckpt-2; "
+        f"to resume, run the same command with --model_dir={model_dir}"
+    ]
+    assert snapshot(model_dir) == before
+    assert saver_lib.find(str(model_dir)).path == f"{model_dir}/model.ckpt-2"

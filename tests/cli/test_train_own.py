@@ -1,0 +1,190 @@
+"""Training on a user's own images: on any layout as on one device, resumed, tested, predicted and exported."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from own_sets import CLASSES, draw, draw_folders
+from training_runs import CPUS, ONE, call, restored_logging, run, variables  # noqa: F401 - one is a fixture
+
+from mtf_hetero.cli.after import evaluate, export, predict
+from mtf_hetero.cli.train import config_file
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+SMALL = ONE | {"batch_size": 6, "train_epochs": 4, "max_steps": 8, "summary_steps": 1, "busy_steps": 0}
+UNEVEN = {"devices": CPUS, "layout": "batch", "list_speed": "3,2,1"}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """21 training and 3 test images of three classes."""
+    return draw_folders(tmp_path_factory.mktemp("own") / "photos", 24, (16, 16), suffix=".jpg")
+
+
+@pytest.fixture(scope="module")
+def trained(photos, tmp_path_factory):
+    """The directory of a run on one device."""
+    directory = tmp_path_factory.mktemp("trained") / "run"
+    assert run(**SMALL, dataset=photos, augment=True, model_dir=directory) == 0
+    return directory
+
+
+def losses(directory):
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return {row["step"]: row["loss"] for row in rows if row["kind"] == "train"}
+
+
+def assert_same_training(one, two):
+    assert losses(one).keys() == losses(two).keys() == set(range(1, 9))
+    np.testing.assert_allclose(list(losses(one).values()), list(losses(two).values()), rtol=2e-5)
+    for name, value in variables(one).items():
+        np.testing.assert_allclose(variables(two)[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_an_uneven_batch_trains_as_one_device(photos, trained, tmp_path, capfd):
+    assert run(**SMALL | UNEVEN, dataset=photos, augment=True, model_dir=tmp_path) == 0
+    assert "photos: 21 training and 3 test images of 16 x 16 x 3, 3 classes: cat, dog, owl\n" in capfd.readouterr().out
+    assert_same_training(trained, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("place", [UNEVEN, UNEVEN | {"layout": "filters"}], ids=lambda place: place["layout"])
+def test_workers_train_as_one_device(place, photos, trained, tmp_path):
+    place = place | {"devices": "worker:0/cpu:0,worker:1/cpu:0", "list_speed": "2,1", "local_cluster": "1.0,0.5"}
+    assert run(**SMALL | place, dataset=photos, augment=True, model_dir=tmp_path) == 0
+    assert_same_training(trained, tmp_path)
+
+
+@pytest.mark.full
+def test_a_run_goes_on_at_its_batch_with_its_own_numbers(photos, trained, tmp_path, capfd):
+    moved = shutil.copytree(photos, tmp_path / "photos")
+    first = SMALL | {"dataset": moved, "augment": True, "model_dir": tmp_path / "run"}
+    assert run(**first | {"max_steps": 3}) == 0
+    assert run(**first | UNEVEN) == 0
+    assert "warning" not in capfd.readouterr().out
+    assert_same_training(trained, tmp_path / "run")
+    draw(moved / "cat" / "new.jpg", (16, 16))
+    before = json.loads((tmp_path / "run" / "network.json").read_text())["images"]
+    assert run(**first | {"max_steps": 9}) == 0
+    note = f"warning: {moved} has changed since this run began with 21 training and 3 test images; training continues"
+    assert note in capfd.readouterr().out
+    after = json.loads((tmp_path / "run" / "network.json").read_text())["images"]
+    assert (after["mean"], after["deviation"]) == (before["mean"], before["deviation"])
+    assert after["digest"] != before["digest"]
+    draw(moved / "bee" / "new.jpg", (16, 16))
+    assert run(**first) == 2
+    assert "bee/new.jpg is of the class 'bee', which the trained network does not know (cat, dog, owl)" in (
+        capfd.readouterr().err
+    )
+
+
+def test_what_a_run_leaves_is_enough_to_test_and_to_predict(photos, trained, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert config_file.load(str(trained / "config.yaml"))["dataset"] == str(photos)
+    assert call(evaluate, model_dir=trained) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert (result["examples"], result["dataset"]) == (3, str(photos))
+    row = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
+    assert result["metrics"]["loss"] == pytest.approx(row["loss"], rel=1e-5)
+    assert call(predict, model_dir=trained, output="p.jsonl") == 0
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert np.mean([row["class_name"] in row["file"] for row in rows]) == pytest.approx(result["metrics"]["accuracy"])
+    assert all(row["class_name"] == CLASSES[row["class"]] for row in rows)
+    assert predict.main([f"--model_dir={trained}", "--input", *(row["file"] for row in rows)], "") == 0
+    out = capfd.readouterr().out.splitlines()[1:]
+    expected = [f"{row['file']}: {row['class_name']} ({max(row['probabilities']):.1%})" for row in rows]
+    assert out == expected
+
+
+def test_photos_of_any_size_are_predicted(trained, tmp_path, capfd):
+    for name, size, mode in (("b.PNG", (50, 20), "RGBA"), ("a.jpeg", (16, 16), "L"), ("c.txt.png", (9, 30), "P")):
+        draw(tmp_path / "new" / name, size, mode=mode)
+    (tmp_path / "new" / "notes.txt").write_text("skipped")
+    draw(tmp_path / "new" / "below" / "d.png")
+    inputs = [f"{tmp_path}/new", f"{tmp_path}/new/*.png", f"{tmp_path}/new/a.jpeg"]
+    options = [f"--model_dir={trained}", f"--output={tmp_path}/p.npz", "--keys=class_name,file,class"]
+    assert predict.main([*options, "--input", *inputs], "") == 0
+    assert capfd.readouterr().out == f"class_name, file, class of 6 images: {tmp_path}/p.npz\n"
+    with np.load(tmp_path / "p.npz") as arrays:
+        names = [path.rpartition("/")[2] for path in arrays["file"]]
+        assert names == ["a.jpeg", "b.PNG", "c.txt.png", "d.png", "c.txt.png", "a.jpeg"]
+        assert arrays["class_name"].tolist() == [CLASSES[number] for number in arrays["class"]]
+        assert arrays["class"][0] == arrays["class"][5] and arrays["class"][2] == arrays["class"][4]
+
+
+@pytest.mark.full
+def test_without_the_images(photos, trained, tmp_path, capfd):
+    shutil.copytree(photos, tmp_path / "photos")
+    assert run(**SMALL, dataset=tmp_path / "photos", image_size="12,20", model_dir=tmp_path / "run") == 0
+    assert call(evaluate, model_dir=tmp_path / "run") == 0
+    assert config_file.load(str(tmp_path / "run" / "config.yaml"))["image_size"] == (12, 20)
+    shutil.rmtree(tmp_path / "photos")
+    draw(tmp_path / "a.png")
+    assert call(export, model_dir=tmp_path / "run", output=tmp_path / "served") == 0
+    assert call(predict, model_dir=tmp_path / "run", input=tmp_path / "a.png") == 0
+    capfd.readouterr()
+    assert call(evaluate, model_dir=tmp_path / "run") == 2
+    assert f"--dataset is '{tmp_path}/photos', and {tmp_path}/photos does not exist" in capfd.readouterr().err
+
+
+@pytest.mark.full
+def test_other_images_are_tested_by_the_numbers_of_the_run(photos, trained, tmp_path, capfd):
+    for path in sorted(photos.rglob("*.jpg")):
+        other = tmp_path / "dark" / path.relative_to(photos)
+        other.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, other)
+    assert call(evaluate, model_dir=trained) == call(evaluate, model_dir=trained, dataset=tmp_path / "dark") == 0
+    first, second = (json.loads(text + "}\n") for text in capfd.readouterr().out.split("\n}\n")[:2])
+    assert first["metrics"] == second["metrics"]
+    draw(tmp_path / "dark" / "fox" / "a.jpg", (16, 16))
+    assert call(evaluate, model_dir=trained, dataset=tmp_path / "dark") == 2
+    assert "fox/a.jpg is of the class 'fox', which the trained network does not know" in capfd.readouterr().err
+
+
+def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    draw_folders(tmp_path / "photos", 15, (16, 16))
+    draw_folders(tmp_path / "tiny", 15, (8, 8))
+    draw_folders(tmp_path / "mixed", 15, (16, 16))
+    draw(tmp_path / "mixed" / "cat" / "x.png", (16, 20))
+    draw_folders(tmp_path / "cut", 15, (40, 40), suffix=".jpg")
+    whole = (tmp_path / "cut" / "cat" / "000.jpg").read_bytes()
+    (tmp_path / "cut" / "cat" / "000.jpg").write_bytes(whole[:-300])
+    for values, message in [
+        ({"dataset": "photoz"}, "dataset 'photoz' is neither built in (mnist5k) nor prepared in"),
+        ({"dataset": "./photoz"}, f"--dataset is './photoz', and {tmp_path}/photoz does not exist; name a directory"),
+        ({"dataset": "mixed"}, "dataset 'mixed' has images of 2 sizes: 16 x 16, 16 x 20 (height x width); give one"),
+        ({"dataset": "tiny"}, "layer 'conv2' convolves 4 x 4 pixels with a 5 x 5 kernel; give larger images"),
+        ({"dataset": "cut"}, f"{tmp_path}/cut/cat/000.jpg is not an intact JPEG or PNG image (image file is truncated"),
+        ({"dataset": "photos", "batch_size": 20}, "--batch_size is 20, but photos has 12 training images"),
+        ({"dataset": "photos", "model": "cosmoflow_small"}, "photos/manifest.json cannot be read"),
+        ({"dataset": "photos", "image_size": "16,x"}, "--image_size is '16,x'; write 64, or height and width, such as"),
+        ({"dataset": "photos", "image_size": "0"}, "--image_size is '0'; write 64"),
+        (
+            {"image_size": "16"},
+            "--image_size is 16,16, but the images of 'mnist5k' already have one size; remove it",
+        ),
+        ({"dataset": "none:make"}, "--dataset is 'none:make', which cannot be imported: No module named 'none'"),
+    ]:
+        assert run(**SMALL | {"model_dir": tmp_path / "run", "data_dir": tmp_path} | values) == 2, values
+        out, err = capfd.readouterr()
+        assert (out, err.count("\n")) == ("", 1), err
+        assert err.startswith("error: ") and message in err, err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.full
+def test_an_image_that_is_damaged_later_ends_the_training_with_its_name(tmp_path, capfd):
+    root = draw_folders(tmp_path / "photos", 15, (16, 16))
+    first = SMALL | {"dataset": root, "model_dir": tmp_path / "run", "batch_size": 3, "max_steps": None}
+    first = {name: value for name, value in first.items() if value is not None}
+    assert run(**first | {"train_epochs": 1}) == 0
+    capfd.readouterr()
+    for path in root.rglob("*.png"):
+        content = path.read_bytes()
+        path.write_bytes(content[:100] + bytes(len(content) - 150) + content[-50:])  # its two ends are as they were
+    assert run(**first) == 2
+    err = capfd.readouterr().err.splitlines()
+    assert len(err) == 1 and "TensorFlow cannot decode it, or it is cut off; replace or remove it" in err[0]
+    assert err[0].startswith(f"error: {root}") and "to resume, run the same command" in err[0]

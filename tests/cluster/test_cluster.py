@@ -1,0 +1,199 @@
+"""Workers: what they compute, how they are limited, and what their binary says."""
+
+import dataclasses
+import os
+import pathlib
+import signal
+import sys
+import types
+
+import numpy as np
+import oracle
+import pytest
+from ports import free_port
+from tiers import on_workers
+
+import mtf_hetero
+from mtf_hetero import mtf, tf
+from mtf_hetero.cluster import Cluster, LocalCluster, WorkerWatch, worker
+from mtf_hetero.cluster.emulation import guard
+from mtf_hetero.cluster.emulation.local import LimitedProcesses
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+pytestmark = on_workers
+
+
+@pytest.fixture(scope="module")
+def local(workers):
+    """Two of the run's workers."""
+    addresses = workers.addresses[:2]
+    return types.SimpleNamespace(
+        addresses=addresses,
+        cluster=Cluster.from_workers(addresses),
+        log=workers._log(0),
+    )
+
+
+# Two workers compute what one device computes
+
+
+def program(feed):
+    batch, channels, hidden = mtf.Dimension("batch", 6), mtf.Dimension("channels", 5), mtf.Dimension("hidden", 11)
+    x = feed("x", mtf.Shape([batch, channels]))
+    w = mtf.get_variable(x.mesh, "w", mtf.Shape([channels, hidden]), dtype=tf.float64)
+    return {"y": mtf.relu(mtf.einsum([x, w], mtf.Shape([batch, hidden])))}
+
+
+def on_cluster(cluster, shares):
+    """The program's output, and the devices on which its slices of the variable were."""
+    with tf.Graph().as_default():
+        tf.set_random_seed(oracle.SEED)
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        y = program(oracle.Feed(mesh, tf.float64))["y"]
+        mesh_impl = mtf_hetero.UnevenMeshImpl("all:2", "hidden:all", cluster.devices, shares={"all": shares})
+        lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl})
+        exported = lowering.export_to_tf_tensor(y)
+        metadata = tf.RunMetadata()
+        with tf.Session(cluster.target, config=cluster.session_config()) as session:
+            session.run(tf.global_variables_initializer())
+            options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+            value = session.run(exported, options=options, run_metadata=metadata)
+        stats = metadata.step_stats.dev_stats
+        return value, {s.device for s in stats if any("einsum" in n.node_name for n in s.node_stats)}
+
+
+def test_two_workers_compute_what_one_device_does(local):
+    cluster = local.cluster
+    assert cluster.devices == ("/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0")
+    assert cluster.target.startswith("grpc://127.0.0.1:")
+    value, used = on_cluster(cluster, [3, 1])
+    assert {f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 1)} <= used
+    other, _ = on_cluster(cluster, [1, 2])  # slices of another size: nothing stale is left on the workers
+    np.testing.assert_allclose(other, value, rtol=0, atol=1e-12)
+    one = dataclasses.replace(cluster, devices=("/job:chief/task:0/device:CPU:0",) * 2)
+    np.testing.assert_allclose(on_cluster(one, [1, 1])[0], value, rtol=0, atol=1e-12)
+
+
+def test_devices_of_this_process_and_of_workers_are_mixed(local):
+    cluster = Cluster.from_workers(local.addresses, ["cpu:1", "worker:1/cpu:0", "/job:worker/task:0/device:CPU:0"])
+    assert cluster.devices == (
+        "/job:chief/task:0/device:CPU:1",
+        "/job:worker/task:1/device:CPU:0",
+        "/job:worker/task:0/device:CPU:0",
+    )
+    assert cluster.session_config().device_count["CPU"] == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("worker:2/cpu:0", "names worker 2, but there are only workers 0 to 1"),
+        ("worker:1/gpu:0", "does not exist: worker 1 "),
+        ("worker:1/cpu:1", "has cpu:0"),
+        ("tpu:0", "write cpu:N, gpu:N or, of a worker, worker:N/gpu:N"),
+        ("gpu:99", "TensorFlow finds"),
+    ],
+)
+def test_devices_that_are_not_there(device, message, local):
+    with pytest.raises(ValueError, match=message):
+        Cluster.from_workers(local.addresses, [device])
+
+
+def test_a_worker_without_a_device_in_use_need_not_be_there(local):
+    workers = [local.addresses[0], f"127.0.0.1:{free_port()}", local.addresses[1]]
+    cluster = Cluster.from_workers(workers, ["worker:0/cpu:0", "worker:2/cpu:0"])
+    assert cluster.workers_in_use == {0: workers[0], 2: workers[2]}
+    (chief, job) = cluster.session_config().cluster_def.job
+    assert (chief.name, dict(job.tasks)) == ("chief", {0: workers[0], 2: workers[2]})
+    cluster.check_reachable(60.0)
+    value, used = on_cluster(cluster, [1, 1])
+    assert {f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 2)} <= used
+    np.testing.assert_allclose(value, on_cluster(local.cluster, [1, 1])[0], rtol=0, atol=1e-12)
+    config = mtf_hetero.RunConfig(workers=cluster.workers_in_use)
+    assert list(WorkerWatch(config.workers)._workers) == [0, 2]
+
+
+# The limit
+
+
+def test_the_limit_is_applied():
+    with LimitedProcesses("1.0,0.33", report=lambda line: None) as local:
+        for index in range(2):
+            local.start(index, [sys.executable, "-S", "-c", "import time; time.sleep(1000)"])
+            local.limit(index)
+        assert_limited(local)
+
+
+def assert_limited(local):
+    assert local.limits[0] == guard.AFFINITY
+    for pid, cores in zip(local.pids, local._cores):
+        assert sorted(os.sched_getaffinity(pid)) == cores
+    if local.limits[1] == guard.DUTY_CYCLE:
+        pytest.skip("no control group can be made here")
+    directory = pathlib.Path(local.groups[1])
+    assert str(local.pids[1]) in (directory / "cgroup.procs").read_text().split()
+    if local.limits[1] == guard.QUOTA_V1:
+        quota, period = (int((directory / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+    else:
+        quota, period = (int(number) for number in (directory / "cpu.max").read_text().split())
+    assert quota / period == pytest.approx(0.33, abs=0.001)
+
+
+@pytest.mark.full
+def test_workers_are_limited():
+    cluster = LocalCluster("1.0,0.33", report=lambda line: None)
+    with cluster:
+        assert len(cluster.describe()) == 2
+        assert_limited(cluster)
+
+
+# The worker's binary
+
+
+def test_the_worker_says_where_it_is_and_that_anyone_may_use_it(local):
+    text = local.log.read_text()
+    assert f"worker listens on {local.addresses[0]} with cpu:0\n" in text
+    assert "no authentication" in text
+    assert "private network" in text
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--port=many"], "invalid int value: 'many'"),
+        (["--speed=3"], "unrecognized arguments: --speed=3"),
+        (["--port=70000"], "--port is 70000; it must be from 1 to 65535"),
+        (["--port=0", "--cpus=0"], "--cpus is 0"),
+        (["--port=0", "--threads=-1"], "--threads is -1"),
+        (["--port=0", "--gpus=99"], "--gpus is '99', but the GPUs here are"),
+        (["--port=0", "--gpus=0,one"], "--gpus is '0,one'; give all, none or numbers such as 0,2"),
+        (["--join=here"], "--join is 'here'; write host:port of the training, such as 10.0.0.7:2300"),
+        (["--port=0", "--host=a:1"], "--host is 'a:1'; write a host name or an IPv4 address"),
+        ([], "--port is missing"),
+    ],
+)
+def test_a_wrong_flag_of_the_worker_gives_one_line_and_exit_code_2(args, message, capfd, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        code = worker.main(args)
+    except SystemExit as stop:
+        code = stop.code
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    err = [line for line in capfd.readouterr().err.splitlines() if "cuda" not in line]  # TensorFlow's own noise
+    assert code == 2
+    assert len(err) == 1
+    assert message in err[0]
+
+
+def test_a_port_in_use(local, capfd):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        assert worker.main([f"--port={local.addresses[0].rpartition(':')[2]}"]) == 2
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    err = capfd.readouterr().err
+    assert "which is in use on this machine" in err
+    assert err.count("\n") == 1

@@ -1,0 +1,67 @@
+"""The versions of workers, beside those of the training process."""
+
+import re
+import warnings
+
+import pytest
+from tiers import on_workers
+
+from mtf_hetero import tf
+from mtf_hetero.cluster import Cluster, versions
+
+OWN = {"TensorFlow": "2.21.0", "mtf_hetero": "0.1.0", "Python": "3.11"}
+WORKERS = {0: "a:1", 2: "c:3"}
+HERE = "but this process has TensorFlow 2.21.0, mtf_hetero 0.1.0, Python 3.11; if something fails, install the same"
+
+
+@pytest.fixture
+def own(monkeypatch):
+    monkeypatch.setattr(versions, "own", lambda: OWN)
+
+
+def test_equal_versions_are_silent(own):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        versions.check(WORKERS, {0: OWN, 2: dict(OWN)})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ({"TensorFlow": "2.21.1"}, "worker 2 (c:3) has TensorFlow 2.21.1, "),
+        ({"mtf_hetero": "0.2.0", "Python": "3.13"}, "worker 2 (c:3) has mtf_hetero 0.2.0, Python 3.13, "),
+        (None, "worker 2 (c:3) does not tell its versions, "),
+    ],
+)
+def test_a_difference_is_a_warning(own, theirs, message):
+    with pytest.warns(UserWarning, match=f"^{re.escape(message + HERE)} versions$"):
+        versions.check(WORKERS, {0: OWN, 2: {} if theirs is None else OWN | theirs})
+
+
+@pytest.mark.parametrize("version", ["2.20.0", "2.22.0rc1", "3.21.0"])
+def test_another_tensorflow_is_refused(own, version):
+    message = (
+        f"worker 2 (c:3) has TensorFlow {version}, but this process has 2.21.0; TensorFlow supports no cluster of two "
+        "versions: pip install tensorflow==2.21.0 there"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        versions.check(WORKERS, {0: OWN | {"Python": "3.12"}, 2: OWN | {"TensorFlow": version}})
+
+
+@on_workers
+def test_a_worker_tells_its_versions(workers):
+    (address,) = workers.addresses[:1]
+    other = versions.own() | {"TensorFlow": "1.15.5"}
+    try:
+        versions.publish(f"grpc://{address}", other)
+        with pytest.raises(ValueError, match=r"worker 0 \(\S+\) has TensorFlow 1.15.5, but this process has"):
+            Cluster.from_workers([address], timeout_seconds=60.0)
+    finally:
+        versions.publish(f"grpc://{address}", versions.own())
+    Cluster.from_workers([address], timeout_seconds=60.0)
+
+
+def test_a_server_that_is_no_worker_of_ours_tells_nothing():
+    server = tf.train.Server.create_local_server()
+    with tf.Graph().as_default(), tf.Session(server.target) as session:
+        assert versions.read(session) == {}

@@ -1,0 +1,175 @@
+"""The hooks of the training loop: signals, progress, NaN."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from estimator_oracle import line_data, log_lines, make, trained_steps
+
+from mtf_hetero._compat import tf
+from mtf_hetero.estimator import EstimatorSpec
+
+
+@pytest.fixture(name="log")
+def _log(monkeypatch):
+    return log_lines(monkeypatch)
+
+
+def test_nan_loss_raises_and_is_not_saved(tmp_path, log):
+    def input_fn():
+        x = np.where(np.arange(16) < 10, 1.0, np.nan).astype(np.float32)  # the third batch has the first NaN
+        return tf.data.Dataset.from_tensor_slices((x, x)).batch(4)
+
+    estimator = make(tmp_path, save_checkpoints_steps=1)
+    with pytest.raises(tf.train.NanLossDuringTrainingError):
+        estimator.train(input_fn, steps=50)
+    assert trained_steps(estimator) == 2 and np.isfinite(estimator.get_variable_value("w"))
+
+
+SIGNAL_SCRIPT = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests' own shell ignores it
+from mtf_hetero._compat import tf
+from mtf_hetero.estimator import Estimator, EstimatorSpec, RunConfig
+
+def model_fn(features, mode, params):
+    w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+    step = tf.train.get_global_step()
+    train_op = tf.group(w.assign_add(1.0), step.assign_add(1))
+    loss = features
+    if params["stuck"]:
+        with tf.control_dependencies([tf.FIFOQueue(1, tf.float32).dequeue()]):
+            loss = tf.identity(loss)
+    return EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+class Tell(tf.train.SessionRunHook):
+    def before_run(self, run_context):
+        print("step", flush=True)
+        time.sleep(0.05)
+
+try:
+    Estimator(model_fn, sys.argv[1], RunConfig(), {"stuck": sys.argv[2] == "stuck"}).train(
+        lambda: tf.constant(1.0), hooks=[Tell()])
+finally:
+    print("handler restored:", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+@pytest.fixture
+def interruptible():
+    """A shell ignores SIGINT for tests in the background."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+def counting(features, mode, params):
+    """Counts its steps; params["stuck"]: begins one that never ends."""
+    w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+    train_op = tf.group(w.assign_add(1.0), tf.train.get_global_step().assign_add(1))
+    loss = features
+    if params.get("stuck"):
+        with tf.control_dependencies([tf.FIFOQueue(1, tf.float32).dequeue()]):
+            loss = tf.identity(loss)
+    return EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+@pytest.mark.parametrize(
+    ("number", "ending"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit)],
+)
+def test_a_signal_in_this_process_ends_the_step_and_saves(interruptible, tmp_path, number, ending):
+    before = signal.getsignal(number)
+
+    class Signal(tf.train.SessionRunHook):
+        steps = 0
+
+        def before_run(self, run_context):
+            self.steps += 1
+            if self.steps == 3:
+                signal.raise_signal(number)
+
+    estimator = make(tmp_path, counting)
+    with pytest.raises(ending) as caught:
+        estimator.train(lambda: tf.constant(1.0), hooks=[Signal()])
+    assert ending is KeyboardInterrupt or caught.value.code == 128 + number
+    assert signal.getsignal(number) is before
+    assert trained_steps(estimator) == estimator.get_variable_value("w") == 3
+    assert estimator.train(lambda: tf.constant(1.0), max_steps=5).get_variable_value("w") == 5
+
+
+def test_a_second_signal_interrupts_a_step_that_is_stuck(interruptible, tmp_path, monkeypatch):
+    log = log_lines(monkeypatch)
+    heard = threading.Event()
+
+    def warning(text, *values):
+        log.append(text % values)
+        if log[-1].startswith("SIGINT"):
+            heard.set()
+
+    def twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        heard.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    class Begin(tf.train.SessionRunHook):
+        def before_run(self, run_context):
+            thread.start()
+
+    monkeypatch.setattr(tf.logging, "warning", warning)
+    thread = threading.Thread(target=twice)
+    estimator = make(tmp_path, counting, {"stuck": True})
+    with pytest.raises(KeyboardInterrupt):
+        estimator.train(lambda: tf.constant(1.0), hooks=[Begin()])
+    thread.join()
+    first, second = [line for line in log if line.startswith("SIGINT")]
+    assert first.startswith("SIGINT: finishing this step and saving a checkpoint; press Ctrl-C again")
+    assert second == "SIGINT again: stopping at once"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert trained_steps(estimator) == 0
+
+
+TWICE = ([signal.SIGINT, signal.SIGINT], -signal.SIGINT)  # in a step that is stuck
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("signals", "code"), [([signal.SIGTERM], 143), ([signal.SIGINT], -signal.SIGINT), TWICE])
+def test_signals_to_a_process(tmp_path, signals, code):
+    stuck = len(signals) > 1
+    arguments = [sys.executable, "-c", SIGNAL_SCRIPT, str(tmp_path / "model"), "stuck" if stuck else "free"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, bufsize=1
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        for _ in range(1 if stuck else 3):
+            assert process.stdout.readline() == "step\n", process.stderr.read()
+        for number in signals:
+            time.sleep(1.0 if stuck else 0)  # until the session waits for the queue
+            process.send_signal(number)
+        out, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code, error
+    assert "handler restored: True" in out
+    assert f"{signal.Signals(signals[0]).name}: finishing this step and saving a checkpoint" in error
+    steps = 0 if stuck else 3 + out.count("step\n")
+    reader = tf.train.load_checkpoint(str(tmp_path / "model"))
+    assert reader.get_tensor("global_step") == reader.get_tensor("w") == steps
+    if not stuck:
+        resumed = make(tmp_path, counting).train(lambda: tf.constant(1.0), max_steps=steps + 2)
+        assert resumed.get_variable_value("w") == steps + 2
+
+
+def test_outside_of_the_main_thread(tmp_path):
+    estimator = make(tmp_path)
+    thread = threading.Thread(target=estimator.train, args=(line_data,), kwargs={"steps": 2})
+    thread.start()
+    thread.join()
+    assert trained_steps(estimator) == 2

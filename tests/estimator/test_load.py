@@ -1,0 +1,86 @@
+"""The load of devices, by processor time and by traces."""
+
+import time
+
+import pytest
+
+from mtf_hetero.cluster import processor_time
+from mtf_hetero.cost import trace
+from mtf_hetero.estimator import load as load_lib
+from mtf_hetero.estimator.load import DeviceLoad
+
+STATUS = ["Name:\tpython", "Cpus_allowed_list:\t0-1,4,6"]
+
+
+def test_the_time_with_work_is_the_computing_time_stretched_by_the_wait_of_the_busiest_thread():
+    clock = processor_time.WorkClock()
+    assert clock.add(["a", "b"], ["1000000000 0 7", "5 5 2", *STATUS]) is None
+    stretched = clock.add(["a", "b"], ["3000000000 1000000000 7", "2000000005 9000000005 2", *STATUS[:1]])
+    assert stretched is not None
+    assert stretched == pytest.approx((2 + 2) * 5.5)  # both threads computed as long; the longer wait counts
+    later = clock.add(["a", "b"], ["6000000000 4000000000 7", "3000000005 99000000005 2", *STATUS])
+    assert later == pytest.approx(stretched + (3 + 1) * 2 / 4)  # four cores
+
+
+def test_this_process_counts_its_time():
+    reader, begin = processor_time.OwnReader(), time.process_time()
+    assert reader.read() is None
+    while time.process_time() < begin + 0.1:
+        pass
+    assert (reader.read() or 0.0) > 0.05 / 256
+
+
+def run_steps(load, count, monkeypatch, seconds=1.0, used=None):
+    """Run steps of a training whose clock and processor times are made up."""
+    clock = {"now": 0.0, "used": 0.0}
+    monkeypatch.setattr(load_lib.time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(processor_time.OwnReader, "read", lambda reader: clock["used"])
+    for step in range(count):
+        load.before_run(None)
+        clock["now"] += seconds if used is None else used[step][0]
+        clock["used"] += 0.5 * seconds if used is None else used[step][1]
+        load.after_run(None, None)
+
+
+def test_one_slow_step_changes_nothing(monkeypatch):
+    load = DeviceLoad(["cpu:0"])
+    steps = [(1.0, 0.5)] * 16
+    steps[13] = (9.0, 9.0)
+    run_steps(load, 16, monkeypatch, used=steps)
+    assert load.options is None
+    assert load.shares() == {"cpu:0": 0.5}
+    assert load.measure(None) == {"step_seconds": 1.0, "busy_seconds": {"cpu:0": 0.5}, "utilization": {"cpu:0": 0.5}}
+
+
+def test_samples_are_half_a_second_apart(monkeypatch):
+    load, samples = DeviceLoad(["cpu:0"]), []
+    load.listeners.append(samples.append)
+    run_steps(load, 400, monkeypatch, seconds=1 / 128)
+    assert [sample.step for sample in samples] == [6, 70, 134, 198, 262, 326, 390]
+    assert {(sample.step_seconds, sample.busy_seconds["cpu:0"]) for sample in samples} == {(1 / 128, 1 / 256)}
+
+
+def test_devices_that_share_a_process_are_traced(monkeypatch):
+    load = DeviceLoad(["cpu:0", "cpu:1"])
+    assert load.options is not None
+    steps = iter([(0.2, 1.0), (0.6, 1.4), (0.6, 1.4)])  # seconds of two, in which each device computes
+    monkeypatch.setattr(trace, "read", lambda metadata: ())
+    monkeypatch.setattr(
+        trace, "usage", lambda _, devices: {d: trace.Usage(s, 0.0, 2.0 - s) for d, s in zip(devices, next(steps))}
+    )
+    assert load.shares() == {}
+    row = {
+        "step_seconds": 2.0,
+        "busy_seconds": {"cpu:0": 0.2, "cpu:1": 1.0},
+        "utilization": {"cpu:0": 0.1, "cpu:1": 0.5},
+    }
+    assert load.measure(None) == row
+    load.measure(None)
+    load.measure(None)
+    assert load.shares() == pytest.approx({"cpu:0": 0.3, "cpu:1": 0.7})
+
+
+def test_devices_of_a_gpu_or_of_one_worker_are_traced():
+    assert DeviceLoad(["worker:0/cpu:0", "worker:1/cpu:0"], ["a:1", "b:1"]).options is None
+    assert DeviceLoad(["worker:0/cpu:0", "worker:0/cpu:1"], ["a:1"]).options is not None
+    assert DeviceLoad(["worker:0/gpu:0", "cpu:0"], ["a:1"]).options is not None

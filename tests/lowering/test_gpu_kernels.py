@@ -1,0 +1,197 @@
+"""Ready for GPUs without one: what is placed on a GPU has a kernel there, by the registry of TensorFlow's wheel.
+
+The ordinary wheel registers its GPU kernels on a machine without one too. On such a machine nothing else would notice
+an operation that has none for its type: it is placed on the CPU, as everything is.
+"""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from control_flow import control_flow
+from oracle import Feed, cpu_mesh_impl
+from tiers import parametrize
+from toy_models import PAIRS, TOY, toy_layout, toy_program
+
+import mtf_hetero
+from mtf_hetero import Layout, layers, mtf, tf
+from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.models import MODELS
+
+GPU = ("GPU", "DEFAULT")  # a DEFAULT kernel is for every device, and holds its tensors in the host's memory
+HALF = (tf.float16, tf.bfloat16)
+B, H, W, C = (mtf.Dimension(*dim) for dim in [("b", 4), ("h", 8), ("w", 8), ("c", 6)])
+
+
+@functools.cache
+def gpu_kernels(kind):
+    registry = pytest.importorskip("tensorflow.python.framework.kernels")
+    return [kernel for kernel in registry.get_registered_kernels_for_op(kind).kernel if kernel.device_type in GPU]
+
+
+def has_kernel(op):
+    def fits(constraint):
+        value = op.get_attr(constraint.name)
+        types = {tf.as_dtype(dtype) for dtype in (value if isinstance(value, list) else [value])}
+        return types <= {tf.as_dtype(dtype) for dtype in constraint.allowed_values.list.type}
+
+    return any(all(map(fits, kernel.constraint)) for kernel in gpu_kernels(op.type))
+
+
+def on_gpus(graph):
+    return [op for op in graph.get_operations() if "GPU" in op.device]
+
+
+def check(build, layout, dtype):
+    """Lowers a training step with two optimizers to GPUs; looks for a kernel of each operation."""
+    with tf.Graph().as_default() as tf_graph:
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        outputs = build(Feed(mesh, dtype))
+        total = mtf.add_n([mtf.reduce_sum(y) for y in outputs.values() if y.dtype.is_floating])
+        if variables := graph.trainable_variables:
+            gradients = mtf.gradients([total], [v.outputs[0] for v in variables])
+            for optimizer in (mtf.optimize.AdafactorOptimizer(0.1), mtf.optimize.MomentumOptimizer(0.1, 0.9)):
+                optimizer.apply_grads(gradients, variables)
+        devices = [f"gpu:{number}" for number in range(layout.size)]
+        lowering = mtf_hetero.Lowering(graph, {mesh: mtf_hetero.UnevenMeshImpl.from_layout(layout, devices)})
+        lowering.export_to_tf_tensor(total)
+        placed = on_gpus(tf_graph)
+        assert len(placed) > len(graph.operations)
+        assert {(op.type, op.name) for op in placed if not has_kernel(op)} == set()
+
+
+def test_what_has_no_kernel_is_found():
+    with tf.Graph().as_default() as graph, tf.device("gpu:0"):
+        text, product = tf.as_string(tf.constant(1.0)), tf.constant(1.0) * 2.0
+        assert [op for op in on_gpus(graph) if not has_kernel(op)] == [text.op]
+        assert product.op in on_gpus(graph)
+
+
+TYPES = [*((name, tf.float32) for name in TOY), *zip(TOY, itertools.cycle(HALF))]
+
+
+@parametrize(("name", "dtype"), TYPES, first=[("resnet18", tf.float32)])
+def test_models_on_every_layout(name, dtype):
+    for choice in {(recipe, mesh) for recipe, mesh in PAIRS[name]} | {("spatial", "two")}:
+        check(toy_program(name), toy_layout(name, *choice), dtype)
+
+
+VOLUMES = [
+    ("cosmoflow_small", {}),
+    ("unet3d_small", {"training": True, "down": ((2, 3),), "bottom": (3, 4), "up": ((2, 3),)}),
+    ("unet3d_small", {"training": True}),
+]
+
+
+@parametrize("dtype", [tf.float32, *HALF], first=[tf.bfloat16])
+@parametrize(("name", "config"), VOLUMES, first=VOLUMES[:2])
+def test_models_of_volumes(name, config, dtype):
+    def build(feed):
+        return {"y": MODELS[name].build(feed("x", "batch:2 depth:16 height:16 width:16 channels:1"), **config)}
+
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        build(Feed(mtf.Mesh(graph, "mesh"), dtype))
+    check(build, LAYOUTS["spatial"](graph, mesh_shape="x:2", shares={"x": [2, 1]}), dtype)
+
+
+def image_layers(feed):
+    """Apply layers in mixed precision: half-precision images, float32 variables."""
+    dtype = mtf.VariableDType(tf.float32, tf.float32, feed.dtype)
+    x = feed("x", [B, H, W, C])
+    x = layers.grouped_conv2d(x, mtf.Dimension("f", 6), groups=2, variable_dtype=dtype)
+    x = layers.upsample(layers.depthwise_conv2d(x, multiplier=2, variable_dtype=dtype), 2, method="bilinear")
+    x = layers.batch_norm(layers.pool(x, kind="max", size=3, strides=2, padding="SAME"), training=True)
+    x = mtf.relu(mtf.layers.conv2d(x, mtf.Dimension("g", 8), variable_dtype=dtype, name="conv"))
+    x = mtf.dropout(layers.pool(x, kind="avg", size=2), is_training=True, keep_prob=0.5)
+    y = mtf.layers.dense(x, mtf.Dimension("o", 3), reduced_dims=x.shape.dims[1:], variable_dtype=dtype, name="dense")
+    return {"y": y}
+
+
+@parametrize("dtype", [tf.float32, *HALF], first=[tf.bfloat16])
+@parametrize("rules", ["h:x;b:y", "c:x;f:y", "b:x"], first=["h:x;b:y"])
+def test_layers(rules, dtype):
+    check(image_layers, Layout("x:2;y:2", rules, {"x": [2, 1]}), dtype)
+
+
+@pytest.mark.parametrize("ids_dtype", [tf.int32, tf.int64])
+@pytest.mark.parametrize("dtype", [tf.float32, *HALF])
+def test_lookups(dtype, ids_dtype):
+    """With the check of ids, which is made on the CPU, of a table whose rows are split."""
+    rows = mtf.Dimension("v", 5)
+
+    def build(feed):
+        ids = mtf.cast(feed("ids", [B, H], below=rows.size), ids_dtype)
+        ids = mtf.cwise(lambda x: tf.where(x < 0, x + rows.size, x), [ids])
+        types = mtf.VariableDType(tf.float32, tf.float32, feed.dtype)
+        table = mtf.layers.embedding_weights(feed.mesh, rows, C, types, name="table")
+        return {"y": mtf.relu(layers.lookup(table, ids, rows))}
+
+    for rules in ("v:x;b:y", "b:x", "c:x;h:y"):
+        check(build, Layout("x:2;y:2", rules, {"x": [2, 1]}), dtype)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, *HALF])
+def test_random_numbers(dtype):
+    def build(feed):
+        functions = (tf.random.uniform, tf.random.normal, tf.random.truncated_normal)
+        shape = mtf.Shape([B, C])
+        drawn = {f.__name__: mtf.RandomOperation(feed.mesh, shape, f, dtype=dtype).outputs[0] for f in functions}
+        return {**drawn, "int": mtf.random_uniform(feed.mesh, shape, dtype=tf.int32, maxval=7)}
+
+    check(build, Layout("x:2", "c:x", {"x": [2, 1]}), dtype)
+
+
+def test_random_numbers_in_loops():
+    """Each operation of a loop is in the graph itself, as in a program that disables TensorFlow 2's control flow."""
+
+    def build(feed):
+        def turn(i, x):
+            return [i + 1, x + mtf.random_normal(feed.mesh, x.shape)]
+
+        start = [mtf.constant(feed.mesh, 0, dtype=tf.int32), mtf.zeros(feed.mesh, mtf.Shape([B, C]))]
+        return {"y": mtf.while_loop(lambda i, x: mtf.less(i, 3), turn, start)[1]}
+
+    with control_flow(1):
+        check(build, Layout("x:2", "c:x", {"x": [2, 1]}), tf.float32)
+
+
+def losses(layout, steps=25):
+    """Return the losses of a small network with bfloat16 activations and float32 variables, on a CPU."""
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        feed = Feed(mesh, tf.bfloat16)
+        dtype = mtf.VariableDType(tf.float32, tf.float32, tf.bfloat16)
+        x = mtf.relu(
+            mtf.layers.conv2d(feed("x", [B, H, W, C]), mtf.Dimension("f", 7), variable_dtype=dtype, name="conv")
+        )
+        x = layers.batch_norm(x, training=True)
+        out = mtf.Dimension("o", 5)
+        y = mtf.layers.dense(x, out, reduced_dims=x.shape.dims[1:], variable_dtype=dtype, name="dense")
+        loss = mtf.reduce_mean(mtf.square(mtf.cast(y - feed("targets", [B, out]), tf.float32)))
+        variables = graph.trainable_variables
+        gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
+        updates = mtf.optimize.MomentumOptimizer(0.02, 0.5).apply_grads(gradients, variables)
+        lowering = mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(layout)})
+        fetches = [lowering.export_to_tf_tensor(loss), [lowering.lowered_operation(op) for op in updates]]
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": layout.size})) as session:
+            session.run(tf.global_variables_initializer())
+            session.run(tf.local_variables_initializer())
+            return [session.run(fetches, feed.fed)[0] for _ in range(steps)]
+
+
+@functools.cache
+def losses_of_one_device():
+    return losses(Layout("x:1", ""))
+
+
+@parametrize("rules", ["f:x", "b:x", "h:x"], first=["h:x"])
+def test_mixed_precision_trains(rules):
+    """To the digits that bfloat16 has: eight bits."""
+    expected, found = losses_of_one_device(), losses(Layout("x:3", rules, {"x": [4, 2, 1]}))
+    assert expected[-1] < 0.2 * expected[0]
+    np.testing.assert_allclose(found, expected, rtol=0.1, atol=0.02)

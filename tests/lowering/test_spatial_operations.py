@@ -1,0 +1,351 @@
+"""Windows over split images: even and large kernels, strides, dilation, transposed; overlapping pools; groups of norms.
+
+Extents of 7, 12 and 13 over two to eight processors of unequal shares.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from oracle import ONCE, Feed, check, cpu_mesh_impl, one_device
+from tiers import ONCE_OR_ALL_KINDS, ONE_OR_ALL, SOME_ONCE_OR_ALL_KINDS, each_of_a_kind, parametrize
+
+import mtf_hetero
+from mtf_hetero import Layout, layers, mtf, tf
+
+B, W, C, F = (mtf.Dimension(n, s) for n, s in [("b", 2), ("w", 4), ("c", 2), ("f", 3)])
+SHARES = {2: [3, 1], 3: [5, 2, 1], 5: [5, 1, 2, 1, 3], 8: [1, 2, 1, 3, 1, 1, 2, 1]}
+CASES = [(7, 3), (7, 5), (12, 2), (13, 5), (13, 8)]
+CONVOLUTIONS = [*itertools.product((2, 4, 5), (1, 2, 3), ("SAME", "VALID")), (1, 2, "VALID"), (3, 2, "SAME")]
+TRANSPOSED = [(2, 2, "VALID"), *itertools.product((2, 3, 4, 5), (1, 2, 3), ["SAME"]), (3, 3, "VALID")]
+
+
+def over(processors, rule):
+    return Layout(f"x:{processors}", rule, {"x": SHARES[processors]})
+
+
+def variable(feed, name, dims):
+    initializer = tf.random_normal_initializer()
+    return mtf.get_variable(feed.mesh, name, mtf.Shape(dims), dtype=feed.dtype, initializer=initializer)
+
+
+def kernel(feed, name, sizes, last):
+    window = [mtf.Dimension(f"k{i}", size) for i, size in enumerate(sizes)]
+    return variable(feed, f"kernel {name}".replace(" ", "_"), [*window, *last])
+
+
+def fits(extent, size, stride, padding, processors):
+    """Return whether mtf can convolve so, with at least one window per processor."""
+    windows = extent - (size - 1 if padding == "VALID" else 0)
+    return windows % stride == 0 and windows // stride >= processors
+
+
+def convolutions(extent, processors, cases):
+    def build(feed):
+        x = feed("x", [B, mtf.Dimension("h", extent), W, C])
+        outputs = {}
+        for size, stride, padding in cases:
+            if fits(extent, size, stride, padding, processors):
+                name = f"{size} {stride} {padding}"
+                w = kernel(feed, name, [size, 2], [C, F])
+                outputs[name] = mtf.Conv2dOperation(x, w, [1, stride, 1, 1], padding).outputs[0]
+        return outputs
+
+    return build
+
+
+def transposed(extent, cases):
+    def build(feed):
+        x = feed("x", [B, mtf.Dimension("h", extent), W, C])
+        outputs = {}
+        for size, stride, padding in cases:
+            name = f"{size} {stride} {padding}"
+            width = 1 if padding == "VALID" else 2
+            w = kernel(feed, name, [size, width], [F, C])
+            outputs[name] = mtf.Conv2dTransposeOperation(x, w, [1, stride, 1, 1], padding).outputs[0]
+        return outputs
+
+    return build
+
+
+@each_of_a_kind(("extent", "processors"), CASES, first=[(7, 5)])
+def test_convolutions(extent, processors, some, options):
+    check(convolutions(extent, processors, some(CONVOLUTIONS)), over(processors, "h:x"), **options)
+
+
+@each_of_a_kind(("extent", "processors"), [(7, 3), (7, 5), (13, 8)], first=[(7, 3)])
+def test_transposed_convolutions(extent, processors, some, options):
+    check(transposed(extent, some(TRANSPOSED)), over(processors, "h:x"), **options)
+
+
+def convolutions_3d(convolutions, transposed):
+    def build(feed):
+        x = feed("x", [B, mtf.Dimension("d", 13), mtf.Dimension("h", 6), mtf.Dimension("w", 3), C])
+        outputs = {}
+        for sizes, strides, padding in convolutions:
+            name = f"{sizes[0]} {strides[0]} {padding}"
+            w = kernel(feed, name, sizes, [C, F])
+            outputs[name] = mtf.Conv3dOperation(x, w, [1, *strides, 1], padding).outputs[0]
+        for sizes, strides in transposed:
+            w = kernel(feed, f"transposed {sizes[0]}", sizes, [F, C])
+            outputs[f"transposed {sizes[0]}"] = mtf.Conv3dTransposeOperation(x, w, [1, *strides, 1], "SAME").outputs[0]
+        return outputs
+
+    return build
+
+
+CONVOLUTIONS_3D = [
+    ((4, 2, 3), (1, 2, 1), "SAME"),
+    ((2, 4, 1), (1, 1, 1), "SAME"),
+    ((5, 3, 2), (1, 1, 1), "VALID"),
+    ((2, 3, 3), (2, 1, 1), "VALID"),
+    ((4, 1, 1), (2, 3, 1), "VALID"),
+]
+TRANSPOSED_3D = [((3, 4, 2), (2, 1, 3)), ((2, 2, 2), (2, 2, 2))]
+
+
+@pytest.mark.parametrize(("some", "options"), SOME_ONCE_OR_ALL_KINDS)
+def test_convolutions_3d(some, options):
+    two = Layout("x:3;y:2", "d:x;h:y", {"x": SHARES[3], "y": SHARES[2]})
+    batch = Layout("x:5;y:2", "d:x;b:y", {"x": SHARES[5], "y": [1, 1]})
+    check(convolutions_3d(some(CONVOLUTIONS_3D), some(TRANSPOSED_3D)), two, batch, **options)
+
+
+POOLS = [*itertools.product(("max", "avg"), (2, 3, 4, 5), (1, 2, 3), ("SAME", "VALID", 1))]
+
+
+def pooled(x, extent, processors, cases):
+    outputs = {}
+    for kind, size, stride, padding in cases:
+        around = 2 * padding if padding == 1 else 0
+        count = -(-extent // stride) if padding == "SAME" else (extent + around - size) // stride + 1
+        if count >= processors:
+            sizes = (size, *[2] * (x.shape.ndims - 3))
+            strides = (stride, *[1] * (x.shape.ndims - 3))
+            name = f"{kind} {size} {stride} {padding}"
+            outputs[name] = layers.pool(x, kind=kind, size=sizes, strides=strides, padding=padding)
+    return outputs
+
+
+@each_of_a_kind(("extent", "processors"), [(7, 3), (13, 5), (13, 8)], first=[(7, 3)])
+def test_overlapping_pools(extent, processors, some, options):
+    def build(feed):
+        return pooled(feed("x", [B, mtf.Dimension("h", extent), W, C]), extent, processors, some(POOLS))
+
+    check(build, over(processors, "h:x"), **options)
+
+
+@each_of_a_kind(("extent", "processors"), [(7, 3), (13, 8)], first=[(7, 3)])
+def test_overlapping_pools_3d(extent, processors, some, options):
+    def build(feed):
+        x = feed("x", [B, mtf.Dimension("d", extent), W, mtf.Dimension("v", 3), C])
+        return pooled(x, extent, processors, some(POOLS))
+
+    check(build, over(processors, "d:x"), dtype=tf.float32, **options)
+
+
+@pytest.mark.parametrize("kind", ["conv", "transposed", "max", "avg", "avg gradient"])
+def test_a_step_leaves_constants_as_they_are(kind):
+    """Halos are added in place. What follows from constants TensorFlow computes once: it must not change."""
+    values = np.random.default_rng(0).normal(size=[2, 12, 4, 2])
+    with tf.Graph().as_default(), tf.Session() as session:
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        x = mtf.import_tf_tensor(mesh, tf.constant(values), mtf.Shape([B, mtf.Dimension("h", 12), W, C]))
+        channels = [F, C] if kind == "transposed" else [C, F]
+        w = mtf.constant(mesh, 1.5, mtf.Shape([*window_dims([3, 3]), *channels]), tf.float64)
+        if kind == "conv":
+            y = mtf.Conv2dOperation(x, w, [1] * 4, "SAME").outputs[0]
+        elif kind == "transposed":
+            y = mtf.Conv2dTransposeOperation(x, w, [1, 2, 2, 1], "SAME").outputs[0]
+        else:
+            y = layers.pool(x, kind=kind[:3], size=3, strides=1, padding=1)
+            if kind == "avg gradient":
+                (y,) = mtf.gradients([mtf.reduce_sum(y * y)], [x])
+        impl = mtf_hetero.UnevenMeshImpl.from_layout(Layout("x:3", "h:x", {"x": SHARES[3]}), ["cpu:0"] * 3)
+        result = mtf_hetero.Lowering(graph, {mesh: impl}).export_to_tf_tensor(y)
+        first = session.run(result)
+        assert np.abs(first).max() > 0
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(result), first)
+
+
+def test_the_interior_waits_for_no_neighbour():
+    """The largest convolution on each device, forward and of both gradients, reads nothing that another device made."""
+    with tf.Graph().as_default() as tf_graph:
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        dims = [mtf.Dimension(*pair) for pair in zip("bdhwc", (1, 12, 6, 6, 2), strict=True)]
+        impl = mtf_hetero.UnevenMeshImpl.from_layout(over(3, "d:x"), [f"cpu:{i}" for i in range(3)])
+        shape = mtf.Shape(dims)
+        parts = []
+        for pnum, device in enumerate(impl.devices):
+            with tf.device(device):
+                parts.append(tf.random.normal(impl.slice_shape(shape, pnum)))
+        x = mtf.import_laid_out_tensor(mesh, impl.LaidOutTensor(parts), shape)
+        w = mtf.get_variable(mesh, "w", mtf.Shape([*window_dims([3, 3, 3]), dims[-1], F]))
+        y = mtf.Conv3dOperation(x, w, [1] * 5, "SAME").outputs[0]
+        gradients = mtf.gradients([mtf.reduce_sum(y)], [x, w])
+        lowering = mtf_hetero.Lowering(graph, {mesh: impl})
+        for gradient in gradients:
+            lowering.export_to_tf_tensor(gradient)
+        kinds = {"Conv3D": 0, "Conv3DBackpropFilterV2": 0, "Conv3DBackpropInputV2": 2}  # and which input is the image
+        for (kind, image), device in itertools.product(kinds.items(), impl.devices):
+            ours = [op for op in tf_graph.get_operations() if op.type == kind and device in op.device.lower()]
+            largest = max(ours, key=lambda op: op.inputs[image].shape.num_elements())
+            assert len(ours) > 1
+            assert {op.device.lower().rpartition(":")[2] for op in ancestors(largest)} <= {device[-1], ""}
+
+
+def ancestors(op):
+    found, todo = set(), [op]
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [x.op for x in op.inputs]
+    return found
+
+
+KERNELS = [((3, 2), (2, 3)), ((2, 3), (5, 1)), ((4, 1), (3, 4)), ((1, 3), (4, 2))]
+DILATED = [*itertools.product(KERNELS, ("SAME", "VALID"))]
+
+
+def dilated(cases):
+    def build(feed):
+        x = feed("x", [B, mtf.Dimension("h", 13), mtf.Dimension("w", 7), C])
+        outputs = {}
+        for (sizes, rates), padding in cases:
+            w = layers.dilate(feed(f"w {sizes}", mtf.Shape([*window_dims(sizes), C, F])), rates)
+            outputs[f"{sizes} {padding}"] = mtf.Conv2dOperation(x, w, [1, 1, 1, 1], padding).outputs[0]
+        return outputs
+
+    return build
+
+
+def window_dims(sizes):
+    return [mtf.Dimension(f"k{i}", size) for i, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(("some", "options"), SOME_ONCE_OR_ALL_KINDS)
+def test_dilated_convolutions(some, options):
+    two = Layout("x:3;y:2", "h:x;f:y", {"x": SHARES[3], "y": SHARES[2]})
+    check(dilated(some(DILATED)), two, over(2, "c:x"), over(2, "w:x"), **options)
+
+
+def test_dilated_convolutions_are_tensorflow_s():
+    slices = one_device(dilated(DILATED)).slices
+    with tf.Graph().as_default(), tf.Session() as session:
+        feed = Feed(mtf.Mesh(mtf.Graph(), "mesh"), tf.float64)
+        dilated(DILATED)(feed)
+        arrays = {name: t.operation._tf_tensor for name, t in feed.inputs.items()}
+        for (sizes, rates), padding in DILATED:
+            y = tf.nn.conv2d(arrays["x"], arrays[f"w {sizes}"], 1, padding, dilations=rates)
+            np.testing.assert_allclose(slices[f"{sizes} {padding}"][0], session.run(y), rtol=0, atol=1e-12)
+
+
+def test_a_dilated_kernel_in_3d():
+    def build(feed):
+        x = feed("x", [B, mtf.Dimension("d", 7), W, mtf.Dimension("v", 3), C])
+        w = layers.dilate(kernel(feed, "dilated", [3, 2, 1], [C, F]), 2)
+        assert w.shape.to_integer_list == [5, 3, 1, 2, 3]
+        return {"y": mtf.Conv3dOperation(x, w, [1] * 5, "SAME").outputs[0]}
+
+    check(build, over(3, "d:x"))
+
+
+@pytest.mark.parametrize("rates", [0, (1, 2, 3)])
+def test_rates_that_there_are_not(rates):
+    with tf.Graph().as_default():
+        w = mtf.zeros(mtf.Mesh(mtf.Graph(), "mesh"), mtf.Shape([*window_dims([3, 3]), C, F]))
+        with pytest.raises(ValueError, match="rates are .*; give a positive number, or one for each of 2 dimensions"):
+            layers.dilate(w, rates)
+
+
+G, H = mtf.Dimension("g", 3), mtf.Dimension("h", 6)
+
+
+def grouped(per, *, training=True, blocks=0):
+    """Batch norm of images [g, b, h, w, c] in groups; with blocks, of h in so many parts."""
+
+    def build(feed):
+        x = y = feed("x", [G, B, H, W, C]) * 3.0 + 2.0
+        if blocks:
+            parts = [mtf.Dimension("blocks", blocks), mtf.Dimension("rows", H.size // blocks)]
+            y = mtf.reshape(x, mtf.Shape([G, B, *parts, W, C]))
+        y = mtf.reshape(layers.batch_norm(y, training=training, per=per, momentum=0.75, name="bn"), x.shape)
+        updates = layers.batch_norm_updates(feed.mesh.graph)
+        return {"y": mtf.square(y)} | {f"new {i}": op.inputs[0] for i, op in enumerate(updates)}
+
+    return build
+
+
+PER = {"g": (1, 2, 3), "b": (0, 2, 3), "g b": (2, 3), "w g": (1, 2)}
+
+
+def grouped_layouts():
+    shares = {"x": SHARES[3], "y": SHARES[2]}
+    return [Layout("x:3;y:2", rule, shares) for rule in ("g:x;h:y", "h:x;b:y", "h:x;c:y", "g:y;w:x")]
+
+
+@pytest.mark.parametrize("chosen", ONE_OR_ALL)
+@parametrize("per", PER, first=["g b", "w g"])
+def test_groups_of_batch_norm_are_the_same_on_every_layout(per, chosen):
+    check(grouped(per.split()), *chosen(grouped_layouts()), **ONCE)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("per", PER)
+def test_groups_of_batch_norm_whatever_their_inputs_are(per):
+    layouts = grouped_layouts()
+    check(grouped(per.split()), *layouts)
+    check(grouped(per.split()), layouts[0], dtype=tf.float32)
+    check(grouped(per.split(), training=False), layouts[0])
+
+
+@pytest.mark.parametrize("per", PER)
+def test_groups_of_batch_norm_have_moments_of_their_own(per):
+    slices = one_device(grouped(per.split())).slices
+    with tf.Graph().as_default(), tf.Session() as session:
+        feed = Feed(mtf.Mesh(mtf.Graph(), "mesh"), tf.float64)
+        x, weights = (feed(name, [G, B, H, W, C]).operation._tf_tensor for name in ("x", "weights of y"))
+        scaled = x * 3.0 + 2.0
+        mean, variance = tf.nn.moments(scaled, PER[per], keepdims=True)
+        y = tf.square((scaled - mean) * tf.math.rsqrt(variance + 1e-5))
+        (dx,) = tf.gradients(y, x, weights)
+        expected = session.run([y, tf.reduce_mean(mean, [0, 1, 2, 3]), tf.reduce_mean(variance, [0, 1, 2, 3]), dx])
+    np.testing.assert_allclose(slices["y"][0], expected[0], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(slices["new 0"][0], 0.25 * expected[1], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(slices["new 1"][0], 0.75 + 0.25 * expected[2], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(slices["gradient of input x"][0], expected[3], rtol=0, atol=1e-9)
+
+
+def forward_traffic(build, layout):
+    """Return a program's forward traffic without moving averages, from the counters of its lowering."""
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        build(Feed(mesh, tf.float32))
+        lowering = mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(layout)})
+        return sorted(
+            key for key, _ in lowering.counters if key.startswith(("allreduce", "reshard")) and "Reduce" not in key
+        )
+
+
+@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
+def test_the_three_groups_of_the_paper(options):
+    """All, one sample's shards, one shard, where a batch and a height are split: nothing is sent beyond a group."""
+    shares = {"x": [1, 1, 1], "y": [1, 1]}
+    layout = Layout("x:3;y:2", "g:x;h:y;blocks:y", shares)
+    assert forward_traffic(grouped([]), layout) == ["allreduce/[0, 1]/BatchNormOperation"]
+    assert forward_traffic(grouped(["g"]), layout) == ["allreduce/[1]/BatchNormOperation"]
+    assert forward_traffic(grouped(["g", "blocks"], blocks=2), layout) == []
+    check(grouped(["g", "blocks"], blocks=2), layout, Layout("x:4", "h:x", {"x": [3, 1, 1, 1]}), **options)
+
+
+@pytest.mark.parametrize("per", [["c"], ["v"], ["g", "b", "h", "w"]])
+def test_groups_that_there_are_not(per):
+    with tf.Graph().as_default():
+        x = mtf.zeros(mtf.Mesh(mtf.Graph(), "mesh"), mtf.Shape([G, B, H, W, C]))
+        with pytest.raises(ValueError, match="per is .*; name some, not all, of g, b, h, w"):
+            layers.batch_norm(x, training=True, per=per)

@@ -1,0 +1,94 @@
+"""The programs, commands and links of the documentation, and how a user would run them."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+from mtf_hetero._support import start_up
+
+ROOT = pathlib.Path(__file__).parents[2]
+TOP = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md")
+PAGES = (*TOP, *sorted((ROOT / "docs").glob("*.md")))
+_IMPORTS_TENSORFLOW = re.compile(r"^(import|from) (keras|tensorflow)\b", re.MULTILINE)  # which then says what it likes
+_BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block of code in a page.
+
+    Args:
+      page: path of the page.
+      line: where the block begins.
+      language: "python", "sh" or "" for none.
+      text: what it says.
+    """
+
+    page: pathlib.Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self):
+        return f"{self.page.name}:{self.line}"
+
+
+def _find_blocks(page):
+    text = page.read_text(encoding="utf-8")
+    for match in _BLOCK.finditer(text):
+        yield Block(page, text.count("\n", 0, match.start()) + 1, match[1], match[2])
+
+
+TUTORIALS = (*sorted((ROOT / "docs").glob("tutorial_*.md")), ROOT / "docs" / "own_data.md")  # run as one
+BLOCKS = [block for page in PAGES for block in _find_blocks(page)]
+
+
+def commands():
+    """(block, words) of each command in the shell blocks; of mtf-hetero launch, two."""
+    for block in BLOCKS:
+        if block.language == "sh":
+            for line in block.text.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:2] == ["mtf-hetero", "launch"] and "--" in words:
+                    yield block, ["mtf-hetero", *words[words.index("--") + 1 :]]
+                    words = words[: words.index("--")]
+                if words:
+                    yield block, words
+
+
+def expected(block):
+    """The texts that a program prints, from the comments behind its calls of print."""
+    return re.findall(r"^ *print\(.*\)  # (.*?)(?::.*)?$", block.text, flags=re.MULTILINE)
+
+
+def prose(page):
+    """A page without its blocks of code."""
+    return _BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def run(program, directory, seconds=300):
+    """Return a program's output, run like a user's: by `python FILE`, in a directory without other files.
+
+    Args:
+      program: path of a file.
+      directory: the working directory.
+      seconds: after which it is ended.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != start_up.LEVEL}
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=directory,
+        env={**environment, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, f"{program} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    if not _IMPORTS_TENSORFLOW.search(pathlib.Path(program).read_text(encoding="utf-8")):
+        assert not any(map(start_up.is_chatter, done.stderr.splitlines())), done.stderr
+    return done.stdout

@@ -1,0 +1,32 @@
+"""A program in the place of `python -m mtf_hetero worker`: it answers as a worker does, and starts at once.
+
+python fake_worker.py -m mtf_hetero worker --until_eof --port=2222 --host=a [--fail=LINE] [--deaf]
+"""
+
+import concurrent.futures
+import os
+import sys
+
+import grpc
+
+
+def main():
+    flags = dict(flag.lstrip("-").split("=", 1) for flag in sys.argv if flag.startswith("--") and "=" in flag)
+    if "fail" in flags:
+        print(f"a first line\nerror: {flags['fail']}", flush=True)
+        sys.exit(int(os.environ.get("FAKE_CODE", "2")))
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    if "--deaf" not in sys.argv:
+        handler = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+        service = grpc.method_handlers_generic_handler("tensorflow.WorkerService", {"GetStatus": handler})
+        server.add_generic_rpc_handlers((service,))
+        server.add_insecure_port(f"127.0.0.1:{flags['port']}")
+    server.start()
+    print(f"worker listens on {flags['host']}:{flags['port']}, pid {os.getpid()}", flush=True)
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

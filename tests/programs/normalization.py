@@ -1,0 +1,29 @@
+"""Programs of moments and batch norm of images, and layouts for images."""
+
+from mtf_hetero import Layout, layers, mtf
+
+B, H, W, C = (mtf.Dimension(n, s) for n, s in [("b", 5), ("h", 11), ("w", 7), ("c", 5)])
+SHARES = {"x": [5, 2, 1], "y": [3, 1]}
+IMAGES = [B, H, W, C]
+
+
+def layouts(*rules):
+    for rule in rules:
+        axes = sorted({pair[-1] for pair in rule.split(";")})
+        yield Layout(";".join(f"{a}:{len(SHARES[a])}" for a in axes), rule, {a: SHARES[a] for a in axes})
+
+
+def moments(*dims):
+    """Build moments of numbers whose mean is large."""
+
+    def build(feed):
+        x = feed("x", IMAGES) * 3.0 + 1000.0
+        mean, variance = layers.MomentsOperation(x, mtf.Shape(list(dims))).outputs
+        return {"mean": mean, "variance": variance}
+
+    return build
+
+
+def normalised(feed):
+    """Batch norm of images."""
+    return {"y": layers.batch_norm(feed("x", IMAGES), training=True)}

