@@ -113,11 +113,18 @@ def find_free(workers: Workers) -> dict[int, str]:
     addresses = by_index(workers)
     answers = ask_all(addresses, _BACK_SECONDS)
     back = {index: address for index, address in addresses.items() if not answers[index].failure}
+    given_back = {index: address for index, address in back.items() if address in _given_back}
     try:
-        owners = renew(back)
+        owners = {**renew(back), **_in_parallel(_take, given_back)}
     except UnreachableWorkerError:  # lost again
         return {}
-    return {index: address for index, address in back.items() if index not in owners}
+    return {index: address for index, address in back.items() if not owners.get(index)}
+
+
+def give_back(workers: Workers) -> None:
+    """Give workers back before the claim on them ends: other trainings may take them. `find_free` takes them again."""
+    _given_back.update(by_index(workers).values())
+    _in_parallel(_release, by_index(workers))
 
 
 def _in_parallel(function: Callable[[_Worker], _Result], workers: dict[int, _Worker]) -> dict[int, _Result]:
@@ -207,6 +214,7 @@ def _close(session: tf.Session) -> None:
 
 _lock = threading.Lock()
 _holdings: dict[str, _Holding] = {}  # by address
+_given_back: set[str] = set()  # addresses
 
 
 def _take(address: str) -> str:
@@ -221,6 +229,7 @@ def _take(address: str) -> str:
         holding.claims = 1
         with _lock:
             _holdings[address] = holding
+            _given_back.discard(address)
             atexit.unregister(_release_all)  # once is enough
             atexit.register(_release_all)
     return who
@@ -242,7 +251,9 @@ def _renew(address: str) -> str:
 
 def _release(address: str) -> str:
     with _lock:
-        holding = _holdings[address]
+        holding = _holdings.get(address)
+        if holding is None:  # given back before
+            return ""
         holding.claims -= 1
         if holding.claims:
             return ""

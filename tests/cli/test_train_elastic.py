@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from unittest import mock
 
 import numpy as np
@@ -14,7 +15,8 @@ from training_runs import FAST, ONE, Reader, restored_logging, run, start  # noq
 
 from mtf_hetero.cli.train.config import Config
 from mtf_hetero.cli.train.course import Course
-from mtf_hetero.cluster import UnreachableWorkerError
+from mtf_hetero.cluster import UnreachableWorkerError, WorkerClaim
+from mtf_hetero.cluster.claim import WorkerHeldError
 from mtf_hetero.placement import Request
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
@@ -101,6 +103,39 @@ def test_a_worker_that_is_added_to_the_file_is_taken_in(speeds, workers, tmp_pat
     assert "Traceback" not in text
     if speeds is None:
         assert re.search(r"with mesh all:3 on worker:0/cpu:0, worker:1/cpu:0, worker:2/cpu:0\n", text)
+
+
+@pytest.mark.full
+@losing_workers
+def test_a_worker_that_is_removed_from_the_file_is_released(workers, tmp_path):
+    hosts, whole = tmp_path / "hosts.txt", "\n".join(workers.addresses)
+    hosts.write_text(whole)
+    options = FAST | {"layout": "batch", "model_dir": tmp_path / "run", "workers": f"@{hosts}", "min_workers": 2}
+    options |= {"train_epochs": 1250, "max_steps": 100_000}
+    args = [f"--{name}={value}" for name, value in options.items() if name != "devices"]
+    with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        reader = Reader(process.stdout)
+        seen = reader.await_line("step 10/")
+        name, continues = rf"worker 0 \({workers.addresses[0]}\)", r"training continues from step \d+ \(memory\)"
+        try:
+            hosts.write_text("\n".join(workers.addresses[1:]))
+            seen = reader.await_line(
+                rf"{name} was removed: {continues} .* on worker:1/cpu:0, worker:2/", seen, seconds=60
+            )
+            with WorkerClaim(workers.addresses[:1]):  # as another training
+                hosts.write_text(whole)
+                time.sleep(6)  # it looks every 5 seconds
+            seen = reader.await_line(rf"{name} answers again: {continues}", seen, seconds=60)
+            hosts.write_text(workers.addresses[2])
+            seen = reader.await_line(r"training continues with worker 0 .*, worker 1 .*: --min_workers is 2", seen)
+            seen = reader.await_line("step .*/", seen + 1)
+            with pytest.raises(WorkerHeldError, match=r"worker 0 .* belongs to another training"):
+                WorkerClaim(workers.addresses[:1]).__enter__()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(300) == 143
+        finally:
+            process.kill()
+    assert "Traceback" not in "".join(reader.lines)
 
 
 @pytest.mark.full

@@ -14,8 +14,8 @@ from mtf_hetero.cli.train import config_file, inputs, recorded
 from mtf_hetero.cli.train.prepare import place_with, place_without
 from mtf_hetero.cli.train.run import LOST, Run, validation_rule
 from mtf_hetero.cluster import UnreachableWorkerError
-from mtf_hetero.cluster.claim import find_free
-from mtf_hetero.cluster.probe import ask_all, describe_workers
+from mtf_hetero.cluster.claim import find_free, give_back
+from mtf_hetero.cluster.probe import ask_all, describe_workers, name_workers
 from mtf_hetero.cost.trace import TraceHook
 from mtf_hetero.estimator import Elastic, Event, Place, changes
 from mtf_hetero.estimator.load import DeviceLoad
@@ -29,6 +29,7 @@ from mtf_hetero.estimator.validation import ValidatingSaverHook
 from mtf_hetero.planner.resizing import Resizer
 
 VALIDATION = "validation"  # a kind of rows in metrics.jsonl
+_ANSWER_SECONDS = 5.0
 
 
 def train(run: Run) -> int:
@@ -78,6 +79,7 @@ class Course:
         self.run = self._first = run
         self._lost: dict[int, str] = {}  # workers that take no part at present
         self._known = set(run.cluster.workers)
+        self._needed: dict[int, str] = {}  # workers that are not listed any more, but without which there is no layout
         self._log = MetricsLog(os.path.join(run.model_dir, METRICS))
         self._unit = inputs.unit(run.dataset)
         self._load = DeviceLoad(run.devices, run.cluster.workers) if run.config.busy_steps != 0 else None
@@ -169,19 +171,48 @@ class Course:
         return self._place({**self._lost, **lost})
 
     def _within(self) -> tuple[Place, str] | None:
-        """Place the run on more devices if lost workers answer again, or new ones have come."""
+        """Place the run on other devices if workers were removed, lost ones answer again, or new ones have come."""
         lost, members = self._lost, self._first.members
         present = self._first.cluster.workers if members is None else members()
+        if (found := self._without_removed(present)) is not None:
+            return found
         back = find_free({index: address for index, address in lost.items() if address in present})
         if back:
             place = self._place({i: lost[i] for i in lost.keys() - back.keys()})
             return place, describe_workers(back, "answers again", "answer again")
         new = [address for address in present if address not in self._known]
-        new = [address for address, answer in zip(new, ask_all(new, 5.0).values(), strict=True) if not answer.failure]
+        new = [
+            address
+            for address, answer in zip(new, ask_all(new, _ANSWER_SECONDS).values(), strict=True)
+            if not answer.failure
+        ]
         if not new:
             return None
         here = dataclasses.replace(self._place(lost), begin=lambda: self._take_in(new))
         return here, f"{', '.join(f'worker {address}' for address in new)} joined"
+
+    def _without_removed(self, present: Collection[str]) -> tuple[Place, str] | None:
+        """Place the run without workers that are not listed any more, and give these back. Lost ones do not count."""
+        lost, workers = self._lost, self._first.cluster.workers_in_use
+        removed = {i: address for i, address in workers.items() if i not in lost and address not in present}
+        removed = {i: removed[i] for i, answer in ask_all(removed, _ANSWER_SECONDS).items() if not answer.failure}
+        if not removed or removed == self._needed:
+            return None
+        self._needed = removed
+        try:
+            if len(workers) - len(lost) - len(removed) < self._first.config.min_workers:
+                raise ValueError(f"--min_workers is {self._first.config.min_workers}")
+            place = self._place({**lost, **removed})
+        except (ValueError, NotImplementedError) as error:
+            tf.logging.warning("training continues with %s: %s", name_workers(removed), error)
+            return None
+
+        def begin() -> Place | None:
+            give_back(removed)
+            return place.begin()
+
+        why = describe_workers(removed, "was removed", "were removed")
+        return dataclasses.replace(place, begin=begin), why
 
     def _take_in(self, new: Collection[str]) -> Place | None:
         """Place the run on more devices, while the training pauses; None: it stays where it is."""
