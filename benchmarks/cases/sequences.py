@@ -4,9 +4,9 @@
     python -m benchmarks.run sequences --only=/7
 
 `mtf-hetero train` runs 300 steps of a small network in float64 on two to four workers of this machine. Workers are
-killed, stopped for a while or for ever, started again, added, and get other quotas. A sequence has three to six of
-these, at random steps. Some come so soon after the last that training has not continued yet. Layouts are batch, filters
-and hybrid in turn, with `--rebalance=auto`. A worker counts as lost after 2 to 5 seconds.
+killed, stopped for a while or for ever, started again, added, removed, and get other quotas. A sequence has three to
+six of these, at random steps. Some come so soon after the last that training has not continued yet. Layouts are batch,
+filters and hybrid in turn, with `--rebalance=auto`. A worker counts as lost after 2 to 5 seconds.
 
 Each run must end by itself. The loss of each batch must agree with that of an undisturbed run on one device to 1e-12,
 of repeated steps too.
@@ -45,7 +45,7 @@ class Sequences(Case):
     """The case."""
 
     name: ClassVar[str] = "sequences"
-    summary: ClassVar[str] = "random kills, stops, returns, joins, quotas: losses"
+    summary: ClassVar[str] = "random kills, stops, returns, joins, leaves, quotas: losses"
     minutes: ClassVar[float] = 50
     unit: ClassVar[str] = "sequences"
     small: ClassVar[Mapping[str, Any]] = {"count": 2, "steps": 60}

@@ -1,4 +1,4 @@
-"""Random sequences of faults: workers of a training are killed, stopped, started again, added, slowed down."""
+"""Random sequences of faults: workers are killed, stopped, started again, added, removed, slowed down."""
 
 import dataclasses
 import os
@@ -13,15 +13,16 @@ from benchmarks.process import Process
 from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.estimator import metrics_log
 
-KILL, STOP, CONTINUE, RETURN, JOIN, QUOTA = "kill", "stop", "continue", "return", "join", "quota"
+KILL, STOP, CONTINUE, RETURN, JOIN, LEAVE, QUOTA = "kill", "stop", "continue", "return", "join", "leave", "quota"
 UP, KILLED, STOPPED, AWAY = "up", "killed", "stopped", "away"  # states of a worker
-AFTER = {KILL: KILLED, STOP: STOPPED, CONTINUE: UP, RETURN: UP, JOIN: UP, QUOTA: UP}
+AFTER = {KILL: KILLED, STOP: STOPPED, CONTINUE: UP, RETURN: UP, JOIN: UP, LEAVE: AWAY, QUOTA: UP}
 _BEFORE = {
     KILL: (UP, STOPPED),
     STOP: (UP,),
     CONTINUE: (STOPPED,),
     RETURN: (KILLED, STOPPED),
     JOIN: (AWAY,),
+    LEAVE: (UP,),
     QUOTA: (UP,),
 }
 _CORES = (0.1, 0.2, 0.5)  # of a quota
@@ -79,7 +80,7 @@ def _possible(states: Sequence[str], rng: random.Random) -> list[tuple[str, int]
     pairs = []
     for what, of in _BEFORE.items():
         workers = [worker for worker, state in enumerate(states) if state in of]
-        if what in (KILL, STOP) and states.count(UP) < 2:
+        if AFTER[what] != UP and states.count(UP) < 2:
             workers = [worker for worker in workers if states[worker] != UP]
         if workers:
             pairs.append((what, rng.choice(workers)))
@@ -87,9 +88,10 @@ def _possible(states: Sequence[str], rng: random.Random) -> list[tuple[str, int]
 
 
 def write_hosts(path: pathlib.Path, addresses: Sequence[str]) -> None:
-    """Add workers to a file for `--workers`."""
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(f"{address}\n" for address in addresses)
+    """Write a file of workers for `--workers`."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text("".join(f"{address}\n" for address in addresses), encoding="utf-8")
+    temporary.replace(path)
 
 
 def restore(workers: LocalCluster, happenings: Sequence[Happening]) -> None:
@@ -181,8 +183,9 @@ class Disturbed:
             self._workers.restart(worker)
         elif what == QUOTA:
             self._workers.limit(worker, happening.cores)
-        elif what == JOIN:
-            write_hosts(self._hosts, [self._workers.addresses[worker]])
+        elif what in (JOIN, LEAVE):
+            listed = set(self._hosts.read_text(encoding="utf-8").split()) ^ {self._workers.addresses[worker]}
+            write_hosts(self._hosts, sorted(listed))
         else:
             number = {KILL: signal.SIGKILL, STOP: signal.SIGSTOP, CONTINUE: signal.SIGCONT}[what]
             os.kill(self._workers.pids[worker], number)

@@ -15,7 +15,7 @@ def test_one_worker_is_up_at_any_time_and_each_happening_is_possible(seed):
     for happening in chosen:
         assert 10 <= happening.step < 45
         before = states[happening.worker]
-        if happening.what in (sequence.STOP, sequence.QUOTA):
+        if happening.what in (sequence.STOP, sequence.LEAVE, sequence.QUOTA):
             assert before == sequence.UP
         elif happening.what == sequence.KILL:
             assert before in (sequence.UP, sequence.STOPPED)

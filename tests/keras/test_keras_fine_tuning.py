@@ -76,4 +76,4 @@ def test_a_network_learns_other_digits(workers, layout, tmp_path):
         tuned.compile(keras.optimizers.SGD(0.01, momentum=0.9), "sparse_categorical_crossentropy")
         train(*some, epochs=1, batch_size=60, shuffle=False, verbose=0)
         losses.append(tuned.evaluate(*test, verbose=0))
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-2)  # float32: 4e-4 on one device; float64: 2e-15
