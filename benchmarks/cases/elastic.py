@@ -11,14 +11,16 @@ layout (`--layout=auto`) of the first three.
 * static: the same cut with `--rebalance=off`.
 * fresh: a new training on workers of 1.0 and 0.33 cores.
 * kill: one of three workers is killed, and training continues without it after `--wait_for_workers=1`.
+* stop: the same if a worker is stopped for ever (SIGSTOP).
 * torchrun: the same with PyTorch's DistributedDataParallel. The program saves a checkpoint every 10 steps, and one of
   three agents is killed with its rank half-way between two of them. It needs torch, of the extra `benchmarks`.
 * steady: 2,000 steps of a small network on two equal workers, with `--rebalance=auto` and with nothing measured, in
   turns.
+* saving: step time with a checkpoint every 10 seconds, and with none, in turns.
 
-Time: 20 minutes on two cores. Expected: 30 steps after the cut, `auto` is within 10 % of `fresh`, and no step is
+Time: 30 minutes on two cores. Expected: 30 steps after the cut, `auto` is within 10 % of `fresh`, and no step is
 repeated by a change of the shares. Steady workers keep their shares, and watching costs less than 1 % of the processor
-time.
+time. A checkpoint every minute costs less than 2 % of the time.
 """
 
 import contextlib
@@ -48,14 +50,19 @@ _Result = TypeVar("_Result")
 NETWORKS: Mapping[str, Sequence[str]] = {
     "vgg11": ("--model=vgg11", "--layout=auto", "--measure_seconds=30"),
     "cosmoflow": ("--model=cosmoflow", "--layout=auto", "--measure_seconds=30"),
+    "resnet50": ("--model=resnet50", "--layout=auto", "--measure_seconds=30"),
 }
 TOY_NETWORKS: Mapping[str, Sequence[str]] = {
     "vgg11": ("--model=lenet", "--layout=batch"),
     "cosmoflow": ("--model=cosmoflow_small", "--layout=spatial", "--mesh_shape=depth:2"),
+    "resnet50": ("--model=lenet", "--layout=filters"),
 }
 AUTO, STATIC, FRESH = "auto", "static", "fresh"
+WAYS = {"vgg11": (AUTO, STATIC, FRESH), "cosmoflow": (AUTO, STATIC, FRESH), "resnet50": (AUTO,)}
 STEADY: Mapping[str, Sequence[str]] = {"auto": ["--rebalance=auto"], "off": ["--rebalance=off", "--busy_steps=0"]}
-KILLS = ("batch", "filters")
+SAVES: Mapping[str, float] = {"saved": 10.0, "unsaved": 1e6}  # seconds between checkpoints
+LOSSES = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+_LAYOUTS = ("batch", "filters")
 CUT = 0.33  # cores
 _START_SECONDS, _STEP_SECONDS = 240.0, 120.0
 _POLL_SECONDS = 0.05
@@ -67,7 +74,7 @@ class Elastic(Case):
 
     name: ClassVar[str] = "elastic"
     summary: ClassVar[str] = "changed, lost and steady workers: step time, pause"
-    minutes: ClassVar[float] = 20
+    minutes: ClassVar[float] = 30
     small: ClassVar[Mapping[str, Any]] = {
         "before": 8,
         "cut": 6,
@@ -80,6 +87,7 @@ class Elastic(Case):
         "steady": 40,
         "turns": 1,
         "warmup": 10,
+        "saving": 4,
     }
 
     seconds: float = 20.0  # that a phase takes at least; where shares may change, twice as many
@@ -91,18 +99,21 @@ class Elastic(Case):
     volumes: int = 4
     save_steps: int = 10  # between checkpoints of torchrun's program
     steady: int = 2000
-    turns: int = 2  # of each way, on steady workers
+    turns: int = 2  # of each way, on steady workers and with checkpoints
     warmup: int = 50  # steps before these
+    saving: int = 150  # steps with and without checkpoints
 
     def parts(self) -> Mapping[str, Part]:
         changes = {
             f"{network}/{way}": functools.partial(self._change, network, way)
-            for network in NETWORKS
-            for way in (AUTO, STATIC, FRESH)
+            for network, ways in WAYS.items()
+            for way in ways
         }
-        kills = {f"kill/{layout}": functools.partial(self._kill, layout) for layout in KILLS}
+        losses = {
+            f"{what}/{layout}": functools.partial(self._lose, what, layout) for what in LOSSES for layout in _LAYOUTS
+        }
         agents = {f"torchrun/{waits}": functools.partial(self._kill_agent, waits) for waits in torchrun.WAITS}
-        return changes | kills | agents | {"steady": self._steady}
+        return changes | losses | agents | {"steady": self._steady, "saving": self._save}
 
     def _change(self, network: str, way: str, writer: Writer, bar: Any) -> None:
         flags = [*(TOY_NETWORKS if self.toy else NETWORKS)[network], f"--rebalance={'auto' if way == AUTO else 'off'}"]
@@ -160,7 +171,32 @@ class Elastic(Case):
             steps = run.await_step(begin + self.steady) - begin
             return (_cpu_seconds([run.pid, *workers.pids]) - before) / steps, len(run.rows("event"))
 
-    def _kill(self, layout: str, writer: Writer, bar: Any) -> None:
+    def _save(self, writer: Writer, bar: Any) -> None:
+        model, layout = "--model=lenet" if self.toy else "--model=vgg11", "--layout=batch"
+        measured: dict[str, list[float]] = {way: [] for way in SAVES}
+        for _ in range(self.turns):
+            for way, interval in SAVES.items():
+                flags = [model, layout, "--rebalance=off", f"--save_checkpoints_secs={interval:g}"]
+                measured[way].append(self._saved(flags))
+        for way, found in measured.items():
+            columns = self.columns(warmup=2, steps=self.saving, repeats=self.turns, layout=layout)
+            values = {"saves": way, "interval": SAVES[way], "batch_size": self.images, "mean_seconds": summarise(found)}
+            values["devices"] = _devices(2)
+            writer.write(f"saving/{way}", {**columns, "network": "vgg11", **values})
+
+    def _saved(self, flags: Sequence[str]) -> float:
+        """Return the mean seconds of a step."""
+        workers = LocalCluster([1.0, 1.0], report=_say_nothing)
+        with (
+            _directory(self, "vgg11") as (data, directory),
+            workers,
+            self._trained("vgg11", flags, workers, data, directory) as run,
+        ):
+            begin = run.await_step(3)
+            run.await_step(begin + self.saving)
+            return float(np.mean(run.describe()["step_seconds"][begin : begin + self.saving]))
+
+    def _lose(self, what: str, layout: str, writer: Writer, bar: Any) -> None:
         network = "vgg11"
         model = (TOY_NETWORKS if self.toy else NETWORKS)[network][0]
         flags = [model, f"--layout={layout}", "--rebalance=off", "--wait_for_workers=1"]
@@ -171,14 +207,14 @@ class Elastic(Case):
             self._trained(network, flags, workers, data, directory) as run,
         ):
             step = run.await_step(self.before)
-            os.kill(workers.pids[2], signal.SIGKILL)
+            os.kill(workers.pids[2], LOSSES[what])
             killed = time.time()
             event, reported = run.await_event()
             seconds, detected = time.time() - killed, None if reported is None else reported - killed
             run.await_step(step + 3)
             values = {**run.describe(), "layout": layout, "seconds": seconds, "detected": detected}
             values["repeated"] = event["repeated_steps"]
-        self._write(writer, f"kill/{layout}", network, flags, {**values, "source": event["source"]})
+        self._write(writer, f"{what}/{layout}", network, flags, {**values, "source": event["source"]})
 
     def _kill_agent(self, waits: str, writer: Writer, bar: Any) -> None:
         """Measure the same with PyTorch, between two checkpoints."""

@@ -6,19 +6,22 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
-from benchmarks.cases.elastic import AUTO, CUT, FRESH, NETWORKS, STATIC, STEADY
+from benchmarks.cases.elastic import AUTO, CUT, FRESH, LOSSES, NETWORKS, SAVES, STATIC, STEADY
 from benchmarks.renderers.document import Part, Report
 from benchmarks.renderers.tables import Row, bullets, cell, could_not, span, succeeded, table, tabulate
 
 _GOAL = 0.9  # of a fresh plan's throughput
-_STARTS = ("kill/", "torchrun/")  # of variants
-_ON_KILLS = (
-    "VGG-11 and 128 images on three workers of 0.6 cores. Ours waits 1 s for the return of the worker. torchrun waits "
+_INTERVAL = 60.0  # seconds between checkpoints
+_STARTS = (*(f"{what}/" for what in LOSSES), "torchrun/")  # of variants
+_ON_LOSSES = (
+    "VGG-11 and 128 images on three workers of 0.6 cores. A killed worker closes its connections. One that is stopped "
+    "for ever (SIGSTOP) does not: it is found within 23 s. Ours waits 1 s for the return of the worker. torchrun waits "
     "for more agents for 30 s by default, and for 1 s with short waits. It continues from the newest checkpoint."
 )
 _ON_STEADY = (
     "LeNet on two workers of one core; the time of the training process and both workers. `off` measures nothing."
 )
+_ON_SAVING = "VGG-11 on two workers of one core, in turns; the mean of all steps."
 _COLOURS = dict(zip((AUTO, STATIC, FRESH), drawing.COLOURS, strict=False))
 
 
@@ -81,7 +84,41 @@ def _change_line(network: str, row: Row, event: Row) -> list[object]:
     return [f"{network}, {event['step']}", after, event["seconds_paused"], _gain(event), _sizes(event), event["why"]]
 
 
-def _conclude(networks: Mapping[str, Mapping[str, Row]], kills: Sequence[Row], steady: Mapping[str, Row]) -> list[str]:
+def _conclude_steady(steady: Mapping[str, Row], saving: Mapping[str, Row]) -> str:
+    texts = []
+    if len(steady) == len(STEADY):
+        auto, off = (steady[way]["cpu_seconds_per_step"]["median"] for way in STEADY)
+        count = steady[AUTO]["steps"] * steady[AUTO]["repeats"]
+        texts.append(
+            f"In {count:,} steps on two equal workers, the shares change {steady[AUTO]['changes']} times. Watching "
+            f"takes {max(auto / off - 1, 0.0):.1%} of the processor time."  # below 0 it is noise
+        )
+    if len(saving) == len(SAVES):
+        saved, unsaved = (saving[way]["mean_seconds"]["median"] for way in SAVES)
+        cost = max(saved / unsaved - 1, 0.0) * saving["saved"]["interval"] / _INTERVAL
+        texts.append(f"A checkpoint every {_INTERVAL:g} s takes {cost:.1%} of the time.")
+    return " ".join(texts)
+
+
+def _conclude_losses(losses: Sequence[Row]) -> str:
+    killed, stopped, theirs = (
+        [row["seconds"] for row in succeeded(losses) if row["variant"].startswith(start)] for start in _STARTS
+    )
+    texts = []
+    if killed:
+        beside = f"; with torchrun {span(theirs, '.1f')} s" if theirs else ""
+        texts.append(f"From kill -9 of a worker to the next finished step: {span(killed, '.1f')} s{beside}.")
+    if stopped:
+        texts.append(f"From the stop of one for ever: {span(stopped, '.1f')} s.")
+    return " ".join(texts)
+
+
+def _conclude(
+    networks: Mapping[str, Mapping[str, Row]],
+    losses: Sequence[Row],
+    steady: Mapping[str, Row],
+    saving: Mapping[str, Row],
+) -> list[str]:
     texts = []
     pairs = {
         name: (_settled(ways.get(AUTO), "cut"), _settled(ways.get(FRESH), "cut")) for name, ways in networks.items()
@@ -104,24 +141,15 @@ def _conclude(networks: Mapping[str, Mapping[str, Row]], kills: Sequence[Row], s
             f"The first change follows after {span(steps, '.0f')} steps, or {span(seconds, '.1f')} s. A change pauses "
             f"training for {span(pauses, '.1f')} s."
         )
-    if len(steady) == len(STEADY):
-        auto, off = (steady[way]["cpu_seconds_per_step"] for way in STEADY)
-        count = steady[AUTO]["steps"] * steady[AUTO]["repeats"]
-        texts.append(
-            f"In {count:,} steps on two equal workers, the shares change {steady[AUTO]['changes']} times. Watching "
-            f"takes {auto['median'] / off['median'] - 1:.1%} of the processor time."
-        )
-    ours, theirs = ([row["seconds"] for row in succeeded(kills) if row["variant"].startswith(s)] for s in _STARTS)
-    if ours:
-        beside = f"; with torchrun {span(theirs, '.1f')} s" if theirs else ""
-        texts.append(f"From kill -9 of a worker to the next finished step: {span(ours, '.1f')} s{beside}.")
+    texts += filter(None, [_conclude_steady(steady, saving), _conclude_losses(losses)])
     return texts
 
 
 def render(rows: Sequence[Row]) -> Report:
     """Return the report: tables of step times, of the changes, of lost workers, and of steady ones."""
     steady = {row["watched"]: row for row in rows if "watched" in row}
-    kills = [row for row in rows if row["variant"].startswith(_STARTS)]
+    saving = {row["saves"]: row for row in rows if "saves" in row}
+    losses = [row for row in rows if row["variant"].startswith(_STARTS)]
     networks: dict[str, dict[str, Row]] = {}
     for row in rows:
         if "way" in row:
@@ -138,7 +166,7 @@ def render(rows: Sequence[Row]) -> Report:
         parts += ["## Step time", table(header, [_line(network, ways) for network, ways in networks.items()])]
         lines = [_change_line(*change) for change in _changes(networks)]
         parts += ["## Changes", table(["step", "after", "paused s", "gain", "sizes", "why"], lines)] if lines else []
-    if kills:
+    if losses:
         columns = {
             "variant": lambda row: row["variant"],
             "step s": lambda row: statistics.median(row["step_seconds"][1:]),
@@ -147,8 +175,8 @@ def render(rows: Sequence[Row]) -> Report:
             "steps repeated": lambda row: row["repeated"],
             "continued from": lambda row: row["source"],
         }
-        parts += ["## Kill -9 of one of three workers", tabulate(kills, columns), _ON_KILLS]
-        parts += [bullets(could_not("measured", kills, "variant"))]
+        parts += ["## One of three workers is killed, or stopped for ever", tabulate(losses, columns), _ON_LOSSES]
+        parts += [bullets(could_not("measured", losses, "variant"))]
     if steady:
         columns = {
             "`--rebalance`": lambda row: row["watched"],
@@ -157,8 +185,15 @@ def render(rows: Sequence[Row]) -> Report:
             "processor time of a step ms": lambda row: 1e3 * row["cpu_seconds_per_step"]["median"],
         }
         parts += ["## Steady workers", tabulate(list(steady.values()), columns), _ON_STEADY]
+    if saving:
+        columns = {
+            "checkpoint every s": lambda row: row["interval"] if row["saves"] == "saved" else None,
+            "steps": lambda row: row["steps"] * row["repeats"],
+            "step s, mean": lambda row: row["mean_seconds"]["median"],
+        }
+        parts += ["## Checkpoints", tabulate(list(saving.values()), columns), _ON_SAVING]
     draw = functools.partial(_draw, networks) if networks else None
-    return Report(_conclude(networks, kills, steady), parts, "Step time of each step", draw)
+    return Report(_conclude(networks, losses, steady, saving), parts, "Step time of each step", draw)
 
 
 def _gain(event: Row) -> str | None:

@@ -158,12 +158,14 @@ def test_a_case_in_small(case, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("only", ["vgg11/auto", "steady"])
+@pytest.mark.parametrize("only", ["vgg11/auto", "steady", "saving"])
 def test_changed_and_steady_workers_in_small(only, tmp_path):
     done = run("elastic", "--toy", f"--out={tmp_path}", f"--only={only}")
     assert done.returncode == 0, done.stderr
     for row in rows.read(tmp_path / "elastic.jsonl", toy=True):
-        if only == "steady":
+        if only == "saving":
+            assert row["mean_seconds"]["median"] > 0
+        elif only == "steady":
             assert row["cpu_seconds_per_step"]["median"] > 0 and row["changes"] == 0
         else:
             assert list(row["phases"]) == ["cut", "restored"] and set(row["settled_seconds"]) == {

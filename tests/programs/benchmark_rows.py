@@ -249,11 +249,15 @@ def write_elastic(directory):
     writer.write("vgg11/fresh", {**row, **fresh, "step_seconds": [0.0, 1.5]})
     killed = {"seconds": 8.5, "detected": 0.5, "repeated": 2, "source": "memory", "step_seconds": [0.0, 1.5, 1.7]}
     writer.write("kill/batch", {**row, **killed, "layout": "batch"})
+    writer.write("stop/batch", {**row, **killed, "layout": "batch", "seconds": 20.5, "detected": 16.5})
     writer.write("torchrun/defaults", {**row, **killed, "seconds": 40.5, "repeated": 5, "source": "checkpoint"})
     writer.write("torchrun/short waits", {**row, "failed": "no torch"})
     for way, seconds in (("auto", 0.0202), ("off", 0.02)):
         values = {"watched": way, "changes": 0, "cpu_seconds_per_step": summarise([seconds]), "repeats": 2}
         writer.write(f"steady/{way}", {**row, **values, "network": "lenet", "steps": 2000})
+    for way, interval, seconds in (("saved", 10.0, 1.03), ("unsaved", 1e6, 1.0)):
+        values = {"saves": way, "interval": interval, "mean_seconds": summarise([seconds]), "repeats": 2, "steps": 150}
+        writer.write(f"saving/{way}", {**row, **values})
 
 
 def write_sequences(directory):
