@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -23,6 +24,7 @@ from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.cluster.emulation import isolation
 from mtf_hetero.cost import quick
 from mtf_hetero.data.preparing.cosmology import write_universes
+from mtf_hetero.mesh.commits import Commits
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import plan as plan_lib
 
@@ -43,6 +45,17 @@ def local():
     cluster = LocalCluster("1.0,0.5", report=lambda line: None)
     with cluster:
         yield cluster
+
+
+@on_workers
+@pytest.mark.full
+@pytest.mark.parametrize(("seconds", "times"), [(60, 1), (0, 0)])
+def test_a_dry_run_counts_the_updates_that_wait(seconds, times, workers, monkeypatch, tmp_path):
+    hold = mock.Mock(side_effect=Commits.hold, autospec=True)
+    monkeypatch.setattr(Commits, "hold", lambda *args: hold(*args))
+    options = ON_WORKERS | {"workers": ",".join(workers.addresses), "layout": "batch", "wait_for_workers": seconds}
+    assert run(**options, dry_run=True, model_dir=tmp_path / "run") == 0
+    assert hold.call_count == times
 
 
 @on_workers

@@ -20,6 +20,7 @@ from mtf_hetero.cost.trace import Event
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.estimator.changes import Split
 from mtf_hetero.layout import Layout
+from mtf_hetero.mesh.commits import Commits
 from mtf_hetero.models.registry import Model
 from mtf_hetero.placement import Placement, Request
 from mtf_hetero.placement.placing import shown_sizes, split_dims
@@ -199,6 +200,8 @@ class Run(Draft):
             assert built.loss is not None
             fetches = [lowering.export_to_tf_tensor(built.loss)]
             fetches += [lowering.lowered_operation(op) for op in built.updates]
+            if self.cluster.workers and self.config.wait_seconds:
+                Commits().hold(*(getattr(x, "op", x) for x in fetches))  # as the training does
             traffic.arrange(fetches)
             estimates = memory.estimate(lowering, fetches)
         names = self.absent or map(shorten, self.devices)
