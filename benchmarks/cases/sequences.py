@@ -48,7 +48,7 @@ class Sequences(Case):
     summary: ClassVar[str] = "random kills, stops, returns, joins, leaves, quotas: losses"
     minutes: ClassVar[float] = 50
     unit: ClassVar[str] = "sequences"
-    small: ClassVar[Mapping[str, Any]] = {"count": 2, "steps": 60}
+    small: ClassVar[Mapping[str, Any]] = {"count": 1, "steps": 60}
 
     count: int = 50  # sequences
     steps: int = 300  # of each training

@@ -181,7 +181,7 @@ def check_elastic(found):
 
 
 def check_sequences(found):
-    assert list(found) == ["sequence/1", "sequence/2"]
+    assert list(found) == ["sequence/1"]
     for row in found.values():
         assert "failed" not in row and row["difference"] < 1e-12
         assert len(row["happenings"]) >= 3

@@ -60,13 +60,13 @@ def test_a_dry_run_counts_the_updates_that_wait(seconds, times, workers, monkeyp
 
 @on_workers
 @pytest.mark.full
-@pytest.mark.parametrize("layout", ["batch", "filters", "even", "conv2/filters:all"])
+@pytest.mark.parametrize("layout", ["filters", "conv2/filters:all"])
 def test_layouts_on_workers_train_as_one_device(small, layout, workers, tmp_path, capfd):
     assert run(**ONE, model_dir=tmp_path / "one") == 0
     expected = variables(tmp_path / "one")
     addresses = ",".join(workers.addresses)
-    speeds = {} if layout == "even" else {"list_speed": "3,2,1"}
-    assert run(**ON_WORKERS, workers=addresses, layout=layout, **speeds, model_dir=tmp_path / "split") == 0
+    options = ON_WORKERS | {"workers": addresses, "layout": layout, "list_speed": "3,2,1"}
+    assert run(**options, model_dir=tmp_path / "split") == 0
     for name, value in variables(tmp_path / "split").items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5, err_msg=name)
     out = capfd.readouterr().out
@@ -174,8 +174,7 @@ def test_measured_speeds(small, workers, tmp_path, capfd, monkeypatch):
 
 @pytest.mark.full
 @on_workers
-@pytest.mark.parametrize("flags", [{"list_speed": "auto", "layout": "batch"}, {"layout": "auto"}], ids=str)
-def test_a_worker_that_is_killed_while_devices_are_measured(flags, workers, tmp_path, capfd, monkeypatch):
+def test_a_worker_that_is_killed_while_devices_are_measured(workers, tmp_path, capfd, monkeypatch):
     measure, killed = quick.measure_rates, []
 
     def kill_and_measure(cluster):
@@ -185,7 +184,7 @@ def test_a_worker_that_is_killed_while_devices_are_measured(flags, workers, tmp_
     monkeypatch.setattr(quick, "measure_rates", kill_and_measure)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     try:
-        assert run(**ON_WORKERS, workers=",".join(workers.addresses), **flags) == 2
+        assert run(**ON_WORKERS, workers=",".join(workers.addresses), layout="auto") == 2
     finally:
         workers.restart(2)
     err = capfd.readouterr().err

@@ -370,10 +370,9 @@ LESS_NEAR = 0.25
 @pytest.mark.parametrize(
     ("model", "optimizer", "batch_size", "layout", "cores", "near"),
     [
-        ("paper_cifar", "sgd", 128, "batch", [1, 1], NEAR),
-        ("vgg11", "adafactor", 64, "batch", [1], NEAR),
-        ("vgg11", "adam", 128, "batch", [1, 1], LESS_NEAR),
-        ("vgg11", "sgd", 128, "filters", [1, 1], NEAR),
+        ("paper_cifar", "adafactor", 64, "batch", [1], NEAR),
+        ("vgg11", "adam", 64, "batch", [1, 1], LESS_NEAR),
+        ("vgg11", "sgd", 64, "filters", [1, 1], NEAR),
     ],
 )
 def test_the_estimate_is_near_what_a_worker_takes(model, optimizer, batch_size, layout, cores, near):
@@ -397,9 +396,7 @@ def test_the_estimate_is_near_what_a_worker_takes(model, optimizer, batch_size, 
 @pytest.mark.parametrize(
     ("network_name", "count", "way", "near"),
     [
-        ("vgg11_4096", 2, {"recipe": "batch"}, LESS_NEAR),
         ("paper_cifar", 4, {"recipe": "filters"}, NEAR),
-        ("vgg11_4096", 4, {"recipe": "hybrid", "mesh_shape": "data:2;model:2"}, NEAR),
         ("vgg11_4096", 4, {"recipe": "hybrid", "mesh_shape": "data:1;model:4", "dense_rounds": True}, LESS_NEAR),
     ],
 )

@@ -108,8 +108,7 @@ def event(lines):
 @losing_workers
 @pytest.mark.full
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("how", LOST)
-@pytest.mark.parametrize("layout", ["batch", "filters"])
+@pytest.mark.parametrize(("layout", "how"), [("batch", "killed"), ("filters", "stopped")])
 def test_training_continues_without_a_lost_worker(layout, how, workers, lines, monkeypatch):
     monkeypatch.setattr("mtf_hetero.checkpoint.pace._SHARE", 1e-9)  # no copy is due
     check(workers, {9: lambda: lose(workers, how)}, layout=layout)
@@ -120,7 +119,7 @@ def test_training_continues_without_a_lost_worker(layout, how, workers, lines, m
 
 @losing_workers
 @pytest.mark.full
-@pytest.mark.parametrize("seconds", [0.001, 0.003, 0.01, 0.03])
+@pytest.mark.parametrize("seconds", [0.003, 0.03])
 def test_a_worker_is_lost_in_the_middle_of_a_step(seconds, workers, lines):
     check(workers, {7: lambda: threading.Timer(seconds, lose, [workers]).start()})
     first, again = event(lines)

@@ -14,19 +14,14 @@ from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.keras import build
 from mtf_hetero.layouts import LAYOUTS
 
-FAMILIES = {  # of keras.applications: one of each, and the images that are small enough
+FAMILIES = {  # of keras.applications, which the benchmark any_step trains; and images that are small enough
     "ConvNeXtTiny": {},
-    "DenseNet121": {},
     "EfficientNetB0": {},
-    "EfficientNetV2B0": {},
-    "InceptionResNetV2": {"input_shape": (75, 75, 3)},
     "InceptionV3": {"input_shape": (75, 75, 3)},
     "MobileNet": {"alpha": 0.25},
     "MobileNetV2": {"alpha": 0.35},
     "MobileNetV3Small": {},
-    "NASNetMobile": {},
     "ResNet50": {},
-    "ResNet50V2": {},
     "VGG16": {"pooling": "avg", "include_top": False},
     "Xception": {"input_shape": (71, 71, 3)},
 }
@@ -60,7 +55,7 @@ def test_networks_on_every_kind_of_layout(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-def test_one_of_each_family_of_keras_applications(name):
+def test_families_of_keras_applications(name):
     options = {"weights": None, "input_shape": (32, 32, 3), **FAMILIES[name]}
     options |= {"classifier_activation": None, "classes": 5} if options.get("include_top", True) else {}
     keras.utils.set_random_seed(1)
