@@ -14,22 +14,13 @@ import types
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mtf_hetero._support import garbage, stand_ins, start_up
+from mtf_hetero._support import garbage, installed, stand_ins, start_up
 
 OLDEST_TENSORFLOW: list[int] = [2, 15]
 NEWEST_TENSORFLOW: list[int] = [2, 21]  # tested; setup.py has both bounds too
 MESH_TENSORFLOW = "0.1.21"
-
-
-def installed_version(package: str) -> str:
-    """Return the version of an installed package, or "none"."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def check_versions(tensorflow_version: str, mesh_tensorflow_version: str) -> None:
@@ -282,7 +273,7 @@ def _import_tensorflow() -> types.ModuleType:
 @garbage.without_collection()
 def _import() -> tuple[types.ModuleType, types.ModuleType]:
     tensorflow = _import_tensorflow()
-    check_versions(tensorflow.__version__, installed_version("mesh-tensorflow"))
+    check_versions(tensorflow.__version__, installed.version("mesh-tensorflow"))
     tf_v1 = importlib.import_module("tensorflow.compat.v1")
     _add_estimator(tensorflow, tf_v1)
     _add_register_tensor_conversion_function()

@@ -14,7 +14,6 @@ from typing import Self
 
 import grpc
 
-from mtf_hetero._compat import tf
 from mtf_hetero.cluster.probe import NO_PROXY, convert_to_workers, is_port, may_change, split_address
 
 _SERVICE, _METHOD = "mtf_hetero.Members", "Register"
@@ -77,6 +76,8 @@ class Members:
             self._wrong = ""
         except ValueError as error:
             if str(error) != self._wrong:
+                from mtf_hetero._compat import tf  # here, for workers, which register without it
+
                 self._wrong = str(error)
                 tf.logging.warning("%s; the workers stay as they are", error)
         return self._present

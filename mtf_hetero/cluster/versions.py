@@ -10,8 +10,13 @@ import json
 import sys
 import warnings
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from mtf_hetero._compat import installed_version, tf
+from mtf_hetero._support import installed
+from mtf_hetero.cluster import runtime
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import tf
 
 CONTAINER = "mtf-hetero"  # of a worker, shared by all sessions that bring no cluster along
 _VARIABLE = "versions"
@@ -21,7 +26,7 @@ Versions = Mapping[str, str]
 def own() -> dict[str, str]:
     """Return the versions of this process's software, by name."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return {"TensorFlow": tf.__version__, "mtf_hetero": installed_version("mtf_hetero"), "Python": python}
+    return {"TensorFlow": runtime.load().__version__, "mtf_hetero": installed.version("mtf_hetero"), "Python": python}
 
 
 def publish(target: str, versions: Versions) -> None:
@@ -31,23 +36,26 @@ def publish(target: str, versions: Versions) -> None:
       target: of the worker's sessions.
       versions: as `own` returns them.
     """
+    tf = runtime.load()
     with tf.Graph().as_default(), tf.Session(target) as session:
         session.run(tf.raw_ops.AssignVariableOp(resource=_variable(), value=tf.constant(json.dumps(versions))))
 
 
-def read(session: tf.Session) -> dict[str, str]:
+def read(session: "tf.Session") -> dict[str, str]:
     """Return the versions of the worker of a session; empty: it published none.
 
     Args:
       session: in the default graph, to the worker itself.
     """
+    tf = runtime.load()
     try:
         return json.loads(session.run(tf.raw_ops.ReadVariableOp(resource=_variable(), dtype=tf.string)))
     except tf.errors.FailedPreconditionError:  # another program than mtf-hetero worker, or an older one
         return {}
 
 
-def _variable() -> tf.Tensor:
+def _variable() -> "tf.Tensor":
+    tf = runtime.load()
     return tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=_VARIABLE, container=CONTAINER)
 
 

@@ -28,6 +28,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._support import command_line, cores
+from mtf_hetero.cluster import runtime, versions
+from mtf_hetero.cluster.devices import listed_devices
+from mtf_hetero.cluster.members import keep_registered
 from mtf_hetero.cluster.probe import PORTS, split_address
 
 if TYPE_CHECKING:
@@ -133,8 +136,7 @@ def _port(arguments: argparse.Namespace) -> int:
 
 def _session_config(arguments: argparse.Namespace) -> "tf.ConfigProto":
     """Return the configuration of the server's devices and threads."""
-    from mtf_hetero._compat import tf
-
+    tf = runtime.load()
     config = tf.ConfigProto(
         device_count={"CPU": arguments.cpus},
         intra_op_parallelism_threads=arguments.threads,
@@ -192,8 +194,7 @@ def _take_short_turns() -> None:
 
 
 def _start(arguments: argparse.Namespace) -> "tf.train.Server":
-    from mtf_hetero._compat import tf
-
+    tf = runtime.load()
     port, config = _port(arguments), _session_config(arguments)
     try:
         return tf.train.Server({"server": [f"localhost:{port}"]}, job_name="server", task_index=0, config=config)
@@ -212,17 +213,13 @@ def _in_use(port: int) -> bool:
 
 
 def _devices(server: "tf.train.Server") -> str:
-    from mtf_hetero._compat import tf
-    from mtf_hetero.cluster.devices import listed_devices
-
+    tf = runtime.load()
     with tf.Graph().as_default(), tf.Session(server.target) as session:
         devices = listed_devices([device.name for device in session.list_devices()])
     return ", ".join(sorted(device.short_name for device in devices))
 
 
 def _publish_versions(server: "tf.train.Server") -> None:
-    from mtf_hetero.cluster import versions
-
     versions.publish(server.target, versions.own())
 
 
@@ -273,8 +270,6 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
             "VPN or an ssh tunnel"
         )
     if arguments.join is not None:
-        from mtf_hetero.cluster.members import keep_registered
-
         where = (arguments.join, arguments.host, port, _print, threading.Event())
         threading.Thread(target=keep_registered, args=where, name="registration", daemon=True).start()
     number = signal.sigwait(signals)
@@ -287,6 +282,8 @@ def run(argv: Sequence[str] | None = None, program: str = PROGRAM) -> None:
     """Run the process and end it with the exit code of `main`."""
     command_line.begin_process()
     _take_short_turns()
+    if not any(os.environ.get(name) for name in _NAMES_THE_PORT):  # TensorFlow's API reads these
+        runtime.leave_out_api()
     code = main(argv, program)
     sys.stdout.flush()
     os._exit(code)  # TensorFlow cannot stop a server, and may wait for its sessions

@@ -7,8 +7,8 @@ import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
-from mtf_hetero._compat import installed_version, mtf, tf
-from mtf_hetero._support import files
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import files, installed
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.cost import machines as machines_lib
 from mtf_hetero.cost.hardware import descriptions
@@ -65,7 +65,7 @@ def _path(build: Callable[[], mtf.Graph], cluster: Cluster, directory: pathlib.P
 
 def _versions() -> str:
     """Return the versions with which measurements hold, as a part of a file's name."""
-    return f"tensorflow_{tf.__version__}-mtf_hetero_{installed_version('mtf_hetero')}"
+    return f"tensorflow_{tf.__version__}-mtf_hetero_{installed.version('mtf_hetero')}"
 
 
 def _renamed(known: Machines, names: tuple[str, ...]) -> Machines:
