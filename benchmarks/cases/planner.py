@@ -78,7 +78,7 @@ class Planner(Case):
         "problems": (TOY,),
         "clusters": (((0.6, 0.3), None),),
         "repeats": 2,
-        "memory_clusters": ((0.6, 0.3),),
+        "memory_clusters": (),
         "exhausted": (),
     }
 

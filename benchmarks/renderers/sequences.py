@@ -9,7 +9,7 @@ from benchmarks.cases.sequences import TOLERANCE
 from benchmarks.renderers.document import Report
 from benchmarks.renderers.tables import Row, bullets, could_not, span, succeeded, table
 
-_KINDS = {" lost": "lost", " again": "back", " joined": "joined", " as slow as": "shares"}
+_KINDS = {" lost": "lost", " again": "back", " joined": "joined", " removed": "removed", " as slow as": "shares"}
 
 
 def _kind(change: Mapping[str, str]) -> str:

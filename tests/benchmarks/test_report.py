@@ -70,8 +70,8 @@ EXPECTED = {
     "sequences": [
         "* 1 of 2 trainings ended by themselves, with the loss of every batch.",
         "* Losses differ by at most 4e-15 from those of an undisturbed training; the limit is 1e-12.",
-        "* 3 changes of the place paused for 1.5 s, and repeated 3 steps.",
-        "| 1 | batch | 2 | 3 | 3 | 31.5 | 4e-15 | 12 kill 1; 12+1.5 s join 2 |",
+        "* 4 changes of the place paused for 1.5 s, and repeated 3 steps.",
+        "| 1 | batch | 2 | 4 | 3 | 31.5 | 4e-15 | 12 kill 1; 12+1.5 s join 2 |",
         "* sequence/2 could not be trained to the end: it did not end",
     ],
     "faults": [

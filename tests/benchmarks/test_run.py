@@ -26,7 +26,8 @@ ONLY = {  # the rest takes the same ways, or minutes
     "lowering": ["--only=filters/4"],
     "elastic": ["--only=kill/batch"],
     "faults": ["--only=faults/"],
-    "keras_models": ["--only=a"],  # batch, planned, Keras again
+    "keras_models": ["--only=planned"],
+    "keras_fit": ["--only=first step"],
 }
 SETTINGS = ("seed", "warmup", "steps", "repeats", "shares", "layout")
 
@@ -188,17 +189,9 @@ def check_sequences(found):
 
 
 def check_keras_fit(found):
-    ways = ["Keras", "Keras, compiled", "mtf_hetero"]
-    firsts = ["Keras", "mtf_hetero, batch over three"]
-    assert sorted(found) == [
-        *(f"Conv1D/lengths/{way}" for way in firsts),
-        "LeNet/auto/3",
-        *(f"MobileNet/one device/{way}" for way in ways),
-        *(f"Transformer/first step/{way}" for way in firsts),
-    ]
-    assert not any("failed" in row for row in found.values())
-    assert found["LeNet/auto/3"]["said"].startswith("worker:")
-    for row in [found[f"{part}/{way}"] for way in firsts for part in ("Transformer/first step", "Conv1D/lengths")]:
+    assert sorted(found) == [f"Transformer/first step/{way}" for way in ("Keras", "mtf_hetero, batch over three")]
+    for row in found.values():
+        assert "failed" not in row
         assert row["wall_seconds"]["median"] > 0 and row["cpu_ratio"]["median"] > 0
         assert row["loss_error"] < 1e-5
 
@@ -213,7 +206,7 @@ def check_any_step(found):
 
 
 def check_keras_models(found):
-    assert [row["layout"] for row in found.values()] == ["batch", "planned", "Keras again"]
+    assert [row["layout"] for row in found.values()] == ["planned"]
     for row in found.values():
         assert all(0 < row[kind] < 1e-3 for kind in ("output", "gradient", "weight", "average"))
 
@@ -266,9 +259,6 @@ def check_dropout(found):
 
 
 def check_planner(found):
-    held = found.pop("memory/toy on 0.6,0.3")
-    assert len(held["workers"]) == len(held["peak_bytes"]) == len(held["predicted_bytes"])
-    assert min(held["peak_bytes"]) > 0 and min(held["predicted_bytes"]) > min(held["runtime_bytes"]) > 0
     names = {name.removeprefix("toy/0.6,0.3/"): row for name, row in found.items()}
     assert set(names) == {"alone, worker:0/cpu:0", "alone, worker:1/cpu:0", "batch", "filters", "plan"}
     assert [row["is_taken"] for row in names.values()].count(True) == 1
@@ -366,7 +356,7 @@ def check_segmentation(found):
 
 
 def check_spatial(found):
-    check_memory_limits_and_input_of_volumes(found)
+    check_input_and_projections(found)
     ways = {name.rpartition("/")[2]: row for name, row in found.items() if name.startswith("conv/")}
     assert list(ways) == ["alone", "even", "2:1"]
     for name, planes in (("even", [4, 4]), ("2:1", [5, 3])):
@@ -386,14 +376,7 @@ def check_spatial(found):
     assert ways["alone"]["link"]["bytes_per_second"] > 0
 
 
-def check_memory_limits_and_input_of_volumes(found):
-    two = found["memory/W=8/2"]
-    assert len(two["peak_bytes"]) == 2 and min(two["peak_bytes"]) > 0
-    assert sum(two["split"]) == 8
-    assert found["limit/0.04GB/2/W=8"]["trained"]
-    lost = found["limit/0.04GB/2/W=128"]
-    assert not lost["trained"]
-    assert -9 in lost["exit_codes"] or "ResourceExhausted" in lost["error"]
+def check_input_and_projections(found):
     read = found["input/1.0,1.0"]
     assert sum(read["split"]) == 16
     for index, planes in enumerate(read["split"]):

@@ -251,7 +251,7 @@ def test_volumes_on_a_split_depth(name, mesh):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("recipe", ["batch", "filters", "even"])
+@pytest.mark.parametrize("recipe", ["batch", "filters"])
 @pytest.mark.parametrize("name", VOLUMES)
 def test_volumes_on_other_layouts(name, recipe):
     layout = make_layout(VOLUMES[name], recipe, MESHES["two"])
@@ -260,7 +260,7 @@ def test_volumes_on_other_layouts(name, recipe):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mesh", ["two", "three", "batch and depth"])
+@pytest.mark.parametrize("mesh", ["three", "batch and depth"])
 @pytest.mark.parametrize("name", VOLUMES)
 def test_volumes_of_which_some_processors_have_nothing(name, mesh):
     program = VOLUMES[name]
@@ -369,14 +369,14 @@ def random_step(seed, *, zeros=False):
         return str(error)
 
 
-@parametrize("chunk", range(40), first=[27])
+@parametrize("chunk", range(20, 30), first=[27])
 def test_random_programs(chunk):
     for seed in range(5 * chunk, 5 * chunk + 5):
         result = random_step(seed)
         assert isinstance(result, str) == (seed in REFUSED), f"seed {seed}: {result}"
 
 
-@parametrize("chunk", range(20), first=[1])
+@parametrize("chunk", range(6), first=[1])
 def test_random_programs_of_which_some_processors_have_nothing(chunk):
     results = [random_step(seed, zeros=True) for seed in range(5 * chunk, 5 * chunk + 5)]
     assert any(not isinstance(result, str) for result in results), results

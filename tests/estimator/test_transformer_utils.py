@@ -24,9 +24,9 @@ Bitransformer.decode.beam_size = 1
 Bitransformer.decode.temperature = 0.0
 """
 LENGTH, BATCH, VOCABULARY, STEPS = 7, 6, 24, 4
-MESH = "data:2;model:3"
+MESH = "data:2;model:2"
 LAYOUT = "batch:data,d_ff:model,heads:model,vocab:model"
-SHARES = {"data": [2, 1], "model": [5, 2, 1]}
+SHARES = {"data": [2, 1], "model": [5, 2]}
 
 
 class Vocabulary:

@@ -17,19 +17,11 @@ FOUR = "cpu:0,cpu:1,cpu:2,cpu:3"
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.1),
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01),
-    "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "lion": lambda: keras.optimizers.Lion(0.01),
     "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.7),
     "accumulated": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2, global_clipnorm=0.1),
     "adam": lambda: keras.optimizers.Adam(0.01),
-    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
-    "nadam": lambda: keras.optimizers.Nadam(0.01),
-    "adamax": lambda: keras.optimizers.Adamax(0.01),
-    "adadelta": lambda: keras.optimizers.Adadelta(0.5),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
-    "rmsprop": lambda: keras.optimizers.RMSprop(0.01),
     "adagrad": lambda: keras.optimizers.Adagrad(0.05),
-    "clipnorm": lambda: keras.optimizers.SGD(0.5, clipnorm=0.05),
     "global clipnorm": lambda: keras.optimizers.SGD(0.5, global_clipnorm=0.05),
     "clipvalue": lambda: keras.optimizers.SGD(0.5, clipvalue=0.02),
 }
@@ -86,7 +78,7 @@ def test_a_token_twice_in_a_batch(optimizer):
     check(words(optimizer), *sequences(21), places=[LAYOUTS["vocabulary"]], batch_size=7)
 
 
-@tiers.parametrize("dtype", ["int64", "uint8", "float32", "int8", "float64"], first=["int64"])
+@tiers.parametrize("dtype", ["int64", "uint8", "float32"], first=["int64"])
 def test_types_of_ids(dtype):
     """Keras takes int32 and int64 as they are, and makes int32 of all others."""
     x, y = sequences(dtype=dtype)
@@ -117,7 +109,7 @@ WRONG = {
 }
 
 
-@tiers.parametrize("place", LAYOUTS, first=["vocabulary"])
+@tiers.parametrize("place", ["one", "vocabulary", "batch and outputs"], first=["vocabulary"])
 def test_a_wrong_id_is_said_in_one_line(place):
     x, y = sequences(7)
     for wrong, line in WRONG.values():

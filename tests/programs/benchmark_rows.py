@@ -266,6 +266,7 @@ def write_sequences(directory):
         "worker 1 (b:2) was lost, and worker c:3 joined",
         "worker 1 (b:2) answers again",
         "cpu:0 is 2x as slow as at",
+        "worker 0 (a:2) was removed",
     )
     changes = [{"step": 20, "why": text, "repeated_steps": 0, "seconds_paused": 1.5} for text in why]
     row = {"layout": "batch", "devices": ["worker:0/cpu:0", "worker:1/cpu:0"], "seconds": 31.5, "difference": 4.4e-15}
