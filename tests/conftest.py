@@ -47,6 +47,7 @@ def _wholes(item):
 def pytest_collection_finish():
     gc.collect()
     gc.freeze()  # what is imported stays: it is not looked through each time that a graph is thrown away
+    gc.set_threshold(20_000, 10, 10)  # graphs are made of many small objects: 5 % of the processor time
 
 
 @pytest.fixture

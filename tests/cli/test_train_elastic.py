@@ -79,11 +79,10 @@ def test_a_request_for_more_devices(values, expected):
 
 @pytest.mark.full
 @losing_workers
-@pytest.mark.parametrize("speeds", [None, "2,1"])
-def test_a_worker_that_is_added_to_the_file_is_taken_in(speeds, workers, tmp_path):
+def test_a_worker_that_is_added_to_the_file_is_taken_in(workers, tmp_path):
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("\n".join(workers.addresses[:2]))
-    options = FAST | {"layout": "filters", "list_speed": speeds, "model_dir": tmp_path / "run", "workers": f"@{hosts}"}
+    options = FAST | {"layout": "filters", "list_speed": "2,1", "model_dir": tmp_path / "run", "workers": f"@{hosts}"}
     options |= {"train_epochs": 1250, "max_steps": 100_000}
     args = [f"--{name}={value}" for name, value in options.items() if name != "devices" and value is not None]
     with start(*args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
@@ -101,8 +100,6 @@ def test_a_worker_that_is_added_to_the_file_is_taken_in(speeds, workers, tmp_pat
             process.kill()
     text = "".join(reader.lines)
     assert "Traceback" not in text
-    if speeds is None:
-        assert re.search(r"with mesh all:3 on worker:0/cpu:0, worker:1/cpu:0, worker:2/cpu:0\n", text)
 
 
 @pytest.mark.full
@@ -140,9 +137,8 @@ def test_a_worker_that_is_removed_from_the_file_is_released(workers, tmp_path):
 
 @pytest.mark.full
 @losing_workers
-@pytest.mark.parametrize("layout", ["batch", "filters"])
-def test_training_continues_without_a_killed_worker(layout, workers, tmp_path, capfd):
-    options = FAST | {"layout": layout, "list_speed": "3,2,1", "model_dir": tmp_path / "split", "summary_steps": 1}
+def test_training_continues_without_a_killed_worker(workers, tmp_path, capfd):
+    options = FAST | {"layout": "batch", "list_speed": "3,2,1", "model_dir": tmp_path / "split", "summary_steps": 1}
     options |= {"train_epochs": 1250, "max_steps": 100_000, "save_checkpoints_secs": 1, "wait_for_workers": 1}
     options |= {"workers": ",".join(workers.addresses)}
     del options["devices"]

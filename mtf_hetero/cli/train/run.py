@@ -198,7 +198,7 @@ class Run(Draft):
             )
             lowering = network.lower(built, self.layout, self.devices, self.config.wire_dtype)
             assert built.loss is not None
-            fetches = [lowering.export_to_tf_tensor(built.loss)]
+            fetches: list[Any] = [lowering.export_to_tf_tensor(built.loss)]
             fetches += [lowering.lowered_operation(op) for op in built.updates]
             if self.cluster.workers and self.config.wait_seconds:
                 Commits().hold(*(getattr(x, "op", x) for x in fetches))  # as the training does
