@@ -53,12 +53,14 @@ class Move(Generic[_Place]):
       why: the reason, for the user.
       state: to continue from, until a session has it; None: the newest checkpoint or copy.
       source: MEMORY or CHECKPOINT; "": by the state.
+      grows: whether the new place has workers that the present one lacks.
     """
 
     place: _Place
     why: str
     state: State | None = None
     source: str = ""
+    grows: bool = False
 
     def __post_init__(self) -> None:
         self.source = self.source or (CHECKPOINT if self.state is None else MEMORY)
@@ -130,6 +132,7 @@ class Elastic(Generic[_Place]):
         self.saver: Any = None
         self._changes = 0
         self._refused: set[frozenset[int]] = set()
+        self._waits = False  # for lost workers, because training cannot continue without them
         self._last: tuple[int, float] | None = None  # number of finished steps, and when the last one ended
 
     def move(self, place: _Place, why: str) -> None:
@@ -168,7 +171,7 @@ class Elastic(Generic[_Place]):
     def _look(self, done: threading.Event) -> None:
         assert self._within is not None
         while not done.wait(_LOOK_SECONDS):
-            if self._happening is not None:  # workers of the next place are not yet known
+            if self._happening is not None and not self._waits:  # workers of the next place are not yet known
                 continue
             changes = self._changes
             try:
@@ -178,10 +181,10 @@ class Elastic(Generic[_Place]):
                 continue
             # what was found is of no use if the place has changed meanwhile
             if found is not None and not self.is_wanted and changes == self._changes and not done.is_set():
-                self.move(*found)
+                self._wanted = Move(*found, grows=True)
 
     def may_leave(self, lost: Collection[int], workers: Collection[int]) -> bool:
-        """Return whether a training need not wait on for lost workers.
+        """Return whether a training need not wait on for lost workers. Others that have come may replace them.
 
         Args:
           lost: indices of the lost ones.
@@ -189,7 +192,12 @@ class Elastic(Generic[_Place]):
         """
         if self._without is None:  # the training ends
             return True
-        return len(workers) - len(lost) >= self._min_workers and frozenset(lost) not in self._refused
+        self._waits = len(workers) - len(lost) < self._min_workers or frozenset(lost) in self._refused
+        return not self._waits or self._has_more_workers
+
+    @property
+    def _has_more_workers(self) -> bool:
+        return self._wanted is not None and self._wanted.grows
 
     def leave(self, lost: Mapping[int, str], here: _Place, source: str = CHECKPOINT) -> Move[_Place] | None:
         """Find the place without lost workers; None: nobody can tell.
@@ -201,6 +209,8 @@ class Elastic(Generic[_Place]):
         """
         if self._without is None or not lost:
             return None
+        if self._waits and self._has_more_workers:
+            return self.begin_move(None, source)
         try:
             place, reason = self._without(lost), "no layout fits the devices that are left"
         except (ValueError, NotImplementedError) as error:
@@ -217,7 +227,8 @@ class Elastic(Generic[_Place]):
         if self._happening is not None:
             move.why = f"{self._happening.why}, and {move.why}"
         self._changes += 1
-        self._happening = move
+        self._happening, self._waits = move, False
+        self._refused.clear()
         return move
 
     def end_step(self, step: int) -> None:
@@ -232,6 +243,7 @@ class Elastic(Generic[_Place]):
             event = Event(step, move.why, move.source, max(last - step, 0), max(now - ended, 0.0))
             self._happening = None
             self._report(event)
+        self._waits = False
         self._last = step + 1, now
 
 

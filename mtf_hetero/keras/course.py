@@ -267,6 +267,7 @@ class Course:
             move = self._elastic.leave(lost.workers, place, MEMORY)
             if move is None:
                 raise
+            self._lost = _absent(self._lost, move.place)
             return move.place
         tf.logging.warning("%s", "all workers answer again; training continues")
         return place

@@ -484,6 +484,26 @@ def test_a_training_waits_on_if_too_few_workers_are_left(workers, lose, tmp_path
 
 @losing_workers
 @pytest.mark.full
+@pytest.mark.parametrize("min_workers", [1, 2])
+def test_a_training_that_waits_continues_with_another_worker(min_workers, workers, lose, tmp_path):
+    """Too few workers are left, or no layout fits them; and then one comes that was not in use."""
+    first, second, third = workers.cluster.devices
+    clusters = [dataclasses.replace(workers.cluster, devices=devices) for devices in ((first, second), (first, third))]
+    asked, is_lost, hook = [], threading.Event(), Losses()
+    hooks = [hook, Lose(lambda: (lose("stopped"), is_lost.set()), 5)]
+    trained, other = (on_devices("filters", tmp_path, cluster, wait_for_workers=1) for cluster in clusters)
+    elastic = Elastic(
+        without=asked.append,
+        within=lambda: (Place(other, input_fn), "worker 2 joined") if is_lost.is_set() else None,
+        min_workers=min_workers,
+    )
+    trained.train(input_fn, hooks, max_steps=6, elastic=elastic)
+    check(trained, hook, "momentum")
+    assert len(asked) == (min_workers == 1)
+
+
+@losing_workers
+@pytest.mark.full
 def test_a_training_waits_on_if_no_layout_fits_what_is_left(workers, lose, tmp_path, monkeypatch):
     def without(lost):
         threading.Timer(5, workers.restart, [1]).start()
