@@ -60,7 +60,7 @@ TOY_NETWORKS: Mapping[str, Sequence[str]] = {
 AUTO, STATIC, FRESH = "auto", "static", "fresh"
 WAYS = {"vgg11": (AUTO, STATIC, FRESH), "cosmoflow": (AUTO, STATIC, FRESH), "resnet50": (AUTO,)}
 STEADY: Mapping[str, Sequence[str]] = {"auto": ["--rebalance=auto"], "off": ["--rebalance=off", "--busy_steps=0"]}
-SAVES: Mapping[str, float] = {"saved": 10.0, "unsaved": 1e6}  # seconds between checkpoints
+SAVES: Mapping[str, int] = {"saved": 10, "unsaved": 1_000_000}  # seconds between checkpoints
 LOSSES = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 _LAYOUTS = ("batch", "filters")
 CUT = 0.33  # cores
@@ -176,7 +176,7 @@ class Elastic(Case):
         measured: dict[str, list[float]] = {way: [] for way in SAVES}
         for _ in range(self.turns):
             for way, interval in SAVES.items():
-                flags = [model, layout, "--rebalance=off", f"--save_checkpoints_secs={interval:g}"]
+                flags = [model, layout, "--rebalance=off", f"--save_checkpoints_secs={interval}"]
                 measured[way].append(self._saved(flags))
         for way, found in measured.items():
             columns = self.columns(warmup=2, steps=self.saving, repeats=self.turns, layout=layout)
