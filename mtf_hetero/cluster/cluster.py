@@ -187,6 +187,12 @@ class Cluster:
         workers = {worker for name in self.devices if (worker := Device.parse(name).worker) is not None}
         return {worker: self.workers[worker] for worker in sorted(workers)}
 
+    @property
+    def workers_not_in_use(self) -> dict[int, str]:
+        """Return {index: "host:port"} of the other workers."""
+        used = self.workers_in_use
+        return {index: address for index, address in enumerate(self.workers) if index not in used}
+
     def session_config(self) -> tf.ConfigProto:
         """Return the tf.ConfigProto of every session of the run."""
         config = tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": self.cpus})

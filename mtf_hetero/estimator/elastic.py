@@ -98,6 +98,7 @@ class Elastic(Generic[_Place]):
       within: called every few seconds, in a thread; returns a place with more workers, of those that were lost and
         answer again for instance, and the reason; None: there are none.
       min_workers: training waits on if fewer workers are left.
+      unused: returns the number of workers that take no part at present, because training is faster without them.
       report: called with each Event; None: logs a warning.
 
     Attributes:
@@ -120,10 +121,11 @@ class Elastic(Generic[_Place]):
         without: Callable[[Mapping[int, str]], _Place | None] | None = None,
         within: Callable[[], tuple[_Place, str] | None] | None = None,
         min_workers: int = 1,
+        unused: Callable[[], int] = lambda: 0,
         report: Callable[[Event], object] | None = None,
     ) -> None:
         check_number(min_workers, "Elastic: min_workers", none=False)
-        self._without, self._within, self._min_workers = without, within, min_workers
+        self._without, self._within, self._min_workers, self._unused = without, within, min_workers, unused
         self._report = report or (lambda event: tf.logging.warning("%s", event))
         self._wanted: Move[_Place] | None = None
         self._happening: Move[_Place] | None = None
@@ -192,7 +194,8 @@ class Elastic(Generic[_Place]):
         """
         if self._without is None:  # the training ends
             return True
-        self._waits = len(workers) - len(lost) < self._min_workers or frozenset(lost) in self._refused
+        left = len(workers) - len(lost) + self._unused()
+        self._waits = left < self._min_workers or frozenset(lost) in self._refused
         return not self._waits or self._has_more_workers
 
     @property

@@ -110,7 +110,7 @@ class Course:
         if policy.wait_seconds is None or not self._outlives:
             return Elastic(report=self._report)
         options = {"without": self._without, "within": self._within, "min_workers": policy.min_workers}
-        elastic: Elastic[Placement] = Elastic(report=self._report, **options)
+        elastic: Elastic[Placement] = Elastic(report=self._report, unused=self._unused, **options)
         session.wait_seconds, session.may_leave = policy.wait_seconds, elastic.may_leave
         return elastic
 
@@ -185,6 +185,9 @@ class Course:
     def _without(self, lost: Mapping[int, str]) -> Placement:
         self._lost = {**self._lost, **lost}
         return self._place(self._lost)
+
+    def _unused(self) -> int:
+        return len(self._placement.cluster.workers_not_in_use.keys() - self._lost.keys())
 
     def _within(self) -> tuple[Placement, str] | None:
         lost = self._lost

@@ -470,6 +470,14 @@ def test_a_worker_may_be_lost_while_a_session_begins(when, how, workers, lose, i
     assert asked == {1: workers.addresses[1], 2: workers.addresses[2]}
 
 
+def test_a_worker_that_is_not_in_use_may_replace_a_lost_one():
+    unused = [1]
+    elastic = Elastic(without=lambda lost: None, unused=lambda: unused[0])
+    assert elastic.may_leave({1}, {1})
+    unused[0] = 0
+    assert not elastic.may_leave({1}, {1})
+
+
 @losing_workers
 @pytest.mark.full
 def test_a_training_waits_on_if_too_few_workers_are_left(workers, lose, tmp_path):

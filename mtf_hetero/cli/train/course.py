@@ -84,7 +84,7 @@ class Course:
         self._unit = inputs.unit(run.dataset)
         self._load = DeviceLoad(run.devices, run.cluster.workers) if run.config.busy_steps != 0 else None
         options = {"without": self._without, "min_workers": run.config.min_workers, "report": self._report}
-        self._elastic = Elastic(within=self._within if run.cluster.workers else None, **options)
+        self._elastic = Elastic(within=self._within if run.cluster.workers else None, unused=self._unused, **options)
         self._rebalance: RebalanceHook[Run] | None = None
         self._resizer: Resizer | None = None
         self._before = run  # the last change of the place
@@ -169,6 +169,9 @@ class Course:
     def _without(self, lost: Mapping[int, str]) -> Place:
         """Place the run on the devices that remain after a loss of workers."""
         return self._place({**self._lost, **lost})
+
+    def _unused(self) -> int:
+        return len(self.run.cluster.workers_not_in_use.keys() - self._lost.keys())
 
     def _within(self) -> tuple[Place, str] | None:
         """Place the run on other devices if workers were removed, lost ones answer again, or new ones have come."""
