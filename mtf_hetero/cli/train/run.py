@@ -198,10 +198,10 @@ class Run(Draft):
             )
             lowering = network.lower(built, self.layout, self.devices, self.config.wire_dtype)
             assert built.loss is not None
-            fetches: list[Any] = [lowering.export_to_tf_tensor(built.loss)]
+            fetches: list[tf.Tensor | tf.Operation] = [lowering.export_to_tf_tensor(built.loss)]
             fetches += [lowering.lowered_operation(op) for op in built.updates]
             if self.cluster.workers and self.config.wait_seconds:
-                Commits().hold(*(getattr(x, "op", x) for x in fetches))  # as the training does
+                Commits().hold(*(x if isinstance(x, tf.Operation) else x.op for x in fetches))  # as the training does
             traffic.arrange(fetches)
             estimates = memory.estimate(lowering, fetches)
         names = self.absent or map(shorten, self.devices)
