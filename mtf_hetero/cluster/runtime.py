@@ -5,6 +5,7 @@ code. So its process has the package `tensorflow` without what its `__init__` im
 It starts in half the processor time.
 """
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -43,6 +44,7 @@ def is_left_out() -> bool:
     return _PACKAGE in sys.modules and not hasattr(sys.modules[_PACKAGE], "__version__")
 
 
+@functools.cache
 def load() -> Any:
     """Return `tf`, or the names of it that a worker needs if its API is left out of this process."""
     if not is_left_out():

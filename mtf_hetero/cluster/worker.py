@@ -219,10 +219,6 @@ def _devices(server: "tf.train.Server") -> str:
     return ", ".join(sorted(device.short_name for device in devices))
 
 
-def _publish_versions(server: "tf.train.Server") -> None:
-    versions.publish(server.target, versions.own())
-
-
 def _end_with_input() -> None:
     """End the process, at any moment, when nobody can write to its standard input any more."""
     with contextlib.suppress(OSError):
@@ -257,7 +253,7 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         with command_line.capture_stderr():
             server = _start(arguments)
             devices = _devices(server)
-            _publish_versions(server)
+            versions.publish(server.target, versions.own())
     except ValueError as error:
         command_line.say(error)
         return command_line.WRONG_USAGE

@@ -53,14 +53,14 @@ class Move(Generic[_Place]):
       why: the reason, for the user.
       state: to continue from, until a session has it; None: the newest checkpoint or copy.
       source: MEMORY or CHECKPOINT; "": by the state.
-      grows: whether the new place has workers that the present one lacks.
+      is_found: whether Elastic's `within` found it.
     """
 
     place: _Place
     why: str
     state: State | None = None
     source: str = ""
-    grows: bool = False
+    is_found: bool = False
 
     def __post_init__(self) -> None:
         self.source = self.source or (CHECKPOINT if self.state is None else MEMORY)
@@ -95,7 +95,7 @@ class Elastic(Generic[_Place]):
     Args:
       without: called with {index: "host:port"} of workers that did not answer for RunConfig.wait_for_workers seconds;
         returns the Place without them, or None: training waits on. None: the loss of a worker ends the training.
-      within: called every few seconds, in a thread; returns a place with more workers, of those that were lost and
+      within: called every few seconds, in a thread; returns a place with other workers, of those that were lost and
         answer again for instance, and the reason; None: there are none.
       min_workers: training waits on if fewer workers are left.
       unused: returns the number of workers that take no part at present, because training is faster without them.
@@ -183,7 +183,7 @@ class Elastic(Generic[_Place]):
                 continue
             # what was found is of no use if the place has changed meanwhile
             if found is not None and not self.is_wanted and changes == self._changes and not done.is_set():
-                self._wanted = Move(*found, grows=True)
+                self._wanted = Move(*found, is_found=True)
 
     def may_leave(self, lost: Collection[int], workers: Collection[int]) -> bool:
         """Return whether a training need not wait on for lost workers. Others that have come may replace them.
@@ -196,11 +196,11 @@ class Elastic(Generic[_Place]):
             return True
         left = len(workers) - len(lost) + self._unused()
         self._waits = left < self._min_workers or frozenset(lost) in self._refused
-        return not self._waits or self._has_more_workers
+        return not self._waits or self._has_found
 
     @property
-    def _has_more_workers(self) -> bool:
-        return self._wanted is not None and self._wanted.grows
+    def _has_found(self) -> bool:
+        return self._wanted is not None and self._wanted.is_found
 
     def leave(self, lost: Mapping[int, str], here: _Place, source: str = CHECKPOINT) -> Move[_Place] | None:
         """Find the place without lost workers; None: nobody can tell.
@@ -212,7 +212,7 @@ class Elastic(Generic[_Place]):
         """
         if self._without is None or not lost:
             return None
-        if self._waits and self._has_more_workers:
+        if self._waits and self._has_found:
             return self.begin_move(None, source)
         try:
             place, reason = self._without(lost), "no layout fits the devices that are left"
