@@ -128,7 +128,6 @@ class Spatial(TimedCase):
         "settings": (Setting("conv/batch=2/W=8/1.0,1.0", "toy", (1.0, 1.0), _conv(8, batch_size=2)[1].ways[:3]),),
         "memory_edges": (),  # memory takes minutes
         "memory_limits": (),
-        "counts": (2,),
         "inputs": (((1.0, 1.0), (2.0, 1.0)),),
         "input_edge": 16,
         "input_count": 4,
