@@ -45,7 +45,7 @@ class Sequences(Case):
     """The case."""
 
     name: ClassVar[str] = "sequences"
-    summary: ClassVar[str] = "random kills, stops, returns, joins, leaves, quotas: losses"
+    summary: ClassVar[str] = "random kills, stops, joins, leaves, quotas: losses"
     minutes: ClassVar[float] = 50
     unit: ClassVar[str] = "sequences"
     small: ClassVar[Mapping[str, Any]] = {"count": 1, "steps": 60}

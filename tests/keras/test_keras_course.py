@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import threading
+import time
 
 import keras
 import pytest
@@ -17,7 +18,7 @@ import mtf_hetero.keras
 from mtf_hetero import tf
 from mtf_hetero.estimator import Elastic
 from mtf_hetero.keras import callbacks as callbacks_lib
-from mtf_hetero.keras import fitting
+from mtf_hetero.keras import course, fitting
 
 LOST = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
 OPTIONS = {"epochs": 2, "batch_size": 8, "shuffle": False, "verbose": 0}
@@ -172,12 +173,15 @@ def test_a_worker_that_is_started_again_is_awaited(workers, lines):
 @pytest.mark.full
 def test_a_worker_that_answers_again_is_taken_in(workers, lines, monkeypatch):
     monkeypatch.setattr("mtf_hetero.estimator.elastic._LOOK_SECONDS", 0.2)
-    moved, move = threading.Event(), Elastic.move
-    monkeypatch.setattr(Elastic, "move", lambda *args: (move(*args), moved.set()))
+    made = []
+    monkeypatch.setattr(course, "Elastic", lambda **options: made.append(Elastic(**options)) or made[-1])
 
     def restart():
         workers.restart(1)
-        assert moved.wait(60)
+        end = time.monotonic() + 60
+        while not made[0].is_wanted:
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
     check(workers, {3: lambda: lose(workers), 8: restart})
     said = f"worker 1 ({workers.addresses[1]}) answers again: training continues from step 8 (memory) after"
