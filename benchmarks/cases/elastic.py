@@ -97,6 +97,7 @@ class Elastic(Case):
     restored: int = 50
     images: int = 128  # per step
     volumes: int = 4
+    deep_images: int = 8  # per step, of ResNet-50
     save_steps: int = 10  # between checkpoints of torchrun's program
     steady: int = 2000
     turns: int = 2  # of each way, on steady workers and with checkpoints
@@ -235,8 +236,11 @@ class Elastic(Case):
         columns = self.columns(
             warmup=0, steps=len(values["step_seconds"]), repeats=1, layout=flags[1], flags=list(flags)
         )
-        batch = self.volumes if network == "cosmoflow" else self.images
+        batch = self._batch_size(network)
         writer.write(variant, {**columns, "network": network, "batch_size": batch, **values})
+
+    def _batch_size(self, network: str) -> int:
+        return {"cosmoflow": self.volumes, "resnet50": self.deep_images}.get(network, self.images)
 
     @contextlib.contextmanager
     def _trained(
@@ -248,7 +252,7 @@ class Elastic(Case):
         directory: pathlib.Path,
         summary_steps: int = 1,
     ) -> Iterator["_Run"]:
-        batch = self.volumes if network == "cosmoflow" else self.images
+        batch = self._batch_size(network)
         arguments = [
             *("-m", "mtf_hetero.cli.train", *flags, f"--dataset={data}", f"--model_dir={directory}"),
             *(f"--workers={','.join(workers.addresses)}", f"--batch_size={batch}", "--train_epochs=100000"),

@@ -135,10 +135,11 @@ class WaitingSessionCreator(tf.train.SessionCreator):
           UnreachableWorkerError: one does not answer, and this has waited for it.
         """
         since: dict[int, float] = {}
+        asked = time.monotonic()  # a worker that never answers uses up the time of the question
         while failures := {index: answer.failure for index, answer in self._ask().items() if answer.failure}:
-            now = time.monotonic()
-            since = {index: since.get(index, now) for index in failures}
-            if now - max(since.values()) >= self._wait_seconds and self._may_leave(failures, self._workers):
+            since = {index: since.get(index, asked) for index in failures}
+            asked = time.monotonic()
+            if asked - max(since.values()) >= self._wait_seconds and self._may_leave(failures, self._workers):
                 raise unreachable(self._workers, failures)
             self._wait(_POLL_SECONDS)
 

@@ -33,8 +33,8 @@ _AGAIN, _ANEW = "answers again; training continues", "was restarted; training co
 
 
 def _is_not_of_the_session(record: logging.LogRecord) -> bool:
-    """Return False for MonitoredSession's own long report of an error, which the watch reports in one line."""
-    return not str(record.msg).startswith("An error was raised")
+    """Return False for MonitoredSession's own long reports of an error, which the watch reports in one line."""
+    return not str(record.msg).startswith(("An error was raised", "An error occurred when attempting to close"))
 
 
 class WorkerWatch(tf.train.SessionRunHook):
