@@ -25,7 +25,13 @@ from mtf_hetero.estimator import export, inputs, predictions, saved_model
 from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys, RunConfig, check_number
 from mtf_hetero.estimator.elastic import Elastic, Move, Place
 from mtf_hetero.estimator.hooks import StopOnSignalHook, read_global_step
-from mtf_hetero.estimator.training import monitored_session, single_session, train_steps
+from mtf_hetero.estimator.training import (
+    TrainingStep,
+    complete_graph,
+    monitored_session,
+    single_session,
+    train_steps,
+)
 from mtf_hetero.mesh import random_numbers
 
 
@@ -61,7 +67,7 @@ class Estimator:
             raise ValueError(f"params is {params!r}; it must be a dict or None")
         inputs.check_model_fn(model_fn, params)
         self._model_fn = model_fn
-        self._prepared: tuple[Callable[..., object], tf.Graph, EstimatorSpec] | None = None
+        self._prepared: tuple[Callable[..., object], tf.Graph, TrainingStep] | None = None
         self._config = _with_model_dir(config, model_dir)
         self._params = copy.deepcopy(dict(params or {}))
 
@@ -164,7 +170,8 @@ class Estimator:
           elastic: of the training.
         """
         with self._new_graph() as graph:
-            self._prepared = input_fn, graph, self._build(input_fn, ModeKeys.TRAIN, first=elastic.first)
+            spec = self._build(input_fn, ModeKeys.TRAIN, first=elastic.first)
+            self._prepared = input_fn, graph, complete_graph(self._config, spec, elastic)
 
     def _train(
         self,
@@ -178,9 +185,9 @@ class Estimator:
         if self._prepared is None or self._prepared[0] != move.place.input_fn:
             self.prepare(move.place.input_fn, elastic)
         assert self._prepared is not None
-        (_, graph, spec), self._prepared = self._prepared, None
+        (_, graph, step), self._prepared = self._prepared, None
         with self._new_graph(graph):
-            return train_steps(self._config, spec, hooks, listeners, stop, elastic, move)
+            return train_steps(self._config, step, hooks, listeners, stop, elastic, move)
 
     def evaluate(
         self,

@@ -85,13 +85,12 @@ class ResumingSessionCreator(tf.train.SessionCreator):
         return copy
 
     def _create_from(self, state: saver_lib.State) -> tf.Session:
-        """Make a session with a state in memory."""
+        """Make a session with a state in memory. It has all variables: a search for others would prolong a pause."""
         scaffold = self._scaffold.finalize()
         manager = tf.train.SessionManager(
             local_init_op=scaffold.local_init_op,
             local_init_feed_dict=scaffold.local_init_feed_dict,
-            ready_op=scaffold.ready_op,
-            ready_for_local_init_op=scaffold.ready_for_local_init_op,
+            ready_op=None,
         )
         return manager.prepare_session(
             self._options["master"],

@@ -1,6 +1,7 @@
 """The loop around a model: the hooks of training in their order, and sessions that outlive workers."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 
@@ -20,6 +21,7 @@ from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY, add_mtf_scalar_s
 
 Session = tf.train.MonitoredSession | tf.train.SingularMonitoredSession
 MANY_OPERATIONS = 20_000  # a training step of VGG-16 has as many on 50 processors
+MANY_IN_PAUSE = 4_000  # where training pauses meanwhile: the optimizers take half of ResNet-50's pause
 CHECKPOINT_NAME = "model.ckpt"  # of tf.train.CheckpointSaverHook
 
 
@@ -67,9 +69,37 @@ def _own_saver(
     return saver
 
 
+@dataclasses.dataclass(frozen=True)
+class TrainingStep:
+    """A training step, whose graph lacks only what hooks add.
+
+    Args:
+      spec: of the model.
+      number: the global step before the run.
+      copying: the hook that copies the state, of a training that may lose workers.
+    """
+
+    spec: EstimatorSpec
+    number: tf.Tensor
+    copying: list[CopyHook]
+
+
+def complete_graph(config: RunConfig, spec: EstimatorSpec, elastic: Elastic) -> TrainingStep:
+    """Complete the model of the default graph to a training step."""
+    assert spec.loss is not None and spec.scaffold is not None
+    tf.add_to_collection(LOSS_COLLECTION_KEY, spec.loss)
+    number = order_global_step(spec.loss)
+    add_mtf_scalar_summaries()
+    add_scalar_summary("loss", spec.loss)
+    may_lose = config.workers and config.wait_seconds
+    copying = [CopyHook(spec.scaffold, elastic, spec.train_op, spec.loss)] if may_lose else []
+    traffic.arrange([spec.train_op, spec.loss])
+    return TrainingStep(spec, number, copying)
+
+
 def train_steps(
     config: RunConfig,
-    spec: EstimatorSpec,
+    step: TrainingStep,
     hooks: list[tf.train.SessionRunHook],
     listeners: list[tf.train.CheckpointSaverListener],
     stop: StopOnSignalHook,
@@ -80,7 +110,7 @@ def train_steps(
 
     Args:
       config: of the run.
-      spec: of the model.
+      step: of the default graph.
       hooks: the user's.
       listeners: of checkpoints.
       stop: ends the training.
@@ -90,22 +120,12 @@ def train_steps(
     Returns:
       How training continues; None: it has ended.
     """
-    assert spec.loss is not None
-    tf.add_to_collection(LOSS_COLLECTION_KEY, spec.loss)
-    step = order_global_step(spec.loss)
-    add_mtf_scalar_summaries()
-    add_scalar_summary("loss", spec.loss)
-    assert spec.scaffold is not None
-    copying: list[tf.train.SessionRunHook] = []
-    if config.workers and config.wait_seconds:
-        copying.append(CopyHook(spec.scaffold, elastic, spec.train_op, spec.loss))
-    traffic.arrange([spec.train_op, spec.loss])
-    hooks = training_hooks(config, spec, step, hooks, listeners, elastic)
+    hooks = training_hooks(config, step.spec, step.number, hooks, listeners, elastic)
     for hook in hooks:
         if isinstance(hook, SaverHook):
             hook.continues = move.state is not None
     try:
-        _run_steps(config, spec, step, [*copying, *hooks, stop], stop, elastic, move)
+        _run_steps(config, step.spec, step.number, [*step.copying, *hooks, stop], stop, elastic, move)
     except Moved as moved:
         return moved.move
     except UnreachableWorkerError as error:
@@ -191,7 +211,8 @@ def monitored_session(
     """
     assert spec.scaffold is not None
     workers = config.workers
-    options = {"master": config.master, "config": session_config(config)}
+    in_pause = move is not None and move.why != ""
+    options = {"master": config.master, "config": session_config(config, in_pause=in_pause)}
     if checkpoint_path is None:
         creator = ResumingSessionCreator(
             str(config.model_dir), spec.scaffold, hooks, config.keep_checkpoint_max, move, elastic, **options
@@ -242,20 +263,21 @@ def _say_nothing(line: str) -> None:
     """Drop a line of a WorkerWatch: where nothing waits for a worker, an error says the same."""
 
 
-def session_config(config: RunConfig) -> tf.ConfigProto:
+def session_config(config: RunConfig, *, in_pause: bool = False) -> tf.ConfigProto:
     """Return the tf.ConfigProto of a run's sessions, for the default graph.
 
     It has the CPU devices that a mesh of the graph names, unless the run's config says how many there are.
 
-    Of a graph of MANY_OPERATIONS TensorFlow's graph optimizers are left out, unless the run's config has options for
-    them. They take half a second per thousand operations before the first step, and save about 2 % of each.
+    Of a graph of MANY_OPERATIONS (MANY_IN_PAUSE) TensorFlow's graph optimizers are left out, unless the run's config
+    has options for them. They take half a second per thousand operations before the first step, and save about 2 % of
+    each.
     """
     proto = tf.ConfigProto(allow_soft_placement=True)
     if config.session_config is not None:
         proto.CopyFrom(config.session_config)
     if "CPU" not in proto.device_count and (cpus := needed_cpus(tf.get_default_graph())) > 1:
         proto.device_count["CPU"] = cpus
-    options = proto.graph_options
-    if not options.HasField("rewrite_options") and len(tf.get_default_graph().get_operations()) >= MANY_OPERATIONS:
+    options, many = proto.graph_options, MANY_IN_PAUSE if in_pause else MANY_OPERATIONS
+    if not options.HasField("rewrite_options") and len(tf.get_default_graph().get_operations()) >= many:
         options.rewrite_options.disable_meta_optimizer = True
     return proto

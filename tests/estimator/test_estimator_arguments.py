@@ -158,16 +158,18 @@ def test_run_config_intervals():
 def test_a_large_graph_is_left_as_it_is(monkeypatch):
     """TensorFlow's optimizers are left out of a session, but where the program has options for them."""
 
-    def is_off(given):
-        config = training.session_config(RunConfig(session_config=given))
+    def is_off(given, **options):
+        config = training.session_config(RunConfig(session_config=given), **options)
         return config.graph_options.rewrite_options.disable_meta_optimizer
 
     own = tf.ConfigProto(intra_op_parallelism_threads=3)
     own.graph_options.rewrite_options.min_graph_nodes = 4
     monkeypatch.setattr(training, "MANY_OPERATIONS", 10)
+    monkeypatch.setattr(training, "MANY_IN_PAUSE", 5)
     with tf.Graph().as_default():
         assert not is_off(None) and training.session_config(RunConfig()).allow_soft_placement
-        for _ in range(10):
+        for count in range(10):
+            assert is_off(None, in_pause=True) == (count >= 5) and not is_off(None)
             tf.no_op()
         given = tf.ConfigProto(intra_op_parallelism_threads=3)
         assert is_off(None) and is_off(given) and not is_off(own)
