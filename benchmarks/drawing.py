@@ -39,6 +39,7 @@ _TITLES: Mapping[str, str] = {
     "marques": "The two-layer network of Marques et al.",
     "conv": "CosmoFlow's convolutions",
     "cosmoflow": "CosmoFlow",
+    "resnet50": "ResNet-50",
     "unet3d": "3D U-Net",
 }
 

@@ -8,7 +8,19 @@ from collections.abc import Mapping, Sequence
 from benchmarks import drawing
 from benchmarks.cases.elastic import AUTO, CUT, FRESH, LOSSES, NETWORKS, SAVES, STATIC, STEADY
 from benchmarks.renderers.document import Part, Report
-from benchmarks.renderers.tables import Row, bullets, cell, could_not, span, succeeded, table, tabulate
+from benchmarks.renderers.tables import (
+    Row,
+    bullets,
+    cell,
+    could_not,
+    group_by,
+    machines,
+    on_machines,
+    span,
+    succeeded,
+    table,
+    tabulate,
+)
 
 _GOAL = 0.9  # of a fresh plan's throughput
 _INTERVAL = 60.0  # seconds between checkpoints
@@ -163,7 +175,10 @@ def render(rows: Sequence[Row]) -> Report:
     if networks:
         header = ["network", "before s", "cut, static s", "cut, auto s", "cut, fresh s", "of fresh"]
         header += ["restored s", "of before"]
-        parts += ["## Step time", table(header, [_line(network, ways) for network, ways in networks.items()])]
+        for place in dict.fromkeys(machines(ways.values()) for ways in networks.values()):
+            of_place = {name: ways for name, ways in networks.items() if machines(ways.values()) == place}
+            heading = f"## Step time{on_machines([row for ways in of_place.values() for row in ways.values()], rows)}"
+            parts += [heading, table(header, [_line(network, ways) for network, ways in of_place.items()])]
         lines = [_change_line(*change) for change in _changes(networks)]
         parts += ["## Changes", table(["step", "after", "paused s", "gain", "sizes", "why"], lines)] if lines else []
     if losses:
@@ -175,8 +190,10 @@ def render(rows: Sequence[Row]) -> Report:
             "steps repeated": lambda row: row["repeated"],
             "continued from": lambda row: row["source"],
         }
-        parts += ["## One of three workers is killed, or stopped for ever", tabulate(losses, columns), _ON_LOSSES]
-        parts += [bullets(could_not("measured", losses, "variant"))]
+        for of_place in group_by(losses, lambda row: machines([row])).values():
+            heading = f"## One of three workers is killed, or stopped for ever{on_machines(of_place, rows)}"
+            parts += [heading, tabulate(of_place, columns)]
+        parts += [_ON_LOSSES, bullets(could_not("measured", losses, "variant"))]
     if steady:
         columns = {
             "`--rebalance`": lambda row: row["watched"],
@@ -184,14 +201,16 @@ def render(rows: Sequence[Row]) -> Report:
             "changes": lambda row: row["changes"],
             "processor time of a step ms": lambda row: 1e3 * row["cpu_seconds_per_step"]["median"],
         }
-        parts += ["## Steady workers", tabulate(list(steady.values()), columns), _ON_STEADY]
+        heading = f"## Steady workers{on_machines(steady.values(), rows)}"
+        parts += [heading, tabulate(list(steady.values()), columns), _ON_STEADY]
     if saving:
         columns = {
             "checkpoint every s": lambda row: row["interval"] if row["saves"] == "saved" else None,
             "steps": lambda row: row["steps"] * row["repeats"],
             "step s, mean": lambda row: row["mean_seconds"]["median"],
         }
-        parts += ["## Checkpoints", tabulate(list(saving.values()), columns), _ON_SAVING]
+        heading = f"## Checkpoints{on_machines(saving.values(), rows)}"
+        parts += [heading, tabulate(list(saving.values()), columns), _ON_SAVING]
     draw = functools.partial(_draw, networks) if networks else None
     return Report(_conclude(networks, losses, steady, saving), parts, "Step time of each step", draw)
 
