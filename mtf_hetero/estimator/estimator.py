@@ -21,17 +21,10 @@ from mtf_hetero._compat import tf
 from mtf_hetero.checkpoint import Saver, SliceSaverBuilder
 from mtf_hetero.cluster import WorkerClaim, WorkerWatch
 from mtf_hetero.cluster.probe import check_reachable
-from mtf_hetero.estimator import export, inputs, predictions, saved_model
+from mtf_hetero.estimator import export, inputs, predictions, saved_model, training
 from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys, RunConfig, check_number
 from mtf_hetero.estimator.elastic import Elastic, Move, Place
 from mtf_hetero.estimator.hooks import StopOnSignalHook, read_global_step
-from mtf_hetero.estimator.training import (
-    TrainingStep,
-    complete_graph,
-    monitored_session,
-    single_session,
-    train_steps,
-)
 from mtf_hetero.mesh import random_numbers
 
 
@@ -67,7 +60,7 @@ class Estimator:
             raise ValueError(f"params is {params!r}; it must be a dict or None")
         inputs.check_model_fn(model_fn, params)
         self._model_fn = model_fn
-        self._prepared: tuple[Callable[..., object], tf.Graph, TrainingStep] | None = None
+        self._prepared: tuple[Callable[..., object], tf.Graph, training.TrainingStep] | None = None
         self._config = _with_model_dir(config, model_dir)
         self._params = copy.deepcopy(dict(params or {}))
 
@@ -171,7 +164,7 @@ class Estimator:
         """
         with self._new_graph() as graph:
             spec = self._build(input_fn, ModeKeys.TRAIN, first=elastic.first)
-            self._prepared = input_fn, graph, complete_graph(self._config, spec, elastic)
+            self._prepared = input_fn, graph, training.complete_graph(self._config, spec, elastic)
 
     def _train(
         self,
@@ -187,7 +180,7 @@ class Estimator:
         assert self._prepared is not None
         (_, graph, step), self._prepared = self._prepared, None
         with self._new_graph(graph):
-            return train_steps(self._config, step, hooks, listeners, stop, elastic, move)
+            return training.train_steps(self._config, step, hooks, listeners, stop, elastic, move)
 
     def evaluate(
         self,
@@ -222,7 +215,9 @@ class Estimator:
             final = tf.train.FinalOpsHook({**values, tf.GraphKeys.GLOBAL_STEP: tf.train.get_global_step()})
             count = _CountHook()
             hooks = [*spec.evaluation_hooks, *(hooks or ()), final, count]
-            with monitored_session(self._config, spec, hooks, StopOnSignalHook(()), checkpoint_path) as session:
+            with training.monitored_session(
+                self._config, spec, hooks, StopOnSignalHook(()), checkpoint_path
+            ) as session:
                 while not session.should_stop() and (steps is None or count.steps < steps):
                     session.run(update)
         if not count.steps:
@@ -269,7 +264,7 @@ class Estimator:
                 spec = self._build(input_fn, ModeKeys.PREDICT, warn_if_endless=True)
                 fetches = predictions.select(spec.predictions, keys)
                 hooks = [watch, *spec.prediction_hooks, *hooks]
-                session = single_session(self._config, spec, hooks, checkpoint_path)
+                session = training.single_session(self._config, spec, hooks, checkpoint_path)
             with predictions.left_in(graph, session):
                 while not session.should_stop():
                     with graph.as_default():  # not while the caller has the batch: it may have a graph of its own
