@@ -109,7 +109,7 @@ def test_a_worker_tells_its_processor_time_and_spends_little_on_it():
     with local as cluster, WorkerClaim(cluster.workers), tf.Graph().as_default():
         pid = local.pids[0]
         with tf.device("/job:worker/task:0/cpu:0"):
-            product = tf.linalg.matmul(*[tf.random.normal([600, 600]) for _ in range(2)])
+            product = tf.linalg.matmul(*[tf.random.normal([1200, 1200]) for _ in range(2)])
         with tf.Session(cluster.target, config=cluster.session_config()) as session:
             session.run(product.op)
             for _ in range(3):  # its threads are listed, chosen, and read for the first time
@@ -119,7 +119,7 @@ def test_a_worker_tells_its_processor_time_and_spends_little_on_it():
             for _ in range(20):
                 session.run(product.op)
             after, used = claim.busy_seconds(cluster.workers)[0], cpu_seconds(pid) - used
-            assert after - before > 0.5 * used > 0  # all threads' time, in ticks of 10 ms
+            assert after - before > 0.7 * used > 0
         begin = cpu_seconds(pid)
         for _ in range(100):
             claim.busy_seconds(cluster.workers)
