@@ -7,12 +7,11 @@ import os
 import signal
 import tempfile
 import threading
-import time
 from typing import ClassVar
 
 import numpy as np
 import pytest
-from estimator_oracle import line_model, log_lines
+from estimator_oracle import await_wanted, line_model, log_lines
 from tiers import losing_workers, parametrize
 
 import mtf_hetero.layers
@@ -401,10 +400,7 @@ def test_a_lost_worker_that_answers_again_is_taken_in(workers, lose, tmp_path, m
     def restart():
         assert claim.find_free(lost) == {}
         workers.restart(1)
-        end = time.monotonic() + 60
-        while not elastic.is_wanted:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        await_wanted(elastic)
 
     elastic = Elastic(without=without, within=within, report=events.append)
     hooks = [hook, Lose(lambda: lose("killed"), 2), Lose(restart, 4)]

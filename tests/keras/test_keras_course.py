@@ -5,11 +5,10 @@ import os
 import re
 import signal
 import threading
-import time
 
 import keras
 import pytest
-from estimator_oracle import log_lines
+from estimator_oracle import await_wanted, log_lines
 from fit_oracle import images, make_model, network, same, state
 from keras_oracle import floatx
 from tiers import losing_workers
@@ -178,10 +177,7 @@ def test_a_worker_that_answers_again_is_taken_in(workers, lines, monkeypatch):
 
     def restart():
         workers.restart(1)
-        end = time.monotonic() + 60
-        while not made[0].is_wanted:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        await_wanted(made[0])
 
     check(workers, {3: lambda: lose(workers), 8: restart})
     said = f"worker 1 ({workers.addresses[1]}) answers again: training continues from step 8 (memory) after"

@@ -1,5 +1,7 @@
 """A line to learn, y = 2 x, whose every step is known; shared by the tests of the Estimator."""
 
+import time
+
 import numpy as np
 
 from mtf_hetero._compat import tf
@@ -58,6 +60,14 @@ class CountHook(tf.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         self.count += 1
+
+
+def await_wanted(elastic):
+    """Wait until the training is to continue elsewhere."""
+    end = time.monotonic() + 60
+    while not elastic.is_wanted:
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def log_lines(monkeypatch):
