@@ -175,10 +175,9 @@ def render(rows: Sequence[Row]) -> Report:
     if networks:
         header = ["network", "before s", "cut, static s", "cut, auto s", "cut, fresh s", "of fresh"]
         header += ["restored s", "of before"]
-        for place in dict.fromkeys(machines(ways.values()) for ways in networks.values()):
-            of_place = {name: ways for name, ways in networks.items() if machines(ways.values()) == place}
-            heading = f"## Step time{on_machines([row for ways in of_place.values() for row in ways.values()], rows)}"
-            parts += [heading, table(header, [_line(network, ways) for network, ways in of_place.items()])]
+        for of_place in group_by(networks.items(), lambda item: machines(item[1].values())).values():
+            heading = f"## Step time{on_machines(of_place[0][1].values(), rows)}"
+            parts += [heading, table(header, [_line(network, ways) for network, ways in of_place])]
         lines = [_change_line(*change) for change in _changes(networks)]
         parts += ["## Changes", table(["step", "after", "paused s", "gain", "sizes", "why"], lines)] if lines else []
     if losses:

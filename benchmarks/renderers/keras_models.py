@@ -67,11 +67,11 @@ def _table(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row
 
 def _tables(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row]]) -> list[Part]:
     """Return a table for each machine; models with layouts on several have their own."""
-    places = dict.fromkeys(map(machines, models.values()))
+    places = group_by(models.items(), lambda item: machines(item[1]))
     parts: list[Part] = []
-    for place in places:
+    for place, of_place in places.items():
         parts += [f"## Models on {place}"] if len(places) > 1 else []
-        parts.append(_table({name: of for name, of in models.items() if machines(of) == place}, again))
+        parts.append(_table(dict(of_place), again))
     return parts
 
 

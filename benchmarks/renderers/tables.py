@@ -10,6 +10,7 @@ from mtf_hetero._support import tables as text_tables
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Row], Any]]
+Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 MB, GIB = 1e6, 2**30
 _NUMBER = re.compile(r"[-+]?\d[\d.,e+-]*%?( \(.*\))?$|-$")  # 1.5, -3%, 1e-9, 0.8 (0.7 to 0.9), or none
@@ -65,9 +66,9 @@ def _shorten(cell: str) -> str:
     return cell if len(cell) <= _CELL_WIDTH else f"{cell[: _CELL_WIDTH - 4]} ..."
 
 
-def group_by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
-    """{key: the rows that have it}, in the order in which keys first occur."""
-    groups: dict[Key, list[Row]] = {}
+def group_by(rows: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """{key: the rows, or other items, that have it}, in the order in which keys first occur."""
+    groups: dict[Key, list[Item]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups
