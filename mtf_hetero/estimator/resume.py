@@ -90,7 +90,6 @@ class ResumingSessionCreator(tf.train.SessionCreator):
         manager = tf.train.SessionManager(
             local_init_op=scaffold.local_init_op,
             local_init_feed_dict=scaffold.local_init_feed_dict,
-            ready_op=None,
         )
         return manager.prepare_session(
             self._options["master"],
