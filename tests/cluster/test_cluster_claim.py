@@ -119,7 +119,7 @@ def test_a_worker_tells_its_processor_time_and_spends_little_on_it():
             for _ in range(20):
                 session.run(product.op)
             after, used = claim.busy_seconds(cluster.workers)[0], cpu_seconds(pid) - used
-            assert after - before > 0.7 * used > 0
+            assert after - before > 0.9 * used > 0
         begin = cpu_seconds(pid)
         for _ in range(100):
             claim.busy_seconds(cluster.workers)

@@ -12,14 +12,29 @@ from mtf_hetero.estimator.load import DeviceLoad
 STATUS = ["Name:\tpython", "Cpus_allowed_list:\t0-1,4,6"]
 
 
+def process(ticks):
+    """Return the line of a process in /proc/PID/stat whose threads have computed for some hundredths of a second."""
+    return f"7 (a (b) c) S 1 2 3 0 -1 4 5 6 7 8 {ticks - 10} 10 0 0 20 0 9 0 100 0 0"
+
+
 def test_the_time_with_work_is_the_computing_time_stretched_by_the_wait_of_the_busiest_thread():
     clock = processor_time.WorkClock()
-    assert clock.add(["a", "b"], ["1000000000 0 7", "5 5 2", *STATUS]) is None
-    stretched = clock.add(["a", "b"], ["3000000000 1000000000 7", "2000000005 9000000005 2", *STATUS[:1]])
+    assert clock.add(["a", "b"], ["1000000000 0 7", "5 5 2", process(100), *STATUS]) is None
+    lines = ["3000000000 1000000000 7", "2000000005 9000000005 2", process(500), *STATUS[:1]]
+    stretched = clock.add(["a", "b"], lines)
     assert stretched is not None
     assert stretched == pytest.approx((2 + 2) * 5.5)  # both threads computed as long; the longer wait counts
-    later = clock.add(["a", "b"], ["6000000000 4000000000 7", "3000000005 99000000005 2", *STATUS])
+    lines = ["6000000000 4000000000 7", "3000000005 99000000005 2", process(900), *STATUS]
+    later = clock.add(["a", "b"], lines)
     assert later == pytest.approx(stretched + (3 + 1) * 2 / 4)  # four cores
+
+
+def test_threads_that_compute_in_turn_count_as_well_as_those_that_are_read():
+    clock = processor_time.WorkClock()
+    assert clock.add(["a"], ["0 0 7", process(100), *STATUS]) is None
+    assert clock.add(["a"], ["1000000000 1000000000 7", process(300), *STATUS]) == pytest.approx(2 * 2 / 4)
+    lines = ["1000001000 1900000000 7", process(700), *STATUS]  # "a" has only woken up: its wait says nothing
+    assert clock.add(["a"], lines) == pytest.approx((2 * 2 + 4 * 2) / 4)
 
 
 def test_this_process_counts_its_time():
