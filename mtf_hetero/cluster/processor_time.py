@@ -4,7 +4,11 @@ A quota, another user or a slower processor makes it longer; a wait for another 
 worker about a millisecond, and a step is not traced for it.
 """
 
+import dataclasses
 import glob
+import itertools
+import os
+import pathlib
 import re
 import sys
 import time
@@ -12,9 +16,16 @@ from collections.abc import Iterable, Sequence
 
 from mtf_hetero._compat import tf
 
-_THREADS, _PROCESS, _STATUS = "/proc/self/task/*/schedstat", "/proc/self/stat", "/proc/self/status"
+_THREADS = "/proc/self/task/*/schedstat"
+_COUNTS = "/proc/self/stat", "/proc/self/status", "/proc/stat"
+_GROUPS, _GROUP_ROOTS = "/proc/self/cgroup", ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct")
 _TICKS_PER_SECOND = 100  # of Linux, in the files that users read
-_CORES = re.compile(r"Cpus_allowed_list:\s*(\S+)")
+_NS_PER_SECOND = 10**9
+_PROCESS = re.compile(r"\d+ \(.*\)(.*)")
+_ALLOWED = re.compile(r"Cpus_allowed_list:\s*(\S+)")
+_CORE = re.compile(r"cpu(\d+) (.*)")
+_THROTTLED = re.compile(r"throttled_(usec|time) (\d+)")  # of versions 2 and 1 of control groups
+_THROTTLED_PER_SECOND = {"usec": 10**6, "time": _NS_PER_SECOND}
 _LISTED_SECONDS = 60.0
 _LEAST_PART = 0.02  # of the computing time, of a thread that is said to compute: a shorter one tells mostly its wake-up
 _BUFFER_BYTES = 512
@@ -22,17 +33,52 @@ _MOST_LINES = 2**16
 IS_COUNTED = sys.platform == "linux"
 
 
-class WorkClock:
-    """Adds up for how long a process had work.
+@dataclasses.dataclass
+class _Counts:
+    """The counters of Linux for a process, in seconds from some moment on.
 
-    The computing time of the process, per core, is stretched as that of the thread that computes most: by its wait for
-    a processor. The waits of all threads are not added, because several threads wait at once when a quota is used up.
-    It is too long where more threads compute than there are cores: they also wait for each other.
+    Args:
+      threads: {name: seconds for which it computed, and waited for a processor} of some threads.
+      computing: of all threads, also of those that have ended.
+      cores: the numbers of those that the process may use.
+      busy: {number of a core: seconds for which any process used it}.
+      throttled: while a quota stopped the process, added up over the cores.
+    """
+
+    threads: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    computing: float = 0.0
+    cores: set[int] = dataclasses.field(default_factory=set)
+    busy: dict[int, float] = dataclasses.field(default_factory=dict)
+    throttled: float = 0.0
+
+    def add(self, line: str) -> None:
+        """Add a line that is not of a thread."""
+        if match := _PROCESS.match(line):
+            self.computing = sum(map(int, match[1].split()[11:13])) / _TICKS_PER_SECOND
+        elif match := _ALLOWED.match(line):
+            ranges = [part.partition("-")[::2] for part in match[1].split(",")]
+            self.cores = {core for first, last in ranges for core in range(int(first), int(last or first) + 1)}
+        elif match := _CORE.match(line):
+            user, nice, system, _idle, _waiting, *other = map(int, match[2].split()[:8])
+            self.busy[int(match[1])] = sum([user, nice, system, *other]) / _TICKS_PER_SECOND
+        elif match := _THROTTLED.match(line):
+            self.throttled += int(match[2]) / _THROTTLED_PER_SECOND[match[1]]
+
+    def outside(self) -> float:
+        """Return for how long other processes, or a quota, took the cores."""
+        return sum(self.busy.get(core, 0.0) for core in self.cores) - self.computing + self.throttled
+
+
+class WorkClock:
+    """Adds up for how long a process had work, per core.
+
+    That is its computing time, stretched as that of the thread that computes most: by its wait for a processor. The
+    waits of all threads are not added, because several threads wait at once when a quota is used up. Threads wait for
+    each other too. So it is not stretched by more than other processes and a quota took.
     """
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[int, int]] = {}
-        self._computing: float | None = None
+        self._last: _Counts | None = None
         self._stretch, self._seconds = 1.0, 0.0
 
     def add(self, names: Sequence[str], lines: Iterable[str]) -> float | None:
@@ -40,34 +86,34 @@ class WorkClock:
 
         Args:
           names: of threads that compute; if others did since the last call, the stretch stays as it was.
-          lines: of the schedstat file of each, then those of the files stat and status of the process.
+          lines: of the schedstat file of each, then those of `_COUNTS`, and of the cpu.stat files of control groups.
         """
-        now, cores, process = dict[str, tuple[int, int]](), 1, ""
-        for number, line in enumerate(lines):
-            if number < len(names):
-                computing, waiting, _ = line.split()
-                now[names[number]] = int(computing), int(waiting)
-            elif number == len(names):
-                process = line
-            elif match := _CORES.match(line):
-                ranges = [part.partition("-")[::2] for part in match[1].split(",")]
-                cores = sum(int(last or first) - int(first) + 1 for first, last in ranges)
+        now, lines = _Counts(), iter(lines)
+        for name, line in zip(names, lines, strict=False):  # in this order: no line is lost
+            computing, waiting, _ = map(int, line.split())
+            now.threads[name] = computing / _NS_PER_SECOND, waiting / _NS_PER_SECOND
+        for line in lines:
+            now.add(line)
         last, self._last = self._last, now
-        before, self._computing = self._computing, _computing_seconds(process)
-        if before is None:
+        if last is None:
             return None
-        used = [(c - last.get(name, (0, 0))[0], w - last.get(name, (0, 0))[1]) for name, (c, w) in now.items()]
-        (most, wait), seconds = max(used, default=(0, 0)), self._computing - before
-        if most * 1e-9 > _LEAST_PART * seconds:
+        before = [last.threads.get(name, (0.0, 0.0)) for name in now.threads]
+        used = [(c - c0, w - w0) for (c, w), (c0, w0) in zip(now.threads.values(), before, strict=True)]
+        (most, wait), computing = max(used, default=(0.0, 0.0)), now.computing - last.computing
+        if most > _LEAST_PART * computing:
             self._stretch = 1.0 + wait / most
-        self._seconds += seconds * self._stretch / cores
+        outside = max(now.outside() - last.outside(), 0.0)
+        self._seconds += min(computing * self._stretch, computing + outside) / max(len(now.cores), 1)
         return self._seconds
 
 
-def _computing_seconds(line: str) -> float:
-    """Return the processor time of all threads of a process, also of those that have ended, by its stat file."""
-    fields = line.rpartition(")")[2].split()  # its name may contain spaces
-    return sum(map(int, fields[11:13])) / _TICKS_PER_SECOND
+def _quota_files(groups: Iterable[str]) -> list[str]:
+    """Return where Linux may count for how long a quota stops a process, by the lines of its cgroup file."""
+    paths = [
+        path for _, kinds, path in (line.split(":", 2) for line in groups) if "cpu" in kinds.split(",") or not kinds
+    ]
+    levels = [level for path in paths for level in (pathlib.PurePosixPath(path), *pathlib.PurePosixPath(path).parents)]
+    return sorted({os.path.normpath(f"{root}/{level}/cpu.stat") for root in _GROUP_ROOTS for level in levels})
 
 
 class OwnReader:
@@ -75,23 +121,22 @@ class OwnReader:
 
     def __init__(self) -> None:
         self._clock = WorkClock()
+        self._files = [*_COUNTS, *filter(os.path.exists, _quota_files(_lines(_GROUPS)))]
 
     def read(self) -> float | None:
         """Return seconds since the first call; None: this is the first one, or the system does not count them."""
-        names, lines = list[str](), list[str]()
-        for name in glob.glob(_THREADS):
-            try:
-                with open(name, encoding="ascii") as file:
-                    lines.append(file.readline())
-                names.append(name)
-            except OSError:  # a thread that has ended
-                continue
-        if not names:
+        threads = {name: line for name in glob.glob(_THREADS) for line in _lines(name)}
+        if not threads:
             return None
-        for name in (_PROCESS, _STATUS):
-            with open(name, encoding="ascii", errors="replace") as file:
-                lines += file
-        return self._clock.add(names, lines)
+        return self._clock.add(list(threads), [*threads.values(), *itertools.chain(*map(_lines, self._files))])
+
+
+def _lines(name: str) -> list[str]:
+    """Return the lines of a file; none of a thread that has ended."""
+    try:
+        return pathlib.Path(name).read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 class RemoteReader:
@@ -103,12 +148,13 @@ class RemoteReader:
     """
 
     def __init__(self) -> None:
-        self._pattern, self._names = tf.placeholder(tf.string, []), tf.placeholder(tf.string, [None])
-        self._files = tf.io.matching_files(self._pattern)
+        self._patterns, self._names = (tf.placeholder(tf.string, [None]) for _ in range(2))
+        self._files = tf.io.matching_files(self._patterns)
         lines = tf.data.TextLineDataset(self._names, buffer_size=_BUFFER_BYTES).batch(_MOST_LINES)
         self._lines = lines.get_single_element()
         self._listed: dict[str, int] = {}  # computing time of each thread, until the next question
         self._kept: list[str] = []
+        self._quotas: list[str] = []
         self._clock = WorkClock()
         self._until = 0.0
 
@@ -126,7 +172,8 @@ class RemoteReader:
             elif time.monotonic() > self._until:
                 self._list(session)
             else:
-                return self._clock.add(self._kept, self._read(session, self._kept))
+                names = [*self._kept, *_COUNTS, *self._quotas]
+                return self._clock.add(self._kept, self._read(session, names))
         except tf.errors.NotFoundError:  # a thread has ended
             self._listed, self._until = {}, 0.0
         except (tf.errors.OpError, RuntimeError, ValueError):
@@ -134,17 +181,18 @@ class RemoteReader:
         return None
 
     def _read(self, session: tf.Session, names: Sequence[str]) -> list[str]:
-        lines = session.run(self._lines, {self._names: [*names, _PROCESS, _STATUS]})
-        return [line.decode("ascii", "replace") for line in lines]
+        return [line.decode("ascii", "replace") for line in session.run(self._lines, {self._names: names})]
+
+    def _find(self, session: tf.Session, patterns: Sequence[str]) -> set[str]:
+        return {name.decode() for name in session.run(self._files, {self._patterns: patterns})}
 
     def _computing(self, session: tf.Session, names: Sequence[str]) -> dict[str, int]:
-        lines = self._read(session, names)[: len(names)]
-        return {name: int(line.split()[0]) for name, line in zip(names, lines, strict=True)}
+        return {name: int(line.split()[0]) for name, line in zip(names, self._read(session, names), strict=True)}
 
     def _list(self, session: tf.Session) -> None:
-        first, second = (session.run(self._files, {self._pattern: _THREADS}) for _ in range(2))
-        names = sorted(name.decode() for name in set(first) & set(second))  # threads that list the files have ended
-        self._listed = self._computing(session, names)
+        self._quotas = sorted(self._find(session, _quota_files(self._read(session, [_GROUPS]))))
+        first, second = (self._find(session, [_THREADS]) for _ in range(2))
+        self._listed = self._computing(session, sorted(first & second))  # threads that list the files have ended
 
     def _choose(self, session: tf.Session) -> None:
         """Keep the threads that have computed since they were listed."""
