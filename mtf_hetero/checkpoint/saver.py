@@ -22,6 +22,7 @@ import concurrent.futures
 import contextlib
 import errno
 import functools
+import itertools
 import math
 import os
 import re
@@ -134,6 +135,18 @@ class Saver(tf.train.Saver):
     is_background = False  # whether `save` returns once the state is copied, and a thread writes the checkpoint
     _writing: concurrent.futures.Future[str | None] | None = None
     _meta_graph: tuple[tf.Graph, bytes] | None = None  # cached: making it takes longer than writing it
+    _finds_variables = False  # whether it saves all variables that the graph has, so that a later one counts too
+
+    def build(self) -> None:
+        """Build the operations that save and restore, and again once the graph has other variables."""
+        if not self._is_built:
+            self._finds_variables = self._var_list is None and self.saver_def is None
+        elif self._finds_variables:
+            keys = tf.GraphKeys.GLOBAL_VARIABLES, tf.GraphKeys.SAVEABLE_OBJECTS
+            present = [*itertools.chain(*map(tf.get_collection, keys))]
+            if [*map(id, present)] != [*map(id, self._var_list)]:
+                self._is_built, self._var_list, self.saver_def = False, None, None
+        super().build()
 
     def save(self, sess: tf.Session, save_path: Any, global_step: Any = None, *args: Any, **options: Any) -> str | None:
         self.join()

@@ -330,7 +330,7 @@ class Estimator:
                 max_to_keep=self._config.keep_checkpoint_max,
                 keep_checkpoint_every_n_hours=self._config.keep_checkpoint_every_n_hours,
                 save_relative_paths=True,
-                defer_build=True,  # until hooks have added their variables
+                defer_build=True,  # until the graph is complete
             )
             tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
         return dataclasses.replace(spec, scaffold=scaffold)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from mtf_hetero._compat import tf
-from mtf_hetero.checkpoint import State
+from mtf_hetero.checkpoint import Saver, State
 from mtf_hetero.checkpoint.saver import copied
 from mtf_hetero.cluster import UnreachableWorkerError, WorkerWatch
 from mtf_hetero.cluster.local_session import needed_cpus
@@ -94,6 +94,9 @@ def complete_graph(config: RunConfig, spec: EstimatorSpec, elastic: Elastic) -> 
     may_lose = config.workers and config.wait_seconds
     copying = [CopyHook(spec.scaffold, elastic, spec.train_op, spec.loss)] if may_lose else []
     traffic.arrange([spec.train_op, spec.loss])
+    for saver in tf.get_collection(tf.GraphKeys.SAVERS):
+        if isinstance(saver, Saver):
+            saver.build()
     return TrainingStep(spec, number, copying)
 
 

@@ -274,6 +274,25 @@ def test_listeners_and_a_saver_of_the_users_move_too(tmp_path):
     assert Listener.steps == [0, 2, 3, 5, 6]
 
 
+def test_a_variable_of_a_hook_is_saved_and_moves_too(tmp_path):
+    class Counting(tf.train.SessionRunHook):
+        """Counts the steps in a variable that the graph gets once it has been prepared."""
+
+        def begin(self):
+            self.count = tf.get_variable("hook_steps", [], tf.int64, tf.zeros_initializer())
+            self.add = self.count.assign_add(1)
+
+        def before_run(self, run_context):
+            return tf.train.SessionRunArgs(self.add)
+
+    elastic = Elastic()
+    hooks = [Losses(elastic, {2: estimator("filters", tmp_path)}), Counting()]
+    first = estimator("batch", tmp_path).train(input_fn, hooks, max_steps=6, elastic=elastic)
+    assert first.get_variable_value("hook_steps") == 6
+    names = {name for name, _ in tf.train.list_variables(tf.train.latest_checkpoint(tmp_path))}
+    assert names == {*undisturbed("momentum")[1], "hook_steps"}
+
+
 @pytest.mark.parametrize(("save_steps", "saved"), [(5, [0, 5, 6]), (1000, [0, 6])])
 def test_a_move_through_memory_saves_nothing_more(save_steps, saved, tmp_path, monkeypatch):
     steps = []
