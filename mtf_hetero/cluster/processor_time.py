@@ -17,13 +17,14 @@ from collections.abc import Iterable, Sequence
 from mtf_hetero._compat import tf
 
 _THREADS = "/proc/self/task/*/schedstat"
-_COUNTS = "/proc/self/stat", "/proc/self/status", "/proc/stat"
-_GROUPS, _GROUP_ROOTS = "/proc/self/cgroup", ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct")
+_COUNTS = "/proc/self/stat", "/proc/self/status", "/proc/stat", "/proc/self/cgroup"
+_GROUP_ROOTS = "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"
 _TICKS_PER_SECOND = 100  # of Linux, in the files that users read
 _NS_PER_SECOND = 10**9
 _PROCESS = re.compile(r"\d+ \(.*\)(.*)")
 _ALLOWED = re.compile(r"Cpus_allowed_list:\s*(\S+)")
 _CORE = re.compile(r"cpu(\d+) (.*)")
+_GROUP = re.compile(r"\d+:([^:]*):(.*)")
 _THROTTLED = re.compile(r"throttled_(usec|time) (\d+)")  # of versions 2 and 1 of control groups
 _THROTTLED_PER_SECOND = {"usec": 10**6, "time": _NS_PER_SECOND}
 _LISTED_SECONDS = 60.0
@@ -34,7 +35,7 @@ IS_COUNTED = sys.platform == "linux"
 
 
 @dataclasses.dataclass
-class _Counts:
+class Counts:
     """The counters of Linux for a process, in seconds from some moment on.
 
     Args:
@@ -42,6 +43,7 @@ class _Counts:
       computing: of all threads, also of those that have ended.
       cores: the numbers of those that the process may use.
       busy: {number of a core: seconds for which any process used it}.
+      groups: the paths of the control groups of which it is a member, and which may have a quota.
       throttled: while a quota stopped the process, added up over the cores.
     """
 
@@ -49,10 +51,26 @@ class _Counts:
     computing: float = 0.0
     cores: set[int] = dataclasses.field(default_factory=set)
     busy: dict[int, float] = dataclasses.field(default_factory=dict)
+    groups: list[str] = dataclasses.field(default_factory=list)
     throttled: float = 0.0
 
-    def add(self, line: str) -> None:
-        """Add a line that is not of a thread."""
+    @classmethod
+    def read(cls, names: Sequence[str], lines: Sequence[str]) -> "Counts":
+        """Read lines of the schedstat file of some threads, those of `_COUNTS`, and of the cpu.stat files of groups.
+
+        Args:
+          names: of the threads.
+          lines: one for each thread, then the others.
+        """
+        counts = cls()
+        for name, line in zip(names, lines, strict=False):
+            computing, waiting, _ = map(int, line.split())
+            counts.threads[name] = computing / _NS_PER_SECOND, waiting / _NS_PER_SECOND
+        for line in lines[len(names) :]:
+            counts._add(line)
+        return counts
+
+    def _add(self, line: str) -> None:
         if match := _PROCESS.match(line):
             self.computing = sum(map(int, match[1].split()[11:13])) / _TICKS_PER_SECOND
         elif match := _ALLOWED.match(line):
@@ -61,6 +79,9 @@ class _Counts:
         elif match := _CORE.match(line):
             user, nice, system, _idle, _waiting, *other = map(int, match[2].split()[:8])
             self.busy[int(match[1])] = sum([user, nice, system, *other]) / _TICKS_PER_SECOND
+        elif match := _GROUP.match(line):
+            if not match[1] or "cpu" in match[1].split(","):
+                self.groups.append(match[2])
         elif match := _THROTTLED.match(line):
             self.throttled += int(match[2]) / _THROTTLED_PER_SECOND[match[1]]
 
@@ -78,22 +99,15 @@ class WorkClock:
     """
 
     def __init__(self) -> None:
-        self._last: _Counts | None = None
+        self._last: Counts | None = None
         self._stretch, self._seconds = 1.0, 0.0
 
-    def add(self, names: Sequence[str], lines: Iterable[str]) -> float | None:
+    def add(self, now: Counts) -> float | None:
         """Return the seconds since the first call; None: this is the first one.
 
         Args:
-          names: of threads that compute; if others did since the last call, the stretch stays as it was.
-          lines: of the schedstat file of each, then those of `_COUNTS`, and of the cpu.stat files of control groups.
+          now: with threads that compute. If others did since the last call, the stretch stays as it was.
         """
-        now, lines = _Counts(), iter(lines)
-        for name, line in zip(names, lines, strict=False):  # in this order: no line is lost
-            computing, waiting, _ = map(int, line.split())
-            now.threads[name] = computing / _NS_PER_SECOND, waiting / _NS_PER_SECOND
-        for line in lines:
-            now.add(line)
         last, self._last = self._last, now
         if last is None:
             return None
@@ -108,11 +122,8 @@ class WorkClock:
 
 
 def _quota_files(groups: Iterable[str]) -> list[str]:
-    """Return where Linux may count for how long a quota stops a process, by the lines of its cgroup file."""
-    paths = [
-        path for _, kinds, path in (line.split(":", 2) for line in groups) if "cpu" in kinds.split(",") or not kinds
-    ]
-    levels = [level for path in paths for level in (pathlib.PurePosixPath(path), *pathlib.PurePosixPath(path).parents)]
+    """Return the names of the files, if they exist, that count for how long a quota stops a member of some groups."""
+    levels = {level for path in map(pathlib.PurePosixPath, groups) for level in (path, *path.parents)}
     return sorted({os.path.normpath(f"{root}/{level}/cpu.stat") for root in _GROUP_ROOTS for level in levels})
 
 
@@ -121,14 +132,20 @@ class OwnReader:
 
     def __init__(self) -> None:
         self._clock = WorkClock()
-        self._files = [*_COUNTS, *filter(os.path.exists, _quota_files(_lines(_GROUPS)))]
+        self._groups, self._quotas = list[str](), list[str]()
 
     def read(self) -> float | None:
         """Return seconds since the first call; None: this is the first one, or the system does not count them."""
         threads = {name: line for name in glob.glob(_THREADS) for line in _lines(name)}
         if not threads:
             return None
-        return self._clock.add(list(threads), [*threads.values(), *itertools.chain(*map(_lines, self._files))])
+        files = itertools.chain(*map(_lines, (*_COUNTS, *self._quotas)))
+        counts = Counts.read(list(threads), [*threads.values(), *files])
+        if counts.groups != self._groups:
+            self._groups, self._quotas = counts.groups, [*filter(os.path.exists, _quota_files(counts.groups))]
+            self._clock = WorkClock()
+            return self.read()
+        return self._clock.add(counts)
 
 
 def _lines(name: str) -> list[str]:
@@ -154,7 +171,7 @@ class RemoteReader:
         self._lines = lines.get_single_element()
         self._listed: dict[str, int] = {}  # computing time of each thread, until the next question
         self._kept: list[str] = []
-        self._quotas: list[str] = []
+        self._groups, self._quotas = list[str](), list[str]()
         self._clock = WorkClock()
         self._until = 0.0
 
@@ -172,8 +189,13 @@ class RemoteReader:
             elif time.monotonic() > self._until:
                 self._list(session)
             else:
-                names = [*self._kept, *_COUNTS, *self._quotas]
-                return self._clock.add(self._kept, self._read(session, names))
+                lines = self._read(session, [*self._kept, *_COUNTS, *self._quotas])
+                counts = Counts.read(self._kept, lines)
+                if counts.groups == self._groups:
+                    return self._clock.add(counts)
+                self._groups, self._clock = counts.groups, WorkClock()
+                self._quotas = sorted(self._find(session, _quota_files(counts.groups)))
+                return self.read(session)
         except tf.errors.NotFoundError:  # a thread has ended
             self._listed, self._until = {}, 0.0
         except (tf.errors.OpError, RuntimeError, ValueError):
@@ -190,7 +212,6 @@ class RemoteReader:
         return {name: int(line.split()[0]) for name, line in zip(names, self._read(session, names), strict=True)}
 
     def _list(self, session: tf.Session) -> None:
-        self._quotas = sorted(self._find(session, _quota_files(self._read(session, [_GROUPS]))))
         first, second = (self._find(session, [_THREADS]) for _ in range(2))
         self._listed = self._computing(session, sorted(first & second))  # threads that list the files have ended
 
