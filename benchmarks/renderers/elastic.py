@@ -23,6 +23,7 @@ from benchmarks.renderers.tables import (
 )
 
 _GOAL = 0.9  # of a fresh plan's throughput
+_LATER = 10  # steps after a change, whose median is a step's time
 _INTERVAL = 60.0  # seconds between checkpoints
 _STARTS = (*(f"{what}/" for what in LOSSES), "torchrun/")  # of variants
 _ON_LOSSES = (
@@ -90,10 +91,17 @@ def _changes(networks: Mapping[str, Mapping[str, Row]]) -> list[tuple[str, Row, 
     return [(name, row, event) for name, ways in networks.items() for row in ways.values() for event in row["events"]]
 
 
+def _step_after(row: Row, event: Row) -> float | None:
+    """Return the seconds of a step after a change; the pause ends with the first one."""
+    later = row["step_seconds"][event["step"] + 1 :][:_LATER]
+    return statistics.median(later) if later else None
+
+
 def _change_line(network: str, row: Row, event: Row) -> list[object]:
     delay = _delay(row, event)
     after = None if delay is None else f"{delay[0]}, {delay[1]} steps, {delay[2]:.1f} s"
-    return [f"{network}, {event['step']}", after, event["seconds_paused"], _gain(event), _sizes(event), event["why"]]
+    seconds = [event["seconds_paused"], _step_after(row, event)]
+    return [f"{network}, {event['step']}", after, *seconds, _gain(event), _sizes(event), event["why"]]
 
 
 def _conclude_steady(steady: Mapping[str, Row], saving: Mapping[str, Row]) -> str:
@@ -149,9 +157,10 @@ def _conclude(
                 firsts.setdefault((network, delay[0]), delay[1:])
         steps, seconds = zip(*firsts.values(), strict=True)
         pauses = [event["seconds_paused"] for _, _, event in changes]
+        lost = [pause - (_step_after(*change[1:]) or 0.0) for pause, change in zip(pauses, changes, strict=True)]
         texts.append(
             f"The first change follows after {span(steps, '.0f')} steps, or {span(seconds, '.1f')} s. A change pauses "
-            f"training for {span(pauses, '.1f')} s."
+            f"training for {span(pauses, '.1f')} s, or {span(lost, '.1f')} s without the first step."
         )
     texts += filter(None, [_conclude_steady(steady, saving), _conclude_losses(losses)])
     return texts
@@ -179,7 +188,8 @@ def render(rows: Sequence[Row]) -> Report:
             heading = f"## Step time{on_machines(of_place[0][1].values(), rows)}"
             parts += [heading, table(header, [_line(network, ways) for network, ways in of_place])]
         lines = [_change_line(*change) for change in _changes(networks)]
-        parts += ["## Changes", table(["step", "after", "paused s", "gain", "sizes", "why"], lines)] if lines else []
+        header = ["step", "after", "paused s", "of it a step s", "gain", "sizes", "why"]
+        parts += ["## Changes", table(header, lines)] if lines else []
     if losses:
         columns = {
             "variant": lambda row: row["variant"],
