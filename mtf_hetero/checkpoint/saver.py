@@ -22,7 +22,6 @@ import concurrent.futures
 import contextlib
 import errno
 import functools
-import itertools
 import math
 import os
 import re
@@ -142,8 +141,7 @@ class Saver(tf.train.Saver):
         if not self._is_built:
             self._finds_variables = self._var_list is None and self.saver_def is None
         elif self._finds_variables:
-            keys = tf.GraphKeys.GLOBAL_VARIABLES, tf.GraphKeys.SAVEABLE_OBJECTS
-            present = [*itertools.chain(*map(tf.get_collection, keys))]
+            present = [*tf.global_variables(), *tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS)]
             if [*map(id, present)] != [*map(id, self._var_list)]:
                 self._is_built, self._var_list, self.saver_def = False, None, None
         super().build()

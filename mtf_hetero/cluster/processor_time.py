@@ -1,7 +1,7 @@
 """The time for which a process has work: what Linux counts of it, computing and waiting for a processor.
 
 A quota, another user or a slower processor makes it longer; a wait for another worker does not. To read it takes a
-worker about a millisecond, and a step is not traced for it.
+worker about 3 ms, and a step is not traced for it.
 """
 
 import dataclasses

@@ -210,7 +210,13 @@ def test_killed_while_it_saves(tmp_path):
 def test_the_estimator_saves_so_where_memory_is_short(tmp_path, monkeypatch):
     monkeypatch.setattr("mtf_hetero.checkpoint.saver.free_bytes", lambda: 0.0)
     monkeypatch.setattr(SliceSaverBuilder.__init__, "__defaults__", (64,))
-    trained = estimator("three", tmp_path).train(input_fn, max_steps=2)
+
+    class Look(tf.train.SessionRunHook):
+        def begin(self):
+            (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
+            assert isinstance(saver._builder, SliceSaverBuilder)
+
+    trained = estimator("three", tmp_path).train(input_fn, max_steps=2, hooks=[Look()])
     assert len(list(tmp_path.glob("model.ckpt-2.data-*"))) > 3
     assert trained.get_variable_value("first/kernel").shape == (5, 11)
     estimator("four", tmp_path).train(input_fn, max_steps=3)
