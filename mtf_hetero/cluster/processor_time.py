@@ -12,19 +12,20 @@ import pathlib
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero.cluster.emulation import guard
 
 _THREADS = "/proc/self/task/*/schedstat"
 _COUNTS = "/proc/self/stat", "/proc/self/status", "/proc/stat", "/proc/self/cgroup"
-_GROUP_ROOTS = "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"
+_MOUNTS = "/proc/self/mountinfo"
 _TICKS_PER_SECOND = 100  # of Linux, in the files that users read
 _NS_PER_SECOND = 10**9
 _PROCESS = re.compile(r"\d+ \(.*\)(.*)")
 _ALLOWED = re.compile(r"Cpus_allowed_list:\s*(\S+)")
 _CORE = re.compile(r"cpu(\d+) (.*)")
-_GROUP = re.compile(r"\d+:([^:]*):(.*)")
+_GROUP = re.compile(r"\d+:[^:]*:/")
 _THROTTLED = re.compile(r"throttled_(usec|time) (\d+)")  # of versions 2 and 1 of control groups
 _THROTTLED_PER_SECOND = {"usec": 10**6, "time": _NS_PER_SECOND}
 _LISTED_SECONDS = 60.0
@@ -43,7 +44,7 @@ class Counts:
       computing: of all threads, also of those that have ended.
       cores: the numbers of those that the process may use.
       busy: {number of a core: seconds for which any process used it}.
-      groups: the paths of the control groups of which it is a member, and which may have a quota.
+      groups: the lines that name its control groups.
       throttled: while a quota stopped the process, added up over the cores.
     """
 
@@ -79,9 +80,8 @@ class Counts:
         elif match := _CORE.match(line):
             user, nice, system, _idle, _waiting, *other = map(int, match[2].split()[:8])
             self.busy[int(match[1])] = sum([user, nice, system, *other]) / _TICKS_PER_SECOND
-        elif match := _GROUP.match(line):
-            if not match[1] or "cpu" in match[1].split(","):
-                self.groups.append(match[2])
+        elif _GROUP.match(line):
+            self.groups.append(line)
         elif match := _THROTTLED.match(line):
             self.throttled += int(match[2]) / _THROTTLED_PER_SECOND[match[1]]
 
@@ -121,10 +121,15 @@ class WorkClock:
         return self._seconds
 
 
-def _quota_files(groups: Iterable[str]) -> list[str]:
-    """Return the names of the files, if they exist, that count for how long a quota stops a member of some groups."""
-    levels = {level for path in map(pathlib.PurePosixPath, groups) for level in (path, *path.parents)}
-    return sorted({os.path.normpath(f"{root}/{level}/cpu.stat") for root in _GROUP_ROOTS for level in levels})
+def _quota_files(mounts: Sequence[str], groups: Sequence[str]) -> list[str]:
+    """Return the names of the files that, if they exist, count for how long a quota stops a process.
+
+    Args:
+      mounts: the lines of its mountinfo file.
+      groups: those of its cgroup file.
+    """
+    parents = guard.parent_groups("\n".join(mounts), "\n".join(groups))
+    return [os.path.join(parent.directory, "cpu.stat") for parent in parents]
 
 
 class OwnReader:
@@ -142,8 +147,8 @@ class OwnReader:
         files = itertools.chain(*map(_lines, (*_COUNTS, *self._quotas)))
         counts = Counts.read(list(threads), [*threads.values(), *files])
         if counts.groups != self._groups:
-            self._groups, self._quotas = counts.groups, [*filter(os.path.exists, _quota_files(counts.groups))]
-            self._clock = WorkClock()
+            self._groups, self._clock = counts.groups, WorkClock()
+            self._quotas = [*filter(os.path.exists, _quota_files(_lines(_MOUNTS), counts.groups))]
             return self.read()
         return self._clock.add(counts)
 
@@ -194,7 +199,8 @@ class RemoteReader:
                 if counts.groups == self._groups:
                     return self._clock.add(counts)
                 self._groups, self._clock = counts.groups, WorkClock()
-                self._quotas = sorted(self._find(session, _quota_files(counts.groups)))
+                files = _quota_files(self._read(session, [_MOUNTS]), counts.groups)
+                self._quotas = sorted(self._find(session, files))
                 return self.read(session)
         except tf.errors.NotFoundError:  # a thread has ended
             self._listed, self._until = {}, 0.0

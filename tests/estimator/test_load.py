@@ -62,11 +62,16 @@ def test_threads_that_compute_in_turn_count_as_well_as_those_that_are_read():
 
 
 def test_a_quota_is_looked_for_in_both_versions_of_control_groups_and_on_all_levels():
-    groups = processor_time.Counts.read([], ["7:devices:/a", "4:cpu,cpuacct:/a/b", "0::/c"]).groups
-    files = processor_time._quota_files(groups)
-    some = {"/sys/fs/cgroup/c/cpu.stat", "/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu,cpuacct/a/b/cpu.stat"}
-    assert some < {*files}
-    assert len(files) == 3 * 4  # /, /a, /a/b, /c
+    lines = ["7:devices:/a", "4:cpu,cpuacct:/a/b", "0::/c"]
+    assert processor_time.Counts.read([], lines).groups == lines
+    mounts = [
+        "31 25 0:27 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices",
+        "32 25 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct",
+        "33 25 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+    ]
+    groups = "cpu,cpuacct/a/b", "cpu,cpuacct/a", "cpu,cpuacct", "unified/c", "unified"
+    files = [f"/sys/fs/cgroup/{group}/cpu.stat" for group in groups]
+    assert processor_time._quota_files(mounts, lines) == files
 
 
 def test_this_process_counts_its_time():
