@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 
 import readers_files
 import walk
@@ -16,7 +17,8 @@ PROGRAM = Block(PAGE, 20, "python", "print('<x>')\n")
 
 
 def walk_through(blocks, directory, limit=20):
-    return list(walk.walk(blocks, directory, dict(os.environ), limit))
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # Debian has python3 alone
+    return list(walk.walk(blocks, directory, {**os.environ, "PATH": path}, limit))
 
 
 def test_commands_are_run_one_after_the_other(tmp_path):
