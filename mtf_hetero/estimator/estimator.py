@@ -24,7 +24,7 @@ from mtf_hetero.cluster.probe import check_reachable
 from mtf_hetero.estimator import export, inputs, predictions, saved_model, training
 from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys, RunConfig, check_number
 from mtf_hetero.estimator.elastic import Elastic, Move, Place
-from mtf_hetero.estimator.hooks import StopOnSignalHook, read_global_step
+from mtf_hetero.estimator.hooks import CountHook, StopOnSignalHook, read_global_step
 from mtf_hetero.mesh import random_numbers
 
 
@@ -156,15 +156,25 @@ class Estimator:
         return self
 
     def prepare(self, input_fn: Callable[..., object], elastic: Elastic) -> None:
-        """Build the training step of a Place in advance, so that a training moves there faster. Any thread may call it.
+        """Build the training step of a Place and make its session, so that a training moves there faster.
+
+        Any thread may call it. No session is made if it would share its variables with others: RunConfig.session_config
+        has no cluster_def then, but a master is given.
 
         Args:
           input_fn: of the Place.
           elastic: of the training.
         """
+        graph, step = self._training_step(input_fn, elastic)
+        with self._new_graph(graph):
+            self._prepared = input_fn, graph, training.warm_up(self._config, step)
+
+    def _training_step(
+        self, input_fn: Callable[..., object], elastic: Elastic
+    ) -> tuple[tf.Graph, training.TrainingStep]:
         with self._new_graph() as graph:
             spec = self._build(input_fn, ModeKeys.TRAIN, first=elastic.first)
-            self._prepared = input_fn, graph, training.complete_graph(self._config, spec, elastic)
+            return graph, training.complete_graph(self._config, spec, elastic)
 
     def _train(
         self,
@@ -175,10 +185,11 @@ class Estimator:
         elastic: Elastic,
     ) -> Move | None:
         """Train here until the end, which gives None, or until training continues elsewhere."""
-        if self._prepared is None or self._prepared[0] != move.place.input_fn:
-            self.prepare(move.place.input_fn, elastic)
-        assert self._prepared is not None
-        (_, graph, step), self._prepared = self._prepared, None
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared[0] == move.place.input_fn:
+            graph, step = prepared[1:]
+        else:
+            graph, step = self._training_step(move.place.input_fn, elastic)
         with self._new_graph(graph):
             return training.train_steps(self._config, step, hooks, listeners, stop, elastic, move)
 
@@ -213,7 +224,7 @@ class Estimator:
             update = tf.group(*(update for _, update in metrics.values()))
             values = {key: value for key, (value, _) in metrics.items()}
             final = tf.train.FinalOpsHook({**values, tf.GraphKeys.GLOBAL_STEP: tf.train.get_global_step()})
-            count = _CountHook()
+            count = CountHook()
             hooks = [*spec.evaluation_hooks, *(hooks or ()), final, count]
             with training.monitored_session(
                 self._config, spec, hooks, StopOnSignalHook(()), checkpoint_path
@@ -371,19 +382,6 @@ class Estimator:
         writer.flush()
         text = ", ".join(f"{key} = {value:g}" for key, value in sorted(scalars.items()))
         tf.logging.info("evaluated step %d: %s", step, text)
-
-
-class _CountHook(tf.train.SessionRunHook):
-    """Counts the steps of a session: one made anew after a worker was lost begins with the first batch again."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
-        self.steps = 0
-
-    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        self.steps += 1
 
 
 def _with_model_dir(config: RunConfig, model_dir: str | os.PathLike | None) -> RunConfig:

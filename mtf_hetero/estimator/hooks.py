@@ -227,6 +227,19 @@ class CopyHook(tf.train.SessionRunHook):
             self._elastic.copy = State.from_values(session.graph, values)
 
 
+class CountHook(tf.train.SessionRunHook):
+    """Counts the steps of a session: one made anew after a worker was lost begins with the first batch again."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        self.steps = 0
+
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
+        self.steps += 1
+
+
 class NanLossHook(tf.train.NanTensorHook):
     """tf.train.NanTensorHook that leaves it to whoever catches its error to say so."""
 

@@ -8,6 +8,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero.checkpoint import resume
 from mtf_hetero.estimator.elastic import MEMORY, Elastic, Move
 from mtf_hetero.estimator.hooks import SaverHook
+from mtf_hetero.estimator.warm import WarmSession
 
 
 class ResumingSessionCreator(tf.train.SessionCreator):
@@ -24,6 +25,7 @@ class ResumingSessionCreator(tf.train.SessionCreator):
       keep: number of checkpoints that are kept; None or 0: all.
       move: how the training came here: its state, if it has one, is what the first session begins with.
       elastic: has the copy.
+      warm: for the first session that begins with a state in memory; None: it is made anew.
       **options: `master` and `config` of the session.
     """
 
@@ -35,6 +37,7 @@ class ResumingSessionCreator(tf.train.SessionCreator):
         keep: int | None,
         move: Move | None = None,
         elastic: Elastic | None = None,
+        warm: WarmSession | None = None,
         **options: Any,
     ) -> None:
         self._model_dir = model_dir
@@ -43,6 +46,7 @@ class ResumingSessionCreator(tf.train.SessionCreator):
         self._keep = keep
         self._move = move
         self._elastic = elastic
+        self._warm = warm
         self._options = options
 
     def create_session(self) -> tf.Session:
@@ -56,12 +60,13 @@ class ResumingSessionCreator(tf.train.SessionCreator):
                 hook.join()  # the newest checkpoint may still be written
         path, kept = resume(self._model_dir, self._keep)
         state = self._take_state(path)
+        warm, self._warm = self._warm, None
         if state is None:
             session = tf.train.ChiefSessionCreator(
                 self._scaffold, checkpoint_filename_with_path=path, **self._options
             ).create_session()
         else:
-            session = self._create_from(state)
+            session = self._create_from(state, warm)
         savers = {id(saver): saver for saver in (self._scaffold.saver, *(hook._get_saver() for hook in self._hooks))}
         for saver in savers.values():
             saver_lib.save_once(saver)
@@ -84,15 +89,12 @@ class ResumingSessionCreator(tf.train.SessionCreator):
             self._move.source = MEMORY
         return copy
 
-    def _create_from(self, state: saver_lib.State) -> tf.Session:
+    def _create_from(self, state: saver_lib.State, warm: WarmSession | None) -> tf.Session:
         """Make a session with a state in memory. It has all variables: a search for others would prolong a pause."""
+        session = None if warm is None else warm.take()
         scaffold = self._scaffold.finalize()
-        manager = tf.train.SessionManager(
-            local_init_op=scaffold.local_init_op,
-            local_init_feed_dict=scaffold.local_init_feed_dict,
-        )
-        return manager.prepare_session(
-            self._options["master"],
-            config=self._options["config"],
-            init_fn=lambda session: state.load(scaffold.saver, session),
-        )
+        if session is None:
+            session = tf.Session(self._options["master"], config=self._options["config"])
+        state.load(scaffold.saver, session)
+        session.run(scaffold.local_init_op, scaffold.local_init_feed_dict)
+        return session

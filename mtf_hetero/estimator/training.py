@@ -17,7 +17,13 @@ from mtf_hetero.estimator.elastic import Elastic, Move, Moved
 from mtf_hetero.estimator.hooks import CopyHook, NanLossHook, SaverHook, StopOnSignalHook, order_global_step
 from mtf_hetero.estimator.progress import ProgressHook
 from mtf_hetero.estimator.resume import ResumingSessionCreator
-from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY, add_mtf_scalar_summaries, add_scalar_summary
+from mtf_hetero.estimator.summaries import (
+    LOSS_COLLECTION_KEY,
+    add_mtf_scalar_summaries,
+    add_scalar_summary,
+    scalar_summaries,
+)
+from mtf_hetero.estimator.warm import WarmSession
 
 Session = tf.train.MonitoredSession | tf.train.SingularMonitoredSession
 MANY_OPERATIONS = 20_000  # a training step of VGG-16 has as many on 50 processors
@@ -77,11 +83,13 @@ class TrainingStep:
       spec: of the model.
       number: the global step before the run.
       copying: the hook that copies the state, of a training that may lose workers.
+      warm: a session made in advance, if there is one.
     """
 
     spec: EstimatorSpec
     number: tf.Tensor
     copying: list[CopyHook]
+    warm: WarmSession | None = None
 
 
 def complete_graph(config: RunConfig, spec: EstimatorSpec, elastic: Elastic) -> TrainingStep:
@@ -98,6 +106,17 @@ def complete_graph(config: RunConfig, spec: EstimatorSpec, elastic: Elastic) -> 
         if isinstance(saver, Saver):
             saver.build()
     return TrainingStep(spec, number, copying)
+
+
+def warm_up(config: RunConfig, step: TrainingStep) -> TrainingStep:
+    """Return the training step of the default graph with a session, whose workers are ready for it."""
+    options = session_config(config, in_pause=True)
+    if config.master and not options.HasField("cluster_def"):  # the session would share the variables of others
+        return step
+    spec = step.spec
+    assert spec.scaffold is not None and spec.train_op is not None and spec.loss is not None
+    fetches = (spec.train_op, spec.loss, step.number, *scalar_summaries().values())
+    return dataclasses.replace(step, warm=WarmSession(spec.scaffold, config.master, options, fetches))
 
 
 def train_steps(
@@ -128,7 +147,7 @@ def train_steps(
         if isinstance(hook, SaverHook):
             hook.continues = move.state is not None
     try:
-        _run_steps(config, step.spec, step.number, [*step.copying, *hooks, stop], stop, elastic, move)
+        _run_steps(config, step, [*step.copying, *hooks, stop], stop, elastic, move)
     except Moved as moved:
         return moved.move
     except UnreachableWorkerError as error:
@@ -154,19 +173,18 @@ def _release(hooks: list[tf.train.SessionRunHook]) -> None:
 
 def _run_steps(
     config: RunConfig,
-    spec: EstimatorSpec,
-    step: tf.Tensor,
+    step: TrainingStep,
     hooks: list[tf.train.SessionRunHook],
     stop: StopOnSignalHook,
     elastic: Elastic,
     move: Move,
 ) -> None:
-    loss = last = None
-    with monitored_session(config, spec, hooks, stop, move=move, elastic=elastic) as session:
+    spec, loss, last = step.spec, None, None
+    with monitored_session(config, spec, hooks, stop, move=move, elastic=elastic, warm=step.warm) as session:
         while not (session.should_stop() or stop.requested):
             if elastic.is_wanted:
                 raise Moved(elastic.begin_move(_leave_state(session, config, spec)))
-            _, loss, last = session.run([spec.train_op, spec.loss, step])
+            _, loss, last = session.run([spec.train_op, spec.loss, step.number])
             elastic.end_step(int(last))
     if last is None:
         tf.logging.warning("trained 0 steps: input_fn returned no batch, or a hook stopped the training")
@@ -200,6 +218,7 @@ def monitored_session(
     *,
     move: Move | None = None,
     elastic: Elastic | None = None,
+    warm: WarmSession | None = None,
 ) -> Iterator[tf.train.MonitoredSession]:
     """Return a monitored session, which outlives workers.
 
@@ -211,6 +230,7 @@ def monitored_session(
       checkpoint_path: what to restore; None: the newest whole checkpoint in the model directory, if there is one.
       move: how a training came here, perhaps with a state to begin with.
       elastic: of a training.
+      warm: a session made in advance, for a move with a state.
     """
     assert spec.scaffold is not None
     workers = config.workers
@@ -218,7 +238,7 @@ def monitored_session(
     options = {"master": config.master, "config": session_config(config, in_pause=in_pause)}
     if checkpoint_path is None:
         creator = ResumingSessionCreator(
-            str(config.model_dir), spec.scaffold, hooks, config.keep_checkpoint_max, move, elastic, **options
+            str(config.model_dir), spec.scaffold, hooks, config.keep_checkpoint_max, move, elastic, warm, **options
         )
     else:
         creator = tf.train.ChiefSessionCreator(spec.scaffold, checkpoint_filename_with_path=checkpoint_path, **options)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -24,6 +25,7 @@ from mtf_hetero.estimator.elastic import CHECKPOINT, MEMORY
 from mtf_hetero.estimator.hooks import SaverHook, read_global_step
 from mtf_hetero.estimator.resume import ResumingSessionCreator
 from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY
+from mtf_hetero.estimator.warm import WarmSession
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = (
     mtf.Dimension(name, size) for name, size in [("batch", 7), ("inputs", 5), ("hidden", 11), ("outputs", 3)]
@@ -159,9 +161,11 @@ def test_a_training_that_moves_has_the_losses_of_one_that_stays(layouts, optimiz
     assert all(event.seconds > 0 for event in events)
 
 
-def test_a_step_that_was_built_in_a_thread_is_used_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_step_that_was_built_in_a_thread_is_used_once(grows, tmp_path, monkeypatch):
     first, second, elastic = estimator("batch", tmp_path), estimator("filters", tmp_path), Elastic()
-    built = []
+    built, taken, take = [], [], WarmSession.take
+    monkeypatch.setattr(WarmSession, "take", lambda warm: taken.append(take(warm)) or taken[-1])
 
     def counted(features, labels, mode, params):
         built.append(mode)
@@ -170,16 +174,48 @@ def test_a_step_that_was_built_in_a_thread_is_used_once(tmp_path, monkeypatch):
     monkeypatch.setattr(second, "_model_fn", counted)
 
     class Preparing(Losses):
+        def begin(self):
+            super().begin()
+            if grows:  # the graph of a session that is there already
+                self.count = tf.Variable(3, collections=[tf.GraphKeys.LOCAL_VARIABLES], use_resource=True)
+                self.summary = tf.summary.scalar("count", self.count)
+
+        def after_create_session(self, session, coord):
+            super().after_create_session(session, coord)
+            if grows:
+                assert session.run(self.count) == 3
+
         def after_run(self, run_context, run_values):
             if int(run_values.results[1]) == 1:
                 threads.begin(lambda: second.prepare(input_fn, elastic), "preparing").result()
                 assert len(built) == 1
             super().after_run(run_context, run_values)
+            if grows:
+                (summary,) = tf.get_collection("summary_op")
+                assert any(added is self.summary for added in summary.op.inputs)
 
     hook = Preparing(elastic, {2: second, 3: first, 4: second})
     first.train(input_fn, [hook], max_steps=6, elastic=elastic)
     assert len(built) == 2  # in advance, and when it arrives again
+    assert len(taken) == 1
     check(first, hook, "momentum")
+
+
+def test_a_session_made_in_advance_is_closed_if_nobody_takes_it(tmp_path, monkeypatch):
+    closed, close = threading.Event(), tf.Session.close
+    monkeypatch.setattr(tf.Session, "close", lambda session: [close(session), closed.set()])
+    prepared = estimator("batch", tmp_path)
+    prepared.prepare(input_fn, Elastic())
+    assert not closed.is_set()
+    del prepared
+    gc.collect()
+    assert closed.wait(20)
+
+
+def test_no_session_is_made_in_advance_where_it_would_share_the_variables_of_another():
+    server = tf.train.Server.create_local_server()
+    step = training.TrainingStep(EstimatorSpec("infer", predictions={}), tf.constant(0), [])
+    assert training.warm_up(RunConfig(master=server.target), step) is step
 
 
 def test_a_change_that_another_one_follows_at_once_is_part_of_it():
