@@ -4,6 +4,7 @@ import gc
 import math
 import os
 import pathlib
+import random
 import re
 import signal
 import time
@@ -34,9 +35,16 @@ def pytest_collection_modifyitems(config, items):
     again = [item for item in items if item.get_closest_marker("full") and any(name in names for name in _wholes(item))]
     config.hook.pytest_deselected(items=again)
     items[:] = [item for item in items if item not in again]
-    items.sort(
-        key=lambda item: (item.get_closest_marker("xdist_group") is None, item.get_closest_marker("slow") is None)
-    )
+    order = list(dict.fromkeys(item.path for item in items))
+    if "TESTS_SEED" in os.environ:
+        random.Random(os.environ["TESTS_SEED"]).shuffle(order)
+    of_file = {path: number for number, path in enumerate(order)}
+
+    def key(item):
+        groups_first = [item.get_closest_marker(name) is None for name in ("xdist_group", "slow")]
+        return *groups_first, of_file[item.path]
+
+    items.sort(key=key)
 
 
 def _wholes(item):
