@@ -146,6 +146,13 @@ def _rows(attr, var, ids):
     return tf.gather(var, ids, axis=count, batch_dims=count)
 
 
+def _draw(attr, state, algorithm, count):
+    low, high, key = tf.unstack(state)  # 128 bits that count, 256 for each number of any distribution; and a key
+    after = low + tf.bitcast(count, tf.int64) * 256
+    carried = tf.bitcast(after, tf.uint64) < tf.bitcast(low, tf.uint64)
+    return (tf.stack([after, high + tf.cast(carried, tf.int64), key]),)
+
+
 WRITES: Mapping[str, Rule] = {  # variables come first among the inputs, and their new values are the results
     "ResourceApplyGradientDescent": _descend,
     "ResourceApplyMomentum": _momentum,
@@ -176,3 +183,4 @@ READS: Mapping[str, Callable[..., tf.Tensor]] = {
     "ResourceGather": _rows,
     "ResourceGatherNd": lambda attr, var, ids: tf.gather_nd(var, ids),
 }
+DRAWS: Mapping[str, Rule] = {"RngReadAndSkip": _draw}  # the result is the value before, and the rule's the value after

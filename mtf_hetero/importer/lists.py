@@ -33,6 +33,12 @@ ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # of what operati
     "ZerosLike": (("list",), ("list",)),
     "AddN": (("list",), ("list",)),  # of any number of lists
 }
+_STACK_KINDS = {
+    "TensorListConcatV2",
+    "TensorListGather",
+    "TensorListScatterIntoExistingList",
+}  # a list in a loop is stacked
+KINDS = {*ROLES, *_STACK_KINDS, "TensorListResize", "TensorListSplit"}  # of operations on lists
 _NEW = ("TensorListReserve", "EmptyTensorList")
 _INDEXED = (*_NEW, "TensorListGetItem", "TensorListSetItem")  # by a number that must be known for a Python list
 
@@ -123,12 +129,38 @@ def follow(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> list[Mean
         count = int(inputs[1].array) if node.type == "TensorListReserve" else 0
         return [TensorList([None] * count, inputs[0].array, node.get_attr("element_dtype"))]
     if node.type == "TensorListFromTensor":
-        (x, *_), count = inputs, inputs[0].shape[0]
-        op = synthetic("Unpack", [x], [x.shape[1:]] * count, node.name, num=count, axis=0)
-        made = TensorList(add(op), x.shape[1:], x.dtype)
-        made.stack = x
-        return [made]
+        return [_unstacked(inputs[0], node.name, add)]
+    if node.type == "TensorListSplit":
+        (x, _, lengths), shape = inputs, inputs[0].shape[1:]
+        shapes = [(int(n), *shape) for n in _require_known(node, lengths)]
+        options = {"num_split": len(shapes), "Tlen": lengths.dtype}
+        return [
+            TensorList(add(synthetic("SplitV", [x, lengths, literal(0)], shapes, node.name, **options)), shape, x.dtype)
+        ]
     return _follow_values(node, inputs, add)
+
+
+def _require_known(node: tf.Operation, numbers: Value) -> np.ndarray:
+    """Return numbers that an operation on a Python list must know.
+
+    Raises:
+      NotImplementedError: they depend on the data.
+    """
+    if numbers.array is None:
+        raise refusal(
+            node, "takes elements of a TensorArray by numbers that depend on the data; use tf.gather on its stack"
+        )
+    return numbers.array
+
+
+def _unstacked(x: Value, name: str, add: Add) -> TensorList:
+    """Return the list of a tensor's rows."""
+    count = x.shape[0]
+    made = TensorList(
+        add(synthetic("Unpack", [x], [x.shape[1:]] * count, name, num=count, axis=0)), x.shape[1:], x.dtype
+    )
+    made.stack = x
+    return made
 
 
 # --- lists that are tensors of their own
@@ -171,11 +203,8 @@ def _add_operation(kind: str, inputs: list[Value], elements: Elements, types: di
 
 def _follow_real(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> list[Meaning]:
     kind = "AddN" if node.type == "AddV2" else node.type
-    if kind == "TensorListElementShape":
-        shape = inputs[0].elements.root.shape
-        return [literal(-1 if shape is None else shape, node.outputs[0].dtype)]
     if kind not in ROLES:
-        raise refusal(node, "of a TensorArray in a loop is not followed; use read, write, stack or unstack")
+        return _answer_real(node, inputs, add)
     are_optional = any(isinstance(x, Optional) for x in inputs)
     if any(isinstance(x, Optional) and len(x.values) != 1 for x in inputs):
         raise refusal(
@@ -184,6 +213,8 @@ def _follow_real(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> lis
     values = [x.values[0] if isinstance(x, Optional) else x for x in inputs]
     values = [realise(x, node.name, add) if isinstance(x, TensorList) else x for x in values]
     elements = _shared_elements(node, kind, values)
+    if kind == "TensorListSetItem" and elements.length == 0:
+        raise refusal(node, "makes a TensorArray longer in a loop that is not unrolled; give the TensorArray its size")
     if are_optional:
         elements.are_optional, elements.dtype = True, values[1].dtype
     if kind == "TensorListLength" and elements.length is not None:
@@ -197,6 +228,30 @@ def _follow_real(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> lis
         attributes["num_elements"] = attribute(outputs[0].shape[0])
     made = add(Operation(kind, values, outputs, attributes))
     return [Optional([y]) if elements.are_optional and y.elements is None else y for y in made]
+
+
+def _answer_real(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> list[Meaning]:
+    """Follow an operation on lists of which nothing is left in the loop."""
+    if node.type == "TensorListElementShape":
+        shape = inputs[0].elements.root.shape
+        return [literal(-1 if shape is None else shape, node.outputs[0].dtype)]
+    if node.type in _STACK_KINDS:
+        return _follow_values(node, [_unstacked(_stack(node, inputs[0], add), node.name, add), *inputs[1:]], add)
+    if node.type == "TensorListResize" and inputs[0].elements.length is not None:  # the gradient of a write
+        return [inputs[0]]
+    raise refusal(node, "of a TensorArray in a loop is not followed; use read, write, stack or unstack")
+
+
+def _stack(node: tf.Operation, x: Value, add: Add) -> Value:
+    """Return the tensor of a list in a loop."""
+    assert x.elements is not None
+    elements = x.elements.root
+    if elements.shape is None or elements.length is None:
+        raise refusal(node, "of a TensorArray whose size depends on the data is not followed; give it a fixed size")
+    types = {"element_dtype": elements.dtype, "num_elements": elements.length}
+    attributes = {name: attribute(value) for name, value in types.items()}
+    stack = Value((elements.length, *elements.shape), elements.dtype, name=node.name)
+    return add(Operation("TensorListStack", [x, literal(-1)], [stack], attributes))[0]
 
 
 def _shared_elements(node: tf.Operation, kind: str, values: Sequence[Value]) -> Elements:
@@ -249,26 +304,58 @@ def _follow_values(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> l
     """Follow an operation on a Python list."""
     x, *others = inputs
     match node.type:
-        case "TensorListSetItem":
-            at = int(others[0].array)
-            return [x.with_items([*x[:at], others[1], *x[at + 1 :]])]
         case "TensorListGetItem":
             return [x.item(int(others[0].array))]
-        case "TensorListPushBack":
-            return [x.with_items([*x, others[0]])]
         case "TensorListPopBack":
             return [x.with_items(x[:-1]), x.item(len(x) - 1)]
         case "TensorListStack":
             return [_stacked(x, node.name, add)]
+        case "TensorListGather":
+            return [_stacked(x.with_items([x.item(at) for at in _require_known(node, others[0])]), node.name, add)]
+        case "TensorListConcatV2":
+            return _joined(x, node.name, add)
         case "TensorListLength":
             return [literal(len(x))]
         case "TensorListElementShape":
             return [literal(x.element_shape, node.outputs[0].dtype)]
+    return [x.with_items(_changed(node, inputs, add))]
+
+
+def _changed(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> Sequence[Value | None]:
+    """Return the elements of the Python list that an operation makes of others."""
+    x, *others = inputs
+    match node.type:
+        case "TensorListSetItem":
+            at = int(others[0].array)
+            if at >= len(x) and not node.get_attr("resize_if_index_out_of_bounds"):
+                raise refusal(node, f"writes element {at} of a TensorArray of size {len(x)}; give it a larger size")
+            return [*_resized(x, max(at, len(x)))[:at], others[1], *x[at + 1 :]]
+        case "TensorListResize":
+            return _resized(x, int(_require_known(node, others[0])))
+        case "TensorListScatterIntoExistingList":
+            rows, numbers = _unstacked(others[0], node.name, add), map(int, _require_known(node, others[1]))
+            items = dict(enumerate(x)) | dict(zip(numbers, rows, strict=True))
+            return [items.get(at) for at in range(max(items, default=-1) + 1)]
+        case "TensorListPushBack":
+            return [*x, others[0]]
         case "ZerosLike":
-            return [x.with_items([None] * len(x))]
+            return [None] * len(x)
         case "AddN" | "AddV2":
-            return [x.with_items([_sum(items, node.name, add) for items in zip(*inputs, strict=True)])]
+            return [_sum(items, node.name, add) for items in zip(*inputs, strict=True)]
     raise refusal(node, "of a TensorArray is not followed; use read, write, stack or unstack")
+
+
+def _joined(x: TensorList, name: str, add: Add) -> list[Value]:
+    """Return the rows of all elements in one tensor, and how many each has."""
+    parts = [x.item(at) for at in range(len(x))]
+    lengths = [part.shape[0] for part in parts]
+    shape = sum(lengths), *parts[0].shape[1:]
+    op = synthetic("ConcatV2", [*parts, literal(0)], [shape], name, N=len(parts), Tidx=tf.int32)
+    return [*add(op), literal(lengths, tf.int64)]
+
+
+def _resized(x: TensorList, size: int) -> list[Value | None]:
+    return [*x[:size], *[None] * (size - len(x))]
 
 
 def _stacked(x: TensorList, name: str, add: Add) -> Value:

@@ -99,9 +99,12 @@ class Reader:
         if not all(shape.is_fully_defined() for shape in shapes):
             shapes = shapes_lib.infer(op)
         if not all(shape.is_fully_defined() for shape in shapes):
-            crop = shapes_lib.as_slice(op, {value: made for made in self._equal.values() for value in made.outputs})
+            makers = {value: made for made in self._equal.values() for value in made.outputs}
+            crop = shapes_lib.as_slice(op, makers)
             if crop is not None:
                 return crop
+            shapes = shapes_lib.infer(shapes_lib.with_limits(op, makers))
+        if not all(shape.is_fully_defined() for shape in shapes):
             raise refusal(node, "gives a tensor whose shape depends on the data; give it a fixed shape")
         for value, shape in zip(op.outputs, shapes, strict=True):
             value.shape = tuple(shape.as_list())

@@ -31,6 +31,26 @@ def _stand_in(value: Value) -> tf.Tensor:
     return create("Placeholder", [], [value.dtype], "x", attributes).outputs[0]
 
 
+def with_limits(op: Operation, makers: Mapping[Value, Operation]) -> Operation:
+    """Give an operation the number in place of min(number, max(number, x)), as tf.math.bincount writes a fixed size."""
+    op.inputs = [value if (found := _limit(value, makers)) is None else found for value in op.inputs]
+    return op
+
+
+def _limit(value: Value, makers: Mapping[Value, Operation]) -> Value | None:
+    """Return the value that the data cannot change; None if they can."""
+    shape, limits = value.shape, []
+    for kind in ("Minimum", "Maximum"):
+        maker = makers.get(value)
+        if maker is None or maker.type != kind:
+            return None
+        limit, value = sorted(maker.inputs, key=lambda operand: operand.array is None)
+        limits.append(limit)
+    least, most = limits[::-1]
+    is_known = most.array is not None and least.array is not None and np.all(least.array >= most.array)
+    return most if is_known and most.shape == shape else None
+
+
 # --- crops
 
 

@@ -18,13 +18,23 @@ if TYPE_CHECKING:
     from mtf_hetero._compat import ConcreteFunction
 
 _REMEDY = "use assign, assign_add or assign_sub"
-_REMEDIES = {"ResourceSparse": "give the optimizer tf.convert_to_tensor(gradient)"}  # updates of rows by tf.compat.v1
+_REMEDIES = {
+    "ResourceSparse": "give the optimizer tf.convert_to_tensor(gradient)",  # updates of rows by tf.compat.v1
+    "StatefulRandom": "use tf.random.stateless_binomial",
+}
+_PHILOX = 1
 _ANSWERS: dict[str, Callable[[Value, tf.DType], Value]] = {
     "ReadVariableOp": lambda current, dtype: current,
     "VariableShape": lambda current, dtype: literal(current.shape, dtype),
     "VarIsInitializedOp": lambda current, dtype: literal(np.array(True), dtype),
 }
-KINDS = {*_ANSWERS, *formulas.READS, *formulas.WRITES, "AssignVariableOp"}  # of operations of variables
+KINDS = {
+    *_ANSWERS,
+    *formulas.READS,
+    *formulas.WRITES,
+    *formulas.DRAWS,
+    "AssignVariableOp",
+}  # of operations of variables
 
 
 def enter(
@@ -88,6 +98,11 @@ def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> Seq
         return [_ANSWERS[kind](current, node.outputs[0].dtype)]
     if kind in formulas.READS:
         return reader.expand(node, formulas.READS[kind], [current, *values])
+    if kind in formulas.DRAWS:
+        if values[0].array != _PHILOX:
+            raise refusal(node, "of a generator is only followed for the algorithm Philox; make the generator with it")
+        reader.write({number: reader.expand(node, formulas.DRAWS[kind], [current, *values])[0]})
+        return [current]
     if kind == "AssignVariableOp":
         reader.write({number: values[0]})
         return []

@@ -53,6 +53,31 @@ def array(w, x):
     return tf.reduce_mean(states.stack() ** 2)
 
 
+def grown(w, x):
+    """The same backwards, with an array that grows, of which some elements are read and some are not written."""
+    state, states = tf.zeros((14, 3), tf.float64), tf.TensorArray(tf.float64, 0, dynamic_size=True)
+    for i in tf.range(6):
+        state = tf.tanh(state @ w + x[:, i])
+        states = states.write(8 - i, state)
+    read = states.gather([8, 3, 8]), states.stack()[::2], states.concat()[:, :2]
+    return tf.add_n([tf.reduce_mean(part**2) for part in read]) * tf.cast(states.size(), tf.float64)
+
+
+def gathered(w, x):
+    """An array of a size that may grow, and does not."""
+    states = tf.TensorArray(tf.float64, 6, dynamic_size=True, clear_after_read=False)
+    for i in tf.range(6):
+        states = states.write(i, tf.tanh(x[:, i] @ w))
+    return tf.reduce_mean(states.gather([5, 0]) ** 2) + tf.reduce_mean(states.concat() * 2.0)
+
+
+def parted(w, x):
+    """An array of rows of a tensor, of which each has another number, and rows that are written over others."""
+    parts = tf.TensorArray(tf.float64, 3, infer_shape=False).split(tf.reshape(x @ w, (-1, 3)), [50, 4, 30])
+    rows = tf.TensorArray(tf.float64, 5, element_shape=(3,)).scatter([4, 0], tf.stack([parts.read(1)[0], w[1]]))
+    return tf.reduce_mean(parts.concat() ** 2) + tf.reduce_sum(rows.stack() ** 3)
+
+
 def scanned(w, x):
     y = tf.scan(lambda a, b: tf.tanh(a @ w) + b, tf.transpose(x, [1, 0, 2]), initializer=tf.zeros((14, 3), tf.float64))
     return tf.reduce_mean(y**2) + tf.reduce_sum(tf.map_fn(lambda row: tf.reduce_max(row @ w, 0), x))
@@ -107,6 +132,7 @@ def write_in_loop(w, x, count, total):
 
 LOOPS = {
     "array": trained(array),
+    "gathered": trained(gathered),
     "scanned": trained(scanned),
     "ending": trained(ending),
     "nested": trained(nested),
@@ -118,6 +144,27 @@ LOOPS = {
 @tiers.parametrize("name", LOOPS, first=["array", "ending"])
 def test_loops_that_stay(name, real_loops):
     check(LOOPS[name], *PLACES)
+
+
+@pytest.mark.parametrize("body", [grown, gathered, parted])
+def test_arrays_of_which_nothing_is_left(body):
+    found = check(trained(body), *PLACES)
+    assert not any(op.type.startswith("TensorList") for op in found[0].step.program.operations)
+
+
+def test_an_array_that_grows_in_a_loop_that_stays_is_refused(real_loops):
+    step, _, inputs = trained(grown)()
+    with pytest.raises(NotImplementedError, match=r"^operation TensorListSetItem .* give the TensorArray its size$"):
+        mtf_hetero.function(step, inputs[0], **ONE)
+
+
+def test_an_element_beyond_the_array_is_refused():
+    def step(x):
+        return tf.TensorArray(tf.float64, 2).write(2, x[0, 0]).stack()
+
+    match = r"^operation TensorListSetItem .* writes element 2 of a TensorArray of size 2; give it a larger size$"
+    with pytest.raises(NotImplementedError, match=match):
+        mtf_hetero.function(step, INPUTS[0], **ONE)
 
 
 def branches(w, x, count):

@@ -242,6 +242,45 @@ def test_branches_write_what_the_condition_says():
     check(make, ONE, BATCH, steps=5)
 
 
+GENERATORS = {  # the second one carries from the lower half of its count
+    "normal": ((5, 0, 7), lambda g, x: g.normal(x.shape, dtype=tf.float64) + g.uniform((), dtype=tf.float64)),
+    "carried": ((-300, -1, 7), lambda g, x: tf.cast(g.uniform(x.shape, 0, 9, tf.int32), tf.float64)),
+    "skipped": ((5, 0, 7), lambda g, x: (g.skip(3), tf.cast(g.make_seeds(12)[0], tf.float64) * x / 1e18)[1]),
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_generator_draws_what_tensorflow_draws(name):
+    """In a loop too, which is not unrolled."""
+    state, draw = GENERATORS[name]
+
+    def make():
+        generator = tf.random.Generator.from_state(np.array(state), alg="philox")
+
+        @function
+        def step(x, y):
+            total = tf.reduce_sum(x)
+            while total < 100.0:
+                total += 1.0 + tf.reduce_mean(draw(generator, x)) ** 2
+            return draw(generator, x) + total, generator.state
+
+        return step, [generator.state], INPUTS
+
+    check(make, ONE, BATCH)
+
+
+def test_a_fixed_number_of_classes_is_counted():
+    def make():
+        def step(x, y):
+            classes = tf.cast(tf.abs(x) * 4.0, tf.int32)
+            one = tf.compat.v2.math.bincount(classes, minlength=9, maxlength=9)
+            return one, tf.compat.v2.math.bincount(classes, minlength=5, maxlength=5, axis=-1, weights=x)
+
+        return step, [], INPUTS
+
+    check(make, ONE, BATCH)
+
+
 def test_loops_of_known_length_are_unrolled():
     def make():
         w = variable((12, 12))
@@ -317,9 +356,8 @@ class TestRefusals:
 
     def test_generators(self):
         generator = tf.random.Generator.from_seed(1)
-        self.refused(
-            lambda x, y: generator.normal((3,)), r"^operation \w+ .* of a variable is not followed; use assign"
-        )
+        match = r"^operation StatefulRandomBinomial .* of a variable is not followed; use tf.random.stateless_binomial$"
+        self.refused(lambda x, y: generator.binomial((3,), 3.0, 0.5), match)
 
     def test_arguments(self):
         self.refused(3, "^step is 3; give a tf.function or a function of tensors$")

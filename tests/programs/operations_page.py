@@ -74,7 +74,7 @@ def _followed() -> set[str]:
         *control.CALLS,
         *control.CHOICES,
         *control.LOOPS,
-        *lists.ROLES,
+        *lists.KINDS,
         *formulas.NORMS,
         *variables.KINDS,
         *reader.KINDS | reading.KINDS,
