@@ -15,7 +15,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
 from mtf_hetero.importer import lists
 from mtf_hetero.importer.lists import Meaning, Optional, TensorList
-from mtf_hetero.importer.nodes import definition, refusal, user_line
+from mtf_hetero.importer.nodes import is_stateful, refusal, user_line
 from mtf_hetero.importer.program import Block, Elements, Guard, Operation, Value, literal, synthetic, within
 from mtf_hetero.importer.reader import Follow, Part, Reader, function_graph
 
@@ -275,7 +275,7 @@ def _sources(graph: "FuncGraph", tensors: Sequence[tf.Tensor]) -> set[int] | Non
             found.add(numbers[id(tensor)])
         elif id(tensor) not in seen:
             seen.add(id(tensor))
-            if definition(tensor.op).is_stateful:
+            if is_stateful(tensor.op):
                 return None
             todo += tensor.op.inputs
     return found

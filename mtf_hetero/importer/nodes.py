@@ -13,6 +13,7 @@ from mtf_hetero._support.ops import graph_cache
 if TYPE_CHECKING:
     from mtf_hetero._compat import OpDef
 
+CHECKS = {"CheckNumerics", "CheckNumericsV2"}  # they give what they read, or an error
 _DEFINITIONS: dict[str, "OpDef"] = {}  # by type
 
 
@@ -38,6 +39,11 @@ def definition(node: tf.Operation) -> "OpDef":
     if node.type not in _DEFINITIONS:
         _DEFINITIONS[node.type] = node.op_def
     return _DEFINITIONS[node.type]
+
+
+def is_stateful(node: tf.Operation) -> bool:
+    """Return whether two runs of a tf.Operation may give different results."""
+    return definition(node).is_stateful and node.type not in CHECKS
 
 
 def refusal(node: tf.Operation, why: str) -> NotImplementedError:

@@ -11,7 +11,7 @@ import numpy as np
 from mtf_hetero._compat import graph_of_definition, tf
 from mtf_hetero.importer import shapes as shapes_lib
 from mtf_hetero.importer.lists import Meaning
-from mtf_hetero.importer.nodes import definition, node_attributes, refusal
+from mtf_hetero.importer.nodes import is_stateful, node_attributes, refusal
 from mtf_hetero.importer.program import Operation, Program, Value, evaluate
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Reader:
         """Return an operation as it was traced; the shapes of its results are not known yet."""
         name = "" if self._source is None else self._source.name
         results = [Value((), t.dtype, name=name) for t in node.outputs]
-        return Operation(node.type, inputs, results, node_attributes(node), definition(node).is_stateful)
+        return Operation(node.type, inputs, results, node_attributes(node), is_stateful(node))
 
     def shaped(self, node: tf.Operation, op: Operation) -> Operation:
         if op.type in _SHAPE_OF or _is_known(op):  # its shapes are not looked for

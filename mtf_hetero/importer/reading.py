@@ -14,7 +14,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
 from mtf_hetero.importer import broadcasts, control, formulas, lists, moments, normalization, variables
 from mtf_hetero.importer.lists import Meaning
-from mtf_hetero.importer.nodes import constant_array, definition, known_shape, refusal
+from mtf_hetero.importer.nodes import CHECKS, constant_array, is_stateful, known_shape, refusal
 from mtf_hetero.importer.program import Program, Value, literal, within
 from mtf_hetero.importer.reader import Reader
 
@@ -116,9 +116,9 @@ def _read(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: list[M
         return [_OPTIONALS[kind](node, inputs)]
     if (follow := control.control_rule(graph, kind)) is not None:
         return follow(reader, graph, node, inputs)
-    if not node.outputs and not about_variables:  # Print, Assert, a summary
+    if not about_variables and _is_effect(graph, node):
         reader.program.effects.append(node)
-        return []
+        return [] if not node.outputs else inputs[:1]
     _check(node, inputs, about_variables=about_variables)
     if about_variables:
         return variables.follow(reader, node, inputs)
@@ -131,6 +131,13 @@ def _read(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: list[M
     return reader.add(reader.shaped(node, op))
 
 
+def _is_effect(graph: "FuncGraph", node: tf.Operation) -> bool:
+    """Return whether nothing reads what an operation gives, which is there to print or to check something."""
+    if node.type in CHECKS:
+        return not node.outputs[0].consumers() and all(y is not node.outputs[0] for y in graph.outputs)
+    return not node.outputs
+
+
 def _check(node: tf.Operation, inputs: Sequence[Meaning], *, about_variables: bool) -> None:
     """Raise NotImplementedError if an operation cannot be followed."""
     if node.type in PYTHON_OPERATIONS:
@@ -141,5 +148,5 @@ def _check(node: tf.Operation, inputs: Sequence[Meaning], *, about_variables: bo
     if resource is not None:
         raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
     is_free = node.type in {*control.DRAWS, "Empty"} or node.type.startswith("Stateless") or about_variables
-    if definition(node).is_stateful and not is_free:
+    if is_stateful(node) and not is_free:
         raise refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")

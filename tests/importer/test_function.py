@@ -400,8 +400,29 @@ class TestReport:
         def step(x, y):
             tf.print("x is", x)
             tf.debugging.assert_less(x, 100.0 + tf.abs(x))
+            tf.debugging.check_numerics(x * 2.0, "nobody reads this")
             return x + 1.0
 
         with mtf_hetero.function(step, INPUTS[0], **ONE) as divided:
             np.testing.assert_array_equal(divided(*INPUTS[0]), INPUTS[0][0] + 1.0)
-        assert sorted(effect.type for effect in divided.effects) == ["Assert", "PrintV2"]
+        assert sorted(effect.type for effect in divided.effects) == ["Assert", "CheckNumerics", "PrintV2"]
+
+    def test_numbers_are_checked_on_each_device(self):
+        def make():
+            w = variable((12, 5))
+
+            def step(x, y):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.debugging.check_numerics(x @ w, "x is bad") ** 2)
+                w.assign_sub(tape.gradient(loss, w))
+                return loss
+
+            return step, [w], INPUTS
+
+        check(make, ONE, BATCH)
+        step, _, _ = make()
+        x, y = INPUTS[0]
+        with mtf_hetero.function(step, (x, y), **BATCH) as divided:
+            divided(x, y)
+            with pytest.raises(tf.errors.InvalidArgumentError, match="x is bad : Tensor had"):
+                divided(np.where(np.arange(14)[:, None] == 13, np.inf, x), y)
