@@ -174,8 +174,9 @@ class Divided:
                     variable.variable.assign(array)
         values = iter(results)
         structure = program.concrete.structured_outputs
-        flat = [None if x is None else tf.constant(next(values)) for x in tf.nest.flatten(structure)]
-        return tf.nest.pack_sequence_as(structure, flat)
+        leaves = tf.nest.flatten(structure, expand_composites=True)
+        flat = [None if x is None else tf.constant(next(values)) for x in leaves]
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
 
     def pull(self) -> None:
         """Give the tf.Variables the values that they have on the devices."""

@@ -69,6 +69,8 @@ def read(
     program.results = reader.follow(graph, meaning)
     if not all(isinstance(value, Value) for value in program.results):
         raise NotImplementedError("the step returns a variable or a TensorArray; return tensors")
+    if any(value.dtype == tf.string for value in program.results):
+        raise NotImplementedError("the step returns strings, which no device has; return numbers")
     for variable, after in zip(program.variables, reader.now, strict=True):
         variable.after = after
     program.keep_here(hosted)

@@ -155,6 +155,9 @@ def _shapes(inputs: Sequence[object]) -> list[tf.TensorShape]:
 
 
 def _spec(x: Any) -> object:
-    if isinstance(x, tf.TensorSpec) or not is_tensor(x):
+    if isinstance(x, tf.TypeSpec):
         return x
-    return tf.TensorSpec(x.shape, x.dtype)
+    parts = tf.nest.flatten(x, expand_composites=True)
+    if len(parts) != 1 or parts[0] is not x:  # a tf.RaggedTensor, for instance
+        return tf.type_spec_from_value(x)
+    return tf.TensorSpec(x.shape, x.dtype) if is_tensor(x) else x

@@ -242,6 +242,33 @@ def test_branches_write_what_the_condition_says():
     check(make, ONE, BATCH, steps=5)
 
 
+class Pair(tf.experimental.ExtensionType):
+    """Two tensors, as a user's own type."""
+
+    first: tf.Tensor
+    second: tf.Tensor
+
+
+def test_tensors_of_parts_are_taken_and_returned():
+    x, y = INPUTS[0]
+    rows = tf.RaggedTensor.from_row_lengths(tf.constant(x[:, 0]), [3, 0, 11])
+    w = variable((12, 12))
+
+    @function
+    def step(pair, rows):
+        z = pair.first @ w
+        slices = tf.IndexedSlices(z[:2], tf.constant([1, 0]), tf.constant([9, 12]))
+        sparse = tf.sparse.SparseTensor(tf.constant([[0, 1], [2, 0]], tf.int64), z[0, :2], [3, 2])
+        doubled = rows.with_flat_values(rows.flat_values * 2.0 + tf.reduce_sum(z))
+        return slices, {"sparse": sparse, "rows": doubled}, Pair(first=z, second=pair.second)
+
+    expected = step(Pair(first=x, second=y), rows)
+    with mtf_hetero.function(step, (Pair(first=x, second=y), rows), **BATCH) as divided:
+        found = divided(Pair(first=x, second=y), rows)
+    tf.nest.assert_same_structure(found, expected, expand_composites=True)
+    same(arrays(found), arrays(expected), 1e-12)
+
+
 GENERATORS = {  # the second one carries from the lower half of its count
     "normal": ((5, 0, 7), lambda g, x: g.normal(x.shape, dtype=tf.float64) + g.uniform((), dtype=tf.float64)),
     "carried": ((-300, -1, 7), lambda g, x: tf.cast(g.uniform(x.shape, 0, 9, tf.int32), tf.float64)),
@@ -347,6 +374,11 @@ class TestRefusals:
         initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.constant([1, 2]))
         table = tf.lookup.StaticHashTable(initializer, 0)
         self.refused(lambda x: table.lookup(x), r"^operation LookupTable.* which is no tf.Variable;", (keys.numpy(),))
+
+    def test_strings_as_results(self):
+        self.refused(
+            lambda x, y: (x, tf.constant("a")), "^the step returns strings, which no device has; return numbers$"
+        )
 
     def test_strings(self):
         def step(x, y):

@@ -80,7 +80,7 @@ def check_each_dimension(function: Callable[..., Any], inputs: Sequence[Any], to
 
 def arrays(structure: Any) -> list[np.ndarray]:
     """The tensors of a structure as arrays."""
-    return [np.asarray(x) for x in tf.nest.flatten(structure) if x is not None]
+    return [np.asarray(x) for x in tf.nest.flatten(structure, expand_composites=True) if x is not None]
 
 
 def same(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], tolerance: float) -> None:
