@@ -3,6 +3,7 @@
 Each device has lists of its slices. All lists that one becomes, before, in and after a loop, have the same dimensions.
 """
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -151,6 +152,18 @@ def _require_known(node: tf.Operation, numbers: Value) -> np.ndarray:
             node, "takes elements of a TensorArray by numbers that depend on the data; use tf.gather on its stack"
         )
     return numbers.array
+
+
+def _place(node: tf.Operation, number: "ArrayLike", size: float) -> int:
+    """Return the number of an element that a list has.
+
+    Raises:
+      NotImplementedError: it has none of that number.
+    """
+    at = int(np.asarray(number))
+    if not 0 <= at < size:
+        raise refusal(node, f"reads or writes element {at} of a TensorArray of size {size}; give it another size")
+    return at
 
 
 def _unstacked(x: Value, name: str, add: Add) -> TensorList:
@@ -305,13 +318,14 @@ def _follow_values(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> l
     x, *others = inputs
     match node.type:
         case "TensorListGetItem":
-            return [x.item(int(others[0].array))]
+            return [x.item(_place(node, others[0].array, len(x)))]
         case "TensorListPopBack":
             return [x.with_items(x[:-1]), x.item(len(x) - 1)]
         case "TensorListStack":
             return [_stacked(x, node.name, add)]
         case "TensorListGather":
-            return [_stacked(x.with_items([x.item(at) for at in _require_known(node, others[0])]), node.name, add)]
+            items = [x.item(_place(node, at, len(x))) for at in _require_known(node, others[0])]
+            return [_stacked(x.with_items(items), node.name, add)]
         case "TensorListConcatV2":
             return _joined(x, node.name, add)
         case "TensorListLength":
@@ -326,9 +340,8 @@ def _changed(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> Sequenc
     x, *others = inputs
     match node.type:
         case "TensorListSetItem":
-            at = int(others[0].array)
-            if at >= len(x) and not node.get_attr("resize_if_index_out_of_bounds"):
-                raise refusal(node, f"writes element {at} of a TensorArray of size {len(x)}; give it a larger size")
+            size = math.inf if node.get_attr("resize_if_index_out_of_bounds") else len(x)
+            at = _place(node, others[0].array, size)
             return [*_resized(x, max(at, len(x)))[:at], others[1], *x[at + 1 :]]
         case "TensorListResize":
             return _resized(x, int(_require_known(node, others[0])))

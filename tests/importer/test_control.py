@@ -158,11 +158,19 @@ def test_an_array_that_grows_in_a_loop_that_stays_is_refused(real_loops):
         mtf_hetero.function(step, inputs[0], **ONE)
 
 
-def test_an_element_beyond_the_array_is_refused():
+@pytest.mark.parametrize(
+    ("kind", "number", "use"),
+    [
+        ("SetItem", 2, lambda array, x: array.write(2, x[0, 0]).stack()),
+        ("GetItem", -1, lambda array, x: array.unstack(x[:2]).read(-1)),
+        ("Gather", 3, lambda array, x: array.unstack(x[:2]).gather([1, 3])),
+    ],
+)
+def test_an_element_beyond_the_array_is_refused(kind, number, use):
     def step(x):
-        return tf.TensorArray(tf.float64, 2).write(2, x[0, 0]).stack()
+        return use(tf.TensorArray(tf.float64, 2), x)
 
-    match = r"^operation TensorListSetItem .* writes element 2 of a TensorArray of size 2; give it a larger size$"
+    match = f"^operation TensorList{kind} .* element {number} of a TensorArray of size 2; give it another size$"
     with pytest.raises(NotImplementedError, match=match):
         mtf_hetero.function(step, INPUTS[0], **ONE)
 
