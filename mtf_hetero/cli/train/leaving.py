@@ -47,4 +47,5 @@ class StopOnSignal:
 def say(text: str) -> None:
     """Print a line on the standard error, if it still exists: after SIGHUP the terminal is gone."""
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{text}\n")  # at once: another process may write there too
+        sys.stderr.flush()
