@@ -15,6 +15,7 @@ class WarmSession:
     """A session of a graph whose variables have no values yet; the workers have the operations of its steps.
 
     A run that reads a variable without a value fails at once. Before, each worker has received and prepared its part.
+    Any other failure, such as that of a lost worker, is left to the session's first use.
 
     Args:
       scaffold: of the default graph, which is complete but for what hooks add.
@@ -38,7 +39,7 @@ class WarmSession:
         self._version = graph.version
         self._session: tf.Session | None = tf.Session(master, graph=graph, config=config)
         for needed in (list(fetches), scaffold.local_init_op):  # the data begin last: before, no step can take any
-            with contextlib.suppress(tf.errors.FailedPreconditionError):
+            with contextlib.suppress(tf.errors.OpError):
                 self._session.run(needed)
 
     def take(self) -> tf.Session:
