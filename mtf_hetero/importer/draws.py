@@ -13,7 +13,7 @@ from mtf_hetero._support.ops import constant, cut
 from mtf_hetero.importer.program import Operation, replay
 
 _KINDS = {"StatelessRandomUniformV2", "StatelessRandomNormalV2"}
-_PHILOX = 1
+PHILOX = 1
 _IN_A_BLOCK = {tf.float16: 4, tf.bfloat16: 4, tf.float32: 4, tf.float64: 2}  # numbers of 128 bits of Philox
 
 Part = Callable[[Sequence[tf.Tensor], int, int], tf.Tensor]
@@ -24,7 +24,7 @@ def partial_draw(op: Operation) -> Part | None:
 
     Its arguments are the operation's inputs, the number of the first one in row-major order, and how many.
     """
-    if op.type not in _KINDS or op.inputs[3].array is None or int(op.inputs[3].array) != _PHILOX:
+    if op.type not in _KINDS or op.inputs[3].array is None or int(op.inputs[3].array) != PHILOX:
         return None
     in_a_block = _IN_A_BLOCK[op.outputs[0].dtype]
 
@@ -32,16 +32,15 @@ def partial_draw(op: Operation) -> Part | None:
         _, key, counter, algorithm = inputs
         block, skipped = divmod(first, in_a_block)
         shape = constant([skipped + count], op.inputs[0].dtype)
-        (numbers,) = replay(op, [shape, key, _advanced(counter, block), algorithm])
+        counter = advanced(counter, constant(block, tf.uint64)) if block else counter
+        (numbers,) = replay(op, [shape, key, counter, algorithm])
         return cut(numbers, [skipped], [count])
 
     return draw
 
 
-def _advanced(counter: tf.Tensor, blocks: int) -> tf.Tensor:
+def advanced(counter: tf.Tensor, blocks: tf.Tensor) -> tf.Tensor:
     """Return a counter after some blocks: 128 bits, of which the lower half comes first."""
-    if not blocks:
-        return counter
     low, high = tf.unstack(counter)
-    after = low + constant(blocks, tf.uint64)
+    after = low + blocks
     return tf.stack([after, high + tf.cast(after < low, tf.uint64)])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero.importer import draws
 
 Attributes = Callable[..., Any]  # as Operation.attr
 Rule = Callable[..., Sequence[tf.Tensor]]  # of the attributes and of tensors
@@ -147,10 +148,8 @@ def _rows(attr, var, ids):
 
 
 def _draw(attr, state, algorithm, count):
-    low, high, key = tf.unstack(state)  # 128 bits that count, 256 for each number of any distribution; and a key
-    after = low + tf.bitcast(count, tf.int64) * 256
-    carried = tf.bitcast(after, tf.uint64) < tf.bitcast(low, tf.uint64)
-    return (tf.stack([after, high + tf.cast(carried, tf.int64), key]),)
+    counter = draws.advanced(tf.bitcast(state[:2], tf.uint64), count * 256)  # for a number of any distribution
+    return (tf.concat([tf.bitcast(counter, tf.int64), state[2:]], axis=0),)
 
 
 WRITES: Mapping[str, Rule] = {  # variables come first among the inputs, and their new values are the results

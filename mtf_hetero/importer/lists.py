@@ -34,11 +34,8 @@ ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # of what operati
     "ZerosLike": (("list",), ("list",)),
     "AddN": (("list",), ("list",)),  # of any number of lists
 }
-_STACK_KINDS = {
-    "TensorListConcatV2",
-    "TensorListGather",
-    "TensorListScatterIntoExistingList",
-}  # a list in a loop is stacked
+# For these, a list in a loop is stacked
+_STACK_KINDS = {"TensorListConcatV2", "TensorListGather", "TensorListScatterIntoExistingList"}
 KINDS = {*ROLES, *_STACK_KINDS, "TensorListResize", "TensorListSplit"}  # of operations on lists
 _NEW = ("TensorListReserve", "EmptyTensorList")
 _INDEXED = (*_NEW, "TensorListGetItem", "TensorListSetItem")  # by a number that must be known for a Python list

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer import formulas
+from mtf_hetero.importer import draws, formulas
 from mtf_hetero.importer.lists import Meaning
 from mtf_hetero.importer.nodes import known_shape, refusal
 from mtf_hetero.importer.program import Value, Variable, literal
@@ -22,7 +22,6 @@ _REMEDIES = {
     "ResourceSparse": "give the optimizer tf.convert_to_tensor(gradient)",  # updates of rows by tf.compat.v1
     "StatefulRandom": "use tf.random.stateless_binomial",
 }
-_PHILOX = 1
 _ANSWERS: dict[str, Callable[[Value, tf.DType], Value]] = {
     "ReadVariableOp": lambda current, dtype: current,
     "VariableShape": lambda current, dtype: literal(current.shape, dtype),
@@ -99,7 +98,7 @@ def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> Seq
     if kind in formulas.READS:
         return reader.expand(node, formulas.READS[kind], [current, *values])
     if kind in formulas.DRAWS:
-        if values[0].array != _PHILOX:
+        if values[0].array != draws.PHILOX:
             raise refusal(node, "of a generator is only followed for the algorithm Philox; make the generator with it")
         reader.write({number: reader.expand(node, formulas.DRAWS[kind], [current, *values])[0]})
         return [current]
