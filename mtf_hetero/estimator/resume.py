@@ -5,6 +5,7 @@ from typing import Any
 
 from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero._compat import tf
+from mtf_hetero._support import threads
 from mtf_hetero.checkpoint import resume
 from mtf_hetero.estimator.elastic import MEMORY, Elastic, Move
 from mtf_hetero.estimator.hooks import SaverHook
@@ -25,7 +26,7 @@ class ResumingSessionCreator(tf.train.SessionCreator):
       keep: number of checkpoints that are kept; None or 0: all.
       move: how the training came here: its state, if it has one, is what the first session begins with.
       elastic: has the copy.
-      warm: for the first session that begins with a state in memory; None: it is made anew.
+      warm: the first session, if that begins with a state in memory; None: it is made anew.
       **options: `master` and `config` of the session.
     """
 
@@ -61,12 +62,15 @@ class ResumingSessionCreator(tf.train.SessionCreator):
         path, kept = resume(self._model_dir, self._keep)
         state = self._take_state(path)
         warm, self._warm = self._warm, None
+        made = None if warm is None else warm.take()
         if state is None:
+            if made is not None:
+                threads.begin(made.close, "session_closer")
             session = tf.train.ChiefSessionCreator(
                 self._scaffold, checkpoint_filename_with_path=path, **self._options
             ).create_session()
         else:
-            session = self._create_from(state, warm)
+            session = self._create_from(state, made)
         savers = {id(saver): saver for saver in (self._scaffold.saver, *(hook._get_saver() for hook in self._hooks))}
         for saver in savers.values():
             saver_lib.save_once(saver)
@@ -89,9 +93,13 @@ class ResumingSessionCreator(tf.train.SessionCreator):
             self._move.source = MEMORY
         return copy
 
-    def _create_from(self, state: saver_lib.State, warm: WarmSession | None) -> tf.Session:
-        """Make a session with a state in memory. It has all variables: a search for others would prolong a pause."""
-        session = None if warm is None else warm.take()
+    def _create_from(self, state: saver_lib.State, session: tf.Session | None) -> tf.Session:
+        """Give a session a state in memory. It has all variables: a search for others would prolong a pause.
+
+        Args:
+          state: the state.
+          session: one that was made in advance; None: it is made now.
+        """
         scaffold = self._scaffold.finalize()
         if session is None:
             session = tf.Session(self._options["master"], config=self._options["config"])

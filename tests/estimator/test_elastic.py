@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import gc
 import itertools
+import math
 import os
 import signal
 import tempfile
@@ -161,8 +162,10 @@ def test_a_training_that_moves_has_the_losses_of_one_that_stays(layouts, optimiz
     assert all(event.seconds > 0 for event in events)
 
 
-@pytest.mark.parametrize("grows", [False, True])
-def test_a_step_that_was_built_in_a_thread_is_used_once(grows, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("grows", "memory"), [(False, math.inf), (True, math.inf), (True, 0.0)])
+def test_a_step_that_was_built_in_a_thread_is_used_once(grows, memory, tmp_path, monkeypatch):
+    """Without memory for the state, in another session, which restores a checkpoint."""
+    monkeypatch.setattr(saver_lib, "free_bytes", lambda: memory)
     first, second, elastic = estimator("batch", tmp_path), estimator("filters", tmp_path), Elastic()
     built, taken, take = [], [], WarmSession.take
     monkeypatch.setattr(WarmSession, "take", lambda warm: taken.append(take(warm)) or taken[-1])
