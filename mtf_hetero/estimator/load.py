@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from mtf_hetero._compat import tf
 from mtf_hetero._support import threads
 from mtf_hetero.cluster import claim, processor_time
-from mtf_hetero.cluster.devices import Device, shorten
+from mtf_hetero.cluster.devices import Device, complete, shorten
 from mtf_hetero.cost import trace
 from mtf_hetero.estimator.pace import WARM_UP_STEPS
 
@@ -157,7 +157,9 @@ class DeviceLoad(tf.train.SessionRunHook):
             return
         span = max((sum((each.computing, each.receiving, each.waiting)) for each in used.values()), default=0.0)
         if span:
-            self._add(Sample(self.step, span, {device: each.computing for device, each in used.items()}))
+            full = complete([*used, *self._devices])  # the trace has TensorFlow's names
+            computing = {full[name]: each.computing for name, each in used.items()}
+            self._add(Sample(self.step, span, {device: computing.get(full[device], 0.0) for device in self._devices}))
 
     def _add(self, sample: Sample) -> None:
         self._samples.append(sample)

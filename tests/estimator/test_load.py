@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from mtf_hetero import tf
 from mtf_hetero.cluster import processor_time
 from mtf_hetero.cost import trace
 from mtf_hetero.estimator import load as load_lib
@@ -136,3 +137,21 @@ def test_devices_of_a_gpu_or_of_one_worker_are_traced():
     assert DeviceLoad(["worker:0/cpu:0", "worker:1/cpu:0"], ["a:1", "b:1"]).options is None
     assert DeviceLoad(["worker:0/cpu:0", "worker:0/cpu:1"], ["a:1"]).options is not None
     assert DeviceLoad(["worker:0/gpu:0", "cpu:0"], ["a:1"]).options is not None
+
+
+def test_a_sample_has_the_devices_of_the_mesh_by_their_names():
+    """TensorFlow's trace has other names, and none for a device that does nothing."""
+    devices, metadata = ["cpu:0", "cpu:1", "cpu:2"], tf.RunMetadata()
+    with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
+        products = []
+        for device in devices[:2]:
+            with tf.device(device):
+                products.append(tf.linalg.matmul(*[tf.random.normal([300, 300])] * 2))
+        load = DeviceLoad(devices)
+        samples = []
+        load.listeners.append(samples.append)
+        session.run(products, options=load.options, run_metadata=metadata)
+        load.measure(metadata)
+    (sample,) = samples
+    assert list(sample.busy_seconds) == devices
+    assert min(sample.busy_seconds["cpu:0"], sample.busy_seconds["cpu:1"]) > 0 and sample.busy_seconds["cpu:2"] == 0
