@@ -295,6 +295,7 @@ def test_what_conditions_in_loops_keep_is_refused():
         mtf_hetero.function(step, inputs[0], **ONE)
 
 
+@pytest.mark.user_lines
 def test_the_only_branch_that_is_followed():
     """The other one has a shape that depends on the data: a step that takes it is an error."""
 
@@ -331,6 +332,7 @@ def test_the_rows_of_an_embedding_with_rmsprop():
     check(of_keras(build, lambda: keras.optimizers.RMSprop(0.01), ids), ONE, BATCH)
 
 
+@pytest.mark.user_lines
 def test_a_shape_that_changes_is_refused():
     def step(x):
         def turn(x):

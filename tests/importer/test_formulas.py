@@ -98,6 +98,7 @@ def test_updates(kind):
     check(make, ONE, BATCH, split("var/1"))
 
 
+@pytest.mark.user_lines
 def test_updates_of_rows_are_refused():
     w, s = tf.Variable(np.zeros((6, 5)), name="w"), tf.Variable(np.ones((6, 5)), name="s")
 

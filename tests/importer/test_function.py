@@ -349,6 +349,7 @@ def test_stateful_random_numbers_are_drawn_once():
         tf.compat.v2.random.set_seed(None)
 
 
+@pytest.mark.user_lines
 class TestRefusals:
     def refused(self, step, match, inputs=INPUTS[0], **options):
         with pytest.raises((NotImplementedError, ValueError), match=match) as caught:
@@ -404,6 +405,7 @@ class TestRefusals:
 
 
 class TestReport:
+    @pytest.mark.user_lines
     def test_it_names_operations_and_lines(self):
         def step(x, y):
             return tf.linalg.tensor_diag(tf.reduce_sum(x @ tf.transpose(x), 1))

@@ -271,6 +271,7 @@ def refused(build, error, match, data=ROWS, **options):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.user_lines
 def test_what_is_not_followed_is_named():
     def sine(x):
         y = tf.numpy_function(np.sin, [x], tf.float32)
