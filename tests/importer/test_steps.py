@@ -1,7 +1,6 @@
 """`mtf_hetero.function` gives what TensorFlow gives: training steps of many kinds, on one device and uneven layouts."""
 
 import pytest
-import tiers
 from import_oracle import BATCH, ONE, check, split
 from loops import LOOPS, alignment
 from steps import STEPS
@@ -26,7 +25,8 @@ SPLITS = {
     "depthwise": ["conv2d/kernel/3"],
     "tape": ["w/1"],
 }
-FIRST = [("perceptron", "sequential/dense/kernel/1"), ("transformer, momentum", "attention/query/kernel/1")]
+BY_FILTERS = ("perceptron", "convolutional, momentum", "transformer", "LSTM", "GRU")
+LONG = ("perceptron", "transformer", "tape")  # five steps
 
 
 def tolerance(name):
@@ -40,8 +40,25 @@ def tolerance(name):
         for name in STEPS
     ],
 )
-def test_one_device_and_batch(name):
-    check(STEPS[name], ONE, BATCH, tolerance=tolerance(name))
+def test_every_place(name):
+    """One device, the batch, and dimensions of weights: they share what TensorFlow gives."""
+    dims = SPLITS.get(name, [])
+    places = [ONE, BATCH, *map(split, dims), *([FILTERS] if name in BY_FILTERS else [])]
+    found = check(STEPS[name], *places, tolerance=tolerance(name), steps=5 if name in LONG else 3)
+    for dim, divided in zip(dims, found[2:]):
+        assert divided.layout.split(dim, 7) == (4, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("perceptron", split("sequential/dense/kernel/1")),
+        ("transformer, momentum", split("attention/query/kernel/1")),
+        ("convolutional, momentum", BATCH),
+    ],
+)
+def test_a_place(name, place):
+    check(STEPS[name], place)
 
 
 @pytest.mark.full
@@ -54,28 +71,3 @@ def test_loops_without_keras(name):
 @pytest.mark.full
 def test_functions_that_tensorflow_makes_in_an_older_way():
     check(alignment, ONE, BATCH, tolerance=1e-5)
-
-
-@tiers.parametrize("name", ["convolutional, momentum", "perceptron, momentum"], first=["convolutional, momentum"])
-def test_batch(name):
-    check(STEPS[name], BATCH)
-
-
-@tiers.parametrize(
-    ("name", "dimension"), [(name, dimension) for name, found in SPLITS.items() for dimension in found], first=FIRST
-)
-def test_a_dimension_of_weights(name, dimension):
-    (divided,) = check(STEPS[name], split(dimension))
-    assert divided.layout.split(dimension, 7) == (4, 2, 1)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["perceptron", "convolutional, momentum", "transformer", "LSTM", "GRU"])
-def test_filters(name):
-    check(STEPS[name], FILTERS)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["perceptron", "transformer", "tape"])
-def test_five_steps(name):
-    check(STEPS[name], BATCH, steps=5)

@@ -20,8 +20,6 @@ OPTIMIZERS = {
     "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
     "adam": lambda: keras.optimizers.Adam(0.01),
     "amsgrad": lambda: keras.optimizers.Adam(0.01, beta_1=0.8, epsilon=1e-4, amsgrad=True),
-    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
-    "rmsprop": lambda: keras.optimizers.RMSprop(0.01),
     "rmsprop centered": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, centered=True),
     "adagrad": lambda: keras.optimizers.Adagrad(0.05),
     "adadelta": lambda: keras.optimizers.Adadelta(0.5),
@@ -31,17 +29,15 @@ OPTIMIZERS = {
     "nadam": lambda: keras.optimizers.Nadam(0.01),
     "loss scale": lambda: keras.optimizers.SGD(0.1, momentum=0.9, loss_scale_factor=7.0),
     "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.7),
-    "averages now and then": lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
-    "accumulated": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2, global_clipnorm=0.1),
     "all of it": lambda: keras.optimizers.Nadam(
         0.01, gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=3, weight_decay=0.1, clipnorm=0.05
     ),
-    "clipnorm": lambda: keras.optimizers.SGD(0.5, clipnorm=0.05),
     "global clipnorm": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.1),
     "clipvalue": lambda: keras.optimizers.SGD(0.5, momentum=0.9, clipvalue=0.02),
     "schedule": lambda: keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.5)),
     "cosine": lambda: keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.01, 5)),
 }
+ELSEWHERE = ("sgd", "momentum", "adam", "cosine")  # optimizers that other tests train with
 
 
 def compiled(optimizer="sgd", **options):
@@ -54,16 +50,16 @@ def compiled(optimizer="sgd", **options):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in ELSEWHERE])
 def test_optimizers(name):
     """Updates are slice by slice, but where they clip by a norm. Averages are also what is tested."""
-    places = PLACES if "clip" in name or name in ("accumulated", "all of it") else [FILTERS]
-    validated = {"validation_data": images(8, seed=1)} if "averages" in name or name == "all of it" else {}
+    places = PLACES if name == "global clipnorm" else [FILTERS]
+    validated = {"validation_data": images(8, seed=1)} if name in ("averages", "all of it") else {}
     check(compiled(name), *images(16), epochs=3, places=places, **validated)
 
 
 def test_it_is_what_keras_does():
-    check(compiled("adam"), *images(), places=[FILTERS])
+    check(compiled("adam"), *images(), places=[ONE, FILTERS])
 
 
 @pytest.mark.full

@@ -134,8 +134,11 @@ def test_each_network_has_a_twin():
     assert set(SMALL) == set(MODELS)
 
 
-@parametrize("training", [False, True], first=[True])
-@parametrize("name", SMALL, first=FIRST)
+@parametrize(
+    ("name", "training"),
+    [*((name, True) for name in SMALL), *((name, False) for name in FIRST)],
+    first=[(name, True) for name in FIRST],
+)
 def test_a_twin_infers_and_is_trained_as_the_network(name, training):
     shape, config = SMALL[name]
     check(name, shape, without_chance(config, name), training=training)
