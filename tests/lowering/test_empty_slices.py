@@ -86,11 +86,12 @@ OTHERS = {
 }
 
 
+ONE_OR_FEW = [ONE_OR_ALL[0], pytest.param(few, id="few", marks=pytest.mark.full)]
 APART = ["dense", "conv2d_same", "along", "reductions", "softmax_loss"]  # in the first tier where no memory is shared
 LARGE = ["elementwise", "program repeated_roles", "upsampling"]  # in the first tier those of their parts
 
 
-@pytest.mark.parametrize("chosen", ONE_OR_ALL)
+@pytest.mark.parametrize("chosen", ONE_OR_FEW)
 @parametrize(
     "name",
     [*PROGRAMS, *OTHERS],
@@ -101,7 +102,7 @@ def test_operations(name, chosen):
     check(build, *chosen(layouts_with_zeros(build, rules)), **ONCE)
 
 
-@pytest.mark.parametrize("chosen", [ONE_OR_ALL[0], pytest.param(few, id="few", marks=pytest.mark.full)])
+@pytest.mark.parametrize("chosen", ONE_OR_FEW)
 @pytest.mark.parametrize("name", APART)
 def test_where_memory_is_not_shared(name, chosen, monkeypatch):
     monkeypatch.setattr(collectives, "share_memory", lambda devices: len(devices) < 2)
