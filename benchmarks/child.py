@@ -83,7 +83,8 @@ class Child:
         self._usage = psutil.Process(self.pid)
 
     def _end(self) -> None:
-        self._process.close()
+        if hasattr(self, "_process"):  # Ctrl-C may come before the process is started
+            self._process.close()
 
     def _death(self) -> str:
         code = self._process.wait(_EXIT_SECONDS)
