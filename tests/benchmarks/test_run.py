@@ -16,6 +16,7 @@ import pytest
 from benchmarks import durations, rows
 from benchmarks.cases import CASES
 from benchmarks.child import Child, ChildError
+from benchmarks.renderers.any_step import LAYOUTS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -27,7 +28,7 @@ ONLY = {  # the rest takes the same ways, or minutes
     "keras_models": ["--only=planned"],
     "keras_fit": ["--only=first step"],
 }
-ALIKE = ("accounting", "any_step", "cosmology", "dropout", "learning_curve")  # cases that take the same ways as others
+ALIKE = ("accounting", "cosmology", "dropout", "learning_curve")  # cases that take the same ways as others
 SETTINGS = ("seed", "warmup", "steps", "repeats", "shares", "layout")
 
 
@@ -145,6 +146,7 @@ def test_a_case_in_small(case, tmp_path):
         "segmentation": check_segmentation,
         "elastic": check_elastic,
         "faults": check_faults,
+        "any_step": check_any_step,
         "keras_models": check_keras_models,
         "keras_fit": check_keras_fit,
         "sequences": check_sequences,
@@ -186,6 +188,15 @@ def check_keras_fit(found):
         assert "failed" not in row
         assert row["wall_seconds"]["median"] > 0 and row["cpu_ratio"]["median"] > 0
         assert row["loss_error"] < 1e-5
+
+
+def check_any_step(found):
+    row = found["vision/mnist_convnet"]
+    assert row["steps"] == 2 and row["operations"] > 100 and set(row["layouts"]) == set(LAYOUTS)
+    for name, layout in row["layouts"].items():
+        assert layout["results"] < 1e-9 and layout["variables"] < 1e-9
+        assert name not in ("batch", "weights") or layout["devices"] == 3
+    assert row["layouts"]["batch"]["replicated_examples"] < 0.02
 
 
 def check_keras_models(found):

@@ -371,6 +371,7 @@ LESS_NEAR = 0.25
     ("model", "optimizer", "batch_size", "layout", "cores", "near"),
     [
         ("paper_cifar", "adafactor", 64, "batch", [1], NEAR),
+        ("vgg11", "adam", 64, "batch", [1, 1], LESS_NEAR),
         ("vgg11", "sgd", 64, "filters", [1, 1], NEAR),
     ],
 )
@@ -395,6 +396,7 @@ def test_the_estimate_is_near_what_a_worker_takes(model, optimizer, batch_size, 
 @pytest.mark.parametrize(
     ("network_name", "batch_size", "way", "near"),
     [
+        ("paper_cifar", 128, {"recipe": "filters"}, NEAR),
         ("vgg11_4096", 64, {"recipe": "hybrid", "mesh_shape": "data:1;model:4", "dense_rounds": True}, LESS_NEAR),
     ],
 )

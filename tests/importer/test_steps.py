@@ -49,16 +49,17 @@ def test_every_place(name):
         assert divided.layout.split(dim, 7) == (4, 2, 1)
 
 
+def test_batch():
+    check(STEPS["convolutional, momentum"], BATCH)
+
+
 @pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        ("perceptron", split("sequential/dense/kernel/1")),
-        ("transformer, momentum", split("attention/query/kernel/1")),
-        ("convolutional, momentum", BATCH),
-    ],
+    ("name", "dimension"),
+    [("perceptron", "sequential/dense/kernel/1"), ("transformer, momentum", "attention/query/kernel/1")],
 )
-def test_a_place(name, place):
-    check(STEPS[name], place)
+def test_a_dimension_of_weights(name, dimension):
+    (divided,) = check(STEPS[name], split(dimension))
+    assert divided.layout.split(dimension, 7) == (4, 2, 1)
 
 
 @pytest.mark.full
