@@ -1,4 +1,8 @@
-"""Calls of a session that keep the time limit of `_support.deadline`."""
+"""Calls of a session that keep the time limit of `_support.deadline`.
+
+TensorFlow loses the cancellation of a call that has not reached the workers by then. Such a call, of a step or of some
+repeats, goes on to its end.
+"""
 
 import math
 from collections.abc import Mapping
