@@ -128,6 +128,7 @@ def _address(device: str, workers: Sequence[str]) -> str:
 def _local_devices(cluster: "Cluster") -> list[_Device]:
     """Return the facts about each device of this process."""
     from mtf_hetero._compat import tf
+    from mtf_hetero.cluster import granted
     from mtf_hetero.cost.hardware import cpu_name, gpu_details, memory_limits
     from mtf_hetero.cost.kinds import EFFICIENCY, KINDS
 
@@ -138,7 +139,7 @@ def _local_devices(cluster: "Cluster") -> list[_Device]:
         if name.startswith("cpu"):
             device = _Device(device=name, memory_bytes=memory[name], hardware=cpu_name())
             device["cores"], device["usable_cores"] = os.cpu_count(), len(cores.usable_cores())
-            device["quota_cores"] = cores.quota()
+            device["quota_cores"] = granted.cores()
         else:
             details = gpu_details(int(name.partition(":")[2]))
             hardware = details.get("device_name", "GPU")

@@ -1,5 +1,6 @@
 """The hardware of devices: names under which measurements are kept, and the size of the memory."""
 
+import collections
 import os
 import pathlib
 import platform
@@ -9,8 +10,9 @@ from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import cores
-from mtf_hetero.cluster import Cluster
+from mtf_hetero.cluster import Cluster, granted
 from mtf_hetero.cluster.devices import Device, complete
+from mtf_hetero.cluster.probe import split_address
 
 
 def representatives(devices: Sequence[str]) -> dict[str, str]:
@@ -58,23 +60,37 @@ def gpu_details(index: int) -> dict[str, Any]:
 
 
 def memory_limits(cluster: Cluster, session: tf.Session) -> dict[str, int | None]:
-    """Return {device: bytes}: of a GPU as TensorFlow reports it, of this machine's CPU its part of the memory.
+    """Return {device: bytes}: of a GPU as TensorFlow reports it, of a CPU its part of the memory of its host.
 
-    None: that of a worker's CPU is unknown.
+    None: the size is unknown.
+
+    Args:
+      cluster: the devices.
+      session: of the cluster, in the default graph.
     """
     listed = {device.name: device.memory_limit_bytes for device in session.list_devices()}
     completed = complete([*cluster.devices, *listed])
     reported = {completed[name]: limit for name, limit in listed.items()}
     devices = {name: completed[name] for name in cluster.devices}
-    here = sum(device.job != "worker" and device.is_cpu for device in devices.values())
+    hosts = {
+        name: "" if device.worker is None else split_address(cluster.workers[device.worker])[0]
+        for name, device in devices.items()
+        if device.is_cpu
+    }
+    sharing = collections.Counter(hosts.values())
+    memory: dict[int | None, int | None] = {}  # of each worker
+    for name in hosts:
+        worker = devices[name].worker
+        if worker not in memory:
+            read = granted.read_here if worker is None else granted.reader(name, session)
+            memory[worker] = granted.memory_bytes(read)
     result: dict[str, int | None] = {}
     for name, device in devices.items():
-        if not device.is_cpu:
-            result[name] = reported.get(device) or None
-        elif device.job != "worker" and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-            result[name] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // here
+        if device.is_cpu:
+            size = memory[device.worker]
+            result[name] = None if size is None else size // sharing[hosts[name]]
         else:
-            result[name] = None
+            result[name] = reported.get(device) or None
     return result
 
 

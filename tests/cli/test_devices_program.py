@@ -6,9 +6,8 @@ import pytest
 from tiers import on_workers
 
 from mtf_hetero import tf
-from mtf_hetero._support import cores
 from mtf_hetero.cli import devices
-from mtf_hetero.cluster import gpus
+from mtf_hetero.cluster import gpus, granted
 from mtf_hetero.cluster.devices import local_device
 from mtf_hetero.cost import hardware
 
@@ -39,7 +38,7 @@ def test_a_machine_with_gpus(capsys, monkeypatch):
     monkeypatch.setattr(
         hardware, "gpu_details", lambda index: {"device_name": names[index], "compute_capability": (8, 6)}
     )
-    monkeypatch.setattr(cores, "quota", lambda: 1.5)
+    monkeypatch.setattr(granted, "cores", lambda: 1.5)
     lines = run_devices(capsys)
     assert max(map(len, lines)) <= 80
     assert "gpu:0    24 GB  NVIDIA GeForce RTX 3090, compute capability 8.6" in lines
@@ -105,15 +104,3 @@ def test_the_devices_of_workers(workers, capsys):
     lines = run_devices(capsys, f"--workers={','.join(workers.addresses[:2])}")
     assert [line.split()[0] for line in lines if line.startswith("worker:")] == ["worker:0/cpu:0", "worker:1/cpu:0"]
     assert f"worker at {workers.addresses[1]}" in "\n".join(lines)
-
-
-def test_the_quota_of_control_groups(tmp_path):
-    own = tmp_path / "cgroup"
-    own.write_text("4:memory:/x\n0::/a/b\n")
-    assert cores.quota(str(tmp_path), str(own)) is None
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "cpu.max").write_text("max 100000\n")
-    assert cores.quota(str(tmp_path), str(own)) is None
-    (tmp_path / "a" / "cpu.max").write_text("150000 100000\n")
-    assert cores.quota(str(tmp_path), str(own)) == 1.5
-    assert cores.quota(str(tmp_path), str(tmp_path / "none")) is None

@@ -63,7 +63,7 @@ class TestDeadline:
             with tf.Session(target, graph=graph, config=config) as session:
                 limited.run(session, operation, {count: 1})
                 begin = time.monotonic()
-                # long enough for the call to reach its device on a busy machine: before that TensorFlow cannot cancel it
+                # on a busy machine the call takes a while to reach its device; before that TensorFlow cannot cancel it
                 with deadline.within(3.0), pytest.raises(OutOfTimeError):
                     limited.run(session, operation, {count: 20_000})  # a minute or more
                 with deadline.within(0.0), pytest.raises(OutOfTimeError):

@@ -1,0 +1,72 @@
+"""The part of its machine that a process may use: the time of cores, and memory.
+
+A container, a Slurm step or a service often has less than the machine. Its limits are those of its control groups.
+"""
+
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster.emulation import guard
+
+Read: TypeAlias = Callable[[str], str]  # from the name of a file to its text; "" without the file
+_ABSENT = (tf.errors.NotFoundError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
+
+
+def read_here(name: str) -> str:
+    """Return the text of a file of this machine."""
+    try:
+        return pathlib.Path(name).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def reader(device: str, session: tf.Session) -> Read:
+    """Return a function that reads files of a worker's machine.
+
+    Args:
+      device: a CPU of the worker.
+      session: in the default graph.
+    """
+    with tf.device(device):
+        fed = tf.placeholder(tf.string, [])  # TensorFlow folds a constant name: it reads the file on this machine
+        text = tf.io.read_file(fed)
+
+    def read(name: str) -> str:
+        try:
+            return session.run(text, {fed: name}).decode()
+        except _ABSENT:
+            return ""
+
+    return read
+
+
+def cores(read: Read = read_here) -> float | None:
+    """Return the cores whose time a process is granted, as a number; None: no limit."""
+    limits = []
+    for group in _groups(read, "cpu"):
+        if group.version == 1:
+            texts = [read(os.path.join(group.directory, f"cpu.cfs_{part}_us")) for part in ("quota", "period")]
+        else:
+            texts = read(os.path.join(group.directory, "cpu.max")).split()
+        numbers = [int(text) for text in texts if text.strip().isdecimal()]  # no limit is "-1" or "max"
+        if len(numbers) == 2:
+            limits.append(numbers[0] / numbers[1])
+    return min(limits, default=None)
+
+
+def memory_bytes(read: Read = read_here) -> int | None:
+    """Return the memory that a process may use: the machine's, or less; None: not Linux."""
+    total = re.search(r"^MemTotal:\s+(\d+) kB$", read("/proc/meminfo"), re.MULTILINE)
+    if total is None:
+        return None
+    files = {1: "memory.limit_in_bytes", 2: "memory.max"}
+    texts = [read(os.path.join(group.directory, files[group.version])) for group in _groups(read, "memory")]
+    return min([int(total[1]) * 1024, *(int(text) for text in texts if text.strip().isdecimal())])
+
+
+def _groups(read: Read, controller: str) -> Iterator[guard.ParentGroup]:
+    return guard.parent_groups(read("/proc/self/mountinfo"), read("/proc/self/cgroup"), controller)
