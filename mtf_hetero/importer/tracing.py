@@ -91,6 +91,10 @@ class Traced:
     def _trace(self, function: "Function", specs: Specs) -> "tuple[Function, ConcreteFunction]":
         """Trace a function, again if that makes variables: TensorFlow too runs the trace of code that finds them."""
         concrete, made = _trace(function, specs)
+        if len(concrete.inputs) - len(concrete.captured_inputs) > len(_shapes(specs)):
+            whole = function  # it has an argument whose default is an array: a constant for another function
+            function = tf.compat.v2.function(lambda *arguments: whole(*arguments))
+            concrete, made = _trace(function, specs)
         settled = {id(variable) for variable in self._settled()}
         if all(id(variable) in settled for variable in made):
             return function, concrete

@@ -1,6 +1,7 @@
 """Arguments and results of `mtf_hetero.function`: values of variables, kinds of inputs, random numbers, refusals."""
 
 import contextlib
+import functools
 import re
 
 import numpy as np
@@ -180,6 +181,23 @@ def test_structures_and_types():
         rng = np.random.default_rng(0)
         data = {"ids": rng.integers(0, 9, (7, 4)), "x": (rng.standard_normal((7, 4)),)}
         return function(step), [count], [(data, True)] * 3
+
+    check(make, ONE, BATCH)
+
+
+@pytest.mark.parametrize("is_function", [False, True])
+def test_an_argument_whose_default_is_an_array(is_function):
+    (x, y), *_ = INPUTS
+
+    def make():
+        w, step = simple()
+        scales = np.arange(1.0, 13.0)
+
+        def scaled(x, y, scale=scales):
+            return step(x * scale, y)
+
+        partial = functools.partial(scaled, y=y)
+        return function(scaled) if is_function else partial, [w], [(x, y) if is_function else (x,)] * 3
 
     check(make, ONE, BATCH)
 
