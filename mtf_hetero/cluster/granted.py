@@ -7,13 +7,15 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from mtf_hetero._compat import tf
+from mtf_hetero.cluster import runtime
 from mtf_hetero.cluster.emulation import guard
 
+if TYPE_CHECKING:
+    from mtf_hetero._compat import tf
+
 Read: TypeAlias = Callable[[str], str]  # from the name of a file to its text; "" without the file
-_ABSENT = (tf.errors.NotFoundError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
 def read_here(name: str) -> str:
@@ -24,13 +26,15 @@ def read_here(name: str) -> str:
         return ""
 
 
-def reader(device: str, session: tf.Session) -> Read:
+def reader(device: str, session: "tf.Session") -> Read:
     """Return a function that reads files of a worker's machine.
 
     Args:
       device: a CPU of the worker.
       session: in the default graph.
     """
+    tf = runtime.load()
+    absent = tf.errors.NotFoundError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError
     with tf.device(device):
         fed = tf.placeholder(tf.string, [])  # TensorFlow folds a constant name: it reads the file on this machine
         text = tf.io.read_file(fed)
@@ -38,7 +42,7 @@ def reader(device: str, session: tf.Session) -> Read:
     def read(name: str) -> str:
         try:
             return session.run(text, {fed: name}).decode()
-        except _ABSENT:
+        except absent:
             return ""
 
     return read

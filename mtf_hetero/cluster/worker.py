@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import ctypes
 import getpass
+import math
 import os
 import platform
 import signal
@@ -28,7 +29,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._support import command_line, cores
-from mtf_hetero.cluster import runtime, versions
+from mtf_hetero.cluster import granted, runtime, versions
 from mtf_hetero.cluster.devices import listed_devices
 from mtf_hetero.cluster.members import keep_registered
 from mtf_hetero.cluster.probe import PORTS, split_address
@@ -69,7 +70,9 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     )
     parser.add_argument("--cpus", type=int, default=1, help="number of logical CPU devices (default: 1)")
     parser.add_argument("--gpus", default="all", help="GPUs to offer: all, none, or numbers such as 0,2 (default: all)")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: one per core (default: 0)")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="CPU threads; 0: one per core that it may use (default: 0)"
+    )
     parser.add_argument(
         "--until_eof", action="store_true", help="end when the standard input closes, as mtf-hetero launch has it"
     )
@@ -137,10 +140,11 @@ def _port(arguments: argparse.Namespace) -> int:
 def _session_config(arguments: argparse.Namespace) -> "tf.ConfigProto":
     """Return the configuration of the server's devices and threads."""
     tf = runtime.load()
+    threads = arguments.threads or _granted_threads()
     config = tf.ConfigProto(
         device_count={"CPU": arguments.cpus},
-        intra_op_parallelism_threads=arguments.threads,
-        inter_op_parallelism_threads=max(arguments.threads or len(cores.usable_cores()), cores.OPERATIONS),
+        intra_op_parallelism_threads=threads,
+        inter_op_parallelism_threads=max(threads, cores.OPERATIONS),
     )
     config.gpu_options.allow_growth = True
     if arguments.gpus == "none":
@@ -152,6 +156,14 @@ def _session_config(arguments: argparse.Namespace) -> "tf.ConfigProto":
             raise ValueError(f"--gpus is {arguments.gpus!r}, but the GPUs here are: {gpus}; give all, none or numbers")
         config.gpu_options.visible_device_list = arguments.gpus
     return config
+
+
+def _granted_threads() -> int:
+    """Return one thread per core that this process may use.
+
+    More threads than a container's quota use it up in a part of each period, for the rest of which all of them stand.
+    """
+    return math.ceil(min(len(cores.usable_cores()), granted.cores() or math.inf))
 
 
 def _return_memory() -> None:

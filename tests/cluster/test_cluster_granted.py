@@ -6,7 +6,8 @@ import pytest
 from tiers import on_workers
 
 from mtf_hetero import tf
-from mtf_hetero.cluster import granted
+from mtf_hetero._support import cores
+from mtf_hetero.cluster import granted, worker
 from mtf_hetero.cost import hardware
 
 V1 = """32 31 0:29 / /v1/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct
@@ -50,6 +51,14 @@ def test_memory():
     of_version_2 = {"/v2/a/memory.max": "max\n", "/v2/memory.max": "9000000\n"}
     assert granted.memory_bytes(reading(V2, "0::/a\n", of_version_2)) == 9_000_000
     assert granted.memory_bytes(lambda name: "") is None
+
+
+@pytest.mark.parametrize(("quota", "flags", "threads"), [(None, [], 6), (1.5, [], 2), (1.5, ["--threads=3"], 3)])
+def test_a_worker_has_as_many_threads_as_it_is_granted_cores(quota, flags, threads, monkeypatch):
+    monkeypatch.setattr(granted, "cores", lambda: quota)
+    monkeypatch.setattr(cores, "usable_cores", lambda: [*range(6)])
+    config = worker._session_config(worker._parse(["--port=0", *flags], "worker"))
+    assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (threads, 8)
 
 
 @on_workers
