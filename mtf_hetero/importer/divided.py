@@ -156,7 +156,7 @@ class Divided:
         lowered = self._lowered.get(key) or self._lower(inputs)
         leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
         program = lowered.step.program
-        arrays = [*map(np.asarray, leaves), *(variable.variable.numpy() for variable in program.hosted)]
+        arrays = program.list_fed(leaves)
         for name in lowered.written:
             self._known.pop(name, None)
         with interrupts.defer(), guarding.explain_guards(program.guards):

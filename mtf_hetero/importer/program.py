@@ -13,7 +13,7 @@ from mtf_hetero.importer.nodes import user_line
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from mtf_hetero._compat import ConcreteFunction
+    from mtf_hetero._compat import ConcreteFunction, Function
 
 
 @dataclasses.dataclass(eq=False)
@@ -27,6 +27,7 @@ class Value:
       name: names the dimensions that it is the first to have.
       uses: number of times that operations and results read it.
       elements: those of a TensorList that is a tensor of its own, in a loop; its dimensions are theirs.
+      refused: the error for a device that needs it, if only this process can have it.
     """
 
     shape: tuple[int, ...]
@@ -35,6 +36,7 @@ class Value:
     name: str = ""
     uses: int = 0
     elements: "Elements | None" = None
+    refused: NotImplementedError | None = None
 
     @property
     def home(self) -> "Value | Elements":
@@ -222,7 +224,9 @@ class Program:
 
     Args:
       concrete: the traced function that was read.
-      feeds: the values that are fed.
+      feeds: the arguments.
+      prepared: {value that this process computes of them before each step: the error if a step has another shape}.
+      prepare: computes these; None: there are none.
       variables: in the order in which the step captured them, those that are trained first.
       operations: each after those that it reads.
       results: the values that are fetched.
@@ -234,6 +238,8 @@ class Program:
 
     concrete: "ConcreteFunction"
     feeds: list[Value] = dataclasses.field(default_factory=list)
+    prepared: dict[Value, NotImplementedError | None] = dataclasses.field(default_factory=dict)
+    prepare: "Function | None" = None
     variables: list[Variable] = dataclasses.field(default_factory=list)
     operations: list[Operation] = dataclasses.field(default_factory=list)
     results: list[Value] = dataclasses.field(default_factory=list)
@@ -244,8 +250,23 @@ class Program:
 
     @property
     def inputs(self) -> list[Value]:
-        """All values that are fed."""
-        return [*self.feeds, *(variable.before for variable in self.hosted)]
+        """All values that are fed: devices have no strings."""
+        fed = [value for value in self.feeds if value.dtype != tf.string]
+        return [*fed, *self.prepared, *(variable.before for variable in self.hosted)]
+
+    def list_fed(self, arguments: Sequence["ArrayLike"]) -> list[np.ndarray]:
+        """Return the arrays of `inputs`.
+
+        Raises:
+          NotImplementedError: the shape of one depends on the data.
+        """
+        fed = [x for x, value in zip(arguments, self.feeds, strict=True) if value.dtype != tf.string]
+        with tf.device("cpu:0"):
+            prepared = [] if self.prepare is None else self.prepare(*map(tf.convert_to_tensor, arguments))
+        for x, (value, refused) in zip(prepared, self.prepared.items(), strict=True):
+            if refused is not None and tuple(x.shape) != value.shape:
+                raise refused
+        return [*map(np.asarray, [*fed, *prepared]), *(variable.variable.numpy() for variable in self.hosted)]
 
     @property
     def fetches(self) -> list[Value]:

@@ -4,6 +4,7 @@ A read of a variable is the value of the last write before it. So the order of r
 function is left: (feeds, variables before) -> (results, variables after).
 """
 
+import functools
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,9 +13,10 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
-from mtf_hetero.importer import broadcasts, control, formulas, lists, moments, normalization, variables
+from mtf_hetero.importer import broadcasts, control, formulas, lists, moments, normalization, preparing, variables
 from mtf_hetero.importer.lists import Meaning
 from mtf_hetero.importer.nodes import CHECKS, constant_array, is_stateful, known_shape, refusal
+from mtf_hetero.importer.preparing import Preparation, Resource
 from mtf_hetero.importer.program import Program, Value, literal, within
 from mtf_hetero.importer.reader import Reader
 
@@ -28,10 +30,7 @@ _OPTIONALS: dict[str, Callable[[tf.Operation, Sequence[Meaning]], Meaning]] = {
 }
 KINDS = {*_OPTIONALS, "Const"}  # of operations that are followed here
 _NONE: Mapping = types.MappingProxyType({})
-
-
-class _Resource(str):
-    """The name of a captured resource that is no variable."""
+_STRINGS = "works on strings, which no device divides; do it where the data are prepared"
 
 
 def read(
@@ -42,6 +41,7 @@ def read(
     shapes: Sequence[tf.TensorShape] | None = None,
     hosted: Collection[tf.Variable] = (),
     paths: Mapping[int, str] = _NONE,
+    prepares: bool = False,
 ) -> Program:
     """Read the program of a traced function.
 
@@ -52,12 +52,14 @@ def read(
       shapes: of the tensors that are fed; None: the function has them.
       hosted: tf.Variables that stay in this process.
       paths: {id of a tf.Variable: its name}, for those whose own name is not used.
+      prepares: whether this process may do before each step what no device can do; else it is refused.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
     """
     program, graph, meaning = Program(concrete), concrete.graph, {}
-    reader, captures = Reader(program, _read), list(graph.captures)
+    preparation, captures = Preparation(program), list(graph.captures)
+    reader = Reader(program, functools.partial(_read, preparation if prepares else None))
     fed = graph.inputs[: len(graph.inputs) - len(captures)]
     names, shapes = names or [tensor.op.name for tensor in fed], shapes or [tensor.shape for tensor in fed]
     for tensor, name, shape in zip(fed, names, shapes, strict=True):
@@ -77,6 +79,7 @@ def read(
     program.examples = _count_examples(concrete)
     program.operations = broadcasts.delay(normalization.join(moments.join(program.operations)))
     program.keep_live()
+    preparation.finish()
     _check_live(program)
     return program
 
@@ -86,7 +89,7 @@ def _captured(outer: tf.Tensor, numbers: Mapping[int, int]) -> Meaning:
     if id(outer) in numbers:
         return numbers[id(outer)]
     if outer.dtype in (tf.resource, tf.variant):
-        return _Resource(f"a {outer.dtype.name}")
+        return Resource(outer)
     return literal(outer.numpy(), outer.dtype)
 
 
@@ -102,26 +105,59 @@ def _check_live(program: Program) -> None:
     for op in within(program.operations):
         if any(value.dtype == tf.string for value in (*op.inputs, *op.outputs)):
             assert op.source is not None
-            raise refusal(op.source, "works on strings, which no device divides; do it where the data are prepared")
+            raise refusal(op.source, _STRINGS)
 
 
-def _read(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: list[Meaning]) -> Sequence[Meaning]:
+def _read(
+    preparation: Preparation | None, reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: list[Meaning]
+) -> Sequence[Meaning]:
     """Read an operation; returns what its results mean."""
     kind, about_variables = node.type, any(isinstance(x, int) for x in inputs)
     if kind == "Const":
         return [literal(constant_array(node), node.outputs[0].dtype)]
-    if kind == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
-        return [literal(np.zeros(inputs[0].array), node.outputs[0].dtype)]
     if kind in control.ALIASES:
         return inputs
-    if kind in _OPTIONALS:
-        return [_OPTIONALS[kind](node, inputs)]
     if (follow := control.control_rule(graph, kind)) is not None:
+        if kind not in control.CALLS and not (preparation and preparation.settle(inputs)):
+            preparing.check(inputs)
         return follow(reader, graph, node, inputs)
     if not about_variables and _is_effect(graph, node):
         reader.program.effects.append(node)
         return [] if not node.outputs else inputs[:1]
+    return _follow_or_prepare(None if reader.is_inside else preparation, reader, node, inputs)
+
+
+def _follow_or_prepare(
+    preparation: Preparation | None, reader: Reader, node: tf.Operation, inputs: list[Meaning]
+) -> Sequence[Meaning]:
+    """Read an operation for the devices, or else for this process; returns what its results mean."""
+    about_variables = any(isinstance(x, int) for x in inputs)
+    if preparation is not None and any(t.dtype == tf.string for t in (*node.inputs, *node.outputs)):
+        prepared = preparation.add(node, reader.operation(node, inputs), refusal(node, _STRINGS))
+        if prepared is not None:
+            return prepared
+    try:
+        return _follow(reader, node, inputs, about_variables=about_variables)
+    except NotImplementedError as error:
+        if preparation is None:
+            raise
+        prepared = preparation.add(node, reader.operation(node, inputs), error)
+        if prepared is not None:
+            return prepared
+        if not preparation.settle(inputs):
+            raise
+        return _follow(reader, node, inputs, about_variables=about_variables)
+
+
+def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning], *, about_variables: bool) -> Sequence[Meaning]:
+    """Read an operation for the devices; returns what its results mean."""
+    kind = node.type
+    if kind == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
+        return [literal(np.zeros(inputs[0].array), node.outputs[0].dtype)]
+    if kind in _OPTIONALS:
+        return [_OPTIONALS[kind](node, inputs)]
     _check(node, inputs, about_variables=about_variables)
+    preparing.check(inputs)
     if about_variables:
         return variables.follow(reader, node, inputs)
     if lists.is_about_lists(node, inputs):
@@ -137,7 +173,7 @@ def _is_effect(graph: "FuncGraph", node: tf.Operation) -> bool:
     """Return whether nothing reads what an operation gives, which is there to print or to check something."""
     if node.type in CHECKS:
         return not node.outputs[0].consumers() and all(y is not node.outputs[0] for y in graph.outputs)
-    return not node.outputs
+    return not node.outputs and not node.type.startswith("LookupTable")
 
 
 def _check(node: tf.Operation, inputs: Sequence[Meaning], *, about_variables: bool) -> None:
@@ -146,7 +182,7 @@ def _check(node: tf.Operation, inputs: Sequence[Meaning], *, about_variables: bo
         raise refusal(node, "calls Python, which no device but this process can run; write it with TensorFlow")
     if node.type.startswith("Cudnn"):
         raise refusal(node, "is cuDNN's, which only a GPU has; give the layer use_cudnn=False")
-    resource = next((x for x in inputs if isinstance(x, _Resource)), None)
+    resource = next((x for x in inputs if isinstance(x, Resource)), None)
     if resource is not None:
         raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
     is_free = node.type in {*control.DRAWS, "Empty"} or node.type.startswith("Stateless") or about_variables

@@ -85,7 +85,7 @@ class Traced:
         return self._program(concrete, inputs, like)
 
     def _program(self, concrete: "ConcreteFunction", inputs: Sequence[object], like: Step | None) -> Program:
-        options = {"shapes": _shapes(inputs), "hosted": self._hosted(), "paths": self._paths()}
+        options = {"shapes": _shapes(inputs), "hosted": self._hosted(), "paths": self._paths(), "prepares": True}
         return reading.read(concrete, {} if like is None else like.variables, **options)
 
     def _trace(self, function: "Function", specs: Specs) -> "tuple[Function, ConcreteFunction]":

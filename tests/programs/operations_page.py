@@ -33,7 +33,8 @@ _REFUSED = """
 ## Refused ({count})
 
 An error names the operation and the line of your program. These are operations on data sets, queues, readers, tables,
-strings, summaries and other states that are no `tf.Variable`.
+strings, summaries and other states that are no `tf.Variable`. The training process itself works on strings and reads
+tables, if that needs arguments of the step alone.
 """
 
 
