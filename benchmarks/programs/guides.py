@@ -264,6 +264,25 @@ def transfer_learning() -> KerasStep:
     return KerasStep(model, (uniform(32, 32, 3), integers(2, 1)))
 
 
+@program("guides", source="keras.io guides/preprocessing_layers.py")
+def preprocessing_layers() -> KerasStep:
+    """Return a model of texts, words, hashed pairs and numbers, encoded inside of the model."""
+    text, color = (keras.Input((1,), dtype="string", name=name) for name in ("text", "color"))
+    hour, size = keras.Input((1,), dtype="int32", name="hour"), keras.Input((5,), name="size")
+    vectorize: Any = L.TextVectorization(vocabulary=["the", "brain", "is", "sky"], output_sequence_length=6)
+    texts = L.Bidirectional(L.LSTM(7))(L.Embedding(6, 8)(vectorize(text)))
+    colors = L.StringLookup(vocabulary=["red", "green"], output_mode="one_hot")(color)
+    crossed = L.HashedCrossing(9, output_mode="one_hot")((color, hour))
+    normalize: Any = L.Normalization()
+    normalize.adapt(normal(5))
+    x = L.Concatenate()([texts, colors, crossed, normalize(size)])
+    model = keras.Model([text, color, hour, size], L.Dense(1)(x))
+    model.compile("rmsprop", keras.losses.BinaryCrossentropy(from_logits=True), metrics=["accuracy"])
+    words = np.array(["the brain is wider than the sky", "The Brain", "", "deeper than the sea"])
+    columns = tf.constant(words[integers(4, 1)]), tf.constant(np.array(["red", "blue"])[integers(2, 1)])
+    return KerasStep(model, ((*columns, integers(24, 1), normal(5)), integers(2, 1)))
+
+
 @program("guides", source=SOURCE.format("writing_your_own_callbacks"))
 def writing_your_own_callbacks() -> KerasStep:
     """Return the step of the model whose callbacks read logs and change the learning rate."""
