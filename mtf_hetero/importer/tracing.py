@@ -53,7 +53,8 @@ class Traced:
     def kind(self, inputs: Sequence[object]) -> Hashable:
         """Return what decides how the step is traced: structure, shapes, types, and arguments that are no tensors."""
         leaves = tf.nest.flatten(inputs, expand_composites=True)
-        keys = [(x.dtype.name, tuple(x.shape)) if is_tensor(x) else ("value", x) for x in leaves]
+        # NumPy's type of texts has the length of the longest one
+        keys = [(tf.as_dtype(x.dtype).name, tuple(x.shape)) if is_tensor(x) else ("value", x) for x in leaves]
         structure = tf.nest.map_structure(lambda x: None, inputs)
         return repr(structure), tuple(keys)
 

@@ -7,6 +7,7 @@ from tiers import on_workers
 
 import mtf_hetero
 from mtf_hetero import tf
+from mtf_hetero.importer.tracing import Traced
 
 WORDS = ["a", "bc", "def", "what else"]
 SPLIT_WORDS = tf.compat.v2.strings.split
@@ -83,6 +84,12 @@ PREPARED = {
 def test_strings_tables_and_shapes_that_depend_on_the_data(name):
     divided = check(lambda: (*training(PREPARED[name]()), texts()), ONE, BATCH)
     assert divided[1].undivided.share < 0.05  # updates of variables that are whole
+
+
+def test_texts_of_other_lengths_are_of_the_same_kind():
+    traced = Traced(lengths)
+    assert traced.kind((np.array(["a", "b"]),)) == traced.kind((tf.constant(["abc", ""]),))
+    assert traced.kind((np.array(["a", "b"]),)) != traced.kind((np.array(["abc"]),))
 
 
 @on_workers
