@@ -136,7 +136,8 @@ class Preparation:
         """Have the program fed what it uses of this, once its uses are counted."""
         self.settle(self._program.results)
         check(self._program.results)
-        used = [value for value in self._makers if value.uses]
+        # a shape that was settled is compared in each step: it may have been read without its value
+        used = [value for value in self._makers if value.uses or value in self._settled]
         if used:
             self._program.prepare = self._function(used)
         self._program.prepared = {value: self._settled.get(value) for value in used}

@@ -1,4 +1,4 @@
-"""What control groups grant a process: the time of cores and memory, of this machine and of a worker's."""
+"""The limits of control groups: the time of cores and the memory, of this machine and of a worker's."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What no device can divide is done by this process before each step, if it needs arguments alone."""
+"""Operations on arguments alone that no device can divide are done by this process before each step."""
 
 import numpy as np
 import pytest
@@ -168,4 +168,19 @@ def test_a_shape_that_only_seems_to_be_fixed():
     with mtf_hetero.function(whole, (first,), **ONE) as divided:
         np.testing.assert_array_equal(divided(first), [[2], [1]])
         with pytest.raises(NotImplementedError, match="StringLength.* works on strings"):
+            divided(second)
+
+
+def test_a_shape_that_is_read_beside_values_that_nothing_needs():
+    w = tf.Variable(1.0, name="w")
+
+    def step(words):
+        numbers = tf.cast(tf.strings.length(SPLIT_WORDS(words, ";").to_tensor()), tf.float32)
+        _ = numbers * w
+        return tf.shape(numbers)[1] + tf.cast(w, tf.int32)
+
+    first, second = np.array(["ab", "c"]), np.array(["a;b", "c"])
+    with mtf_hetero.function(step, (first,), **ONE) as divided:
+        assert divided(first) == 2
+        with pytest.raises(NotImplementedError, match="works on strings"):
             divided(second)
