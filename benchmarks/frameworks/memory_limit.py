@@ -6,7 +6,7 @@ import re
 import resource
 import time
 
-from mtf_hetero.cluster.emulation import guard
+from mtf_hetero.cluster import granted
 
 _EXIT_SECONDS = 5.0
 
@@ -23,8 +23,7 @@ class MemoryLimit:
         self._made: pathlib.Path | None = None
         if group is not None and _try_to_write(pathlib.Path(group) / "memory.max", size_bytes):
             return
-        mounts, membership = (pathlib.Path("/proc/self", name).read_text() for name in ("mountinfo", "cgroup"))
-        for parent in guard.parent_groups(mounts, membership, "memory"):
+        for parent in granted.groups("memory"):
             made = pathlib.Path(parent.directory, f"mtf_hetero_memory_{pid}")
             if parent.version == 1 and self._join(made, pid, size_bytes):
                 self.by, self._made = "a memory limit of the kernel (cgroup v1)", made

@@ -21,7 +21,7 @@ Read: TypeAlias = Callable[[str], str]  # from the name of a file to its text; "
 def read_here(name: str) -> str:
     """Return the text of a file of this machine."""
     try:
-        return pathlib.Path(name).read_text(encoding="utf-8")
+        return pathlib.Path(name).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
@@ -51,7 +51,7 @@ def reader(device: str, session: "tf.Session") -> Read:
 def cores(read: Read = read_here) -> float | None:
     """Return the cores whose time a process is granted, as a number; None: no limit."""
     limits = []
-    for group in _groups(read, "cpu"):
+    for group in groups("cpu", read):
         if group.version == 1:
             texts = [read(os.path.join(group.directory, f"cpu.cfs_{part}_us")) for part in ("quota", "period")]
         else:
@@ -68,9 +68,10 @@ def memory_bytes(read: Read = read_here) -> int | None:
     if total is None:
         return None
     files = {1: "memory.limit_in_bytes", 2: "memory.max"}
-    texts = [read(os.path.join(group.directory, files[group.version])) for group in _groups(read, "memory")]
+    texts = [read(os.path.join(group.directory, files[group.version])) for group in groups("memory", read)]
     return min([int(total[1]) * 1024, *(int(text) for text in texts if text.strip().isdecimal())])
 
 
-def _groups(read: Read, controller: str) -> Iterator[guard.ParentGroup]:
+def groups(controller: str, read: Read = read_here) -> Iterator[guard.ParentGroup]:
+    """Yield the groups of a process with a controller, as `guard.parent_groups` does."""
     return guard.parent_groups(read("/proc/self/mountinfo"), read("/proc/self/cgroup"), controller)

@@ -8,13 +8,13 @@ import dataclasses
 import glob
 import itertools
 import os
-import pathlib
 import re
 import sys
 import time
 from collections.abc import Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero.cluster import granted
 from mtf_hetero.cluster.emulation import guard
 
 _THREADS = "/proc/self/task/*/schedstat"
@@ -155,10 +155,7 @@ class OwnReader:
 
 def _lines(name: str) -> list[str]:
     """Return the lines of a file; none of a thread that has ended."""
-    try:
-        return pathlib.Path(name).read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return []
+    return granted.read_here(name).splitlines()
 
 
 class RemoteReader:

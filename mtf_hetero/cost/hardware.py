@@ -72,26 +72,20 @@ def memory_limits(cluster: Cluster, session: tf.Session) -> dict[str, int | None
     completed = complete([*cluster.devices, *listed])
     reported = {completed[name]: limit for name, limit in listed.items()}
     devices = {name: completed[name] for name in cluster.devices}
+    limits = {name: reported.get(device) or None for name, device in devices.items()}
     hosts = {
         name: "" if device.worker is None else split_address(cluster.workers[device.worker])[0]
         for name, device in devices.items()
         if device.is_cpu
     }
-    sharing = collections.Counter(hosts.values())
-    memory: dict[int | None, int | None] = {}  # of each worker
-    for name in hosts:
-        worker = devices[name].worker
-        if worker not in memory:
-            read = granted.read_here if worker is None else granted.reader(name, session)
-            memory[worker] = granted.memory_bytes(read)
-    result: dict[str, int | None] = {}
-    for name, device in devices.items():
-        if device.is_cpu:
-            size = memory[device.worker]
-            result[name] = None if size is None else size // sharing[hosts[name]]
-        else:
-            result[name] = reported.get(device) or None
-    return result
+    sharing, first, sizes = collections.Counter(hosts.values()), representatives(cluster.devices), {}
+    for name in dict.fromkeys(first[name] for name in hosts):
+        read = granted.read_here if devices[name].worker is None else granted.reader(name, session)
+        sizes[name] = granted.memory_bytes(read)
+    for name, host in hosts.items():
+        size = sizes[first[name]]
+        limits[name] = None if size is None else size // sharing[host]
+    return limits
 
 
 def cache_directory(environment: Mapping[str, str]) -> pathlib.Path:

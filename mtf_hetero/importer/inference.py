@@ -53,8 +53,8 @@ def _enter_inputs(names: Names, program: Program, given: Sequence[Axes]) -> Valu
     """Enter what is fed; returns the first value that has axes, whose first dimension is the batch."""
     for feed, axes in zip(program.feeds, given, strict=False):
         names.fix(feed, axes)
-    sizes = [feed.shape[:1] for feed in program.feeds if feed.shape]
-    batch = next((value for value in program.inputs if value.shape and value.shape[:1] in sizes[:1]), None)
+    size = next((feed.shape[:1] for feed in program.feeds if feed.shape), None)  # of texts too, which no device has
+    batch = next((value for value in program.inputs if value.shape[:1] == size), None)
     for feed in program.inputs[len(given) :]:
         labels = [f"{feed.name}/{axis}" for axis in range(len(feed.shape))]
         if feed is batch:

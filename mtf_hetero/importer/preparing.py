@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _TABLE_READS = {"LookupTableFindV2", "LookupTableSizeV2"}  # a step that writes tables is refused
 _HANDLES = (tf.string, tf.resource, tf.variant)
+_EXAMPLES = ((0, 0), (1, 0), (0, 1))  # zeros, ones, and different numbers
+_TEXTS = ["", "a b", "c d, e; f"]  # of no word, of two, and of more
 
 
 class Resource:
@@ -121,7 +123,7 @@ class Preparation:
         function = self._function(ends)
         try:
             with tf.device("cpu:0"):
-                sets = [function(*(fill(x) for x in self._program.feeds)) for fill in (_zeros, _ones, _numbers)]
+                sets = [function(*(_example(x, *numbers) for x in self._program.feeds)) for numbers in _EXAMPLES]
         except tf.errors.OpError:
             return False
         shapes = [[tuple(x.shape) for x in made] for made in sets]
@@ -158,20 +160,9 @@ class Preparation:
         return tf.compat.v2.function(prepare, autograph=False)
 
 
-_TEXTS = ["", "a b", "c d, e; f"]  # of no word, of two, and of more
-
-
-def _zeros(value: Value) -> tf.Tensor:
-    return tf.fill(value.shape, "") if value.dtype == tf.string else tf.zeros(value.shape, value.dtype)
-
-
-def _ones(value: Value) -> tf.Tensor:
-    return tf.fill(value.shape, _TEXTS[1]) if value.dtype == tf.string else tf.ones(value.shape, value.dtype)
-
-
-def _numbers(value: Value) -> tf.Tensor:
-    """Return an argument of different elements."""
-    numbers = tf.reshape(tf.range(math.prod(value.shape)), value.shape)
+def _example(value: Value, first: int, step: int) -> tf.Tensor:
+    """Return an argument of numbers first, first + step, ..., or of texts."""
+    numbers = first + step * tf.reshape(tf.range(math.prod(value.shape)), value.shape)
     return tf.gather(_TEXTS, numbers % 3) if value.dtype == tf.string else tf.cast(numbers, value.dtype)
 
 

@@ -260,13 +260,15 @@ class Program:
         Raises:
           NotImplementedError: the shape of one depends on the data.
         """
-        fed = [x for x, value in zip(arguments, self.feeds, strict=True) if value.dtype != tf.string]
-        with tf.device("cpu:0"):
-            prepared = [] if self.prepare is None else self.prepare(*map(tf.convert_to_tensor, arguments))
-        for x, (value, refused) in zip(prepared, self.prepared.items(), strict=True):
-            if refused is not None and tuple(x.shape) != value.shape:
-                raise refused
-        return [*map(np.asarray, [*fed, *prepared]), *(variable.variable.numpy() for variable in self.hosted)]
+        fed = [np.asarray(x) for x, value in zip(arguments, self.feeds, strict=True) if value.dtype != tf.string]
+        if self.prepare is not None:
+            with tf.device("cpu:0"):
+                prepared = self.prepare(*map(tf.convert_to_tensor, arguments))
+            for x, (value, refused) in zip(prepared, self.prepared.items(), strict=True):
+                if refused is not None and tuple(x.shape) != value.shape:
+                    raise refused
+                fed.append(x.numpy())
+        return [*fed, *(variable.variable.numpy() for variable in self.hosted)]
 
     @property
     def fetches(self) -> list[Value]:

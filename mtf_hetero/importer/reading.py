@@ -112,7 +112,7 @@ def _read(
     preparation: Preparation | None, reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: list[Meaning]
 ) -> Sequence[Meaning]:
     """Read an operation; returns what its results mean."""
-    kind, about_variables = node.type, any(isinstance(x, int) for x in inputs)
+    kind = node.type
     if kind == "Const":
         return [literal(constant_array(node), node.outputs[0].dtype)]
     if kind in control.ALIASES:
@@ -121,7 +121,7 @@ def _read(
         if kind not in control.CALLS and not (preparation and preparation.settle(inputs)):
             preparing.check(inputs)
         return follow(reader, graph, node, inputs)
-    if not about_variables and _is_effect(graph, node):
+    if not _is_about_variables(inputs) and _is_effect(graph, node):
         reader.program.effects.append(node)
         return [] if not node.outputs else inputs[:1]
     return _follow_or_prepare(None if reader.is_inside else preparation, reader, node, inputs)
@@ -131,13 +131,12 @@ def _follow_or_prepare(
     preparation: Preparation | None, reader: Reader, node: tf.Operation, inputs: list[Meaning]
 ) -> Sequence[Meaning]:
     """Read an operation for the devices, or else for this process; returns what its results mean."""
-    about_variables = any(isinstance(x, int) for x in inputs)
     if preparation is not None and any(t.dtype == tf.string for t in (*node.inputs, *node.outputs)):
         prepared = preparation.add(node, reader.operation(node, inputs), refusal(node, _STRINGS))
         if prepared is not None:
             return prepared
     try:
-        return _follow(reader, node, inputs, about_variables=about_variables)
+        return _follow(reader, node, inputs)
     except NotImplementedError as error:
         if preparation is None:
             raise
@@ -146,12 +145,12 @@ def _follow_or_prepare(
             return prepared
         if not preparation.settle(inputs):
             raise
-        return _follow(reader, node, inputs, about_variables=about_variables)
+        return _follow(reader, node, inputs)
 
 
-def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning], *, about_variables: bool) -> Sequence[Meaning]:
+def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning]) -> Sequence[Meaning]:
     """Read an operation for the devices; returns what its results mean."""
-    kind = node.type
+    kind, about_variables = node.type, _is_about_variables(inputs)
     if kind == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
         return [literal(np.zeros(inputs[0].array), node.outputs[0].dtype)]
     if kind in _OPTIONALS:
@@ -169,11 +168,15 @@ def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning], *, about_
     return reader.add(reader.shaped(node, op))
 
 
+def _is_about_variables(inputs: Sequence[Meaning]) -> bool:
+    return any(isinstance(x, int) for x in inputs)
+
+
 def _is_effect(graph: "FuncGraph", node: tf.Operation) -> bool:
     """Return whether nothing reads what an operation gives, which is there to print or to check something."""
     if node.type in CHECKS:
         return not node.outputs[0].consumers() and all(y is not node.outputs[0] for y in graph.outputs)
-    return not node.outputs and not node.type.startswith("LookupTable")
+    return not node.outputs and not node.type.startswith("LookupTable")  # a written table would be read
 
 
 def _check(node: tf.Operation, inputs: Sequence[Meaning], *, about_variables: bool) -> None:
