@@ -4,7 +4,7 @@ PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: train help docs docs-version test test-first test-rest test-all test-oldest test-python format lint types clean
+.PHONY: train help docs docs-version test test-first test-rest test-all test-oldest test-python test-devices format lint types clean
 
 train: .venv/installed  ## set up .venv and train a paper's CNN (4 minutes)
 	$(BIN)/mtf-hetero train --model=paper_mnist --dataset=mnist5k --layout=filters --list_speed=40,40,20 --devices=cpu:0,cpu:1,cpu:2
@@ -46,6 +46,11 @@ test-oldest: .venv-oldest/installed  ## test the oldest supported TensorFlow
 # The newest TensorFlow that pip finds for that Python.
 test-python: .venv-$(notdir $(PYTHON))/installed  ## test another Python: make test-python PYTHON=python3.13
 	.venv-$(notdir $(PYTHON))/bin/pytest -n 2 $(OF_VERSIONS)
+
+# TF32 would round what the oracles compare.
+test-devices: .venv/installed  ## run the oracles on GPUs: make test-devices DEVICES=gpu:0
+	ORACLE_DEVICES=$(DEVICES) NVIDIA_TF32_OVERRIDE=0 TF_FORCE_GPU_ALLOW_GROWTH=true $(PYTEST) \
+	  $(patsubst %,tests/%,lowering mesh layers models layouts importer keras)
 
 format: .venv/installed  ## format the code, and repair what ruff can
 	$(BIN)/ruff format .

@@ -7,7 +7,7 @@ import oracle
 import pytest
 from lookups import LAYOUTS_BETWEEN_RESHAPES, B, D, E, L, V, between_reshapes, lookups_between_reshapes
 from operations import variable
-from oracle import ONCE, Feed, check, cpu_mesh_impl, one_device
+from oracle import ONCE, Feed, check, cpu_mesh_impl, of_cpus, one_device
 from tiers import ONE_OR_ALL, parametrize
 
 import mtf_hetero
@@ -183,6 +183,7 @@ def check_error(ids, layout, dtype):
     assert error.value.op.name.startswith("words/")
 
 
+@of_cpus
 def test_ids_are_checked_once():
     """One processor checks the ids for each group that splits the rows: the first that has some rows."""
 

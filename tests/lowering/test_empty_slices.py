@@ -15,7 +15,7 @@ import upsampling
 from allreduce import allreduce_bytes
 from language_model import random_tokens
 from operations import FLOAT32_PROGRAMS, K3, PROGRAMS, B, C, F, H, W, variable
-from oracle import ONCE, TOLERANCE, Feed, assert_same, check, cpu_mesh_impl, one_device, run
+from oracle import ONCE, TOLERANCE, Feed, assert_same, check, cpu_mesh_impl, of_cpus, one_device, run
 from regression import LAYOUTS, Program, make_session
 from savers import SAVERS, assert_equal, read
 from tiers import FEW_OR_ALL, ONCE_OR_ALL_KINDS, ONE_OR_ALL, each_of_a_kind, few, on_workers, parametrize
@@ -198,6 +198,7 @@ def test_batch_norm(dtype, options):
     check(normalised, *NORMALISED, dtype=dtype, **options)
 
 
+@of_cpus
 def test_processors_that_take_no_part_are_sent_nothing():
     """A filter's processor without filters computes and receives nothing, though it holds a part of the image."""
     with tf.Graph().as_default() as tf_graph:

@@ -8,13 +8,14 @@ from typing import Any
 
 import keras
 import numpy as np
+from import_oracle import DEVICES
 from keras_oracle import floatx
 
 import mtf_hetero.keras
 from mtf_hetero import tf
 
 ONE = {"devices": "cpu:0"}
-BATCH = {"devices": "cpu:0,cpu:1,cpu:2", "layout": "batch", "list_speed": [4, 2, 1]}
+BATCH = {"devices": DEVICES, "layout": "batch", "list_speed": [4, 2, 1]}
 FILTERS = {**BATCH, "layout": "filters"}
 PLACES = (BATCH, FILTERS)  # layouts decide, not the number of devices: few tests need one device as well
 SEED = 3

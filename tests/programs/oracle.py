@@ -10,11 +10,13 @@ in one session, and compares all of this after each of them: what one call of a 
 import contextlib
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
 import numpy as np
+import pytest
 
 import mtf_hetero
 from mtf_hetero import mtf, tf
@@ -31,6 +33,8 @@ SEED = 7
 STEPS = 3
 CONSTANT, VARIABLE, FED, MIXED = "constant", "variable", "fed", "mixed"  # kinds of inputs
 KINDS = (CONSTANT, VARIABLE, FED)
+DEVICES = os.environ.get("ORACLE_DEVICES", "").split(",")  # of processors, in turn; "": a logical CPU for each
+of_cpus = pytest.mark.skipif(DEVICES != [""], reason="it tells processors by the numbers of their CPUs")
 
 
 class Feed:
@@ -263,12 +267,13 @@ def _config(mesh_impl: Any, cluster: Any, optimized: bool) -> Any:
 def one_device(build: Callable[[Feed], dict[str, Any]], dtype: Any = tf.float64, **options: Any) -> Result:
     """The reference: stock Mesh-TensorFlow on one device."""
     stock = mtf.placement_mesh_impl.PlacementMeshImpl
-    return run(build, lambda: stock([], [], [""]), dtype, kind=CONSTANT, **options)
+    return run(build, lambda: stock([], [], ["cpu:0"]), dtype, kind=CONSTANT, **options)
 
 
 def cpu_mesh_impl(layout: mtf_hetero.Layout) -> Any:
-    """An uneven mesh on logical devices of one CPU."""
-    return mtf_hetero.UnevenMeshImpl.from_layout(layout, [f"cpu:{i}" for i in range(layout.size)])
+    """An uneven mesh on logical devices of one CPU, or on ORACLE_DEVICES."""
+    devices = [DEVICES[i % len(DEVICES)] or f"cpu:{i}" for i in range(layout.size)]
+    return mtf_hetero.UnevenMeshImpl.from_layout(layout, devices)
 
 
 def assert_same(reference: Result, uneven: Result, tolerance: float) -> None:
