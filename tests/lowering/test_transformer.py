@@ -209,21 +209,23 @@ def layer_stack(*layers):
     )
 
 
-def unitransformer(name, *, attend=(), outputs=True):
-    """A model of mtf.transformer; `attend`: layers between its self-attention and its dense layers."""
-    layers = mtf.transformer.transformer_layers
-    attention = {
-        "num_heads": SIZES["heads"],
-        "key_value_size": SIZES["d_kv"],
-        "attention_kwargs": {"float32_logits": False},  # by default it takes the softmax in float32
-    }
-    stack = layer_stack(
-        layers.SelfAttention(**attention),
-        *(layer(**attention) for layer in attend),
-        layers.DenseReluDense(hidden_size=SIZES["d_ff"]),
+ATTENTION = {
+    "num_heads": SIZES["heads"],
+    "key_value_size": SIZES["d_kv"],
+    "attention_kwargs": {"float32_logits": False},  # by default it takes the softmax in float32
+}
+
+
+def unitransformer(name, *, attend=(), outputs=True, layers=None):
+    """A model of mtf.transformer; `attend`: layers between its self-attention and its dense layers; `layers`: all."""
+    kinds = mtf.transformer.transformer_layers
+    usual = (
+        kinds.SelfAttention(**ATTENTION),
+        *(layer(**ATTENTION) for layer in attend),
+        kinds.DenseReluDense(hidden_size=SIZES["d_ff"]),
     )
     return mtf.transformer.transformer.Unitransformer(
-        stack,
+        layer_stack(*usual) if layers is None else layer_stack(*layers),
         d_model=SIZES["d_model"],
         input_vocab_size=SIZES["vocab"],
         output_vocab_size=SIZES["vocab"] if outputs else None,
@@ -231,6 +233,8 @@ def unitransformer(name, *, attend=(), outputs=True):
         max_length=SIZES["length"],
         vocab_divisor=1,
         shared_embedding_and_softmax_weights=outputs,
+        layout=mtf.LayoutRules([]),  # groups of experts depend on it: the program is to be the same everywhere
+        mesh_shape=mtf.Shape([]),
         name=name,
     )
 
@@ -285,3 +289,44 @@ PACKAGE = [decoder_only, encoder_and_decoder, decoding]
 def test_mtfs_transformer_package(program, kinds):
     """Outputs, gradients and a step. It puts heads and their channels together: 15 "heads" beside the 5."""
     check(program, TWO_AXES, kinds=kinds)
+
+
+def experts(**options):
+    """Self-attention, and a layer of experts, each for some of the tokens; all are sent to where their expert is."""
+
+    def build(feed):
+        layer = mtf.transformer.moe.MoE1D(num_experts=4, hidden_size=9, group_size=14, **options)
+        attention = mtf.transformer.transformer_layers.SelfAttention(**ATTENTION)
+        targets = feed_tokens(feed, "targets")
+        logits, loss = unitransformer("experts", layers=[attention, layer]).call_simple(
+            mtf.transformer.transformer.autoregressive_inputs(targets),
+            targets,
+            compute_loss=True,
+            variable_dtype=fed_variable_dtype(feed),
+            sequence_id=feed("sequences", targets.shape, below=2),
+        )
+        return {"logits": logits, "loss": loss}
+
+    return build
+
+
+EXPERTS = {
+    "best two": experts(second_policy_train="none"),
+    "best two, sampled": experts(),
+    "best": experts(moe_gating="switch", switch_policy_train="argmax"),
+    "best, of noise": experts(moe_gating="switch", switch_policy_train="input_jitter"),
+    "best eight of an expert": experts(moe_gating="expert_selection"),
+}
+WITH_EXPERTS = Layout("b:3;m:2", "batch:b;experts:b;expert_hidden:m;heads:m;vocab:m", {"b": [4, 2, 1], "m": [3, 1]})
+
+
+@parametrize("gating", EXPERTS, first=["best two"])
+def test_mixture_of_experts(gating):
+    """Against one processor of ours: mtf's own draws other numbers. The gate computes in float32."""
+    program = EXPERTS[gating]
+    reference = run(program, lambda: cpu_mesh_impl(Layout("b:1", "")), tf.float64, rate=RATE)
+    if gating in ("best two", "best"):
+        assert_same(one_device(program, rate=RATE), reference, TOLERANCE[tf.float32])
+    for layout in (WITH_EXPERTS, Layout("e:3", "experts:e", {"e": [2, 1, 1]})):
+        uneven = run(program, lambda layout=layout: cpu_mesh_impl(layout), tf.float64, rate=RATE)
+        assert_same(reference, uneven, TOLERANCE[tf.float32])
