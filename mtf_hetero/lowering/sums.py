@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import binary, constant, reshape
 from mtf_hetero.layers.sums import channel_sums
+from mtf_hetero.layout import CannotSplitError
 from mtf_hetero.lowering import matrices
 from mtf_hetero.lowering.backend import Backend, Like, absent_from
 from mtf_hetero.lowering.registry import register
@@ -102,11 +103,18 @@ def _transpose(x: tf.Tensor, order: Sequence[int]) -> tf.Tensor:
 
 @register(mtf.EinsumOperation)
 def einsum(op: mtf.EinsumOperation, backend: Backend) -> None:
-    """Compute an einsum as mtf does, without operations that change nothing."""
+    """Compute an einsum as mtf does, without operations that change nothing.
+
+    Raises:
+      CannotSplitError: factors are split over one mesh axis along dimensions that no tensor has all of.
+    """
     (output,), shapes = op.outputs, [x.shape for x in op.inputs]
     dims = list(dict.fromkeys(dim for shape in shapes for dim in shape.dims))
     computed = Like(mtf.Shape([dim for dim in output.shape.dims if dim in dims]), output.dtype)
-    _, axes = mtf.ops._einsum_helper(shapes, computed.shape, backend)
+    try:
+        _, axes = mtf.ops._einsum_helper(shapes, computed.shape, backend)
+    except ValueError as error:
+        raise CannotSplitError(f"{type(op).__name__} {op.name!r}, before it sums: {error}") from error
     function = _function_of_slices(shapes, computed.shape, dims, op.inputs[0].dtype)
     partial = backend.local(computed, function, *map(backend.slices, op.inputs))
     if computed.shape == output.shape:

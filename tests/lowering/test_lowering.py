@@ -7,6 +7,7 @@ from oracle import cpu_mesh_impl
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.layout import CannotSplitError
 from mtf_hetero.lowering import names
 
 B, C = mtf.Dimension("b", 7), mtf.Dimension("c", 5)
@@ -89,6 +90,14 @@ def test_two_dimensions_of_a_tensor_on_one_axis_are_refused_before_anything_is_l
         with pytest.raises(ValueError, match=f"{operation}.*: a tensor has dimensions {dims}, and .* mesh axis 'x';"):
             mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(Layout("x:2", rules))})
         assert len(tf_graph.get_operations()) == before
+
+
+def test_factors_split_over_one_axis_are_refused_even_if_no_tensor_has_both_dimensions():
+    x, y = [B, mtf.Dimension("r0", 6)], [B, mtf.Dimension("r1", 9)]
+    with tf.Graph().as_default():
+        graph, mesh, _ = make_graph(lambda mesh: mtf.einsum([mtf.ones(mesh, x), mtf.ones(mesh, y)], mtf.Shape([B])))
+        with pytest.raises(CannotSplitError, match="EinsumOperation 'einsum', .*dimensions 'r0', 'r1'.*mesh axis 'x'"):
+            mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(Layout("x:2", "r0:x;r1:x"))})
 
 
 def test_two_random_operations_differ():

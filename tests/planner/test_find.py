@@ -63,6 +63,19 @@ def test_a_fast_link_is():
     assert plan.seconds < 0.9 * plan.alone[1]
 
 
+def test_factors_that_no_tensor_has_together_are_split_one_by_one():
+    """As in mtf's layers of experts: each of the large dimensions may be split, and not both over one axis."""
+    dims = {name: mtf.Dimension(name, 2**10) for name in ("r0", "r1")}
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        mesh, batch = mtf.Mesh(graph, "mesh"), mtf.Dimension("b", 3)
+        x, y = (mtf.get_variable(mesh, name, mtf.Shape([batch, dim])) for name, dim in dims.items())
+        mtf.einsum([x, y], mtf.Shape([batch]))
+        plan = find(graph, Machines((FAST, SLOW), LINKS["fast link"]))
+        assert plan.seconds <= plan.alone[1]
+        assert not dims.keys() <= dict(plan.layout.rules).keys()
+
+
 def test_what_fits_no_device_alone_is_divided():
     with tf.Graph().as_default():
         graph, *_ = step()
