@@ -316,7 +316,7 @@ class _Finder:
                 if not searched:
                     break
                 found += searched
-                if found[-1].timeline.seconds >= min(c.timeline.seconds for c in found[:-1]) and used is not None:
+                if used is not None and found[-1].timeline.seconds >= min(c.timeline.seconds for c in found[:-1]):
                     break
                 used = space.operations_split(space.splits(found[-1].layout))
         return found

@@ -63,6 +63,15 @@ def test_a_fast_link_is():
     assert plan.seconds < 0.9 * plan.alone[1]
 
 
+def test_what_is_too_small_for_all_devices_stays_on_some():
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        shape = mtf.Shape([mtf.Dimension("a", 2), mtf.Dimension("b", 2)])
+        mtf.exp(mtf.get_variable(mtf.Mesh(graph, "mesh"), "x", shape))
+        plan = find(graph, Machines((FAST, SLOW, dataclasses.replace(SLOW, name="third")), LINKS["fast link"]))
+        assert len(plan.devices) < 3 and plan.seconds <= plan.alone[1]
+
+
 def test_factors_that_no_tensor_has_together_are_split_one_by_one():
     """As in mtf's layers of experts: each of the large dimensions may be split, and not both over one axis."""
     dims = {name: mtf.Dimension(name, 2**10) for name in ("r0", "r1")}
