@@ -99,7 +99,10 @@ class Candidate:
             return tuple(shown[place] for place in crowd.stands)
 
         products = roles.products(model.operations, model.layers)
-        return tuple(
-            LayerPlan(n, s, of_all(t), of_all(b, crowd.senders), *roles.along(products.get(n), split, s))
-            for n, (s, t, b) in layers.items()
-        )
+        plans = []
+        for name, (sizes, seconds, sent_bytes) in layers.items():
+            along, kind = roles.along(products.get(name), split, sizes)
+            if along:  # it may belong to the layer before, whose units are the inputs of this one
+                sizes.setdefault(along, split[along])
+            plans.append(LayerPlan(name, sizes, of_all(seconds), of_all(sent_bytes, crowd.senders), along, kind))
+        return tuple(plans)

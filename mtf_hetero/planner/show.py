@@ -37,10 +37,14 @@ def table(plan: Plan) -> str:
     """
     layers = working_layers(plan)
     splits = {layer.name: _split(layer, plan) for layer in plan.layers}  # of all mesh axes
+
+    def of_one_split(layers: Sequence[LayerPlan]) -> list[list[LayerPlan]]:
+        return [list(group) for _, group in itertools.groupby(layers, key=lambda layer: splits[layer.name])]
+
     if len(plan.layout.mesh_shape) == 1:
-        groups = grouped(layers)
+        groups = [part for like in grouped(layers) for part in ([like] if like[0].along else of_one_split(like))]
     else:
-        groups = [list(group) for _, group in itertools.groupby(layers, key=lambda layer: splits[layer.name])]
+        groups = of_one_split(layers)
     rows = []
     for group in groups:
         seconds = [math.fsum(of_device) for of_device in zip(*(layer.seconds for layer in group), strict=True)]

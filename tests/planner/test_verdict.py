@@ -83,6 +83,13 @@ def test_sizes_of_layers_that_differ_are_percentages():
     assert "conv1 to conv2 (2)  filters 67+33+0 %" in show.table(dataclasses.replace(THREE, layers=layers))
 
 
+def test_layers_whose_products_are_on_each_device_may_have_splits_of_their_own():
+    whole = [layer(name, None, (1, 1, 1)) for name in ("one", "two")]
+    split = dataclasses.replace(whole[1], split={"height": (1, 2, 3)})
+    lines = show.table(dataclasses.replace(THREE, layers=(whole[0], split))).splitlines()
+    assert [" ".join(line.split()[:-3]) for line in lines[2:4]] == ["one whole on each", "two height 1+2+3"]
+
+
 @pytest.fixture(scope="module")
 def narrow():
     """(graph, search) of a network that one device computes alone where links are slow."""
