@@ -130,7 +130,8 @@ def test_decoded_images_are_kept_as_far_as_there_is_room(tmp_path):
         session.run(iterator.initializer)
         first = session.run(fetches)[0]
         for path in paths[:5]:
-            draw(tmp_path / path, seed=99)  # which is seen where the file is read again
+            new = draw(tmp_path / "new.png", seed=99)
+            new.replace(path)  # which is seen where the file is read again, and at no time empty
         last = [session.run(fetches)[0] for _ in range(99)][-1]
     np.testing.assert_array_equal(first[[0, 1, 2, 3, 5]], last[[0, 1, 2, 3, 5]])
     assert not np.array_equal(first[4], last[4])
