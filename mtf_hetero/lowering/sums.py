@@ -112,9 +112,10 @@ def einsum(op: mtf.EinsumOperation, backend: Backend) -> None:
     dims = list(dict.fromkeys(dim for shape in shapes for dim in shape.dims))
     computed = Like(mtf.Shape([dim for dim in output.shape.dims if dim in dims]), output.dtype)
     try:
-        _, axes = mtf.ops._einsum_helper(shapes, computed.shape, backend)
+        backend.layout.check(dims)
     except ValueError as error:
         raise CannotSplitError(f"{type(op).__name__} {op.name!r}, before it sums: {error}") from error
+    _, axes = mtf.ops._einsum_helper(shapes, computed.shape, backend)
     function = _function_of_slices(shapes, computed.shape, dims, op.inputs[0].dtype)
     partial = backend.local(computed, function, *map(backend.slices, op.inputs))
     if computed.shape == output.shape:
