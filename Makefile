@@ -48,7 +48,8 @@ test-python: .venv-$(notdir $(PYTHON))/installed  ## test another Python: make t
 	.venv-$(notdir $(PYTHON))/bin/pytest -n 2 $(OF_VERSIONS)
 
 # TF32 would round what the oracles compare.
-test-devices: .venv/installed  ## run the oracles on GPUs: make test-devices DEVICES=gpu:0
+test-devices: .venv/installed  ## run the oracles on DEVICES=gpu:0,cpu:0,cpu:1
+	@test -n "$(DEVICES)" || { echo "DEVICES is empty; give three, such as DEVICES=gpu:0,cpu:0,cpu:1"; exit 2; }
 	ORACLE_DEVICES=$(DEVICES) NVIDIA_TF32_OVERRIDE=0 TF_FORCE_GPU_ALLOW_GROWTH=true $(PYTEST) \
 	  $(patsubst %,tests/%,lowering mesh layers models layouts importer keras)
 

@@ -3,17 +3,17 @@
 What each step returns and all tf.Variables afterwards are compared, in float64.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import oracle
 
 import mtf_hetero
 from mtf_hetero import tf
 
 ONE = {"devices": "cpu:0", "layout": "batch"}
-DEVICES = os.environ.get("ORACLE_DEVICES") or "cpu:0,cpu:1,cpu:2"
+DEVICES = ",".join(oracle.DEVICES) or "cpu:0,cpu:1,cpu:2"
 BATCH = {"devices": DEVICES, "layout": "batch", "list_speed": [4, 2, 1]}
 STEPS = 5  # of which there are inputs
 Made = tuple[Callable[..., Any], list[Any], list[tuple[Any, ...]]]  # step, its variables, inputs of each step
