@@ -21,15 +21,15 @@ def attention(feed):
     return {"is_training": False, "master_dtype": feed.dtype, "slice_dtype": feed.dtype}
 
 
-def in_blocks(convolve, channels, dims, size, stride):
+def in_blocks(convolve, dims, size, stride):
     """A convolution over an image that is cut into 2 x 3 blocks, by mtf's own exchange of their edges."""
 
     def build(feed):
         rows, columns = mtf.Dimension("rows", 2), mtf.Dimension("columns", 3)
-        x = feed("x", [B, rows, columns, H, W, *dims, channels])
-        blocks = {"h_blocks_dim": rows, "w_blocks_dim": columns}
-        if dims:
-            blocks = {"d_blocks_dim": rows, "h_blocks_dim": columns}
+        x = feed("x", [B, rows, columns, H, W, *dims, C])
+        blocks = dict(
+            zip(("d_blocks_dim", "h_blocks_dim") if dims else ("h_blocks_dim", "w_blocks_dim"), (rows, columns))
+        )
         sizes = {"filter_size": (size,) * (2 + len(dims)), "strides": (stride,) * (2 + len(dims))}
         return {"y": convolve(x, OUT, **sizes, padding="SAME", **blocks, **types(feed))}
 
@@ -111,10 +111,10 @@ def beams(feed):
 
 
 PROGRAMS = {
-    "conv2d in blocks": in_blocks(LAYERS.conv2d_with_blocks, C, [], 5, 1),
-    "conv2d_transpose in blocks": in_blocks(LAYERS.conv2d_transpose_with_blocks, C, [], 2, 2),
-    "conv3d in blocks": in_blocks(LAYERS.conv3d_with_blocks, C, [L], 3, 1),
-    "conv3d_transpose in blocks": in_blocks(LAYERS.conv3d_transpose_with_blocks, C, [L], 2, 2),
+    "conv2d in blocks": in_blocks(LAYERS.conv2d_with_blocks, [], 5, 1),
+    "conv2d_transpose in blocks": in_blocks(LAYERS.conv2d_transpose_with_blocks, [], 2, 2),
+    "conv3d in blocks": in_blocks(LAYERS.conv3d_with_blocks, [L], 3, 1),
+    "conv3d_transpose in blocks": in_blocks(LAYERS.conv3d_transpose_with_blocks, [L], 2, 2),
     "local attention on images": local_2d,
     "local attention": local_1d,
     "compressed memory": compressed,

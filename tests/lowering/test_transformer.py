@@ -216,16 +216,14 @@ ATTENTION = {
 }
 
 
-def unitransformer(name, *, attend=(), outputs=True, layers=None):
-    """A model of mtf.transformer; `attend`: layers between its self-attention and its dense layers; `layers`: all."""
-    kinds = mtf.transformer.transformer_layers
-    usual = (
-        kinds.SelfAttention(**ATTENTION),
-        *(layer(**ATTENTION) for layer in attend),
-        kinds.DenseReluDense(hidden_size=SIZES["d_ff"]),
-    )
+def dense():
+    return mtf.transformer.transformer_layers.DenseReluDense(hidden_size=SIZES["d_ff"])
+
+
+def unitransformer(name, *layers, outputs=True):
+    """A model of mtf.transformer: self-attention, and the layers after it."""
     return mtf.transformer.transformer.Unitransformer(
-        layer_stack(*usual) if layers is None else layer_stack(*layers),
+        layer_stack(mtf.transformer.transformer_layers.SelfAttention(**ATTENTION), *layers),
         d_model=SIZES["d_model"],
         input_vocab_size=SIZES["vocab"],
         output_vocab_size=SIZES["vocab"] if outputs else None,
@@ -250,15 +248,15 @@ def feed_tokens(feed, name):
 def decoder_only(feed):
     targets = feed_tokens(feed, "targets")
     inputs = mtf.transformer.transformer.autoregressive_inputs(targets)
-    logits, loss = unitransformer("decoder_only").call_simple(
+    logits, loss = unitransformer("decoder_only", dense()).call_simple(
         inputs, targets, compute_loss=True, variable_dtype=fed_variable_dtype(feed)
     )
     return {"logits": logits, "loss": loss}
 
 
 def encoder_and_decoder(feed):
-    encoder = unitransformer("encoder", outputs=False)
-    decoder = unitransformer("decoder", attend=[mtf.transformer.transformer_layers.EncDecAttention])
+    encoder = unitransformer("encoder", dense(), outputs=False)
+    decoder = unitransformer("decoder", mtf.transformer.transformer_layers.EncDecAttention(**ATTENTION), dense())
     logits, loss = mtf.transformer.transformer.Bitransformer(encoder, decoder).call_simple(
         feed_tokens(feed, "inputs"),
         feed_tokens(feed, "targets"),
@@ -272,7 +270,7 @@ def decoding(feed):
     """Token by token, in a while loop."""
     start = mtf.zeros(feed.mesh, feed_tokens(feed, "targets").shape, tf.int32)
     return {
-        "tokens": unitransformer("decoder_only").sample_autoregressive(
+        "tokens": unitransformer("decoder_only", dense()).sample_autoregressive(
             start, temperature=0.0, variable_dtype=fed_variable_dtype(feed), has_partial_sequences=False
         )
     }
@@ -296,9 +294,8 @@ def experts(**options):
 
     def build(feed):
         layer = mtf.transformer.moe.MoE1D(num_experts=4, hidden_size=9, group_size=14, **options)
-        attention = mtf.transformer.transformer_layers.SelfAttention(**ATTENTION)
         targets = feed_tokens(feed, "targets")
-        logits, loss = unitransformer("experts", layers=[attention, layer]).call_simple(
+        logits, loss = unitransformer("experts", layer).call_simple(
             mtf.transformer.transformer.autoregressive_inputs(targets),
             targets,
             compute_loss=True,

@@ -6,12 +6,13 @@ import pytest
 from random_checks import is_ill_conditioned
 from random_programs import Program
 from tiers import parametrize
+from training_steps import training
 
-from mtf_hetero import mtf, planner, tf
+from mtf_hetero import planner, tf
 from mtf_hetero.cost import Link, Machine, Machines
 from mtf_hetero.planner import explain, picture, plan, show, verdict
 
-FAILED = (30039, 30278)  # the units of one layer are the inputs of the next, under the same name
+SAME_NAME = 30278  # the units of one layer are the inputs of the next, under the same name
 
 
 def random_machines(seed):
@@ -22,23 +23,11 @@ def random_machines(seed):
     return Machines(tuple(Machine(name, speed, part * speed) for name, (speed, part) in zip(names, speeds)), link)
 
 
-def training(program):
-    graph = mtf.Graph()
-    outputs = program(oracle.Feed(mtf.Mesh(graph, "mesh"), tf.float32))
-    loss = mtf.add_n([mtf.reduce_sum(mtf.square(y)) for y in outputs.values() if y.dtype.is_floating])
-    variables = [v for v in graph.trainable_variables if v.outputs[0].dtype.is_floating]
-    gradients = mtf.gradients([loss], [v.outputs[0] for v in variables]) if variables else []
-    pairs = [(gradient, v) for gradient, v in zip(gradients, variables) if gradient is not None]
-    if pairs:
-        mtf.optimize.MomentumOptimizer(0.1, 0.9).apply_grads(*map(list, zip(*pairs)))
-    return graph
-
-
-@parametrize("seed", [*FAILED, *range(30000, 30030)], first=[*FAILED, *range(30000, 30004)])
+@parametrize("seed", [SAME_NAME, *range(30000, 30040)], first=[SAME_NAME, *range(30000, 30004), 30039])
 def test_a_random_program(seed, tmp_path):
     program, machines = Program(seed), random_machines(seed)
     with tf.Graph().as_default():
-        graph = training(program)
+        graph = training(program).graph
         found = planner.find(graph, machines)
         assert found.seconds <= found.alone[1]
         used = machines.only([machines.names.index(name) for name in found.devices])
