@@ -288,6 +288,7 @@ def _import() -> tuple[types.ModuleType, types.ModuleType]:
 if TYPE_CHECKING:  # tests/stubs has the types of both
     import mesh_tensorflow as mtf
     import tensorflow.compat.v1 as tf  # pyright: ignore[reportMissingModuleSource] - TensorFlow makes it
+    from tensorflow.core.framework.device_attributes_pb2 import DeviceAttributes
     from tensorflow.core.framework.op_def_pb2 import OpDef as OpDef
     from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction as ConcreteFunction
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function as Function
@@ -316,6 +317,13 @@ def chrome_trace(step_stats: object) -> str:
     """Return a step's statistics as a Chrome trace, by TensorFlow's writer, which has no public name."""
     timeline = importlib.import_module("tensorflow.python.client.timeline")
     return timeline.Timeline(step_stats).generate_chrome_trace_format()
+
+
+def status_devices(status: bytes) -> "list[DeviceAttributes]":
+    """Return the DeviceAttributes of a serialized GetStatusResponse, a message that TensorFlow has in C++ alone."""
+    protos = importlib.import_module("tensorflow.core.framework.device_attributes_pb2")
+    parts = tf.train.BytesList.FromString(status).value  # the same message, of bytes
+    return [protos.DeviceAttributes.FromString(part) for part in parts]
 
 
 def wrap_variable(**definition: object) -> "tf.Variable":

@@ -12,7 +12,6 @@ Exit codes: 0, 2 for a wrong flag or a worker that does not answer (one line say
 
 import argparse
 import json
-import os
 import platform
 import re
 import textwrap
@@ -21,15 +20,17 @@ from importlib import metadata
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import mtf_hetero
-from mtf_hetero._support import command_line, cores, tables
+from mtf_hetero._support import command_line, tables
 from mtf_hetero._support.units import bytes_text
 from mtf_hetero.cluster.probe import convert_to_workers
 
 if TYPE_CHECKING:
-    from mtf_hetero.cluster import Cluster
+    from mtf_hetero.cluster import Cluster, granted
+    from mtf_hetero.cost.hardware import Gpu
 
 PROGRAM = "mtf-hetero devices"
 _WIDTH = 80
+_SECONDS = 5.0  # within which a worker must answer
 _OTHER_KINDS = {"ti", "super", "laptop", "mobile", "max", "pro", "ultra"}  # words after a kind's name: another kind
 _HOW_TO_NAME = (
     "--devices={names} is all of them. cpu:0,cpu:1,... are logical devices of one CPU, for trying things out."
@@ -49,12 +50,13 @@ class _Rates(TypedDict):
 
 
 class _Device(TypedDict):
-    """A device, as JSON has it. `memory_bytes` is None where it is unknown."""
+    """A device, as JSON has it. `memory_bytes` is None where it is unknown; `address` is that of its worker."""
 
     device: str
     hardware: str
-    memory_bytes: NotRequired[float | None]
-    cores: NotRequired[int | None]
+    memory_bytes: float | None
+    address: NotRequired[str]
+    cores: NotRequired[int]
     usable_cores: NotRequired[int]
     quota_cores: NotRequired[float | None]
     compute_capability: NotRequired[str]
@@ -95,15 +97,12 @@ def _describe(workers: Sequence[str]) -> _Description:
     """Return the complete description, for JSON."""
     from mtf_hetero._compat import tf
     from mtf_hetero.cluster import Cluster
-    from mtf_hetero.cluster.devices import shorten
     from mtf_hetero.cluster.gpus import cuda_version, why_no_gpu
 
-    cluster, no_gpu = Cluster.from_workers(workers) if workers else Cluster.local(), None
     if workers:
-        names = [shorten(name) for name in cluster.devices]
-        devices = [_Device(device=name, hardware=f"worker at {_address(name, cluster.workers)}") for name in names]
+        devices, no_gpu = _worker_devices(Cluster.from_workers(workers)), None
     else:
-        devices = _local_devices(cluster)
+        devices = _local_devices(Cluster.local())
         no_gpu = None if any(device["device"].startswith("gpu") for device in devices) else why_no_gpu()
     return {
         "host": platform.node(),
@@ -120,41 +119,86 @@ def _describe(workers: Sequence[str]) -> _Description:
     }
 
 
-def _address(device: str, workers: Sequence[str]) -> str:
-    """Return the address of the worker that a device, "worker:1/gpu:0", belongs to."""
-    return workers[int(device.split("/")[0].removeprefix("worker:"))]
-
-
 def _local_devices(cluster: "Cluster") -> list[_Device]:
     """Return the facts about each device of this process."""
     from mtf_hetero._compat import tf
     from mtf_hetero.cluster import granted
-    from mtf_hetero.cost.hardware import cpu_name, gpu_details, memory_limits
-    from mtf_hetero.cost.kinds import EFFICIENCY, KINDS
+    from mtf_hetero.cost.hardware import local_gpu, memory_limits
 
     with tf.Graph().as_default(), tf.Session(config=cluster.session_config()) as session:
         memory = memory_limits(cluster, session)
-    devices: list[_Device] = []
+    devices = []
     for name in cluster.devices:
-        if name.startswith("cpu"):
-            device = _Device(device=name, memory_bytes=memory[name], hardware=cpu_name())
-            device["cores"], device["usable_cores"] = os.cpu_count(), len(cores.usable_cores())
-            device["quota_cores"] = granted.cores()
+        kind, _, index = name.partition(":")
+        if kind == "cpu":
+            devices.append(_cpu(name, memory[name], granted.read_here))
         else:
-            details = gpu_details(int(name.partition(":")[2]))
-            hardware = details.get("device_name", "GPU")
-            device = _Device(device=name, memory_bytes=memory[name], hardware=hardware)
-            if capability := details.get("compute_capability"):
-                device["compute_capability"] = ".".join(map(str, capability))
-        if kind := find_kind(device["hardware"], KINDS):
-            rates = KINDS[kind]
-            device["kind"] = {
-                "name": kind,
-                "flops_per_second": EFFICIENCY * rates.flops_per_second,
-                "bytes_per_second": rates.bytes_per_second,
-            }
-        devices.append(device)
+            devices.append(_gpu(name, memory[name], local_gpu(int(index))))
     return devices
+
+
+def _worker_devices(cluster: "Cluster") -> list[_Device]:
+    """Return the facts about each device of workers, which may be training meanwhile.
+
+    Raises:
+      UnreachableWorkerError: a worker goes silent after it has listed its devices.
+    """
+    from mtf_hetero._compat import tf
+    from mtf_hetero.cluster import granted, probe
+    from mtf_hetero.cluster.devices import complete
+    from mtf_hetero.cost.hardware import worker_gpus
+
+    answers = probe.ask_all(cluster.workers, _SECONDS)
+    hosts = [probe.split_address(address)[0] for address in cluster.workers]
+    config = tf.ConfigProto(operation_timeout_in_ms=round(_SECONDS * 1000))
+    devices = []
+    for place in complete(cluster.devices).values():
+        task = place.worker or 0
+        if place.is_cpu:
+            try:
+                with tf.Graph().as_default(), tf.Session(f"grpc://{cluster.workers[task]}", config=config) as session:
+                    read = granted.reader("/cpu:0", session)
+                    memory = granted.memory_bytes(read)
+                    device = _cpu(place.short_name, memory and memory // hosts.count(hosts[task]), read)
+            except tf.errors.OpError as error:
+                raise probe.lost_workers_error(cluster.workers) from error
+        else:
+            gpu = worker_gpus(answers[task].status)[place.index or 0]
+            device = _gpu(place.short_name, gpu.memory_bytes, gpu)
+        devices.append({**device, "address": cluster.workers[task]})
+    return devices
+
+
+def _cpu(name: str, memory_bytes: float | None, read: "granted.Read") -> _Device:
+    from mtf_hetero.cluster import granted
+    from mtf_hetero.cost.hardware import cpu_name
+
+    device = _device(name, memory_bytes, cpu_name(read))
+    if processors := granted.processors(read):
+        device["cores"], device["usable_cores"] = processors
+    device["quota_cores"] = granted.cores(read)
+    return device
+
+
+def _gpu(name: str, memory_bytes: float | None, gpu: "Gpu") -> _Device:
+    device = _device(name, memory_bytes, gpu.name)
+    if gpu.compute_capability:
+        device["compute_capability"] = ".".join(map(str, gpu.compute_capability))
+    return device
+
+
+def _device(name: str, memory_bytes: float | None, hardware: str) -> _Device:
+    from mtf_hetero.cost.kinds import EFFICIENCY, KINDS
+
+    device = _Device(device=name, memory_bytes=memory_bytes, hardware=hardware)
+    if kind := find_kind(hardware, KINDS):
+        rates = KINDS[kind]
+        device["kind"] = {
+            "name": kind,
+            "flops_per_second": EFFICIENCY * rates.flops_per_second,
+            "bytes_per_second": rates.bytes_per_second,
+        }
+    return device
 
 
 def _text(found: _Description) -> str:
@@ -168,6 +212,8 @@ def _text(found: _Description) -> str:
     lines = [f"{found['host']}: {found['system']}", *_wrap(software), ""]
     rows = [(device["device"], _memory(device), _hardware(device)) for device in devices]
     lines += tables.lines([("device", "memory", "hardware"), *rows], "<><")
+    addresses = {device["device"].partition("/")[0]: device["address"] for device in devices if "address" in device}
+    lines += _wrap(", ".join(f"{worker} is {address}" for worker, address in addresses.items()))
     lines += [
         line for device in devices if "kind" in device for line in _wrap(_assumption(device["device"], device["kind"]))
     ]
@@ -184,8 +230,7 @@ def _wrap(text: str) -> list[str]:
 
 
 def _memory(device: _Device) -> str:
-    memory_bytes = device.get("memory_bytes")
-    return bytes_text(memory_bytes) if memory_bytes else "-"
+    return bytes_text(device["memory_bytes"]) if device["memory_bytes"] else "-"
 
 
 def _hardware(device: _Device) -> str:

@@ -48,6 +48,16 @@ def reader(device: str, session: "tf.Session") -> Read:
     return read
 
 
+def processors(read: Read = read_here) -> tuple[int, int] | None:
+    """Return the number of cores of the machine, and of those that a process may run on; None: not Linux."""
+    of_machine = len(re.findall(r"^processor\s*:", read("/proc/cpuinfo"), re.MULTILINE))
+    allowed = re.search(r"^Cpus_allowed_list:\s*(\S+)$", read("/proc/self/status"), re.MULTILINE)
+    if not of_machine or allowed is None:
+        return None
+    ranges = [part.split("-") for part in allowed[1].split(",")]
+    return of_machine, sum(int(last[-1]) - int(last[0]) + 1 for last in ranges)
+
+
 def cores(read: Read = read_here) -> float | None:
     """Return the cores whose time a process is granted, as a number; None: no limit."""
     limits = []

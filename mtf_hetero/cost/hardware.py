@@ -1,14 +1,14 @@
 """The hardware of devices: names under which measurements are kept, and the size of the memory."""
 
 import collections
+import dataclasses
 import os
 import pathlib
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from mtf_hetero._compat import tf
+from mtf_hetero._compat import status_devices, tf
 from mtf_hetero._support import cores
 from mtf_hetero.cluster import Cluster, granted
 from mtf_hetero.cluster.devices import Device, complete
@@ -40,23 +40,49 @@ def _description(device: Device, cluster: Cluster) -> str:
         return f"{place} of {cluster.workers[device.worker]}"
     if device.is_cpu:
         return f"{cpu_name()} with {len(cores.usable_cores())} cores of {platform.node()}"
-    return f"{place} {gpu_details(device.index or 0).get('device_name', 'GPU')} of {platform.node()}"
+    return f"{place} {local_gpu(device.index or 0).name} of {platform.node()}"
 
 
-def cpu_name() -> str:
-    """Return the name of this machine's processor."""
-    try:
-        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1].strip() if match else platform.processor() or platform.machine()
+def cpu_name(read: granted.Read = granted.read_here) -> str:
+    """Return the name of a machine's processor."""
+    match = re.search(r"^model name\s*:\s*(.+)$", read("/proc/cpuinfo"), re.MULTILINE)
+    if match:
+        return match[1].strip()
+    return platform.processor() or platform.machine() if read is granted.read_here else "CPU"
 
 
-def gpu_details(index: int) -> dict[str, Any]:
-    """Return what TensorFlow says of a GPU: its "device_name" and "compute_capability", as far as it knows them."""
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A GPU, as far as TensorFlow knows it.
+
+    Args:
+      name: of its kind.
+      compute_capability: (major, minor), or None.
+      memory_bytes: that TensorFlow may use, or None.
+    """
+
+    name: str = "GPU"
+    compute_capability: tuple[int, ...] | None = None
+    memory_bytes: int | None = None
+
+
+def local_gpu(index: int) -> Gpu:
+    """Return a GPU of this process, without its memory."""
     gpus = tf.config.list_physical_devices("GPU")
-    return tf.config.experimental.get_device_details(gpus[index]) if index < len(gpus) else {}
+    details = tf.config.experimental.get_device_details(gpus[index]) if index < len(gpus) else {}
+    return Gpu(details.get("device_name", "GPU"), details.get("compute_capability"))
+
+
+def worker_gpus(status: bytes) -> list[Gpu]:
+    """Return the GPUs of a worker, from its answer (`probe.Answer`)."""
+    gpus = []
+    for device in status_devices(status):
+        if device.device_type == "GPU":
+            texts = dict(re.findall(r"(name|compute capability): ([^,]+)", device.physical_device_desc))
+            capability = texts.get("compute capability")
+            numbers = None if capability is None else tuple(map(int, capability.split(".")))
+            gpus.append(Gpu(texts.get("name", "GPU"), numbers, device.memory_limit or None))
+    return gpus
 
 
 def memory_limits(cluster: Cluster, session: tf.Session) -> dict[str, int | None]:

@@ -1,13 +1,15 @@
 """`mtf-hetero devices`: what there is here, what it is called, and why there is no GPU."""
 
+import importlib
 import json
 
 import pytest
 from tiers import on_workers
 
 from mtf_hetero import tf
+from mtf_hetero._compat import status_devices
 from mtf_hetero.cli import devices
-from mtf_hetero.cluster import gpus, granted
+from mtf_hetero.cluster import Cluster, gpus, granted, probe
 from mtf_hetero.cluster.devices import local_device
 from mtf_hetero.cost import hardware
 
@@ -35,10 +37,8 @@ def test_a_machine_with_gpus(capsys, monkeypatch):
     listed = tf.config.list_physical_devices
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * 2 if kind == "GPU" else listed(kind))
     monkeypatch.setattr(hardware, "memory_limits", lambda cluster, session: dict.fromkeys(cluster.devices, 24e9))
-    monkeypatch.setattr(
-        hardware, "gpu_details", lambda index: {"device_name": names[index], "compute_capability": (8, 6)}
-    )
-    monkeypatch.setattr(granted, "cores", lambda: 1.5)
+    monkeypatch.setattr(hardware, "local_gpu", lambda index: hardware.Gpu(names[index], (8, 6)))
+    monkeypatch.setattr(granted, "cores", lambda read: 1.5)
     lines = run_devices(capsys)
     assert max(map(len, lines)) <= 80
     assert "gpu:0    24 GB  NVIDIA GeForce RTX 3090, compute capability 8.6" in lines
@@ -98,9 +98,43 @@ def test_a_worker_that_does_not_answer_is_one_line(capsys):
     assert out == "" and err.startswith("error: worker 0 (localhost:1): ") and err.count("\n") == 1
 
 
-@pytest.mark.full
 @on_workers
 def test_the_devices_of_workers(workers, capsys):
-    lines = run_devices(capsys, f"--workers={','.join(workers.addresses[:2])}")
-    assert [line.split()[0] for line in lines if line.startswith("worker:")] == ["worker:0/cpu:0", "worker:1/cpu:0"]
-    assert f"worker at {workers.addresses[1]}" in "\n".join(lines)
+    arguments = f"--workers={','.join(workers.addresses[:2])}"
+    here, *_ = json.loads("\n".join(run_devices(capsys, "--json")))["devices"]
+    there = json.loads("\n".join(run_devices(capsys, arguments, "--json")))["devices"]
+    assert [device.pop("device") for device in there] == ["worker:0/cpu:0", "worker:1/cpu:0"]
+    assert [device.pop("address") for device in there] == workers.addresses[:2]
+    del here["device"]
+    for device in there:
+        # three workers share this machine, and two were named; a worker may be bound to some of the cores
+        changed = dict.fromkeys(("usable_cores", "quota_cores"))
+        assert {**device, **changed} == {**here, **changed, "memory_bytes": here["memory_bytes"] // 2}
+    lines = run_devices(capsys, arguments)
+    assert max(map(len, lines)) <= 80
+    assert f"worker:0 is {workers.addresses[0]}, worker:1 is {workers.addresses[1]}" in lines
+
+
+@on_workers
+def test_the_gpus_of_a_worker(workers, capsys, monkeypatch):
+    address = workers.addresses[0]
+    status = probe.ask(address, 5.0).status
+    assert [(device.name, device.device_type) for device in status_devices(status)] == [
+        ("/job:server/replica:0/task:0/device:CPU:0", "CPU")
+    ]
+    attributes = importlib.import_module("tensorflow.core.framework.device_attributes_pb2").DeviceAttributes
+    text = "device: 0, name: NVIDIA H100 80GB HBM3, pci bus id: 0000:1b:00.0, compute capability: 9.0"
+    gpus = [
+        attributes(device_type="GPU", memory_limit=80 * 10**9, incarnation=7, physical_device_desc=text),
+        attributes(device_type="GPU"),
+    ]
+    status += tf.train.BytesList(value=[gpu.SerializeToString() for gpu in gpus]).SerializeToString()
+    monkeypatch.setattr(
+        probe, "ask_all", lambda workers, timeout_seconds: {0: probe.Answer(probe.Outcome.ANSWERED, status=status)}
+    )
+    names = tuple(f"/job:worker/task:0/device:{place}" for place in ("GPU:0", "GPU:1", "CPU:0"))
+    monkeypatch.setattr(Cluster, "from_workers", lambda workers: Cluster(workers, names))
+    lines = run_devices(capsys, f"--workers={address}")
+    assert "worker:0/gpu:0    80 GB  NVIDIA H100 80GB HBM3, compute capability 9.0" in lines
+    assert "worker:0/gpu:1        -  GPU" in lines
+    assert any(line.startswith("mtf-hetero plan knows worker:0/gpu:0 as H100: ") for line in lines)
