@@ -5,6 +5,7 @@ either is left, and what comes after is divided and clustered as the rest. A lon
 one that draws random numbers with a state stay loops; so do conditions that save work.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -91,12 +92,14 @@ def _choose(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequ
         choice = Operation("Case", [chosen], [], {}, blocks=tuple(Block([], b.operations, []) for b in blocks))
         choice.source = node
         joined = [_join_branches(node, values, _output_adder(choice)) for values in zip(*ends, strict=True)]
+        _join_guards(reader, node, blocks, _output_adder(choice))
         if choice.outputs:
             reader.append(choice)
     else:
         for block in blocks:
             reader.splice(block)
         joined = [_join_branches(node, values, _selected(reader, node, chosen)) for values in zip(*ends, strict=True)]
+        _join_guards(reader, node, blocks, _selected(reader, node, chosen))
     count = len(joined) - len(reader.now)
     reader.now = joined[count:]
     return joined[:count]
@@ -115,20 +118,25 @@ def _guarded(
     Keras divides the rows of an embedding's gradient so: the other branch is for divisors of zero.
     """
     number, error = next(iter(refused.items()))
-    if len(blocks) != 1 or reader.is_inside:
+    if len(blocks) != 1 or reader.guards is None:
         raise error
     followed = next(i for i in range(len(refused) + 1) if i not in refused)
     reader.splice(blocks[0])
-    reader.program.guards.append(
-        Guard(
-            chosen,
-            followed,
-            f"the step took branch {number} of {node.type} {node.name!r} ({user_line(node)}), but {error}",
-        )
-    )
+    why = f"the step took branch {number} of {node.type} {node.name!r} ({user_line(node)}), but {error}"
+    reader.guards += [Guard(chosen, followed, why), *blocks[0].guards]
     count = len(ends[0]) - len(reader.now)
     reader.now = ends[0][count:]
     return ends[0][:count]
+
+
+def _join_guards(reader: Reader, node: tf.Operation, blocks: Sequence[Part], join: "Join") -> None:
+    """Guard what is guarded in a branch, in the steps that take it."""
+    for block in blocks:
+        for guard in block.guards:
+            fine = literal(guard.followed, guard.chosen.dtype)
+            chosen = _join_branches(node, [guard.chosen if other is block else fine for other in blocks], join)
+            assert reader.guards is not None  # a part of a loop has none
+            reader.guards.append(dataclasses.replace(guard, chosen=chosen))
 
 
 def _stays(blocks: Sequence[Part], values: Sequence[Meaning]) -> bool:
@@ -301,10 +309,10 @@ def _loop(
     parameters = [_parameter(node, x) if changed else x for x, changed in zip(starts, changes, strict=True)]
     numbers = sorted({x for x in inputs if isinstance(x, int)})  # of variables, which the body may write
     states = {number: _parameter(node, reader.now[number]) for number in numbers}
-    with reader.block() as condition:
+    with reader.block(of_loop=True) as condition:
         reader.write(states)
         results = reader.inline(graph, node.get_attr("cond"), parameters)
-    with reader.block() as turn:
+    with reader.block(of_loop=True) as turn:
         reader.write(states)
         ends = list(reader.inline(graph, node.get_attr("body"), parameters))
         ends = [lists.realise(x, node.name, reader.add) if isinstance(x, TensorList) else x for x in ends]

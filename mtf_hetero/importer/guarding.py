@@ -12,7 +12,7 @@ _MARK = "guard {} of an imported step"
 
 
 def check_before_updates(guards: Sequence[Guard], chosen: Sequence[tf.Tensor], step: tf.Operation) -> None:
-    """Have each update of a step wait for the checks, so that a refused step changes nothing.
+    """Have a step, and each of its updates, wait for the checks, so that a refused step changes nothing.
 
     Args:
       guards: conditions of the step.
@@ -27,7 +27,7 @@ def check_before_updates(guards: Sequence[Guard], chosen: Sequence[tf.Tensor], s
             for number, (guard, value) in enumerate(zip(guards, chosen, strict=True))
         ]
     for op in graphs.ancestors([step]):
-        if op.type in _WRITES:
+        if op is step or op.type in _WRITES:  # the step itself: all its variables may be of this process
             op._add_control_inputs(checks)
 
 

@@ -12,7 +12,7 @@ from mtf_hetero._compat import graph_of_definition, tf
 from mtf_hetero.importer import shapes as shapes_lib
 from mtf_hetero.importer.lists import Meaning
 from mtf_hetero.importer.nodes import is_stateful, node_attributes, refusal
-from mtf_hetero.importer.program import Operation, Program, Value, evaluate
+from mtf_hetero.importer.program import Guard, Operation, Program, Value, evaluate
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph
@@ -25,10 +25,11 @@ KINDS = set(_SHAPE_OF)  # of operations on shapes
 
 
 class Part:
-    """A part of the program that is read apart: its operations, and the values of variables after it."""
+    """A part of the program that is read apart: its operations, its guards, and the values of variables after it."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
+        self.guards: list[Guard] = []
         self.now: list[Value] = []
         self.equal: Mapping[Hashable, Operation] = {}
 
@@ -43,10 +44,12 @@ class Reader:
     Attributes:
       program: the same.
       now: the value of each variable at this point of the step.
+      guards: of the part that is read now; None: it is of a loop, where nothing can be guarded.
     """
 
     def __init__(self, program: Program, rule: "Follow") -> None:
         self.program, self._rule = program, rule
+        self.guards: list[Guard] | None = self.program.guards
         self._operations = self.program.operations  # of the part that is read now
         self._equal: collections.ChainMap[Hashable, Operation] = collections.ChainMap()
         self.now: list[Meaning] = []
@@ -133,16 +136,17 @@ class Reader:
             self._expanded = None
 
     @contextlib.contextmanager
-    def block(self) -> Iterator[Part]:
+    def block(self, *, of_loop: bool = False) -> Iterator[Part]:
         """Read what follows apart from the rest; variables then have the values that they had before."""
-        around = self._operations, self._equal, self.now
+        around = self._operations, self._equal, self.now, self.guards
         part = Part()
         self._operations, self._equal, self.now = part.operations, self._equal.new_child(), list(self.now)
+        self.guards = None if of_loop or self.guards is None else part.guards
         try:
             yield part
             part.now, part.equal = self.now, self._equal.maps[0]
         finally:
-            self._operations, self._equal, self.now = around
+            self._operations, self._equal, self.now, self.guards = around
 
     @property
     def is_inside(self) -> bool:

@@ -321,6 +321,65 @@ def test_the_only_branch_that_is_followed():
         np.testing.assert_array_equal(variable.numpy(), before)  # the refused step changed nothing
 
 
+def test_a_refused_step_that_updates_nothing_on_the_devices():
+    """Its only variable is of this process."""
+    count = tf.Variable(0)
+
+    @function
+    def step(x):
+        count.assign_add(tf.cond(tf.reduce_all(x < 9.0), lambda: 1, lambda: tf.size(tf.unique(x[0, 0])[0])))
+        return tf.reduce_sum(x)
+
+    with mtf_hetero.function(step, INPUTS[0], **BATCH) as divided:
+        divided(*INPUTS[0])
+        with pytest.raises(ValueError, match=r"^the step took branch 0 of "):
+            divided(10.0 + INPUTS[0][0])
+        divided(*INPUTS[0])
+    assert count.numpy() == 2
+
+
+def guarded_in_a_branch():
+    """A condition of which one branch alone can be followed, in the branch that positive means take."""
+    w = tf.Variable(np.zeros(3), name="w")
+
+    def within(x):
+        return tf.cond(tf.reduce_all(x < 9.0), lambda: x[0, 0], lambda: tf.unique(x[0, 0])[0])
+
+    @function
+    def step(x):
+        w.assign_add(tf.cond(tf.reduce_mean(x) > 0.0, lambda: within(x), lambda: x[0, 1]))
+        return w + 1.0
+
+    return step, [w], [(sign * x,) for sign, (x,) in zip((1.0, -1.0, 1.0), INPUTS, strict=True)]
+
+
+@pytest.mark.parametrize("least_work", [control._LEAST_WORK, 0], ids=["selected", "stays"])
+def test_the_only_branch_of_a_condition_in_a_branch(least_work, monkeypatch):
+    """A step that takes the other one is an error, if it takes the branch around it."""
+    monkeypatch.setattr(control, "_LEAST_WORK", least_work)
+    check(guarded_in_a_branch, ONE, BATCH)
+    step, (variable,), inputs = guarded_in_a_branch()
+    beyond = np.ones((14, 6, 3))
+    beyond[0, 0, 0] = 10.0
+    with mtf_hetero.function(step, inputs[0], **BATCH) as divided:
+        assert len(divided.step.program.guards) == 1
+        assert any(op.type == "Case" for op in divided.step.program.operations) == (least_work == 0)
+        with pytest.raises(ValueError, match=r"^the step took branch 0 of .*If .*Unique"):
+            divided(beyond)
+        divided(beyond - 8.0)  # the mean is negative
+    np.testing.assert_array_equal(variable.numpy(), beyond[0, 1] - 8.0)
+
+
+def test_a_branch_that_cannot_be_followed_is_refused_in_a_loop(real_loops):
+    step, _, inputs = guarded_in_a_branch()
+
+    def turns(x):
+        return tf.while_loop(lambda y: tf.reduce_sum(y) < 9.0, lambda y: y + step(x), [tf.zeros(3, tf.float64)])
+
+    with pytest.raises(NotImplementedError, match="Unique .* depends on the data"):
+        mtf_hetero.function(turns, inputs[0], **ONE)
+
+
 @pytest.mark.full
 def test_the_rows_of_an_embedding_with_rmsprop():
     def build():

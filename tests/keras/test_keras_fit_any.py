@@ -141,6 +141,11 @@ def scaled():
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=2)
 
 
+def scaled_rows():
+    """Of an embedding's rows, RMSprop divides those of the batch: a condition within that of finite gradients."""
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.RMSprop(0.01), dynamic_growth_steps=2)
+
+
 CASES = {
     "custom layer": (compiled(lambda: sequential(Odd())), ROWS),
     "subclassed": (compiled(Subclassed), ROWS),
@@ -153,6 +158,7 @@ CASES = {
     "random crop": (compiled(cropped), ROWS),
     "Adafactor": (compiled(lambda: sequential(L.Dense(7)), lambda: keras.optimizers.Adafactor(0.01)), ROWS),
     "loss scale": (compiled(lambda: sequential(L.Dense(7)), scaled), ROWS),
+    "loss scale of an embedding": (compiled(lambda: on_ids(L.GlobalAveragePooling1D()), scaled_rows), IDS),
 }
 
 
