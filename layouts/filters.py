@@ -53,7 +53,10 @@ def filters(
     rules = Rules(graph, mesh_shape, shares, axis)
     layers = list_layers(graph)
     if not layers:
-        raise ValueError("the graph has no convolution and no dense layer with a trainable kernel; choose other rules")
+        raise ValueError(
+            "the graph has no convolution and no dense layer of several units with a trainable kernel; choose other "
+            "rules"
+        )
     alternate(rules, layers)
     if not rules.names and rules.count > 1:
         raise ValueError(
