@@ -146,7 +146,7 @@ def _worker_devices(cluster: "Cluster") -> list[_Device]:
     from mtf_hetero._compat import tf
     from mtf_hetero.cluster import granted, probe
     from mtf_hetero.cluster.devices import complete
-    from mtf_hetero.cost.hardware import worker_gpus
+    from mtf_hetero.cost.hardware import Gpu, worker_gpus
 
     answers = probe.ask_all(cluster.workers, _SECONDS)
     hosts = [probe.split_address(address)[0] for address in cluster.workers]
@@ -163,7 +163,8 @@ def _worker_devices(cluster: "Cluster") -> list[_Device]:
             except tf.errors.OpError as error:
                 raise probe.lost_workers_error(cluster.workers) from error
         else:
-            gpu = worker_gpus(answers[task].status)[place.index or 0]
+            gpus = worker_gpus(answers[task].status)  # fewer if the worker was just started anew
+            gpu = gpus[place.index or 0] if (place.index or 0) < len(gpus) else Gpu()
             device = _gpu(place.short_name, gpu.memory_bytes, gpu)
         devices.append({**device, "address": cluster.workers[task]})
     return devices
@@ -183,7 +184,7 @@ def _cpu(name: str, memory_bytes: float | None, read: "granted.Read") -> _Device
 def _gpu(name: str, memory_bytes: float | None, gpu: "Gpu") -> _Device:
     device = _device(name, memory_bytes, gpu.name)
     if gpu.compute_capability:
-        device["compute_capability"] = ".".join(map(str, gpu.compute_capability))
+        device["compute_capability"] = gpu.compute_capability
     return device
 
 

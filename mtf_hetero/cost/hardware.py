@@ -57,12 +57,12 @@ class Gpu:
 
     Args:
       name: of its kind.
-      compute_capability: (major, minor), or None.
+      compute_capability: "9.0", or None.
       memory_bytes: that TensorFlow may use, or None.
     """
 
     name: str = "GPU"
-    compute_capability: tuple[int, ...] | None = None
+    compute_capability: str | None = None
     memory_bytes: int | None = None
 
 
@@ -70,7 +70,8 @@ def local_gpu(index: int) -> Gpu:
     """Return a GPU of this process, without its memory."""
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[index]) if index < len(gpus) else {}
-    return Gpu(details.get("device_name", "GPU"), details.get("compute_capability"))
+    capability = ".".join(map(str, details.get("compute_capability", ())))
+    return Gpu(details.get("device_name", "GPU"), capability or None)
 
 
 def worker_gpus(status: bytes) -> list[Gpu]:
@@ -80,8 +81,7 @@ def worker_gpus(status: bytes) -> list[Gpu]:
         if device.device_type == "GPU":
             texts = dict(re.findall(r"(name|compute capability): ([^,]+)", device.physical_device_desc))
             capability = texts.get("compute capability")
-            numbers = None if capability is None else tuple(map(int, capability.split(".")))
-            gpus.append(Gpu(texts.get("name", "GPU"), numbers, device.memory_limit or None))
+            gpus.append(Gpu(texts.get("name", "GPU"), capability, device.memory_limit or None))
     return gpus
 
 

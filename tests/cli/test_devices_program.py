@@ -37,7 +37,7 @@ def test_a_machine_with_gpus(capsys, monkeypatch):
     listed = tf.config.list_physical_devices
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * 2 if kind == "GPU" else listed(kind))
     monkeypatch.setattr(hardware, "memory_limits", lambda cluster, session: dict.fromkeys(cluster.devices, 24e9))
-    monkeypatch.setattr(hardware, "local_gpu", lambda index: hardware.Gpu(names[index], (8, 6)))
+    monkeypatch.setattr(hardware, "local_gpu", lambda index: hardware.Gpu(names[index], "8.6"))
     monkeypatch.setattr(granted, "cores", lambda read: 1.5)
     lines = run_devices(capsys)
     assert max(map(len, lines)) <= 80
