@@ -12,6 +12,7 @@ Exit codes: 0, 2 for a wrong flag or a worker that does not answer (one line say
 
 import argparse
 import json
+import os
 import platform
 import re
 import textwrap
@@ -20,7 +21,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import mtf_hetero
-from mtf_hetero._support import command_line, tables
+from mtf_hetero._support import command_line, cores, tables
 from mtf_hetero._support.units import bytes_text
 from mtf_hetero.cluster.probe import convert_to_workers
 
@@ -56,7 +57,7 @@ class _Device(TypedDict):
     hardware: str
     memory_bytes: float | None
     address: NotRequired[str]
-    cores: NotRequired[int]
+    cores: NotRequired[int | None]
     usable_cores: NotRequired[int]
     quota_cores: NotRequired[float | None]
     compute_capability: NotRequired[str]
@@ -131,7 +132,8 @@ def _local_devices(cluster: "Cluster") -> list[_Device]:
     for name in cluster.devices:
         kind, _, index = name.partition(":")
         if kind == "cpu":
-            devices.append(_cpu(name, memory[name], granted.read_here))
+            processors = os.cpu_count(), len(cores.usable_cores())
+            devices.append(_cpu(name, memory[name], granted.read_here, processors))
         else:
             devices.append(_gpu(name, memory[name], local_gpu(int(index))))
     return devices
@@ -146,20 +148,21 @@ def _worker_devices(cluster: "Cluster") -> list[_Device]:
     from mtf_hetero._compat import tf
     from mtf_hetero.cluster import granted, probe
     from mtf_hetero.cluster.devices import complete
-    from mtf_hetero.cost.hardware import Gpu, worker_gpus
+    from mtf_hetero.cost.hardware import Gpu, sharing, worker_gpus
 
     answers = probe.ask_all(cluster.workers, _SECONDS)
-    hosts = [probe.split_address(address)[0] for address in cluster.workers]
+    parts = sharing(cluster)
     config = tf.ConfigProto(operation_timeout_in_ms=round(_SECONDS * 1000))
     devices = []
-    for place in complete(cluster.devices).values():
+    for name, place in complete(cluster.devices).items():
         task = place.worker or 0
         if place.is_cpu:
             try:
                 with tf.Graph().as_default(), tf.Session(f"grpc://{cluster.workers[task]}", config=config) as session:
                     read = granted.reader("/cpu:0", session)
                     memory = granted.memory_bytes(read)
-                    device = _cpu(place.short_name, memory and memory // hosts.count(hosts[task]), read)
+                    processors = granted.processors(read)
+                    device = _cpu(place.short_name, memory and memory // parts[name], read, processors)
             except tf.errors.OpError as error:
                 raise probe.lost_workers_error(cluster.workers) from error
         else:
@@ -170,12 +173,14 @@ def _worker_devices(cluster: "Cluster") -> list[_Device]:
     return devices
 
 
-def _cpu(name: str, memory_bytes: float | None, read: "granted.Read") -> _Device:
+def _cpu(
+    name: str, memory_bytes: float | None, read: "granted.Read", processors: tuple[int | None, int] | None
+) -> _Device:
     from mtf_hetero.cluster import granted
     from mtf_hetero.cost.hardware import cpu_name
 
     device = _device(name, memory_bytes, cpu_name(read))
-    if processors := granted.processors(read):
+    if processors is not None:
         device["cores"], device["usable_cores"] = processors
     device["quota_cores"] = granted.cores(read)
     return device

@@ -48,7 +48,7 @@ def reader(device: str, session: "tf.Session") -> Read:
     return read
 
 
-def processors(read: Read = read_here) -> tuple[int, int] | None:
+def processors(read: Read) -> tuple[int, int] | None:
     """Return the number of cores of the machine, and of those that a process may run on; None: not Linux."""
     of_machine = len(re.findall(r"^processor\s*:", read("/proc/cpuinfo"), re.MULTILINE))
     allowed = re.search(r"^Cpus_allowed_list:\s*(\S+)$", read("/proc/self/status"), re.MULTILINE)

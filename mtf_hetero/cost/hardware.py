@@ -85,6 +85,17 @@ def worker_gpus(status: bytes) -> list[Gpu]:
     return gpus
 
 
+def sharing(cluster: Cluster) -> dict[str, int]:
+    """Return {CPU: the number of the cluster's CPUs on its host}, which share the memory of the host."""
+    hosts = {
+        name: "" if device.worker is None else split_address(cluster.workers[device.worker])[0]
+        for name, device in complete(cluster.devices).items()
+        if device.is_cpu
+    }
+    counts = collections.Counter(hosts.values())
+    return {name: counts[host] for name, host in hosts.items()}
+
+
 def memory_limits(cluster: Cluster, session: tf.Session) -> dict[str, int | None]:
     """Return {device: bytes}: of a GPU as TensorFlow reports it, of a CPU its part of the memory of its host.
 
@@ -99,18 +110,13 @@ def memory_limits(cluster: Cluster, session: tf.Session) -> dict[str, int | None
     reported = {completed[name]: limit for name, limit in listed.items()}
     devices = {name: completed[name] for name in cluster.devices}
     limits = {name: reported.get(device) or None for name, device in devices.items()}
-    hosts = {
-        name: "" if device.worker is None else split_address(cluster.workers[device.worker])[0]
-        for name, device in devices.items()
-        if device.is_cpu
-    }
-    sharing, first, sizes = collections.Counter(hosts.values()), representatives(cluster.devices), {}
-    for name in dict.fromkeys(first[name] for name in hosts):
+    parts, first, sizes = sharing(cluster), representatives(cluster.devices), {}
+    for name in dict.fromkeys(first[name] for name in parts):
         read = granted.read_here if devices[name].worker is None else granted.reader(name, session)
         sizes[name] = granted.memory_bytes(read)
-    for name, host in hosts.items():
+    for name, count in parts.items():
         size = sizes[first[name]]
-        limits[name] = None if size is None else size // sharing[host]
+        limits[name] = None if size is None else size // count
     return limits
 
 

@@ -142,7 +142,7 @@ def scaled():
 
 
 def scaled_rows():
-    """Of an embedding's rows, RMSprop divides those of the batch: a condition within that of finite gradients."""
+    """RMSprop divides the rows of an embedding's gradient in a condition, here within that of finite gradients."""
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.RMSprop(0.01), dynamic_growth_steps=2)
 
 
