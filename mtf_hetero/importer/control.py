@@ -7,17 +7,16 @@ one that draws random numbers with a state stay loops; so do conditions that sav
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
-from mtf_hetero.importer import lists
-from mtf_hetero.importer.lists import Meaning, Optional, TensorList
+from mtf_hetero.importer import lists, optionals
+from mtf_hetero.importer.lists import TensorList
 from mtf_hetero.importer.nodes import is_stateful, refusal, user_line
-from mtf_hetero.importer.program import Block, Elements, Guard, Operation, Value, literal, synthetic, within
+from mtf_hetero.importer.optionals import Optional
+from mtf_hetero.importer.program import Block, Elements, Guard, Meaning, Operation, Value, literal, synthetic, within
 from mtf_hetero.importer.reader import Follow, Part, Reader, function_graph
 
 if TYPE_CHECKING:
@@ -61,7 +60,8 @@ def control_rule(graph: "FuncGraph", kind: str) -> Follow | None:
 
 
 def _call(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequence[Meaning]) -> Sequence[Meaning]:
-    return reader.inline(graph, node.get_attr("f") if node.type in CALLS else node.type, inputs)
+    results = reader.inline(graph, node.get_attr("f") if node.type in CALLS else node.type, inputs)
+    return results[: len(node.outputs)]  # a gradient's gradient adds results to the function of one that is there
 
 
 # --- conditions
@@ -79,7 +79,7 @@ def _choose(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequ
     for number, name in enumerate(names):
         try:
             with reader.block() as block:
-                results = reader.inline(graph, name, inputs)
+                results = reader.inline(graph, name, [_of_branch(x, chosen, number) for x in inputs])
         except NotImplementedError as error:
             refused[number] = error
             continue
@@ -91,18 +91,23 @@ def _choose(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequ
     if _stays(blocks, [end[i] for end in ends for i, is_same in enumerate(same) if not is_same]):
         choice = Operation("Case", [chosen], [], {}, blocks=tuple(Block([], b.operations, []) for b in blocks))
         choice.source = node
-        joined = [_join_branches(node, values, _output_adder(choice)) for values in zip(*ends, strict=True)]
+        joined = [_join_branches(node, chosen, values, _output_adder(choice)) for values in zip(*ends, strict=True)]
         _join_guards(reader, node, blocks, _output_adder(choice))
         if choice.outputs:
             reader.append(choice)
     else:
         for block in blocks:
             reader.splice(block)
-        joined = [_join_branches(node, values, _selected(reader, node, chosen)) for values in zip(*ends, strict=True)]
+        join = _selected(reader, node, chosen)
+        joined = [_join_branches(node, chosen, values, join) for values in zip(*ends, strict=True)]
         _join_guards(reader, node, blocks, _selected(reader, node, chosen))
     count = len(joined) - len(reader.now)
     reader.now = joined[count:]
     return joined[:count]
+
+
+def _of_branch(x: Meaning, chosen: Value, number: int) -> Meaning:
+    return x.of_branch(chosen, number) if isinstance(x, Optional) else x
 
 
 def _guarded(
@@ -134,7 +139,8 @@ def _join_guards(reader: Reader, node: tf.Operation, blocks: Sequence[Part], joi
     for block in blocks:
         for guard in block.guards:
             fine = literal(guard.followed, guard.chosen.dtype)
-            chosen = _join_branches(node, [guard.chosen if other is block else fine for other in blocks], join)
+            each = [guard.chosen if other is block else fine for other in blocks]
+            chosen = _join_branches(node, guard.chosen, each, join)
             assert reader.guards is not None  # a part of a loop has none
             reader.guards.append(dataclasses.replace(guard, chosen=chosen))
 
@@ -160,29 +166,19 @@ def _work(op: Operation) -> float:
 Join = Callable[[Sequence[Value]], Value]
 
 
-def _join_branches(node: tf.Operation, values: Sequence[Meaning], join: Join) -> Meaning:
+def _join_branches(node: tf.Operation, chosen: Value, values: Sequence[Meaning], join: Join) -> Meaning:
     """Return what a condition gives, of what each branch gives."""
     first = values[0]
     if all(value is first for value in values):
         return first
     if isinstance(first, Optional):
-        return Optional([_join_branches(node, filled, join) for filled in _alike(values)])
+        return optionals.join(chosen, values, lambda kept: _join_branches(node, chosen, kept, join))
     if all(isinstance(value, TensorList) and len(value) == len(first) for value in values):
         items = [[value.item(i) for value in values] for i in range(len(first))]
-        return first.with_items([_join_branches(node, item, join) for item in items])
+        return first.with_items([_join_branches(node, chosen, item, join) for item in items])
     if not all(isinstance(value, Value) and value.shape == first.shape for value in values):
         raise refusal(node, "has branches that give tensors of different shapes; give them one shape")
     return join(values)
-
-
-def _alike(values: Sequence[Optional]) -> Iterator[list[Value]]:
-    """Yield one value of each branch, all of one shape and type; zeros where a branch keeps none."""
-    kinds = {(value.shape, value.dtype): None for optional in values for value in optional.values}
-    for shape, dtype in kinds:
-        fits = [[v for v in optional.values if (v.shape, v.dtype) == (shape, dtype)] for optional in values]
-        count = max(map(len, fits))
-        for number in range(count):
-            yield [mine[number] if number < len(mine) else literal(np.zeros(shape), dtype) for mine in fits]
 
 
 def _output_adder(choice: Operation) -> Join:

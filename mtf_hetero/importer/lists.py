@@ -6,21 +6,20 @@ Each device has lists of its slices. All lists that one becomes, before, in and 
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
 from mtf_hetero.importer.nodes import node_attributes, refusal
-from mtf_hetero.importer.program import Elements, Operation, Value, literal, synthetic
+from mtf_hetero.importer.optionals import Optional
+from mtf_hetero.importer.program import Elements, Meaning, Operation, Value, literal, synthetic
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 Add = Callable[[Operation], list[Value]]
-# A tensor of a function means a Value, a TensorList, an Optional, a resource's name or a variable's number
-Meaning: TypeAlias = Any
 ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # of what operations on lists read and make
     "TensorListReserve": (("shape", "number"), ("list",)),
     "EmptyTensorList": (("shape", "number"), ("list",)),
@@ -41,33 +40,6 @@ _NEW = ("TensorListReserve", "EmptyTensorList")
 _INDEXED = (*_NEW, "TensorListGetItem", "TensorListSetItem")  # by a number that must be known for a Python list
 
 
-class Optional:
-    """The value that a branch keeps for its gradient. Another branch may keep one of another shape, or none.
-
-    Args:
-      values: the value; after the condition, that of each branch.
-    """
-
-    def __init__(self, values: Sequence[Meaning]) -> None:
-        self.values = [v for x in values for v in (x.values if isinstance(x, Optional) else [x])]
-
-    def value(self, node: tf.Operation) -> "Value | TensorList | Optional":
-        """Return the value that a tf.Operation takes out.
-
-        Raises:
-          NotImplementedError: it may be one of several.
-        """
-        (y,) = node.outputs
-        if y.dtype == tf.variant and all(v.dtype != tf.variant for v in self.values):  # one within another
-            return self
-        found = [v for v in self.values if v.dtype == y.dtype and y.shape.is_compatible_with(v.shape)]
-        if len(found) != 1:
-            raise refusal(
-                node, "reads one of several tensors that a condition keeps; write the condition with tf.where"
-            )
-        return found[0]
-
-
 class TensorList(list):
     """The elements of a TensorList; None for an element that is not set and counts as zeros.
 
@@ -77,12 +49,12 @@ class TensorList(list):
       dtype: of an element.
     """
 
-    def __init__(self, items: Sequence[Value | None], shape: "ArrayLike", dtype: tf.DType) -> None:
+    def __init__(self, items: Sequence[Meaning | None], shape: "ArrayLike", dtype: tf.DType) -> None:
         super().__init__(items)
         self.shape, self.dtype = shape, dtype
         self.stack: Value | None = None  # the tensor that the list was made of
 
-    def with_items(self, items: Sequence[Value | None]) -> "TensorList":
+    def with_items(self, items: Sequence[Meaning | None]) -> "TensorList":
         """Return a list of the same kind with other elements."""
         made = TensorList(items, self.shape, self.dtype)
         made.stack = self.stack if len(items) == len(self) and all(map(operator.is_, items, self)) else None
@@ -96,9 +68,11 @@ class TensorList(list):
                 return item.shape
         return tuple(int(n) for n in np.reshape(self.shape, -1))
 
-    def item(self, at: int) -> Value:
+    def item(self, at: int) -> Meaning:
         """Return an element; zeros if it is not set."""
         found = self[at]
+        if found is None and self.dtype == tf.variant:
+            return Optional([])  # whose use is refused
         return literal(np.zeros(self.element_shape), self.dtype) if found is None else found
 
 
@@ -332,7 +306,7 @@ def _follow_values(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> l
     return [x.with_items(_changed(node, inputs, add))]
 
 
-def _changed(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> Sequence[Value | None]:
+def _changed(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> Sequence[Meaning | None]:
     """Return the elements of the Python list that an operation makes of others."""
     x, *others = inputs
     match node.type:
@@ -349,10 +323,17 @@ def _changed(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> Sequenc
         case "TensorListPushBack":
             return [*x, others[0]]
         case "ZerosLike":
-            return [None] * len(x)
+            return [_zeros(node, item) for item in x]
         case "AddN" | "AddV2":
             return [_sum(items, node.name, add) for items in zip(*inputs, strict=True)]
     raise refusal(node, "of a TensorArray is not followed; use read, write, stack or unstack")
+
+
+def _zeros(node: tf.Operation, x: Meaning | None) -> Meaning | None:
+    """Return zeros like an element; None, which counts as zeros, for a tensor."""
+    if isinstance(x, TensorList):
+        return x.with_items([_zeros(node, item) for item in x])
+    return x.zeros(node) if isinstance(x, Optional) else None
 
 
 def _joined(x: TensorList, name: str, add: Add) -> list[Value]:
@@ -377,8 +358,10 @@ def _stacked(x: TensorList, name: str, add: Add) -> Value:
     return add(synthetic("Pack", items, [(len(x), *items[0].shape)], name, N=len(x), axis=0))[0]
 
 
-def _sum(items: Sequence[Value | None], name: str, add: Add) -> Value | None:
+def _sum(items: Sequence[Meaning | None], name: str, add: Add) -> Meaning | None:
     there = [item for item in items if item is not None]
     if len(there) < 2:
         return there[0] if there else None
+    if isinstance(there[0], TensorList):
+        return there[0].with_items([_sum(inner, name, add) for inner in zip(*there, strict=True)])
     return add(synthetic("AddN", there, [there[0].shape], name, N=len(there)))[0]

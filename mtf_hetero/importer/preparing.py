@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer.lists import Meaning
-from mtf_hetero.importer.program import Operation, Program, Value, replay
+from mtf_hetero.importer.program import Meaning, Operation, Program, Value, replay
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph, Function

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from mtf_hetero._compat import ConcreteFunction, Function
+
+# A tensor of a function means a Value, a TensorList, an Optional, a resource's name or a variable's number
+Meaning: TypeAlias = Any
 
 
 @dataclasses.dataclass(eq=False)

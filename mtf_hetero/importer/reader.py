@@ -10,9 +10,8 @@ import numpy as np
 
 from mtf_hetero._compat import graph_of_definition, tf
 from mtf_hetero.importer import shapes as shapes_lib
-from mtf_hetero.importer.lists import Meaning
 from mtf_hetero.importer.nodes import is_stateful, node_attributes, refusal
-from mtf_hetero.importer.program import Guard, Operation, Program, Value, evaluate
+from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Value, evaluate
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph

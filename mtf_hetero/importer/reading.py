@@ -14,18 +14,18 @@ import numpy as np
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
 from mtf_hetero.importer import broadcasts, control, formulas, lists, moments, normalization, preparing, variables
-from mtf_hetero.importer.lists import Meaning
 from mtf_hetero.importer.nodes import CHECKS, constant_array, is_stateful, known_shape, refusal
+from mtf_hetero.importer.optionals import Optional
 from mtf_hetero.importer.preparing import Preparation, Resource
-from mtf_hetero.importer.program import Program, Value, literal, within
+from mtf_hetero.importer.program import Meaning, Program, Value, literal, within
 from mtf_hetero.importer.reader import Reader
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import ConcreteFunction, FuncGraph
 
 _OPTIONALS: dict[str, Callable[[tf.Operation, Sequence[Meaning]], Meaning]] = {
-    "OptionalFromValue": lambda node, inputs: lists.Optional(inputs),
-    "OptionalNone": lambda node, inputs: lists.Optional([]),
+    "OptionalFromValue": lambda node, inputs: Optional(inputs),
+    "OptionalNone": lambda node, inputs: Optional([]),
     "OptionalGetValue": lambda node, inputs: inputs[0].value(node),
 }
 KINDS = {*_OPTIONALS, "Const"}  # of operations that are followed here
@@ -161,6 +161,8 @@ def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning]) -> Sequen
         return variables.follow(reader, node, inputs)
     if lists.is_about_lists(node, inputs):
         return lists.follow(node, inputs, reader.add)
+    if isinstance(inputs[0] if inputs else None, Optional):
+        return [inputs[0].zeros(node)]
     op = reader.operation(node, inputs)
     if kind in formulas.NORMS and op.attr("data_format", "NHWC") in ("NHWC", "NDHWC"):
         outputs = reader.expand(node, formulas.NORMS[kind], inputs)

@@ -9,9 +9,8 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer import draws, formulas
-from mtf_hetero.importer.lists import Meaning
 from mtf_hetero.importer.nodes import known_shape, refusal
-from mtf_hetero.importer.program import Value, Variable, literal
+from mtf_hetero.importer.program import Meaning, Value, Variable, literal
 from mtf_hetero.importer.reader import Reader
 
 if TYPE_CHECKING:
