@@ -325,7 +325,7 @@ def _changed(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> Sequenc
         case "ZerosLike":
             return [_zeros(node, item) for item in x]
         case "AddN" | "AddV2":
-            return [_sum(items, node.name, add) for items in zip(*inputs, strict=True)]
+            return [_sum(node, items, add) for items in zip(*inputs, strict=True)]
     raise refusal(node, "of a TensorArray is not followed; use read, write, stack or unstack")
 
 
@@ -358,10 +358,12 @@ def _stacked(x: TensorList, name: str, add: Add) -> Value:
     return add(synthetic("Pack", items, [(len(x), *items[0].shape)], name, N=len(x), axis=0))[0]
 
 
-def _sum(items: Sequence[Meaning | None], name: str, add: Add) -> Meaning | None:
+def _sum(node: tf.Operation, items: Sequence[Meaning | None], add: Add) -> Meaning | None:
     there = [item for item in items if item is not None]
     if len(there) < 2:
         return there[0] if there else None
     if isinstance(there[0], TensorList):
-        return there[0].with_items([_sum(inner, name, add) for inner in zip(*there, strict=True)])
-    return add(synthetic("AddN", there, [there[0].shape], name, N=len(there)))[0]
+        return there[0].with_items([_sum(node, inner, add) for inner in zip(*there, strict=True)])
+    if isinstance(there[0], Optional):
+        raise refusal(node, "adds what a condition keeps, which is not followed; write the condition with tf.where")
+    return add(synthetic("AddN", there, [there[0].shape], node.name, N=len(there)))[0]

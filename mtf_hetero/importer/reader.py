@@ -10,7 +10,7 @@ import numpy as np
 
 from mtf_hetero._compat import graph_of_definition, tf
 from mtf_hetero.importer import shapes as shapes_lib
-from mtf_hetero.importer.nodes import is_stateful, node_attributes, refusal
+from mtf_hetero.importer.nodes import is_stateful, node_attributes, refusal, user_line
 from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Value, evaluate
 
 if TYPE_CHECKING:
@@ -84,8 +84,13 @@ class Reader:
             if node in early and any(isinstance(meaning[id(t)], int) for t in node.inputs):
                 raise refusal(node, "reads or writes a variable, and a loop before it needs the result")
             self._source = self._expanded or node
-            outputs = self._rule(self, graph, node, [meaning[id(t)] for t in node.inputs])
-            meaning |= {id(tensor): value for tensor, value in zip(node.outputs, outputs, strict=True)}
+            try:
+                outputs = self._rule(self, graph, node, [meaning[id(t)] for t in node.inputs])
+                meaning |= {id(tensor): value for tensor, value in zip(node.outputs, outputs, strict=True)}
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # a fault of ours
+                if not hasattr(error, "__notes__"):  # of an operation within this one
+                    error.add_note(f"at operation {node.type} {node.name!r} ({user_line(node)})")
+                raise
         return [meaning[id(t)] for t in (graph.outputs if ends is None else ends)]
 
     def operation(self, node: tf.Operation, inputs: list[Value]) -> Operation:

@@ -1,10 +1,13 @@
 """The tracing of steps: how often, and variables that are made on the way."""
 
+import re
+
 import numpy as np
 import pytest
 
 import mtf_hetero
 from mtf_hetero import tf
+from mtf_hetero.importer import reading
 
 ONE = {"devices": "cpu:0", "layout": "batch"}
 
@@ -57,3 +60,21 @@ def test_a_variable_that_nothing_keeps_is_refused():
 
     with pytest.raises(ValueError, match="^the step makes a tf.Variable that nothing keeps; make it before the step$"):
         mtf_hetero.function(step, np.ones([2], "float32"), **ONE)
+
+
+@pytest.mark.user_lines
+def test_a_fault_says_at_which_operation(monkeypatch):
+    follow = reading._follow
+
+    def fail(reader, node, inputs):
+        return {}[21] if node.type == "Tanh" else follow(reader, node, inputs)
+
+    @tf.compat.v2.function
+    def step(x):
+        return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, tf.tanh(x)), (0, x))[1]
+
+    monkeypatch.setattr(reading, "_follow", fail)
+    with pytest.raises(KeyError) as caught:
+        mtf_hetero.function(step, np.ones([2], "float32"), **ONE)
+    (note,) = caught.value.__notes__
+    assert re.fullmatch(r"at operation Tanh 'while/Tanh' \(test_tracing.py:\d+\)", note)
