@@ -88,19 +88,19 @@ def _choose(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequ
     if refused:
         return _guarded(reader, node, chosen, refused, blocks, ends)
     same = [all(end[i] is ends[0][i] for end in ends) for i in range(len(ends[0]))]
+    choice = None
     if _stays(blocks, [end[i] for end in ends for i, is_same in enumerate(same) if not is_same]):
         choice = Operation("Case", [chosen], [], {}, blocks=tuple(Block([], b.operations, []) for b in blocks))
         choice.source = node
-        joined = [_join_branches(node, chosen, values, _output_adder(choice)) for values in zip(*ends, strict=True)]
-        _join_guards(reader, node, blocks, _output_adder(choice))
-        if choice.outputs:
-            reader.append(choice)
+        join = _output_adder(choice)
     else:
         for block in blocks:
             reader.splice(block)
         join = _selected(reader, node, chosen)
-        joined = [_join_branches(node, chosen, values, join) for values in zip(*ends, strict=True)]
-        _join_guards(reader, node, blocks, _selected(reader, node, chosen))
+    joined = [_join_branches(node, chosen, values, join) for values in zip(*ends, strict=True)]
+    _join_guards(reader, blocks, join)
+    if choice is not None and choice.outputs:
+        reader.append(choice)
     count = len(joined) - len(reader.now)
     reader.now = joined[count:]
     return joined[:count]
@@ -134,13 +134,12 @@ def _guarded(
     return ends[0][:count]
 
 
-def _join_guards(reader: Reader, node: tf.Operation, blocks: Sequence[Part], join: "Join") -> None:
+def _join_guards(reader: Reader, blocks: Sequence[Part], join: "Join") -> None:
     """Guard what is guarded in a branch, in the steps that take it."""
     for block in blocks:
         for guard in block.guards:
             fine = literal(guard.followed, guard.chosen.dtype)
-            each = [guard.chosen if other is block else fine for other in blocks]
-            chosen = _join_branches(node, guard.chosen, each, join)
+            chosen = join([guard.chosen if other is block else fine for other in blocks])
             assert reader.guards is not None  # a part of a loop has none
             reader.guards.append(dataclasses.replace(guard, chosen=chosen))
 

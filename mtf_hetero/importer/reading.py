@@ -161,8 +161,8 @@ def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning]) -> Sequen
         return variables.follow(reader, node, inputs)
     if lists.is_about_lists(node, inputs):
         return lists.follow(node, inputs, reader.add)
-    if isinstance(inputs[0] if inputs else None, Optional):
-        return [inputs[0].zeros(node)]
+    if (kept := next((x for x in inputs if isinstance(x, Optional)), None)) is not None:
+        return [kept.zeros(node)]
     op = reader.operation(node, inputs)
     if kind in formulas.NORMS and op.attr("data_format", "NHWC") in ("NHWC", "NDHWC"):
         outputs = reader.expand(node, formulas.NORMS[kind], inputs)

@@ -19,12 +19,6 @@ INPUTS = [(np.random.default_rng(step).standard_normal((14, 6, 3)),) for step in
 PLACES = [ONE, BATCH, split("x/2")]
 
 
-@pytest.fixture
-def real_loops(monkeypatch):
-    """No loop is unrolled."""
-    monkeypatch.setattr(control, "_MOST_TURNS", 0)
-
-
 def trained(body, *more, inputs=INPUTS):
     """A step that descends a loss: body(w, x, *more variables)."""
 

@@ -7,7 +7,6 @@ import tiers
 from import_oracle import BATCH, check, split
 
 from mtf_hetero import tf
-from mtf_hetero.importer import control
 
 ZEROS = tf.zeros((14, 3), tf.float64)
 
@@ -95,6 +94,5 @@ def test_penalties_of_conditions_that_stay(body, real_conditions):
 
 @pytest.mark.full
 @pytest.mark.parametrize("body", [recurrence, scan, rows])
-def test_penalties_of_loops_that_stay(body, monkeypatch):
-    monkeypatch.setattr(control, "_MOST_TURNS", 0)
+def test_penalties_of_loops_that_stay(body, real_loops):
     check(penalized(body), BATCH)

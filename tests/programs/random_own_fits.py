@@ -6,11 +6,12 @@ import keras
 import numpy as np
 import random_own_grids
 import random_own_layers
+from random_fits import CLASSES, COUNT
+from random_networks import make_one
 
 from mtf_hetero import tf
 
 _K, _O = keras.layers, keras.ops
-COUNT, CLASSES = 17, 5  # examples, of which the last batch has fewer; classes
 SHAPES = {"rows": (8,), "series": (6, 6), "images": (6, 7, 4)}
 
 
@@ -65,19 +66,19 @@ def _body(x: Any, shape_of: str, rng: Any) -> Any:
                 x = _K.Dense(units, activation=activation)(x)
         x = make(rng)(x)
         if rng.random() < 0.3:
-            x = [_K.LayerNormalization, _K.BatchNormalization, lambda: _K.Dropout(0.2)][rng.integers(3)]()(x)
+            x = make_one([_K.LayerNormalization, _K.BatchNormalization, lambda: _K.Dropout(0.2)], rng)(x)
     if shape_of == "rows":
         return x
     pools = {
         "series": [_K.GlobalAveragePooling1D, _K.GlobalMaxPooling1D, _K.Flatten],
         "images": [_K.GlobalAveragePooling2D, _K.GlobalMaxPooling2D, _K.Flatten],
     }[shape_of]
-    return pools[rng.integers(3)]()(x)
+    return make_one(pools, rng)(x)
 
 
-def _network(shape_of: str, rng: Any, units: int = CLASSES, activation: str | None = None) -> tuple[Any, Any]:
+def _network(shape_of: str, rng: Any, activation: str | None = None) -> tuple[Any, Any]:
     inputs = keras.Input(SHAPES[shape_of])
-    return inputs, _K.Dense(units, activation=activation)(_body(inputs, shape_of, rng))
+    return inputs, _K.Dense(CLASSES, activation=activation)(_body(inputs, shape_of, rng))
 
 
 def _optimizer(rng: Any) -> Any:
@@ -89,7 +90,7 @@ def _optimizer(rng: Any) -> Any:
         lambda: optimizers.RMSprop(0.01, global_clipnorm=0.4),
         lambda: optimizers.SGD(optimizers.schedules.ExponentialDecay(0.05, 2, 0.9)),
     ]
-    return makers[rng.integers(len(makers))]()
+    return make_one(makers, rng)
 
 
 _CROSS = "sparse_categorical_crossentropy"
@@ -118,7 +119,6 @@ class Own(keras.Model):
 
     def prepare(self, rng: Any) -> None:
         """Make what the step needs."""
-        self.mean = keras.metrics.Mean("mean")
 
     def step(self, x: Any, y: Any) -> dict[str, Any]:
         """Apply gradients, and return logs."""
@@ -128,20 +128,22 @@ class Own(keras.Model):
         """Train on a batch."""
         return self.step(*keras.utils.unpack_x_y_sample_weight(data)[:2])
 
-    def apply(self, loss: Any, tape: Any) -> Any:
-        """Apply the gradients of a loss; return them."""
+    def apply(self, loss: Any, tape: Any) -> None:
+        """Apply the gradients of a loss."""
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
-        return gradients
 
 
 class Norms(Own):
     """Tells the norm of the gradients, which it divides by where it is large."""
 
+    def prepare(self, rng: Any) -> None:
+        self.mean = keras.metrics.Mean("mean")
+
     def step(self, x: Any, y: Any) -> dict[str, Any]:
         with tf.GradientTape() as tape:
             logits = self(x, training=True)
-            loss = _cross_entropy(y, logits) + _O.sum(self.losses) if self.losses else _cross_entropy(y, logits)
+            loss = _cross_entropy(y, logits) + sum(self.losses)
         gradients = tape.gradient(loss, self.trainable_variables)
         gradients = [_O.zeros_like(v) if g is None else g for g, v in zip(gradients, self.trainable_variables)]
         gradients, norm = tf.clip_by_global_norm(gradients, 0.5)
@@ -190,10 +192,6 @@ class Rivals(Own):
         self.other.build(self.rival.trainable_variables)
         self.times = int(rng.integers(1, 3))
 
-    @property
-    def own(self) -> Any:
-        return [v for v in self.trainable_variables if all(v is not w for w in self.rival.trainable_variables)]
-
     def step(self, x: Any, y: Any) -> dict[str, Any]:
         real = _O.one_hot(y, CLASSES, dtype=x.dtype)
         for _ in range(self.times):
@@ -204,7 +202,7 @@ class Rivals(Own):
             self.other.apply_gradients(zip(slopes, self.rival.trainable_variables))
         with tf.GradientTape() as tape:
             loss = _O.mean(_O.softplus(-self.rival(_O.softmax(self(x, training=True)))))
-        own = self.own
+        own = [v for v in self.trainable_variables if all(v is not w for w in self.rival.trainable_variables)]
         self.optimizer.apply_gradients(zip(tape.gradient(loss, own), own))
         return {"loss": loss, "rival": worse}
 
@@ -358,9 +356,11 @@ class Mixed(Own):
 def _of(kind: type[Own]) -> Any:
     def make(shape_of: str, rng: Any) -> Any:
         model = kind(*_network(shape_of, rng))
-        loss = keras.losses.CategoricalCrossentropy(from_logits=True) if kind is Mixed else None
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True) if loss is None else loss
-        model.compile(_optimizer(rng), loss, **({"metrics": ["accuracy"]} if kind is Mixed else {}))
+        if kind is Mixed:
+            loss, metrics = keras.losses.CategoricalCrossentropy(from_logits=True), ["accuracy"]
+        else:
+            loss, metrics = keras.losses.SparseCategoricalCrossentropy(from_logits=True), None
+        model.compile(_optimizer(rng), loss, metrics=metrics)
         model.prepare(rng)
         return model
 

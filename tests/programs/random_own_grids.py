@@ -13,18 +13,8 @@ _O = keras.ops
 
 def of_series(rng: Any) -> Callable[[Any], Any]:
     """A layer of [batch, time, channels], which gives the same shape."""
-    makers = [
-        _rotated,
-        _linear_attention,
-        _scored,
-        _first_token,
-        _windows,
-        _recurrence,
-        _relative,
-        _reversed,
-        _gathered,
-    ]
-    makers += [_by_experts, _spectrum]
+    makers = [_rotated, _linear_attention, _scored, _first_token, _windows, _recurrence, _relative, _reversed]
+    makers += [_gathered, _by_experts, _spectrum]
     return makers[rng.integers(len(makers))](rng)
 
 
@@ -213,10 +203,8 @@ def _scaled(rng: Any) -> Any:
 
 
 def _patches(rng: Any) -> Any:
-    padding = str(rng.choice(["same"]))
-
     def function(layer: Any, x: Any, training: Any) -> Any:
-        patches = _O.image.extract_patches(x, (3, 3), strides=(1, 1), padding=padding)
+        patches = _O.image.extract_patches(x, (3, 3), strides=(1, 1), padding="same")
         return x + patches @ layer.kernel
 
     return Own(function, {"kernel": lambda shape: (9 * shape[-1], shape[-1])})
