@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
-from mtf_hetero.importer import lists, optionals
-from mtf_hetero.importer.lists import TensorList
+from mtf_hetero.importer import lists, structures
 from mtf_hetero.importer.nodes import is_stateful, refusal, user_line
-from mtf_hetero.importer.optionals import Optional
 from mtf_hetero.importer.program import Block, Elements, Guard, Meaning, Operation, Value, literal, synthetic, within
 from mtf_hetero.importer.reader import Follow, Part, Reader, function_graph
+from mtf_hetero.importer.structures import Optional, TensorList
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph
@@ -97,7 +96,12 @@ def _choose(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequ
         for block in blocks:
             reader.splice(block)
         join = _selected(reader, node, chosen)
-    joined = [_join_branches(node, chosen, values, join) for values in zip(*ends, strict=True)]
+    rows = list(zip(*ends, strict=True))
+    kept = [row for row in rows if isinstance(row[0], Optional)]
+    optionals = iter(structures.join(chosen, kept, join, are_inside=choice is not None))
+    joined = [
+        next(optionals) if isinstance(row[0], Optional) else _join_branches(node, chosen, row, join) for row in rows
+    ]
     _join_guards(reader, blocks, join)
     if choice is not None and choice.outputs:
         reader.append(choice)
@@ -146,7 +150,7 @@ def _join_guards(reader: Reader, blocks: Sequence[Part], join: "Join") -> None:
 
 def _stays(blocks: Sequence[Part], values: Sequence[Meaning]) -> bool:
     """Return whether a condition stays one: both branches must not be run, or that would be much work."""
-    if any(isinstance(value, Value) and value.elements is not None for value in values):
+    if any(leaf.elements is not None for value in values for leaf in structures.leaves(value)):
         return True
     if any(op.is_stateful for block in blocks for op in within(block.operations)):
         return True
@@ -170,8 +174,6 @@ def _join_branches(node: tf.Operation, chosen: Value, values: Sequence[Meaning],
     first = values[0]
     if all(value is first for value in values):
         return first
-    if isinstance(first, Optional):
-        return optionals.join(chosen, values, lambda kept: _join_branches(node, chosen, kept, join))
     if all(isinstance(value, TensorList) and len(value) == len(first) for value in values):
         items = [[value.item(i) for value in values] for i in range(len(first))]
         return first.with_items([_join_branches(node, chosen, item, join) for item in items])
@@ -184,8 +186,11 @@ def _output_adder(choice: Operation) -> Join:
     """Return a function that adds an output to a condition."""
 
     def add(values: Sequence[Value]) -> Value:
-        result = _like(values[0], next((value.name for value in values if value.name), ""))
+        first = next((value for value in values if value.elements is not None), values[0])
+        result = _like(first, next((value.name for value in values if value.name), ""))
         for block, value in zip(choice.blocks, values, strict=True):
+            if result.elements is not None and value.elements is None:  # the list that another branch alone keeps
+                value = lists.empty(result.elements, lambda op, block=block: block.operations.append(op) or op.outputs)
             block.results.append(value)
             if value.elements is not None and result.elements is not None:
                 result.elements.unify(value.elements)

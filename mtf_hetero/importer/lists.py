@@ -4,7 +4,6 @@ Each device has lists of its slices. All lists that one becomes, before, in and 
 """
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,8 @@ import numpy as np
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
 from mtf_hetero.importer.nodes import node_attributes, refusal
-from mtf_hetero.importer.optionals import Optional
 from mtf_hetero.importer.program import Elements, Meaning, Operation, Value, literal, synthetic
+from mtf_hetero.importer.structures import Optional, TensorList, leaves
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -38,42 +37,6 @@ _STACK_KINDS = {"TensorListConcatV2", "TensorListGather", "TensorListScatterInto
 KINDS = {*ROLES, *_STACK_KINDS, "TensorListResize", "TensorListSplit"}  # of operations on lists
 _NEW = ("TensorListReserve", "EmptyTensorList")
 _INDEXED = (*_NEW, "TensorListGetItem", "TensorListSetItem")  # by a number that must be known for a Python list
-
-
-class TensorList(list):
-    """The elements of a TensorList; None for an element that is not set and counts as zeros.
-
-    Args:
-      items: the elements.
-      shape: of an element, as far as is known.
-      dtype: of an element.
-    """
-
-    def __init__(self, items: Sequence[Meaning | None], shape: "ArrayLike", dtype: tf.DType) -> None:
-        super().__init__(items)
-        self.shape, self.dtype = shape, dtype
-        self.stack: Value | None = None  # the tensor that the list was made of
-
-    def with_items(self, items: Sequence[Meaning | None]) -> "TensorList":
-        """Return a list of the same kind with other elements."""
-        made = TensorList(items, self.shape, self.dtype)
-        made.stack = self.stack if len(items) == len(self) and all(map(operator.is_, items, self)) else None
-        return made
-
-    @property
-    def element_shape(self) -> tuple[int, ...]:
-        """The shape of an element, by those that are set, else by the list's own."""
-        for item in self:
-            if item is not None:
-                return item.shape
-        return tuple(int(n) for n in np.reshape(self.shape, -1))
-
-    def item(self, at: int) -> Meaning:
-        """Return an element; zeros if it is not set."""
-        found = self[at]
-        if found is None and self.dtype == tf.variant:
-            return Optional([])  # whose use is refused
-        return literal(np.zeros(self.element_shape), self.dtype) if found is None else found
 
 
 def is_about_lists(node: tf.Operation, inputs: Sequence[Meaning]) -> bool:
@@ -161,11 +124,17 @@ def realise(x: TensorList, name: str, add: Add) -> Value:
         return _add_operation("TensorListFromTensor", [_stacked(x, name, add), shape], elements, types, add)
     if x and not is_nested:
         return _add_operation("TensorListReserve", [shape, literal(len(x))], elements, types, add)
-    made = _add_operation("EmptyTensorList", [shape, literal(-1)], elements, types, add)
+    made = empty(elements, add)
     for item in there:
         elements = elements if item.elements is None else item.elements
         made = _add_operation("TensorListPushBack", [made, item], elements, {"element_dtype": x.dtype}, add)
     return made
+
+
+def empty(elements: Elements, add: Add) -> Value:
+    """Return a list without elements."""
+    types = {"element_dtype": elements.root.dtype, "shape_type": tf.int32}
+    return _add_operation("EmptyTensorList", [literal(-1), literal(-1)], elements, types, add)
 
 
 def _element_shape(x: TensorList) -> tuple[int, ...] | None:
@@ -190,11 +159,7 @@ def _follow_real(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> lis
     if kind not in ROLES:
         return _answer_real(node, inputs, add)
     are_optional = any(isinstance(x, Optional) for x in inputs)
-    if any(isinstance(x, Optional) and len(x.values) != 1 for x in inputs):
-        raise refusal(
-            node, "keeps tensors of several shapes of a condition in a loop; write the condition with tf.where"
-        )
-    values = [x.values[0] if isinstance(x, Optional) else x for x in inputs]
+    values = [_only(node, x) if isinstance(x, Optional) else x for x in inputs]
     values = [realise(x, node.name, add) if isinstance(x, TensorList) else x for x in values]
     elements = _shared_elements(node, kind, values)
     if kind == "TensorListSetItem" and elements.length == 0:
@@ -212,6 +177,20 @@ def _follow_real(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> lis
         attributes["num_elements"] = attribute(outputs[0].shape[0])
     made = add(Operation(kind, values, outputs, attributes))
     return [Optional([y]) if elements.are_optional and y.elements is None else y for y in made]
+
+
+def _only(node: tf.Operation, x: Optional) -> Value:
+    """Return the value that a condition keeps, for a list in a loop.
+
+    Raises:
+      NotImplementedError: there are several.
+    """
+    found = list(leaves(x))
+    if len(found) != 1:
+        raise refusal(
+            node, "keeps tensors of several shapes of a condition in a loop; write the condition with tf.where"
+        )
+    return found[0]
 
 
 def _answer_real(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> list[Meaning]:
@@ -323,17 +302,17 @@ def _changed(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> Sequenc
         case "TensorListPushBack":
             return [*x, others[0]]
         case "ZerosLike":
-            return [_zeros(node, item) for item in x]
+            return zeros(node, x, add)
         case "AddN" | "AddV2":
             return [_sum(node, items, add) for items in zip(*inputs, strict=True)]
     raise refusal(node, "of a TensorArray is not followed; use read, write, stack or unstack")
 
 
-def _zeros(node: tf.Operation, x: Meaning | None) -> Meaning | None:
-    """Return zeros like an element; None, which counts as zeros, for a tensor."""
-    if isinstance(x, TensorList):
-        return x.with_items([_zeros(node, item) for item in x])
-    return x.zeros(node) if isinstance(x, Optional) else None
+def zeros(node: tf.Operation, x: Meaning, add: Add) -> Meaning:
+    """Return zeros like a tensor, like all elements of a list, or like what a condition keeps."""
+    if not isinstance(x, Value):
+        return x.map(lambda inner: zeros(node, inner, add))
+    return literal(np.zeros(x.shape), x.dtype) if x.elements is None else _follow_real(node, [x], add)[0]
 
 
 def _joined(x: TensorList, name: str, add: Add) -> list[Value]:

@@ -15,10 +15,10 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
 from mtf_hetero.importer import broadcasts, control, formulas, lists, moments, normalization, preparing, variables
 from mtf_hetero.importer.nodes import CHECKS, constant_array, is_stateful, known_shape, refusal
-from mtf_hetero.importer.optionals import Optional
 from mtf_hetero.importer.preparing import Preparation, Resource
 from mtf_hetero.importer.program import Meaning, Program, Value, literal, within
 from mtf_hetero.importer.reader import Reader
+from mtf_hetero.importer.structures import Optional
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import ConcreteFunction, FuncGraph
@@ -162,7 +162,9 @@ def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning]) -> Sequen
     if lists.is_about_lists(node, inputs):
         return lists.follow(node, inputs, reader.add)
     if (kept := next((x for x in inputs if isinstance(x, Optional)), None)) is not None:
-        return [kept.zeros(node)]
+        if kind != "ZerosLike":
+            raise refusal(node, "of what a condition keeps is not followed; write the condition with tf.where")
+        return [lists.zeros(node, kept, reader.add)]
     op = reader.operation(node, inputs)
     if kind in formulas.NORMS and op.attr("data_format", "NHWC") in ("NHWC", "NDHWC"):
         outputs = reader.expand(node, formulas.NORMS[kind], inputs)

@@ -56,7 +56,30 @@ def nested(w, x):
     return state
 
 
-BODIES = [recurrence, scan, rows, branches, branches_in_a_loop, nested]
+def loop_in_a_branch(w, x):
+    """A condition whose one branch keeps a list, of which the other has none."""
+
+    def loop():
+        state = ZEROS
+        for i in tf.range(4):
+            state = tf.tanh(state @ w + x[:, i])
+        return state
+
+    return tf.cond(tf.reduce_mean(x) > 0, loop, lambda: tf.sin(x[:, 0] @ w))
+
+
+def branches_in_a_branch(w, x):
+    """A condition of three branches, of which one has a condition."""
+
+    def inner():
+        return tf.cond(tf.reduce_mean(x) > 0, lambda: tf.sin(x @ w), lambda: tf.exp(x @ w))
+
+    number = tf.cast(tf.reduce_sum(x) * 10, tf.int32) % 3
+    return tf.switch_case(number, [lambda: (x @ w) ** 3, inner, lambda: tf.tanh(x @ w)])
+
+
+CONDITIONS = [branches, branches_in_a_loop, loop_in_a_branch, branches_in_a_branch]
+BODIES = [recurrence, scan, rows, *CONDITIONS, nested]
 
 
 def penalized(body):
@@ -87,12 +110,12 @@ def test_penalties(body):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("body", [branches, branches_in_a_loop])
+@pytest.mark.parametrize("body", CONDITIONS)
 def test_penalties_of_conditions_that_stay(body, real_conditions):
     check(penalized(body), BATCH)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("body", [recurrence, scan, rows])
+@pytest.mark.parametrize("body", [recurrence, scan, rows, loop_in_a_branch])
 def test_penalties_of_loops_that_stay(body, real_loops):
     check(penalized(body), BATCH)
