@@ -307,10 +307,10 @@ else:
     BaseSaverBuilder = importlib.import_module("tensorflow.python.training.saver").BaseSaverBuilder
 
 
-# The class of eager variables, which has no public name
-ResourceVariable: "type[tf.Variable]" = importlib.import_module(
+# Makes an eager variable of the options that any of TensorFlow's classes takes; it has no public name
+make_variable: "Callable[..., tf.Variable]" = importlib.import_module(
     "tensorflow.python.ops.resource_variable_ops"
-).ResourceVariable
+).default_variable_creator_v2
 
 
 def chrome_trace(step_stats: object) -> str:

@@ -13,7 +13,7 @@ from mtf_hetero._support.ops import constant, cut
 from mtf_hetero.importer.program import Operation, replay
 
 _KINDS = {"StatelessRandomUniformV2", "StatelessRandomNormalV2"}
-PHILOX = 1
+ALGORITHMS = {1, 3}  # Philox, and TensorFlow's choice for the device, which is Philox on CPUs and GPUs
 _IN_A_BLOCK = {tf.float16: 4, tf.bfloat16: 4, tf.float32: 4, tf.float64: 2}  # numbers of 128 bits of Philox
 
 Part = Callable[[Sequence[tf.Tensor], int, int], tf.Tensor]
@@ -24,7 +24,7 @@ def partial_draw(op: Operation) -> Part | None:
 
     Its arguments are the operation's inputs, the number of the first one in row-major order, and how many.
     """
-    if op.type not in _KINDS or op.inputs[3].array is None or int(op.inputs[3].array) != PHILOX:
+    if op.type not in _KINDS or op.inputs[3].array is None or int(op.inputs[3].array) not in ALGORITHMS:
         return None
     in_a_block = _IN_A_BLOCK[op.outputs[0].dtype]
 

@@ -23,7 +23,7 @@ def check_before_updates(guards: Sequence[Guard], chosen: Sequence[tf.Tensor], s
         return
     with tf.device("/cpu:0"):
         checks = [
-            tf.debugging.Assert(tf.equal(tf.cast(value, tf.int32), guard.followed), [_MARK.format(number)])
+            tf.raw_ops.Assert(condition=tf.equal(tf.cast(value, tf.int32), guard.followed), data=[_MARK.format(number)])
             for number, (guard, value) in enumerate(zip(guards, chosen, strict=True))
         ]
     for op in graphs.ancestors([step]):

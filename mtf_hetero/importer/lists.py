@@ -273,6 +273,8 @@ def _follow_values(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> l
             return [x.with_items(x[:-1]), x.item(len(x) - 1)]
         case "TensorListStack":
             return [_stacked(x, node.name, add)]
+        case "TensorListGather" if others[0].array is None:
+            return [_gathered(x, others[0], node.name, add)]
         case "TensorListGather":
             items = [x.item(_place(node, at, len(x))) for at in _require_known(node, others[0])]
             return [_stacked(x.with_items(items), node.name, add)]
@@ -295,6 +297,8 @@ def _changed(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> Sequenc
             return [*_resized(x, max(at, len(x)))[:at], others[1], *x[at + 1 :]]
         case "TensorListResize":
             return _resized(x, int(_require_known(node, others[0])))
+        case "TensorListScatterIntoExistingList" if others[1].array is None:
+            return _scattered(x, others[0], others[1], node.name, add)
         case "TensorListScatterIntoExistingList":
             rows, numbers = _unstacked(others[0], node.name, add), map(int, _require_known(node, others[1]))
             items = dict(enumerate(x)) | dict(zip(numbers, rows, strict=True))
@@ -313,6 +317,25 @@ def zeros(node: tf.Operation, x: Meaning, add: Add) -> Meaning:
     if not isinstance(x, Value):
         return x.map(lambda inner: zeros(node, inner, add))
     return literal(np.zeros(x.shape), x.dtype) if x.elements is None else _follow_real(node, [x], add)[0]
+
+
+def _gathered(x: TensorList, numbers: Value, name: str, add: Add) -> Value:
+    """Return the elements of some numbers that the data decide, in one tensor."""
+    stack, axis = _stacked(x, name, add), literal(0)
+    types = {"Tparams": stack.dtype, "Tindices": numbers.dtype, "Taxis": axis.dtype, "batch_dims": 0}
+    result = Value((*numbers.shape, *stack.shape[1:]), stack.dtype, name=name)
+    attributes = {key: attribute(value) for key, value in types.items()}
+    return add(Operation("GatherV2", [stack, numbers, axis], [result], attributes))[0]
+
+
+def _scattered(x: TensorList, rows: Value, numbers: Value, name: str, add: Add) -> TensorList:
+    """Return a list with other elements of some numbers that the data decide."""
+    is_empty = all(item is None for item in x)
+    shape = len(x), *rows.shape[1:]
+    stack = literal(np.zeros(shape), rows.dtype) if is_empty else _stacked(x, name, add)
+    (places,) = add(synthetic("ExpandDims", [numbers, literal(-1)], [(*numbers.shape, 1)], name, Tdim=tf.int32))
+    op = synthetic("TensorScatterUpdate", [stack, places, rows], [shape], name, Tindices=numbers.dtype)
+    return _unstacked(add(op)[0], name, add)
 
 
 def _joined(x: TensorList, name: str, add: Add) -> list[Value]:

@@ -121,7 +121,7 @@ class Reader:
 
     def inline(self, graph: "FuncGraph", function: "str | tf.AttrValue", inputs: Sequence[Meaning]) -> list[Meaning]:
         """Read a function that a graph calls, on some inputs; returns what it gives."""
-        inner = function_graph(graph, function if isinstance(function, str) else function.name)
+        inner = function_graph(graph, _of_cpus(graph, function if isinstance(function, str) else function.name))
         return self.follow(inner, {id(t): value for t, value in zip(inner.inputs, inputs, strict=True)})
 
     def expand(self, node: tf.Operation, rule: Callable[..., object], inputs: Sequence[Value]) -> list[Value]:
@@ -208,6 +208,29 @@ def function_graph(graph: "FuncGraph", name: str) -> "FuncGraph":
         with graph.as_default():
             function.graph = graph_of_definition(function.definition)
     return function.graph
+
+
+def _of_cpus(graph: "FuncGraph", name: str) -> str:
+    """Return the function that TensorFlow's optimizer of graphs calls on CPUs in the place of another one.
+
+    TensorFlow Probability gives its samplers several implementations so, whose random numbers differ.
+    """
+    attributes = _attributes(graph, name)
+    if "api_implements" not in attributes or "backward_function_name" in attributes:  # its gradient reads this one
+        return name
+    for other in graph._functions:
+        found = _attributes(graph, other)
+        is_same = found.get("api_implements") == attributes["api_implements"]
+        if is_same and found["api_preferred_device"].s == b"CPU":
+            return other
+    return name
+
+
+def _attributes(graph: "FuncGraph", function: str) -> Mapping[str, tf.AttrValue]:
+    """Return the attributes of a function."""
+    made = graph._get_function(function)
+    is_older = not hasattr(made, "cached_definition")  # TensorFlow made it in another way, and keeps its definition
+    return (made.definition if is_older else made.cached_definition).attr
 
 
 @functools.lru_cache(maxsize=1024)

@@ -140,6 +140,9 @@ def _follow_or_prepare(
     except NotImplementedError as error:
         if preparation is None:
             raise
+        makes_list = any(t.dtype == tf.variant for t in node.outputs)
+        if makes_list and preparation.settle(inputs):  # a loop on the devices may read it
+            return _follow(reader, node, inputs)
         prepared = preparation.add(node, reader.operation(node, inputs), error)
         if prepared is not None:
             return prepared

@@ -97,22 +97,23 @@ def parse_signature(text: str) -> Rule:
 
     Args:
       text: letters of operands and results, "...IJ,n->...K". "-" is an argument, as are all operands that are left out.
-        "..." are the same axes in all operands and results that have them.
+        "..." are the same axes in all operands and results that have them, aligned at the last one.
     """
     before, after = (side.split(",") for side in text.split("->"))
 
     def rule(op: Operation) -> Signature | None:
         parts = [*before, *["-"] * (len(op.inputs) - len(before)), *after]
         sides = list(zip([*op.inputs, *op.outputs], parts, strict=True))
-        outer = {len(value.shape) - len(part) + 3 for value, part in sides if part.startswith("...")}
-        if len(outer) > 1:
-            return None
-        numbers = range(next(iter(outer), 0))
+        outer = [len(value.shape) - len(part) + 3 if part.startswith("...") else None for value, part in sides]
+        read, made = ([n for n in side if n is not None] for side in (outer[: len(op.inputs)], outer[len(op.inputs) :]))
+        most = max(read or made, default=0)
+        if any(n != most for n in made):
+            return None  # a result has more or fewer axes than is written
         letters = [
-            None if part == "-" else [*(numbers if part.startswith("...") else ()), *part.removeprefix("...")]
-            for part in parts
+            None if part == "-" else [*range(most - (count or 0), most), *part.removeprefix("...")]
+            for part, count in zip(parts, outer, strict=True)
         ]
-        return Signature(letters[: len(op.inputs)], [made for made in letters[len(op.inputs) :] if made is not None])
+        return Signature(letters[: len(op.inputs)], [x for x in letters[len(op.inputs) :] if x is not None])
 
     return rule
 

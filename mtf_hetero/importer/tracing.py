@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mtf_hetero._compat import ResourceVariable, tf
+from mtf_hetero._compat import make_variable, tf
 from mtf_hetero._support import garbage
 from mtf_hetero.importer import reading
 from mtf_hetero.importer.program import Program
@@ -126,7 +126,7 @@ class _Variables:
         if isinstance(value, tf.Tensor) and not hasattr(value, "numpy"):  # a tensor of the step
             return make_next(**options)
         with tf.init_scope():
-            variable = ResourceVariable(**options)
+            variable = make_variable(**options)
         self._made.append(weakref.ref(variable))
         return variable
 

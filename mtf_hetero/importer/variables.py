@@ -97,7 +97,7 @@ def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> Seq
     if kind in formulas.READS:
         return reader.expand(node, formulas.READS[kind], [current, *values])
     if kind in formulas.DRAWS:
-        if values[0].array != draws.PHILOX:
+        if values[0].array is None or int(values[0].array) not in draws.ALGORITHMS:
             raise refusal(node, "of a generator is only followed for the algorithm Philox; make the generator with it")
         reader.write({number: reader.expand(node, formulas.DRAWS[kind], [current, *values])[0]})
         return [current]

@@ -16,6 +16,11 @@ def check_runs(model: keras.Model, *kinds: str) -> None:
       NotImplementedError: it runs eagerly, makes its functions itself, or was made for a tf.distribute strategy.
     """
     if not isinstance(model, keras.Model):
+        if any(base.__module__.startswith("tf_keras.") for base in type(model).__mro__):
+            raise ValueError(
+                f"model is a {type(model).__name__} of Keras 2; make it with Keras 3, or give its train_step to "
+                "mtf_hetero.function"
+            )
         raise ValueError(f"model is a {type(model).__name__}; give a keras.Model that is compiled")
     if not model.compiled and kinds != ("predict",):
         raise ValueError(f"model {model.name!r} is not compiled; call model.compile(optimizer, loss) first")

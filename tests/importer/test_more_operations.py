@@ -31,12 +31,20 @@ def gradient(function):
     return both
 
 
+def taken(x, numbers):
+    """Elements of a TensorArray by numbers of the data."""
+    rows = tf.TensorArray(tf.float64, 7).unstack(x)
+    return rows.gather(tf.cast(numbers[:3, 0], tf.int32)) ** 2
+
+
 def tridiagonal(m):
     diagonals = m[..., :3, :]
     return linalg.tridiagonal_solve(diagonals, m, partial_pivoting=False), linalg.tridiagonal_matmul(diagonals, m)
 
 
 OPERATIONS = {
+    "list by numbers": (gradient(taken), X, IDS),
+    "matrix for all": (gradient(lambda m, x: linalg.triangular_solve(m, x)), MATRICES[0], X[:, :4]),
     "gather by numbers": (gradient(lambda x, i: tf.gather_nd(x, i)), X, IDS),
     "scatter": (gradient(lambda u, i: tf.scatter_nd(i, u, (7, 9))), ROWS, IDS),
     "scatter into": (

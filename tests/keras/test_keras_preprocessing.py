@@ -33,6 +33,12 @@ def normalization():
     return layer
 
 
+def masked(words):
+    """A recurrent layer, which leaves out what is beyond the text's end."""
+    ids = L.TextVectorization(vocabulary=["red", "what"], output_sequence_length=3)(words)
+    return L.LSTM(4)(L.Embedding(12, 3, mask_zero=True)(ids))
+
+
 LAYERS = {  # arguments, their type, and what is made of them
     "IntegerLookup": (IDS, "int64", embedded(lambda: L.IntegerLookup(vocabulary=[1, 2, 3, 4]))),
     "IntegerLookup, many": (IDS, "int64", directly(lambda: L.IntegerLookup(vocabulary=[1, 2], output_mode="count"))),
@@ -42,6 +48,7 @@ LAYERS = {  # arguments, their type, and what is made of them
         "string",
         embedded(lambda: L.TextVectorization(vocabulary=["red", "what"], output_sequence_length=3)),
     ),
+    "TextVectorization, masked": (WORDS[:, :1], "string", masked),
     "Hashing": (IDS, "int64", embedded(lambda: L.Hashing(7))),
     "Hashing of words": (WORDS, "string", embedded(lambda: L.Hashing(7, salt=3))),
     "HashedCrossing": (IDS[:, :1], "int64", lambda x: L.HashedCrossing(8, output_mode="one_hot")((x, x))),

@@ -1,0 +1,102 @@
+"""Steps of TensorFlow's other libraries, as their users write them, give what TensorFlow gives."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow_probability as tfp
+import tf_keras
+from import_oracle import BATCH, ONE, Made, arrays, check, rows, same
+
+import mtf_hetero
+from mtf_hetero import tf
+
+tfd = tfp.distributions
+function = tf.compat.v2.function
+
+
+@pytest.fixture
+def float64():
+    tf_keras.backend.set_floatx("float64")
+    yield
+    tf_keras.backend.set_floatx("float32")
+
+
+def numbers(*shape, steps=3):
+    return [(np.random.default_rng(step).standard_normal(shape),) for step in range(steps)]
+
+
+def test_random_numbers_of_which_tensorflow_has_several_implementations():
+    """Its optimizer of graphs chooses that of CPUs, whose numbers are others."""
+
+    def make() -> Made:
+        @function
+        def step(x):
+            seeds = tf.random.split([1, 2], 3)
+            shape = tf.abs(x) + 0.1
+            gamma = tfd.Gamma(shape, 2.0).sample(seed=seeds[0])
+            return gamma, tfd.Beta(shape, 1.0).sample(2, seed=seeds[1]), tfd.Poisson(shape).sample(seed=seeds[2])
+
+        return step, [], numbers(14, 3)
+
+    check(make, ONE, BATCH)
+
+
+def test_a_normal_distribution_whose_examples_share_a_matrix():
+    """The matrix has no batch, what it is solved for has one."""
+
+    def make() -> Made:
+        lower = tf.Variable(np.eye(6) + np.tril(np.ones((6, 6))), name="lower")
+        mean = tf.Variable(np.zeros(6), name="mean")
+
+        @function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = -tf.reduce_mean(tfd.MultivariateNormalTriL(mean, lower).log_prob(x))
+            for variable, gradient in zip((lower, mean), tape.gradient(loss, (lower, mean))):
+                variable.assign_sub(0.1 * gradient)
+            return loss
+
+        return step, [lower, mean], numbers(14, 6)
+
+    _, divided = check(make, ONE, BATCH)
+    assert "MatrixTriangularSolve" not in {entry.kind for entry in divided.undivided.entries}
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:TensorFloat-32")
+def test_a_sampler_that_reads_lists_by_numbers_of_the_data():
+    def make() -> Made:
+        state = tf.Variable(np.random.default_rng(3).standard_normal((14, 3)), name="state")
+
+        @function
+        def step(x):
+            def log_density(z):
+                return -0.5 * tf.reduce_sum((z - tf.reduce_mean(x, 0)) ** 2, -1)
+
+            kernel = tfp.mcmc.NoUTurnSampler(log_density, step_size=tf.constant(0.3, tf.float64), max_tree_depth=3)
+            after, _ = kernel.one_step(state, kernel.bootstrap_results(state), seed=[1, 2])
+            state.assign(after)
+            return tf.reduce_mean(after)
+
+        return step, [state], numbers(14, 3)
+
+    check(make, BATCH)
+
+
+@pytest.mark.parametrize("optimizer", [tf_keras.optimizers.Adam, tf_keras.optimizers.legacy.Adam])
+def test_a_model_of_keras_2_that_the_step_builds(optimizer, float64):
+    """Its weights, its optimizer's variables and its metrics are made by the first trace."""
+
+    def train(run):
+        tf_keras.utils.set_random_seed(1)
+        layers = [tf_keras.layers.Dense(9, "relu"), tf_keras.layers.BatchNormalization(), tf_keras.layers.Dense(5)]
+        model = tf_keras.Sequential(layers)
+        model.compile(optimizer(), tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+        inputs = rows()
+        with run(function(lambda x, y: model.train_step((x, y))), inputs[0]) as step:
+            logs = [array for x in inputs for array in arrays(step(*x))]
+        return [*logs, *model.get_weights(), *arrays(model.optimizer.variables())]
+
+    expected = train(lambda step, inputs: contextlib.nullcontext(step))
+    same(train(lambda step, inputs: mtf_hetero.function(step, inputs, **BATCH)), expected, 1e-9)
