@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
-from mtf_hetero.importer import lists, structures
+from mtf_hetero.importer import formulas, lists, structures
 from mtf_hetero.importer.nodes import is_stateful, refusal, user_line
 from mtf_hetero.importer.program import Block, Elements, Guard, Meaning, Operation, Value, literal, synthetic, within
 from mtf_hetero.importer.reader import Follow, Part, Reader, function_graph
@@ -43,12 +43,16 @@ _LEAST_WORK = 100_000  # elements that the larger branch of a condition makes wh
 
 def contains(graph: "FuncGraph", node: tf.Operation, kinds: Iterable[str]) -> bool:
     """Return whether the functions that a tf.Operation calls have an operation of some types."""
-    for proto in node.node_def.attr.values():
-        for function in [proto.func] if proto.HasField("func") else proto.list.func:
-            inner = function_graph(graph, function.name)
-            if any(op.type in kinds or contains(inner, op, kinds) for op in inner.get_operations()):
-                return True
-    return False
+    inner = [function_graph(graph, name) for name in called(graph, node)]
+    return any(op.type in kinds or contains(each, op, kinds) for each in inner for op in each.get_operations())
+
+
+def called(graph: "FuncGraph", node: tf.Operation) -> list[str]:
+    """Return the names of the functions that a tf.Operation calls."""
+    if graph._is_function(node.type):  # an older way of TensorFlow
+        return [node.type]
+    protos = node.node_def.attr.values()
+    return [f.name for proto in protos for f in ([proto.func] if proto.HasField("func") else proto.list.func)]
 
 
 def control_rule(graph: "FuncGraph", kind: str) -> Follow | None:
@@ -233,7 +237,7 @@ def _repeat(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequ
     body = function_graph(graph, node.get_attr("body").name)
     size, count = len(body.get_operations()), _count(reader, graph, node, inputs)
     is_short = count is not None and count <= _MOST_TURNS and count * size <= _MOST_UNROLLED
-    if is_short and not (count and contains(graph, node, DRAWS)):
+    if is_short and not (count and contains(graph, node, DRAWS - formulas.STREAMS.keys() if reader.streams else DRAWS)):
         return _unroll(reader, graph, node, inputs)
     return _loop(reader, graph, node, inputs, count or 1)
 
@@ -307,7 +311,8 @@ def _loop(
         for start, x, y in zip(starts, body.inputs, body.outputs, strict=True)
     ]
     parameters = [_parameter(node, x) if changed else x for x, changed in zip(starts, changes, strict=True)]
-    numbers = sorted({x for x in inputs if isinstance(x, int)})  # of variables, which the body may write
+    of_body = {number for path, number in reader.streams.items() if path[: len(reader.path)] == reader.path}
+    numbers = sorted({x for x in inputs if isinstance(x, int)} | of_body)  # of variables, which the body may write
     states = {number: _parameter(node, reader.now[number]) for number in numbers}
     with reader.block(of_loop=True) as condition:
         reader.write(states)

@@ -11,9 +11,10 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage, interrupts
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.cost import traffic
-from mtf_hetero.importer import guarding, tracing
+from mtf_hetero.importer import control, guarding, tracing
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.nodes import user_line
+from mtf_hetero.importer.program import within
 from mtf_hetero.importer.report import Undivided, report
 from mtf_hetero.importer.session import Session, Trace
 from mtf_hetero.importer.step import Step
@@ -138,9 +139,21 @@ class Divided:
         self._begin(inputs)
         self._open()
         self._stack.callback(self._session.close)
+        self._warn()
+
+    def _warn(self) -> None:
+        """Warn of what the step leaves out, and of random numbers that may be others than TensorFlow's."""
         if self.effects:
             kinds = sorted({f"{effect.type} ({user_line(effect)})" for effect in self.effects})
             tf.logging.warning("left out of the divided step, which has no use for them: %s", ", ".join(kinds))
+        drawing = [op for op in within(self.step.program.operations) if op.type in control.DRAWS]
+        lines = sorted({f"{op.type} ({op.line})" for op in drawing if op.attr("seed") or op.attr("seed2")})
+        if lines:
+            tf.logging.warning(
+                "random numbers from a seed begin again with each new size of a batch, training and change of the "
+                "shares; use a stateless function of tf.random in place of: %s",
+                ", ".join(lines),
+            )
 
     def __call__(self, *inputs: object) -> Any:
         """Run one step; returns what the step returns."""

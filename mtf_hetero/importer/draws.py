@@ -13,7 +13,8 @@ from mtf_hetero._support.ops import constant, cut
 from mtf_hetero.importer.program import Operation, replay
 
 _KINDS = {"StatelessRandomUniformV2", "StatelessRandomNormalV2"}
-ALGORITHMS = {1, 3}  # Philox, and TensorFlow's choice for the device, which is Philox on CPUs and GPUs
+PHILOX = 1
+ALGORITHMS = {PHILOX, 3}  # and TensorFlow's choice for the device, which is Philox on CPUs and GPUs
 _IN_A_BLOCK = {tf.float16: 4, tf.bfloat16: 4, tf.float32: 4, tf.float64: 2}  # numbers of 128 bits of Philox
 
 Part = Callable[[Sequence[tf.Tensor], int, int], tf.Tensor]

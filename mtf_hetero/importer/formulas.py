@@ -182,4 +182,25 @@ READS: Mapping[str, Callable[..., tf.Tensor]] = {
     "ResourceGather": _rows,
     "ResourceGatherNd": lambda attr, var, ids: tf.gather_nd(var, ids),
 }
+
+
+def _stream(draw: Callable[..., tf.Tensor]) -> Rule:
+    """Return the rule of an operation with a state of its own: (state, shape, limits) to (numbers, state after)."""
+
+    def rule(attr, state, shape, *limits):
+        limits = dict(zip(("minval", "maxval"), limits, strict=False)) or {"dtype": attr("dtype")}
+        counter, key = tf.bitcast(state[:2], tf.uint64), tf.bitcast(state[2:], tf.uint64)
+        count = tf.cast(tf.reduce_prod(tf.cast(shape, tf.int64)), tf.uint64)
+        (after,) = _draw(attr, state, draws.PHILOX, count)
+        return draw(shape=shape, key=key, counter=counter, alg=draws.PHILOX, **limits), after
+
+    return rule
+
+
+STREAMS: Mapping[str, Rule] = {
+    "RandomStandardNormal": _stream(tf.raw_ops.StatelessRandomNormalV2),
+    "RandomUniform": _stream(tf.raw_ops.StatelessRandomUniformV2),
+    "RandomUniformInt": _stream(tf.raw_ops.StatelessRandomUniformIntV2),
+    "TruncatedNormal": _stream(tf.raw_ops.StatelessTruncatedNormalV2),
+}
 DRAWS: Mapping[str, Rule] = {"RngReadAndSkip": _draw}  # the result is the value before, and the rule's the value after

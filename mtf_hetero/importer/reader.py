@@ -43,6 +43,8 @@ class Reader:
     Attributes:
       program: the same.
       now: the value of each variable at this point of the step.
+      streams: {path of an operation with random numbers of its own: number of the variable that has its state}.
+      path: the names of the operation that is read now, and before it of each call that leads to it and its function.
       guards: of the part that is read now; None: it is of a loop, where nothing can be guarded.
     """
 
@@ -52,6 +54,8 @@ class Reader:
         self._operations = self.program.operations  # of the part that is read now
         self._equal: collections.ChainMap[Hashable, Operation] = collections.ChainMap()
         self.now: list[Meaning] = []
+        self.streams: dict[tuple[str, ...], int] = {}
+        self.path: tuple[str, ...] = ()
         self._source: tf.Operation | None = None  # what is read now
         self._expanded: tf.Operation | None = None  # the operation in whose place a function is read
 
@@ -84,6 +88,7 @@ class Reader:
             if node in early and any(isinstance(meaning[id(t)], int) for t in node.inputs):
                 raise refusal(node, "reads or writes a variable, and a loop before it needs the result")
             self._source = self._expanded or node
+            around, self.path = self.path, (*self.path, node.name)
             try:
                 outputs = self._rule(self, graph, node, [meaning[id(t)] for t in node.inputs])
                 meaning |= {id(tensor): value for tensor, value in zip(node.outputs, outputs, strict=True)}
@@ -91,6 +96,8 @@ class Reader:
                 if not hasattr(error, "__notes__"):  # of an operation within this one
                     error.add_note(f"at operation {node.type} {node.name!r} ({user_line(node)})")
                 raise
+            finally:
+                self.path = around
         return [meaning[id(t)] for t in (graph.outputs if ends is None else ends)]
 
     def operation(self, node: tf.Operation, inputs: list[Value]) -> Operation:
@@ -121,8 +128,13 @@ class Reader:
 
     def inline(self, graph: "FuncGraph", function: "str | tf.AttrValue", inputs: Sequence[Meaning]) -> list[Meaning]:
         """Read a function that a graph calls, on some inputs; returns what it gives."""
-        inner = function_graph(graph, _of_cpus(graph, function if isinstance(function, str) else function.name))
-        return self.follow(inner, {id(t): value for t, value in zip(inner.inputs, inputs, strict=True)})
+        name = function if isinstance(function, str) else function.name
+        inner = function_graph(graph, name)
+        around, self.path = self.path, (*self.path, name)
+        try:
+            return self.follow(inner, {id(t): value for t, value in zip(inner.inputs, inputs, strict=True)})
+        finally:
+            self.path = around
 
     def expand(self, node: tf.Operation, rule: Callable[..., object], inputs: Sequence[Value]) -> list[Value]:
         """Read a function in place of an operation; returns what the function gives.
@@ -203,7 +215,7 @@ Follow = Callable[[Reader, "FuncGraph", tf.Operation, list[Meaning]], Sequence[M
 
 def function_graph(graph: "FuncGraph", name: str) -> "FuncGraph":
     """Return the graph of a function that a graph calls; TensorFlow has no public way to it."""
-    function = graph._get_function(name)
+    function = graph._get_function(_of_cpus(graph, name))
     if not hasattr(function, "graph"):  # TensorFlow made it in an older way, as in tf.nn.ctc_loss
         with graph.as_default():
             function.graph = graph_of_definition(function.definition)

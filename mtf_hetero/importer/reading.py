@@ -13,7 +13,17 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
-from mtf_hetero.importer import broadcasts, control, formulas, lists, moments, normalization, preparing, variables
+from mtf_hetero.importer import (
+    broadcasts,
+    control,
+    formulas,
+    lists,
+    moments,
+    normalization,
+    preparing,
+    streams,
+    variables,
+)
 from mtf_hetero.importer.nodes import CHECKS, constant_array, is_stateful, known_shape, refusal
 from mtf_hetero.importer.preparing import Preparation, Resource
 from mtf_hetero.importer.program import Meaning, Program, Value, literal, within
@@ -42,6 +52,7 @@ def read(
     hosted: Collection[tf.Variable] = (),
     paths: Mapping[int, str] = _NONE,
     prepares: bool = False,
+    states: streams.Streams | None = None,
 ) -> Program:
     """Read the program of a traced function.
 
@@ -52,6 +63,7 @@ def read(
       shapes: of the tensors that are fed; None: the function has them.
       hosted: tf.Variables that stay in this process.
       paths: {id of a tf.Variable: its name}, for those whose own name is not used.
+      states: of the operations that draw random numbers from one of their own; None: these stay as they are.
       prepares: whether this process may do before each step what no device can do; else it is refused.
 
     Raises:
@@ -66,6 +78,8 @@ def read(
         meaning[id(tensor)] = value = Value(known_shape(name, shape), tensor.dtype, name=name)
         program.feeds.append(value)
     numbers = variables.enter(reader, concrete, first, paths)
+    if states is not None:
+        streams.enter(reader, concrete, states)
     for outer, inner in captures:
         meaning[id(inner)] = _captured(outer, numbers)
     program.results = reader.follow(graph, meaning)
@@ -75,6 +89,9 @@ def read(
         raise NotImplementedError("the step returns strings, which no device has; return numbers")
     for variable, after in zip(program.variables, reader.now, strict=True):
         variable.after = after
+    drawn = {program.variables[number].before for number in reader.streams.values()}
+    # nothing is drawn in a branch that no step takes
+    program.variables = [v for v in program.variables if v.before not in drawn or v.after is not v.before]
     program.keep_here(hosted)
     program.examples = _count_examples(concrete)
     program.operations = broadcasts.delay(normalization.join(moments.join(program.operations)))
@@ -156,6 +173,8 @@ def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning]) -> Sequen
     kind, about_variables = node.type, _is_about_variables(inputs)
     if kind == "Empty" and inputs[0].array is not None:  # what it is filled with later is read as new values
         return [literal(np.zeros(inputs[0].array), node.outputs[0].dtype)]
+    if kind in formulas.STREAMS and (drawn := streams.draw(reader, node, inputs)) is not None:
+        return drawn
     if kind in _OPTIONALS:
         return [_OPTIONALS[kind](node, inputs)]
     _check(node, inputs, about_variables=about_variables)

@@ -9,6 +9,7 @@ from mtf_hetero._support import garbage
 from mtf_hetero.importer import reading
 from mtf_hetero.importer.program import Program
 from mtf_hetero.importer.step import Step
+from mtf_hetero.importer.streams import Streams
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import ConcreteFunction, Function
@@ -26,6 +27,7 @@ class Traced:
       settled: returns tf.Variables whose making has no influence on other code of the step.
       relaxes: whether kinds that differ from an earlier one in sizes alone share a trace, as with the option
         `reduce_retracing` of tf.function; if that cannot be read, each kind has a trace of its own.
+      states: of the operations that draw random numbers from one of their own, by an earlier Traced; None: none drew.
 
     Attributes:
       declared: specifications of the arguments to come, which may leave sizes open; kinds that fit share a trace of
@@ -40,6 +42,7 @@ class Traced:
         settled: Callable[[], Collection[tf.Variable]] = tuple,
         *,
         relaxes: bool = False,
+        states: Streams | None = None,
     ) -> None:
         self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
         self._relaxed: Function | None = None
@@ -47,6 +50,7 @@ class Traced:
             function: Callable[..., object] = self._function.python_function
             self._relaxed = tf.compat.v2.function(function, autograph=False, reduce_retracing=True)
         self._hosted, self._paths, self._settled = hosted, paths, settled
+        self._states: Streams = {} if states is None else states
         self.declared: Specs | None = None
         self._programs: dict[Hashable, Program] = {}
 
@@ -87,6 +91,7 @@ class Traced:
 
     def _program(self, concrete: "ConcreteFunction", inputs: Sequence[object], like: Step | None) -> Program:
         options = {"shapes": _shapes(inputs), "hosted": self._hosted(), "paths": self._paths(), "prepares": True}
+        options["states"] = self._states
         return reading.read(concrete, {} if like is None else like.variables, **options)
 
     def _trace(self, function: "Function", specs: Specs) -> "tuple[Function, ConcreteFunction]":

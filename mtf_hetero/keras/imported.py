@@ -1,15 +1,27 @@
 """Steps of a model: `train_step`, `test_step` and `predict_step` as Keras would run them, imported and divided."""
 
 import contextlib
+import weakref
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer.divided import Divided, Place
+from mtf_hetero.importer.streams import Streams
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.course import Changes, Course
 from mtf_hetero.keras.wrong_data import explain_wrong_data
 
 _LOSS = "a step of Keras; the model has the weights of the last complete epoch"
+
+# What a model's operations have drawn since it was last compiled: for as long Keras keeps the functions of its steps
+_states: "weakref.WeakKeyDictionary[keras.Model, tuple[object, Streams]]" = weakref.WeakKeyDictionary()
+
+
+def _find_states(model: keras.Model) -> Streams:
+    compiled = getattr(model, "_compile_config", None)  # another object for each call of compile
+    if model not in _states or _states[model][0] is not compiled:
+        _states[model] = compiled, {}
+    return _states[model][1]
 
 
 class Imported:
@@ -43,7 +55,12 @@ class Imported:
             return getattr(model, f"{kind}_step")(data)
 
         self._traced = traced = Traced(
-            tf.compat.v2.function(step, autograph=False), self._hosted, self._paths, self._settled, relaxes=True
+            tf.compat.v2.function(step, autograph=False),
+            self._hosted,
+            self._paths,
+            self._settled,
+            relaxes=True,
+            states=_find_states(model),
         )
         inputs = kind, data
         self._traced.declared = (kind, spec) if spec else None

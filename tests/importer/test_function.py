@@ -350,25 +350,58 @@ def test_loops_of_known_length_are_unrolled():
     check(make, ONE, BATCH, split("w/1"))
 
 
-def test_stateful_random_numbers_are_drawn_once():
-    """Each device has its slice of the same numbers, which are TensorFlow's own for a seed."""
+@pytest.fixture
+def seeded():
+    """The seed of all operations that have none of their own."""
+    tf.compat.v2.random.set_seed(5)
+    yield
+    tf.compat.v2.random.set_seed(None)
+
+
+def test_numbers_of_operations_that_count_what_they_have_drawn(seeded):
+    """In calls, loops and branches too: they are TensorFlow's own."""
+    draw = tf.compat.v2.random
+    inner = function(lambda x: draw.normal(x.shape, dtype=tf.float64, seed=9) * x)
 
     def make():
-        total = tf.Variable(np.zeros((14, 12)), name="total")
-
         @function
         def step(x, y):
-            noise = tf.random.normal((14, 12), dtype=tf.float64, seed=3)
-            total.assign_add(noise)
-            return noise + x, tf.random.shuffle(x, seed=4)
+            noise = draw.normal(x.shape, dtype=tf.float64, seed=3) + draw.truncated_normal(x.shape, dtype=tf.float64)
+            whole = draw.uniform(x.shape, 0, 9, tf.int32), draw.uniform(x.shape, 0, 1 << 40, tf.int64, seed=6)
+            called = inner(x) + 2.0 * inner(x)
+            for _ in tf.range(3):
+                called += draw.normal(x.shape, dtype=tf.float64)
+            total = tf.reduce_sum(x)
+            while total < 30.0:
+                total += 1.0 + tf.reduce_mean(draw.uniform(x.shape, dtype=tf.float64))
+            branches = [lambda s=s: tf.reduce_sum(draw.normal(s, dtype=tf.float16)) for s in ((), (2,))]
+            chosen = tf.cond(total > 31.0, *branches)
+            return noise, whole, called, total, chosen, tf.random.shuffle(x, seed=4)
 
-        return step, [total], INPUTS
+        return step, [], INPUTS
 
-    tf.compat.v2.random.set_seed(5)
-    try:
-        check(make, ONE, BATCH, split("x/1"))
-    finally:
-        tf.compat.v2.random.set_seed(None)
+    check(make, ONE, BATCH, split("x/1"))
+
+
+def test_batches_of_other_sizes_draw_on(seeded):
+    """They share a trace, as in TensorFlow, so that they count together."""
+    spec = tf.TensorSpec([None, 12], tf.float64)
+
+    def make():
+        step = function(lambda x: x + tf.random.normal(tf.shape(x), dtype=tf.float64), input_signature=[spec])
+        return step, [], [(np.zeros((count, 12)),) for count in (14, 9, 14)]
+
+    check(make, ONE, BATCH)
+
+
+@pytest.mark.user_lines
+def test_numbers_that_may_begin_again_are_a_warning(seeded, caplog):
+    step = function(lambda x, y: tf.random.shuffle(x) + tf.random.normal((), dtype=tf.float64))
+    with mtf_hetero.function(step, INPUTS[0], **ONE) as divided:
+        divided(*INPUTS[0])
+    match = r"begin again .*; use a stateless function .* in place of: RandomShuffle \(test_function.py:\d+\)$"
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert re.search(match, warning)
 
 
 @pytest.mark.user_lines

@@ -9,7 +9,7 @@ import threading
 import keras
 import pytest
 from estimator_oracle import await_wanted, log_lines
-from fit_oracle import images, make_model, network, same, state
+from fit_oracle import Noise, images, make_model, network, same, state
 from keras_oracle import floatx
 from tiers import losing_workers
 
@@ -26,7 +26,7 @@ BATCHES = 12
 
 def compiled():
     x = inputs = keras.Input((6, 6, 3))
-    x = network().layers[1](x)
+    x = network().layers[1](Noise()(x))
     x = keras.layers.Dropout(0.4, seed=5)(keras.layers.BatchNormalization()(x))
     x = keras.layers.Dense(5, activation="softmax")(keras.layers.GlobalAveragePooling2D()(x))
     model = keras.Model(inputs, x)
@@ -52,7 +52,7 @@ class Looking(Blind):
 
     def on_train_batch_begin(self, batch, logs=None):
         if batch == 4:
-            kernel = self.model.layers[1].kernel
+            kernel = self.model.layers[2].kernel
             kernel.assign(0.9 * kernel)
 
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from fit_oracle import BATCH, ONE, check, make_model, same, state
+from fit_oracle import BATCH, ONE, Noise, check, make_model, same, state
 from keras_oracle import floatx
 
 import mtf_hetero.keras
@@ -134,6 +134,7 @@ WORDS = {**BATCH, "layout": "words/embeddings/0:all"}
 CASES = {
     "one weight in two forms": (compiled(Tied), (IDS, (IDS + 1) % 11), [BATCH, WORDS]),
     "dropout in tests": (compiled(always_dropped), ROWS, [BATCH]),
+    "noise": (compiled(lambda: sequential(Noise(), L.Dense(14, "tanh"))), ROWS, [ONE, BATCH]),
     "quantization": (compiled(lambda: sequential(Quantized())), ROWS, [BATCH]),
     "own optimizer": (compiled(hidden, lambda: Signs(0.01)), ROWS, [BATCH]),
     "Muon": (compiled(hidden, lambda: keras.optimizers.Muon(0.01)), ROWS, [BATCH]),
@@ -152,12 +153,12 @@ CASES = {
 }
 
 
-@tiers.parametrize("name", CASES, first=["own optimizer"])
+@tiers.parametrize("name", CASES, first=["own optimizer", "noise"])
 def test_it_is_what_keras_does(name):
     make, data, places = CASES[name]
     data = (ROWS[0].reshape(17, 4, 3), ROWS[1]) if data is None else data
     tested = {"validation_data": [x[:9] for x in data]} if len(data) > 1 else {}
-    check(make, *data, places=places, **tested)
+    check(make, *data, places=places, again=name == "noise", **tested)
 
 
 @pytest.mark.full

@@ -27,6 +27,13 @@ def images(count: int = 17, size: int = 6, classes: int = 5, seed: int = 0) -> t
     return rng.standard_normal((count, size, size, 3)), rng.integers(0, classes, count)
 
 
+class Noise(keras.layers.Layer):
+    """Adds random numbers of TensorFlow, whose operation keeps a state of its own."""
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return x + tf.random.normal(tf.shape(x), dtype=x.dtype) if training else x
+
+
 def network(activation: str | None = "softmax", units: int = 5, **options: Any) -> Any:
     """A small convolutional network with batch norm."""
     x = inputs = keras.Input((6, 6, 3))
