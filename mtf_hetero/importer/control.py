@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
-from mtf_hetero.importer import formulas, lists, structures
+from mtf_hetero.importer import formulas, lists, preparing, structures
 from mtf_hetero.importer.nodes import is_stateful, refusal, user_line
 from mtf_hetero.importer.program import Block, Elements, Guard, Meaning, Operation, Value, literal, synthetic, within
 from mtf_hetero.importer.reader import Follow, Part, Reader, function_graph
@@ -83,6 +83,7 @@ def _choose(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequ
         try:
             with reader.block() as block:
                 results = reader.inline(graph, name, [_of_branch(x, chosen, number) for x in inputs])
+                preparing.check(results)
         except NotImplementedError as error:
             refused[number] = error
             continue
@@ -320,6 +321,7 @@ def _loop(
     with reader.block(of_loop=True) as turn:
         reader.write(states)
         ends = list(reader.inline(graph, node.get_attr("body"), parameters))
+        preparing.check(ends)
         ends = [lists.realise(x, node.name, reader.add) if isinstance(x, TensorList) else x for x in ends]
     carried = [(starts[i], parameters[i], ends[i]) for i, changed in enumerate(changes) if changed]
     carried += [(reader.now[n], states[n], turn.now[n]) for n in numbers if turn.now[n] is not states[n]]

@@ -116,7 +116,7 @@ class Preparation:
         those for three sets of arguments, if they are equal. Those of a step are compared with them.
         """
         refused = [x for x in values if isinstance(x, Value) and x.refused is not None]
-        if not refused or any(x.dtype in _HANDLES for x in refused):
+        if not refused or any(x.dtype in _HANDLES or x not in self._tensors for x in refused):
             return False
         ends = list(dict.fromkeys(refused))
         function = self._function(ends)

@@ -82,6 +82,21 @@ class Elements:
 
 
 @dataclasses.dataclass(eq=False)
+class Rows:
+    """Rows of which some exist, the first ones.
+
+    Args:
+      value: all rows; or the row of each number; or how many rows exist, of which nothing is known.
+      exists: whether a row exists, of each one.
+      kind: "rows", "numbers" or "count".
+    """
+
+    value: Value
+    exists: Value
+    kind: str = "rows"
+
+
+@dataclasses.dataclass(eq=False)
 class Block:
     """The operations of a loop's condition, of its body, or of a branch.
 

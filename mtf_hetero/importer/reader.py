@@ -11,13 +11,14 @@ import numpy as np
 from mtf_hetero._compat import graph_of_definition, tf
 from mtf_hetero.importer import shapes as shapes_lib
 from mtf_hetero.importer.nodes import is_stateful, node_attributes, refusal, user_line
-from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Value, evaluate
+from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Rows, Value, evaluate
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph
 
 _MOST_COMPARED = 64  # elements of arrays that are compared to find equal operations
 _REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "All", "Any"}
+_OF_GRADIENTS = {"backward_function_name", "forward_function_name"}  # attributes of functions that belong together
 _SUMS = {"Add", "AddN", "AddV2"}
 _SHAPE_OF = {"Shape": np.shape, "ShapeN": np.shape, "Rank": np.ndim, "Size": np.size}
 KINDS = set(_SHAPE_OF)  # of operations on shapes
@@ -45,6 +46,7 @@ class Reader:
       now: the value of each variable at this point of the step.
       streams: {path of an operation with random numbers of its own: number of the variable that has its state}.
       path: the names of the operation that is read now, and before it of each call that leads to it and its function.
+      rows: {value: its Rows, which are read on the devices in its place}.
       guards: of the part that is read now; None: it is of a loop, where nothing can be guarded.
     """
 
@@ -56,6 +58,7 @@ class Reader:
         self.now: list[Meaning] = []
         self.streams: dict[tuple[str, ...], int] = {}
         self.path: tuple[str, ...] = ()
+        self.rows: dict[Value, Rows] = {}
         self._source: tf.Operation | None = None  # what is read now
         self._expanded: tf.Operation | None = None  # the operation in whose place a function is read
 
@@ -228,11 +231,11 @@ def _of_cpus(graph: "FuncGraph", name: str) -> str:
     TensorFlow Probability gives its samplers several implementations so, whose random numbers differ.
     """
     attributes = _attributes(graph, name)
-    if "api_implements" not in attributes or "backward_function_name" in attributes:  # its gradient reads this one
+    if "api_implements" not in attributes or not _OF_GRADIENTS.isdisjoint(attributes):
         return name
     for other in graph._functions:
         found = _attributes(graph, other)
-        is_same = found.get("api_implements") == attributes["api_implements"]
+        is_same = found.get("api_implements") == attributes["api_implements"] and _OF_GRADIENTS.isdisjoint(found)
         if is_same and found["api_preferred_device"].s == b"CPU":
             return other
     return name

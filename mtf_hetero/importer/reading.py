@@ -21,6 +21,7 @@ from mtf_hetero.importer import (
     moments,
     normalization,
     preparing,
+    rows,
     streams,
     variables,
 )
@@ -152,6 +153,30 @@ def _follow_or_prepare(
         prepared = preparation.add(node, reader.operation(node, inputs), refusal(node, _STRINGS))
         if prepared is not None:
             return prepared
+    if rows.concern(reader, node, inputs):
+        return _follow_rows(preparation, reader, node, inputs)
+    return _follow_here_or_there(preparation, reader, node, inputs)
+
+
+def _follow_rows(
+    preparation: Preparation | None, reader: Reader, node: tf.Operation, inputs: list[Meaning]
+) -> Sequence[Meaning]:
+    """Read an operation on rows of which some exist."""
+    if (followed := rows.follow(reader, node, inputs)) is not None:
+        return followed
+    try:
+        outputs = _follow_here_or_there(preparation, reader, node, inputs)
+    except NotImplementedError as error:
+        outputs = rows.note(reader, node, inputs, [Value((), t.dtype, refused=error) for t in node.outputs])
+        if outputs is None:
+            raise
+        return outputs
+    return rows.note(reader, node, inputs, outputs) or outputs
+
+
+def _follow_here_or_there(
+    preparation: Preparation | None, reader: Reader, node: tf.Operation, inputs: list[Meaning]
+) -> Sequence[Meaning]:
     try:
         return _follow(reader, node, inputs)
     except NotImplementedError as error:

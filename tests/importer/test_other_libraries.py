@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow_probability as tfp
 import tf_keras
-from import_oracle import BATCH, ONE, Made, arrays, check, rows, same
+import tiers
+from import_oracle import BATCH, ONE, Made, arrays, check, ids, same
 
 import mtf_hetero
 from mtf_hetero import tf
@@ -84,19 +85,42 @@ def test_a_sampler_that_reads_lists_by_numbers_of_the_data():
     check(make, BATCH)
 
 
-@pytest.mark.parametrize("optimizer", [tf_keras.optimizers.Adam, tf_keras.optimizers.legacy.Adam])
-def test_a_model_of_keras_2_that_the_step_builds(optimizer, float64):
-    """Its weights, its optimizer's variables and its metrics are made by the first trace."""
+OPTIMIZERS = {
+    "Adam": tf_keras.optimizers.Adam,
+    "legacy Adam": tf_keras.optimizers.legacy.Adam,
+    "Nadam": tf_keras.optimizers.Nadam,
+    "Adamax": tf_keras.optimizers.Adamax,
+    "Adagrad": tf_keras.optimizers.Adagrad,
+    "RMSprop": lambda: tf_keras.optimizers.RMSprop(momentum=0.5, centered=True),
+    "SGD": lambda: tf_keras.optimizers.SGD(momentum=0.5, nesterov=True),
+    "Ftrl": tf_keras.optimizers.Ftrl,
+    "Lion": tf_keras.optimizers.Lion,
+    "Adafactor": tf_keras.optimizers.Adafactor,
+}
+
+
+@tiers.parametrize("name", OPTIMIZERS, first=["Adam", "legacy Adam"])
+def test_a_model_of_keras_2_that_the_step_builds(name, float64):
+    """Its weights, its optimizer's variables and its metrics are made by the first trace; words come several times."""
 
     def train(run):
         tf_keras.utils.set_random_seed(1)
-        layers = [tf_keras.layers.Dense(9, "relu"), tf_keras.layers.BatchNormalization(), tf_keras.layers.Dense(5)]
-        model = tf_keras.Sequential(layers)
-        model.compile(optimizer(), tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
-        inputs = rows()
+        layers = tf_keras.layers
+        model = tf_keras.Sequential(
+            [
+                layers.Embedding(11, 9, mask_zero=True),
+                layers.LSTM(7),
+                layers.BatchNormalization(),
+                layers.Dropout(0.3),
+                layers.Dense(5),
+            ]
+        )
+        model.compile(OPTIMIZERS[name](), tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+        inputs = ids()
         with run(function(lambda x, y: model.train_step((x, y))), inputs[0]) as step:
             logs = [array for x in inputs for array in arrays(step(*x))]
-        return [*logs, *model.get_weights(), *arrays(model.optimizer.variables())]
+        optimizer = model.optimizer.variables
+        return [*logs, *model.get_weights(), *arrays(optimizer() if callable(optimizer) else optimizer)]
 
     expected = train(lambda step, inputs: contextlib.nullcontext(step))
     same(train(lambda step, inputs: mtf_hetero.function(step, inputs, **BATCH)), expected, 1e-9)

@@ -25,9 +25,10 @@ _SECTIONS = {
     "others are gathered first. A reshape and a transpose move no data.",
     "Followed": "Conditions, loops, `TensorArray`s, variables, batch norms and the updates of optimizers become other "
     "operations.",
-    "Drawn": "Random numbers without a state are drawn on each device. Those with a state are drawn once and sent.",
+    "Drawn": "Random numbers without a state are drawn on each device, and so are those of `RandomStandardNormal`, "
+    "`RandomUniform`, `RandomUniformInt` and `TruncatedNormal`. Others with a state are drawn once and sent.",
     "Replicated": "No rule: each device computes all of it. If the shape of a result depends on the data, as of "
-    "`Unique` or `Where`, the step is refused.",
+    "`Where`, the step is refused. `Unique` is followed where an optimizer sums and updates different rows.",
 }
 _REFUSED = """
 ## Refused ({count})
