@@ -54,8 +54,8 @@ def filters(
     layers = list_layers(graph)
     if not layers:
         raise ValueError(
-            "the graph has no convolution and no dense layer of several units with a trainable kernel; choose other "
-            "rules"
+            "the graph has no convolution and no dense layer of several units with a trainable kernel; choose "
+            "batch, or give rules, as in 'conv/kernel/3:all'"
         )
     alternate(rules, layers)
     if not rules.names and rules.count > 1:

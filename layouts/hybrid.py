@@ -184,7 +184,7 @@ def _split_batch(rules: Rules, origin: str, layers: Sequence[Layer], renames: Re
     if origin in in_dense:
         raise ValueError(
             f"a dense layer uses dimension {origin!r} of the images, which is split over mesh axis {rules.axis!r}; "
-            "rename this dimension by mtf.reshape before the layer"
+            "choose the layout batch, or rename this dimension by mtf.reshape before the layer"
         )
     _add_all(rules, [name for name in renames.later_names(origin) if name not in in_dense])
 

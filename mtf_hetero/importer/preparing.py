@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
+from mtf_hetero.importer.nodes import OPEN_SHAPE, refusal
 from mtf_hetero.importer.program import Meaning, Operation, Program, Value, replay
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Preparation:
         self._tensors: dict[Value, tf.Tensor] = {}  # of that graph
         self._operations: list[Operation] = []  # of that graph, in their order
         self._makers: dict[Value, Operation] = {}
+        self._nodes: dict[Value, tf.Operation] = {}
         self._settled: dict[Value, NotImplementedError] = {}  # and the error for another shape
 
     def add(self, node: tf.Operation, op: Operation, refused: NotImplementedError) -> list[Value] | None:
@@ -74,7 +76,7 @@ class Preparation:
             _replay(operations, self._tensors)
         self._operations += operations
         for value, traced in zip(op.outputs, node.outputs, strict=True):
-            self._makers[value] = op
+            self._makers[value], self._nodes[value] = op, node
             shape = self._tensors[value].shape.merge_with(traced.shape).merge_with(self._looked_up_shape(op))
             self._tensors[value].set_shape(shape)
             if value.dtype in _HANDLES or not shape.is_fully_defined():
@@ -127,6 +129,9 @@ class Preparation:
             return False
         shapes = [[tuple(x.shape) for x in made] for made in sets]
         if any(shapes[0] != others for others in shapes[1:]):
+            for value in ends:
+                if OPEN_SHAPE not in str(value.refused):  # by an operation before it
+                    value.refused = refusal(self._nodes[value], OPEN_SHAPE)
             return False
         for value, shape in zip(ends, shapes[0], strict=True):
             assert value.refused is not None

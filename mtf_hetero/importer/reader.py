@@ -10,7 +10,7 @@ import numpy as np
 
 from mtf_hetero._compat import graph_of_definition, tf
 from mtf_hetero.importer import shapes as shapes_lib
-from mtf_hetero.importer.nodes import is_stateful, node_attributes, refusal, user_line
+from mtf_hetero.importer.nodes import OPEN_SHAPE, is_stateful, node_attributes, refusal, user_line
 from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Rows, Value, evaluate
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Reader:
                 return crop
             shapes = shapes_lib.infer(shapes_lib.with_limits(op, makers))
         if not all(shape.is_fully_defined() for shape in shapes):
-            raise refusal(node, "gives a tensor whose shape depends on the data; give it a fixed shape")
+            raise refusal(node, OPEN_SHAPE)
         for value, shape in zip(op.outputs, shapes, strict=True):
             value.shape = tuple(shape.as_list())
         return op

@@ -188,7 +188,9 @@ def _follow_here_or_there(
         prepared = preparation.add(node, reader.operation(node, inputs), error)
         if prepared is not None:
             return prepared
+        blamed = [x for x in inputs if isinstance(x, Value) and x.refused is error]
         if not preparation.settle(inputs):
+            preparing.check(blamed)  # of which it may know more now
             raise
         return _follow(reader, node, inputs)
 

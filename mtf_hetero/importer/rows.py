@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer import variables
-from mtf_hetero.importer.nodes import refusal
+from mtf_hetero.importer.nodes import OPEN_SHAPE, refusal
 from mtf_hetero.importer.program import Meaning, Rows, Value, literal
 from mtf_hetero.importer.reader import Reader
 from mtf_hetero.importer.table import ELEMENTWISE
 
-_PART = "gives a tensor whose shape depends on the data; give it a fixed shape"
 _WRITES = {f"{of}Scatter{kind}" for of in ("Resource", "Tensor") for kind in ("Add", "Sub", "Update", "Max", "Min")}
 _SUMS = ("ScatterAdd", "ScatterSub")
 
@@ -114,7 +113,7 @@ def _compute(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> l
 def _of_rows(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning], exists: Value) -> list[Value]:
     """Return the rows that an operation gives, which no other operation may read."""
     made = _compute(reader, node, inputs)
-    results = [Value((), y.dtype, refused=refusal(node, _PART)) for y in made]
+    results = [Value((), y.dtype, refused=refusal(node, OPEN_SHAPE)) for y in made]
     reader.rows |= {result: Rows(y, exists) for result, y in zip(results, made, strict=True)}
     return results
 

@@ -1,5 +1,7 @@
 """Models whose steps Keras would run in another way than as functions of the model, refused by name."""
 
+import inspect
+
 from mtf_hetero._compat import tf
 from mtf_hetero.keras._keras import keras
 
@@ -32,7 +34,20 @@ def check_runs(model: keras.Model, *kinds: str) -> None:
         )
     for kind in kinds:
         _check_function(model, f"make_{kind}_function")
+    _check_loop(model, {"train": "fit", "test": "evaluate"}.get(kinds[0], kinds[0]))
     check_strategy(model)
+
+
+def _check_loop(model: keras.Model, name: str) -> None:
+    """Raise NotImplementedError if a model has its own fit, evaluate or predict, with other arguments than Keras's."""
+    data = ["x"] if name == "predict" else ["x", "y"]
+    try:
+        inspect.signature(getattr(model, name)).bind(*data)
+    except TypeError:
+        raise NotImplementedError(
+            f"model {model.name!r} has its own {name} (of its class {type(model).__name__}), which does not take "
+            f"{' and '.join(data)}; make it of a subclass with {name} = keras.Model.{name}"
+        ) from None
 
 
 def _check_function(model: keras.Model, name: str) -> None:

@@ -121,6 +121,7 @@ def test_inputs_of_which_the_devices_have_none():
 
 MESSAGES = {
     "weights": "Where.*gives a tensor whose shape depends on the data",
+    "sizes": "StringLength.*gives a tensor whose shape depends on the data",
     "loop": "While.*works on strings",
     "written": "LookupTableInsertV2.*reads a resource",
     "text": "returns strings",
@@ -135,6 +136,8 @@ def test_what_needs_more_than_arguments_is_refused(name):
     def step(words, x, y):
         if name == "weights":
             return tf.boolean_mask(x, x[:, 0] > 0.0) @ w
+        if name == "sizes":
+            return x @ w, tf.gather(w, tf.strings.length(SPLIT_WORDS(words[:, 0]).to_tensor()))
         if name == "loop":
             return tf.while_loop(
                 lambda total: tf.reduce_sum(total) < 9.0,

@@ -4,6 +4,7 @@ import json
 
 import keras
 import pytest
+import tf_keras
 import tiers
 from fit_oracle import BATCH, ONE, check, images, make_model, network
 
@@ -33,6 +34,8 @@ def test_what_is_not_compiled():
             run("model.keras", images()[0])
         with pytest.raises(ValueError, match="x is None; give the data"):
             run(make_model(compiled))
+        with pytest.raises(ValueError, match="model is a Sequential of Keras 2; make it with Keras 3, or give its tra"):
+            run(tf_keras.Sequential(), images()[0])
 
 
 def test_what_does_not_fit_together():
@@ -83,6 +86,16 @@ def test_functions_that_are_not_called(kind):
         with pytest.raises(NotImplementedError, match=rf"has its own {name} \({where}\)") as caught:
             run(model, images()[0], **ONE)
         assert "\n" not in str(caught.value)
+
+
+def test_a_loop_of_its_own_that_takes_other_data():
+    def fit(self, *, dataset=None, **options):
+        return keras.Model.fit(self, dataset, **options)
+
+    _, model = owners("fit", fit)
+    refused(
+        NotImplementedError, "has its own fit .*class Own.* x and y; make it .* fit = keras.Model.fit$", model, **ONE
+    )
 
 
 def test_steps_that_run_eagerly():
