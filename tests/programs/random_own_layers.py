@@ -48,7 +48,7 @@ class Own(_K.Layer):
 def of_rows(rng: Any) -> Callable[[Any], Any]:
     """A layer of [batch, width], which gives the same shape."""
     makers = [_shifted, _clipped, _counted, _gated, _quantized, _repeated, _scanned, _branched, _mapped, _sorted_rows]
-    makers += [_segmented, _correlated, _pairs, _dropped_paths, _folded]
+    makers += [_segmented, _correlated, _pairs, _dropped_paths, _folded, _noisy]
     return makers[rng.integers(len(makers))](rng)
 
 
@@ -72,6 +72,24 @@ def _shifted(rng: Any) -> Any:
         return (x - (mean if training else layer.mean)) * (1 + layer.scale)
 
     return Own(function, {"scale": last}, {"mean": last})
+
+
+def _noisy(rng: Any) -> Any:
+    """Numbers from the state of an operation, of the global seed or one of its own, perhaps in a loop or a branch."""
+    draw = (tf.random.normal, tf.random.uniform, tf.random.truncated_normal)[rng.integers(3)]
+    seed, turns = (None, 5)[rng.integers(2)], int(rng.integers(1, 4))
+
+    def noisy(x: Any) -> Any:
+        return x + 0.1 * draw(tf.shape(x), dtype=x.dtype, seed=seed)
+
+    def function(layer: Any, x: Any, training: Any) -> Any:
+        if training and turns == 1:
+            x = tf.cond(tf.reduce_mean(x) > 0.0, lambda: noisy(x), lambda: x)
+        elif training:
+            _, x = tf.while_loop(lambda i, _: i < turns, lambda i, y: (i + 1, noisy(y)), (0, x))
+        return x * layer.scale
+
+    return Own(function, {"scale": last})
 
 
 def _clipped(rng: Any) -> Any:
