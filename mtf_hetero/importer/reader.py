@@ -236,7 +236,7 @@ def _of_cpus(graph: "FuncGraph", name: str) -> str:
     for other in graph._functions:
         found = _attributes(graph, other)
         is_same = found.get("api_implements") == attributes["api_implements"] and _OF_GRADIENTS.isdisjoint(found)
-        if is_same and found["api_preferred_device"].s == b"CPU":
+        if is_same and (device := found.get("api_preferred_device")) is not None and device.s == b"CPU":
             return other
     return name
 

@@ -53,7 +53,7 @@ def read(
     hosted: Collection[tf.Variable] = (),
     paths: Mapping[int, str] = _NONE,
     prepares: bool = False,
-    states: streams.Streams | None = None,
+    states: streams.States | None = None,
 ) -> Program:
     """Read the program of a traced function.
 
@@ -78,9 +78,9 @@ def read(
     for tensor, name, shape in zip(fed, names, shapes, strict=True):
         meaning[id(tensor)] = value = Value(known_shape(name, shape), tensor.dtype, name=name)
         program.feeds.append(value)
-    numbers = variables.enter(reader, concrete, first, paths)
-    if states is not None:
-        streams.enter(reader, concrete, states)
+    drawn = {} if states is None else streams.find_states(concrete, states)
+    numbers = variables.enter(reader, concrete, first, paths, drawn.values())
+    reader.streams = {path: numbers[id(state.handle)] for path, state in drawn.items()}
     for outer, inner in captures:
         meaning[id(inner)] = _captured(outer, numbers)
     program.results = reader.follow(graph, meaning)
@@ -90,9 +90,8 @@ def read(
         raise NotImplementedError("the step returns strings, which no device has; return numbers")
     for variable, after in zip(program.variables, reader.now, strict=True):
         variable.after = after
-    drawn = {program.variables[number].before for number in reader.streams.values()}
-    # nothing is drawn in a branch that no step takes
-    program.variables = [v for v in program.variables if v.before not in drawn or v.after is not v.before]
+    unused = {id(state) for state in drawn.values()}  # but for those that are drawn from: not in a branch never taken
+    program.variables = [v for v in program.variables if id(v.variable) not in unused or v.after is not v.before]
     program.keep_here(hosted)
     program.examples = _count_examples(concrete)
     program.operations = broadcasts.delay(normalization.join(moments.join(program.operations)))
@@ -177,6 +176,7 @@ def _follow_rows(
 def _follow_here_or_there(
     preparation: Preparation | None, reader: Reader, node: tf.Operation, inputs: list[Meaning]
 ) -> Sequence[Meaning]:
+    """Read an operation for the devices, or for this process if they cannot have it."""
     try:
         return _follow(reader, node, inputs)
     except NotImplementedError as error:

@@ -82,7 +82,7 @@ def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> lis
         (read[0],) = reader.expand(node, _or_zeros, [exists, read[0]])
         return _compute(reader, node, read)
     axis = {"GatherV2": 2, "ExpandDims": 1}.get(node.type)
-    at = read[axis].array if axis and not ("batch_dims" in node.node_def.attr and node.get_attr("batch_dims")) else None
+    at = None if axis is None or (axis == 2 and node.get_attr("batch_dims")) else read[axis].array
     if node.type == "GatherV2" and at == 0 and kinds == ["rows", "numbers", None]:
         return _compute(reader, node, read)
     is_gather = node.type == "ResourceGather" or (node.type == "GatherV2" and at == 0)

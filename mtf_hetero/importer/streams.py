@@ -13,33 +13,34 @@ import numpy as np
 from mtf_hetero._compat import tf
 from mtf_hetero.importer import formulas
 from mtf_hetero.importer.control import CALLS, CHOICES, LOOPS, called
-from mtf_hetero.importer.program import Meaning, Value, Variable
+from mtf_hetero.importer.program import Meaning, Value
 from mtf_hetero.importer.reader import Reader, function_graph
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import ConcreteFunction, FuncGraph
 
-Streams = dict[Hashable, tf.Variable]
+States = dict[Hashable, tf.Variable]
 _CALLS = {*CALLS, *CHOICES, *LOOPS}
 
 
-def enter(reader: Reader, concrete: "ConcreteFunction", streams: Streams) -> None:
-    """Enter a variable for each operation of a function that draws from a state of its own.
+def find_states(concrete: "ConcreteFunction", states: States) -> dict[tuple[str, ...], tf.Variable]:
+    """Find the states of a function's operations that draw from one of their own, or make them.
 
     Args:
-      reader: begins to read the function, and has entered its variables.
       concrete: the ConcreteFunction.
-      streams: the states of all functions that were read; those of this one are added.
+      states: of all functions that were read; those of this one are added.
+
+    Returns:
+      {path of an operation, as of a Reader: its state}.
     """
-    signature = repr(concrete.structured_input_signature)
+    signature, found = repr(concrete.structured_input_signature), {}
     for number, (path, node) in enumerate(_list_draws(concrete.graph)):
         key = signature, number
-        if key not in streams:
-            streams[key] = tf.compat.v2.Variable(_first_state(node), trainable=False, name=f"{node.name}/state")
-        value = Value((3,), tf.int64, name=f"{node.name}/state_{number}")
-        reader.streams[path] = len(reader.now)
-        reader.program.variables.append(Variable(streams[key], value, value))
-        reader.now.append(value)
+        if key not in states:
+            name = f"{node.name}/state{len(states)}"  # in which a session's graph has no other operation
+            states[key] = tf.compat.v2.Variable(_first_state(node), trainable=False, name=name)
+        found[path] = states[key]
+    return found
 
 
 def _list_draws(graph: "FuncGraph", path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], tf.Operation]]:

@@ -9,7 +9,7 @@ from mtf_hetero._support import garbage
 from mtf_hetero.importer import reading
 from mtf_hetero.importer.program import Program
 from mtf_hetero.importer.step import Step
-from mtf_hetero.importer.streams import Streams
+from mtf_hetero.importer.streams import States
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import ConcreteFunction, Function
@@ -42,7 +42,7 @@ class Traced:
         settled: Callable[[], Collection[tf.Variable]] = tuple,
         *,
         relaxes: bool = False,
-        states: Streams | None = None,
+        states: States | None = None,
     ) -> None:
         self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
         self._relaxed: Function | None = None
@@ -50,7 +50,7 @@ class Traced:
             function: Callable[..., object] = self._function.python_function
             self._relaxed = tf.compat.v2.function(function, autograph=False, reduce_retracing=True)
         self._hosted, self._paths, self._settled = hosted, paths, settled
-        self._states: Streams = {} if states is None else states
+        self._states: States = {} if states is None else states
         self.declared: Specs | None = None
         self._programs: dict[Hashable, Program] = {}
 

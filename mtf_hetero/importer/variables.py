@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +36,11 @@ KINDS = {
 
 
 def enter(
-    reader: Reader, concrete: "ConcreteFunction", first: Mapping[str, tf.Variable], paths: Mapping[int, str]
+    reader: Reader,
+    concrete: "ConcreteFunction",
+    first: Mapping[str, tf.Variable],
+    paths: Mapping[int, str],
+    more: Iterable[tf.Variable] = (),
 ) -> dict[int, int]:
     """Enter all variables of a function, those that are trained in the order of use.
 
@@ -45,6 +49,7 @@ def enter(
       concrete: the ConcreteFunction.
       first: {name: tf.Variable} that come first, in this order, if the function uses them.
       paths: {id of a tf.Variable: its name}, for those whose own name is not used.
+      more: tf.Variables that the function does not read.
 
     Returns:
       {id of a handle: number of the variable}.
@@ -52,7 +57,7 @@ def enter(
     handles = [outer for outer, _ in concrete.graph.captures]
     variables = {id(v.handle): v for v in concrete.graph.variables}
     variables |= {id(handle): v for handle in handles if (v := _owner(handle)) is not None}
-    used = [variables[id(handle)] for handle in handles if id(handle) in variables]
+    used = [*(variables[id(handle)] for handle in handles if id(handle) in variables), *more]
     names = {id(v): name for name, v in first.items()}
     known = [v for v in first.values() if any(v is other for other in used)]
     taken, numbers = set(first), {}

@@ -5,7 +5,7 @@ import weakref
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer.divided import Divided, Place
-from mtf_hetero.importer.streams import Streams
+from mtf_hetero.importer.streams import States
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.course import Changes, Course
@@ -14,10 +14,10 @@ from mtf_hetero.keras.wrong_data import explain_wrong_data
 _LOSS = "a step of Keras; the model has the weights of the last complete epoch"
 
 # What a model's operations have drawn since it was last compiled: for as long Keras keeps the functions of its steps
-_states: "weakref.WeakKeyDictionary[keras.Model, tuple[object, Streams]]" = weakref.WeakKeyDictionary()
+_states: "weakref.WeakKeyDictionary[keras.Model, tuple[object, States]]" = weakref.WeakKeyDictionary()
 
 
-def _find_states(model: keras.Model) -> Streams:
+def _find_states(model: keras.Model) -> States:
     compiled = getattr(model, "_compile_config", None)  # another object for each call of compile
     if model not in _states or _states[model][0] is not compiled:
         _states[model] = compiled, {}

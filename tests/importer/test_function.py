@@ -383,12 +383,13 @@ def test_numbers_of_operations_that_count_what_they_have_drawn(seeded):
     check(make, ONE, BATCH, split("x/1"))
 
 
-def test_batches_of_other_sizes_draw_on(seeded):
-    """They share a trace, as in TensorFlow, so that they count together."""
-    spec = tf.TensorSpec([None, 12], tf.float64)
+@pytest.mark.parametrize("size", [None, 14])
+def test_batches_of_other_sizes_draw_as_in_tensorflow(size, seeded):
+    """They count together if they share a trace."""
+    options = {} if size else {"input_signature": [tf.TensorSpec([size, 12], tf.float64)]}
 
     def make():
-        step = function(lambda x: x + tf.random.normal(tf.shape(x), dtype=tf.float64), input_signature=[spec])
+        step = function(lambda x: x + tf.random.normal(tf.shape(x), dtype=tf.float64), **options)
         return step, [], [(np.zeros((count, 12)),) for count in (14, 9, 14)]
 
     check(make, ONE, BATCH)
