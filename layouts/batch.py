@@ -43,7 +43,9 @@ def batch(
     in_variables = names_in_variables(graph) - {_BATCH}
     shapes = [shape for shape in imported(graph) if shape.dims[0].name not in in_variables]
     if not shapes:
-        raise ValueError("the graph has no batch, an input whose first dimension is in no variable; give rules, as in 'x/1:all'")
+        raise ValueError(
+            "the graph has no batch, an input whose first dimension is in no variable; give rules, as in 'x/1:all'"
+        )
     name = max(shapes, key=lambda shape: (shape.dims[0].name == _BATCH, shape.size)).dims[0].name
     rules.require(name)
     rules.add([name])
