@@ -80,6 +80,6 @@ def test_the_number_of_rows_is_not_known(use):
         ids = tf.reshape(ids + tf.cast(table[0, 0], tf.int32), [-1])
         return use(*summed(tf.IndexedSlices(tf.gather(table, ids), ids)))
 
-    match = r"^operation \w+ '.*' \(test_rows.py:\d+\) gives a tensor whose shape depends on the data; give it a fixed"
+    match = r"^operation \w+ '.*' \(test_different_rows.py:\d+\) gives a tensor whose shape depends on the data;"
     with pytest.raises(NotImplementedError, match=match):
         mtf_hetero.function(step, IDS[0], **ONE)
