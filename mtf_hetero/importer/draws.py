@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import constant, cut
 from mtf_hetero.importer.program import Operation, replay
+from mtf_hetero.mesh.initial import PHILOX
 
 _KINDS = {"StatelessRandomUniformV2", "StatelessRandomNormalV2"}
-PHILOX = 1
 ALGORITHMS = {PHILOX, 3}  # and TensorFlow's choice for the device, which is Philox on CPUs and GPUs
 _IN_A_BLOCK = {tf.float16: 4, tf.bfloat16: 4, tf.float32: 4, tf.float64: 2}  # numbers of 128 bits of Philox
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer import draws
+from mtf_hetero.mesh.initial import PHILOX, STATELESS
 
 Attributes = Callable[..., Any]  # as Operation.attr
 Rule = Callable[..., Sequence[tf.Tensor]]  # of the attributes and of tensors
@@ -191,16 +192,14 @@ def _stream(draw: Callable[..., tf.Tensor]) -> Rule:
         limits = dict(zip(("minval", "maxval"), limits, strict=False)) or {"dtype": attr("dtype")}
         counter, key = tf.bitcast(state[:2], tf.uint64), tf.bitcast(state[2:], tf.uint64)
         count = tf.cast(tf.reduce_prod(tf.cast(shape, tf.int64)), tf.uint64)
-        (after,) = _draw(attr, state, draws.PHILOX, count)
-        return draw(shape=shape, key=key, counter=counter, alg=draws.PHILOX, **limits), after
+        (after,) = _draw(attr, state, PHILOX, count)
+        return draw(shape=shape, key=key, counter=counter, alg=PHILOX, **limits), after
 
     return rule
 
 
 STREAMS: Mapping[str, Rule] = {
-    "RandomStandardNormal": _stream(tf.raw_ops.StatelessRandomNormalV2),
-    "RandomUniform": _stream(tf.raw_ops.StatelessRandomUniformV2),
-    "RandomUniformInt": _stream(tf.raw_ops.StatelessRandomUniformIntV2),
-    "TruncatedNormal": _stream(tf.raw_ops.StatelessTruncatedNormalV2),
+    kind: _stream(draw)
+    for kind, draw in {**STATELESS, "RandomUniformInt": tf.raw_ops.StatelessRandomUniformIntV2}.items()
 }
 DRAWS: Mapping[str, Rule] = {"RngReadAndSkip": _draw}  # the result is the value before, and the rule's the value after

@@ -23,9 +23,9 @@ from mtf_hetero.cluster.devices import Device
 _BLOCK = 2**20  # numbers that a device may draw at a time though its slice has fewer: fewer operations
 _SHARED_BLOCK = 2**22  # the same, of a process that has as many in all its slices
 _MOST_BLOCKS = 32  # of a tensor: each one adds operations to the graph
-_PHILOX = 1
+PHILOX = 1
 _RESERVED = 64  # counts that a truncated normal number may take, since what lies outside is drawn again
-_STATELESS = {
+STATELESS = {
     "RandomUniform": tf.raw_ops.StatelessRandomUniformV2,
     "RandomStandardNormal": tf.raw_ops.StatelessRandomNormalV2,
     "TruncatedNormal": tf.raw_ops.StatelessTruncatedNormalV2,
@@ -105,7 +105,7 @@ class InitialValue:
         sizes = [size[axis] for _, size in boxes]
         begin, region = boxes[0][0], list(boxes[0][1])
         region[axis] = sum(sizes)
-        draws = [self._find_draw(x.op, process) for x in _bypassed(self._tensor) if x.op.type in _STATELESS]
+        draws = [self._find_draw(x.op, process) for x in _bypassed(self._tensor) if x.op.type in STATELESS]
         rows = self._block(process) // math.prod(self._tensor.shape.as_list()[1:])
         if not rows or (rows < region[0] and (axis == 0 or not draws)):
             return
@@ -172,7 +172,7 @@ def _is_known(x: tf.Tensor) -> bool:
         return True
     if not x.shape.is_fully_defined() or x.op.control_inputs:  # what it waits for, a check for instance, would be lost
         return False
-    if kind == "Fill" or kind in _STATELESS:
+    if kind == "Fill" or kind in STATELESS:
         shape = x.op.inputs[0].op
         return shape.type == "Const" and not shape.control_inputs
     if kind in _EXACT:
@@ -191,7 +191,7 @@ def _bypassed(x: tf.Tensor) -> Iterator[tf.Tensor]:
 def _is_shared(tensor: tf.Tensor) -> bool:
     """Return whether others see the random numbers of a tensor that is known, and no seed makes theirs the same."""
     tensors = list(_bypassed(tensor))
-    if not any(x.op.type in _STATELESS and not _has_seed(x.op) for x in tensors):
+    if not any(x.op.type in STATELESS and not _has_seed(x.op) for x in tensors):
         return False
     replaced = {x.op for x in tensors}
     others = [op for x in tensors for op in set(x.consumers()) - replaced]
@@ -315,11 +315,11 @@ class _Draw:
         counter = [first * (_RESERVED * group if kind == "TruncatedNormal" else 1), self.op.get_attr("seed2")]
         drawn_shape = [excess + math.prod(shape)] if excess else shape
         with tf.control_dependencies(self.last):
-            rows = _STATELESS[kind](
+            rows = STATELESS[kind](
                 shape=constant(drawn_shape),
                 key=self.key,
                 counter=_unsigned(counter),
-                alg=constant(_PHILOX),
+                alg=constant(PHILOX),
                 dtype=dtype,
             )
         if excess:

@@ -350,14 +350,6 @@ def test_loops_of_known_length_are_unrolled():
     check(make, ONE, BATCH, split("w/1"))
 
 
-@pytest.fixture
-def seeded():
-    """The seed of all operations that have none of their own."""
-    tf.compat.v2.random.set_seed(5)
-    yield
-    tf.compat.v2.random.set_seed(None)
-
-
 def test_numbers_of_operations_that_count_what_they_have_drawn(seeded):
     """In calls, loops and branches too: they are TensorFlow's own."""
     draw = tf.compat.v2.random
