@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from import_oracle import BATCH, check
 
-import mtf_hetero
 from mtf_hetero import tf
 from mtf_hetero.importer.divided import Traced
 
@@ -44,6 +44,4 @@ def test_a_repetition_is_no_broadcast():
 
 @pytest.mark.parametrize("name", STEPS)
 def test_the_result_is_that_of_tensorflow(name):
-    step = tf.compat.v2.function(STEPS[name])
-    with mtf_hetero.function(step, (X,), devices="cpu:0,cpu:1", layout="batch", list_speed=[2, 1]) as divided:
-        np.testing.assert_allclose(divided(X), step(tf.constant(X)), rtol=1e-13)
+    check(lambda: (STEPS[name], [], [(X,)]), BATCH, tolerance=1e-13)

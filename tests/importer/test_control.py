@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tiers
 from import_oracle import BATCH, ONE, check, ids, split
-from steps import adam, of_keras
+from steps import L, adam, of_keras
 
 import mtf_hetero
 from mtf_hetero import tf
@@ -16,10 +16,10 @@ from mtf_hetero.importer.program import within
 
 function = tf.compat.v2.function
 INPUTS = [(np.random.default_rng(step).standard_normal((14, 6, 3)),) for step in range(3)]
-PLACES = [ONE, BATCH, split("x/2")]
+PLACES = [BATCH, split("x/2")]
 
 
-def trained(body, *more, inputs=INPUTS):
+def trained(body, *more):
     """A step that descends a loss: body(w, x, *more variables)."""
 
     def make():
@@ -33,7 +33,7 @@ def trained(body, *more, inputs=INPUTS):
             w.assign_sub(0.1 * tape.gradient(loss, w))
             return loss
 
-        return step, [w, *others], inputs
+        return step, [w, *others], INPUTS
 
     return make
 
@@ -72,11 +72,6 @@ def parted(w, x):
     return tf.reduce_mean(parts.concat() ** 2) + tf.reduce_sum(rows.stack() ** 3)
 
 
-def scanned(w, x):
-    y = tf.scan(lambda a, b: tf.tanh(a @ w) + b, tf.transpose(x, [1, 0, 2]), initializer=tf.zeros((14, 3), tf.float64))
-    return tf.reduce_mean(y**2) + tf.reduce_sum(tf.map_fn(lambda row: tf.reduce_max(row @ w, 0), x))
-
-
 def ending(w, x):
     """Ends when a sum over the batch is small."""
     x = x[:, 0]
@@ -95,6 +90,14 @@ def nested(w, x):
     return total
 
 
+def turning(w, x):
+    """A condition in a loop that ends by its data."""
+    y = x[:, 0]
+    while tf.reduce_sum(y**2) > 2.0:
+        y = tf.cond(tf.reduce_sum(y) > 2.0, lambda y=y: 0.5 * tf.tanh(y @ w), lambda y=y: 0.7 * tf.sin(y))
+    return tf.reduce_mean((y @ w) ** 2)
+
+
 def broken(w, x):
     """A break, and a condition in a loop."""
     y = x[:, 0]
@@ -108,14 +111,6 @@ def broken(w, x):
     return tf.reduce_mean(y**2)
 
 
-def turning(w, x):
-    """A condition in a loop that ends by its data."""
-    y = x[:, 0]
-    while tf.reduce_sum(y**2) > 2.0:
-        y = tf.cond(tf.reduce_sum(y) > 2.0, lambda y=y: 0.5 * tf.tanh(y @ w), lambda y=y: 0.7 * tf.sin(y))
-    return tf.reduce_mean((y @ w) ** 2)
-
-
 def write_in_loop(w, x, count, total):
     """Variables that a loop reads and writes."""
     for i in tf.range(6):
@@ -127,7 +122,6 @@ def write_in_loop(w, x, count, total):
 LOOPS = {
     "array": trained(array),
     "gathered": trained(gathered),
-    "scanned": trained(scanned),
     "ending": trained(ending),
     "nested": trained(nested),
     "turning": trained(turning),
@@ -140,33 +134,11 @@ def test_loops_that_stay(name, real_loops):
     check(LOOPS[name], *PLACES)
 
 
-@pytest.mark.parametrize("body", [grown, gathered, parted])
+@tiers.parametrize("body", [grown, parted], first=[grown])
 def test_arrays_of_which_nothing_is_left(body):
     found = check(trained(body), *PLACES)
-    assert not any(op.type.startswith("TensorList") for op in found[0].step.program.operations)
-
-
-def test_an_array_that_grows_in_a_loop_that_stays_is_refused(real_loops):
-    step, _, inputs = trained(grown)()
-    with pytest.raises(NotImplementedError, match=r"^operation TensorListSetItem .* give the TensorArray its size$"):
-        mtf_hetero.function(step, inputs[0], **ONE)
-
-
-@pytest.mark.parametrize(
-    ("kind", "number", "use"),
-    [
-        ("SetItem", 2, lambda array, x: array.write(2, x[0, 0]).stack()),
-        ("GetItem", -1, lambda array, x: array.unstack(x[:2]).read(-1)),
-        ("Gather", 3, lambda array, x: array.unstack(x[:2]).gather([1, 3])),
-    ],
-)
-def test_an_element_beyond_the_array_is_refused(kind, number, use):
-    def step(x):
-        return use(tf.TensorArray(tf.float64, 2), x)
-
-    match = f"^operation TensorList{kind} .* element {number} of a TensorArray of size 2; give it another size$"
-    with pytest.raises(NotImplementedError, match=match):
-        mtf_hetero.function(step, INPUTS[0], **ONE)
+    kinds = {op.type for op in found[0].step.program.operations}
+    assert "While" not in kinds and not any(kind.startswith("TensorList") for kind in kinds)
 
 
 def branches(w, x, count):
@@ -175,12 +147,6 @@ def branches(w, x, count):
     if count % 2 == 0:
         return tf.reduce_mean(tf.tanh(x @ w) ** 2)
     return tf.reduce_mean(tf.sin(x[:, 0] @ w) + 1.0)
-
-
-def cases(w, x, count):
-    count.assign_add(1)
-    turns = [lambda: tf.reduce_sum(w**2), lambda: tf.reduce_mean(x @ w), lambda: tf.reduce_mean(tf.exp(x[:, 1] @ w))]
-    return tf.switch_case(count.read_value(), turns)
 
 
 def write_in_branch(w, x, count, total):
@@ -196,7 +162,6 @@ def write_in_branch(w, x, count, total):
 
 CONDITIONS = {
     "branches": trained(branches, np.int32(0)),
-    "cases": trained(cases, np.int32(-1)),
     "kept": trained(write_in_branch, np.int32(0), np.zeros((6, 3))),
     "turning": trained(turning),
 }
@@ -207,8 +172,7 @@ def test_conditions_of_which_one_branch_runs(name, real_conditions):
     check(CONDITIONS[name], *PLACES)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", CONDITIONS)
+@tiers.parametrize("name", CONDITIONS, first=["kept"])
 def test_small_conditions_are_selected(name):
     found = check(CONDITIONS[name], *PLACES)
     kinds = {op.type for op in within(found[0].step.program.operations)}
@@ -236,53 +200,21 @@ def test_the_planner_knows_their_traffic(name, real_conditions):
     assert any(transfer.operation in inside for transfer in transfers)
 
 
-@pytest.mark.parametrize("in_loop", [True, False])
-def test_random_numbers_with_a_state(in_loop, seeded):
-    """Each turn, and each step that takes a branch, draws new numbers, which are TensorFlow's own for a seed."""
-
-    def make():
-        total = tf.Variable(np.zeros((14, 3)), name="total")
-        count = tf.Variable(0, name="count")
-
-        @function
-        def step(x):
-            count.assign_add(1)
-            if in_loop:
-                for _ in tf.range(3):
-                    total.assign_add(tf.random.normal((14, 3), dtype=tf.float64, seed=3))
-            elif count % 2 == 1:
-                total.assign_add(tf.random.uniform((14, 3), dtype=tf.float64, seed=4))
-            return total + tf.reduce_sum(x, [0, 1])
-
-        return step, [total, count], INPUTS
-
-    check(make, ONE, BATCH, split("x/2"))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_long_recurrent_networks(kind):
+def test_a_long_recurrent_network():
     """500 steps, with masks and dropout: a loop is lowered once, whatever its length."""
 
     def build():
-        cell = getattr(keras.layers, kind)(7, name="cell", dropout=0.2, recurrent_dropout=0.1)
-        embedding = keras.layers.Embedding(11, 8, mask_zero=True)
-        return keras.Sequential([keras.Input((500,), dtype="int32"), embedding, cell, keras.layers.Dense(5)])
+        cell = L.LSTM(7, name="cell", dropout=0.2, recurrent_dropout=0.1)
+        embedding = L.Embedding(11, 8, mask_zero=True)
+        return keras.Sequential([keras.Input((500,), dtype="int32"), embedding, cell, L.Dense(5)])
 
-    make = of_keras(build, adam(), lambda: ids(length=500, steps=2))
+    make = of_keras(build, adam(), lambda: ids(length=500))
     first, second = check(make, ONE, BATCH, steps=2)
     assert sum(op.type == "While" for op in first.step.program.operations) == 2
     assert len(second.graph.operations) < 1000
     kinds = {entry.kind for entry in second.undivided.entries}
     assert not kinds & {"MatMul", "TensorListSetItem"}
-
-
-def test_what_conditions_in_loops_keep_is_refused():
-    """Each branch keeps tensors for its gradient; a TensorList has those of one shape."""
-    step, _, inputs = trained(broken)()
-    match = r"^operation TensorListPushBack .* keeps tensors of several shapes .*; write the condition with tf.where$"
-    with pytest.raises(NotImplementedError, match=match):
-        mtf_hetero.function(step, inputs[0], **ONE)
 
 
 @pytest.mark.user_lines
@@ -301,14 +233,13 @@ def test_the_only_branch_that_is_followed():
 
     (divided,) = check(make, BATCH)
     assert len(divided.step.program.guards) == 1
-    for place in (ONE, BATCH):
-        step, (variable,), inputs = make()
-        before = variable.numpy()
-        with mtf_hetero.function(step, inputs[0], **place) as divided:
-            match = r"^the step took branch 0 of \w*If '.*' \(test_control.py:\d+\), but operation Unique .* data; give"
-            with pytest.raises(ValueError, match=match):
-                divided(10.0 + inputs[0][0])
-        np.testing.assert_array_equal(variable.numpy(), before)  # the refused step changed nothing
+    step, (variable,), inputs = make()
+    before = variable.numpy()
+    with mtf_hetero.function(step, inputs[0], **BATCH) as divided:
+        match = r"^the step took branch 0 of \w*If '.*' \(test_control.py:\d+\), but operation Unique .* data; give"
+        with pytest.raises(ValueError, match=match):
+            divided(10.0 + inputs[0][0])
+    np.testing.assert_array_equal(variable.numpy(), before)  # the refused step changed nothing
 
 
 def test_a_refused_step_that_updates_nothing_on_the_devices():
@@ -360,36 +291,41 @@ def test_the_only_branch_of_a_condition_in_a_branch(least_work, monkeypatch):
     np.testing.assert_array_equal(variable.numpy(), beyond[0, 1] - 8.0)
 
 
-def test_a_branch_that_cannot_be_followed_is_refused_in_a_loop(real_loops):
-    step, _, inputs = guarded_in_a_branch()
-
-    def turns(x):
-        return tf.while_loop(lambda y: tf.reduce_sum(y) < 9.0, lambda y: y + step(x), [tf.zeros(3, tf.float64)])
-
-    with pytest.raises(NotImplementedError, match="Unique .* depends on the data"):
-        mtf_hetero.function(turns, inputs[0], **ONE)
+def pair(x):
+    return tf.TensorArray(tf.float64, 2).unstack(x[:2])
 
 
-@pytest.mark.full
-def test_the_rows_of_an_embedding_with_rmsprop():
-    def build():
-        layers = keras.layers
-        return keras.Sequential(
-            [keras.Input((6,), dtype="int32"), layers.Embedding(11, 8), layers.Flatten(), layers.Dense(5)]
-        )
+def doubled(x):
+    """Its shape changes in each turn."""
+    shape = tf.TensorShape([None, 6, 3])
+    return tf.while_loop(lambda x: tf.reduce_sum(x) < 9.0, lambda x: [tf.concat([x, x], 0)], [x], [shape])
 
-    check(of_keras(build, lambda: keras.optimizers.RMSprop(0.01), ids), ONE, BATCH)
+
+GUARDED, _, _ = guarded_in_a_branch()
+OF_TWO = "of a TensorArray of size 2; give it another size$"
+REFUSED = {  # {name: (step, message)}
+    "a write beyond": (lambda x: pair(x).write(2, x[0]).stack(), f"TensorListSetItem .* element 2 {OF_TWO}"),
+    "a read beyond": (lambda x: pair(x).read(-1), f"TensorListGetItem .* element -1 {OF_TWO}"),
+    "a gather beyond": (lambda x: pair(x).gather([1, 3]), f"TensorListGather .* element 3 {OF_TWO}"),
+    "an array that grows": (trained(grown)()[0], "TensorListSetItem .* give the TensorArray its size$"),
+    # each branch keeps tensors for its gradient; a TensorList has those of one shape
+    "a break": (
+        trained(broken)()[0],
+        "TensorListPushBack .* keeps tensors of several shapes .*; write the condition with tf.where$",
+    ),
+    "a shape that changes": (doubled, r"\w*While .* \(test_control.py:\d+\) .*(changes|depends)"),
+    "the other branch in a loop": (
+        lambda x: tf.while_loop(lambda y: tf.reduce_sum(y) < 9.0, lambda y: y + GUARDED(x), [tf.zeros(3, tf.float64)]),
+        "Unique .* depends on the data",
+    ),
+}
 
 
 @pytest.mark.user_lines
-def test_a_shape_that_changes_is_refused():
-    def step(x):
-        def turn(x):
-            return [tf.concat([x, x], 0)]
-
-        return tf.while_loop(lambda x: tf.reduce_sum(x) < 9.0, turn, [x], [tf.TensorShape([None, 6, 3])])[0]
-
-    with pytest.raises(NotImplementedError, match=r"^operation \w*While .* \(test_control.py:\d+\) .*changes|depends"):
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name, real_loops):
+    step, message = REFUSED[name]
+    with pytest.raises(NotImplementedError, match=f"^operation {message}"):
         mtf_hetero.function(step, INPUTS[0], **ONE)
 
 

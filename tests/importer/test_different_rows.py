@@ -65,10 +65,12 @@ def training(update, *, drawn=False):
     return make
 
 
-@pytest.mark.parametrize("drawn", [False, True])
-@tiers.parametrize("update", [descend, adapt, bound, spread], first=[adapt])
+UPDATES = [(descend, False), (adapt, False), (adapt, True), (bound, True), (spread, False)]
+
+
+@tiers.parametrize(("update", "drawn"), UPDATES, first=[(adapt, True)])
 def test_each_row_is_updated_once(update, drawn):
-    check(training(update, drawn=drawn), ONE, BATCH, split("table/0"), split("table/1"))
+    check(training(update, drawn=drawn), BATCH, split("table/0"), split("table/1"))
 
 
 @pytest.mark.user_lines

@@ -1,4 +1,4 @@
-"""Arguments and results of `mtf_hetero.function`: values of variables, kinds of inputs, random numbers, refusals."""
+"""Arguments and results of `mtf_hetero.function`: values of variables, kinds of inputs, reports, refusals."""
 
 import contextlib
 import functools
@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-import tiers
 from import_oracle import BATCH, ONE, arrays, check, rows, same, split
 from steps import STEPS
 
@@ -34,10 +33,9 @@ def simple(w=None):
     return w, lambda x, y: descent(w, x, y)
 
 
-@pytest.mark.parametrize("name", ["_private/kernel", "größe", "_"])
-def test_names_that_graphs_do_not_allow(name):
-    w = variable(name=name)
-    check(lambda: (lambda x, y: descent(w, x, y), [w], INPUTS), ONE, steps=1)
+def test_names_that_graphs_do_not_allow():
+    variables = [variable(name=name) for name in ("_private/kernel", "größe", "_")]
+    check(lambda: (lambda x, y: [descent(w, x, y) for w in variables], variables, INPUTS), ONE, steps=1)
 
 
 def test_an_array_that_tensorflow_allocates_empty():
@@ -46,17 +44,6 @@ def test_an_array_that_tensorflow_allocates_empty():
         return tf.tensor_scatter_nd_update(start, [[2]], x[:1])
 
     check(lambda: (step, [], INPUTS), ONE, steps=1)
-
-
-@pytest.mark.full
-def test_a_loss_whose_loop_is_a_function_of_old():
-    def step(x, y):
-        logits = tf.cast(tf.reshape(x, [14, 4, 3]), tf.float32)
-        lengths = tf.ones([14], tf.int32)
-        labels = 1 + y[:, None] % 2
-        return tf.compat.v2.nn.ctc_loss(labels, logits, lengths, 4 * lengths, logits_time_major=False, blank_index=0)
-
-    check(lambda: (step, [], INPUTS), ONE, BATCH, steps=2, tolerance=1e-5)
 
 
 def test_values_go_to_the_variables_and_back():
@@ -84,18 +71,11 @@ def test_at_an_error_the_variables_keep_their_values():
     np.testing.assert_array_equal(w.numpy(), before)
 
 
-@tiers.parametrize("place", [ONE, BATCH, split("w/1")], first=[split("w/1")])
-def test_batches_of_other_sizes(place):
+def test_batches_of_other_sizes():
     """The dimensions of a variable are those of the first batch, whatever a later one says of them."""
     w, step = simple(variable((12, 7)))
-    start, traced = w.numpy(), function(step)
     inputs = [(x[:n], y[:n]) for (x, y), n in zip(INPUTS, (14, 5, 1, 12, 14))]
-    expected = [traced(*x).numpy() for x in inputs]
-    after = w.numpy()
-    w.assign(start)
-    with mtf_hetero.function(step, inputs[0], **place) as divided:
-        same([divided(*x).numpy() for x in inputs], expected, 1e-12)
-    same([w.numpy()], [after], 1e-12)
+    check(lambda: (step, [w], inputs), BATCH, split("w/1"), tolerance=1e-12, steps=5)
 
 
 def test_messages_of_each_kind_of_inputs_travel_together(monkeypatch):
@@ -104,41 +84,13 @@ def test_messages_of_each_kind_of_inputs_travel_together(monkeypatch):
     saved, fuse = [], traffic.fuse
     monkeypatch.setattr("mtf_hetero.cost.traffic.ordering.fuse", lambda *a, **b: saved.append(fuse(*a, **b)))
     step, variables, inputs = STEPS["tape"]()
-    start, traced = [v.numpy() for v in variables], function(step)
     inputs = [(x[:n], y[:n]) for (x, y), n in zip(inputs, (14, 7, 14, 7))]
-    expected = [arrays(traced(*x)) for x in inputs]
-    after = [v.numpy() for v in variables]
-    for variable, array in zip(variables, start):
-        variable.assign(array)
-    with mtf_hetero.function(step, inputs[0], **BATCH) as divided:
-        for x, values in zip(inputs, expected):
-            same(arrays(divided(*x)), values, 1e-12)
-    same([v.numpy() for v in variables], after, 1e-12)
+    check(lambda: (step, variables, inputs), BATCH, tolerance=1e-12, steps=4)
     assert len(saved) == 2 and min(saved) > 0
 
 
-def test_a_later_kind_of_inputs_may_use_more_variables():
-    w, bias = variable(), variable((5,), "bias")
-
-    def step(x, biased):
-        if biased:
-            bias.assign_add(tf.ones_like(bias))
-            return x @ w + bias
-        return x @ w
-
-    x, start = INPUTS[0][0], bias.numpy()
-    with mtf_hetero.function(step, (x, False), **BATCH) as divided:
-        np.testing.assert_allclose(divided(x, False), x @ w.numpy(), atol=1e-12)
-        for count in (1, 2):
-            np.testing.assert_allclose(divided(x, True), x @ w.numpy() + start + count, atol=1e-12)
-    np.testing.assert_allclose(bias.numpy(), start + 2)
-
-
-def test_a_session_makes_room_for_more_kinds(monkeypatch):
-    """Variables of a kind of inputs that the new session has not seen keep their values."""
-    monkeypatch.setattr("mtf_hetero.importer.session._LEAST_KINDS", 2)
-    monkeypatch.setattr("mtf_hetero.importer.session._MOST_OPERATIONS", 10)
-    w, bias = variable(), variable((5,), "bias")
+def grows(w, bias):
+    """A step that uses one more variable for some inputs."""
 
     def step(x, biased):
         w.assign_add(tf.ones_like(w))
@@ -147,18 +99,23 @@ def test_a_session_makes_room_for_more_kinds(monkeypatch):
             return x @ w + bias
         return x @ w
 
-    calls = [
-        (INPUTS[i % 3][0][:n], biased) for i, (n, biased) in enumerate(zip((14, 7, 5, 14, 7, 3), [1, 1, 0, 0, 1, 0]))
-    ]
-    calls = [(x, bool(biased)) for x, biased in calls]
-    start, traced = [w.numpy(), bias.numpy()], function(step)
-    expected = [traced(*call).numpy() for call in calls]
-    after = [w.numpy(), bias.numpy()]
-    w.assign(start[0])
-    bias.assign(start[1])
-    with mtf_hetero.function(step, calls[0], **BATCH) as divided:
-        same([divided(*call).numpy() for call in calls], expected, 1e-12)
-    same([w.numpy(), bias.numpy()], after, 1e-12)
+    return step
+
+
+def test_a_later_kind_of_inputs_may_use_more_variables():
+    variables = variable(), variable((5,), "bias")
+    inputs = [(INPUTS[0][0], biased) for biased in (False, True, True)]
+    check(lambda: (grows(*variables), variables, inputs), BATCH, tolerance=1e-12)
+
+
+def test_a_session_makes_room_for_more_kinds(monkeypatch):
+    """Variables of a kind of inputs that the new session has not seen keep their values."""
+    monkeypatch.setattr("mtf_hetero.importer.session._LEAST_KINDS", 2)
+    monkeypatch.setattr("mtf_hetero.importer.session._MOST_OPERATIONS", 10)
+    variables = variable(), variable((5,), "bias")
+    kinds = (14, True), (7, True), (5, False), (14, False), (7, True), (3, False)
+    inputs = [(INPUTS[number % 3][0][:n], biased) for number, (n, biased) in enumerate(kinds)]
+    check(lambda: (grows(*variables), variables, inputs), BATCH, tolerance=1e-12, steps=6)
 
 
 def test_structures_and_types():
@@ -237,29 +194,6 @@ def test_parts_of_variables_are_read_and_written():
     check(make, ONE, BATCH, split("table/1"))
 
 
-def test_branches_write_what_the_condition_says():
-    def make():
-        w, count = variable(), tf.Variable(0, name="count")
-
-        @function
-        def step(x, y):
-            count.assign_add(1)
-            if count % 2 == 0:
-                w.assign(2.0 * w)
-                total = tf.reduce_sum(x)
-            elif count == 3:
-                w.assign_add(tf.ones_like(w))
-                total = tf.reduce_max(x)
-            else:
-                total = tf.reduce_min(x)
-            switched = tf.switch_case(count - 1, [lambda: x[:, 0], lambda: x[:, 1] * 2.0, lambda: x[:, 2]])
-            return total, switched
-
-        return step, [w, count], INPUTS
-
-    check(make, ONE, BATCH, steps=5)
-
-
 class Pair(tf.experimental.ExtensionType):
     """Two tensors, as a user's own type."""
 
@@ -287,37 +221,6 @@ def test_tensors_of_parts_are_taken_and_returned():
     same(arrays(found), arrays(expected), 1e-12)
 
 
-GENERATORS = {  # the second one carries from the lower half of its count
-    "normal": ("philox", (5, 0, 7), lambda g, x: g.normal(x.shape, dtype=tf.float64) + g.uniform((), dtype=tf.float64)),
-    "carried": ("philox", (-300, -1, 7), lambda g, x: tf.cast(g.uniform(x.shape, 0, 9, tf.int32), tf.float64)),
-    "skipped": (
-        "auto_select",
-        (5, 0, 7),
-        lambda g, x: (g.skip(3), tf.cast(g.make_seeds(12)[0], tf.float64) * x / 1e18)[1],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", GENERATORS)
-def test_a_generator_draws_what_tensorflow_draws(name):
-    """In a loop too, which is not unrolled."""
-    algorithm, state, draw = GENERATORS[name]
-
-    def make():
-        generator = tf.random.Generator.from_state(np.array(state), alg=algorithm)
-
-        @function
-        def step(x, y):
-            total = tf.reduce_sum(x)
-            while total < 100.0:
-                total += 1.0 + tf.reduce_mean(draw(generator, x)) ** 2
-            return draw(generator, x) + total, generator.state
-
-        return step, [generator.state], INPUTS
-
-    check(make, ONE, BATCH)
-
-
 def test_a_fixed_number_of_classes_is_counted():
     def make():
         def step(x, y):
@@ -330,122 +233,56 @@ def test_a_fixed_number_of_classes_is_counted():
     check(make, ONE, BATCH)
 
 
-def test_loops_of_known_length_are_unrolled():
-    def make():
-        w = variable((12, 12))
-
-        @function
-        def step(x, y):
-            with tf.GradientTape() as tape:
-                states = tf.TensorArray(tf.float64, 4)
-                for i in tf.range(4):
-                    x = tf.tanh(x @ w) + tf.cast(i, tf.float64)
-                    states = states.write(i, x)
-                loss = tf.reduce_mean(states.stack() ** 2)
-            w.assign_sub(0.1 * tape.gradient(loss, w))
-            return loss
-
-        return step, [w], INPUTS
-
-    check(make, ONE, BATCH, split("w/1"))
-
-
-def test_numbers_of_operations_that_count_what_they_have_drawn(seeded):
-    """In calls, loops and branches too: they are TensorFlow's own."""
-    draw = tf.compat.v2.random
-    inner = function(lambda x: draw.normal(x.shape, dtype=tf.float64, seed=9) * x)
-
-    def make():
-        @function
-        def step(x, y):
-            noise = draw.normal(x.shape, dtype=tf.float64, seed=3) + draw.truncated_normal(x.shape, dtype=tf.float64)
-            whole = draw.uniform(x.shape, 0, 9, tf.int32), draw.uniform(x.shape, 0, 1 << 40, tf.int64, seed=6)
-            called = inner(x) + 2.0 * inner(x)
-            for _ in tf.range(3):
-                called += draw.normal(x.shape, dtype=tf.float64)
-            total = tf.reduce_sum(x)
-            while total < 30.0:
-                total += 1.0 + tf.reduce_mean(draw.uniform(x.shape, dtype=tf.float64))
-            branches = [lambda s=s: tf.reduce_sum(draw.normal(s, dtype=tf.float16)) for s in ((), (2,))]
-            chosen = tf.cond(total > 31.0, *branches)
-            return noise, whole, called, total, chosen, tf.random.shuffle(x, seed=4)
-
-        return step, [], INPUTS
-
-    check(make, ONE, BATCH, split("x/1"))
-
-
-@pytest.mark.parametrize("size", [None, 14])
-def test_batches_of_other_sizes_draw_as_in_tensorflow(size, seeded):
-    """They count together if they share a trace."""
-    options = {} if size else {"input_signature": [tf.TensorSpec([size, 12], tf.float64)]}
-
-    def make():
-        step = function(lambda x: x + tf.random.normal(tf.shape(x), dtype=tf.float64), **options)
-        return step, [], [(np.zeros((count, 12)),) for count in (14, 9, 14)]
-
-    check(make, ONE, BATCH)
+W, GENERATOR = variable((12,)), tf.random.Generator.from_seed(1)
+REFUSED = {  # {name: (step, options, message)}; HERE is the step's line
+    "Python": (
+        lambda x, y: tf.py_function(lambda a: a, [x], tf.float64),
+        {},
+        r"operation EagerPyFunc '.*' \(HERE\) calls Python, .*; write it with Te.*",
+    ),
+    "a shape that depends on the data": (
+        lambda x, y: tf.boolean_mask(x, y > 2),
+        {},
+        "operation Where .* depends on the data; give it a fixed.*",
+    ),
+    "strings": (
+        lambda x, y: tf.strings.length(tf.strings.as_string(x * W)),
+        {},
+        r"operation AsString .* \(HERE\) works on strings, .* data are prepared",
+    ),
+    "strings as results": (
+        lambda x, y: (x, tf.constant("a")),
+        {},
+        "the step returns strings, which no device has; return numbers",
+    ),
+    "a draw of a generator": (
+        lambda x, y: GENERATOR.binomial((3,), 3.0, 0.5),
+        {},
+        "operation StatefulRandomBinomial .* of a variable is not followed; use tf.random.stateless_binomial",
+    ),
+    "no function": (3, {}, "step is 3; give a tf.function or a function of tensors"),
+    "an open shape": (
+        simple()[1],
+        {"example_inputs": (tf.TensorSpec([None, 12], tf.float64), INPUTS[0][1])},
+        r".* has the shape \(None, 12\); give examples whose shapes are known",
+    ),
+    "a misspelt layout": (simple()[1], {"layout": "bach"}, "layout is 'bach'; it must be one of batch, .*"),
+    "a misspelt rule": (
+        simple()[1],
+        {"layout": "w/2:all"},
+        ".*layout rule w/2:all names dimension 'w/2', which no tensor .*; the nearest is 'w/[01]'",
+    ),
+}
 
 
 @pytest.mark.user_lines
-def test_numbers_that_may_begin_again_are_a_warning(seeded, caplog):
-    step = function(lambda x, y: tf.random.shuffle(x) + tf.random.normal((), dtype=tf.float64))
-    with mtf_hetero.function(step, INPUTS[0], **ONE) as divided:
-        divided(*INPUTS[0])
-    match = r"begin again .*; use a stateless function .* in place of: RandomShuffle \(test_function.py:\d+\)$"
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert re.search(match, warning)
-
-
-@pytest.mark.user_lines
-class TestRefusals:
-    def refused(self, step, match, inputs=INPUTS[0], **options):
-        with pytest.raises((NotImplementedError, ValueError), match=match) as caught:
-            mtf_hetero.function(step, inputs, **{**ONE, **options})
-        assert "\n" not in str(caught.value)
-
-    def test_python(self):
-        def step(x, y):
-            return tf.py_function(lambda a: a, [x], tf.float64)
-
-        line = step.__code__.co_firstlineno + 1
-        self.refused(
-            step, rf"^operation EagerPyFunc '.*' \(test_function.py:{line}\) calls Python, .*; write it with Te"
-        )
-
-    def test_shapes_that_depend_on_the_data(self):
-        self.refused(
-            lambda x, y: tf.boolean_mask(x, y > 2), r"^operation Where .* depends on the data; give it a fixed"
-        )
-
-    def test_strings_as_results(self):
-        self.refused(
-            lambda x, y: (x, tf.constant("a")), "^the step returns strings, which no device has; return numbers$"
-        )
-
-    def test_strings(self):
-        w = variable((12,))
-
-        def step(x, y):
-            return tf.strings.length(tf.strings.as_string(x * w)) + tf.strings.length(tf.strings.join(["a", "bc"]))
-
-        self.refused(step, r"^operation AsString .* \(test_function.py:\d+\) works on strings, .* data are prepared$")
-
-    def test_generators(self):
-        generator = tf.random.Generator.from_seed(1)
-        match = r"^operation StatefulRandomBinomial .* of a variable is not followed; use tf.random.stateless_binomial$"
-        self.refused(lambda x, y: generator.binomial((3,), 3.0, 0.5), match)
-
-    def test_arguments(self):
-        self.refused(3, "^step is 3; give a tf.function or a function of tensors$")
-        self.refused(simple()[1], "^layout is 'bach'; it must be one of batch, ", layout="bach")
-        match = "layout rule w/2:all names dimension 'w/2', which no tensor .*; the nearest is 'w/[01]'$"
-        self.refused(simple()[1], match, layout="w/2:all")
-
-    def test_shapes_that_are_not_known(self):
-        spec = tf.TensorSpec([None, 12], tf.float64)
-        match = r"has the shape \(None, 12\); give examples whose shapes are known$"
-        self.refused(simple()[1], match, (spec, INPUTS[0][1]))
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    step, options, message = REFUSED[name]
+    with pytest.raises((NotImplementedError, ValueError)) as caught:
+        mtf_hetero.function(step, **{"example_inputs": INPUTS[0], **ONE, **options})
+    here = f"test_function.py:{step.__code__.co_firstlineno}" if callable(step) else ""
+    assert re.fullmatch(message.replace("HERE", here), str(caught.value))  # of one line
 
 
 class TestReport:
@@ -468,11 +305,8 @@ class TestReport:
         with mtf_hetero.function(step, INPUTS[0], **BATCH) as divided:
             kinds = {entry.kind for entry in divided.undivided.entries}
         assert "MatMul" not in kinds and "Sub" in kinds
-
-    def test_one_device_computes_nothing_twice(self):
-        _, step = simple()
         with mtf_hetero.function(step, INPUTS[0], **ONE) as divided:
-            assert divided.undivided.entries == ()
+            assert divided.undivided.entries == ()  # one device computes nothing twice
 
     def test_effects_are_left_out(self, caplog):
         def step(x, y):

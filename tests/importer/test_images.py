@@ -1,32 +1,28 @@
 """Steps with images and volumes give what Keras gives, however their height, channels or filters are split."""
 
+import pytest
 import tiers
 from image_steps import CONVOLUTIONS, NETWORKS
 from import_oracle import BATCH, check, split
 
 TWO = {**BATCH, "devices": "cpu:0,cpu:1", "list_speed": [2, 1]}
+RECIPES = [
+    *(("network", recipe) for recipe in ("spatial", "filters", "even", "hybrid")),
+    *(("unet", recipe) for recipe in ("spatial", "filters")),
+    ("pools", "spatial"),
+]
 
 
-def recipe(name, place=TWO):
-    """A place with a named layout."""
-    return {**place, "layout": name} if name != "even" else {"devices": place["devices"], "layout": "even"}
-
-
-@tiers.parametrize(
-    ("name", "way"),
-    [
-        *((name, way) for name in NETWORKS for way in ("batch", "spatial", "filters", "even")),
-        ("network", "hybrid"),  # which needs a dense layer
-    ],
-    first=[("network", "spatial"), ("network", "hybrid")],
-)
-def test_recipes(name, way):
+@tiers.parametrize(("name", "recipe"), RECIPES, first=[("network", "spatial")])
+def test_recipes(name, recipe):
     make, tolerance = NETWORKS[name]
-    (divided,) = check(make, recipe(way), tolerance=tolerance)
+    place = {"devices": TWO["devices"], "layout": "even"} if recipe == "even" else {**TWO, "layout": recipe}
+    (divided,) = check(make, place, tolerance=tolerance)
     assert divided.layout.rules
 
 
-@tiers.parametrize("kind", CONVOLUTIONS, first=["multiplied"])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
 def test_convolutions(kind):
     make, dims = CONVOLUTIONS[kind]
     check(make, BATCH, *map(split, dims))

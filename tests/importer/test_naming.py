@@ -80,6 +80,7 @@ def test_sizes_without_common_factors_stay_apart():
     names = entered((6, 4), (4, 6))
     assert not names.unify(flat(names, 0), flat(names, 1))
     assert labels(names, 0) == [["t0/0"], ["t0/1"]]
+    assert common_factors([6, 4], [6, 5]) is None
 
 
 def test_a_tensor_keeps_its_dimensions_apart():

@@ -4,7 +4,7 @@ import collections
 
 import keras
 import numpy as np
-import pytest
+import tiers
 from import_oracle import BATCH, ONE, check, images, split
 from steps import L, of_keras, sgd
 
@@ -31,52 +31,34 @@ def residual():
     return keras.Model(inputs, L.Dense(5, name="head")(L.Flatten()(L.Add()([y, L.ReLU()(z)]))))
 
 
-JOINED = {
-    "relu": (lambda: sequential(norm(), L.ReLU()), 1),
-    "two": (lambda: sequential(norm(), L.Conv2D(3, 3, name="d"), norm()), 2),
-    "of vectors": (lambda: sequential(L.Flatten(), L.Dense(6, name="h"), norm()), 1),
-    "residual": (residual, 3),
+NORMS = {  # {name: (model, number of batch norms, number of their gradients)}
+    "relu": (lambda: sequential(norm(), L.ReLU()), 1, 1),
+    "two": (lambda: sequential(norm(), L.Conv2D(3, 3, name="d"), norm()), 2, 2),
+    "of vectors": (lambda: sequential(L.Flatten(), L.Dense(6, name="h"), norm()), 1, 1),
+    "of one pixel": (lambda: sequential(L.Conv2D(4, 6), norm()), 1, 0),
+    "residual": (residual, 3, 3),
+    "no scale": (lambda: sequential(norm(scale=False)), 0, 0),
+    "no offset": (lambda: sequential(norm(center=False)), 0, 0),
+    "another axis": (lambda: sequential(norm(axis=1)), 0, 0),
+    "layer norm": (lambda: sequential(L.LayerNormalization()), 0, 0),
 }
-SEPARATE = {
-    "no scale": lambda: sequential(norm(scale=False)),
-    "no offset": lambda: sequential(norm(center=False)),
-    "another axis": lambda: sequential(norm(axis=1)),
-    "layer norm": lambda: sequential(L.LayerNormalization()),
-}
 
 
-def kinds(model):
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.optimizer.build(model.trainable_variables)
-    step = tf.compat.v2.function(lambda data: model.train_step(data), autograph=False)
-    x, y = images()[0]
-    program = Traced(step).program(((x.astype("float32"), y),))
-    return collections.Counter(op.type for op in program.operations)
-
-
-@pytest.mark.parametrize("name", JOINED)
+@tiers.parametrize("name", NORMS, first=["relu", "of vectors", "of one pixel", "residual", "no scale", "another axis"])
 def test_a_batch_norm_and_its_gradient_are_one_operation_each(name):
-    make, count = JOINED[name]
-    found = kinds(make())
-    assert found["BatchNorm"] == found["BatchNormGradient"] == count
-    assert not found.keys() & {"Moments", "Rsqrt", "RsqrtGrad"}
+    make, norms, gradients = NORMS[name]
+    step, _, inputs = of_keras(make, sgd, images)()
+    found = collections.Counter(op.type for op in Traced(step).program(inputs[0]).operations)
+    assert (found["BatchNorm"], found["BatchNormGradient"]) == (norms, gradients)
+    assert bool(found.keys() & {"Moments", "Rsqrt", "RsqrtGrad"}) == (gradients == 0)
 
 
-@pytest.mark.parametrize("name", SEPARATE)
-def test_others_are_left_alone(name):
-    found = kinds(SEPARATE[name]())
-    assert not found.keys() & {"BatchNorm", "BatchNormGradient"}
+TRAINED = [("relu", "sequential/c"), ("of one pixel", "sequential/c"), ("residual", "a")]
 
 
-@pytest.mark.parametrize("name", ["relu", pytest.param("two", marks=pytest.mark.full), "residual"])
-def test_it_trains_as_tensorflow_does(name):
-    make, _ = JOINED[name]
-    check(
-        of_keras(make, sgd, images),
-        ONE,
-        BATCH,
-        split("sequential/c/kernel/3") if name != "residual" else split("a/kernel/3"),
-    )
+@tiers.parametrize(("name", "layer"), TRAINED, first=TRAINED[:1])
+def test_it_trains_as_tensorflow_does(name, layer):
+    check(of_keras(NORMS[name][0], sgd, images), ONE, BATCH, split(f"{layer}/kernel/3"))
 
 
 def test_a_norm_along_another_axis_of_the_same_size_is_none():

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+import tiers
 from import_oracle import BATCH, ONE, check
-from tiers import on_workers
 
 import mtf_hetero
 from mtf_hetero import tf
@@ -29,17 +29,15 @@ def table(default=0):
     return tf.lookup.StaticHashTable(initializer, default)
 
 
-def lengths(words):
-    return tf.strings.length(words)
-
-
 def looked_up():
+    """Lengths, numbers of a table, and hashes."""
     held = table()
-    return lambda words: held.lookup(words)
 
+    def prepare(words):
+        hashes = tf.strings.to_hash_bucket_fast(tf.strings.lower(words) + "!", 7)
+        return tf.cast(tf.strings.length(words), tf.int64) + held.lookup(words) + hashes
 
-def hashed(words):
-    return tf.strings.to_hash_bucket_fast(tf.strings.lower(words) + "!", 7)
+    return prepare
 
 
 def joined(words):
@@ -71,28 +69,22 @@ def training(prepare):
     return step, [embedding, kernel]
 
 
-PREPARED = {
-    "lengths": lambda: lengths,
-    "looked up": looked_up,
-    "hashed": lambda: hashed,
-    "joined": lambda: joined,
-    "counted": lambda: counted,
-}
+PREPARED = {"looked up": looked_up, "joined": lambda: joined, "counted": lambda: counted}
 
 
-@pytest.mark.parametrize("name", PREPARED)
+@tiers.parametrize("name", PREPARED, first=["looked up", "counted"])
 def test_strings_tables_and_shapes_that_depend_on_the_data(name):
     divided = check(lambda: (*training(PREPARED[name]()), texts()), ONE, BATCH)
     assert divided[1].undivided.share < 0.05  # updates of variables that are whole
 
 
 def test_texts_of_other_lengths_are_of_the_same_kind():
-    traced = Traced(lengths)
+    traced = Traced(tf.strings.length)
     assert traced.kind((np.array(["a", "b"]),)) == traced.kind((tf.constant(["abc", ""]),))
     assert traced.kind((np.array(["a", "b"]),)) != traced.kind((np.array(["abc"]),))
 
 
-@on_workers
+@tiers.on_workers
 def test_what_is_prepared_goes_to_workers(workers):
     place = {"workers": workers.addresses, "layout": "batch", "list_speed": [4, 2, 1]}
     check(lambda: (*training(looked_up()), texts()), place)
@@ -119,37 +111,36 @@ def test_inputs_of_which_the_devices_have_none():
     check(lambda: (step, [w], [(words,) for words, *_ in texts()]), ONE, BATCH)
 
 
-MESSAGES = {
-    "weights": "Where.*gives a tensor whose shape depends on the data",
-    "sizes": "StringLength.*gives a tensor whose shape depends on the data",
-    "loop": "While.*works on strings",
-    "written": "LookupTableInsertV2.*reads a resource",
-    "text": "returns strings",
+W, HELD = tf.Variable(np.ones((12, 5)), name="w"), tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+REFUSED = {  # {name: (step, message)}
+    "weights": (
+        lambda words, x, y: tf.boolean_mask(x, x[:, 0] > 0.0) @ W,
+        "Where.*gives a tensor whose shape depends on the data",
+    ),
+    "sizes": (
+        lambda words, x, y: (x @ W, tf.gather(W, tf.strings.length(SPLIT_WORDS(words[:, 0]).to_tensor()))),
+        "StringLength.*gives a tensor whose shape depends on the data",
+    ),
+    "loop": (
+        lambda words, x, y: tf.while_loop(
+            lambda total: total < 9.0,
+            lambda total: total + tf.cast(tf.strings.length(words)[0, 0], tf.float64),
+            [tf.reduce_sum(x @ W)],
+        ),
+        "While.*works on strings",
+    ),
+    "written": (
+        lambda words, x, y: (HELD.insert(words[:, 0], y), HELD.lookup(words), x @ W)[1:],
+        "LookupTableInsertV2.*reads a resource",
+    ),
+    "text": (lambda words, x, y: (words, x @ W), "returns strings"),
 }
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_needs_more_than_arguments_is_refused(name):
-    w = tf.Variable(np.ones((12, 5)), name="w")
-    held = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
-
-    def step(words, x, y):
-        if name == "weights":
-            return tf.boolean_mask(x, x[:, 0] > 0.0) @ w
-        if name == "sizes":
-            return x @ w, tf.gather(w, tf.strings.length(SPLIT_WORDS(words[:, 0]).to_tensor()))
-        if name == "loop":
-            return tf.while_loop(
-                lambda total: tf.reduce_sum(total) < 9.0,
-                lambda total: total + tf.cast(tf.strings.length(words)[0, 0], tf.float64),
-                [tf.reduce_sum(x @ w)],
-            )
-        if name == "written":
-            held.insert(words[:, 0], y)
-            return held.lookup(words), x @ w
-        return words, x @ w
-
-    with pytest.raises(NotImplementedError, match=MESSAGES[name]):
+    step, message = REFUSED[name]
+    with pytest.raises(NotImplementedError, match=message):
         mtf_hetero.function(step, texts()[0], **BATCH)
 
 

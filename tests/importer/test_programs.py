@@ -6,39 +6,24 @@ import tiers
 from benchmarks.frameworks.any_step import BATCH, PLANNED, WEIGHTS, AnyStep
 from benchmarks.programs import programs, registry
 
-FIRST = [  # the smallest of each kind
-    *("vision/grad_cam", "vision/metric_learning", "vision/mnist_convnet", "vision/forwardforward"),
-    *("loops/logistic_newton", "loops/matrix_factorisation", "rl/actor_critic_cartpole"),
-    *("nlp/multi_label_classification", "structured_data/structured_data_classification_with_feature_space"),
-    *("timeseries/timeseries_anomaly_detection", "graph/node2vec_movielens", "guides/writing_your_own_callbacks"),
-]
-QUICK = [
-    *FIRST,
-    *("vision/gradient_centralization", "vision/consistency_training", "vision/autoencoder"),
-    *("loops/meta_learning", "loops/normalizing_flow", "loops/burgers_equation", "loops/kalman_filter"),
-    *("structured_data/imbalanced_classification", "nlp/pretrained_word_embeddings", "generative/conditional_gan"),
-    *("timeseries/timeseries_weather_forecasting", "generative/vae", "rl/ppo_cartpole"),
+FIRST = ["loops/logistic_newton", "structured_data/structured_data_classification_with_feature_space"]
+ON_EVERY_LAYOUT = ["vision/metric_learning", "vision/forwardforward"]
+OTHERS = [
+    *("vision/mnist_convnet", "vision/grad_cam", "rl/actor_critic_cartpole", "rl/ppo_cartpole"),
+    *("loops/meta_learning", "loops/normalizing_flow", "loops/kalman_filter", "generative/conditional_gan"),
+    *("timeseries/timeseries_weather_forecasting", "graph/node2vec_movielens"),
 ]
 
 
-def check(name, layouts):
+@tiers.parametrize("name", [*FIRST, *ON_EVERY_LAYOUT, *OTHERS], first=FIRST)
+def test_a_program(name):
+    layouts = [BATCH, WEIGHTS, PLANNED] if name in ON_EVERY_LAYOUT else [BATCH]
     found = AnyStep().run(name, layouts, steps=3)
     assert "refused" not in found, found["refused"]
     for layout in layouts:
         differences = found["layouts"][layout]
         assert max(differences["results"], differences["variables"]) <= programs()[name].tolerance
     assert found["layouts"][BATCH]["replicated_examples"] < 0.02
-
-
-@tiers.parametrize("name", QUICK, first=[*FIRST[2:5:2], *FIRST[6:]])  # one of each kind
-def test_a_program(name):
-    check(name, [BATCH])
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", FIRST[:4])
-def test_weights_and_plans(name):
-    check(name, [BATCH, WEIGHTS, PLANNED])
 
 
 def test_programs_say_why_they_are_not_exact():

@@ -65,7 +65,7 @@ def test_reads_and_writes(commands):
 
 @pytest.mark.full
 @pytest.mark.usefixtures("real_conditions")
-@tiers.given_in_tiers(st.lists(PLAIN | CONDITIONS, min_size=1, max_size=8), first=20, every=40)
+@tiers.given_in_tiers(st.lists(PLAIN | CONDITIONS, min_size=1, max_size=8), first=1, every=40)
 def test_reads_and_writes_in_conditions_that_stay(commands):
     check(accesses(commands), ONE, split("batch"), steps=2)
 
@@ -144,7 +144,7 @@ def operations(seed):
 
 
 @pytest.mark.full
-@tiers.given_in_tiers(st.tuples(st.integers(0, 10**6), st.sampled_from(["batch", "x/1"])), first=20, every=60)
+@tiers.given_in_tiers(st.tuples(st.integers(0, 10**6), st.sampled_from(["batch", "x/1"])), first=1, every=60)
 def test_operations(case):
     seed, dimension = case
     check(operations(seed), ONE, split(dimension), tolerance=1e-8, steps=2)

@@ -1,9 +1,10 @@
 """Steps with images and volumes: networks, and single convolutions of all kinds between others."""
 
+import functools
+
 import keras
 import numpy as np
-from import_oracle import STEPS as COUNT
-from import_oracle import images
+from import_oracle import STEPS, examples
 from steps import L, adam, of_keras, sgd
 
 
@@ -18,13 +19,13 @@ def network():
     return keras.Model(inputs, L.Dense(5)(L.Dense(21, "relu", name="wide")(x)))
 
 
-def volumes(dtype, steps=COUNT):
+def volumes(dtype):
     """Volumes and the classes of their voxels, of each step."""
     rng = np.random.default_rng(0)
     shape = 4, 16, 8, 8
     return [
         (rng.standard_normal((*shape, 2)).astype(dtype), rng.integers(0, 3, shape).astype("int32"))
-        for _ in range(steps)
+        for _ in range(STEPS)
     ]
 
 
@@ -41,7 +42,7 @@ def unet(*, pools):
 
 
 NETWORKS = {
-    "network": (of_keras(network, adam(), lambda: images(size=(17, 16))), 1e-9),
+    "network": (of_keras(network, adam(), lambda: examples(17, 16, 3)), 1e-9),
     "unet": (of_keras(lambda: unet(pools=False), adam(), lambda: volumes("float64")), 1e-9),
     "pools": (of_keras(lambda: unet(pools=True), sgd, lambda: volumes("float32"), floatx="float32"), 5e-5),
 }
@@ -53,36 +54,21 @@ def around(layer, shape):
     def build():
         x = inputs = keras.Input(shape)
         rank = len(shape) - 1
-        convolution = (L.Conv1D, L.Conv2D, L.Conv3D)[rank - 1]
-        x = layer()(convolution(14, 1, name="before")(x))
-        mean = (L.GlobalAveragePooling1D, L.GlobalAveragePooling2D, L.GlobalAveragePooling3D)[rank - 1]
+        x = layer()(getattr(L, f"Conv{rank}D")(14, 1, name="before")(x))
+        mean = getattr(L, f"GlobalAveragePooling{rank}D")
         return keras.Model(inputs, L.Dense(5)(mean()(L.Activation("tanh")(x))))
 
     return build
 
 
-def _of_shape(shape):
-    def data(steps=COUNT):
-        rng = np.random.default_rng(0)
-        return [(rng.standard_normal((7, *shape)), rng.integers(0, 5, 7).astype("int32")) for _ in range(steps)]
-
-    return data
-
-
-def _single(layer, shape):
-    return of_keras(around(layer, shape), sgd, _of_shape(shape))
-
-
 ODD, LINE, VOLUME = (9, 7, 3), (11, 3), (7, 5, 6, 2)
 CONVOLUTIONS = {  # {kind: (step, dimensions that a layout is to split)}
-    kind: (_single(layer, shape), dims)
+    kind: (of_keras(around(layer, shape), sgd, functools.partial(examples, *shape, count=7)), dims)
     for kind, layer, shape, dims in [
         ("odd", lambda: L.Conv2D(7, 3, 2, padding="same", name="it"), ODD, ["it/kernel/3", "it/kernel/2"]),
         ("uneven", lambda: L.Conv2D(7, (3, 2), (2, 3), name="it"), ODD, ["it/kernel/3", "it/height"]),
         ("dilated", lambda: L.Conv2D(7, 3, dilation_rate=2, padding="same", name="it"), ODD, ["it/kernel/3"]),
-        ("depthwise", lambda: L.DepthwiseConv2D(3, padding="same", name="it"), ODD, ["before/kernel/3"]),
         ("multiplied", lambda: L.DepthwiseConv2D(3, 2, depth_multiplier=2, name="it"), ODD, ["before/kernel/3"]),
-        ("separable", lambda: L.SeparableConv2D(7, 3, 2, padding="same", name="it"), ODD, ["before/kernel/3"]),
         ("groups", lambda: L.Conv2D(14, 3, groups=7, name="it"), ODD, ["before/kernel/3_0"]),
         (
             "transposed",
@@ -92,7 +78,6 @@ CONVOLUTIONS = {  # {kind: (step, dimensions that a layout is to split)}
         ),
         ("1D", lambda: L.Conv1D(7, 3, 2, padding="same", name="it"), LINE, ["it/kernel/2", "it/width"]),
         ("causal", lambda: L.Conv1D(7, 3, padding="causal", dilation_rate=2, name="it"), LINE, ["it/kernel/2"]),
-        ("1D transposed", lambda: L.Conv1DTranspose(7, 3, 2, name="it"), LINE, ["it/kernel/1"]),
         ("3D", lambda: L.Conv3D(7, 3, 2, padding="same", name="it"), VOLUME, ["it/kernel/4", "it/kernel/3"]),
         ("3D transposed", lambda: L.Conv3DTranspose(7, 2, 2, name="it"), VOLUME, ["it/kernel/3"]),
         ("3D dilated", lambda: L.Conv3D(7, 2, dilation_rate=2, name="it"), VOLUME, ["it/kernel/4"]),

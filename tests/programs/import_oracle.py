@@ -97,27 +97,26 @@ def same(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], tolerance:
             np.testing.assert_array_equal(one, other)
 
 
-def rows(count: int = 14, width: int = 12, classes: int = 5, steps: int = STEPS) -> list[tuple[Any, ...]]:
+def examples(*shape: int, count: int = 14) -> list[tuple[Any, ...]]:
+    """Numbers of a shape and their classes, of each step."""
+    rng = np.random.default_rng(0)
+    return [(rng.standard_normal((count, *shape)), rng.integers(0, 5, count).astype("int32")) for _ in range(STEPS)]
+
+
+def rows() -> list[tuple[Any, ...]]:
     """Rows of numbers and their classes, of each step."""
-    rng = np.random.default_rng(0)
-    return [
-        (rng.standard_normal((count, width)), rng.integers(0, classes, count).astype("int32")) for _ in range(steps)
-    ]
+    return examples(12)
 
 
-def images(
-    count: int = 14, size: int | tuple[int, int] = 8, classes: int = 5, steps: int = STEPS
-) -> list[tuple[Any, ...]]:
+def images() -> list[tuple[Any, ...]]:
     """Images and their classes, of each step."""
-    rng = np.random.default_rng(0)
-    shape = count, *(size if isinstance(size, tuple) else (size, size)), 3
-    return [(rng.standard_normal(shape), rng.integers(0, classes, count).astype("int32")) for _ in range(steps)]
+    return examples(8, 8, 3)
 
 
-def ids(count: int = 14, length: int = 6, words: int = 11, classes: int = 5, steps: int = STEPS) -> list[Any]:
+def ids(*, count: int = 14, length: int = 6) -> list[tuple[Any, ...]]:
     """Sequences of ids and their classes, of each step."""
     rng = np.random.default_rng(0)
     return [
-        (rng.integers(0, words, (count, length)).astype("int32"), rng.integers(0, classes, count).astype("int32"))
-        for _ in range(steps)
+        (rng.integers(0, 11, (count, length)).astype("int32"), rng.integers(0, 5, count).astype("int32"))
+        for _ in range(STEPS)
     ]

@@ -42,13 +42,12 @@ tables, if that needs arguments of the step alone.
 def classes() -> dict[str, list[str]]:
     """{section: names of operations}; the last one, "", has those that are refused."""
     registry = importlib.import_module("tensorflow.python.framework.op_def_registry")
-    kernels = importlib.import_module("tensorflow.python.framework.kernels")
+    kernels = importlib.import_module("tensorflow.python.framework.kernels").get_all_registered_kernels().kernel
+    on_cpu = {kernel.op for kernel in kernels if kernel.device_type == "CPU"}
     found: dict[str, list[str]] = {name: [] for name in [*_SECTIONS, ""]}
     for name in sorted(dir(tf.raw_ops)):
         definition = registry.get(name) if name[0].isupper() else None
-        if definition is None:
-            continue
-        if any(kernel.device_type == "CPU" for kernel in kernels.get_registered_kernels_for_op(name).kernel):
+        if definition is not None and name in on_cpu:
             found[_find_section(definition)].append(name)
     return found
 

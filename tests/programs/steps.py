@@ -51,11 +51,6 @@ def adam(**options: Any) -> Any:
     return lambda: keras.optimizers.Adam(0.01, **options)
 
 
-def single(data: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the same data in single precision."""
-    return lambda: [(x.astype("float32"), y) for x, y in data()]
-
-
 def scaled() -> Any:
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=2)
 
@@ -82,18 +77,12 @@ def convolutional() -> Any:
 
 
 def transformer() -> Any:
+    """Attends to earlier words alone, and to no padding."""
     inputs = keras.Input((6,), dtype="int32")
-    x = L.Embedding(11, 8, name="words")(inputs)
-    a = L.MultiHeadAttention(7, 4, dropout=0.1, name="attention")(x, x)
+    x = L.Embedding(11, 8, mask_zero=True, name="words")(inputs)
+    a = L.MultiHeadAttention(7, 4, dropout=0.1, name="attention")(x, x, use_causal_mask=True)
     x = L.LayerNormalization()(x + a)
     x = L.LayerNormalization()(x + L.Dense(8)(L.Dense(14, "gelu", name="wide")(x)))
-    return keras.Model(inputs, L.Dense(5)(L.GlobalAveragePooling1D()(x)))
-
-
-def masked() -> Any:
-    inputs = keras.Input((6,), dtype="int32")
-    x = L.Embedding(11, 8, mask_zero=True)(inputs)
-    x = L.MultiHeadAttention(7, 4, name="attention")(x, x, use_causal_mask=True)
     return keras.Model(inputs, L.Dense(5)(L.GlobalAveragePooling1D()(x)))
 
 
@@ -104,22 +93,6 @@ def recurrent(layer: Any, masks: bool = False, **options: Any) -> Callable[[], A
         return keras.Sequential([keras.Input((6,), dtype="int32"), embedding, cell, L.Dense(5)])
 
     return build
-
-
-class Odd(L.Layer):
-    """Sorts, accumulates, inverts a matrix, and adds a loss."""
-
-    def build(self, shape):
-        self.w = self.add_weight(shape=(shape[-1], shape[-1]), initializer="orthogonal")
-
-    def call(self, x):
-        self.add_loss(0.01 * K.mean(K.square(x)))
-        inverse = tf.linalg.inv(self.w)
-        return K.cumsum(K.sort(x, axis=-1), axis=-1) @ inverse + K.flip(x, axis=-1)
-
-
-def odd() -> Any:
-    return keras.Sequential([keras.Input((12,)), Odd(), L.Dense(5)])
 
 
 class Own(keras.Model):
@@ -150,43 +123,6 @@ def own() -> Any:
     model = Own()
     model(np.zeros((1, 12)))
     return model
-
-
-def with_lora() -> Any:
-    """Keras's LoRA keeps its weights in float32: the same, by hand."""
-
-    class Adapted(L.Layer):
-        def build(self, shape):
-            self.frozen = self.add_weight(shape=(shape[-1], 14), trainable=False)
-            self.a, self.b = self.add_weight(shape=(shape[-1], 2)), self.add_weight(shape=(2, 14))
-
-        def call(self, x):
-            return K.relu(x @ (self.frozen + 0.5 * self.a @ self.b))
-
-    return keras.Sequential([keras.Input((12,)), Adapted(), L.Dense(5)])
-
-
-def mobile() -> Any:
-    base = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, weights=None, classes=5, classifier_activation=None)
-    return keras.Model(base.input, base.output)
-
-
-def depthwise() -> Any:
-    x = inputs = keras.Input((8, 8, 3))
-    x = L.Conv2D(7, 3, strides=2, padding="same", use_bias=False)(x)
-    x = L.ReLU(6)(L.BatchNormalization()(L.DepthwiseConv2D(3, padding="same", use_bias=False, name="single")(x)))
-    x = L.DepthwiseConv2D(3, depth_multiplier=2, name="double")(L.ZeroPadding2D(1)(x))
-    x = L.Conv2D(6, 3, dilation_rate=2, padding="same", activation="hard_swish")(x)
-    x = L.AveragePooling2D(2)(L.Conv2DTranspose(4, 3, strides=2, padding="same")(x))
-    x = L.Concatenate()([x, L.UpSampling2D(2, interpolation="bilinear")(L.MaxPooling2D(2)(x))])
-    return keras.Model(inputs, L.Dense(5)(L.GlobalMaxPooling2D()(x)))
-
-
-def grouped() -> Any:
-    """TensorFlow has no gradient of convolutions in groups in float64 on a CPU."""
-    x = inputs = keras.Input((8, 8, 3))
-    x = L.Conv2D(6, 3, groups=2, padding="same")(L.Conv2D(6, 3)(x))
-    return keras.Model(inputs, L.Dense(5)(L.GlobalMaxPooling2D()(x)))
 
 
 def tape() -> Made:
@@ -222,26 +158,13 @@ SHAPES = {"w": (12, 14), "b": (14,), "v": (14, 5)}
 
 STEPS = {
     "perceptron": of_keras(perceptron, adam(), rows, metrics=["accuracy"]),
-    "perceptron, momentum": of_keras(perceptron, sgd, rows),
-    "convolutional": of_keras(convolutional, adam(), images, metrics=["accuracy"]),
-    "convolutional, momentum": of_keras(convolutional, sgd, images),
-    "transformer": of_keras(transformer, adam(), ids, metrics=["accuracy"]),
-    "transformer, momentum": of_keras(transformer, sgd, ids),
-    "masked": of_keras(masked, lambda: keras.optimizers.AdamW(0.01), ids),
-    "LSTM": of_keras(recurrent(L.LSTM), adam(), ids),
-    "LSTM unrolled": of_keras(recurrent(L.LSTM, unroll=True), adam(), ids),
-    "LSTM masked": of_keras(recurrent(L.LSTM, masks=True), adam(), ids),
-    "GRU": of_keras(recurrent(L.GRU), adam(), ids),
-    "GRU dropout": of_keras(recurrent(L.GRU, dropout=0.2, recurrent_dropout=0.1), adam(), ids),
-    "odd": of_keras(odd, adam(clipnorm=1.0, use_ema=True), rows),
-    "own": of_keras(own, lambda: keras.optimizers.RMSprop(0.01), rows),
-    "adapted": of_keras(with_lora, adam(), rows),
+    "convolutional": of_keras(convolutional, sgd, images, metrics=["accuracy"]),
+    "transformer": of_keras(transformer, lambda: keras.optimizers.AdamW(0.01), ids, metrics=["accuracy"]),
+    "LSTM": of_keras(recurrent(L.LSTM, masks=True), adam(), ids),
+    "GRU": of_keras(recurrent(L.GRU, dropout=0.2, recurrent_dropout=0.1), lambda: keras.optimizers.RMSprop(0.01), ids),
+    "own": of_keras(own, adam(clipnorm=1.0, use_ema=True), rows),
     "accumulated": of_keras(perceptron, adam(gradient_accumulation_steps=2), rows),
     "scaled": of_keras(perceptron, scaled, rows),
-    "muon": of_keras(perceptron, lambda: keras.optimizers.Muon(0.01), single(rows), floatx="float32"),  # its rate is
     "adafactor": of_keras(perceptron, lambda: keras.optimizers.Adafactor(0.01), rows),
-    "depthwise": of_keras(depthwise, sgd, images),
-    "grouped": of_keras(grouped, sgd, single(images), floatx="float32"),
-    "mobile": of_keras(mobile, sgd, lambda: images(size=32)),
     "tape": tape,
 }
