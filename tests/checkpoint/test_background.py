@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from estimator_oracle import line_data, line_steps, make, trained_steps
+from estimator_oracle import ActionHook, line_data, line_steps, make, trained_steps
 
 from mtf_hetero import tf
 from mtf_hetero.checkpoint import State, WriteError, find_damage
@@ -34,18 +34,6 @@ def _held(monkeypatch):
     return Held
 
 
-class After(tf.train.SessionRunHook):
-    """Calls a function after a step of the session."""
-
-    def __init__(self, number, function):
-        self.left, self.function = number, function
-
-    def after_run(self, run_context, run_values):
-        self.left -= 1
-        if self.left == 0:
-            self.function()
-
-
 def test_training_goes_on_while_a_checkpoint_is_written(held, tmp_path):
     seen = []
 
@@ -54,7 +42,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(held, tmp_path):
         held.go.set()
 
     trained = make(tmp_path, save_checkpoints_steps=4)
-    trained.train(line_data, hooks=[After(3, look)], max_steps=6)
+    trained.train(line_data, hooks=[ActionHook({3: look})], max_steps=6)
     assert seen == []  # the one of step 0 was not complete after three steps
     assert held.paths == ["model.ckpt-0", "model.ckpt-4", "model.ckpt-6"] and held.most == 1
     for step in (0, 4, 6):

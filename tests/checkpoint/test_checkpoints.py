@@ -2,20 +2,18 @@
 
 import dataclasses
 import functools
-import itertools
 import os
 import pathlib
 import resource
+import shutil
 import subprocess
 import sys
 import threading
 
 import pytest
-from estimator_oracle import line_data, line_model, line_steps, log_lines, make, trained_steps
+from estimator_oracle import ActionHook, line_data, line_model, line_steps, log_lines, make, trained_steps
 from lock_holder import hold_lock
 from tiers import parametrize
-from uneven_estimator import estimator as uneven_estimator
-from uneven_estimator import input_fn as uneven_input
 
 from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero._compat import tf
@@ -62,82 +60,82 @@ def flip(path):
 DAMAGES = {"truncated": truncate, "emptied": empty, "deleted": pathlib.Path.unlink, "flipped": flip}
 
 
-@parametrize(
-    ("kind", "damage"),
-    itertools.product(["index", "data-00000-of-00001", "meta", "sha256"], DAMAGES),
-    first=[("index", "truncated"), ("data-00000-of-00001", "flipped"), ("sha256", "emptied")],
-)
-def test_the_newest_whole_checkpoint_is_resumed_from(tmp_path, log, kind, damage):
-    train(tmp_path, 4)
-    model = tmp_path / "model"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The directory with the checkpoints of the steps 0, 2 and 4."""
+    directory = tmp_path_factory.mktemp("trained")
+    train(directory, 4)
+    return directory / "model"
+
+
+@pytest.fixture
+def model(trained, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(trained, tmp_path / "model", copy_function=shutil.copy2)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", ["index", "data-00000-of-00001", "meta", "sha256"])
+def test_the_newest_intact_checkpoint_is_found(kind, damage, model, log):
     DAMAGES[damage](model / f"model.ckpt-4.{kind}")
     before = snapshot(model)
-    needed = kind not in ("meta", "sha256")
-    log.clear()
-    metrics = make(tmp_path).evaluate(line_data, steps=1)
-    assert metrics["global_step"] == (2 if needed else 4)
-    assert sum("Skipping damaged checkpoint" in line for line in log) == needed
-    log.clear()
-    resumed = train(tmp_path, 6)
-    passed_over = [line for line in log if "Skipping damaged checkpoint" in line]
-    if needed:
-        (line,) = passed_over
-        assert f"Skipping damaged checkpoint {model}/model.ckpt-4 (model.ckpt-4.{kind} " in line
-        assert line.endswith(f"), moved to {model}/set_aside/model.ckpt-4; using model.ckpt-2")
-        assert snapshot(model / "set_aside" / "model.ckpt-4") == of_step(before, 4)
-        w = line_steps(line_steps(0.0, 2), 4)
-    else:
-        assert not passed_over and not (model / "set_aside").exists()
-        w = line_steps(line_steps(0.0, 4), 2)
-        assert of_step(snapshot(model), 4) == of_step(before, 4)
-    assert trained_steps(resumed) == 6 and resumed.get_variable_value("w") == pytest.approx(w, rel=1e-5)
+    found = saver_lib.resume(str(model), 5)
+    if kind in ("meta", "sha256"):
+        assert found == (f"{model}/model.ckpt-4", [f"{model}/model.ckpt-{step}" for step in (0, 2, 4)])
+        assert log == [] and snapshot(model) == before and not (model / "set_aside").exists()
+        return
+    assert found == (f"{model}/model.ckpt-2", [f"{model}/model.ckpt-{step}" for step in (0, 2)])
+    (line,) = log
+    assert line.startswith(f"Skipping damaged checkpoint {model}/model.ckpt-4 (model.ckpt-4.{kind} ")
+    assert line.endswith(f"), moved to {model}/set_aside/model.ckpt-4; using model.ckpt-2")
+    assert snapshot(model / "set_aside" / "model.ckpt-4") == of_step(before, 4)
+    assert of_step(snapshot(model), 2) == of_step(before, 2)
+    assert tf.train.latest_checkpoint(str(model)) == f"{model}/model.ckpt-2"
+
+
+def test_training_resumes_from_the_newest_intact_checkpoint(model, tmp_path, log):
+    flip(model / "model.ckpt-4.data-00000-of-00001")
+    before = snapshot(model)
+    for call in (lambda: make(tmp_path).evaluate(line_data, steps=1)["global_step"], lambda: train(tmp_path, 6)):
+        result = call()
+        assert sum("Skipping damaged checkpoint" in line for line in log) == 1
+        log.clear()
+        assert result == 2 or trained_steps(result) == 6
+    w = line_steps(line_steps(0.0, 2), 4)
+    assert make(tmp_path).get_variable_value("w") == pytest.approx(w, rel=1e-5)
     assert of_step(snapshot(model), 2) == of_step(before, 2)
     assert tf.train.latest_checkpoint(str(model)) == f"{model}/model.ckpt-6"
 
 
 STATES = {
-    "missing": None,
-    "empty": b"",
-    "cut": b'model_checkpoint_path: "model.ck',
-    "damaged": b"\xff\xfe\0\0 not text",
+    "is missing": None,
+    "is empty": b"",
+    "is damaged": b'model_checkpoint_path: "model.ck',
     "cannot be read": b"\x9f",
-    "names": b'model_checkpoint_path: "model.ckpt-2"\nall_model_checkpoint_paths: "model.ckpt-2"\n',
+    "names MODEL/model.ckpt-2": b'model_checkpoint_path: "model.ckpt-2"\nall_model_checkpoint_paths: "model.ckpt-2"\n',
 }
 
 
-@parametrize("kind", STATES, first=["empty", "names"])
-def test_the_state_file_is_not_relied_upon(tmp_path, log, kind):
-    train(tmp_path, 4)
-    model = tmp_path / "model"
+@pytest.mark.parametrize("fault", STATES)
+def test_the_state_file_is_not_relied_upon(fault, model, log):
     (model / "checkpoint").unlink()
-    if STATES[kind] is not None:
-        (model / "checkpoint").write_bytes(STATES[kind])
+    if STATES[fault] is not None:
+        (model / "checkpoint").write_bytes(STATES[fault])
     before = snapshot(model)
-    log.clear()
-    resumed = train(tmp_path, 5)
-    assert resumed.get_variable_value("w") == pytest.approx(line_steps(line_steps(0.0, 4), 1), rel=1e-5)
-    after = snapshot(model)
-    assert {name: after[name] for name in before} == before
-    (line,) = [line for line in log if "the file 'checkpoint'" in line]
-    assert line.endswith("the newest intact checkpoint is model.ckpt-4")
-    words = {"cut": "is damaged", "damaged": "cannot be read", "names": f"names {model}/model.ckpt-2"}
-    assert f"in {model} {words.get(kind, kind if ' ' in kind else f'is {kind}')}; " in line
+    assert saver_lib.resume(str(model), 5)[0] == f"{model}/model.ckpt-4"
+    assert snapshot(model) == before and tf.train.latest_checkpoint(str(model)) == f"{model}/model.ckpt-4"
+    fault = fault.replace("MODEL", str(model))
+    assert log == [f"the file 'checkpoint' in {model} {fault}; the newest intact checkpoint is model.ckpt-4"]
 
 
-@parametrize(
-    ("state", "damage"),
-    itertools.product([None, b"", b'model_checkpoint_path: "', b"\0\xff"], [flip, pathlib.Path.unlink]),
-    first=[(b"\0\xff", flip)],
-)
-def test_where_none_is_whole_nothing_is_changed(tmp_path, state, damage):
-    estimator = train(tmp_path, 4)
-    model = tmp_path / "model"
+@pytest.mark.parametrize(("state", "damage"), [(b"\0\xff", flip), (None, pathlib.Path.unlink)])
+def test_where_none_is_whole_nothing_is_changed(state, damage, model, tmp_path):
     for path in model.glob("*.index"):
         damage(path)
     (model / "checkpoint").unlink()
     if state is not None:
         (model / "checkpoint").write_bytes(state)
-    before = snapshot(model, "[!r]*")
+    before, estimator = snapshot(model, "[!r]*"), make(tmp_path)
     message = f"^model_dir is '{model}', which has no intact checkpoint \\(3 damaged: [^\n]*model.ckpt-4.index "
     for call in (
         lambda: train(tmp_path, 6),
@@ -151,72 +149,44 @@ def test_where_none_is_whole_nothing_is_changed(tmp_path, state, damage):
     assert snapshot(model, "[!r]*") == before
 
 
-def test_a_damaged_checkpoint_that_was_asked_for(tmp_path):
-    estimator = train(tmp_path, 4)
-    path = tmp_path / "model" / "model.ckpt-2"
+def test_a_damaged_checkpoint_that_was_asked_for(model, tmp_path):
+    path = model / "model.ckpt-2"
     flip(path.with_name("model.ckpt-2.data-00000-of-00001"))
     with pytest.raises(
         ValueError, match="^checkpoint_path is '.*2', which is damaged: .*00001 differs from its checksum"
     ):
-        estimator.evaluate(line_data, steps=1, checkpoint_path=str(path))
-    assert estimator.evaluate(line_data, steps=1)["global_step"] == 4
+        make(tmp_path).evaluate(line_data, steps=1, checkpoint_path=str(path))
 
 
-def test_tensorflow_decides_where_its_own_saver_wrote(tmp_path, log):
+def test_tensorflow_decides_where_its_own_saver_wrote(model, tmp_path, log):
     """Also where it did so over a checkpoint of ours, beside which our checksums lie."""
-    train(tmp_path, 4)
-    model = tmp_path / "model"
     with tf.Graph().as_default(), tf.Session() as session:
         tf.get_variable("w", initializer=7.0)
         step = tf.train.get_or_create_global_step()
         session.run([tf.global_variables_initializer(), step.initializer])
         saver = tf.train.Saver(write_version=tf.train.SaverDef.V2)
-        session.run(step.assign(4))
-        saver.save(session, str(model / "model.ckpt"), global_step=4)
-        session.run(step.assign(5))
-        saver.save(session, str(model / "model.ckpt"), global_step=5)
+        for number in (4, 5):
+            session.run(step.assign(number))
+            saver.save(session, str(model / "model.ckpt"), global_step=number)
     assert not (model / "model.ckpt-5.sha256").exists()
     assert make(tmp_path).get_variable_value("w") == 7.0
     flip(model / "model.ckpt-5.data-00000-of-00001")
-    assert saver_lib.find(str(model)).path == f"{model}/model.ckpt-4"
+    assert saver_lib.resume(str(model), 5)[0] == f"{model}/model.ckpt-4"
     assert make(tmp_path).get_variable_value("w") == 7.0
-    train(tmp_path, 6)
     assert any("(TensorFlow cannot read it: " in line and "; using model.ckpt-4" in line for line in log)
 
 
-def test_resuming_leaves_the_checkpoint_as_it_is(tmp_path):
-    train(tmp_path, 4)
-    before = snapshot(tmp_path / "model")
-    train(tmp_path, 5)
-    after = snapshot(tmp_path / "model")
-    assert {name: after[name] for name in before} == before
-
-
 def test_a_session_made_anew_finds_the_newest_whole_one(tmp_path, log):
-    class Lost(tf.train.SessionRunHook):
-        steps = 0
+    def lose():
+        (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
+        saver.join()
+        flip(tmp_path / "model" / "model.ckpt-4.index")
+        raise tf.errors.AbortedError(None, None, "lost")
 
-        def before_run(self, run_context):
-            self.steps += 1
-            if self.steps == 5:
-                (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
-                saver.join()
-                flip(tmp_path / "model" / "model.ckpt-4.index")
-                raise tf.errors.AbortedError(None, None, "lost")
-
-    resumed = train(tmp_path, 6, hooks=[Lost()])
+    resumed = train(tmp_path, 6, hooks=[ActionHook({5: lose})])
     assert resumed.get_variable_value("w") == pytest.approx(line_steps(line_steps(0.0, 2), 4), rel=1e-5)
     assert sum("; using model.ckpt-2" in line for line in log) == 1
     assert saver_lib.find(str(tmp_path / "model")).passed_over == ()
-
-
-def test_on_another_layout(tmp_path):
-    uneven_estimator("three", tmp_path).train(uneven_input, max_steps=2)
-    uneven_estimator("three", tmp_path).train(uneven_input, max_steps=3)
-    for path in tmp_path.glob("model.ckpt-3.data-00000*"):
-        truncate(path)
-    resumed = uneven_estimator("four", tmp_path).train(uneven_input, max_steps=4)
-    assert (tmp_path / "set_aside" / "model.ckpt-3").is_dir() and trained_steps(resumed) == 4
 
 
 def test_old_ones_are_deleted_after_a_state_file_was_lost(tmp_path):
@@ -266,26 +236,24 @@ def test_a_hook_and_a_saver_of_the_users(tmp_path):
     assert sorted(path.name for path in model.glob("*.index")) == ["mine-4.index", "mine-6.index"]
 
 
-def test_leftovers_are_cleared_away(tmp_path):
-    train(tmp_path, 2)
-    model = tmp_path / "model"
+def test_leftovers_are_cleared_away(model, tmp_path):
     ours, theirs, notes = (
-        model / name for name in ("model.ckpt-4_temp-0123456789abcdef", "model.ckpt-6_temp", "notes_temp")
+        model / name for name in ("model.ckpt-6_temp-0123456789abcdef", "model.ckpt-8_temp", "notes_temp")
     )
     for directory, name in (
-        (ours, "model.ckpt-4.index"),
-        (ours / "model.ckpt-4_temp", "part-00000-of-00002.index"),
+        (ours, "model.ckpt-6.index"),
+        (ours / "model.ckpt-6_temp", "part-00000-of-00002.index"),
         (theirs, "part-00000-of-00001.data-00000-of-00001"),
         (notes, "ideas.txt"),
     ):
         directory.mkdir()
         (directory / name).write_text("x")
-    junk = ["model.ckpt-6.index.tempstate123", f"checkpoint.tmp{'a1' * 16}", f"graph.pbtxt.tmp{'0f' * 16}"]
-    orphans = ["model.ckpt-4.data-00000-of-00001", "model.ckpt-6.data-00000-of-00001", "model.ckpt-6.meta"]
+    junk = ["model.ckpt-8.index.tempstate123", f"checkpoint.tmp{'a1' * 16}", f"graph.pbtxt.tmp{'0f' * 16}"]
+    orphans = ["model.ckpt-6.data-00000-of-00001", "model.ckpt-8.data-00000-of-00001", "model.ckpt-8.meta"]
     for name in (*junk, *orphans):
         (model / name).write_text("x")
-    assert saver_lib.find(str(model)).path == f"{model}/model.ckpt-2"
-    train(tmp_path, 3)
+    assert saver_lib.find(str(model)).path == f"{model}/model.ckpt-4"
+    train(tmp_path, 5)
     left = [path.name for path in model.iterdir()]
     assert not set(left) & {*junk, *orphans, ours.name, theirs.name}
     assert "notes_temp" in left and "set_aside" not in left
@@ -329,7 +297,7 @@ def steps_in(directory):
     return sorted(int(path.stem.rpartition("-")[2]) for path in directory.glob("*.index"))
 
 
-@parametrize(("keep", "runs"), [(2, 1), (2, 3), (1, 2), (5, 2)], first=[(2, 3)])
+@parametrize(("keep", "runs"), [(2, 3), (1, 2)], first=[(2, 3)])
 def test_what_a_kill_leaves_out_of_the_list_is_deleted_in_its_turn(tmp_path, monkeypatch, keep, runs):
     """Each run ends after it has put a checkpoint in place, and before the file `checkpoint` names it."""
     config, model = {"save_checkpoints_steps": 1, "keep_checkpoint_max": keep}, tmp_path / "model"
@@ -351,11 +319,9 @@ def test_what_a_kill_leaves_out_of_the_list_is_deleted_in_its_turn(tmp_path, mon
     assert steps_in(model) == [*kept, kept[-1] + 1][-keep:]
 
 
-@pytest.mark.parametrize("step", [1, 2])
-def test_one_that_was_to_be_deleted_when_the_process_was_killed(tmp_path, step):
+@pytest.mark.parametrize("step", [2, 4])
+def test_one_that_was_to_be_deleted_when_the_process_was_killed(step, model):
     """It is marked before the list is written without it: the mark of an earlier step or of the last one counts."""
-    make(tmp_path, save_checkpoints_steps=1).train(line_data, max_steps=2)
-    model = tmp_path / "model"
     mark = model / f"model.ckpt-{step}_temp-0123456789abcdef"
     mark.mkdir()
     assert saver_lib.clear_leftovers(str(model)) == [mark.name] and step in steps_in(model)
@@ -365,9 +331,7 @@ def test_one_that_was_to_be_deleted_when_the_process_was_killed(tmp_path, step):
     assert step not in steps_in(model) and not mark.exists()
 
 
-def test_where_the_list_cannot_be_written_nothing_is_deleted(tmp_path):
-    train(tmp_path, 2)
-    model = str(tmp_path / "model")
+def test_where_the_list_cannot_be_written_nothing_is_deleted(model):
     before = sorted(os.listdir(model))
 
     def write():
@@ -380,7 +344,7 @@ def test_where_the_list_cannot_be_written_nothing_is_deleted(tmp_path):
     assert sorted(os.listdir(model)) == before
     with files.delete_after([f"{model}/model.ckpt-2"]):
         pass
-    assert steps_in(tmp_path / "model") == [0]
+    assert steps_in(model) == [0, 4]
 
 
 @pytest.mark.full

@@ -1,6 +1,7 @@
 """After training: evaluate, predict and export say on any layout, and on one device, what the run itself said."""
 
 import contextlib
+import functools
 import json
 import signal
 import sys
@@ -9,11 +10,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from serving import served
+from serving import run_signature
 from sklearn import metrics as reference
-from training_runs import CPUS, DATASETS, ONE, call, restored_logging, run  # noqa: F401 - one is a fixture
+from training_runs import CPUS, ONE, call, check_mistake, read_test, run
 
-from mtf_hetero import data
 from mtf_hetero.cli.after import evaluate, export, predict, predictions
 from mtf_hetero.cli.train import __main__ as train  # noqa: F401 - absl's flags are defined once
 from mtf_hetero.cli.train import config_file, prepare
@@ -21,15 +21,10 @@ from mtf_hetero.cli.train.config import Config
 from mtf_hetero.data import mnist5k
 from mtf_hetero.estimator import saved_model
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
+pytestmark = pytest.mark.xdist_group("after")  # one training
 UNEVEN = {"devices": CPUS, "list_speed": "3,2,1"}
 OTHER = {"devices": "cpu:0,cpu:1", "layout": "batch", "list_speed": "2,1"}
 RULES = {"devices": CPUS, "layout": "conv1/filters:all;dense1/units:all", "list_speed": "4,1,1"}
-
-
-@pytest.fixture(autouse=True)
-def data_sets(monkeypatch):
-    monkeypatch.setattr(data, "DATASETS", DATASETS)  # whose statistics are computed once
 
 
 @pytest.fixture(scope="module")
@@ -40,24 +35,12 @@ def trained(tmp_path_factory):
     return directory
 
 
-def reported(directory):
-    """The metrics of the run's own test."""
-    row = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
-    assert row["kind"] == "test"
-    return {name: value for name, value in row.items() if name not in ("kind", "step")}
-
-
 @pytest.mark.parametrize(
     "place",
-    [
-        {},
-        OTHER,
-        pytest.param(RULES, marks=pytest.mark.full),
-        pytest.param({"local_cluster": "0.5,0.3", "list_speed": "2,1"}, marks=pytest.mark.full),
-    ],
+    [{}, OTHER, pytest.param({"local_cluster": "0.5,0.3", "list_speed": "2,1"}, marks=pytest.mark.full)],
     ids=str,
 )
-def test_every_layout_tests_as_the_run_did(place, trained, predicted, tmp_path, capfd):
+def test_every_layout_tests_as_the_run_did(place, trained, predicted, capfd):
     files = sorted(trained.rglob("*"))
     assert call(evaluate, model_dir=trained, **place) == 0
     result = json.loads(capfd.readouterr().out)
@@ -65,7 +48,7 @@ def test_every_layout_tests_as_the_run_did(place, trained, predicted, tmp_path, 
     assert expected.items() <= result.items()
     assert result["checkpoint"] == f"{trained}/model.ckpt-3"
     top = result["metrics"].pop("top_5_accuracy")
-    assert result["metrics"] == pytest.approx(reported(trained), abs=1e-6)
+    assert result["metrics"] == pytest.approx(read_test(trained), abs=1e-6)
     labels, classes = mnist5k.split("test")[1], result["classes"]
     assert top == reference.top_k_accuracy_score(labels, predicted["logits"], k=5)
     assert result["confusion_matrix"] == reference.confusion_matrix(labels, predicted["class"]).tolist()
@@ -91,7 +74,7 @@ def test_a_checkpoint_and_a_file_of_flags(trained, tmp_path, capfd):
     assert (tmp_path / "confusion.svg").read_text().startswith("<?xml")
     result = json.loads((tmp_path / "results" / "metrics.json").read_text())
     assert result["step"] == 0
-    assert result["metrics"]["loss"] != pytest.approx(reported(trained)["loss"])
+    assert result["metrics"]["loss"] != pytest.approx(read_test(trained)["loss"])
 
 
 def test_a_terminal_gets_the_table(trained, capfd, monkeypatch):
@@ -122,7 +105,7 @@ def test_every_layout_predicts_the_same(trained, predicted, tmp_path, capfd):
     assert set(rows[0]) == {"example", "class", "logits"}
     np.testing.assert_allclose([row["logits"] for row in rows], predicted["logits"], atol=1e-5)
     accuracy = np.mean(predicted["class"] == mnist5k.split("test")[1])
-    assert accuracy == pytest.approx(reported(trained)["accuracy"], abs=1e-6)
+    assert accuracy == pytest.approx(read_test(trained)["accuracy"], abs=1e-6)
 
 
 def test_images_of_the_users_own(trained, predicted, tmp_path):
@@ -132,17 +115,6 @@ def test_images_of_the_users_own(trained, predicted, tmp_path):
     with np.load(tmp_path / "p.npz") as arrays:
         assert list(arrays) == ["logits"]
         np.testing.assert_allclose(arrays["logits"], predicted["logits"][:37], atol=1e-5)
-
-
-@pytest.mark.full
-def test_plain_tensorflow_serves_it(trained, predicted, tmp_path, capfd):
-    assert call(export, model_dir=trained, output=tmp_path / "lenet" / "1", batch_size=8) == 0
-    said = f"{tmp_path}/lenet/1: a SavedModel of step 3, serving_default(images=float32 [None, 28, 28, 1])\n"
-    assert capfd.readouterr().out == said
-    images = mnist5k.split("test")[0][:19].astype(np.float32)
-    for count, found in zip((19, 1), served(tmp_path / "lenet" / "1", images, tmp_path, counts=(19, 1)), strict=True):
-        for name in ("logits", "probabilities", "class"):
-            np.testing.assert_allclose(found[name], predicted[name][:count], atol=1e-5, err_msg=name)
 
 
 def same(found, expected):
@@ -158,17 +130,27 @@ def keras_file(trained, tmp_path_factory):
     return path
 
 
-def test_a_keras_file_normalises_its_images(keras_file, predicted):
+def test_a_keras_file_and_a_saved_model_normalise_their_images(trained, keras_file, predicted, tmp_path, capfd):
+    images = mnist5k.split("test")[0].astype(np.float32)
     model: Any = keras.saving.load_model(keras_file)
-    same(model(mnist5k.split("test")[0].astype(np.float32)), predicted["logits"])
+    same(model(images), predicted["logits"])
     assert [layer.name for layer in model.layers[:3]] == ["images", "input_normalization", "conv1"]
+    capfd.readouterr()
+    assert call(export, model_dir=trained, output=tmp_path / "lenet" / "1", batch_size=50) == 0
+    said = f"{tmp_path}/lenet/1: a SavedModel of step 3, serving_default(images=float32 [None, 28, 28, 1])\n"
+    assert capfd.readouterr().out == said
+    (found,) = run_signature(tmp_path / "lenet" / "1", images, counts=[1000])
+    same(found["logits"], predicted["logits"])
+    for name in ("probabilities", "class"):
+        np.testing.assert_allclose(found[name], predicted[name], atol=1e-5, err_msg=name)
 
 
+@pytest.mark.full
 def test_a_keras_file_is_trained_further(keras_file, predicted, tmp_path, capfd):
     """Its images are not normalised twice."""
     images = mnist5k.split("test")[0].astype(np.float32)
     again = {"model": keras_file, "model_dir": tmp_path / "run", "learning_rate": 1e-30, "max_steps": 1}
-    assert run(**ONE | UNEVEN | again) == 0
+    assert run(**ONE | again) == 0
     assert f"\n{keras_file} normalizes its images itself, and gets them as they are stored\n" in capfd.readouterr().out
     assert call(predict, model_dir=tmp_path / "run", output=tmp_path / "p.npz") == 0
     assert call(export, model_dir=tmp_path / "run", output=tmp_path / "again.keras") == 0
@@ -181,16 +163,6 @@ def test_a_keras_file_is_trained_further(keras_file, predicted, tmp_path, capfd)
     assert [layer.name for layer in model.layers[:3]] == ["images", "input_normalization", "conv1"]
     recorded = json.loads((tmp_path / "run" / "network.json").read_text())["images"]
     assert (recorded["mean"], recorded["deviation"]) == ([0], [1 / 255])
-
-
-@pytest.mark.full
-def test_a_saved_model_predicts_as_the_keras_file(trained, keras_file, predicted, tmp_path):
-    images = mnist5k.split("test")[0].astype(np.float32)
-    assert call(export, model_dir=trained, output=tmp_path / "served", batch_size=50) == 0
-    (found,) = served(tmp_path / "served", images, tmp_path, counts=(1000,))
-    model: Any = keras.saving.load_model(keras_file)
-    same(found["logits"], predicted["logits"])
-    same(model(images), found["logits"])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -252,29 +224,13 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (predict, own | {"input": tmp_path / "a.jpg"}, "a.jpg', where there are no images; name images (.jpeg, .jpg"),
         (predict, own | {"input": tmp_path / "empty"}, "empty', a folder without JPEG and PNG images; name images"),
         (predict, own | {"input": tmp_path / "*.jpg"}, "*.jpg', where there are no images; name images"),
-        (
-            predict,
-            own | {"input": tmp_path / "text.png"},
-            "text.png is not an intact JPEG or PNG image (cannot identify",
-        ),
+        (predict, own | {"input": tmp_path / "text.png"}, "text.png is not an intact JPEG or PNG image (cannot"),
         (predict, own | out | {"keys": "file"}, "--keys names 'file', which these images do not have; remove it"),
         (predict, own | {"output": "p.csv"}, "--output is 'p.csv'; name a file that ends in .npz or .jsonl"),
-        (
-            predict,
-            own | out | {"keys": "colour"},
-            "predict_keys names 'colour', which the model does not predict; it predicts",
-        ),
-        (
-            predict,
-            own | out | {"input": tmp_path / "plain.txt"},
-            "plain.txt'; name images (.jpeg, .jpg, .png), folders",
-        ),
+        (predict, own | out | {"keys": "colour"}, "predict_keys names 'colour', which the model does not"),
+        (predict, own | out | {"input": tmp_path / "plain.txt"}, "plain.txt'; name images (.jpeg, .jpg, .png), folder"),
         (predict, own | out | {"input": tmp_path / "none.npy"}, "none.npy', which cannot be read: No such file"),
-        (
-            predict,
-            own | out | {"input": tmp_path / "objects.npy"},
-            "it is not an array of numbers that numpy.save wrote",
-        ),
+        (predict, own | out | {"input": tmp_path / "objects.npy"}, "is not an array of numbers that numpy.save wrote"),
         (predict, own | out | {"input": tmp_path / "small.npy"}, "it must be one of numbers, [examples, 28, 28, 1]"),
         (export, own | {"output": tmp_path}, "which already exists; name a new directory"),
         (export, own | {"output": "x", "layout": "batch"}, "unrecognized arguments: --layout=batch"),
@@ -285,13 +241,7 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         ),
     ]:
         before = sorted(tmp_path.rglob("*"))
-        try:
-            code = call(command, **values)
-        except SystemExit as end:
-            code = end.code
-        said, err = capfd.readouterr()
-        assert (code, said, err.count("\n")) == (2, "", 1), err
-        assert err.startswith("error: ") and message in err, err
+        check_mistake(capfd, message, functools.partial(call, command), **values)
         assert sorted(tmp_path.rglob("*")) == before
 
 

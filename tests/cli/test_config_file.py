@@ -1,17 +1,14 @@
 """--config: a file of flags, what is refused in it, and the one that a run leaves in its directory."""
 
-import numpy as np
 import pytest
 import yaml
 from absl.testing import flagsaver
-from training_runs import ONE, restored_logging, run, variables  # noqa: F401 - one is a fixture
+from training_runs import ONE, check_mistake, check_variables, run, variables
 
 from mtf_hetero._support import command_line
 from mtf_hetero.cli.train import __main__ as train
 from mtf_hetero.cli.train import config_file
 from mtf_hetero.cli.train.config import Config
-
-pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 def read(*args):
@@ -72,19 +69,14 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[text for text, _ in MISTAKES])
 def test_a_mistake_gives_one_line_and_exit_code_2(text, message, tmp_path, capfd):
-    assert run(config=write_config(tmp_path, text)) == 2
-    out, err = capfd.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("error: ")
-    assert message in err
+    check_mistake(capfd, message, config=write_config(tmp_path, text))
 
 
 def test_a_file_that_cannot_be_read(tmp_path, capfd):
-    assert run(config=tmp_path / "none.yaml") == 2
-    assert "none.yaml', which cannot be read: No such file or directory; correct it" in capfd.readouterr().err
+    message = "none.yaml', which cannot be read: No such file or directory; correct it"
+    check_mistake(capfd, message, config=tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    assert run(config=tmp_path / "bytes.yaml") == 2
-    assert "which cannot be read: it is not text" in capfd.readouterr().err
+    check_mistake(capfd, "which cannot be read: it is not text", config=tmp_path / "bytes.yaml")
 
 
 def test_every_value_comes_back(tmp_path, monkeypatch):
@@ -116,7 +108,4 @@ def test_a_run_leaves_a_file_that_repeats_it(tmp_path, capfd):
         path.read_text()
     ).items()
     assert run(config=path, model_dir=tmp_path / "second") == 0
-    expected, found = variables(tmp_path / "first"), variables(tmp_path / "second")
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
+    check_variables(tmp_path / "second", variables(tmp_path / "first"))

@@ -31,7 +31,7 @@ def read(kind, each, directory):
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_the_examples_are_right(kind, tmp_path):
+def test_the_examples_are_read_without_an_error(kind, tmp_path):
     (tmp_path / kind).write_text(json.dumps(EXAMPLES[kind]))
     READERS[kind](str(tmp_path / kind))
     volumes.Manifest.of_json(MANIFEST)

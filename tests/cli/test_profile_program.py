@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from training_runs import check_mistake
 
 from mtf_hetero import mtf, tf
 from mtf_hetero.cli.profile import main
@@ -65,7 +66,4 @@ def test_prints_saves_and_measures_once(tmp_path, capsys, monkeypatch):
     ],
 )
 def test_mistakes_are_one_line(flags, message, capsys, tmp_path):
-    assert main([*flags, "--devices=cpu:0", f"--cache_dir={tmp_path}"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ") and message in err and err.count("\n") == 1
+    check_mistake(capsys, message, lambda: main([*flags, "--devices=cpu:0", f"--cache_dir={tmp_path}"]))

@@ -2,15 +2,15 @@
 
 import resource
 import shutil
-import subprocess
+import threading
 
 import pytest
 from lock_holder import hold_lock
-from training_runs import FAST, ONE, restored_logging, run, start, variables  # noqa: F401 - one is a fixture
+from training_runs import ONE, act, check_mistake, run, variables
 
 from mtf_hetero import checkpoint as saver_lib
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
+pytestmark = pytest.mark.xdist_group("train checkpoints")
 
 
 @pytest.fixture(scope="module")
@@ -53,37 +53,34 @@ def test_where_no_checkpoint_is_whole(model_dir, capfd):
     (model_dir / "checkpoint").write_bytes(b"")
     before = snapshot(model_dir)
     for dry_run in (False, True):
-        assert run(**ONE, model_dir=model_dir, dry_run=dry_run) == 2
-        out, err = capfd.readouterr()
-        assert out == "" and err.count("\n") == 1
-        assert err.startswith(f"error: model_dir is '{model_dir}', which has no intact checkpoint (2 damaged: ")
+        message = f"error: model_dir is '{model_dir}', which has no intact checkpoint (2 damaged: "
+        check_mistake(capfd, message, **ONE, model_dir=model_dir, dry_run=dry_run)
     assert snapshot(model_dir) == before
 
 
-def assert_refused(model_dir, pid, capfd):
-    capfd.readouterr()
-    assert run(**ONE, model_dir=model_dir) == 2
-    out, err = capfd.readouterr()
-    assert out == "" and err.count("\n") == 1
-    assert err.startswith(f"error: model_dir is '{model_dir}', where process {pid} on ")
-
-
 def test_a_directory_that_another_process_has(tmp_path, capfd):
-    with hold_lock(tmp_path) as first:
-        assert_refused(tmp_path, first.pid, capfd)
+    with hold_lock(tmp_path) as other:
+        check_mistake(
+            capfd, f"error: model_dir is '{tmp_path}', where process {other.pid} on ", **ONE, model_dir=tmp_path
+        )
 
 
 @pytest.mark.full
-def test_another_run_in_the_directory(tmp_path, capfd):
-    options = FAST | {"max_steps": 100_000, "train_epochs": 10_000, "model_dir": tmp_path}
-    args = [f"--{name}={value}" for name, value in options.items()]
-    with start(*args, stdout=subprocess.DEVNULL) as first:
-        assert first.stderr is not None
-        assert any("step 10/" in line for line in first.stderr)
-        assert_refused(tmp_path, first.pid, capfd)
-        first.kill()
-    assert run(**FAST, model_dir=tmp_path) == 0
-    assert "test accuracy" in capfd.readouterr().out
+def test_a_training_has_its_directory(tmp_path, capfd, monkeypatch):
+    def begin_another(_):
+        elsewhere = threading.Thread(target=take, args=[str(tmp_path)])
+        elsewhere.start()
+        elsewhere.join()
+
+    def take(directory):
+        with pytest.raises(ValueError, match="is training"), saver_lib.run_lock(directory):
+            pass
+        refused.append(directory)
+
+    refused = []
+    act(monkeypatch, {1: begin_another})
+    assert run(**ONE, model_dir=tmp_path) == 0
+    assert refused == [str(tmp_path)] and "test accuracy" in capfd.readouterr().out
 
 
 def test_a_full_disk(model_dir, capfd):

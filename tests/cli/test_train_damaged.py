@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import small_sets
 from tiers import parametrize
-from training_runs import restored_logging, run, variables  # noqa: F401 - the first is a fixture
+from training_runs import run, variables
 
 from mtf_hetero import tf
 from mtf_hetero.data import dataset, records
 
-pytestmark = [pytest.mark.usefixtures("restored_logging"), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 OPTIONS = {"model": "lenet", "dataset": "squares", "batch_size": 4, "train_epochs": 9, "optimizer": "sgd"}
 OPTIONS |= {"devices": "cpu:0,cpu:1", "layout": "batch", "list_speed": "3,1", "learning_rate_schedule": "constant"}
 

@@ -12,9 +12,9 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
-from serving import served
+from serving import run_signature
 from tiny_keras import tiny
-from training_runs import CPUS, DATASETS, FAST, call, restored_logging, run, variables  # noqa: F401 - one is a fixture
+from training_runs import CPUS, DATASETS, FAST, call, check_mistake, read_test, run, variables
 
 from mtf_hetero import data, tf
 from mtf_hetero.cli import plan
@@ -22,7 +22,7 @@ from mtf_hetero.cli.after import evaluate, export, predict
 from mtf_hetero.data import mnist5k
 from mtf_hetero.data.source import source_of_arrays
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
+pytestmark = pytest.mark.xdist_group("train keras")  # one training
 OTHER = {"devices": "cpu:0,cpu:1", "layout": "batch", "list_speed": "2,1"}
 PLAIN_KERAS = """
 import json, sys
@@ -35,11 +35,6 @@ outputs = model.predict(images)
 assert not [name for name in sys.modules if name.split(".")[0] in ("mtf_hetero", "mesh_tensorflow", "models")]
 print(json.dumps({"accuracy": float(np.mean(outputs.argmax(1) == labels)), "sum": float(outputs[0].sum())}))
 """
-
-
-@pytest.fixture(autouse=True)
-def data_sets(monkeypatch):
-    monkeypatch.setattr(data, "DATASETS", DATASETS)  # whose statistics are computed once
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +52,6 @@ def trained(tmp_path_factory):
     return directory / "run", weights
 
 
-def reported(directory):
-    """The metrics of the run's own test."""
-    return json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
-
-
 def test_what_is_trained(trained):
     directory, weights = trained
     found = variables(directory)
@@ -77,6 +67,7 @@ def test_what_is_trained(trained):
     assert recorded["images"]["image_shape"] == [28, 28, 1] and recorded["images"]["classes"] == 10
 
 
+@pytest.mark.full
 def test_three_steps_are_those_of_keras(tmp_path):
     """Train by SGD on the same images, from the weights in the file, on three uneven processors."""
     tiny(tmp_path / "my.keras")
@@ -102,7 +93,7 @@ def test_it_is_tested_as_the_run_was(place, trained, capfd):
     assert call(evaluate, model_dir=directory, **place) == 0
     result = json.loads(capfd.readouterr().out)
     assert (result["model"], result["step"]) == (f"{directory.parent}/my.keras", 5)
-    row = reported(directory)
+    row = read_test(directory)
     found = {name: result["metrics"][name] for name in ("accuracy", "loss")}
     assert found == pytest.approx({name: row[name] for name in found}, abs=1e-6)
 
@@ -116,15 +107,9 @@ def test_plain_keras_has_what_was_trained(trained, tmp_path, capfd):
     said = f"{tmp_path}/out.keras: a Keras model of step 5, which takes float32 [None, 28, 28, 1]\n"
     assert capfd.readouterr().out == f"{said}It takes images as they are stored, and normalizes them itself.\n"
     images, labels = mnist5k.split("test")
-    found = by_plain_keras(tmp_path / "out.keras", images, labels, tmp_path)
-    assert found["accuracy"] == accuracy
-    assert found["sum"] == pytest.approx(1, abs=1e-5)  # its softmax is still there
-
-
-def by_plain_keras(path, images, labels, tmp_path):
     np.save(tmp_path / "images.npy", images)
     np.save(tmp_path / "labels.npy", labels)
-    args = [path, tmp_path / "images.npy", tmp_path / "labels.npy"]
+    args = [tmp_path / name for name in ("out.keras", "images.npy", "labels.npy")]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", PLAIN_KERAS, *map(str, args)],
@@ -134,7 +119,9 @@ def by_plain_keras(path, images, labels, tmp_path):
         timeout=300,
         stdout=subprocess.PIPE,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["accuracy"] == accuracy
+    assert found["sum"] == pytest.approx(1, abs=1e-5)  # its softmax is still there
 
 
 def test_no_data_set_is_needed_to_predict_and_to_export(trained, tmp_path, monkeypatch):
@@ -144,23 +131,12 @@ def test_no_data_set_is_needed_to_predict_and_to_export(trained, tmp_path, monke
     assert call(predict, model_dir=directory, input=tmp_path / "images.npy", output=tmp_path / "with.npz") == 0
     monkeypatch.setattr(data, "load", lambda *_: pytest.fail("the data set was read"))
     assert call(predict, model_dir=directory, input=tmp_path / "images.npy", output=tmp_path / "without.npz") == 0
+    assert call(export, model_dir=directory, output=tmp_path / "served") == 0
+    (found,) = run_signature(tmp_path / "served", images.astype(np.float32), counts=[9])
     with np.load(tmp_path / "with.npz") as with_data, np.load(tmp_path / "without.npz") as without:
         for name, value in with_data.items():
             np.testing.assert_array_equal(value, without[name], err_msg=name)
-
-
-@pytest.mark.full
-def test_plain_tensorflow_serves_it(trained, tmp_path, monkeypatch):
-    directory, _ = trained
-    images = mnist5k.split("test")[0][:9]
-    np.save(tmp_path / "images.npy", images)
-    assert call(predict, model_dir=directory, input=tmp_path / "images.npy", output=tmp_path / "p.npz") == 0
-    monkeypatch.setattr(data, "load", lambda *_: pytest.fail("the data set was read"))
-    assert call(export, model_dir=directory, output=tmp_path / "served") == 0
-    with np.load(tmp_path / "p.npz") as arrays:
-        expected = dict(arrays)
-    (found,) = served(tmp_path / "served", images.astype(np.float32), tmp_path, counts=(9,))
-    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-5)
+        np.testing.assert_allclose(found["probabilities"], without["probabilities"], atol=1e-5)
 
 
 def test_a_directory_without_records_reads_the_data_set(trained, tmp_path):
@@ -177,16 +153,6 @@ def test_a_directory_without_records_reads_the_data_set(trained, tmp_path):
     np.testing.assert_allclose(*arrays, atol=1e-6)
 
 
-@pytest.mark.full
-def test_a_network_of_the_project_becomes_a_keras_file(tmp_path, capfd):
-    options = FAST | {"list_speed": "3,2,1", "model_dir": tmp_path / "run", "learning_rate": 0.05}
-    assert run(**options) == 0
-    accuracy = reported(tmp_path / "run")["accuracy"]
-    assert call(export, model_dir=tmp_path / "run", output=tmp_path / "lenet.keras") == 0
-    images, labels = mnist5k.split("test")
-    assert by_plain_keras(tmp_path / "lenet.keras", images, labels, tmp_path)["accuracy"] == accuracy
-
-
 @functools.cache
 def images32():
     """A set of 40 images of 32 x 32 pixels of 3 classes."""
@@ -198,15 +164,23 @@ def images32():
     return data.Dataset("images32", (32, 32, 3), 3, 20, 20, sources.__getitem__, ("a", "b", "c"))
 
 
-@pytest.mark.slow
+def constructor(*, input_shape, classes, weights):
+    """A small network in the place of MobileNet."""
+    assert weights is None
+    x = layers.Conv2D(2, 5, strides=4)(images := keras.Input(input_shape))
+    return keras.Model(images, layers.Dense(classes, activation="softmax")(layers.Flatten()(x)))
+
+
+@pytest.mark.full
 def test_a_constructor_of_keras_applications(tmp_path, monkeypatch, capfd):
     monkeypatch.setitem(DATASETS, "images32", images32)
+    monkeypatch.setattr(keras.applications, "MobileNet", constructor)
     options = FAST | {"model": "keras:MobileNet", "dataset": "images32", "batch_size": 10, "max_steps": 1}
     assert run(**options, list_speed="2,1,1", model_dir=tmp_path / "run") == 0
-    assert "keras:MobileNet: 3,210,051 parameters" in capfd.readouterr().out
+    assert "keras:MobileNet: 449 parameters" in capfd.readouterr().out
     assert json.loads((tmp_path / "run" / "network.json").read_text())["images"]["class_names"] == ["a", "b", "c"]
     assert call(evaluate, model_dir=tmp_path / "run") == 0
-    assert json.loads(capfd.readouterr().out)["metrics"]["accuracy"] == reported(tmp_path / "run")["accuracy"]
+    assert json.loads(capfd.readouterr().out)["metrics"]["accuracy"] == read_test(tmp_path / "run")["accuracy"]
 
 
 def test_what_is_not_heeded_is_said(tmp_path, capfd):
@@ -240,57 +214,28 @@ def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd):
     tiny(tmp_path / "good.keras")
     good = {"model": tmp_path / "good.keras"}
     for values, message in [
-        (
-            {"model": "vgg"},
-            "a Keras model's file, such as my.keras, or one of keras.applications, such as keras:ResNet50",
-        ),
+        ({"model": "vgg"}, "a Keras model's file, such as my.keras, or one of keras.applications, such as keras"),
         ({"model": "keras:resnet50"}, "keras.applications has no 'resnet50'; write ResNet50 or ResNet50V2"),
-        (
-            {"model": "keras:ResNet50"},
-            "ResNet50 cannot make a model for images of 28 x 28 x 1: Input size must be at least",
-        ),
+        ({"model": "keras:ResNet50"}, "ResNet50 cannot make a model for images of 28 x 28 x 1: Input size must be"),
         ({"model": tmp_path / "none.keras"}, "none.keras' is not a file; give a file that keras.Model.save wrote"),
         ({"model": tmp_path / "damaged.keras"}, "damaged.keras' is not a Keras model, or is damaged; give a file that"),
-        (
-            {"model": tmp_path / "five.keras"},
-            "which has 5 outputs, but the data set has 10 classes; give a model with 10",
-        ),
-        (
-            {"model": tmp_path / "sigmoid.keras"},
-            "ends in activation Sigmoid",
-        ),
-        (
-            {"model": tmp_path / "colour.keras"},
-            "needs images of 28 x 28 x 3, but the data set has 28 x 28 x 1",
-        ),
+        ({"model": tmp_path / "five.keras"}, "which has 5 outputs, but the data set has 10 classes; give a model"),
+        ({"model": tmp_path / "sigmoid.keras"}, "ends in activation Sigmoid"),
+        ({"model": tmp_path / "colour.keras"}, "needs images of 28 x 28 x 3, but the data set has 28 x 28 x 1"),
         ({"model": tmp_path / "two.keras"}, "has 2 inputs and 1 outputs; give a model with one of each"),
         ({"model": tmp_path / "rows.keras"}, "needs float32 [batch, 7]; give a model for images, [batch, height,"),
-        (
-            {"model": tmp_path / "pixels.keras"},
-            "its output is 28 x 28 x 10 for each input of 28 x 28 x 1; give a model",
-        ),
+        ({"model": tmp_path / "pixels.keras"}, "its output is 28 x 28 x 10 for each input of 28 x 28 x 1; give a"),
         (good | {"layout": "conv3/filters:all"}, "'conv3/filters', which no tensor of the graph has"),
         (good | {"recompute": "all"}, "--recompute is given, which --model="),
         (good | {"layout": "hybrid", "dense_rounds": True}, "--dense_rounds is given, which --model="),
-        (
-            good | {"layout": "hybrid", "mesh_shape": "a:1;b:3"},
-            "needs a batch of one dimension, but this layout has two",
-        ),
+        (good | {"layout": "hybrid", "mesh_shape": "a:1;b:3"}, "needs a batch of one dimension, but this layout has"),
         (good | {"dataset": tmp_path}, "has no images; give a directory"),
     ]:
-        capfd.readouterr()
-        code = run(**FAST | values, model_dir=tmp_path / "run")
-        said, err = capfd.readouterr()
-        assert (code, said, err.count("\n")) == (2, "", 1), err
-        assert err.startswith("error: ") and message in err, err
+        check_mistake(capfd, message, **FAST | values, model_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     for values, message in [
         ({"output": tmp_path / "out.keras", "format": "h5"}, "argument --format: invalid choice: 'h5'"),
         ({"output": tmp_path / "out", "format": "keras"}, "out'; name a file that ends in .keras"),
         ({"output": tmp_path / "good.keras"}, "which already exists; name a new file"),
     ]:
-        try:
-            code = call(export, model_dir=tmp_path, **values)
-        except SystemExit as end:
-            code = end.code
-        assert code == 2 and message in capfd.readouterr().err
+        check_mistake(capfd, message, functools.partial(call, export), model_dir=tmp_path, **values)

@@ -1,5 +1,6 @@
 """The training binary with workers that a file names, or that register."""
 
+import itertools
 import re
 import socket
 import subprocess
@@ -10,26 +11,9 @@ import psutil
 import pytest
 from ports import free_port
 from tiers import on_workers
-from training_runs import FAST, restored_logging, run  # noqa: F401 - one is a fixture
+from training_runs import FAST, run, start
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
 ON_WORKERS = {name: value for name, value in FAST.items() if name != "devices"} | {"layout": "batch"}
-
-
-@pytest.mark.parametrize(
-    ("workers", "message"),
-    [
-        (
-            "@nowhere.txt",
-            "the file of workers is 'nowhere.txt': no such file or directory; write one host:port per line",
-        ),
-        (":2300,b:2222", "workers has ':2300' beside others; give addresses, one file, or one port"),
-    ],
-)
-def test_a_mistake_gives_one_line_and_exit_code_2(workers, message, capfd):
-    assert run(model="lenet", workers=workers) == 2
-    out, err = capfd.readouterr()
-    assert (out, err) == ("", f"error: {message}\n")
 
 
 @on_workers
@@ -45,23 +29,6 @@ def test_a_port_that_is_in_use(workers, capfd):
     assert (out, err) == ("", f"error: {message}\n")
 
 
-@pytest.mark.full
-@on_workers
-def test_workers_connect_to_the_port_of_the_training(workers, tmp_path):
-    port = free_port()
-    addresses = ",".join(workers.addresses[:2])
-    flags = [f"--{name}={value}" for name, value in (ON_WORKERS | {"max_steps": 2000, "train_epochs": 100}).items()]
-    command = [sys.executable, "-m", "mtf_hetero", "train", *flags, f"--workers={addresses}", f"--port={port}"]
-    with subprocess.Popen([*command, f"--model_dir={tmp_path}"], stdout=subprocess.DEVNULL) as training:
-        try:
-            end = time.monotonic() + 120
-            while len(connections := {pid for pid in workers.pids[:2] if port in _connected_ports(pid)}) < 2:
-                assert time.monotonic() < end and training.poll() is None, connections
-                time.sleep(0.1)
-        finally:
-            training.terminate()
-
-
 def _connected_ports(pid):
     """Return the ports to which a process is connected."""
     return {connection.raddr.port for connection in psutil.Process(pid).net_connections() if connection.raddr}
@@ -69,13 +36,21 @@ def _connected_ports(pid):
 
 @pytest.mark.full
 @on_workers
-def test_a_file_of_workers(workers, tmp_path, capfd):
-    hosts = tmp_path / "hosts.txt"
+def test_workers_in_a_file_connect_to_the_port_of_the_training(workers, tmp_path, capfd):
+    """In a process of its own, whose server has the port."""
+    port, hosts = free_port(), tmp_path / "hosts.txt"
     hosts.write_text("".join(f"{address}  # a core\n" for address in workers.addresses[:2]))
-    assert run(**ON_WORKERS, workers=f"@{hosts}", model_dir=tmp_path / "run") == 0
-    out = capfd.readouterr().out
-    assert f"worker 0 at {workers.addresses[0]}, worker 1 at {workers.addresses[1]}\n" in out
-    assert "mesh all:2 on worker:0/cpu:0, worker:1/cpu:0\n" in out
+    flags = [f"--{name}={value}" for name, value in (ON_WORKERS | {"max_steps": 2000, "train_epochs": 100}).items()]
+    with start(*flags, f"--workers=@{hosts}", f"--port={port}", stdout=subprocess.PIPE) as training:
+        try:
+            lines = list(itertools.takewhile(lambda line: not line.startswith("mesh"), training.stdout))
+            assert f"worker 0 at {workers.addresses[0]}, worker 1 at {workers.addresses[1]}\n" in lines
+            end = time.monotonic() + 120
+            while not all(port in _connected_ports(pid) for pid in workers.pids[:2]):
+                assert time.monotonic() < end and training.poll() is None
+                time.sleep(0.1)
+        finally:
+            training.terminate()
 
 
 @pytest.mark.full

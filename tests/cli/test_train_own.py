@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 from own_sets import CLASSES, draw, draw_folders
-from training_runs import CPUS, ONE, call, restored_logging, run, variables  # noqa: F401 - one is a fixture
+from training_runs import CPUS, ONE, call, check_mistake, check_variables, read_losses, read_test, run, variables
 
 from mtf_hetero.cli.after import evaluate, export, predict
 from mtf_hetero.cli.train import config_file
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
+pytestmark = pytest.mark.xdist_group("train own")  # one training
 SMALL = ONE | {"batch_size": 6, "train_epochs": 4, "max_steps": 8, "summary_steps": 1, "busy_steps": 0}
 UNEVEN = {"devices": CPUS, "layout": "batch", "list_speed": "3,2,1"}
 
@@ -30,16 +30,10 @@ def trained(photos, tmp_path_factory):
     return directory
 
 
-def losses(directory):
-    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return {row["step"]: row["loss"] for row in rows if row["kind"] == "train"}
-
-
 def assert_same_training(one, two):
-    assert losses(one).keys() == losses(two).keys() == set(range(1, 9))
-    np.testing.assert_allclose(list(losses(one).values()), list(losses(two).values()), rtol=2e-5)
-    for name, value in variables(one).items():
-        np.testing.assert_allclose(variables(two)[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    assert read_losses(one).keys() == set(range(1, 9))
+    assert read_losses(two) == pytest.approx(read_losses(one), rel=2e-5)
+    check_variables(two, variables(one), rtol=1e-3, atol=1e-5)
 
 
 def test_an_uneven_batch_trains_as_one_device(photos, trained, tmp_path, capfd):
@@ -49,9 +43,10 @@ def test_an_uneven_batch_trains_as_one_device(photos, trained, tmp_path, capfd):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("place", [UNEVEN, UNEVEN | {"layout": "filters"}], ids=lambda place: place["layout"])
-def test_workers_train_as_one_device(place, photos, trained, tmp_path):
-    place = place | {"devices": "worker:0/cpu:0,worker:1/cpu:0", "list_speed": "2,1", "local_cluster": "1.0,0.5"}
+@pytest.mark.parametrize("layout", ["batch", "filters"])  # each worker reads its own images, or all of them
+def test_workers_train_as_one_device(layout, photos, trained, tmp_path):
+    place = {"layout": layout, "devices": "worker:0/cpu:0,worker:1/cpu:0", "list_speed": "2,1"}
+    place |= {"local_cluster": "1.0,0.5"}
     assert run(**SMALL | place, dataset=photos, augment=True, model_dir=tmp_path) == 0
     assert_same_training(trained, tmp_path)
 
@@ -85,8 +80,7 @@ def test_what_a_run_leaves_is_enough_to_test_and_to_predict(photos, trained, tmp
     assert call(evaluate, model_dir=trained) == 0
     result = json.loads(capfd.readouterr().out)
     assert (result["examples"], result["dataset"]) == (3, str(photos))
-    row = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
-    assert result["metrics"]["loss"] == pytest.approx(row["loss"], rel=1e-5)
+    assert result["metrics"]["loss"] == pytest.approx(read_test(trained)["loss"], rel=1e-5)
     assert call(predict, model_dir=trained, output="p.jsonl") == 0
     rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert np.mean([row["class_name"] in row["file"] for row in rows]) == pytest.approx(result["metrics"]["accuracy"])
@@ -161,16 +155,10 @@ def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd, monkeypatch):
         ({"dataset": "photos", "model": "cosmoflow_small"}, "photos/manifest.json cannot be read"),
         ({"dataset": "photos", "image_size": "16,x"}, "--image_size is '16,x'; write 64, or height and width, such as"),
         ({"dataset": "photos", "image_size": "0"}, "--image_size is '0'; write 64"),
-        (
-            {"image_size": "16"},
-            "--image_size is 16,16, but the images of 'mnist5k' already have one size; remove it",
-        ),
+        ({"image_size": "16"}, "--image_size is 16,16, but the images of 'mnist5k' already have one size; remove it"),
         ({"dataset": "none:make"}, "--dataset is 'none:make', which cannot be imported: No module named 'none'"),
     ]:
-        assert run(**SMALL | {"model_dir": tmp_path / "run", "data_dir": tmp_path} | values) == 2, values
-        out, err = capfd.readouterr()
-        assert (out, err.count("\n")) == ("", 1), err
-        assert err.startswith("error: ") and message in err, err
+        check_mistake(capfd, message, **SMALL | {"model_dir": tmp_path / "run", "data_dir": tmp_path} | values)
     assert not (tmp_path / "run").exists()
 
 

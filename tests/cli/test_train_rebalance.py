@@ -2,19 +2,12 @@
 
 import concurrent.futures
 
-import numpy as np
 import pytest
-from training_runs import restored_logging, run  # noqa: F401 - one is a fixture
+from training_runs import read_losses, read_rows, run
 
 from mtf_hetero.cli.train.config import Config
 from mtf_hetero.cost import trace
-from mtf_hetero.estimator import metrics_log, rebalance_hook
-
-pytestmark = pytest.mark.usefixtures("restored_logging")
-
-
-def read_rows(directory, kind):
-    return metrics_log.read_kind(directory / "metrics.jsonl", kind)
+from mtf_hetero.estimator import rebalance_hook
 
 
 def at_once(work, name):
@@ -47,8 +40,7 @@ def test_shares_follow_a_slower_device_and_the_losses_do_not(tmp_path, monkeypat
     assert 0.2 < event["predicted_gain"] < 0.6
     assert f"{event['why']}: training continues from step {event['step']} (memory) after " in err
     assert f"with batch {first}, {second}" in err
-    losses = [[row["loss"] for row in read_rows(tmp_path / name, "train")] for name in "ab"]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert read_losses(tmp_path / "a") == pytest.approx(read_losses(tmp_path / "b"), rel=1e-4)
     assert read_rows(tmp_path / "b", "event") == []
 
 

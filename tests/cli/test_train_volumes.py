@@ -1,35 +1,24 @@
 """The training binary on volumes: regression and segmentation, divided in space, and sets that are damaged."""
 
-import contextlib
-import dataclasses
 import re
 
 import numpy as np
 import pytest
-from small_volumes import TOYS, labelled
+from small_volumes import labelled
 from tiers import on_workers, parametrize
-from training_runs import restored_logging, run, variables  # noqa: F401 - the first is a fixture
+from training_runs import check_mistake, check_variables, run, variables
 
 from mtf_hetero import Layout, data, tf
 from mtf_hetero.cli.train import prepare as prepare_lib
 from mtf_hetero.cli.train import program as network
-from mtf_hetero.cli.train.config import Config
-from mtf_hetero.cli.train.prepare import place, prepare
 from mtf_hetero.cli.train.tasks import Regression, Segmentation
 from mtf_hetero.data.preparing.cosmology import write_universes
 from mtf_hetero.models.registry import MODELS
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
+pytestmark = pytest.mark.usefixtures("toys")
 TWO = "cpu:0,cpu:1"
 COMMON = {"devices": TWO, "batch_size": 2, "max_steps": 2, "optimizer": "sgd", "layout": "spatial"}
 COMMON |= {"mesh_shape": "depth:2", "list_speed": "2,1"}
-
-
-@pytest.fixture(autouse=True)
-def toys(monkeypatch):
-    """Networks of the same kind that are lowered in no time; a program of its own has the real ones."""
-    toys = {name: dataclasses.replace(MODELS[name], build=build) for name, build in TOYS.items()}
-    monkeypatch.setattr(prepare_lib, "MODELS", {**MODELS, **toys})
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +39,6 @@ def options(universes, balls):
         "cosmoflow_small": COMMON | {"model": "cosmoflow_small", "dataset": universes},
         "unet3d_small": COMMON | {"model": "unet3d_small", "dataset": balls},
     }
-
-
-def assert_same_variables(directory, expected, *, but=()):
-    found = variables(directory)
-    assert found.keys() == expected.keys()
-    for name, value in found.items():
-        if not name.startswith(but or "\0"):
-            np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-4, err_msg=f"{name}, {directory.name}")
 
 
 def read_test_numbers(out):
@@ -92,7 +73,7 @@ def assert_as_one_device(given, divided, tmp_path, capfd):
     assert len(scores) >= 5
     given = {name: value for name, value in given.items() if name != "devices"}
     assert run(**given | divided, model_dir=tmp_path / "divided") == 0
-    assert_same_variables(tmp_path / "divided", expected)
+    check_variables(tmp_path / "divided", expected, atol=1e-4)
     out = capfd.readouterr().out
     np.testing.assert_allclose(read_test_numbers(out), scores, atol=2e-3)
     assert re.search(r"\n  depth +\d+ over depth: \d+, \d+\n", out)
@@ -107,24 +88,23 @@ def assert_as_one_device(given, divided, tmp_path, capfd):
 FOUR = {"mesh_shape": "batch:2;depth:2", "devices": f"{TWO},cpu:2,cpu:3", "list_speed": "batch:1,1;depth:3,1"}
 
 
+DEPTH = {"devices": TWO}
+
+
 @parametrize(
     ("model", "divided"),
-    [("cosmoflow_small", FOUR), ("cosmoflow_small", {"devices": TWO}), ("unet3d_small", {"devices": TWO})],
-    first=[("cosmoflow_small", {"devices": TWO})],
+    [("cosmoflow_small", FOUR), ("cosmoflow_small", DEPTH), ("unet3d_small", DEPTH)],
+    first=[("cosmoflow_small", DEPTH)],
 )
 def test_a_divided_depth_trains_and_tests_as_one_device(options, model, divided, tmp_path, capfd):
     assert_as_one_device(options[model], divided, tmp_path, capfd)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("model", ["cosmoflow_small", "unet3d_small"])
-def test_it_learns(options, model, tmp_path, capfd):
-    given = options[model] | {"optimizer": "adam", "max_steps": 40, "train_epochs": 60, "learning_rate": 0.01}
-    given["log_steps"] = 10
+def test_the_outputs_are_split(options, tmp_path, capfd):
+    given = options["cosmoflow_small"] | {"layout": "targets:all", "mesh_shape": "all:2", "max_steps": 1}
     assert run(**given, model_dir=tmp_path) == 0
-    losses = [float(loss) for loss in re.findall(r"  loss (\S+)", capfd.readouterr().err)]
-    assert len(losses) == 4
-    assert losses[-1] < losses[0]
+    assert "mean absolute error of 3 volumes" in capfd.readouterr().out
 
 
 @pytest.mark.full
@@ -136,21 +116,8 @@ def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(options, t
     assert run(**given | other, model_dir=tmp_path / "parts") == 0
     expected = variables(tmp_path / "whole")
     assert expected["global_step"] == 4
-    assert_same_variables(tmp_path / "parts", expected)
+    check_variables(tmp_path / "parts", expected, atol=1e-4)
     capfd.readouterr()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("layout", ["batch", "even", "filters", "depth:all", "targets:all"])
-def test_other_layouts(options, layout, tmp_path, capfd):
-    given = {name: value for name, value in options["cosmoflow_small"].items() if name not in ("mesh_shape", "devices")}
-    given["max_steps"] = 1
-    if layout == "even":
-        del given["list_speed"]
-    code = run(**given | {"layout": layout, "devices": TWO}, model_dir=tmp_path)
-    out, err = capfd.readouterr()
-    assert code == 0, err
-    assert "mean absolute error of 3 volumes" in out
 
 
 def test_a_dry_run(options, capfd, monkeypatch):
@@ -202,11 +169,7 @@ def test_a_mistake_gives_one_line_and_exit_code_2(options, balls, odd, values, m
         "BALLS": balls,
         "ODD": odd["unet" in values.get("model", "")],
     }.get(values.get("dataset"), values.get("dataset", options["cosmoflow_small"]["dataset"]))
-    assert run(**options["cosmoflow_small"] | values) == 2
-    out, err = capfd.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("error: ")
-    assert message in err
+    check_mistake(capfd, message, **options["cosmoflow_small"] | values)
 
 
 def test_a_file_that_is_cut_off(tmp_path, options, capfd):
@@ -220,10 +183,9 @@ def test_a_file_that_is_cut_off(tmp_path, options, capfd):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_a_file_that_is_damaged_is_named_when_it_is_read(split, tmp_path, options, capfd):
+def test_a_file_that_is_damaged_is_named_when_it_is_read(tmp_path, options, capfd):
     directory = labelled(tmp_path / "set")
-    path = sorted(directory.glob(f"{split}-*"))[0]
+    path = sorted(directory.glob("train-*"))[0]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
@@ -354,14 +316,3 @@ def test_cosine_decay():
             step.load(value, session)
             found.append(session.run(rate))
     np.testing.assert_allclose(found, [0.1, 0.05 * (1 + np.cos(np.pi / 4)), 0.05, 0, 0], atol=1e-8)
-
-
-@pytest.mark.full
-def test_predictions_come_in_the_order_of_the_set(options, universes, tmp_path):
-    given = dict(options["cosmoflow_small"], model_dir=str(tmp_path), dataset=str(universes), devices=TWO.split(","))
-    with contextlib.ExitStack() as stack:
-        found = place(prepare(Config(**given), stack))
-        found.estimator.train(found.train_input, max_steps=1)
-        told = list(found.estimator.predict(found.test_input))
-    assert [one["targets"].shape for one in told] == [(3,)] * 4  # the last fills up the batch
-    assert all(np.isfinite(one["targets"]).all() for one in told)

@@ -2,14 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 
 import numpy as np
 import pytest
-from estimator_oracle import line_data, log_lines, make, trained_steps
+from estimator_oracle import ActionHook, line_data, log_lines, make, trained_steps
 
 from mtf_hetero._compat import tf
 from mtf_hetero.estimator import EstimatorSpec
@@ -29,35 +26,6 @@ def test_nan_loss_raises_and_is_not_saved(tmp_path, log):
     with pytest.raises(tf.train.NanLossDuringTrainingError):
         estimator.train(input_fn, steps=50)
     assert trained_steps(estimator) == 2 and np.isfinite(estimator.get_variable_value("w"))
-
-
-SIGNAL_SCRIPT = """
-import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests' own shell ignores it
-from mtf_hetero._compat import tf
-from mtf_hetero.estimator import Estimator, EstimatorSpec, RunConfig
-
-def model_fn(features, mode, params):
-    w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
-    step = tf.train.get_global_step()
-    train_op = tf.group(w.assign_add(1.0), step.assign_add(1))
-    loss = features
-    if params["stuck"]:
-        with tf.control_dependencies([tf.FIFOQueue(1, tf.float32).dequeue()]):
-            loss = tf.identity(loss)
-    return EstimatorSpec(mode, loss=loss, train_op=train_op)
-
-class Tell(tf.train.SessionRunHook):
-    def before_run(self, run_context):
-        print("step", flush=True)
-        time.sleep(0.05)
-
-try:
-    Estimator(model_fn, sys.argv[1], RunConfig(), {"stuck": sys.argv[2] == "stuck"}).train(
-        lambda: tf.constant(1.0), hooks=[Tell()])
-finally:
-    print("handler restored:", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
-"""
 
 
 @pytest.fixture
@@ -85,18 +53,9 @@ def counting(features, mode, params):
 )
 def test_a_signal_in_this_process_ends_the_step_and_saves(interruptible, tmp_path, number, ending):
     before = signal.getsignal(number)
-
-    class Signal(tf.train.SessionRunHook):
-        steps = 0
-
-        def before_run(self, run_context):
-            self.steps += 1
-            if self.steps == 3:
-                signal.raise_signal(number)
-
-    estimator = make(tmp_path, counting)
+    estimator, hook = make(tmp_path, counting), ActionHook({3: lambda: signal.raise_signal(number)})
     with pytest.raises(ending) as caught:
-        estimator.train(lambda: tf.constant(1.0), hooks=[Signal()])
+        estimator.train(lambda: tf.constant(1.0), hooks=[hook])
     assert ending is KeyboardInterrupt or caught.value.code == 128 + number
     assert signal.getsignal(number) is before
     assert trained_steps(estimator) == estimator.get_variable_value("w") == 3
@@ -132,39 +91,6 @@ def test_a_second_signal_interrupts_a_step_that_is_stuck(interruptible, tmp_path
     assert second == "SIGINT again: stopping at once"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert trained_steps(estimator) == 0
-
-
-TWICE = ([signal.SIGINT, signal.SIGINT], -signal.SIGINT)  # in a step that is stuck
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("signals", "code"), [([signal.SIGTERM], 143), ([signal.SIGINT], -signal.SIGINT), TWICE])
-def test_signals_to_a_process(tmp_path, signals, code):
-    stuck = len(signals) > 1
-    arguments = [sys.executable, "-c", SIGNAL_SCRIPT, str(tmp_path / "model"), "stuck" if stuck else "free"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    process = subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, bufsize=1
-    )
-    assert process.stdout is not None and process.stderr is not None
-    try:
-        for _ in range(1 if stuck else 3):
-            assert process.stdout.readline() == "step\n", process.stderr.read()
-        for number in signals:
-            time.sleep(1.0 if stuck else 0)  # until the session waits for the queue
-            process.send_signal(number)
-        out, error = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == code, error
-    assert "handler restored: True" in out
-    assert f"{signal.Signals(signals[0]).name}: finishing this step and saving a checkpoint" in error
-    steps = 0 if stuck else 3 + out.count("step\n")
-    reader = tf.train.load_checkpoint(str(tmp_path / "model"))
-    assert reader.get_tensor("global_step") == reader.get_tensor("w") == steps
-    if not stuck:
-        resumed = make(tmp_path, counting).train(lambda: tf.constant(1.0), max_steps=steps + 2)
-        assert resumed.get_variable_value("w") == steps + 2
 
 
 def test_outside_of_the_main_thread(tmp_path):

@@ -5,8 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from serving import served
-from tiers import parametrize
+from serving import run_signature, run_signature_elsewhere
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, mtf, tf
 from mtf_hetero import checkpoint as saver_lib
@@ -58,21 +57,23 @@ def list_files(directory):
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
-@parametrize("builder", [build, build_uneven], first=[build_uneven])
-def test_plain_tensorflow_computes_the_same(builder, checkpoint, tmp_path):
-    saved_model.write(tmp_path / "served", builder, checkpoint=checkpoint, example_shape=[6], batch_size=4)
-    assert list_files(tmp_path / "served") == [
-        "saved_model.pb",
-        "variables/variables.data-00000-of-00001",
-        "variables/variables.index",
-    ]
-    names = {name for name, _ in tf.train.list_variables(str(tmp_path / "served" / "variables" / "variables"))}
+@pytest.mark.parametrize("elsewhere", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_plain_tensorflow_computes_the_same(elsewhere, checkpoint, tmp_path):
+    directory, counts = tmp_path / "served", (11, 8, 3, 1, 0)
+    saved_model.write(directory, build_uneven, checkpoint=checkpoint, example_shape=[6], batch_size=4)
+    files = ["saved_model.pb", "variables/variables.data-00000-of-00001", "variables/variables.index"]
+    assert list_files(directory) == files
+    names = {name for name, _ in tf.train.list_variables(str(directory / "variables" / "variables"))}
     assert names == {f"{layer}/{part}" for layer in ("first", "second") for part in ("kernel", "bias")}
     given = np.random.default_rng(0).normal(size=[11, 6]).astype(np.float32)
-    expected, counts = restored_outputs(checkpoint, given), (11, 8, 3, 1, 0)
-    for count, found in zip(counts, served(tmp_path / "served", given, tmp_path, counts=counts), strict=True):
-        np.testing.assert_allclose(found["logits"], expected["logits"][:count], atol=1e-6)
-        np.testing.assert_array_equal(found["class"], expected["class"][:count])
+    expected = restored_outputs(checkpoint, given)
+    if elsewhere:
+        found = run_signature_elsewhere(directory, given, tmp_path, counts=counts)
+    else:
+        found = run_signature(directory, given, counts=counts)
+    for count, outputs in zip(counts, found, strict=True):
+        np.testing.assert_allclose(outputs["logits"], expected["logits"][:count], atol=1e-6)
+        np.testing.assert_array_equal(outputs["class"], expected["class"][:count])
 
 
 def test_no_tensor_larger_than_a_piece_is_read(checkpoint, tmp_path, monkeypatch):

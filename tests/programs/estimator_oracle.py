@@ -1,11 +1,14 @@
 """A line to learn, y = 2 x, whose every step is known; shared by the tests of the Estimator."""
 
 import time
+from unittest import mock
 
 import numpy as np
+import pytest
 
 from mtf_hetero._compat import tf
-from mtf_hetero.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig
+from mtf_hetero.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, training
+from mtf_hetero.estimator.hooks import read_global_step
 
 X = np.arange(1, 9, dtype=np.float32)
 LEARNING_RATE = 0.01
@@ -54,12 +57,37 @@ def scalars(directory):
     return found
 
 
+@pytest.fixture(scope="module")
+def without_graph_optimizers():
+    """TensorFlow's optimizers take a third of the time of a short training; the oracles of operations have them."""
+    with mock.patch.multiple(training, MANY_OPERATIONS=0, MANY_IN_PAUSE=0):
+        yield
+
+
 class CountHook(tf.train.SessionRunHook):
     def __init__(self):
         self.count = 0
 
     def after_run(self, run_context, run_values):
         self.count += 1
+
+
+class ActionHook(tf.train.SessionRunHook):
+    """Calls functions after steps of a training, {number of steps: function}, each of them once."""
+
+    def __init__(self, actions):
+        self.actions = dict(actions)
+
+    def begin(self):
+        self.step = read_global_step()
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(self.step)
+
+    def after_run(self, run_context, run_values):
+        action = self.actions.pop(int(run_values.results) + 1, None)
+        if action is not None:
+            action()
 
 
 def await_wanted(elastic):

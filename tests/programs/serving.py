@@ -1,10 +1,12 @@
-"""A SavedModel in a process of plain TensorFlow."""
+"""The results of a SavedModel, by TensorFlow's own loader: in this process, and in one without this project."""
 
 import os
 import subprocess
 import sys
 
 import numpy as np
+
+from mtf_hetero import tf
 
 LOAD = """
 import sys
@@ -20,8 +22,17 @@ np.savez(sys.argv[4], **{f"{number}/{name}": v for number, each in enumerate(res
 """
 
 
-def served(directory, given, tmp_path, *, name="images", counts):
-    """Return plain TensorFlow's results of a SavedModel for some examples, from a process without this project."""
+def run_signature(directory, given, *, name="images", counts):
+    """Return the results of a SavedModel for so many of the examples, and again."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        signature = tf.saved_model.load(session, ["serve"], str(directory)).signature_def["serving_default"]
+        fed = signature.inputs[name].name
+        fetches = {key: output.name for key, output in signature.outputs.items()}
+        return [session.run(fetches, {fed: given[:count]}) for count in counts]
+
+
+def run_signature_elsewhere(directory, given, tmp_path, *, counts, name="images"):
+    """Return the same from a process without this project."""
     np.save(tmp_path / "given.npy", given)
     args = [directory, tmp_path / "given.npy", name, tmp_path / "served.npz", ",".join(map(str, counts))]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -1,5 +1,6 @@
 """Runs of the training binary, in this process and in one of their own."""
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -11,11 +12,17 @@ import threading
 import time
 from unittest import mock
 
+import numpy as np
 import pytest
 from absl.testing import flagsaver
+from estimator_oracle import ActionHook
+from small_volumes import TOYS
 
 from mtf_hetero import data, tf
 from mtf_hetero.cli.train import __main__ as train
+from mtf_hetero.cli.train import course, prepare
+from mtf_hetero.estimator import metrics_log
+from mtf_hetero.models.registry import MODELS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CPUS = "cpu:0,cpu:1,cpu:2"
@@ -49,7 +56,38 @@ def run(**values):
 
 def call(command, **values):
     """Runs one of the programs that use a trained model; returns its exit code."""
-    return command.main([f"--{name}={value}" for name, value in values.items()], "mtf-hetero")
+    with mock.patch.object(data, "DATASETS", DATASETS):
+        return command.main([f"--{name}={value}" for name, value in values.items()], "mtf-hetero")
+
+
+def check_mistake(capfd, message, program=run, **values):
+    """Asserts that a program says one line about a mistake, and ends with exit code 2."""
+    capfd.readouterr()
+    try:
+        code = program(**values)
+    except SystemExit as end:  # of a parser of flags
+        code = end.code
+    out, err = capfd.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith("error: ") and message in err, err
+
+
+def act(monkeypatch, actions):
+    """Has trainings of this process call functions of their Course after steps, {number of steps: function}."""
+    hooks = course.Course._hooks
+
+    def with_actions(self, metrics):
+        bound = {step: functools.partial(action, self) for step, action in actions.items()}
+        return [*hooks(self, metrics), ActionHook(bound)]
+
+    monkeypatch.setattr(course.Course, "_hooks", with_actions)
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """Networks for volumes that are lowered in no time; a program of its own has the real ones."""
+    toys = {name: dataclasses.replace(MODELS[name], build=build) for name, build in TOYS.items()}
+    monkeypatch.setattr(prepare, "MODELS", {**MODELS, **toys})
 
 
 def start(*args, **kwargs):
@@ -69,6 +107,32 @@ def variables(model_dir):
     """The values in the last checkpoint."""
     path = tf.train.latest_checkpoint(str(model_dir))
     return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
+
+
+def check_variables(directory, expected, *, rtol=0.0, atol=0.0):
+    """Asserts that the last checkpoint has these values."""
+    found = variables(directory)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=rtol, atol=atol, err_msg=name)
+
+
+def read_rows(directory, *kinds):
+    """The rows of metrics.jsonl."""
+    rows = metrics_log.read(directory / metrics_log.NAME)
+    return [row for row in rows if not kinds or row["kind"] in kinds]
+
+
+def read_losses(directory):
+    """{step: loss}."""
+    return {row["step"]: row["loss"] for row in read_rows(directory, "train")}
+
+
+def read_test(directory):
+    """The metrics of the run's own test."""
+    row = read_rows(directory)[-1]
+    assert row.pop("kind") == "test" and row.pop("step")
+    return {name: value for name, value in row.items() if name != "time"}
 
 
 class Reader:

@@ -1,9 +1,9 @@
-"""An Estimator of two dense layers on even and uneven meshes, whose optimizer has slots."""
+"""An Estimator of two dense layers on uneven meshes, whose optimizer has slots."""
 
 import numpy as np
-from oracle import cpu_mesh_impl
 
-from mtf_hetero import Estimator, EstimatorSpec, Layout, Lowering, ModeKeys, RunConfig, mtf, tf
+import mtf_hetero.layers
+from mtf_hetero import Estimator, EstimatorSpec, Layout, Lowering, ModeKeys, RunConfig, UnevenMeshImpl, mtf, tf
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = (
     mtf.Dimension(name, size) for name, size in [("batch", 6), ("inputs", 5), ("hidden", 11), ("outputs", 3)]
@@ -12,8 +12,8 @@ RNG = np.random.default_rng(0)
 X = RNG.standard_normal((18, INPUTS.size))
 Y = X @ RNG.standard_normal((INPUTS.size, OUTPUTS.size))
 LAYOUTS = {
+    "two": Layout("all:2", "hidden:all", {"all": [3, 1]}),
     "three": Layout("all:3", "hidden:all", {"all": [70, 25, 5]}),
-    "two_even": Layout("all:2", "hidden:all"),
     "batch": Layout("all:3", "batch:all", {"all": [3, 2, 1]}),
     "four": Layout("rows:2;cols:2", "batch:rows;hidden:cols", {"rows": [2, 1], "cols": [1, 3]}),
     "one": Layout("all:1", ""),
@@ -26,26 +26,34 @@ def input_fn():
 
 
 def model_fn(features, labels, mode, params):
+    """Return the spec; params has a layout, and may have devices and `noisy`, for a batch norm and dropout between."""
+    devices = params.get("devices") or [f"cpu:{number}" for number in range(params["layout"].size)]
+    mesh_impl = UnevenMeshImpl.from_layout(params["layout"], devices)
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
     dtype = mtf.VariableDType(tf.float64)
     x = mtf.import_tf_tensor(mesh, features, mtf.Shape([BATCH, INPUTS]))
     h = mtf.layers.dense(x, HIDDEN, reduced_dims=[INPUTS], activation=mtf.tanh, variable_dtype=dtype, name="first")
+    if params.get("noisy"):
+        h = mtf_hetero.layers.batch_norm(h, training=True, name="norm")
+        h = mtf.dropout(h, is_training=True, keep_prob=0.7, name="drop")
     y = mtf.layers.dense(h, OUTPUTS, reduced_dims=[HIDDEN], variable_dtype=dtype, name="second")
     if mode == ModeKeys.PREDICT:
-        lowering = Lowering(graph, {mesh: cpu_mesh_impl(params["layout"])})
+        lowering = Lowering(graph, {mesh: mesh_impl})
         return EstimatorSpec(mode, predictions=lowering.export_to_tf_tensor(y))
     targets = mtf.import_tf_tensor(mesh, labels, mtf.Shape([BATCH, OUTPUTS]))
     loss = mtf.reduce_mean(mtf.square(y - targets))
     variables = graph.trainable_variables
     gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
     updates = mtf.optimize.MomentumOptimizer(0.05, 0.9).apply_grads(gradients, variables)
-    lowering = Lowering(graph, {mesh: cpu_mesh_impl(params["layout"])})
+    updates += mtf_hetero.layers.batch_norm_updates(graph)
+    lowering = Lowering(graph, {mesh: mesh_impl})
     with tf.control_dependencies([lowering.lowered_operation(op) for op in updates]):
         train_op = tf.assign_add(tf.train.get_global_step(), 1)
     return EstimatorSpec(mode, loss=lowering.export_to_tf_tensor(loss), train_op=train_op)
 
 
-def estimator(layout, model_dir):
+def estimator(layout, model_dir, *, params=None, **config):
     session_config = tf.ConfigProto(device_count={"CPU": LAYOUTS[layout].size})
-    return Estimator(model_fn, str(model_dir), RunConfig(session_config=session_config), {"layout": LAYOUTS[layout]})
+    params = {"layout": LAYOUTS[layout], **(params or {})}
+    return Estimator(model_fn, str(model_dir), RunConfig(session_config=session_config, **config), params)
