@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from mtf_hetero._compat import tf
+from mtf_hetero._compat import eagerly, tf
 from mtf_hetero._support import threads
 from mtf_hetero.checkpoint import State
 from mtf_hetero.cluster.probe import describe_workers, name_workers
 from mtf_hetero.estimator.config import check_number
+from mtf_hetero.layout import CannotSplitError
 
 MEMORY, CHECKPOINT = "memory", "checkpoint"  # from which a training continues
 _LOOK_SECONDS, _END_SECONDS = 5.0, 3.0
@@ -215,8 +216,9 @@ class Elastic(Generic[_Place]):
         if self._waits and self._has_found:
             return self.begin_move(None, source)
         try:
-            place, reason = self._without(lost), "no layout fits the devices that are left"
-        except (ValueError, NotImplementedError) as error:
+            with eagerly():  # as the first place was found: a Keras model has no values within the graph of a training
+                place, reason = self._without(lost), "no layout fits the devices that are left"
+        except (ValueError, CannotSplitError) as error:
             place, reason = None, str(error)
         if place is None:
             self._refused.add(frozenset(lost))
