@@ -27,7 +27,6 @@ class Traced:
       settled: returns tf.Variables whose making has no influence on other code of the step.
       relaxes: whether kinds that differ from an earlier one in sizes alone share a trace, as with the option
         `reduce_retracing` of tf.function; if that cannot be read, each kind has a trace of its own.
-      states: of the operations that draw random numbers from one of their own, by an earlier Traced; None: none drew.
 
     Attributes:
       declared: specifications of the arguments to come, which may leave sizes open; kinds that fit share a trace of
@@ -42,15 +41,14 @@ class Traced:
         settled: Callable[[], Collection[tf.Variable]] = tuple,
         *,
         relaxes: bool = False,
-        states: States | None = None,
     ) -> None:
         self._function: Any = step if hasattr(step, "get_concrete_function") else tf.compat.v2.function(step)
         self._relaxed: Function | None = None
         if relaxes:
             function: Callable[..., object] = self._function.python_function
             self._relaxed = tf.compat.v2.function(function, autograph=False, reduce_retracing=True)
-        self._hosted, self._paths, self._settled = hosted, paths, settled
-        self._states: States = {} if states is None else states
+        self.hosted, self._paths, self._settled = hosted, paths, settled
+        self._states: States = {}  # of the operations that draw random numbers from one of their own
         self.declared: Specs | None = None
         self._programs: dict[Hashable, Program] = {}
 
@@ -90,7 +88,7 @@ class Traced:
         return self._program(concrete, inputs, like)
 
     def _program(self, concrete: "ConcreteFunction", inputs: Sequence[object], like: Step | None) -> Program:
-        options = {"shapes": _shapes(inputs), "hosted": self._hosted(), "paths": self._paths(), "prepares": True}
+        options = {"shapes": _shapes(inputs), "hosted": self.hosted(), "paths": self._paths(), "prepares": True}
         options["states"] = self._states
         return reading.read(concrete, {} if like is None else like.variables, **options)
 

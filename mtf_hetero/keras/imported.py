@@ -1,11 +1,10 @@
 """Steps of a model: `train_step`, `test_step` and `predict_step` as Keras would run them, imported and divided."""
 
 import contextlib
-import weakref
+from collections.abc import Sequence
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer.divided import Divided, Place
-from mtf_hetero.importer.streams import States
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.course import Changes, Course
@@ -13,15 +12,68 @@ from mtf_hetero.keras.wrong_data import explain_wrong_data
 
 _LOSS = "a step of Keras; the model has the weights of the last complete epoch"
 
-# What a model's operations have drawn since it was last compiled: for as long Keras keeps the functions of its steps
-_states: "weakref.WeakKeyDictionary[keras.Model, tuple[object, States]]" = weakref.WeakKeyDictionary()
+_TRACED = "_mtf_hetero_traced"  # the attribute of a model; set in its dict, else Keras would track and save it
 
 
-def _find_states(model: keras.Model) -> States:
-    compiled = getattr(model, "_compile_config", None)  # another object for each call of compile
-    if model not in _states or _states[model][0] is not compiled:
-        _states[model] = compiled, {}
-    return _states[model][1]
+def find_traced(model: keras.Model, kinds: Sequence[str]) -> Traced:
+    """Return the traces of a model's steps. They live as long as Keras's: what a step has read stays as it was.
+
+    Keras makes a function of a step at its first use, and traces it at the first batch. `compile` and a few others drop
+    these functions. So traces are kept beside the functions that the model had, and are dropped with them.
+
+    Args:
+      model: the keras.Model.
+      kinds: of steps that will be taken: "train", "test", "predict".
+    """
+    for kind in kinds:
+        getattr(model, f"make_{kind}_function")()
+    functions = [getattr(model, f"{kind}_function") for kind in ("train", "test", "predict")]
+    before, traced = vars(model).get(_TRACED, ((), None))
+    if traced is None or any(one is not None and one is not other for one, other in zip(before, functions)):
+        traced = _new_traced(model)
+    vars(model)[_TRACED] = functions, traced
+    return traced
+
+
+def forget_traced(model: keras.Model) -> None:
+    """Drop the traces of a model's steps, one of which was refused: the model may be changed and tried again."""
+    vars(model).pop(_TRACED, None)
+
+
+def _new_traced(model: keras.Model) -> Traced:
+    def step(kind: str, data: object) -> object:
+        return getattr(model, f"{kind}_step")(data)
+
+    def hosted() -> list[tf.Variable]:
+        return [v.value for v in (*model.metrics_variables, *_find_scalars(model))]
+
+    def paths() -> dict[int, str]:
+        """Return Keras's names of the variables, which name all layers around a weight, without the model's own.
+
+        Keras numbers the models of a process, so that rules and plans with their names would fit in one process alone.
+        """
+        own = model.name
+        names = {id(v.value): v.path.removeprefix(f"{own}/") for v in model.variables}
+        return names | {id(v.value): v.path.replace(f"/{own}_", "/", 1) for v in _optimizer_variables(model)}
+
+    def settled() -> list[tf.Variable]:
+        """Return the variables of metrics, and of an optimizer whose rule does not ask whether they are made."""
+        optimizer = getattr(model, "optimizer", None)
+        is_plain = type(optimizer).__module__.startswith("keras.src.optimizers.")
+        is_plain = is_plain and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        return [v.value for v in (*model.metrics_variables, *(_optimizer_variables(model) if is_plain else ()))]
+
+    return Traced(tf.compat.v2.function(step, autograph=False), hosted, paths, settled, relaxes=True)
+
+
+def _optimizer_variables(model: keras.Model) -> list["keras.Variable"]:
+    """Return the variables of the optimizer, which a model that is not compiled does not have."""
+    return list(getattr(getattr(model, "optimizer", None), "variables", ()))
+
+
+def _find_scalars(model: keras.Model) -> list["keras.Variable"]:
+    """Return the variables of the optimizer that callbacks read and write between steps."""
+    return [v for v in _optimizer_variables(model) if len(v.shape) == 0]
 
 
 class Imported:
@@ -29,6 +81,7 @@ class Imported:
 
     Args:
       model: the keras.Model.
+      traced: the traces of its steps.
       place: returns where the model lies, as for Divided.
       kind: the step that decides where: "train", "test" or "predict".
       data: its first batch, as Keras gives it.
@@ -43,27 +96,16 @@ class Imported:
     def __init__(
         self,
         model: keras.Model,
+        traced: Traced,
         place: Place,
         kind: str,
         data: object,
         spec: object = None,
         changes: Changes | None = None,
     ) -> None:
-        self._model = model
-
-        def step(kind: str, data: object) -> object:
-            return getattr(model, f"{kind}_step")(data)
-
-        self._traced = traced = Traced(
-            tf.compat.v2.function(step, autograph=False),
-            self._hosted,
-            self._paths,
-            self._settled,
-            relaxes=True,
-            states=_find_states(model),
-        )
+        self._model, self._traced = model, traced
         inputs = kind, data
-        self._traced.declared = (kind, spec) if spec else None
+        traced.declared = (kind, spec) if spec else None
         rescues = changes is not None and changes.policy.wait_seconds is not None
         options = {"owner": f"model {model.name!r}", "loss": _LOSS, "rescues": rescues}
         self._divided = Divided(traced, place, inputs, **options)
@@ -72,7 +114,7 @@ class Imported:
         self._stack.callback(self._divided.close)
         self._course: Course | None = None
         if changes is not None and (self._divided.session.has_workers or self._divided.layout.size > 1):
-            self._course = Course(self._divided, inputs, self._hosted, changes, self._note_scalars)
+            self._course = Course(self._divided, inputs, traced.hosted, changes, self._note_scalars)
 
     def __enter__(self) -> "Imported":
         if self._course is not None:
@@ -110,32 +152,5 @@ class Imported:
         for variable, value in self._given:
             variable.assign(value)
 
-    def _of_optimizer(self) -> list["keras.Variable"]:
-        """Return the variables of the optimizer, which a model that is not compiled does not have."""
-        return list(getattr(getattr(self._model, "optimizer", None), "variables", ()))
-
-    def _paths(self) -> dict[int, str]:
-        """Return Keras's names of the variables, which name all layers around a weight, without the model's own.
-
-        Keras numbers the models of a process, so that rules and plans with their names would fit in one process alone.
-        """
-        own = self._model.name
-        paths = {id(v.value): v.path.removeprefix(f"{own}/") for v in self._model.variables}
-        return paths | {id(v.value): v.path.replace(f"/{own}_", "/", 1) for v in self._of_optimizer()}
-
-    def _hosted(self) -> list[tf.Variable]:
-        return [v.value for v in (*self._model.metrics_variables, *self._scalars())]
-
-    def _settled(self) -> list[tf.Variable]:
-        """Return the variables of metrics, and of an optimizer whose rule does not ask whether they are made."""
-        optimizer = getattr(self._model, "optimizer", None)
-        is_plain = type(optimizer).__module__.startswith("keras.src.optimizers.")
-        is_plain = is_plain and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        return [v.value for v in (*self._model.metrics_variables, *(self._of_optimizer() if is_plain else ()))]
-
-    def _scalars(self) -> list["keras.Variable"]:
-        """Return the variables of the optimizer that callbacks read and write between steps."""
-        return [v for v in self._of_optimizer() if len(v.shape) == 0]
-
     def _note_scalars(self) -> None:
-        self._given = [(variable, variable.numpy()) for variable in self._scalars()]
+        self._given = [(variable, variable.numpy()) for variable in _find_scalars(self._model)]

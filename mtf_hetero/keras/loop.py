@@ -8,7 +8,7 @@ from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.importer.divided import Place
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.course import Changes
-from mtf_hetero.keras.imported import Imported
+from mtf_hetero.keras.imported import Imported, find_traced, forget_traced
 
 
 class Loop:
@@ -31,6 +31,7 @@ class Loop:
     @contextlib.contextmanager
     def in_place_of_keras(self, *kinds: str) -> Iterator[None]:
         """Have Keras's loop take steps here, those of some kinds: "train", "test", "predict"."""
+        self._traced = find_traced(self._model, kinds)
         names = [f"{kind}_function" for kind in kinds]
         before = [getattr(self._model, name) for name in names]
         for name, kind in zip(names, kinds, strict=True):
@@ -78,12 +79,16 @@ class Loop:
     def _take(self, kind: str, data: object, spec: object = None) -> object:
         """Take a step; within a callback the model has its weights before it and afterwards."""
         data = _present(data)
-        if self._steps is None:
-            steps = Imported(self._model, self._place, kind, data, spec, self._changes)
-            self._steps = self._stack.enter_context(steps)
-        elif self._in_callbacks:
-            self._steps.take_changed()
-        result = self._steps(kind, data, spec)
+        try:
+            if self._steps is None:
+                steps = Imported(self._model, self._traced, self._place, kind, data, spec, self._changes)
+                self._steps = self._stack.enter_context(steps)
+            elif self._in_callbacks:
+                self._steps.take_changed()
+            result = self._steps(kind, data, spec)
+        except NotImplementedError:
+            forget_traced(self._model)
+            raise
         if self._in_callbacks:
             self.give_back()
         return result
