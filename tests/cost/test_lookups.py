@@ -87,21 +87,22 @@ def test_a_plan_can_be_lowered(link):
     assert {"words", "head"} <= {layer.name for layer in plan.layers}
 
 
-@pytest.mark.parametrize("rules", ["", "v:x", "b:x", "d:x"])
-def test_memory(rules):
-    """A table, its gradient, and what becomes of the table: no more."""
-    graph, mesh, updates = step()
+def estimate_memory(rules, look_up=layers.lookup):
+    graph, mesh, updates = step(look_up)
     layout = Layout("x:2" if rules else "x:1", rules, {"x": [3, 1]} if rules else ())
     lowering = mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(layout)})
-    found = memory.estimate(lowering, [lowering.lowered_operation(op) for op in updates])["cpu:0"]
-    part = {"v:x": 0.75, "d:x": 0.75}.get(rules, 1)
+    return memory.estimate(lowering, [lowering.lowered_operation(op) for op in updates])["cpu:0"]
+
+
+@pytest.mark.parametrize(("rules", "part", "copies"), [("", 1, 1), ("v:x", 0.75, 1), ("b:x", 1, 2), ("d:x", 0.75, 1)])
+def test_memory(rules, part, copies):
+    """A table, its gradient, and what becomes of the table: no more."""
+    found = estimate_memory(rules)
     assert found.weights == pytest.approx(part * TABLE_BYTES, rel=0.01)
-    assert found.gradients + found.activations < 1.1 * part * TABLE_BYTES * (2 if rules == "b:x" else 1)
+    assert found.gradients + found.activations < 1.1 * part * TABLE_BYTES * copies
 
 
 def test_memory_of_what_mtf_gathers():
     """The same with a one-hot tensor."""
-    graph, mesh, updates = step(mtf.gather)
-    lowering = mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(Layout("x:1", ""))})
-    found = memory.estimate(lowering, [lowering.lowered_operation(op) for op in updates])["cpu:0"]
+    found = estimate_memory("", mtf.gather)
     assert found.gradients + found.activations > 8 * TABLE_BYTES

@@ -21,24 +21,8 @@ def scaled(scale):
     return lambda x: x * scale
 
 
-def with_default(scale):
-    def function(x, scale=scale):
-        return x * scale
-
-    return function
-
-
-def keyword_only(scale):
-    def function(x, *, scale=scale):
-        return x * scale
-
-    return function
-
-
 def nested(scale):
-    def inner(x):
-        return x * scale
-
+    inner = scaled(scale)
     return lambda x: inner(x) + 1.0
 
 
@@ -80,8 +64,8 @@ def local_class(count):
 
 MAKERS = {
     "a closure": scaled,
-    "a default": with_default,
-    "a default of a keyword": keyword_only,
+    "a default": lambda scale: lambda x, scale=scale: x * scale,
+    "a default of a keyword": lambda scale: lambda x, *, scale=scale: x * scale,
     "a closure's closure": nested,
     "a recursion": recursive,
     "an object that is called": Scaled,
@@ -124,19 +108,11 @@ def test_look_alikes():
         "abd".join,
         np.tanh,
         np.sinh,
-        -0.0,
-        0.0,
-        0,
-        False,
-        "0",
-        b"0",
-        None,
-        (),
-        ((),),
     ]
-    texts = [value_text(function) for function in functions]
+    values = [*functions, -0.0, 0.0, 0, False, "0", b"0", None, (), ((),)]
+    texts = [value_text(value) for value in values]
     assert len(set(texts)) == len(texts)
-    assert texts == [value_text(function) for function in functions]
+    assert texts == [value_text(value) for value in values]
     assert value_text(lambda x: tf.nn.relu(x)) == texts[0]
 
 

@@ -1,18 +1,16 @@
 """Hybrid parallelism: what is split, that nothing changes by it, and that nothing travels further than it must."""
 
 import functools
-import itertools
 import math
 
-import numpy as np
 import pytest
 from oracle import ONCE, check, one_device
 from tiers import parametrize
+from zeros import Zeros, lay_out
 
-from mtf_hetero import Layout, mtf, tf
+from mtf_hetero import mtf, tf
 from mtf_hetero.cli.train import program as network
 from mtf_hetero.cost import traffic
-from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.hybrid import batch_sizes, hybrid
 from mtf_hetero.models import MODELS
 
@@ -37,24 +35,8 @@ def program(rounds=None, batch=BATCH, classes=4, **config):
     return build
 
 
-def make_graph(build):
-    """The mtf graph of a program, in the default graph."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
-
-    def feed(name, shape, below=None):
-        shape = mtf.convert_to_shape(shape)
-        dtype = tf.float32 if below is None else tf.int32
-        return mtf.import_tf_tensor(mesh, tf.zeros(shape.to_integer_list, dtype), shape, name=name)
-
-    feed.dtype = tf.float32
-    build(feed)
-    return graph
-
-
-def make_layout(build, mesh_shape, shares=None, **kwargs):
-    with tf.Graph().as_default():
-        return hybrid(make_graph(build), mesh_shape=mesh_shape, shares=shares, **kwargs)
+def make_layout(build, mesh_shape, shares=None, **options):
+    return lay_out(build, "hybrid", training=False, mesh_shape=mesh_shape, shares=shares, **options)
 
 
 LAYOUTS_TRIED = [
@@ -66,42 +48,34 @@ LAYOUTS_TRIED = [
 ]
 
 
-@functools.cache
-def whole_on_one_device():
-    return one_device(program(), exports=False)
+ONE_GROUP = program(batch=(7,), head=(9,)), "all:3", {"all": [1, 2, 4]}
+MANY_INPUTS = {"head": (3, 6), "stages": ((5,), (12,)), "classes": 3}
+TRIED = {  # programs, the same without rounds, and layouts
+    "rounds": (program((2, 2, 1)), program(), LAYOUTS_TRIED[3:4]),
+    "no rounds": (program(), program(), LAYOUTS_TRIED),
+    "two rounds": (program((1, 4)), program(), LAYOUTS_TRIED),
+    "one group": (ONE_GROUP[0], ONE_GROUP[0], [ONE_GROUP[1:]]),
+    "many inputs": (program((2, 3), **MANY_INPUTS), program(**MANY_INPUTS), LAYOUTS_TRIED[2:3]),
+}
 
 
-@parametrize(("mesh_shape", "shares"), LAYOUTS_TRIED[2:4], first=LAYOUTS_TRIED[3:4])
-@pytest.mark.parametrize("rounds", [None, (2, 2, 1)])
-def test_nothing_changes(rounds, mesh_shape, shares):
+@parametrize("name", TRIED, first=["rounds"])
+def test_nothing_changes(name):
     """Forward, gradients and a step, with and without rounds, against one device without."""
-    layout = make_layout(program(rounds), mesh_shape, shares)
-    check(program(rounds), layout, reference=whole_on_one_device(), **ONCE)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("rounds", [None, (2, 2, 1), (5,), (1, 4)])
-def test_nothing_changes_whatever_the_inputs_are(rounds):
-    layouts = [make_layout(program(rounds), *tried) for tried in LAYOUTS_TRIED]
-    check(program(rounds), *layouts, reference=one_device(program()))
+    build, whole, tried = TRIED[name]
+    layouts = [make_layout(build, *each) for each in tried]
+    check(build, *layouts, reference=one_device(whole, exports=False), **ONCE)
 
 
 def test_one_group():
-    build = program(batch=(7,), head=(9,))
-    layouts = [make_layout(build, "all:3", shares) for shares in (None, {"all": [1, 2, 4]})]
-    for layout in layouts:
-        assert layout.axis_name_of("batch") == layout.axis_name_of("dense1/units") == "all"
-    check(build, *layouts, **ONCE)
+    layout = make_layout(*ONE_GROUP)
+    assert layout.axis_name_of("batch") == layout.axis_name_of("dense1/units") == "all"
 
 
-@parametrize("rounds", [None, (2, 3)], first=[(2, 3)])
-def test_many_inputs_are_split_rather_than_many_units(rounds):
-    build = program(rounds, head=(3, 6), stages=((5,), (12,)), classes=3)
-    layout = make_layout(build, "data:2;model:2")
+def test_many_inputs_are_split_rather_than_many_units():
+    layout = make_layout(program((2, 3), **MANY_INPUTS), *LAYOUTS_TRIED[2])
     assert layout.axis_name_of("dense1/inputs") == "model" and layout.axis_name_of("dense1/units") is None
     assert layout.axis_name_of("dense1/outputs") == layout.axis_name_of("dense2/inputs") == "model"
-    whole = one_device(program(head=(3, 6), stages=((5,), (12,)), classes=3), exports=False)
-    check(build, layout, reference=whole, **ONCE)
 
 
 def test_the_rules_for_vgg():
@@ -127,48 +101,17 @@ SAVED = {  # of the weights' memory, in per cent, by k (SplitBrain; calculated i
 }
 
 
-@pytest.mark.parametrize("name", SAVED)
+@parametrize("name", SAVED, first=["vgg11"])
 def test_weight_memory_saved(name):
     for k, expected in SAVED[name].items():
         with tf.Graph().as_default():
-            graph = make_graph(lambda feed, k=k: MODELS[name].build(feed_images(feed, (1, k), size=32)))
+            graph = mtf.Graph()
+            MODELS[name].build(feed_images(Zeros(graph), (1, k), size=32))
             layout = hybrid(graph, mesh_shape=f"data:1;model:{k}")
             whole = sum(v.size for v in graph.trainable_variables)
             for pnum in (0, k - 1):
                 own = sum(math.prod(layout.slice_shape(v.shape, pnum)) for v in graph.trainable_variables)
                 assert 100 * (1 - own / whole) == pytest.approx(expected, abs=1), f"{name} over {k}, processor {pnum}"
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("rounds", [None, (3, 2)])
-def test_a_training_run_follows_one_device(rounds):
-    """Four steps of models.network's own step, in float64."""
-
-    def losses(layout, batch, rounds):
-        with tf.Graph().as_default():
-            tf.set_random_seed(1)
-            tf.train.create_global_step()
-            rng = np.random.default_rng(0)
-            built = network.build_training(
-                tf.constant(rng.standard_normal([15, 4, 4, 3])),
-                tf.constant(rng.integers(0, 4, 15, dtype=np.int32)),
-                build=functools.partial(MODELS["vgg11"].build, classes=4, dropout=0.0, dense_rounds=rounds, **TOY),
-                optimizer=network.Optimizer("adam", 0.01),
-                batch=batch,
-            )
-            layout = layout(built.graph)
-            lowering = network.lower(built, layout, [f"cpu:{i}" for i in range(layout.size)])
-            with tf.control_dependencies([lowering.lowered_operation(op) for op in built.updates]):
-                fetches = [lowering.export_to_tf_tensor(built.loss), tf.no_op()]
-            with tf.Session(config=tf.ConfigProto(device_count={"CPU": layout.size})) as session:
-                session.run(tf.global_variables_initializer())
-                session.run(tf.local_variables_initializer())
-                return [session.run(fetches)[0] for _ in range(4)]
-
-    expected = losses(lambda graph: Layout("all:1", ""), (15,), None)
-    shares = {"data": [2, 1], "model": [3, 2]}
-    recipe = functools.partial(LAYOUTS["hybrid"], mesh_shape="data:2;model:2", shares=shares)
-    np.testing.assert_allclose(losses(recipe, BATCH, rounds), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -233,14 +176,15 @@ def coordinates(layout, device):
     return layout.coordinates(tf.DeviceSpec.from_string(device).task)
 
 
-MESHES = ["data:2;model:2", "data:4;model:2", "data:2;model:4", "data:1;model:3"]
+TRAVELS = [
+    ("data:2;model:2", (3, 3, 2)),
+    ("data:1;model:3", None),
+    ("data:4;model:2", None),
+    ("data:2;model:4", (4, 4)),
+]
 
 
-@parametrize(
-    ("mesh_shape", "rounds"),
-    itertools.product(MESHES, [None, (4, 4), (3, 3, 2)]),
-    first=[("data:2;model:2", (3, 3, 2)), ("data:1;model:3", None)],
-)
+@parametrize(("mesh_shape", "rounds"), TRAVELS, first=TRAVELS[:2])
 def test_nothing_travels_further_than_it_must(mesh_shape, rounds):
     """Activations within a group, gradients of dense weights between those that hold the same part of them."""
     layout, operations, sends = lowered_step(mesh_shape, rounds)
@@ -259,11 +203,10 @@ def test_nothing_travels_further_than_it_must(mesh_shape, rounds):
     assert kinds == {"activation", "convolution", "dense"} - ({"dense"} if layout.mesh_shape[0][1] == 1 else set())
 
 
-@parametrize(
-    ("d", "k", "rounds"),
-    [(*mesh, rounds) for mesh in [(1, 2), (2, 2), (4, 2), (2, 4)] for rounds in (None, (4, 4), (2, 2, 2, 2))],
-    first=[(2, 2, None), (1, 2, (4, 4))],
-)
+CALCULATED = [(2, 2, None), (1, 2, (4, 4)), (4, 2, (2, 2, 2, 2)), (2, 4, None)]
+
+
+@parametrize(("d", "k", "rounds"), CALCULATED, first=CALCULATED[:2])
 def test_traffic_is_the_calculated(d, k, rounds):
     """Inputs, sums and logits within groups; gradients of d parts of the dense layers, and of all convolutions."""
     _, _, sends = lowered_step(f"data:{d};model:{k}", rounds)

@@ -1,19 +1,12 @@
 """The models: parameter counts, shapes, names. That a layout changes no result is test_models_oracle's business."""
 
-import collections
-
 import numpy as np
-import oracle
 import pytest
 from tiers import parametrize
 
-import mtf_hetero
 from mtf_hetero import mtf, tf
 from mtf_hetero.cli.train.tasks import Regression, Segmentation
-from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models import MODELS, layers
-
-IMAGES = [name for name, model in MODELS.items() if not model.takes_volumes]
 
 
 def make_images(mesh, batch, image_shape, dtype=tf.float32):
@@ -87,7 +80,7 @@ def test_the_head_of_vgg_and_its_batch_norm():
     assert "conv1_1/bias" not in shapes
 
 
-@parametrize("name", IMAGES, first=["lenet", "resnet18"])
+@parametrize("name", ["lenet", "paper_cifar", "resnet18", "vgg11", "vgg19"], first=["lenet"])
 def test_initial_logits_are_of_order_one(name):
     with tf.Graph().as_default():
         tf.set_random_seed(1)
@@ -105,30 +98,6 @@ def test_initial_logits_are_of_order_one(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "convolutions", "dense"),
-    [
-        ("paper_cifar", 32 * 32 * 60 + 16 * 16 * 120 + 8 * 8 * 240 + 4 * 4 * 480, 10),  # 92 MB for 200 images
-        ("paper_mnist", 28 * 28 * 120, 128),  # 376 MB for 1,000 images
-    ],
-)
-def test_the_forward_pass_communicates_what_the_paper_s_scheme_needs(name, convolutions, dense):
-    with tf.Graph().as_default():
-        graph, logits = make_graph(name)
-        layout = LAYOUTS["filters"](graph, mesh_shape="all:3", shares={"all": [70, 25, 5]})
-        lowering = mtf_hetero.Lowering(graph, {logits.mesh: oracle.cpu_mesh_impl(layout)})
-        lowering.export_to_tf_tensor(logits)
-    moved = collections.Counter()
-    for counter, size in lowering.counters:
-        if counter.startswith(("allreduce", "reshard", "reduce_scatter")):
-            moved[counter] += size
-    images, processors = 3, 3
-    assert moved == {
-        "allreduce/[0]/Conv2dOperation": convolutions * images * processors,
-        "allreduce/[0]/EinsumOperation": dense * images * processors,
-    }
-
-
-@pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
         ("lenet", {"image_shape": (8, 8, 1)}, "4 x 4 pixels with a 5 x 5 kernel"),
@@ -142,7 +111,7 @@ def test_images_and_configurations_that_a_model_cannot_take(name, wrong, message
         make_graph(name, **wrong)
 
 
-@pytest.mark.parametrize("name", ["lenet", "paper_cifar", "resnet18", "resnet50", "vgg11"])
+@pytest.mark.parametrize("name", ["lenet", "paper_cifar", "resnet50"])
 def test_images_of_a_size_that_strides_do_not_divide(name):
     """28 -> 14 -> 7 -> 4 -> 2 -> 1."""
     with tf.Graph().as_default():

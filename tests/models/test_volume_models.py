@@ -1,12 +1,12 @@
 """CosmoFlow and 3D U-Net: layers and parameters as in the paper, and the same results on every spatial layout."""
 
 import functools
-import itertools
 
 import numpy as np
 import pytest
-from oracle import MODEL_TOLERANCE_FLOAT32, ONCE, check, cpu_mesh_impl
+from oracle import MODEL_TOLERANCE_FLOAT32, ONCE, check, cpu_mesh_impl, run
 from tiers import parametrize
+from zeros import lay_out
 
 import mtf_hetero
 import mtf_hetero.layers
@@ -14,7 +14,6 @@ from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.cli.train import program as network
 from mtf_hetero.cli.train.tasks import Regression, Segmentation
 from mtf_hetero.cost import memory
-from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models import MODELS
 
 NAMES = ("batch", "depth", "height", "width", "channels")
@@ -36,16 +35,6 @@ def parameters(graph):
     return sum(v.size for v in graph.trainable_variables)
 
 
-@pytest.mark.parametrize("edge", [32, 64, 128, 256, 512])
-def test_cosmoflow_has_the_paper_s_parameters(edge):
-    for batch_norm, expected in ((False, 9_437_636), (True, 9_437_636 + 2_016)):
-        with tf.Graph().as_default():
-            graph, volumes = make_volumes((2, edge, edge, edge, 4))
-            y = COSMOFLOW(volumes, batch_norm=batch_norm, training=True)
-        assert parameters(graph) == expected
-        assert (y.shape.dimension_names, y.shape.to_integer_list) == (["batch", "outputs"], [2, 4])
-
-
 PAPER = {  # edge of the maps after each convolution, and after each pool
     128: ((128, 64, 32, 8, 4, 2, 2), (64, 32, 16, 4, 2)),
     256: ((256, 128, 64, 16, 8, 4, 2), (128, 64, 32, 8, 4, 2)),
@@ -56,10 +45,12 @@ PAPER = {  # edge of the maps after each convolution, and after each pool
 
 
 @pytest.mark.parametrize("edge", PAPER)
-def test_cosmoflow_has_the_paper_s_maps(edge):
+def test_cosmoflow_has_the_paper_s_parameters_and_maps(edge):
     with tf.Graph().as_default():
-        graph, volumes = make_volumes((1, edge, edge, edge, 4))
-        COSMOFLOW(volumes)
+        graph, volumes = make_volumes((2, edge, edge, edge, 4))
+        y = COSMOFLOW(volumes, batch_norm=edge == 128)
+    assert parameters(graph) == 9_437_636 + 2_016 * (edge == 128)
+    assert (y.shape.dimension_names, y.shape.to_integer_list) == (["batch", "outputs"], [2, 4])
     for kind, edges in zip((mtf.Conv3dOperation, mtf_hetero.layers.PoolOperation), PAPER[edge]):
         shapes = [op.outputs[0].shape.to_integer_list for op in graph.operations if isinstance(op, kind)]
         assert [shape[1:4] for shape in shapes] == [[n] * 3 for n in edges]
@@ -146,23 +137,8 @@ def unet_program(sizes, batch=2, **config):
     return build
 
 
-class Zeros:
-    """A stand-in for the oracle's Feed, of no values."""
-
-    def __init__(self, graph):
-        self.mesh, self.dtype = mtf.Mesh(graph, "mesh"), tf.float32
-
-    def __call__(self, name, shape, below=None):
-        shape = mtf.convert_to_shape(shape)
-        zeros = tf.zeros(shape.to_integer_list, self.dtype if below is None else tf.int32)
-        return mtf.import_tf_tensor(self.mesh, zeros, shape)
-
-
 def spatial(program, mesh_shape, shares):
-    with tf.Graph().as_default():
-        graph = mtf.Graph()
-        program(Zeros(graph))
-        return LAYOUTS["spatial"](graph, mesh_shape=mesh_shape, shares=shares, least_values=1)
+    return lay_out(program, "spatial", training=False, mesh_shape=mesh_shape, shares=shares, least_values=1)
 
 
 MESHES = {
@@ -174,10 +150,10 @@ MESHES = {
 }
 
 
-@parametrize(
+@pytest.mark.full
+@pytest.mark.parametrize(
     ("mesh", "batch_norm"),
-    [*((mesh, True) for mesh in MESHES), ("three", False)],
-    first=[("three", True)],
+    [("three", True), ("three", False), ("depth and height", True), ("batch and depth", True)],
 )
 def test_cosmoflow_is_the_same_on_every_mesh(mesh, batch_norm):
     program = cosmoflow_program(16, batch_norm=batch_norm)
@@ -186,7 +162,7 @@ def test_cosmoflow_is_the_same_on_every_mesh(mesh, batch_norm):
     check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
-@parametrize("mesh", MESHES, first=["two"])
+@parametrize("mesh", ["two", "three", "eight"], first=["two"])
 def test_unet_is_the_same_on_every_mesh(mesh):
     sizes = (16, 4, 4) if mesh == "eight" else (12, 12, 4)
     program = unet_program(sizes, **(DEEP_UNET if mesh == "three" else {}))
@@ -196,13 +172,12 @@ def test_unet_is_the_same_on_every_mesh(mesh):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("own", [{}, {"filters": (2, 3), "strided": 2}])
-def test_groups_of_examples_with_moments_of_their_own(own):
+def test_groups_of_examples_with_moments_of_their_own():
     names = ("groups", *NAMES)
 
     def program(feed):
         dims = [mtf.Dimension(name, size) for name, size in zip(names, (3, 2, 8, 8, 8, 2))]
-        config = TOY_COSMOFLOW | own | {"batch_norm": True, "per": ("groups",), "training": True}
+        config = TOY_COSMOFLOW | {"batch_norm": True, "per": ("groups",), "training": True}
         y = COSMOFLOW(feed("volumes", dims), **config)
         assert y.shape.dimension_names == ["groups", "batch", "outputs"]
         return {"y": y}
@@ -212,64 +187,26 @@ def test_groups_of_examples_with_moments_of_their_own(own):
     check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
-class Randoms(Zeros):
-    """A Feed of fixed random numbers, one for each name and shape."""
-
-    def __call__(self, name, shape, below=None):
-        shape = mtf.convert_to_shape(shape)
-        rng = np.random.default_rng(len(name))
-        values = rng.standard_normal(shape.to_integer_list).astype(np.float32)
-        if below is not None:
-            values = rng.integers(0, below, shape.to_integer_list, dtype=np.int32)
-        return mtf.import_tf_tensor(self.mesh, tf.constant(values), shape)
+def averaged(program):
+    """The reference that moves the averages of batch norms: one processor of ours."""
+    return run(program, lambda: cpu_mesh_impl(Layout("x:1", "")), tf.float32, averages=True, exports=False)
 
 
-def losses(program, layout, steps=10):
-    """The loss of each of some steps of gradient descent, and each processor's variables after them."""
-    with tf.Graph().as_default():
-        tf.set_random_seed(1)
-        graph = mtf.Graph()
-        feed = Randoms(graph)
-        loss = program(feed)["loss"]
-        variables = graph.trainable_variables
-        gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
-        updates = mtf.optimize.SgdOptimizer(0.05).apply_grads(gradients, variables)
-        updates += mtf_hetero.layers.batch_norm_updates(graph)
-        lowering = mtf_hetero.Lowering(graph, {feed.mesh: cpu_mesh_impl(layout)})
-        fetches = [lowering.export_to_tf_tensor(loss), *(lowering.lowered_operation(op) for op in updates)]
-        with tf.Session(config=tf.ConfigProto(device_count={"CPU": layout.size})) as session:
-            session.run(tf.global_variables_initializer())
-            session.run(tf.local_variables_initializer())
-            found = [session.run(fetches)[0] for _ in range(steps)]
-            held = {v.name: lowering.variables[v].laid_out_tensor.tensor_list for v in graph.all_variables}
-            return found, session.run(held)
-
-
-TRAINED = {
-    "three": cosmoflow_program(16, batch_norm=True),
-    "batch and depth": cosmoflow_program(16, batch_norm=True),
-    "depth and height": unet_program((12, 6, 4)),
-}
+TRAINED = {"three": cosmoflow_program(16, batch_norm=True), "depth and height": unet_program((12, 6, 4))}
 
 
 @parametrize("mesh", TRAINED, first=["three"])
-def test_ten_training_steps_are_those_of_one_device(mesh):
+def test_moving_averages_are_those_of_one_device(mesh):
     program = TRAINED[mesh]
-    expected, whole = losses(program, Layout("x:1", ""))
-    actual, slices = losses(program, spatial(program, *MESHES[mesh]))
-    np.testing.assert_allclose(actual, expected, rtol=1e-4)
-    assert expected[-1] < expected[0]
-    for name, parts in slices.items():
-        for part in parts:  # no recipe splits a variable of these models
-            np.testing.assert_allclose(part, whole[name][0], rtol=0, atol=1e-3, err_msg=name)
+    options = {"tolerance": MODEL_TOLERANCE_FLOAT32, "averages": True, **ONCE}
+    check(program, spatial(program, *MESHES[mesh]), dtype=tf.float32, reference=averaged(program), **options)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mesh", ["three", "eight"])
-def test_larger_cubes(mesh):
+def test_larger_cubes():
     filters = (2, 3, 2, 3, 2, 3, 2)
     program = cosmoflow_program(32, batch=1, batch_norm=True, filters=filters, strided=4)
-    check(program, spatial(program, *MESHES[mesh]), dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
+    check(program, spatial(program, *MESHES["eight"]), dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 RECOMPUTED = {
@@ -279,32 +216,21 @@ RECOMPUTED = {
 }
 
 
-@parametrize(
-    ("name", "mesh"),
-    itertools.product(RECOMPUTED, ("three", "two", "one")),
-    first=[("cosmoflow", "one")],
-)
-def test_stages_that_are_computed_again_change_no_step(name, mesh):
+RECOMPUTED_ON = [  # rounding alone differs, where the layout does too
+    ("cosmoflow", "one", 1e-6),
+    ("cosmoflow without batch norm", "three", MODEL_TOLERANCE_FLOAT32),
+    ("unet", "two", MODEL_TOLERANCE_FLOAT32),
+]
+
+
+@parametrize(("name", "mesh", "tolerance"), RECOMPUTED_ON, first=RECOMPUTED_ON[:1])
+def test_stages_that_are_computed_again_change_no_step(name, mesh, tolerance):
     """Losses, variables, and the averages of batch norm, which move once."""
     program, recompute = RECOMPUTED[name]
-
-    def trained(**config):
-        layout = Layout("x:1", "") if mesh == "one" else spatial(program(**config), *MESHES[mesh])
-        return losses(program(**config), layout, steps=3)
-
-    (expected, before), (actual, after) = trained(), trained(recompute=recompute)
-    np.testing.assert_allclose(actual, expected, rtol=1e-6)
-    assert before.keys() == after.keys()
-    for variable, parts in after.items():
-        for part, other in zip(parts, before[variable], strict=True):
-            np.testing.assert_allclose(part, other, rtol=0, atol=1e-6, err_msg=variable)
-
-
-@pytest.mark.full
-def test_stages_that_are_computed_again_are_the_same_on_every_mesh():
-    program = unet_program((12, 8, 4), recompute=("all",), **DEEP_UNET)
-    layout = spatial(program, *MESHES["depth and height"])
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
+    again = program(recompute=recompute)
+    layout = Layout("x:1", "") if mesh == "one" else spatial(again, *MESHES[mesh])
+    options = {"tolerance": tolerance, "averages": True, **ONCE}
+    check(again, layout, dtype=tf.float32, reference=averaged(program()), **options)
 
 
 def estimate_peak(build, edge, **config):

@@ -91,14 +91,6 @@ def test_what_was_chosen_is_said(capsys):
     assert "Layout" not in capsys.readouterr().out  # nothing was chosen
 
 
-@pytest.mark.full  # planner/test_choosing has one
-@tiers.on_workers
-def test_a_short_training_is_not_measured(workers, capsys):
-    devices = workers.cluster.devices[:2]
-    fit(verbose=2, epochs=3, workers=",".join(workers.addresses), devices=devices)
-    assert "alone; in 6 steps a split saves at most " in capsys.readouterr().out
-
-
 @tiers.on_workers
 def test_a_time_limit_is_kept(workers, capsys):
     data = tf.compat.v2.data.Dataset.from_tensors((np.zeros((8, 6)), np.zeros((8, 3)))).repeat()

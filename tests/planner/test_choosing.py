@@ -22,8 +22,6 @@ from mtf_hetero.planner import auto, choice, planning, trying
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
 
-LIMIT = 3.0
-
 
 @pytest.fixture
 def two(workers):
@@ -64,7 +62,7 @@ class TestDeadline:
                 limited.run(session, operation, {count: 1})
                 begin = time.monotonic()
                 # on a busy machine the call takes a while to reach its device; before that TensorFlow cannot cancel it
-                with deadline.within(3.0), pytest.raises(OutOfTimeError):
+                with deadline.within(1.0), pytest.raises(OutOfTimeError):
                     limited.run(session, operation, {count: 20_000})  # a minute or more
                 with deadline.within(0.0), pytest.raises(OutOfTimeError):
                     limited.run(session, operation, {count: 1})
@@ -97,7 +95,7 @@ def test_a_long_training_is_measured(two, unmeasured):
 
 
 @on_workers
-@pytest.mark.parametrize("seconds", [0.01, 0.3, LIMIT])
+@pytest.mark.parametrize("seconds", [0.01, 1.0])
 def test_a_time_limit_is_kept(two, seconds, monkeypatch):
     """Whatever would take longer; the fastest device alone is used, and why is said."""
     monkeypatch.setattr(trying, "LEAST_ROUNDS", 10**9)

@@ -1,14 +1,13 @@
-"""Meshes of two axes: searched exactly, priced and planned like those of one, and right where they run."""
+"""Meshes of two axes: searched exactly, priced and planned like those of one."""
 
 import itertools
 import math
 
 import numpy as np
-import oracle
 import pytest
 from dense_steps import step
+from tiers import parametrize
 
-import mtf_hetero
 from mtf_hetero import mtf, placement, tf
 from mtf_hetero.cli.plan import build_step
 from mtf_hetero.cluster import Cluster
@@ -37,7 +36,7 @@ def grid(graph, machines, shape=SHAPE):
     return Space(Model(graph, machines, crowds_by_kind(machines, shape, ())), shape)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@parametrize("seed", range(4), first=[0, 1])
 def test_the_search_is_as_good_as_trying_all(seed):
     """The sum over its tables is that of the best of all layouts, each priced as a whole."""
     rng = np.random.default_rng(seed)
@@ -90,10 +89,10 @@ def test_meshes():
 
 @pytest.fixture(scope="module")
 def planned():
-    """(graph, mesh, loss, updates, machines, plan on rows of 2) of dense layers, split by batch and by units."""
+    """(graph, machines, plan on rows of 2) of dense layers, split by batch and by units."""
     with tf.Graph().as_default():
         tf.set_random_seed(1)
-        graph, mesh, loss, updates = step(batch=64)
+        graph, *_ = step(batch=64)
         machines = make_machines(3, 3, 1, 1)
         space = grid(graph, machines)
         menus = space.menus()
@@ -102,23 +101,10 @@ def planned():
         )
         sizes = space.of_family(batch, menus, 0) | space.of_family(units, menus, 1)
         plan = describe(graph, machines, space.layout(sizes))
-        yield graph, mesh, loss, updates, machines, plan
+        yield graph, machines, plan
 
 
-def steps_on(layout, devices):
-    """The losses of three steps, in one session."""
-    with tf.Graph().as_default():
-        tf.set_random_seed(1)
-        graph, mesh, loss, updates = step(batch=64)
-        lowering = mtf_hetero.Lowering(graph, {mesh: mtf_hetero.UnevenMeshImpl.from_layout(layout, devices)})
-        fetches = [lowering.export_to_tf_tensor(loss), *(lowering.lowered_operation(op) for op in updates)]
-        with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
-            session.run(lowering.copy_masters_to_slices())
-            return [session.run(fetches)[0] for _ in range(3)]
-
-
-def test_a_plan_changes_no_result(planned, tmp_path):
+def test_a_plan_is_placed_from_its_file(planned, tmp_path):
     graph, *_, plan = planned
     path = tmp_path / "plan.json"
     plan_lib.save(plan, path)
@@ -127,26 +113,10 @@ def test_a_plan_changes_no_result(planned, tmp_path):
     layout = placement.place(request, Cluster.local(loaded.devices), lambda: graph, graph=graph).layout
     assert loaded == plan and layout.mesh_text == "rows:2;columns:2"
     assert {layout.axis_name_of(name) for name, _ in layout.sizes} == {"rows", "columns"}
-    alone = steps_on(mtf_hetero.Layout("all:1", ()), ["cpu:0"])
-    np.testing.assert_allclose(steps_on(layout, ["cpu:0"] * 4), alone, rtol=1e-5)
-
-
-def test_a_convolution_on_two_axes_is_that_of_one_device():
-    def network(feed):
-        names = ("batch", "height", "width", "channels")
-        x = feed("image", [mtf.Dimension(name, size) for name, size in zip(names, (5, 7, 6, 4), strict=True)])
-        window = [mtf.Dimension("window0", 3), mtf.Dimension("window1", 3)]
-        kernel = feed("kernel", [*window, mtf.Dimension("channels", 4), mtf.Dimension("filters", 6)])
-        return {"y": mtf.Conv2dOperation(x, kernel, [1] * 4, "SAME", "conv").outputs[0]}
-
-    layout = mtf_hetero.Layout(
-        "rows:2;columns:2", "batch:rows;filters:columns", (), {"batch": (4, 1), "filters": (2, 4)}
-    )
-    oracle.check(network, layout)
 
 
 def test_all_that_is_said_of_a_plan(planned, tmp_path):
-    graph, *_, machines, plan = planned
+    graph, machines, plan = planned
     assert "batch" in show.table(plan) and "over rows" in show.table(plan)
     assert "cpu:0-3" in verdict.verdict(plan)
     rows = {row.name: row for row in outline.outline(plan).rows}

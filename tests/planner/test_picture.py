@@ -65,7 +65,7 @@ def test_many_devices_share_columns():
     assert sorted(number for column in columns for number in column.devices) == list(range(20))
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", ["three", "many"])
 def test_the_picture_is_a_png(name, tmp_path):
     """Each row has the colour of its kind, and each block of the backward pass a paler one."""
     path = tmp_path / "plan.png"

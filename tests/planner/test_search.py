@@ -9,7 +9,7 @@ import pytest
 from mtf_hetero.planner import search
 from mtf_hetero.planner.search import Limit, NoAssignmentError, Table
 
-PROBLEMS = 500
+PROBLEMS = 200
 
 
 def _problem(seed):

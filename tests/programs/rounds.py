@@ -1,12 +1,10 @@
 """A program in rounds: two dense layers over one part of a batch after another, and layouts for it."""
 
+from zeros import dims
+
 from mtf_hetero import Layout, layers, mtf
 
 SIZES = (3, 1, 3)
-
-
-def dims(text):
-    return [mtf.Dimension(name, int(size)) for name, size in (pair.split(":") for pair in text.split())]
 
 
 def program(sizes):

@@ -1,5 +1,7 @@
 """The networks at toy size: their graphs, their layouts by the recipes, and programs of the oracle."""
 
+from zeros import Zeros
+
 from mtf_hetero import mtf, tf
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.models import MODELS
@@ -20,7 +22,7 @@ TOY = {
 }
 TOY["vgg13"]["config"] |= {"training": True, "dropout": 0.0}
 MESHES = {"three": ("x:3", {"x": [70, 25, 5]}), "two": ("x:2", {"x": [1, 1.7]})}
-PAIRS = {  # of the first tier, chosen so that each layout meets small and large networks, with and without shortcuts
+PAIRS = {  # chosen so that each layout meets small and large networks, with and without shortcuts
     "alexnet": [("hybrid", "two")],
     "lenet": [("even", "three"), ("spatial", "two")],
     "marques": [("batch", "three")],
@@ -36,19 +38,16 @@ PAIRS = {  # of the first tier, chosen so that each layout meets small and large
 }
 
 
-def toy_graph(name, *, size=None, **changes):
+def toy_graph(name, **options):
+    graph = mtf.Graph()
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        size, config = size or TOY[name]["size"], TOY[name]["config"] | changes
-        shape = [("batch", 5), ("height", size), ("width", size), ("channels", MODELS[name].image_shape[2])]
-        images = mtf.import_tf_tensor(mtf.Mesh(graph, "mesh"), tf.zeros([s for _, s in shape]), mtf.Shape(shape))
-        MODELS[name].build(images, classes=4, **config)
-        return graph
+        toy_program(name, **options)(Zeros(graph))
+    return graph
 
 
-def toy_layout(name, recipe, mesh, **changes):
+def toy_layout(name, recipe, mesh, **options):
     mesh_shape, shares = MESHES[mesh]
-    return LAYOUTS[recipe](toy_graph(name, **changes), mesh_shape=mesh_shape, shares=shares)
+    return LAYOUTS[recipe](toy_graph(name, **options), mesh_shape=mesh_shape, shares=shares)
 
 
 def toy_program(name, *, size=None, **changes):
