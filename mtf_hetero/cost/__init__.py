@@ -4,9 +4,12 @@ Example:
   >>> machines = Machines((Machine("gpu:0", 4e12, 3e11), Machine("cpu:0", 1e11, 2e10)), Link(5e-5, 1e9))
   >>> model = Model(graph, machines)  # of a training step's mtf.Graph
   >>> layout = Layout("all:2", "batch:all", sizes={"batch": [100, 28]})
-  >>> model.seconds(layout)  # of a step; infinity if the layout splits what cannot be split
+  >>> round(model.seconds(layout), 6)  # of a step; infinity if the layout splits what cannot be split
+  0.000279
   >>> model.bytes_held(layout)  # by each device
+  (192768, 178944)
   >>> [(transfer.source, transfer.target, transfer.bytes) for transfer in model.sent(layout)]
+  [(1, 0, 5376), (0, 1, 19200)]
 
 `load` reads devices from a file, and `calibrate` measures those that are here. Modules: `memory` estimates and measures
 a lowered graph, `traffic` counts and arranges its messages, `trace` reads what a step did.

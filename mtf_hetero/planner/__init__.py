@@ -4,8 +4,8 @@ Example:
   >>> graph = build()  # an mtf.Graph of a training step
   >>> machines = cost.load("devices.yaml")
   >>> plan = planner.find(graph, machines)
-  >>> plan.seconds, plan.devices, dict(plan.layout.sizes)
-  (0.21, ('gpu:0', 'gpu:1'), {'conv1/batch': (192, 64), ...})
+  >>> round(plan.seconds, 4), plan.devices, dict(plan.layout.sizes)
+  (0.0101, ('gpu:0', 'gpu:1'), {'batch': (3261, 835), ...})
   >>> planner.save(plan, "plan.json")  # mtf-hetero train --layout=plan.json
   >>> mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(plan.layout, plan.devices)
 

@@ -1,7 +1,5 @@
 """Rows, networks and floating-point operations: what a report relies on."""
 
-import json
-
 import numpy as np
 import pytest
 from tiers import parametrize
@@ -55,12 +53,6 @@ def test_a_line_that_is_no_row(tmp_path, line, message):
     path.write_text(line + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         rows.read(path)
-
-
-def test_rows_are_json_lines(tmp_path):
-    writer = rows.Writer("case", tmp_path)
-    writer.write("a", {})
-    assert [json.loads(line)["case"] for line in writer.path.read_text(encoding="utf-8").splitlines()] == ["case"]
 
 
 LARGE = ("vgg11_4096", "vgg16", "vgg19")

@@ -79,18 +79,6 @@ def test_the_second_is_told_who_holds_it_and_a_dead_holder_frees_it(workers):
         assert f"pid {os.getpid()} " in ask_for_holder(addresses[1])
 
 
-@pytest.mark.full
-@on_workers
-def test_an_orderly_end_frees_it(workers):
-    first, second, _ = workers.addresses
-    with hold([first]) as process:
-        assert f"pid {process.pid} " in ask_for_holder(first)
-        assert ask_for_holder(second) == ""
-        process.communicate("\n", timeout=60)
-    assert process.returncode == 0
-    assert ask_for_holder(first) == ""
-
-
 @on_workers
 def test_a_claim_within_another_is_harmless(workers):
     first, second, _ = workers.addresses
@@ -132,13 +120,17 @@ def cpu_seconds(pid):
 
 
 @pytest.mark.full
-def test_what_was_taken_is_given_back_where_another_is_held(workers):
+@on_workers
+def test_what_was_taken_is_given_back_where_another_is_held_and_at_an_orderly_end(workers):
     first, second, _ = workers.addresses
     with hold([second]) as process:
         with pytest.raises(WorkerHeldError, match="^worker 1 "), WorkerClaim([first, second]):
             pass
         assert ask_for_holder(first) == ""
+        assert f"pid {process.pid} " in ask_for_holder(second)
         process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    assert ask_for_holder(second) == ""
 
 
 @pytest.mark.full

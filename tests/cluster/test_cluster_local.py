@@ -11,6 +11,7 @@ import time
 
 import psutil
 import pytest
+from ports import free_port
 
 from mtf_hetero.cluster.emulation import guard, isolation
 from mtf_hetero.cluster.emulation.local import LocalCluster, assign_cores
@@ -270,20 +271,20 @@ import socket, sys
 sys.path.insert(0, sys.argv[1])
 from mtf_hetero.cluster.emulation import isolation
 reason = isolation.enter()
-with socket.create_server(("", 0)) as server:
-    port = server.getsockname()[1]
+port = int(sys.argv[2])
+with socket.create_server(("", port)):
     socket.create_connection(("127.0.0.1", port)).close()
-    print(port, reason, flush=True)
+    print(reason, flush=True)
     sys.stdin.read()
 """
 
 
 def test_ports_in_a_network_of_its_own_are_reached_by_nobody_else():
-    command = [sys.executable, "-c", IN_A_NETWORK_OF_ITS_OWN, ROOT]
+    address = ("127.0.0.1", free_port())
+    command = [sys.executable, "-c", IN_A_NETWORK_OF_ITS_OWN, ROOT, str(address[1])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
-        port, _, reason = process.stdout.readline().strip().partition(" ")
-        address = ("127.0.0.1", int(port))
+        reason = process.stdout.readline().strip()
         if reason or not isolation.why_not():  # the kernel refuses it, or all of this machine is one such network
             assert not reason or "network namespace" in reason
             socket.create_connection(address, 10).close()

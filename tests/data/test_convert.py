@@ -161,72 +161,62 @@ def cut_off(path, size):
 
 
 MISTAKES = {
-    "/no/where.h5 does not exist": lambda d: (["/no/where.h5"], []),
-    "a.txt is of no known format": lambda d: ([csv(d / "a.txt")], []),
-    "a.h5 cannot be read, or is damaged or cut off": lambda d: ([cut_off(hdf5(d / "a.h5", x=IMAGES), 2000)], []),
-    "b.npy cannot be read, or is damaged or cut off; it ends at byte 2,000": lambda d: (
-        [cut_off(numpy(d / "b.npy", IMAGES), 2000)],
-        [],
-    ),
-    "c.npz cannot be read, or is damaged": lambda d: ([csv(d / "c.npz")], []),
-    "d.nii.gz cannot be read, or is damaged": lambda d: ([cut_off(nifti(d / "d.nii.gz", LABELS[0]), 60)], []),
-    "e.nii cannot be read, or is damaged": lambda d: ([csv(d / "e.nii")], []),
-    "has 2 arrays of three axes or more (x, y); name one": lambda d: ([hdf5(d / "f.h5", x=IMAGES, y=IMAGES)], []),
-    "has no array 'z'; it has x": lambda d: ([hdf5(d / "f.h5", x=IMAGES)], ["--key=z"]),
-    "does not fit the axes 'DHW'": lambda d: ([numpy(d / "g.npy", IMAGES)], ["--axes=DHW"]),
-    "does not fit the axes ''": lambda d: ([numpy(d / "g.npy", IMAGES[None])], []),
-    "neither --labels and --targets are given": lambda d: ([numpy(d / "g.npy", IMAGES)], []),
-    "both --labels and --targets are given": lambda d: (
-        [numpy(d / "g.npy", IMAGES)],
-        [f"--labels={numpy(d / 'l.npy', LABELS)}", f"--targets={csv(d / 'g.csv')}"],
-    ),
-    "--labels names 2 files for 1 files": lambda d: ([numpy(d / "g.npy", IMAGES)], ["--labels", "x", "y"]),
-    "holds 4 x (8, 4, 5, 1) labels for 4 x (8, 4, 6, 2)": lambda d: (
-        [numpy(d / "g.npy", IMAGES)],
-        [f"--labels={numpy(d / 'l.npy', LABELS[..., 1:])}"],
-    ),
-    "holds labels from 0 to 300": lambda d: (
-        [numpy(d / "g.npy", IMAGES)],
-        [f"--labels={numpy(d / 'l.npy', LABELS * np.int64(150))}"],
-    ),
-    "convert sets of one size and type": lambda d: (
-        [numpy(d / "g.npy", IMAGES), numpy(d / "h.npy", IMAGES[:, 1:])],
-        [f"--targets={csv(d / 'g.csv', np.tile(TARGETS, (2, 1)))}"],
-    ),
-    "holds a table of 3 x 3; give 3 finite numbers for each of the 4 volumes": lambda d: (
-        [numpy(d / "g.npy", IMAGES)],
-        [f"--targets={csv(d / 'g.csv', TARGETS[1:])}"],
-    ),
-    "g.csv cannot be read, or is damaged": lambda d: (
-        [numpy(d / "g.npy", IMAGES)],
-        [f"--targets={csv(d / 'g.csv', np.array([['a', 'b', 'c']]))}"],
-    ),
-    "has no array 'par' of targets": lambda d: ([hdf5(d / "f.h5", x=IMAGES)], ["--targets=par"]),
-    "holds int64; give one of": lambda d: (
-        [numpy(d / "g.npy", IMAGES.astype(np.int64))],
-        [f"--targets={csv(d / 'g.csv')}"],
-    ),
-    "holds values that are not finite, from plane 0 on": lambda d: (
-        [numpy(d / "g.npy", np.where(IMAGES > 0, np.nan, IMAGES))],
-        [f"--targets={csv(d / 'g.csv')}"],
-    ),
-    "--cube is (9, 4, 4), but the volumes are (8, 4, 6)": lambda d: (
-        [numpy(d / "g.npy", IMAGES)],
-        [f"--targets={csv(d / 'g.csv')}", "--cube=9,4,4"],
-    ),
-    "--cube: invalid _cube value: '1,2'": lambda d: ([numpy(d / "g.npy", IMAGES)], ["--cube=1,2"]),
-    "--test is 4, but there are 4 volumes": lambda d: (
-        [numpy(d / "g.npy", IMAGES)],
-        [f"--targets={csv(d / 'g.csv')}", "--test=4"],
-    ),
+    "/no/where.h5 does not exist": lambda d: ["/no/where.h5"],
+    "a.txt is of no known format": lambda d: [csv(d / "a.txt")],
+    "a.h5 cannot be read, or is damaged or cut off": lambda d: [cut_off(hdf5(d / "a.h5", x=IMAGES), 2000)],
+    "b.npy cannot be read, or is damaged or cut off; it ends at byte 2,000": lambda d: [
+        cut_off(numpy(d / "b.npy", IMAGES), 2000)
+    ],
+    "c.npz cannot be read, or is damaged": lambda d: [csv(d / "c.npz")],
+    "d.nii.gz cannot be read, or is damaged": lambda d: [cut_off(nifti(d / "d.nii.gz", LABELS[0]), 60)],
+    "e.nii cannot be read, or is damaged": lambda d: [csv(d / "e.nii")],
+    "has 2 arrays of three axes or more (x, y); name one": lambda d: [hdf5(d / "f.h5", x=IMAGES, y=IMAGES)],
+    "has no array 'z'; it has x": lambda d: [hdf5(d / "f.h5", x=IMAGES), "--key=z"],
+    "has no array 'par' of targets": lambda d: [hdf5(d / "f.h5", x=IMAGES), "--targets=par"],
+    "does not fit the axes 'DHW'": lambda d: [g(d), "--axes=DHW"],
+    "does not fit the axes ''": lambda d: [g(d, IMAGES[None])],
+    "neither --labels and --targets are given": lambda d: [g(d)],
+    "both --labels and --targets are given": lambda d: [g(d), labels(d), targets(d)],
+    "--labels names 2 files for 1 files": lambda d: [g(d), "--labels", "x", "y"],
+    "holds 4 x (8, 4, 5, 1) labels for 4 x (8, 4, 6, 2)": lambda d: [g(d), labels(d, LABELS[..., 1:])],
+    "holds labels from 0 to 300": lambda d: [g(d), labels(d, LABELS * np.int64(150))],
+    "convert sets of one size and type": lambda d: [
+        g(d),
+        numpy(d / "h.npy", IMAGES[:, 1:]),
+        targets(d, np.tile(TARGETS, (2, 1))),
+    ],
+    "holds a table of 3 x 3; give 3 finite numbers for each of the 4 volumes": lambda d: [
+        g(d),
+        targets(d, TARGETS[1:]),
+    ],
+    "g.csv cannot be read, or is damaged": lambda d: [g(d), targets(d, np.array([["a", "b", "c"]]))],
+    "holds int64; give one of": lambda d: [g(d, IMAGES.astype(np.int64)), targets(d)],
+    "holds values that are not finite, from plane 0 on": lambda d: [
+        g(d, np.where(IMAGES > 0, np.nan, IMAGES)),
+        targets(d),
+    ],
+    "--cube is (9, 4, 4), but the volumes are (8, 4, 6)": lambda d: [g(d), targets(d), "--cube=9,4,4"],
+    "--cube: invalid _cube value: '1,2'": lambda d: [g(d), "--cube=1,2"],
+    "--test is 4, but there are 4 volumes": lambda d: [g(d), targets(d), "--test=4"],
 }
+
+
+def g(directory, images=IMAGES):
+    return numpy(directory / "g.npy", images)
+
+
+def labels(directory, array=LABELS):
+    return f"--labels={numpy(directory / 'l.npy', array)}"
+
+
+def targets(directory, array=TARGETS):
+    return f"--targets={csv(directory / 'g.csv', array)}"
 
 
 @pytest.mark.parametrize("message", MISTAKES)
 def test_mistakes_are_one_line(tmp_path, capsys, message):
-    paths, flags = MISTAKES[message](tmp_path)
     try:
-        code = binary.main(["convert", str(tmp_path / "set"), "--from", *paths, *flags])
+        code = binary.main(["convert", str(tmp_path / "set"), "--from", *MISTAKES[message](tmp_path)])
     except SystemExit as stop:  # argparse's
         code = stop.code
     said = capsys.readouterr()

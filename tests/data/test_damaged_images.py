@@ -132,9 +132,14 @@ def flipped(root, split, record):
     return f"^{path} cannot be read from byte {begin}: {what}$"
 
 
-def read(make, message):
+def check_unreadable(make, message):
     with pytest.raises(data.UnreadableError, match=message), data.unreadable_as_value_error():
         read_batches(make)
+
+
+def check_intact(make, batches):
+    """Read to the end: nothing is raised."""
+    assert len(read_batches(make)) == batches
 
 
 @parametrize("record", [0, 7, 12], first=[7])
@@ -144,18 +149,17 @@ def test_a_flipped_bit_is_named_when_it_is_read(root, record, monkeypatch):
     with pytest.raises(data.UnreadableError, match=message):
         _ = dataset.statistics
     monkeypatch.setattr(dataset_lib.Dataset, "statistics", (np.zeros(3), np.ones(3)))
-    read(lambda: dataset.train_input_fn(TRAIN, 1), message)
-    read(lambda: dataset.train_input_fn(5, 3), message)  # which are kept in memory
-    read(lambda: dataset.train_input_fn(5, 20, places=(0, 3)), message)
-    read_batches(lambda: dataset.test_input_fn(2))
+    check_unreadable(lambda: dataset.train_input_fn(TRAIN, 1), message)
+    check_unreadable(lambda: dataset.train_input_fn(5, 20, places=(0, 3)), message)  # which are kept in memory
+    check_intact(lambda: dataset.test_input_fn(2), batches=3)
 
 
 def test_a_flipped_bit_of_the_test_set(root):
     message = flipped(root, "test", 3)
     dataset = data.load("squares", str(root))
-    read_batches(lambda: dataset.train_input_fn(5, 1))
-    read(lambda: dataset.test_input_fn(2), message)
-    read_batches(lambda: dataset.test_input_fn(2, places=(0,)))  # a slice without it
+    check_intact(lambda: dataset.train_input_fn(5, 1), batches=2)
+    check_unreadable(lambda: dataset.test_input_fn(2), message)
+    check_intact(lambda: dataset.test_input_fn(2, places=(0,)), batches=3)  # a slice without it
 
 
 @pytest.mark.parametrize("change", [pathlib.Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:40])])
@@ -165,7 +169,7 @@ def test_a_file_that_is_lost_while_it_is_read(root, change):
     assert len(read_batches(make)) == 2
     path = shard(root)
     change(path)
-    read(make, rf"^{path} cannot be read from byte \d+: record \d+ of 13 is missing, damaged or cut off")
+    check_unreadable(make, rf"^{path} cannot be read from byte \d+: record \d+ of 13 is missing, damaged or cut off")
 
 
 def test_checksums_of_headers_are_those_of_tensorflow(tmp_path):

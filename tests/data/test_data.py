@@ -63,19 +63,6 @@ def test_training_batches():
     assert not np.array_equal(labels[:3800], labels[4000:7800])
 
 
-def test_training_batches_are_the_same_again_and_resume_in_the_middle():
-    dataset = data.load("mnist5k")
-    first, again, other, rest = (
-        read_batches(lambda kwargs=kwargs: dataset.train_input_fn(500, 2, **kwargs))
-        for kwargs in ({"seed": 1}, {"seed": 1}, {"seed": 2}, {"seed": 1, "start_batch": 5})
-    )
-    for one, two in zip(first, again):
-        np.testing.assert_array_equal(one[0], two[0])
-    assert not np.array_equal(first[0][2], other[0][2])
-    assert len(rest) == len(first) - 5
-    np.testing.assert_array_equal(first[5][0], rest[0][0])
-
-
 def test_wrong_batches():
     dataset = data.load("mnist5k")
     with pytest.raises(ValueError, match="batch_size is 4001"):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from own_sets import CLASSES, arrays, draw, draw_folders
 from PIL import Image
-from small_sets import as_bytes, joined, read_batches, rows
+from small_sets import as_bytes, assert_same, joined, read_batches, rows
 from tiers import parametrize
 
-from mtf_hetero import Layout, data, tf
+from mtf_hetero import data, tf
 from mtf_hetero.data import dataset as dataset_lib
 from mtf_hetero.data import functions, own, pictures
 
@@ -94,10 +94,7 @@ def test_slices_are_the_batch(kind, tmp_path, monkeypatch):
     for batch, *parts in zip(whole, *slices, strict=True):
         for expected, *found in zip(batch, *parts):
             np.testing.assert_array_equal(np.concatenate(found), expected)
-    for one, two in zip(whole[3:], read_batches(lambda: make(start_batch=3)), strict=True):
-        np.testing.assert_array_equal(one[0], two[0])
-    images, weights, _ = joined(read_batches(lambda: dataset.test_input_fn(4)))
-    assert weights.sum() == dataset.test_size and np.isfinite(images).all()
+    assert_same(read_batches(lambda: make(start_batch=3)), whole[3:])
 
 
 @parametrize("kind", KINDS, first=[archive, names_and_decode])
@@ -333,27 +330,21 @@ def test_damaged_archives(tmp_path):
         read_batches(lambda: dataset.train_input_fn(4, 1))
 
 
+PAIRS = "\n        def pairs(x, y): return (tf.data.Dataset.from_tensor_slices((x, y)),) * 2\n        "
 FUNCTIONS = [
     ("return 3", "made by a function that returned a int; it must return .train, test., two data sets"),
     ("return (1, 2)", "has a int as 'train'; it must return"),
     ("return {'train': tf.data.Dataset.range(3)}", "has nothing as 'test'; it must return"),
     ("return {'training': 1}", "has 'training'; a dict has the keys class_names, classes, decode, test, train"),
     ("return (tf.data.Dataset.range(3),) * 2", "its elements are one tensor; give pairs .image, label. of tensors"),
+    ("return pairs(np.zeros([4, 6, 6, 3]), np.arange(4))", "has images of float64"),
+    ("return pairs(np.zeros([4, 6, 6, 3], 'B'), np.eye(4))", "has labels of float64"),
     (
-        "return (tf.data.Dataset.from_tensor_slices((np.zeros([4, 6, 6, 3]), np.arange(4))),) * 2",
-        "has images of float64",
-    ),
-    (
-        "return (tf.data.Dataset.from_tensor_slices((np.zeros([4, 6, 6, 3], 'B'), np.eye(4))),) * 2",
-        "has labels of float64",
-    ),
-    (
-        "return (tf.data.Dataset.from_tensor_slices((np.zeros([4, 6, 6, 3], 'B'), np.arange(4))).batch(2),) * 2",
+        "return [d.batch(2) for d in pairs(np.zeros([4, 6, 6, 3], 'B'), np.arange(4))]",
         "elements of .*; give each the same shape, unbatched",
     ),
     (
-        "d = tf.data.Dataset.from_tensor_slices((np.zeros([4, 6, 6, 3], 'B'), np.arange(4)))\n"
-        "        return {'train': d, 'test': d, 'classes': 3}",
+        "d, _ = pairs(np.zeros([4, 6, 6, 3], 'B'), np.arange(4))\n        return {'train': d, 'test': d, 'classes': 3}",
         "'train' element 3 has the label 3; with 3 classes it must be 0 to 2",
     ),
     (
@@ -366,10 +357,7 @@ FUNCTIONS = [
         "        return {'train': d, 'test': d, 'classes': 3, 'decode': f}",
         "'decode' calls Python .EagerPyFunc., which workers cannot; write it with TensorFlow's",
     ),
-    (
-        "return 1 / 0",
-        r"which failed: ZeroDivisionError: division by zero .*made_\d+.py, line 7.",
-    ),
+    ("return 1 / 0", r"which failed: ZeroDivisionError: division by zero .*made_\d+.py, line 8."),
     (
         "d = tf.data.Dataset.from_tensors('none').map(lambda p: (tf.zeros([6, 6, 3], tf.uint8), "
         "tf.strings.length(tf.io.read_file(p))))\n        return d, d",
@@ -382,7 +370,7 @@ FUNCTIONS = [
 @pytest.mark.parametrize(("body", "message"), FUNCTIONS, ids=[message for _, message in FUNCTIONS])
 def test_wrong_functions_are_named_in_one_line(body, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    name = module(tmp_path, f"\n        {body}\n")
+    name = module(tmp_path, f"{PAIRS}{body}\n")
     with pytest.raises(ValueError, match=f"(?s)dataset (is )?{name!r}.*{message}"):
         data.load(name, str(tmp_path))
 
@@ -424,20 +412,6 @@ def test_elements_that_are_kept_in_memory_have_a_limit(tmp_path, monkeypatch):
         ValueError, match="has more than 1 MiB of 'train' elements, which are kept in memory; return file"
     ):
         data.load(name, str(tmp_path))
-
-
-@pytest.mark.full
-def test_a_processor_without_images(tmp_path):
-    dataset = data.load(str(draw_folders(tmp_path, 15)))
-    layout = Layout("all:3", "batch:all", sizes={"batch": [3, 0, 2]})
-    make = functools.partial(dataset.train_input_fn, 5, 2)
-    whole = read_batches(make)
-    with tf.Graph().as_default():
-        features, _ = data.laid_out_batches(make, layout, {"batch": 5}, ["cpu:0"] * 3)
-        together = tf.concat(features["image"], 0)
-        with tf.train.MonitoredSession() as session:
-            for batch in whole:
-                np.testing.assert_array_equal(session.run(together), batch[0])
 
 
 def test_the_statistics_are_of_a_sample(tmp_path, monkeypatch):

@@ -252,28 +252,6 @@ def test_the_binary(tmp_path, capsys, monkeypatch):
     assert ": mnist/3.0.1\n" in said and "not prepared: mnist;" not in said and "not prepared: cifar10;" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "required: prepare|list"),
-        (["make"], "invalid choice: 'make'"),
-        (["prepare", "mnist"], "required: --from"),
-        (["prepare", "mnist", "--from=/no/where"], "/no/where does not exist"),
-        (["prepare", "imagenet", "--from=/"], "'imagenet' cannot be prepared"),
-        (["list", "--verbose"], "unrecognized arguments: --verbose"),
-    ],
-)
-def test_mistakes_end_the_binary_with_one_line(tmp_path, capsys, monkeypatch, arguments, message):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    try:
-        code = binary.main(arguments)
-    except SystemExit as stop:  # argparse's
-        code = stop.code
-    assert code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1 and message in said
-
-
 def test_a_tar_archive_may_be_a_stream_of_any_compression(tmp_path):
     for mode in ("w", "w:gz", "w:bz2", "w:xz"):
         buffer = io.BytesIO()

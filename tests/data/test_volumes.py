@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from small_sets import read_batches
+from small_sets import assert_same, read_batches
 from tiers import parametrize
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, data, mtf, tf
@@ -50,13 +50,6 @@ def normalised(written, split="train"):
     axes = (0, 1, 2, 3)
     images = (images - image.mean(axes, dtype=np.float64)) / image.std(axes, dtype=np.float64)
     return images, labels if labels.ndim > 2 else (labels - label.mean(0)) / label.std(0)
-
-
-def assert_same(actual, expected):
-    assert len(actual) == len(expected)
-    for one, two in zip(actual, expected):
-        for part, other in zip(one, two):
-            np.testing.assert_array_equal(part, other)
 
 
 def cut(batch, places, depth=slice(None), height=slice(None), width=slice(None), channels=slice(None)):
@@ -116,7 +109,6 @@ def test_slabs_are_parts_of_the_batch(made, augment):
     assert len(whole) == 2 * TRAIN // 3
     for places, (depth, planes), (row, rows) in [
         ((0, 2), (0, 7), (0, 5)),
-        ((1,), (7, 3), (5, 1)),
         ((2, 0), (10, 1), (2, 2)),
     ]:
         slab = data.Slab(places, (depth, row, 1, 0), (planes, rows, 4, 1))
@@ -132,16 +124,16 @@ def test_slabs_are_parts_of_the_batch(made, augment):
 def test_training_goes_on_where_it_stopped(made):
     make = functools.partial(data.load_volumes(made[0]).train_input_fn, 3, 3, augment=True)
     whole = read_batches(make)
-    for start in (2, 7):
-        assert_same(read_batches(lambda s=start: make(start_batch=s)), whole[start:])
-        assert_same(read_batches(lambda s=start: make(start_batch=tf.constant(s, tf.int64))), whole[start:])
+    assert len(whole) == 7
+    assert_same(read_batches(lambda: make(start_batch=2)), whole[2:])
+    assert_same(read_batches(lambda: make(start_batch=tf.constant(7, tf.int64))), [])
 
 
 def test_the_cache_changes_nothing(made):
     volumes = data.load_volumes(made[0])
     make = functools.partial(volumes.train_input_fn, 3, 4, augment=True, slab=data.Slab(begin=(7, 0, 0, 0)))
     whole = read_batches(make)
-    for count in (0, 1, 3):
+    for count in (0, 1):
         limit = count * 2 * 4 * volumes.manifest.planes.record_bytes
         assert_same(read_batches(lambda limit=limit: make(cached_bytes=limit)), whole)
 
@@ -180,7 +172,7 @@ def test_each_processor_reads_its_share_of_the_bytes(large, augment):
     layout = Layout("rows:2;cols:3", "batch:rows;depth:cols", shares={"rows": [2, 1], "cols": [13, 7, 4]})
     shape = [mtf.Dimension(name, size) for name, size in zip(DIMS, (LARGE_COUNT, *LARGE))]
     total = LARGE_COUNT * np.prod(LARGE) * 4
-    for pnum in range(layout.size):
+    for pnum in (0, 2, 4):  # each part of both axes
         begin, size = layout.slice_begin(shape, pnum), layout.slice_shape(shape, pnum)
         slab = data.Slab(tuple(range(begin[0], begin[0] + size[0])), tuple(begin[1:]), tuple(size[1:]))
         (read,) = read_all(lambda s=slab: large.train_input_fn(LARGE_COUNT, 1, augment=augment, slab=s))
@@ -235,7 +227,11 @@ def test_a_slab_reads_its_own_planes_alone(fresh):
     assert_same(read_batches(make), before)
 
 
-@pytest.mark.parametrize("kind", ["bit", "length", "cut in a plane", "cut between planes", "missing"])
+@parametrize(
+    "kind",
+    ["bit", "length", "cut in a plane", "cut between planes", "missing"],
+    first=["bit", "cut between planes", "missing"],
+)
 def test_a_damaged_file_is_named_with_the_offset(fresh, kind):
     directory, volumes = fresh
     record_bytes = volumes.manifest.planes.record_bytes

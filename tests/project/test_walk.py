@@ -9,9 +9,7 @@ import walk
 from documents import ROOT, TOP, Block, commands
 
 PAGE = ROOT / "docs" / "page.md"
-BLOCK = Block(
-    PAGE, 10, "sh", "# A comment\ncat a.yaml && \\\n    echo 'b | c'\nfalse\nsleep 60\nmake train\nls no_such\n"
-)
+BLOCK = Block(PAGE, 10, "sh", "# A comment\ncat a.yaml && \\\n    echo 'b | c'\nfalse\nmake train\nls no_such\n")
 FILE = Block(PAGE, 1, "yaml", "# a.yaml\na: 1\n")
 PROGRAM = Block(PAGE, 20, "python", "print('<x>')\n")
 
@@ -22,19 +20,18 @@ def walk_through(blocks, directory, limit=20):
 
 
 def test_commands_are_run_one_after_the_other(tmp_path):
-    results = walk_through([PROGRAM, BLOCK, FILE], tmp_path, limit=3)
+    results = walk_through([PROGRAM, BLOCK, FILE], tmp_path)
     assert [(result.command, result.code, result.left_out) for result in results] == [
         ("python page_20.py", 0, ""),
         ("cat a.yaml && echo 'b | c'", 0, ""),
         ("false", 1, ""),
-        ("sleep 60", None, ""),
         ("make train", None, "needs a checkout"),
         ("ls no_such", 2, ""),
     ]
-    assert [result.failed for result in results] == [False, False, True, True, False, True]
+    assert [result.failed for result in results] == [False, False, True, False, True]
     assert results[1].lines == ("# a.yaml", "a: 1", "b | c")
     rows = walk.report("python3.0", results).splitlines()
-    assert rows[0] == "5 commands on python3.0, of which 3 failed; 1 were not run."
+    assert rows[0] == "4 commands on python3.0, of which 2 failed; 1 were not run."
     assert re.fullmatch(r"\| page.md:20 \| `python page_20.py` \| 0 \| \d+\.\d \| &lt;x> \|", rows[4])
     assert re.fullmatch(r"\| .* `cat a.yaml && echo 'b \\\| c'` \| 0 \| .* \| # a.yaml<br>a: 1<br>b \\\| c \|", rows[5])
     log = [*"ab", "I0000 00:00:1795 9", *"cdefg"]
@@ -43,11 +40,15 @@ def test_commands_are_run_one_after_the_other(tmp_path):
     assert rows[-1] == "| page.md:10 | `make train` | needs a checkout |"
 
 
-def test_a_server_is_stopped(tmp_path, monkeypatch):
+def test_a_server_is_stopped_and_a_command_has_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(walk, "SERVES", "^sleep")
     monkeypatch.setattr(walk, "SERVING_SECONDS", 0.2)
-    (result,) = walk_through([Block(PAGE, 1, "sh", "sleep 60\n")], tmp_path)
+    sleep = [Block(PAGE, 1, "sh", "sleep 60\n")]
+    (result,) = walk_through(sleep, tmp_path)
     assert (result.code, result.failed) == (-2, False)
+    monkeypatch.setattr(walk, "SERVES", "^tensorboard")  # a command that should end by itself
+    (result,) = walk_through(sleep, tmp_path, limit=0.2)
+    assert (result.code, result.failed) == (None, True)
 
 
 def test_a_program_runs_in_a_directory_of_its_own(tmp_path):
