@@ -2,26 +2,24 @@
 
 import numpy as np
 import pytest
-from oracle import ONCE, check, one_device
+from operations import layouts, layouts_with_zeros
+from oracle import ONCE, check, cpu_mesh_impl, one_device
+from tiers import parametrize
 
-from mtf_hetero import Layout, layers, mtf, tf
+from mtf_hetero import Layout, Lowering, layers, mtf, tf
 
 B, H, W, C, F = (mtf.Dimension(*dim) for dim in [("b", 4), ("h", 7), ("w", 9), ("c", 6), ("f", 8)])
-SHARES = {"x": [5, 2, 1], "y": [3, 1]}
-LAYOUTS = {
-    rule: Layout("x:3;y:2", rule, SHARES)
-    for rule in (
-        "b:x",
-        "c:x",
-        "h:x",
-        "w:x;h:y",
-        "h:x;c:y",
-        "b:x;d/filters:y",
-        "g/groups:x;b:y",
-        "g/channels:y;h:x",
-        "g/filters:y;f:x",
-    )
-}
+RULES = (
+    "b:x",
+    "c:x",
+    "h:x",
+    "w:x;h:y",
+    "h:x;c:y",
+    "b:x;d/filters:y",
+    "g/groups:x;b:y",
+    "g/channels:y;h:x",
+    "g/filters:y;f:x",
+)
 WAYS = {
     "one by one": {},
     "every other": {"strides": (2, 2), "padding": "VALID"},
@@ -44,21 +42,18 @@ def program(way):
     return build
 
 
-FIRST = {
-    "one by one": ["g/groups:x;b:y"],
-    "every other": ["c:x"],
-    "left over": ["h:x;c:y"],
-    "gaps": ["w:x;h:y"],
-}  # layouts of each way
-
-
-@pytest.mark.parametrize(
-    "rules",
-    [pytest.param(FIRST, id="one"), pytest.param(dict.fromkeys(WAYS, LAYOUTS), id="all", marks=pytest.mark.full)],
+@parametrize(
+    ("way", "rules"),
+    [("left over", ["w:x;h:y"]), *((way, RULES) for way in WAYS)],
+    first=[("left over", ["w:x;h:y"])],
 )
-@pytest.mark.parametrize("way", WAYS)
 def test_they_are_the_same_on_every_layout(way, rules):
-    check(program(way), *(LAYOUTS[rule] for rule in rules[way]), **ONCE)
+    check(program(way), *layouts(*rules, axes="xy"), **ONCE)
+
+
+def test_processors_without_a_slice():
+    empty = layouts_with_zeros(program("one by one"), ["h:x;c:y", "g/groups:y;b:x"])
+    check(program("one by one"), *list(empty)[::2], **ONCE)
 
 
 @pytest.mark.parametrize("way", ["one by one", "every other"])
@@ -95,10 +90,6 @@ def test_a_split_of_channels_sends_nothing():
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
     with tf.Graph().as_default():
-        from oracle import cpu_mesh_impl
-
-        from mtf_hetero import Lowering
-
         x = mtf.import_tf_tensor(mesh, tf.zeros([4, 7, 9, 6]), mtf.Shape([B, H, W, C]))
         y = layers.depthwise_conv2d(x)
         mtf.gradients([mtf.reduce_sum(y)], [x, graph.trainable_variables[0].outputs[0]])
@@ -106,24 +97,3 @@ def test_a_split_of_channels_sends_nothing():
         assert [key for key, _ in lowering.counters if key.startswith(("allreduce", "reshard"))] == [
             key for key, _ in lowering.counters if key.startswith("allreduce/[0]/ReduceOperation")
         ]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda x: layers.depthwise_conv2d(x, multiplier=0), "multiplier is 0; it must be a positive whole number"),
-        (lambda x: layers.depthwise_conv2d(x, padding="FULL"), "padding is 'FULL'; it must be 'SAME' or 'VALID'"),
-        (
-            lambda x: layers.depthwise_conv2d(x, filter_size=(9, 3), padding="VALID"),
-            "windows of 9 x 3 do not fit an im",
-        ),
-        (lambda x: layers.depthwise_conv2d(x, strides=(0, 1)), "give two positive numbers for each"),
-        (
-            lambda x: layers.grouped_conv2d(x, F, groups=4),
-            "groups is 4 for 6 channels and 8 filters; give a number that",
-        ),
-    ],
-)
-def test_what_cannot_be(make, message):
-    with pytest.raises(ValueError, match=message):
-        make(mtf.ones(mtf.Mesh(mtf.Graph(), "mesh"), mtf.Shape([B, H, W, C])))

@@ -1,9 +1,11 @@
 """Rounds: a part of a batch after another, the same result on every layout, and one part at a time in one place."""
 
 import pytest
-from oracle import check, one_device
-from rounds import LAYOUTS, SIZES, dims, program
-from tiers import FEW_OR_ALL
+from oracle import ONCE, check, one_device
+from regression import ancestors
+from rounds import LAYOUTS, SIZES, program
+from tiers import few, parametrize
+from zeros import Zeros, dims
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
@@ -11,48 +13,23 @@ from mtf_hetero import Layout, layers, mtf, tf
 PRODUCTS = ("Einsum", "MatMul")
 
 
-@pytest.mark.parametrize("chosen", FEW_OR_ALL)
-@pytest.mark.parametrize("sizes", [(7,), SIZES, (2, 5)])
-def test_same_as_all_at_once(sizes, chosen):
+@pytest.mark.parametrize(("count", "options"), [(2, ONCE), pytest.param(7, {}, marks=pytest.mark.full)])
+@parametrize("sizes", [(7,), SIZES, (2, 5)], first=[SIZES])
+def test_same_as_all_at_once(sizes, count, options):
     tried = [layout for layout in LAYOUTS if "rounds/b" not in dict(layout.rules) or min(sizes) > 1]  # no half of one
-    check(program(sizes), *chosen(tried), reference=one_device(program(None)))
-
-
-def test_wrong_rounds():
-    with tf.Graph().as_default():
-        mesh = mtf.Mesh(mtf.Graph(), "mesh")
-        x = mtf.import_tf_tensor(mesh, tf.zeros([4, 3]), dims("b:4 i:3"))
-        with pytest.raises(ValueError, match=r"rounds have the sizes \[2, 1\], whose sum is not"):
-            layers.in_rounds(x, lambda part: part, dim=x.shape.dims[0], sizes=(2, 1))
-        with pytest.raises(ValueError, match="which .* does not have"):
-            layers.in_rounds(x, lambda part: part, dim=mtf.Dimension("c", 3), sizes=(3,))
-
-
-def ancestors(op):
-    """All operations that run before one."""
-    found, todo = set(), [op]
-    while todo:
-        for before in (*(t.op for t in todo[-1].inputs), *todo.pop().control_inputs):
-            if before not in found:
-                found.add(before)
-                todo.append(before)
-    return found
+    reference = one_device(program(None), exports=False)
+    check(program(sizes), *few(tried, count), reference=reference, **options | {"exports": False})
 
 
 def lowered(sizes):
     """The TensorFlow graph of the program on three processors, each of which holds a round's examples."""
     with tf.Graph().as_default() as tf_graph:
         graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
-
-        def feed(name, shape):
-            shape = mtf.convert_to_shape(shape)
-            return mtf.import_tf_tensor(mesh, tf.zeros(shape.to_integer_list), shape, name=name)
-
-        program(sizes)(feed)
+        zeros = Zeros(graph)
+        program(sizes)(zeros)
         layout = Layout("all:3", "b:all;u:all", sizes={"b": SIZES})
         mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(layout, ["cpu:0", "cpu:1", "cpu:2"])
-        mtf_hetero.Lowering(graph, {mesh: mesh_impl})
+        mtf_hetero.Lowering(graph, {zeros.mesh: mesh_impl})
     return tf_graph
 
 
@@ -63,7 +40,7 @@ def test_a_round_begins_after_the_one_before_it():
         assert len(own) == 6  # two products a round
         for number in range(1, 3):
             first, before = own[2 * number], own[2 * number - 1]
-            assert (before in ancestors(first)) or pnum != number  # the one whose examples it takes sees to it
+            assert before in ancestors(first) or pnum != number  # the one whose examples it takes sees to it
             owners = [op for op in operations if op.type in PRODUCTS and op.device.endswith(f":{number}")]
             assert owners[2 * number - 1] in ancestors(first)
 
@@ -93,7 +70,3 @@ def test_stock_meshes_refuse_what_they_cannot():
         stock = mtf.placement_mesh_impl.PlacementMeshImpl([("x", 2)], [("b", "x")], ["cpu:0"] * 2)
         with pytest.raises(NotImplementedError, match="CutOperation .* cannot be split along dimension 'b'"):
             mtf.Lowering(graph, {mesh: stock})
-
-
-def test_on_one_device_of_stock_mtf():
-    check(program(SIZES), Layout("x:1", ""))

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from oracle import check, one_device
+from oracle import ONCE, check, one_device
 from shuffling import LAYOUTS, B, C, H, W, program
-from tiers import parametrize
+from tiers import few
 
-from mtf_hetero import layers, mtf, tf
+from mtf_hetero import tf
 
 
 def test_it_is_tensorflow_s():
@@ -19,28 +19,6 @@ def test_it_is_tensorflow_s():
         np.testing.assert_array_equal(image, session.run(back))
 
 
-@parametrize("layout", LAYOUTS, first=[LAYOUTS[0], LAYOUTS[2]])
-def test_it_is_the_same_on_every_layout(layout):
-    check(program, layout)
-
-
-def image():
-    return mtf.ones(mtf.Mesh(mtf.Graph(), "mesh"), mtf.Shape([B, H, W, C]))
-
-
-@pytest.mark.parametrize(
-    ("layer", "sizes", "message"),
-    [
-        (layers.depth_to_space, 5, "'depth_to_space': 12 channels make no blocks of 25 pixels; give a multiple of 25"),
-        (
-            layers.depth_to_space,
-            0,
-            "'depth_to_space': sizes are 0 for .*; give a positive whole number, or one for each",
-        ),
-        (layers.depth_to_space, (1, 2, 2, 2), r"sizes are \(1, 2, 2, 2\) for"),
-        (layers.space_to_depth, (5, 2), "'space_to_depth': dimension 'w' of size 7 has no blocks of 2 pixels; give"),
-    ],
-)
-def test_what_cannot_be(layer, sizes, message):
-    with pytest.raises(ValueError, match=message):
-        layer(image(), sizes)
+@pytest.mark.parametrize(("count", "options"), [(2, ONCE), pytest.param(5, {}, marks=pytest.mark.full)])
+def test_it_is_the_same_on_every_layout(count, options):
+    check(program, *few(LAYOUTS, count), **options)

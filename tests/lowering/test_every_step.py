@@ -3,7 +3,7 @@
 import numpy as np
 import oracle
 import pytest
-from oracle import check
+from oracle import ONCE, check
 from tiers import parametrize
 
 from mtf_hetero import Layout, layers, mtf, tf
@@ -11,7 +11,7 @@ from mtf_hetero import Layout, layers, mtf, tf
 B, C, F = mtf.Dimension("b", 2), mtf.Dimension("c", 3), mtf.Dimension("f", 2)
 OVER_THREE = Layout("x:3", "h:x", {"x": [5, 3, 1]})
 # Kernel, stride, padding and extent of convolutions whose gradients once grew from step to step
-STRIDED = [(1, 2, "SAME", 6), (3, 2, "VALID", 9), (1, 2, "VALID", 7), (3, 4, "SAME", 12), (3, 2, "SAME", 7)]
+STRIDED = [(1, 2, "SAME", 6), (3, 2, "VALID", 9), (3, 4, "SAME", 12)]
 LEFT_OVER = [(3, 2, "SAME", 28), (3, 2, "SAME", 7), (5, 3, "SAME", 13), (2, 4, "VALID", 13), (1, 3, "SAME", 11)]
 
 
@@ -31,7 +31,7 @@ def convolution(size, stride, padding, extent):
     return build
 
 
-@parametrize("case", [*STRIDED, (3, 1, "SAME", 7), (5, 1, "VALID", 13)], first=STRIDED[1:4])
+@parametrize("case", STRIDED, first=STRIDED[1:2])
 def test_gradients_do_not_grow(case):
     check(convolution(*case), OVER_THREE)
 
@@ -40,7 +40,7 @@ def test_gradients_do_not_grow(case):
 def test_windows_that_a_stride_does_not_divide_are_tensorflow_s(case):
     _, stride, padding, _ = case
     build = convolution(*case)
-    check(build, OVER_THREE)
+    check(build, OVER_THREE, **ONCE)
     found = oracle.run(build, lambda: oracle.cpu_mesh_impl(Layout("x:1", "")), tf.float64).slices
     with tf.Graph().as_default(), tf.Session() as session:
         feed = oracle.Feed(mtf.Mesh(mtf.Graph(), "mesh"), tf.float64)
@@ -63,7 +63,7 @@ def test_models_of_volumes_with_voxels_left_over():
             outputs[f"{size} {stride}"] = mtf.Conv3dOperation(x, w, [1, stride, stride, stride, 1], "SAME").outputs[0]
         return outputs
 
-    check(build, Layout("x:3", "d:x", {"x": [5, 3, 1]}), Layout("x:2;y:2", "h:x;d:y", {"x": [3, 1]}))
+    check(build, Layout("x:2;y:2", "h:x;d:y", {"x": [3, 1]}), **ONCE)
 
 
 def test_a_transposed_convolution_that_tensorflow_would_refuse():

@@ -10,6 +10,7 @@ from mtf_hetero import Layout, mtf, tf
 B, C = mtf.Dimension("b", 7), mtf.Dimension("c", 5)
 FILTERS = Layout("x:3", "c:x", {"x": [1, 3, 1]})
 BATCH = Layout("x:2", "b:x", {"x": [5, 2]})
+EMPTY, FIRST = (Layout("x:3", "c:x", sizes={"c": sizes}) for sizes in ([0, 2, 3], [5, 0, 0]))
 
 
 def lowered_twice(first, second):
@@ -41,7 +42,10 @@ def test_on_one_layout_they_have_one_value(layout):
             np.testing.assert_array_equal(session.run(value), 4 * start)
 
 
-@pytest.mark.parametrize(("first", "second"), [(FILTERS, BATCH), (BATCH, FILTERS), (BATCH, Layout("x:1", ""))])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(FILTERS, BATCH), (BATCH, FILTERS), (BATCH, Layout("x:1", "")), (EMPTY, FIRST), (FIRST, EMPTY)],
+)
 def test_on_two_layouts_the_first_is_saved(first, second, tmp_path):
     """Copies go from the saved values to a lowering's slices and back, like mtf's masters."""
     with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:

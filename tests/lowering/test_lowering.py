@@ -114,6 +114,17 @@ def test_no_class_and_no_operation_of_mtf_is_changed():
         assert {op: op.lower.__func__ for op in graph.operations} == before
 
 
+def test_a_scalar_summary_is_collected_once():
+    with tf.Graph().as_default():
+        graph, mesh, _ = make_graph(
+            lambda mesh: mtf.scalar_summary("mean", mtf.reduce_mean(mtf.ones(mesh, mtf.Shape([B]))))
+        )
+        mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(LAYOUTS[1])})
+        ((name, tensor),) = tf.get_collection(mtf.utils.SCALAR_SUMMARIES_COLLECTION_KEY)
+        assert name == "mean"
+        assert tensor.shape.rank == 0
+
+
 def test_other_meshes_are_lowered_by_mtf():
     with tf.Graph().as_default(), tf.Session() as session:
         graph = mtf.Graph()
@@ -186,21 +197,10 @@ def test_bad_arguments(arguments, message):
         mtf_hetero.UnevenMeshImpl(**(good | arguments))
 
 
-@pytest.mark.parametrize(
-    ("layout", "message"),
-    [
-        (Layout("x:3", "c:x", sizes={"c": [2, 2, 2]}), "6 in all, but the dimension has size 5"),
-        (Layout("x:3", "q:x", sizes={"q": [2, 2, 2]}), "does not occur"),
-        (Layout("x:2", "b:x;c:x"), "dimensions 'b', 'c', and the layout splits all of them over mesh axis 'x'"),
-    ],
-)
-def test_layouts_that_do_not_fit_the_graph(layout, message):
-    with pytest.raises(ValueError, match=message):
-        values(layout, lambda mesh: mtf.ones(mesh, mtf.Shape([B, C])))
-
-
 FF = mtf.Dimension("d_ff", 12)
 MISTAKES = [
+    (Layout("x:3", "c:x", sizes={"c": [2, 2, 2]}), "c", "6 in all, but the dimension has size 12"),
+    (Layout("x:2", "b:x;c:x"), "c", "dimensions 'b', 'c', and the layout splits all of them over mesh axis 'x'"),
     (
         Layout("x:2", "hiden:x"),
         "hidden",
@@ -222,7 +222,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("layout", "name", "message"), MISTAKES)
-def test_a_rule_that_names_nothing_is_refused(layout, name, message):
+def test_a_layout_that_does_not_fit_the_graph_is_refused(layout, name, message):
     with pytest.raises(ValueError, match=message) as caught:
         values(layout, lambda mesh: mtf.ones(mesh, mtf.Shape([B, mtf.Dimension(name, 12)])))
     assert "\n" not in str(caught.value)

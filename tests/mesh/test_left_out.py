@@ -4,7 +4,8 @@ import numpy as np
 import oracle
 import pytest
 from allreduce import allreduce_bytes
-from operations import K3, B, C, F, H, W, variable
+from operations import PROGRAMS as OPERATIONS
+from operations import B, C, F, H, W
 from reshapes import outstanding_sum
 from rounds import program as rounds
 from tiers import parametrize
@@ -71,14 +72,7 @@ def sum_of_sums(feed):
     return {"sum": x + y, "three": mtf.add_n([x, y, mtf.reduce_sum(feed("z", [B, H]), reduced_dim=H)])}
 
 
-def convolved(feed):
-    y = mtf.Conv2dOperation(feed("x", [B, H, W, C]), variable(feed, "w", [*K3, C, F]), [1, 1, 1, 1], "SAME").outputs[0]
-    return {"y": y}
-
-
-def transposed(feed):
-    x, w = feed("x", [B, H, W, C]), variable(feed, "w", [*K3, F, C])
-    return {"y": mtf.Conv2dTransposeOperation(x, w, [1, 2, 2, 1], "SAME").outputs[0]}
+convolved, transposed = (OPERATIONS[name][0] for name in ("conv2d_same", "conv2d_transpose_wide"))
 
 
 def normalised(feed):
@@ -118,28 +112,6 @@ def test_an_empty_slice_sends_nothing(name, count):
         present = {pnum for pnum, size in enumerate(sizes) if size}
         assert {source for source, _, _ in found} == present, sizes
         assert {target for _, target, _ in found} >= set(range(count)) - present, sizes
-
-
-RESULTS = {  # the oracle compares the gradients too
-    "einsum": (product, H),
-    "sum of sums": (sum_of_sums, H),
-    "convolution": (convolved, B),
-    "transposed convolution": (transposed, H),
-    "batch norm": (normalised, B),
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", RESULTS)
-def test_the_result_is_the_same(name, monkeypatch):
-    build, dim = RESULTS[name]
-    tried = [
-        over(count, f"{dim.name}:x", **{dim.name: sizes}) for count in (2, 3) for sizes in sizes_with_zeros(dim, count)
-    ]
-    for small_bytes in (0, 2**20):
-        monkeypatch.setattr(collectives, "share_memory", lambda devices: len(devices) < 2)
-        monkeypatch.setattr(collectives, "SMALL_BYTES", small_bytes)
-        oracle.check(build, *tried, **oracle.ONCE)
 
 
 def test_a_product_is_sent_as_it_is():
@@ -293,6 +265,18 @@ def test_what_is_sent_is_what_arithmetic_says(small_bytes, wire_dtype, monkeypat
             assert not set(absent) & {i for i, _ in expected}
             if len(absent) == count - 1:
                 assert "AddN" not in {op.type for op in tf.get_default_graph().get_operations()}
+
+
+def test_a_device_without_a_share_of_a_sum():
+    mega = 10**6
+    assert allreduce_bytes(mega, 3, shares=[0, 2, 2]) == {
+        (0, 1): 2 * mega,
+        (0, 2): 2 * mega,
+        (1, 0): 2 * mega,
+        (1, 2): 4 * mega,
+        (2, 0): 2 * mega,
+        (2, 1): 4 * mega,
+    }
 
 
 def test_devices_of_one_memory():

@@ -1,16 +1,9 @@
-"""Programs of moments and batch norm of images, and layouts for images."""
+"""Programs of moments and batch norm of images."""
 
-from mtf_hetero import Layout, layers, mtf
+from mtf_hetero import layers, mtf
 
 B, H, W, C = (mtf.Dimension(n, s) for n, s in [("b", 5), ("h", 11), ("w", 7), ("c", 5)])
-SHARES = {"x": [5, 2, 1], "y": [3, 1]}
 IMAGES = [B, H, W, C]
-
-
-def layouts(*rules):
-    for rule in rules:
-        axes = sorted({pair[-1] for pair in rule.split(";")})
-        yield Layout(";".join(f"{a}:{len(SHARES[a])}" for a in axes), rule, {a: SHARES[a] for a in axes})
 
 
 def moments(*dims):
