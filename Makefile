@@ -4,7 +4,7 @@ PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: train help docs docs-version test test-first test-rest test-all test-oldest test-python test-devices format lint types clean
+.PHONY: train help docs docs-version landing test test-first test-landing test-rest test-all test-oldest test-python test-devices format lint types clean
 
 train: .venv/installed  ## set up .venv and train a paper's CNN (4 minutes)
 	$(BIN)/mtf-hetero train --model=paper_mnist --dataset=mnist5k --layout=filters --list_speed=40,40,20 --devices=cpu:0,cpu:1,cpu:2
@@ -23,15 +23,23 @@ docs-version: .venv/installed-docs  ## add the site to the branch gh-pages: VERS
 
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-test: lint  ## check style and types, run the first tier of tests (6 minutes)
+landing: .ci/landing  ## begin a landing: write its number and its first commit
+	echo "$$(($$(cut -d ' ' -f 1 $<) + 1)) $$(git rev-parse HEAD)" > $<
+
+test: lint  ## check style and types, run the first tier of tests (5 minutes)
 	$(MAKE) --no-print-directory --jobs=2 types test-first
 
 test-first: .venv/installed  ## run the first tier alone: a test of every promise
 	$(PYTEST)
 
 # Three processes, also on two cores: tests that lose workers mostly wait.
+REST := $(PYTEST) -n 3 -m "full or slow"
+
+test-landing: .venv/installed  ## run what the change reaches, and a third of the second tier
+	$(REST) --landing
+
 test-rest: .venv/installed  ## run the second tier alone: all other cases
-	$(PYTEST) -n 3 -m "full or slow"
+	$(REST)
 
 test-all: test  ## run both tiers
 	$(MAKE) --no-print-directory test-rest

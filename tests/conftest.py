@@ -1,14 +1,12 @@
 """Fixtures and rules of all tests: the files of the second tier, and one cluster of workers per process."""
 
 import gc
-import math
 import os
 import pathlib
-import random
 import re
 import signal
 import sys
-import time
+import zlib
 
 import pytest
 
@@ -18,7 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = pathlib.Path(__file__).parent
-END = float(os.environ.get("TESTS_END", math.inf))  # in Unix time; a test that has not begun by then is skipped
+PARTS = 3  # of the tests that a change does not reach: each landing runs one, in turn
 FULL = {
     TESTS / name for name in ("benchmarks/test_run.py", "benchmarks/test_faults.py", "project/test_mesh_tensorflow.py")
 }
@@ -36,16 +34,40 @@ def pytest_collection_modifyitems(config, items):
     again = [item for item in items if item.get_closest_marker("full") and any(name in names for name in _wholes(item))]
     config.hook.pytest_deselected(items=again)
     items[:] = [item for item in items if item not in again]
-    order = list(dict.fromkeys(item.path for item in items))
-    if "TESTS_SEED" in os.environ:
-        random.Random(os.environ["TESTS_SEED"]).shuffle(order)
-    of_file = {path: number for number, path in enumerate(order)}
+    if config.getoption("landing"):
+        number, *reached = os.environ["TESTS_REACHED"].split()
+        left_out = [item for item in items if not _is_of_landing(item, int(number), reached)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("xdist_group", "slow")])
 
-    def key(item):
-        groups_first = [item.get_closest_marker(name) is None for name in ("xdist_group", "slow")]
-        return *groups_first, of_file[item.path]
 
-    items.sort(key=key)
+def pytest_addoption(parser):
+    parser.addoption(
+        "--landing", action="store_true", help="run the tests that this landing reaches, and a third of the rest"
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("landing") and "TESTS_REACHED" not in os.environ:  # which processes of xdist inherit
+        import rooms  # it reads the whole project
+
+        landing = rooms.this_landing()
+        reached = rooms.all_tests().values() if landing.changed is None else rooms.reached_tests(landing.changed)
+        os.environ["TESTS_REACHED"] = " ".join([str(landing.number), *sorted(reached)])
+
+
+def pytest_report_header(config):
+    if config.getoption("landing"):
+        number, *reached = os.environ["TESTS_REACHED"].split()
+        part = f"part {int(number) % PARTS + 1} of {PARTS}"
+        return f"landing {number}: the tests of {len(reached)} files that it reaches, and {part} of the rest"
+    return None
+
+
+def _is_of_landing(item, number, reached):
+    is_reached = item.path.relative_to(TESTS.parent).as_posix() in reached
+    return is_reached or zlib.crc32(item.nodeid.encode()) % PARTS == number % PARTS
 
 
 def _wholes(item):
@@ -55,11 +77,6 @@ def _wholes(item):
         changed = re.sub(rf"(?<=[\[-]){part}(?=[\]-])", whole, f"[{parameters}")
         if changed != f"[{parameters}":
             yield f"{name}{changed}"
-
-
-def pytest_runtest_setup():
-    if time.time() > END:
-        pytest.skip("no time is left: this machine is too slow for all tests")
 
 
 @pytest.fixture(autouse=True)

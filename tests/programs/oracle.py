@@ -17,6 +17,9 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from tiers import CONSTANT, KINDS, MIXED, VARIABLE
+from tiers import FED as FED
+from tiers import ONCE as ONCE
 
 import mtf_hetero
 from mtf_hetero import mtf, tf
@@ -31,8 +34,6 @@ LEARNING_RATE = {tf.float64: 0.1, tf.float32: 1e-3}  # a long step would multipl
 MOMENTUM = 0.5
 SEED = 7
 STEPS = 3
-CONSTANT, VARIABLE, FED, MIXED = "constant", "variable", "fed", "mixed"  # kinds of inputs
-KINDS = (CONSTANT, VARIABLE, FED)
 DEVICES = os.environ.get("ORACLE_DEVICES", "").split(",")  # of processors, in turn; "": a logical CPU for each
 of_cpus = pytest.mark.skipif(DEVICES != [""], reason="it tells processors by the numbers of their CPUs")
 
@@ -335,10 +336,6 @@ def check(
             options = {"kind": kind, "exports": exports, "averages": averages, "optimized": number < len(kinds)}
             uneven = run(build, lambda layout=layout: cpu_mesh_impl(layout), dtype, **options)
             assert_same(reference, uneven, TOLERANCE[dtype] if tolerance is None else tolerance)
-
-
-# Of `check`, where the operations of a program have tests of their own: one run on each layout
-ONCE: dict[str, Any] = {"kinds": (MIXED,), "exports": False}
 
 
 @contextlib.contextmanager

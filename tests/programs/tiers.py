@@ -6,9 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
-from oracle import KINDS, ONCE
 
-from mtf_hetero import Layout
+from mtf_hetero.layout import Layout
+
+CONSTANT, VARIABLE, FED, MIXED = "constant", "variable", "fed", "mixed"  # kinds of inputs of the oracle
+KINDS = (CONSTANT, VARIABLE, FED)
+
+# Of `oracle.check`, where the operations of a program have tests of their own: one run on each layout
+ONCE: dict[str, Any] = {"kinds": (MIXED,), "exports": False}
 
 
 def parametrize(names: str | tuple[str, ...], every: Iterable[Any], *, first: Collection[Any]) -> Any:

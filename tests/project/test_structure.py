@@ -2,124 +2,30 @@
 
 import ast
 import graphlib
-import os
-import pathlib
 import re
 import statistics
 
-ROOT = pathlib.Path(__file__).parents[2]
-PACKAGES = ("mtf_hetero", "layouts", "models", "benchmarks", "examples", "tests")
+from rooms import (
+    ABOVE,
+    LINKS,
+    PACKAGES,
+    ROOMS,
+    ROOT,
+    SOURCES,
+    USES_LAYOUTS,
+    files_imported_by,
+    find_imports,
+    find_package,
+    find_room,
+    tree,
+)
+
 MAX_LINES, MEDIAN_LINES = 400, 200
 MAX_ROOMS = 18
-LINKS = {"layouts", "models"}  # folders of the top level that are parts of the package
 NO_ROOMS = {"", "__main__", *LINKS}  # the package's own files, and those
-
-ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _support and itself
-    "_compat": set(),
-    "_support": set(),
-    "layout": set(),
-    "cluster": set(),
-    "checkpoint": set(),
-    "layers": set(),
-    "mesh": {"cluster", "layout"},
-    "graph": {"layers", "layout"},
-    "lowering": {"cluster", "graph", "layers", "layout", "mesh"},
-    "cost": {"cluster", "graph", "layers", "layout", "lowering", "mesh"},
-    "planner": {"cluster", "cost", "graph", "layers", "layout", "lowering", "mesh"},
-    "placement": {"cluster", "cost", "graph", "layout", "layouts", "lowering", "planner"},
-    "estimator": {"checkpoint", "cluster", "cost", "layout", "mesh"},
-    "data": {"cluster", "layout"},
-    "importer": {"cluster", "cost", "layers", "layout", "lowering", "mesh", "placement"},
-    "keras": {
-        "checkpoint",
-        "cluster",
-        "cost",
-        "estimator",
-        "graph",
-        "importer",
-        "layers",
-        "layout",
-        "layouts",
-        "lowering",
-        "mesh",
-        "placement",
-        "planner",
-    },
-    "cli": {
-        "checkpoint",
-        "cluster",
-        "cost",
-        "data",
-        "estimator",
-        "graph",
-        "keras",
-        "layout",
-        "layouts",
-        "layers",
-        "lowering",
-        "mesh",
-        "models",
-        "placement",
-        "planner",
-    },
-}
 PURE = {"layout"}
-USES_LAYOUTS = {"cli", "keras", "placement"}  # the rooms that train, as the binary does
 TENSORFLOW = {"tensorflow", "mesh_tensorflow"}
-ABOVE = {  # what stands on mtf_hetero's rooms -> what it may import beside them
-    "layouts": {"layouts"},
-    "models": {"layouts", "models"},
-    "benchmarks": {"layouts", "models", "benchmarks"},
-    "examples": {"layouts", "models"},
-    "tests": set(PACKAGES),
-}
-
-
-def _name(path):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(("mtf_hetero", *parts) if parts[0] in LINKS else parts).removesuffix(".__init__")
-
-
-def _files():
-    for package in PACKAGES:
-        for directory, _, files in os.walk(ROOT / package):  # it does not follow links
-            yield from (pathlib.Path(directory, file) for file in sorted(files) if file.endswith(".py"))
-
-
-SOURCES = {_name(path): path for path in _files()}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
 LIBRARY = [name for name in SOURCES if name.split(".")[0] == "mtf_hetero"]
-
-
-def find_imports(name):
-    """Full names of everything that a file imports, inside functions and for type checkers too."""
-    for node in ast.walk(TREES[name]):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{name}: write the full name of what is imported"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def files_imported_by(name):
-    """The project's files that a file imports, of tests/programs/ too."""
-    for imported in find_imports(name):
-        full = f"tests.programs.{imported}" if f"tests.programs.{imported.split('.')[0]}" in SOURCES else imported
-        parts = full.split(".")
-        found = next((".".join(parts[:n]) for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in SOURCES), None)
-        if found is not None and found != name:
-            yield found
-
-
-def find_room(name):
-    """The room of "mtf_hetero.lowering.conv" is lowering; "" is the package's own file."""
-    return [*name.split("."), ""][1]
-
-
-def find_package(name):
-    """The folder of the top level: "models" for "mtf_hetero.models.vgg"."""
-    package = name.split(".")[0]
-    return find_room(name) if package == "mtf_hetero" and find_room(name) in LINKS else package
 
 
 def test_no_circle_among_files():
@@ -140,7 +46,7 @@ def test_packages_import_one_way():
 
 def test_rooms_import_one_way():
     graphlib.TopologicalSorter(ROOMS).prepare()
-    wrong = []
+    wrong, left = [], {room: set(allowed) for room, allowed in ROOMS.items()}
     for name in LIBRARY:
         room = find_room(name)
         if room in NO_ROOMS:
@@ -149,9 +55,11 @@ def test_rooms_import_one_way():
         allowed = {"_compat", "_support", room} | ROOMS[room]
         used = {find_room(imported) for imported in find_imports(name) if imported.startswith("mtf_hetero.")}
         wrong += [f"{name} imports {sorted(used - allowed)}"] if used - allowed else []
+        left[room] -= used
         if room in PURE:
             assert "_compat" not in used, f"{name} is pure: it does not know TensorFlow"
     assert not wrong
+    assert not {room: unused for room, unused in left.items() if unused}, "take them out of ROOMS"
 
 
 def test_the_floor_has_few_rooms():
@@ -173,7 +81,7 @@ def test_the_library_does_not_print():
         f"{name}:{node.lineno}"
         for name in LIBRARY
         if find_room(name) not in ("cli", "models")
-        for node in ast.walk(TREES[name])
+        for node in ast.walk(tree(name))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
     ]
     assert not wrong
@@ -259,7 +167,7 @@ def test_files_are_written_in_one_place():
         name: ast.unparse(node)
         for name in SOURCES
         if find_package(name) in ("mtf_hetero", "layouts", "models", "benchmarks") and "benchmarks.faults" not in name
-        for node in ast.walk(TREES[name])
+        for node in ast.walk(tree(name))
         if isinstance(node, ast.Call) and _writes(node)
     }
     assert found.keys() - WRITERS.keys() == set(), "write them with mtf_hetero/_support/files.py"
