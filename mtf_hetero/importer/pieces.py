@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer.program import Operation, Value, literal, reshaped, synthetic
+from mtf_hetero.importer.signature import UnknownArgumentError, strided_ranges
 
 Sizes = Sequence[int]  # of the dimensions whose product an axis is
 
@@ -23,7 +24,8 @@ def regroup(op: Operation, sizes: Sizes) -> list[Operation]:
     Returns:
       Those that replace it; itself alone if it does not join or part pieces.
     """
-    found = RULES[op.type](op, sizes) if op.outputs[0].shape else None
+    has_none = any(0 in value.shape for value in (*op.inputs, *op.outputs))  # an empty axis has no pieces
+    found = RULES[op.type](op, sizes) if op.outputs[0].shape and not has_none else None
     for made in found or ():
         made.source = op.source
     return found or [op]
@@ -52,18 +54,18 @@ def _slice(op: Operation, sizes: Sizes) -> list[Operation] | None:
     (x, begin, _), (y,) = op.inputs, op.outputs
     if begin.array is None or x.shape[1:] != y.shape[1:]:
         return None
-    return _part(x, y, int(begin.array[0]), sizes)
+    return _part(x, y, int(begin.array[0]), sizes)  # an axis of the same size begins at 0: no step is possible
 
 
 def _strided_slice(op: Operation, sizes: Sizes) -> list[Operation] | None:
     x, y = op.inputs[0], op.outputs[0]
-    begin = _begin(op, op.inputs[1:4], x.shape, y.shape)
+    begin = _begin(op, x.shape)
     return None if begin is None else _part(x, y, begin, sizes)
 
 
 def _strided_slice_gradient(op: Operation, sizes: Sizes) -> list[Operation] | None:
     x, y = op.inputs[4], op.outputs[0]
-    begin = _begin(op, op.inputs[1:4], y.shape, x.shape)
+    begin = _begin(op, y.shape)
     return None if begin is None else _fill(x, y, begin, sizes)
 
 
@@ -74,15 +76,14 @@ def _pad(op: Operation, sizes: Sizes) -> list[Operation] | None:
     return _fill(x, op.outputs[0], int(paddings.array[0][0]), sizes)
 
 
-def _begin(op: Operation, corners: Sequence[Value], large: Sizes, small: Sizes) -> int | None:
-    """Return where x[begin:end] begins, if it is a part of the first axis and of no other."""
-    if any(value.array is None for value in corners) or len(large) != len(small) or large[1:] != small[1:]:
+def _begin(op: Operation, large: Sizes) -> int | None:
+    """Return where x[begin:end] begins; None if it has a step, or has not all of the other axes."""
+    try:
+        first, *others = strided_ranges(op, large)
+    except UnknownArgumentError:
         return None
-    begin, _, step = (int(value.array[0]) for value in corners if value.array is not None)
-    masks = [op.attr(f"{mask}_mask", 0) for mask in ("ellipsis", "new_axis", "shrink_axis")]
-    if step != 1 or any(masks):
-        return None
-    return 0 if op.attr("begin_mask", 0) & 1 else begin % large[0]
+    is_part = first.is_kept and not first.is_new and first.step == 1
+    return first.begin if is_part and all(each.is_full for each in others) else None
 
 
 def _part(x: Value, y: Value, begin: int, sizes: Sizes) -> list[Operation]:

@@ -67,11 +67,13 @@ def as_slice(op: Operation, makers: Mapping[Value, Operation]) -> Operation | No
     if any(masks) or steps.array is None or np.any(steps.array != 1) or steps.shape != (len(x.shape),):
         return None
     ends = zip(*(maker.inputs for maker in corners if maker is not None), strict=True)
-    is_open = op.attr("end_mask", 0)
-    sizes = [
-        n if is_open >> i & 1 and _is_zero(a) else _distance(a, b, makers)
-        for i, (n, (a, b)) in enumerate(zip(x.shape, ends, strict=True))
-    ]
+    is_open_at, is_endless = (op.attr(f"{name}_mask", 0) for name in ("begin", "end"))
+    sizes = []
+    for i, (n, (a, b)) in enumerate(zip(x.shape, ends, strict=True)):
+        if (is_open_at | is_endless) >> i & 1:  # the slice begins at `a` too, or ends elsewhere
+            sizes.append(n if is_endless >> i & 1 and _is_zero(a) else None)
+        else:
+            sizes.append(_distance(a, b, makers))
     if None in sizes:
         return None
     (y,) = op.outputs
@@ -85,9 +87,9 @@ def _is_zero(value: Value) -> bool:
 
 
 def _distance(begin: Value, end: Value, makers: Mapping[Value, Operation]) -> int | None:
-    """Return the number that was added to the begin of a crop to have its end; None if nothing was."""
+    """Return the number that was added to the begin of a crop to have its end; None if it is not known or negative."""
     maker = makers.get(end)
     if maker is None or maker.type not in ("Add", "AddV2") or begin not in maker.inputs:
         return None
     (other,) = [value for value in maker.inputs if value is not begin] or [begin]
-    return None if other.array is None else int(other.array)
+    return None if other.array is None or other.array < 0 else int(other.array)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mtf_hetero._support.slicing import MASKS, Range, list_ranges
 from mtf_hetero.importer.program import Operation, Value
 
 Letters = Sequence[Hashable]  # one per axis; None for an axis of size 1
@@ -127,6 +128,20 @@ def elements(value: Value) -> np.ndarray:
     if value.array is None:
         raise UnknownArgumentError
     return value.array
+
+
+def strided_ranges(op: Operation, large: Sequence[int]) -> list[Range]:
+    """Return the range of each axis of a StridedSlice, or of a gradient of one.
+
+    Args:
+      op: the operation.
+      large: shape of the tensor that is sliced: of the first operand, or of a gradient's result.
+
+    Raises:
+      UnknownArgumentError: the step computes where the slice is.
+    """
+    corners = (elements(value).tolist() for value in op.inputs[1:4])  # a gradient's first operand is the shape
+    return list_ranges(large, corners, {name: op.attr(name, 0) for name in MASKS})
 
 
 def axis_numbers(axes: Value, rank: int) -> list[int]:

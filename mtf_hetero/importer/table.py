@@ -15,6 +15,7 @@ from mtf_hetero.importer.signature import (
     elements,
     elementwise,
     parse_signature,
+    strided_ranges,
     through,
 )
 
@@ -264,33 +265,17 @@ def _strided_slice(op: Operation) -> Signature:
 
 
 def _strided(op: Operation, large: tuple[int, ...]) -> tuple[list[Hashable], list[Hashable]]:
-    """Return the letters of both sides of x[...]."""
-    specs = list(zip(*map(elements, op.inputs[1:4]), strict=True))
-    masks = {name: op.attr(f"{name}_mask", 0) for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
-    kinds = [{name for name, mask in masks.items() if mask >> number & 1} for number in range(len(specs))]
-    named = [kind for kind in kinds if kind.isdisjoint(("ellipsis", "new_axis"))]
+    """Return the letters of both sides of x[...]; the operation on a slice of x must take all of a full axis too."""
     inside: list[Hashable] = []
     outside: list[Hashable] = []
-
-    def leave(count: int) -> None:
-        axes = range(len(inside), len(inside) + count)
-        inside.extend(axes)
-        outside.extend(axes)
-
-    for (begin, end, step), kind in zip(specs, kinds, strict=True):
+    for each in strided_ranges(op, large):
         axis = len(inside)
-        if "ellipsis" in kind:
-            leave(len(large) - len(named))
-        elif "new_axis" in kind:
+        if each.is_new:
             outside.append(None)
-        elif "shrink_axis" in kind:
-            inside.append(f"IN{axis}")
-        elif step == 1 and (begin == 0 or "begin" in kind) and (end >= large[axis] or "end" in kind):
-            leave(1)
-        else:
-            inside.append(f"IN{axis}")
-            outside.append(f"OUT{axis}")
-    leave(len(large) - len(inside))
+            continue
+        inside.append(axis if each.is_full else f"IN{axis}")
+        if each.is_kept:
+            outside.append(axis if each.is_full else f"OUT{axis}")
     return inside, outside
 
 

@@ -79,10 +79,13 @@ def group_dims(old: Sequence[int], new: Sequence[int]) -> list[tuple[range, rang
         if j < len(new):
             new_count, j = new[j], j + 1
         while old_count != new_count:
-            if old_count < new_count:
+            if old_count < new_count and i < len(old):
                 old_count, i = old_count * old[i], i + 1
-            else:
+            elif new_count < old_count and j < len(new):
                 new_count, j = new_count * new[j], j + 1
+            else:  # tensors without elements: the rest is one pair
+                i, j = len(old), len(new)
+                break
         groups.append((range(i_begin, i), range(j_begin, j)))
     return groups
 

@@ -76,6 +76,8 @@ def test_flattening_a_split_dimension_gathers_it():
         ([6], [2, 3], [(range(1), range(2))]),
         ([2, 3], [3, 2], [(range(2), range(2))]),
         ([4, 1], [4], [(range(1), range(1)), (range(1, 2), range(1, 1))]),
+        ([7, 0], [0], [(range(2), range(1))]),
+        ([0, 3], [0], [(range(1), range(1)), (range(1, 2), range(1, 1))]),
     ],
 )
 def test_group_dims(old, new, groups):

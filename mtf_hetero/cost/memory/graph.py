@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import graphs
+from mtf_hetero._support import graphs, slicing
 from mtf_hetero.cluster.devices import Device, complete
 from mtf_hetero.cost.memory.liveness import Node, Output, Variable
 
@@ -74,14 +74,17 @@ def _is_aligned(x: tf.Tensor, begin: Sequence[int], size: Sequence[int]) -> bool
 
 def _shares_slice(op: tf.Operation) -> bool:
     x, out = op.inputs[0], op.outputs[0].shape.as_list()
-    if x.shape.as_list() == out:
-        return True
-    begin = _static(op.inputs[1])
-    if begin is None or len(out) != x.shape.rank:
+    known = [_static(tensor) for tensor in op.inputs[1:]]
+    if op.type == "Slice":
+        return x.shape.as_list() == out or (known[0] is not None and _is_aligned(x, list(known[0]), out))
+    corners = [list(corner) for corner in known if corner is not None]
+    if len(corners) < 3:
         return False
-    if op.type == "StridedSlice" and (op.get_attr("shrink_axis_mask") or op.get_attr("new_axis_mask")):
+    ranges = slicing.list_ranges(x.shape.as_list(), corners, {name: op.get_attr(name) for name in slicing.MASKS})
+    if any(each.is_new or not each.is_kept for each in ranges):
         return False
-    return _is_aligned(x, [int(b) for b in begin], out)
+    is_full = all(each.is_full for each in ranges)
+    return is_full or (ranges[0].step == 1 and _is_aligned(x, [each.begin for each in ranges], out))
 
 
 def _shares_parts(op: tf.Operation) -> bool:
