@@ -166,10 +166,11 @@ def _matmul(op: Operation) -> Signature | None:
 
 @TABLE.rule("Einsum")
 def _einsum(op: Operation) -> Signature:
-    """Return the signature of an equation; of a letter that an operand has twice, all is needed."""
+    """Return the signature of an equation; of a letter that an operand or the result has twice, all is needed."""
     left, right = op.attr("equation").replace(" ", "").split("->")
     parts = left.split(",")
-    twice = {letter for part in parts for letter in part if letter != "." and part.count(letter) > 1}
+    sides = [*parts, right]  # a gradient of "ii->i" is "i->ii"
+    twice = {letter for part in sides for letter in part if letter != "." and part.count(letter) > 1}
     rank = max(len(x.shape) - len(part.replace("...", "")) for x, part in zip(op.inputs, parts, strict=True))
 
     def letters(number: int, value: Value, part: str) -> list[Hashable]:
@@ -178,9 +179,7 @@ def _einsum(op: Operation) -> Signature:
         named = [f"TWICE{number}/{i}" if a in twice else f"e{ord(a)}" for i, a in enumerate(before + after)]
         return [*named[: len(before)], *range(rank - count, rank if dots else 0), *named[len(before) :]]
 
-    found = [
-        letters(*side) for side in zip(itertools.count(), [*op.inputs, *op.outputs], [*parts, right], strict=False)
-    ]
+    found = [letters(*side) for side in zip(itertools.count(), [*op.inputs, *op.outputs], sides, strict=False)]
     return Signature(found[:-1], found[-1:])
 
 
@@ -207,10 +206,11 @@ def _transpose(op: Operation) -> Signature:
 
 @TABLE.rule("Tile")
 def _tile(op: Operation) -> Signature | None:
-    """Repetition of an axis of size 1 is a broadcast; of another one, it needs that axis whole."""
-    x, y = op.inputs[0].shape, op.outputs[0].shape
-    touched = {axis for axis, (a, b) in enumerate(zip(x, y, strict=True)) if a not in (1, b)}
-    return through(op, touched) if touched else _broadcast(op)
+    """Repetition of axes of size 1 alone is a broadcast; else it needs whole all axes that it repeats."""
+    pairs = list(zip(op.inputs[0].shape, op.outputs[0].shape, strict=True))
+    if all(a in (1, b) for a, b in pairs):
+        return _broadcast(op)
+    return through(op, {axis for axis, (a, b) in enumerate(pairs) if a != b})  # how often is no slice's number
 
 
 @TABLE.rule("Pad", "PadV2", "MirrorPad", "MirrorPadGrad")

@@ -131,6 +131,7 @@ def joins_and_turns(source):
         yield source, f"Reverse {axes}", lambda z, a=axes: tf.reverse(z, a)
     for counts in ((1, 1), (2, 1), (1, 2), (3, 2), (0, 1)):
         yield source, f"Tile {counts}", lambda z, k=counts: tf.tile(z, k)
+        yield source, f"Tile {counts} of a row", lambda z, k=counts: tf.tile(z[:1], [k[0] * rows(source), k[1]])
 
 
 def others(source):

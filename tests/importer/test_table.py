@@ -38,7 +38,7 @@ OPERATIONS = {
     "add_n": (lambda x, y: tf.add_n([x, y, x]), X, Y),
     "bias": (lambda x: tf.nn.bias_add(x, tf.range(9.0, dtype=tf.float64)), X),
     "broadcast": (lambda x: tf.broadcast_to(x[:, :1], (7, 5, 9)) + tf.tile(x[:, :1], [1, 5, 1]), X),
-    "tile": (lambda x: tf.tile(x, [1, 2, 1]), X),
+    "tile": (lambda x: (tf.tile(x, [1, 2, 1]), tf.tile(x[:, :1], [1, 8, 2]), tf.tile(x[:1], [7, 1, 2])), X),
     "transpose": (lambda x: tf.transpose(x, [2, 0, 1]), X),
     "reshape": (lambda x: tf.reshape(tf.reshape(x, [56, 9]) * 2.0, [7, 2, 4, 9]), X),
     "reshape without factors": (lambda x: tf.reshape(x, [9, 8, 7]) + 1.0, X),
@@ -116,7 +116,12 @@ OPERATIONS = {
     ),
     "einsum": (lambda x, y: (tf.einsum("abc,abd->acd", x, y), tf.einsum("abc,abc->", x, y)), X, Y),
     "einsum with letters twice": (
-        lambda m: (tf.einsum("abii->ab", m), tf.einsum("...ii->...i", m), tf.einsum("abij,abjj->ai", m, m)),
+        gradient(
+            lambda m: [
+                *(tf.square(tf.einsum("abii->ab", m)), tf.square(tf.einsum("...ii->...i", m))),
+                *(tf.square(tf.einsum("abij,abjj->ai", m, m)), tf.square(tf.einsum("abii->abi", m))),
+            ]
+        ),
         MATRICES,
     ),
     "einsum with an ellipsis": (lambda x, y: tf.einsum("...bc,...bc->...c", x, y), X, Y),
