@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import constant, reshape
+from mtf_hetero._support.ops import constant, reshape, zeros
 from mtf_hetero.importer import clusters, draws, flow, images, table, windows, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number, ordered
 from mtf_hetero.importer.program import Operation, Value, replay
@@ -58,6 +58,8 @@ def _choose_rule(op: Operation, signature: Signature) -> Callable[[Emitter, Oper
         return _sum_rows
     if op.type in _NORMS:
         return _NORMS[op.type]
+    if op.type == "Mean" and 0 in op.inputs[0].shape and op.inputs[0].dtype.is_floating:
+        return _mean_of_none
     is_other_type = op.type in table.CONTRACTIONS and op.inputs[0].dtype != op.outputs[0].dtype  # int8 to int32
     return _by_mtf if op.type in _MAKERS and not signature.unsplit_letters and not is_other_type else _slicewise
 
@@ -91,6 +93,14 @@ def _by_mtf(emitter: Emitter, op: Operation, signature: Signature) -> None:
     made = _MAKERS[op.type](tensors, mtf.Shape(flat(results[0])))
     outputs = [made] if isinstance(made, mtf.Tensor) else made
     emitter.put_all(op, outputs, results)
+
+
+def _mean_of_none(emitter: Emitter, op: Operation, signature: Signature) -> None:
+    """Emit what TensorFlow has for a mean of no numbers, NaN; other axes may leave no results of it either."""
+    (y,) = op.outputs
+    shape = emitter.shape(y)
+    emitter.worked_on(op, shape.dims)
+    emitter.put(y, mtf.Constant(emitter.mesh, math.nan, shape, y.dtype).outputs[0], emitter.axes(y))
 
 
 def _is_lookup(op: Operation) -> bool:
@@ -224,7 +234,11 @@ def _slicewise(emitter: Emitter, op: Operation, signature: Signature) -> None:
         inputs = [number(v) if is_argument else next(left) for v, is_argument in zip(op.inputs, arguments, strict=True)]
         if signature.shape is not None:
             inputs[signature.shape] = constant(of(results[0]), op.inputs[signature.shape].dtype)
-        outputs = replay(op, inputs)
+        extents = [of(axes) for axes in results]
+        if all(0 in extent for extent in extents):  # some operations refuse an empty slice
+            outputs = [zeros(extent, y.dtype) for extent, y in zip(extents, op.outputs, strict=True)]
+        else:
+            outputs = replay(op, inputs)
         outputs = [reshape(y, [sizes.get(d, d.size) for d in flat(a)]) for y, a in zip(outputs, results, strict=True)]
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 

@@ -25,8 +25,11 @@ def _split_axes(op: OverGroups, layout: Layout) -> list[int]:
 
 
 def _is_native(op: OverGroups, backend: Backend) -> bool:
-    """Return whether TensorFlow's fused operation can do all slices: of whole channels, each a group."""
-    if not backend.on_cpus or op.outputs[1].shape.ndims > 1 or _split_axes(op, backend.layout):
+    """Return whether TensorFlow's fused operation can do all slices: of whole channels, each a group.
+
+    A tensor of one channel may have no dimension for it.
+    """
+    if not backend.on_cpus or op.outputs[1].shape.ndims != 1 or _split_axes(op, backend.layout):
         return False
     x = op.inputs[0]
     return all(normalization.is_native(size, x.dtype) for size in backend.layout.slice_shapes(x.shape))

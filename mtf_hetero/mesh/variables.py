@@ -203,9 +203,10 @@ class SlicedVariable:
         is_saved = tf.GraphKeys.GLOBAL_VARIABLES in collections
         value = master.read_value() if tf.executing_eagerly() else master.initial_value
         boxes = self._boxes
+        is_empty = 0 in master.shape.as_list()  # then the empty slices are primaries and replicas as others are
         places: dict[tuple[int, ...], tuple[str, list[int], list[int]]] = {}
         for device, (begin, size) in zip(self._devices, boxes, strict=True):
-            if 0 not in size:
+            if is_empty or 0 not in size:
                 places.setdefault(tuple(begin), (device, begin, size))
         initial = InitialValue(value, self._dtype, places.values())
         reads: dict[tuple[int, ...], replicas.Reads] = {}
@@ -213,7 +214,7 @@ class SlicedVariable:
         empty: list[tf.Variable] = []
         for pnum, (device, (begin, size)) in enumerate(zip(self._devices, boxes, strict=True)):
             place, source = tuple(begin), self._sources.get(tuple(begin))
-            if 0 in size:
+            if 0 in size and not is_empty:
                 slice_ = self._add(pnum, lambda s=size: zeros(s, self._dtype), None if is_saved else collections)
                 empty += [slice_] if is_saved else []
             elif is_saved and source is not None:
