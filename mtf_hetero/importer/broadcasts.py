@@ -54,7 +54,7 @@ def _delayed(op: Operation, smaller: dict[Value, Value]) -> list[Operation]:
         return [_broadcast(smaller[y], y, op)]
     if smaller.keys().isdisjoint(op.inputs) or not table.is_elementwise(op) or op.type == "BiasAdd":
         return [op]
-    (result,) = op.outputs
+    (result,) = op.outputs  # a bias would need the axis of channels, which a smaller value may not have
     inputs = [smaller.get(value, value) for value in op.inputs]
     shape = np.broadcast_shapes(*(value.shape for value in inputs))
     if math.prod(shape) == math.prod(result.shape):

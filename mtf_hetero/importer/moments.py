@@ -42,6 +42,7 @@ def _find_mean(variance: Operation, makers: Makers) -> Operation | None:
         return None
     for x, other in _differences(variance.inputs[0], makers):
         mean = makers.get(_before_regrouping(other, makers))
+        # x itself, averaged over the same axes, which are kept with the size 1: so each x meets its own mean
         is_single = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
         if mean is not None and mean.inputs[0] is x and _averaged(mean) == axes and list(other.shape) == is_single:
             return mean if math.prod(x.shape[axis] for axis in axes) > 1 else None

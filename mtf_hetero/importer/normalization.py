@@ -70,7 +70,7 @@ class _Joining:
     def join(self, moments: Operation) -> None:
         """Join the batch norm of some moments, if there is one, and its gradient."""
         (x, axes), (mean, variance) = moments.inputs, moments.outputs
-        if set(axis_numbers(axes, len(x.shape))) != set(range(len(x.shape) - 1)):
+        if set(axis_numbers(axes, len(x.shape))) != set(range(len(x.shape) - 1)):  # channels are the last axis
             return
         start = {"x": x, "axes": axes, "mean": mean, "variance": variance}
         for op in self._read(x, "Mul"):

@@ -36,6 +36,7 @@ def _join(op: Operation, sizes: Sizes) -> list[Operation] | None:
     *pieces, axis = op.inputs
     shape = pieces[0].shape
     is_first = axis.array is not None and int(axis.array) in (0, -len(shape))
+    # unequal pieces make no product of their number and their rows
     if not is_first or not sizes or len(pieces) < 2 or any(piece.shape != shape for piece in pieces):
         return None
     stacked = synthetic("Pack", pieces, [(len(pieces), *shape)], op.type, N=len(pieces), axis=0)
@@ -71,7 +72,7 @@ def _strided_slice_gradient(op: Operation, sizes: Sizes) -> list[Operation] | No
 
 def _pad(op: Operation, sizes: Sizes) -> list[Operation] | None:
     x, paddings = op.inputs
-    if paddings.array is None or paddings.array[1:].any():
+    if paddings.array is None or paddings.array[1:].any():  # another axis grows too
         return None
     return _fill(x, op.outputs[0], int(paddings.array[0][0]), sizes)
 
