@@ -36,7 +36,7 @@ class Traced:
     def __init__(
         self,
         step: "Callable[..., object] | Function",
-        hosted: Callable[[], Collection[tf.Variable]] = tuple,
+        hosted: Callable[[], Sequence[tf.Variable]] = tuple,
         paths: Callable[[], Mapping[int, str]] = dict,
         settled: Callable[[], Collection[tf.Variable]] = tuple,
         *,

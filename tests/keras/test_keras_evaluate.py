@@ -30,14 +30,13 @@ def compiled(**options: Any):
 
 
 @tiers.parametrize("name", EVALUATIONS, first=["a dict"])
-@pytest.mark.parametrize("place", [pytest.param(ONE, marks=pytest.mark.full), BATCH])
-def test_evaluate_gives_what_keras_gives(name, place):
+def test_evaluate_gives_what_keras_gives(name):
     options = {"x": X, "batch_size": 8, "verbose": 0, **EVALUATIONS[name]}
     with floatx(tf.float64):
         expected = make_model(compiled).evaluate(**options)
         model = make_model(compiled)
         before = state(model)
-        found = mtf_hetero.keras.evaluate(model, **options, **place)
+        found = mtf_hetero.keras.evaluate(model, **options, **BATCH)
         same(state(model), before, 0)
     assert type(found) is type(expected)
     if isinstance(expected, dict):
@@ -83,14 +82,13 @@ PREDICTIONS = {
 
 
 @tiers.parametrize("name", PREDICTIONS, first=["own step"])
-@pytest.mark.parametrize("place", [pytest.param(ONE, marks=pytest.mark.full), BATCH])
-def test_predict_gives_what_keras_gives(name, place):
+def test_predict_gives_what_keras_gives(name):
     make, x, more = PREDICTIONS[name]
     options = {"batch_size": 8, "verbose": 0, **more}
     with floatx(tf.float64):
         reference, model = make_model(make), make_model(make)
         expected = reference.predict(x, **options)
-        found = mtf_hetero.keras.predict(model, x, **options, **place)
+        found = mtf_hetero.keras.predict(model, x, **options, **BATCH)
     keras.tree.assert_same_structure(found, expected)
     for a, b in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
         assert type(a) is type(b) and a.dtype == b.dtype

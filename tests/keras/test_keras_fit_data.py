@@ -5,7 +5,6 @@ import random
 import keras
 import numpy as np
 import pytest
-import tiers
 from fit_oracle import BATCH, FILTERS, ONE, check, images, make_model, same, state
 
 import mtf_hetero.keras
@@ -25,13 +24,8 @@ def compiled():
 
 
 WEIGHED = {
-    "classes, and a split": {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0, 4: 3.0}, "validation_split": 0.3},
     "training alone": {"sample_weight": WEIGHTS, "validation_data": (X[:9], Y[:9])},
     "tests alone": {"validation_data": (X[:9], Y[:9], WEIGHTS[:9])},
-    "classes, and tests": {
-        "class_weight": {0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0, 4: 3.0},
-        "validation_data": (X[:9], Y[:9], WEIGHTS[:9]),
-    },
     "a data set of tests": {
         "validation_data": tf.data.Dataset.from_tensor_slices((X[:9], Y[:9], WEIGHTS[:9])).batch(4),
         "sample_weight": WEIGHTS,
@@ -39,23 +33,10 @@ WEIGHED = {
 }
 
 
-@tiers.parametrize("name", WEIGHED, first=["classes, and a split", "tests alone"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", WEIGHED)
 def test_each_batch_decides_what_is_weighed(name):
     check(compiled, X, Y, places=[BATCH], **WEIGHED[name])
-
-
-@pytest.mark.full
-def test_outputs_weighed_apart():
-    def make():
-        inputs = keras.Input((3,))
-        outputs = {"one": keras.layers.Dense(2)(inputs), "other": keras.layers.Dense(1)(inputs)}
-        model = keras.Model(inputs, outputs)
-        model.compile("sgd", {"one": "mse", "other": "mae"}, loss_weights={"one": 2.0, "other": 0.5})
-        return model
-
-    x, y = NUMBERS.random((17, 3)), {"one": NUMBERS.random((17, 2)), "other": NUMBERS.random((17, 1))}
-    weights = {"one": WEIGHTS, "other": WEIGHTS[::-1].copy()}
-    check(make, x, y, sample_weight=weights, validation_data=(x, y), places=[ONE, BATCH])
 
 
 A, B = NUMBERS.random((17, 3)), NUMBERS.random((17, 3))
@@ -74,15 +55,14 @@ def subtracts(structure):
     return make
 
 
-@tiers.parametrize(
+@pytest.mark.full
+@pytest.mark.parametrize(
     ("structure", "data"),
     [
-        (lambda first, second: {"a": first, "b": second}, {"a": A, "b": B}),
         (lambda first, second: {"left": first, "right": second}, {"left": A, "right": B}),
         (lambda first, second: [first, second], {"a": A, "b": B, "more": A}),
         (lambda first, second: {"x": first, "y": [second]}, {"x": A, "y": [B]}),
     ],
-    first=[],
 )
 @pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
 def test_inputs_in_dicts(structure, data):
@@ -108,6 +88,7 @@ class Shuffled(keras.utils.PyDataset):
         return X[chosen], Y[chosen]
 
 
+@pytest.mark.full
 def test_random_batches_are_those_that_keras_has():
     check(compiled, Shuffled(), batch_size=None, places=[ONE])
 
@@ -146,39 +127,45 @@ def of_sequences():
     return model
 
 
-@tiers.parametrize("place", [ONE, BATCH, FILTERS], first=[FILTERS])
+@pytest.mark.full
+@pytest.mark.parametrize("place", [BATCH, FILTERS])
 def test_a_session_makes_room_for_more_shapes(place, monkeypatch):
     monkeypatch.setattr("mtf_hetero.importer.session._LEAST_KINDS", 3)
     monkeypatch.setattr("mtf_hetero.importer.session._MOST_OPERATIONS", 10)
-    options = {"epochs": 2, "steps_per_epoch": 5, "validation_steps": 1, "shuffle": False, "verbose": 0}
+    options = {"epochs": 2, "steps_per_epoch": 4, "validation_steps": 1, "shuffle": False, "verbose": 0}
     reference, model = make_model(of_sequences), make_model(of_sequences)
-    expected = reference.fit(lengths(5), validation_data=lengths(3, seed=1), **options)
-    found = mtf_hetero.keras.fit(model, lengths(5), validation_data=lengths(3, seed=1), **options, **place)
+    expected = reference.fit(lengths(4), validation_data=lengths(3, seed=1), **options)
+    found = mtf_hetero.keras.fit(model, lengths(4), validation_data=lengths(3, seed=1), **options, **place)
     same(found.history, expected.history, 1e-5)
     same(state(model), state(reference), 1e-4)
 
 
-def refused(error, match, *data, **options):
-    with pytest.raises(error, match=match) as caught:
-        mtf_hetero.keras.fit(make_model(compiled), *data, verbose=0, **{**ONE, **options})
-    assert len(str(caught.value).splitlines()) == 1
-
-
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_wrong_data_are_refused_in_one_line():
-    classes = "a label is 7, but the model has the classes 0 to 4; correct the labels"
-    refused(ValueError, classes, X, np.full(17, 7))
-    refused(ValueError, classes, X, Y, validation_data=(X, np.full(17, 7)))
-    refused(ValueError, "a label is -1, but", X, Y * 0 - 1, devices="cpu:0,cpu:1", layout="batch")
-    refused(ValueError, "the data of model '.*' are empty; give at least one batch", X[:0], Y[:0])
-    refused(ValueError, "x is None; give the data, as for model.fit")
-    with pytest.raises(ValueError, match="the data of model '.*' are empty; give at least one batch"):
-        mtf_hetero.keras.predict(make_model(compiled), X[:0], **ONE)
+    fit, predict, model = mtf_hetero.keras.fit, mtf_hetero.keras.predict, make_model(compiled)
+    classes, empty = (
+        "a label is 7, but the model has the classes 0 to 4; correct the labels",
+        "the data of model '.*' are",
+    )
+    tested = {"validation_data": (X, np.full(17, 7))}
+    divided = {"devices": "cpu:0,cpu:1", "layout": "batch"}
+    for run, match, data, options in (
+        (fit, classes, (X, np.full(17, 7)), ONE),
+        (fit, classes, (X, Y), {**tested, **ONE}),
+        (fit, "a label is -1, but", (X, Y * 0 - 1), divided),
+        (fit, f"{empty} empty; give at least one batch", (X[:0], Y[:0]), ONE),
+        (fit, "x is None; give the data, as for model.fit", (), ONE),
+        (predict, f"{empty} empty; give at least one batch", (X[:0],), ONE),
+    ):
+        with pytest.raises(ValueError, match=match) as caught:
+            run(model, *data, verbose=0, **options)
+        assert len(str(caught.value).splitlines()) == 1
 
 
-def test_the_names_that_model_fit_has():
+@pytest.mark.full
+def test_names_of_arguments_and_a_tuple_of_arrays():
     one, other = make_model(compiled), make_model(compiled)
-    options = {"batch_size": 8, "verbose": 0, **ONE}
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0, **ONE}
     mtf_hetero.keras.fit(one, x=X, y=Y, **options)
     mtf_hetero.keras.fit(model=other, x=(X, Y), **options)
     same(state(one), state(other), 0)

@@ -19,13 +19,19 @@ def compiled():
     return model
 
 
-def refused(error, match, model=None, data=None, **options):
+@pytest.fixture(scope="module")
+def model():
+    """A model that no refused training changes."""
+    return make_model(compiled)
+
+
+def refused(error, match, model, **options):
     with pytest.raises(error, match=match) as caught:
-        mtf_hetero.keras.fit(model or make_model(compiled), *(data or images()), verbose=0, **options)
+        mtf_hetero.keras.fit(model, *images(), verbose=0, **options)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_is_not_compiled():
+def test_what_is_not_compiled(model):
     refused(ValueError, "is not compiled; call model.compile", network())
     with pytest.raises(ValueError, match="is not compiled; call model.compile"):
         mtf_hetero.keras.evaluate(network(), *images())
@@ -33,40 +39,43 @@ def test_what_is_not_compiled():
         with pytest.raises(ValueError, match="model is a str; give a keras.Model"):
             run("model.keras", images()[0])
         with pytest.raises(ValueError, match="x is None; give the data"):
-            run(make_model(compiled))
+            run(model)
         with pytest.raises(ValueError, match="model is a Sequential of Keras 2; make it with Keras 3, or give its tra"):
             run(tf_keras.Sequential(), images()[0])
 
 
-def test_what_does_not_fit_together():
-    refused(ValueError, "layout is 'bach'; it must be one of batch, even", layout="bach")
-    refused(
-        ValueError,
-        r"list_speed is \[1, 2\] and layout 'auto': it chooses all sizes; remove list_speed",
-        list_speed=[1, 2],
-    )
-    two = {"devices": "cpu:0,cpu:1", "layout": "batch"}
-    refused(ValueError, "list_speed is '3': .* 1 numbers for 2 processors; give one per", list_speed="3", **two)
-    refused(ValueError, "'fast' is not a number; give one per processor", list_speed="fast,slow", **two)
-    layout = mtf_hetero.Layout("all:3", "batch:all")
-    refused(ValueError, "mesh all:3 has 3 processors, but there are 2 devices", devices="cpu:0,cpu:1", layout=layout)
-    refused(ValueError, "devices names 'cpu'; write cpu:N or gpu:N", devices="cpu")
-    refused(ValueError, r'devices is 3; name each one, as in \["gpu:0"\]', devices=3)
-    refused(ValueError, r"devices is \[0, 1\]; name each one", devices=[0, 1])
-    refused(ValueError, "workers is Cluster.* name each one", workers=Cluster.local(["cpu:0"]))
+TWO = {"devices": "cpu:0,cpu:1", "layout": "batch"}
+WRONG = [  # options, and what is said of them
+    ({"layout": "bach"}, "layout is 'bach'; it must be one of batch, even"),
+    ({"list_speed": [1, 2]}, r"list_speed is \[1, 2\] and layout 'auto': it chooses all sizes; remove list_speed"),
+    ({"list_speed": "3", **TWO}, "list_speed is '3': .* 1 numbers for 2 processors; give one per"),
+    ({"list_speed": "fast,slow", **TWO}, "'fast' is not a number; give one per processor"),
+    ({**TWO, "layout": mtf_hetero.Layout("all:3", "batch:all")}, "all:3 has 3 processors, but there are 2 devices"),
+    ({"devices": "cpu"}, "devices names 'cpu'; write cpu:N or gpu:N"),
+    ({"devices": 3}, r'devices is 3; name each one, as in \["gpu:0"\]'),
+    ({"devices": [0, 1]}, r"devices is \[0, 1\]; name each one"),
+    ({"workers": Cluster.local(["cpu:0"])}, "workers is Cluster.* name each one"),
+]
 
 
-def test_devices_of_this_process_and_an_environment_that_names_others(monkeypatch):
+def test_what_does_not_fit_together(model):
+    for options, message in WRONG:
+        refused(ValueError, message, model, **options)
+
+
+def test_devices_of_this_process_and_an_environment_that_names_others(model, monkeypatch):
     cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
-    refused(ValueError, "all belong to this process, but TF_CONFIG .* of 1 workers; unset TF_CONFIG", devices="cpu:0")
+    message = "all belong to this process, but TF_CONFIG .* of 1 workers; unset TF_CONFIG"
+    refused(ValueError, message, model, devices="cpu:0")
     monkeypatch.setenv("TF_CONFIG", "{")
-    refused(ValueError, "TF_CONFIG is invalid: .* unset TF_CONFIG", devices="cpu:0")
+    refused(ValueError, "TF_CONFIG is invalid: .* unset TF_CONFIG", model, devices="cpu:0")
     monkeypatch.delenv("TF_CONFIG")
     for name, value in {"PROCID": "1", "STEP_NUM_TASKS": "4", "STEP_NODELIST": "n", "STEP_TASKS_PER_NODE": "4"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    refused(ValueError, "but Slurm describes .* of 3 workers; unset SLURM_STEP_NUM_TASKS", devices=["cpu:0", "cpu:1"])
-    refused(ValueError, "is worker 0 of Slurm; .* or unset SLURM_STEP_NUM_TASKS")
+    message = "but Slurm describes .* of 3 workers; unset SLURM_STEP_NUM_TASKS"
+    refused(ValueError, message, model, devices=["cpu:0", "cpu:1"])
+    refused(ValueError, "is worker 0 of Slurm; .* or unset SLURM_STEP_NUM_TASKS", model)
 
 
 def owners(name, method):
@@ -105,13 +114,14 @@ def test_steps_that_run_eagerly():
     refused(NotImplementedError, r"runs eagerly by model.compile\(run_eagerly=True\)", model, **ONE)
     tf.config.run_functions_eagerly(True)
     try:
-        refused(NotImplementedError, r"runs eagerly by tf.config.run_functions_eagerly\(True\)", **ONE)
+        refused(
+            NotImplementedError, r"runs eagerly by tf.config.run_functions_eagerly\(True\)", make_model(compiled), **ONE
+        )
     finally:
         tf.config.run_functions_eagerly(False)
 
 
-def test_a_strategy_of_tensorflow():
-    model = make_model(compiled)
+def test_a_strategy_of_tensorflow(model):
     with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
         refused(NotImplementedError, "in the scope of a tf.distribute strategy", model, **ONE)
         model = network()
@@ -145,50 +155,14 @@ def halved(model):
     layer.call = lambda x: call(x) / 2
 
 
-def orthogonal(model):
-    model.layers[1].activity_regularizer = keras.regularizers.OrthogonalRegularizer()
-    model.compile("sgd", "sparse_categorical_crossentropy")
-
-
 OWN = {
     "train_step": lambda model: setattr(model, "train_step", train_step.__get__(model)),
     "compute_loss": lambda model: setattr(model, "compute_loss", compute_loss.__get__(model)),
     "update_step": lambda model: setattr(model.optimizer, "update_step", update_step.__get__(model.optimizer)),
     "a layer's call": halved,
-    "a subclass": lambda model: owners("compute_loss", compute_loss)[1],
 }
 
 
 @tiers.parametrize("name", OWN, first=["train_step"])
 def test_what_the_user_overrides_is_run(name):
-    check(with_own(OWN[name]), *images(), places=[ONE, BATCH])
-
-
-class Scales(keras.Layer):
-    """Adds a loss and keeps a metric."""
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.mean = keras.metrics.Mean(name="mean")
-
-    def build(self, shape):
-        self.factor = self.add_weight(shape=(), name="factor", initializer="ones")
-
-    def call(self, x):
-        self.add_loss(keras.ops.mean(x))
-        self.mean.update_state(x)
-        return x * self.factor
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("nested", [False, True])
-def test_losses_and_metrics_of_layers(nested):
-    def make():
-        layer = Scales(activity_regularizer="l2")
-        inputs = keras.Input((6, 6, 3))
-        x = keras.Sequential([keras.Input((6, 6, 3)), layer])(inputs) if nested else layer(inputs)
-        model = keras.Model(inputs, keras.layers.Dense(5, activation="softmax")(keras.layers.Flatten()(x)))
-        model.compile("sgd", "sparse_categorical_crossentropy")
-        return model
-
-    check(make, *images(), validation_data=images(9, seed=1))
+    check(with_own(OWN[name]), *images(16), places=[BATCH])

@@ -5,10 +5,10 @@ from random_fits import RandomFit
 from tiers import parametrize
 
 # Without those of which rounding decides what is compared
-SEEDS = [1000, 1001, 1002, 1003, 1004, 1005, 1006, 1008, 1009, 1014, 1017, 1018, 1019]
+SEEDS = [1000, 1002, 1003, 1004, 1005, 1006]
 
 
-@parametrize("seed", SEEDS, first=[1000, 1002, 1004])
+@parametrize("seed", SEEDS, first=[1004])
 def test_a_random_training(seed):
     training = RandomFit(seed)
     places = PLACES[seed % 2 : seed % 2 + 1]

@@ -4,10 +4,11 @@ from fit_oracle import PLACES, check
 from random_own_fits import RandomOwnFit
 from tiers import parametrize
 
-SEEDS = [100, 101, 102, 103, 105, 108, 109, 114, 115, 119, 124, 125, 1003]
+# Together they have all ways to train and all layers; rounding decides nothing
+SEEDS = [103, 104, 105, 110, 112, 113, 119, 124, 125, 130, 151]
 
 
-@parametrize("seed", SEEDS, first=[101, 109, 125])
+@parametrize("seed", SEEDS, first=[110])
 def test_a_random_training(seed):
     training = RandomOwnFit(seed)
     check(training.make, *training.data, places=PLACES[seed % 2 : seed % 2 + 1], **training.options)

@@ -137,7 +137,7 @@ def test_each_network_has_a_twin():
 @parametrize(
     ("name", "training"),
     [*((name, True) for name in SMALL), *((name, False) for name in FIRST)],
-    first=[(name, True) for name in FIRST],
+    first=[("lenet", True), ("vgg13", True)],
 )
 def test_a_twin_infers_and_is_trained_as_the_network(name, training):
     shape, config = SMALL[name]

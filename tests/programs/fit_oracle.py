@@ -34,13 +34,14 @@ class Noise(keras.layers.Layer):
         return x + tf.random.normal(tf.shape(x), dtype=x.dtype) if training else x
 
 
-def network(activation: str | None = "softmax", units: int = 5, **options: Any) -> Any:
+def network(dropout: float = 0.0) -> Any:
     """A small convolutional network with batch norm."""
     x = inputs = keras.Input((6, 6, 3))
-    x = keras.layers.Conv2D(7, 3, padding="same", use_bias=False, **options)(x)
+    x = keras.layers.Conv2D(7, 3, padding="same", use_bias=False)(x)
     x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+    x = keras.layers.Dropout(dropout, seed=5)(x) if dropout else x
     x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, keras.layers.Dense(units, activation=activation, **options)(x))
+    return keras.Model(inputs, keras.layers.Dense(5, activation="softmax")(x))
 
 
 def make_model(make: Callable[[], Any]) -> Any:

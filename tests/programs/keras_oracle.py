@@ -71,8 +71,8 @@ def _array(name: str, shape: Sequence[int], dtype: str, below: int | None) -> np
     return rng.standard_normal(shape).astype(dtype)
 
 
-def _shapes(model: Any, batch: int) -> list[list[int]]:
-    return [[batch, *x.shape[1:]] for x in model.inputs]
+def _shapes(model: Any) -> list[list[int]]:
+    return [[BATCH, *x.shape[1:]] for x in model.inputs]
 
 
 def _listed(x: Any) -> list[Any]:
@@ -80,10 +80,10 @@ def _listed(x: Any) -> list[Any]:
 
 
 def expected(
-    model: Any, builder: Builder, names: dict[int, str], *, training: bool, batch: int, below: int | None, dtype: Any
+    model: Any, builder: Builder, names: dict[int, str], *, training: bool, below: int | None, dtype: Any
 ) -> oracle.Result:
     """Return Keras's values after three steps, by the names of oracle.run."""
-    arrays = [_array(f"input{i}", shape, dtype.name, below) for i, shape in enumerate(_shapes(model, batch))]
+    arrays = [_array(f"input{i}", shape, dtype.name, below) for i, shape in enumerate(_shapes(model))]
     inputs = [tf.convert_to_tensor(array) for array in arrays]
     floating = [i for i, array in enumerate(arrays) if array.dtype.kind == "f"]
     kept, steps = [v.numpy() for v in model.variables], []
@@ -115,14 +115,12 @@ def expected(
     return oracle.Result(steps, {}, None)
 
 
-def program(
-    builder: Builder, *, training: bool, batch: int = BATCH, below: int | None = None
-) -> Callable[[oracle.Feed], dict[str, Any]]:
+def program(builder: Builder, *, training: bool, below: int | None = None) -> Callable[[oracle.Feed], dict[str, Any]]:
     """The model as a program of the oracle."""
 
     def build_program(feed: oracle.Feed) -> dict[str, Any]:
         inputs = []
-        for i, shape in enumerate(_shapes(builder.model, batch)):
+        for i, shape in enumerate(_shapes(builder.model)):
             space = {2: ["channels"], 3: ["length", "channels"], 4: ["height", "width", "channels"]}
             local = space.get(len(shape), ["depth", "height", "width", "channels"])
             dims = [mtf.Dimension(name, n) for name, n in zip(["batch", *local], shape, strict=True)]
@@ -169,11 +167,9 @@ def check(
     *,
     training: bool = False,
     dtype: Any = tf.float32,
-    batch: int = BATCH,
     below: int | None = None,
     tolerance: float | None = None,
     layouts: Callable[[Any], Sequence[Layout]] = make_layouts,
-    randomise: bool = True,
 ) -> Builder:
     """Asserts that the builder of a model gives what Keras gives, on one device and on uneven layouts.
 
@@ -181,17 +177,15 @@ def check(
       model: the keras.Model.
       training: as of the model.
       dtype: of the model's numbers.
-      batch: number of examples.
       below: of inputs that are whole numbers, what they are smaller than.
       tolerance: by default the oracle's.
       layouts: from the mtf graph to the layouts.
-      randomise: whether the weights are random numbers.
     """
-    builder = build(randomised(model) if randomise else model)
-    run = program(builder, training=training, batch=batch, below=below)
+    builder = build(randomised(model))
+    run = program(builder, training=training, below=below)
     graph = make_graph(run, dtype)
     names = {id(weight.variable): name for name, weight in builder.variables.items()}
-    reference = expected(model, builder, names, training=training, batch=batch, below=below, dtype=dtype)
+    reference = expected(model, builder, names, training=training, below=below, dtype=dtype)
     oracle.check(
         run,
         *layouts(graph),

@@ -134,40 +134,6 @@ class Own(keras.Model):
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
 
 
-class Norms(Own):
-    """Tells the norm of the gradients, which it divides by where it is large."""
-
-    def prepare(self, rng: Any) -> None:
-        self.mean = keras.metrics.Mean("mean")
-
-    def step(self, x: Any, y: Any) -> dict[str, Any]:
-        with tf.GradientTape() as tape:
-            logits = self(x, training=True)
-            loss = _cross_entropy(y, logits) + sum(self.losses)
-        gradients = tape.gradient(loss, self.trainable_variables)
-        gradients = [_O.zeros_like(v) if g is None else g for g, v in zip(gradients, self.trainable_variables)]
-        gradients, norm = tf.clip_by_global_norm(gradients, 0.5)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
-        self.mean.update_state(loss)
-        right = _O.cast(_O.equal(_O.argmax(logits, -1), _O.cast(y, "int32")), x.dtype)
-        return {"loss": self.mean.result(), "norm": norm, "right": _O.mean(right)}
-
-
-class Adversarial(Own):
-    """Trains on inputs moved along the gradient, too."""
-
-    def step(self, x: Any, y: Any) -> dict[str, Any]:
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            loss = _cross_entropy(y, self(x, training=False))
-        moved = _O.stop_gradient(x + 0.1 * _O.sign(inner.gradient(loss, x)))
-        with tf.GradientTape() as tape:
-            both = _O.concatenate([x, moved], axis=0)
-            loss = _cross_entropy(_O.concatenate([y, y], axis=0), self(both, training=True))
-        self.apply(loss, tape)
-        return {"loss": loss}
-
-
 class Penalized(Own):
     """Adds the norm of the gradient for the inputs, of which it takes the gradient."""
 
@@ -207,51 +173,6 @@ class Rivals(Own):
         return {"loss": loss, "rival": worse}
 
 
-class Teacher(Own):
-    """Follows moving averages of its own weights."""
-
-    def prepare(self, rng: Any) -> None:
-        self.slow: list[Any] = [
-            self.add_weight(shape=v.shape, initializer="zeros", trainable=False, name=f"slow_{number}")
-            for number, v in enumerate(self.trainable_variables)
-        ]
-        self.passed: Any = self.add_weight(shape=(), initializer="zeros", trainable=False, name="passed", dtype="int32")
-        self.rate = float(rng.uniform(0.5, 0.9))
-
-    def step(self, x: Any, y: Any) -> dict[str, Any]:
-        variables: Any = self.trainable_variables
-        with tf.GradientTape() as tape:
-            apart = sum(_O.sum((v - w) ** 2) for v, w in zip(variables, self.slow))
-            loss = _cross_entropy(y, self(x, training=True)) + 0.01 * apart
-        self.apply(loss, tape)
-        self.passed.assign_add(1)
-        rate = _O.cond(self.passed > 2, lambda: self.rate, lambda: 0.1)
-        for v, w in zip(self.trainable_variables, self.slow):
-            w.assign(rate * w + (1 - rate) * v)
-        return {"loss": loss, "apart": apart}
-
-
-class Sharpness(Own):
-    """Takes the gradient where the loss is highest nearby."""
-
-    def step(self, x: Any, y: Any) -> dict[str, Any]:
-        variables = self.trainable_variables
-        with tf.GradientTape() as tape:
-            loss = _cross_entropy(y, self(x, training=True))
-        slopes = [_O.zeros_like(v) if g is None else g for g, v in zip(tape.gradient(loss, variables), variables)]
-        norm = tf.linalg.global_norm(slopes) + 1e-12
-        steps = [0.05 * g / norm for g in slopes]
-        for v, e in zip(variables, steps):
-            v.assign_add(e)
-        with tf.GradientTape() as tape:
-            high = _cross_entropy(y, self(x, training=True))
-        slopes = tape.gradient(high, variables)
-        for v, e in zip(variables, steps):
-            v.assign_sub(e)
-        self.optimizer.apply_gradients(zip(slopes, variables))
-        return {"loss": loss, "high": high}
-
-
 class Contrastive(Own):
     """Draws two views of an example together, and others apart."""
 
@@ -268,28 +189,6 @@ class Contrastive(Own):
             loss = _cross_entropy(which, near) + _cross_entropy(which, _O.transpose(near))
         self.apply(loss, tape)
         return {"loss": loss}
-
-
-class Latent(Own):
-    """Some steps of descent on a hidden number within each step."""
-
-    def prepare(self, rng: Any) -> None:
-        self.times = int(rng.integers(2, 4))
-
-    def step(self, x: Any, y: Any) -> dict[str, Any]:
-        logits = self(x, training=False)
-
-        def descend(_: Any, z: Any) -> Any:
-            with tf.GradientTape() as inner:
-                inner.watch(z)
-                energy = _O.sum(_O.logsumexp(logits + z, axis=-1)) + _O.sum(z**2)
-            return z - 0.1 * inner.gradient(energy, z)
-
-        z = _O.fori_loop(0, self.times, descend, _O.zeros_like(logits))
-        with tf.GradientTape() as tape:
-            loss = _cross_entropy(y, self(x, training=True) + z)
-        self.apply(loss, tape)
-        return {"loss": loss, "z": _O.mean(z)}
 
 
 class Rare(Own):
@@ -377,14 +276,9 @@ def _compiled(shape_of: str, rng: Any) -> Any:
 STEPS = {
     "outputs": _outputs,
     "compiled": _compiled,
-    "norms": _of(Norms),
-    "adversarial": _of(Adversarial),
     "penalized": _of(Penalized),
     "rivals": _of(Rivals),
-    "teacher": _of(Teacher),
-    "sharpness": _of(Sharpness),
     "contrastive": _of(Contrastive),
-    "latent": _of(Latent),
     "rare": _of(Rare),
     "distilled": _of(Distilled),
     "mixed": _of(Mixed),

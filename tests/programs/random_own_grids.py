@@ -13,29 +13,14 @@ _O = keras.ops
 
 def of_series(rng: Any) -> Callable[[Any], Any]:
     """A layer of [batch, time, channels], which gives the same shape."""
-    makers = [_rotated, _linear_attention, _scored, _first_token, _windows, _recurrence, _relative, _reversed]
-    makers += [_gathered, _by_experts, _spectrum]
+    makers = [_linear_attention, _scored, _first_token, _windows, _recurrence, _gathered, _by_experts]
     return makers[rng.integers(len(makers))](rng)
 
 
 def of_images(rng: Any) -> Callable[[Any], Any]:
     """A layer of [batch, height, width, channels], which gives the same shape."""
-    makers = [_excited, _responses, _scaled, _patches, _axial, _blurred, _shuffled_channels, _coordinates]
+    makers = [_excited, _scaled, _patches, _shuffled_channels]
     return makers[rng.integers(len(makers))](rng)
-
-
-def _rotated(rng: Any) -> Any:
-    base = float(rng.uniform(10, 100))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        x = x @ layer.kernel
-        half = x.shape[-1] // 2
-        angles = _O.arange(x.shape[1], dtype=x.dtype)[:, None] / base ** (_O.arange(half, dtype=x.dtype) / half)
-        one, other, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        cosine, sine = _O.cos(angles), _O.sin(angles)
-        return _O.concatenate([one * cosine - other * sine, one * sine + other * cosine, rest], axis=-1)
-
-    return Own(function, {"kernel": square})
 
 
 def _linear_attention(rng: Any) -> Any:
@@ -113,28 +98,6 @@ def _recurrence(rng: Any) -> Any:
     return Own(function, {"decay": last})
 
 
-def _relative(rng: Any) -> Any:
-    heads = int(rng.integers(1, 3))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        places = _O.arange(x.shape[1])
-        table = _O.take(layer.table, places[:, None] - places + x.shape[1] - 1, axis=0)
-        return x + _O.mean(_O.einsum("tuh,buc->bhtc", _O.softmax(table, axis=1), x @ layer.kernel), axis=1)
-
-    return Own(function, {"kernel": square, "table": lambda shape: (2 * shape[1] - 1, heads)})
-
-
-def _reversed(rng: Any) -> Any:
-    momentum = float(rng.uniform(0.2, 0.8))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        differences = x[:, 1:] - x[:, :-1]
-        first = _O.flip(x, axis=1)[:, :1]
-        return momentum * x + _O.concatenate([first, differences @ layer.kernel], axis=1)
-
-    return Own(function, {"kernel": square})
-
-
 def _gathered(rng: Any) -> Any:
     count = int(rng.integers(2, 4))
 
@@ -165,31 +128,12 @@ def _by_experts(rng: Any) -> Any:
     )
 
 
-def _spectrum(rng: Any) -> Any:
-    power = float(rng.choice([1.0, 2.0]))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        places = _O.arange(x.shape[1], dtype=x.dtype)
-        waves = _O.cos(3.141592653589793 / x.shape[1] * (places + 0.5)[:, None] * places)
-        return _O.einsum("btc,tu->buc", x * layer.scale**power, waves)
-
-    return Own(function, {"scale": last})
-
-
 def _excited(rng: Any) -> Any:
     def function(layer: Any, x: Any, training: Any) -> Any:
         seen = _O.relu(_O.mean(x, axis=(1, 2), keepdims=True) @ layer.reduce)
         return x * _O.sigmoid(seen @ layer.expand)
 
     return Own(function, {"reduce": lambda shape: (shape[-1], 2), "expand": lambda shape: (2, shape[-1])})
-
-
-def _responses(rng: Any) -> Any:
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        norms = _O.sqrt(_O.sum(x**2, axis=(1, 2), keepdims=True) + 1e-6)
-        return x + layer.gamma * x * norms / (_O.mean(norms, axis=-1, keepdims=True) + 1e-6)
-
-    return Own(function, {"gamma": last})
 
 
 def _scaled(rng: Any) -> Any:
@@ -210,28 +154,6 @@ def _patches(rng: Any) -> Any:
     return Own(function, {"kernel": lambda shape: (9 * shape[-1], shape[-1])})
 
 
-def _axial(rng: Any) -> Any:
-    axis = int(rng.integers(1, 3))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        rows = x if axis == 2 else _O.transpose(x, (0, 2, 1, 3))
-        near = _O.softmax(_O.einsum("bhic,bhjc->bhij", rows @ layer.kernel, rows))
-        y = _O.einsum("bhij,bhjc->bhic", near, rows)
-        return y if axis == 2 else _O.transpose(y, (0, 2, 1, 3))
-
-    return Own(function, {"kernel": square})
-
-
-def _blurred(rng: Any) -> Any:
-    size = int(rng.integers(2, 4))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        kernel = _O.ones((size, size, x.shape[-1], 1), dtype=x.dtype) / size**2
-        return x * layer.scale + _O.depthwise_conv(x, kernel, padding="same")
-
-    return Own(function, {"scale": last})
-
-
 def _shuffled_channels(rng: Any) -> Any:
     groups = int(rng.integers(2, 4))
 
@@ -242,13 +164,3 @@ def _shuffled_channels(rng: Any) -> Any:
         return _O.concatenate([mixed, x[..., size:]], axis=-1) * layer.scale
 
     return Own(function, {"scale": last})
-
-
-def _coordinates(rng: Any) -> Any:
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        rows = _O.linspace(-1.0, 1.0, x.shape[1])
-        grid = _O.stack(_O.meshgrid(rows, _O.linspace(-1.0, 1.0, x.shape[2]), indexing="ij"), axis=-1)
-        grid = _O.broadcast_to(_O.cast(grid, x.dtype), (_O.shape(x)[0], *grid.shape))
-        return _O.concatenate([x, grid], axis=-1) @ layer.kernel
-
-    return Own(function, {"kernel": lambda shape: (shape[-1] + 2, shape[-1])})

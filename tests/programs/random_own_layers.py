@@ -47,8 +47,7 @@ class Own(_K.Layer):
 
 def of_rows(rng: Any) -> Callable[[Any], Any]:
     """A layer of [batch, width], which gives the same shape."""
-    makers = [_shifted, _clipped, _counted, _gated, _quantized, _repeated, _scanned, _branched, _mapped, _sorted_rows]
-    makers += [_segmented, _correlated, _pairs, _dropped_paths, _folded, _noisy]
+    makers = [_shifted, _counted, _gated, _branched, _pairs, _dropped_paths, _noisy]
     return makers[rng.integers(len(makers))](rng)
 
 
@@ -92,16 +91,6 @@ def _noisy(rng: Any) -> Any:
     return Own(function, {"scale": last})
 
 
-def _clipped(rng: Any) -> Any:
-    bound = float(rng.uniform(0.01, 0.1))
-
-    @tf.custom_gradient
-    def clip(x: Any) -> Any:
-        return x, lambda dy: tf.clip_by_value(dy, -bound, bound)
-
-    return Own(lambda layer, x, training: clip(x) + x @ layer.kernel, {"kernel": square})
-
-
 def _counted(rng: Any) -> Any:
     every = int(rng.integers(2, 4))
 
@@ -124,53 +113,6 @@ def _gated(rng: Any) -> Any:
     return Own(function, {"gates": lambda shape: (shape[-1], 4), "experts": lambda shape: (4, shape[-1], shape[-1])})
 
 
-def _quantized(rng: Any) -> Any:
-    weight = float(rng.uniform(0.1, 0.5))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        distances = _O.sum((x[:, None] - layer.codes) ** 2, axis=-1)
-        found = _O.take(layer.codes, _O.argmin(distances, axis=-1), axis=0)
-        layer.add_loss(weight * _O.mean((_O.stop_gradient(found) - x) ** 2))
-        layer.add_loss(_O.mean((_O.stop_gradient(x) - found) ** 2))
-        return x + _O.stop_gradient(found - x)
-
-    return Own(function, {"codes": lambda shape: (5, shape[-1])})
-
-
-def _repeated(rng: Any) -> Any:
-    count, how = int(rng.integers(2, 4)), str(rng.choice(["range", "fori", "while"]))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        def body(number: Any, y: Any) -> Any:
-            return _O.tanh(y @ layer.kernel + x)
-
-        if how == "fori":
-            return _O.fori_loop(0, count, body, x)
-        if how == "while":
-            return _O.while_loop(lambda n, y: n < count, lambda n, y: (n + 1, body(n, y)), (0, x))[1]
-        y = x
-        for number in range(count):
-            y = body(number, y)
-        return y
-
-    return Own(function, {"kernel": square})
-
-
-def _scanned(rng: Any) -> Any:
-    reverse = bool(rng.random() < 0.5)
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        def body(carry: Any, column: Any) -> Any:
-            carry = 0.7 * carry + column
-            return carry, carry
-
-        columns = _O.transpose(x * layer.scale)
-        _, seen = _O.scan(body, _O.zeros_like(columns[0]), columns, reverse=reverse)
-        return _O.transpose(seen)
-
-    return Own(function, {"scale": last})
-
-
 def _branched(rng: Any) -> Any:
     bound = float(rng.uniform(-0.2, 0.2))
 
@@ -178,52 +120,6 @@ def _branched(rng: Any) -> Any:
         return _O.cond(_O.mean(x) > bound, lambda: x @ layer.kernel, lambda: x * layer.scale)
 
     return Own(function, {"kernel": square, "scale": last})
-
-
-def _mapped(rng: Any) -> Any:
-    is_vectorized = bool(rng.random() < 0.5)
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        def one(row: Any) -> Any:
-            return _O.tanh(row) * layer.scale + _O.max(row)
-
-        return _O.vectorized_map(one, x) if is_vectorized else tf.map_fn(one, x)
-
-    return Own(function, {"scale": last})
-
-
-def _sorted_rows(rng: Any) -> Any:
-    is_sorted = bool(rng.random() < 0.5)
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        if is_sorted:
-            return _O.sort(x, axis=-1) * layer.scale
-        return _O.take_along_axis(x, _O.argsort(x, axis=-1), axis=-1) + layer.scale
-
-    return Own(function, {"scale": last})
-
-
-def _segmented(rng: Any) -> Any:
-    groups = int(rng.integers(2, 5))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        which = _O.arange(x.shape[-1]) % groups
-        sums = _O.segment_sum(_O.transpose(x), which, num_segments=groups)
-        return x * layer.scale + _O.transpose(_O.take(sums, which, axis=0))
-
-    return Own(function, {"scale": last})
-
-
-def _correlated(rng: Any) -> Any:
-    weight = float(rng.uniform(0.01, 0.1))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        centered = x - _O.mean(x, axis=0)
-        covariance = _O.matmul(_O.transpose(centered), centered) / _O.cast(_O.shape(x)[0], x.dtype)
-        layer.add_loss(weight * _O.sum((covariance - _O.diag(_O.diagonal(covariance))) ** 2))
-        return x @ layer.kernel
-
-    return Own(function, {"kernel": square})
 
 
 def _pairs(rng: Any) -> Any:
@@ -248,16 +144,3 @@ def _dropped_paths(rng: Any) -> Any:
         return x + y
 
     return Own(function, {"kernel": square})
-
-
-def _folded(rng: Any) -> Any:
-    axis = int(rng.integers(2))
-
-    def function(layer: Any, x: Any, training: Any) -> Any:
-        padded = _O.pad(x, [(0, 0), (0, x.shape[-1] % 2)])
-        halves = _O.split(padded, 2, axis=-1)
-        stacked = _O.stack(halves, axis=1)
-        joined = _O.logsumexp(stacked, axis=1) if axis else _O.prod(stacked, axis=1)
-        return x * layer.scale + _O.tile(joined, (1, 2))[:, : x.shape[-1]]
-
-    return Own(function, {"scale": last})
