@@ -6,9 +6,11 @@ A list names files and opens none. It is in the same order on every machine.
 import collections
 import csv
 import dataclasses
+import decimal
 import hashlib
 import os
 import pathlib
+import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -19,6 +21,8 @@ ENDINGS = (".jpeg", ".jpg", ".png")  # in lower case
 TEST_EVERY = 5  # one image of so many, in a class without a test set
 _SPLITS = (TRAIN, TEST)
 _COLUMNS = ("path", "label")
+_VALIDATION = ("val", "valid", "validation")  # usual names of a folder beside train and test
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 
 
 class Photo(NamedTuple):
@@ -144,7 +148,8 @@ def _read_folders(root: pathlib.Path) -> tuple[dict[str, list[Photo]], tuple[str
             f"{root} itself, of which one image in {TEST_EVERY} is then for the test"
         )
     photos: dict[str, list[Photo]] = {}
-    skipped = [str(folder) for folder in others] if divided else []
+    unread = [folder for folder in others if folder.name.lower() in _VALIDATION] if divided else []
+    skipped = [str(folder) for folder in others if folder not in unread] if divided else []
     for split in divided or [TRAIN]:
         above = root / split if divided else root
         loose, rest = find_images(above)
@@ -160,7 +165,7 @@ def _read_folders(root: pathlib.Path) -> tuple[dict[str, list[Photo]], tuple[str
                 raise ValueError(_no_images(folder, rest))
             skipped += rest
             photos[split] += [Photo(image, image[len(str(root)) :].lstrip("/"), folder.name, image) for image in images]
-    return photos, _describe_skipped(root, skipped)
+    return photos, (*map(_describe_validation, unread), *_describe_skipped(root, skipped))
 
 
 def _name_kind(name: str) -> str:
@@ -194,6 +199,13 @@ def _no_folders(folder: pathlib.Path, images: int) -> str:
     )
 
 
+def _describe_validation(folder: pathlib.Path) -> str:
+    return (
+        f"warning: {folder} is skipped, because a training is validated with the images of {TEST}/; move its images "
+        f"into {TRAIN}/ or {TEST}/ to use them"
+    )
+
+
 def _describe_skipped(root: pathlib.Path, skipped: Sequence[str]) -> tuple[str, ...]:
     if not skipped:
         return ()
@@ -215,7 +227,8 @@ def _read_csv(path: str) -> dict[str, list[Photo]]:
                     "file with the row path,label or path,label,split"
                 )
             for row in rows:
-                split, photo = _read_row(path, root, rows.line_num, row)
+                rest = row.pop(None, ())
+                split, photo = _read_row(path, root, rows.line_num, row, rest)
                 photos[split].append(photo)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
@@ -230,8 +243,16 @@ def _read_csv(path: str) -> dict[str, list[Photo]]:
     return dict(photos)
 
 
-def _read_row(path: str, root: str, number: int, row: Mapping[str, str | None]) -> tuple[str, Photo]:
+def _read_row(
+    path: str, root: str, number: int, row: Mapping[str, str | None], rest: Sequence[str]
+) -> tuple[str, Photo]:
+    """Return the split and the image of a row; `rest` are the fields after the last column."""
     place = f"{path}, line {number}"
+    if further := [value.strip() for value in rest if value.strip()]:
+        raise ValueError(
+            f"{place} has the field {further[0]!r} after the last column; each row has the {len(row)} fields of "
+            "the first row: put a text with a comma in quotes"
+        )
     values = {name: (row[name] or "").strip() for name in (*_COLUMNS, "split") if name in row}
     if empty := [name for name, value in values.items() if not value]:
         raise ValueError(f"{place}: {empty[0]!r} is empty; give each row a value in each column")
@@ -265,9 +286,9 @@ def _check_classes(path: str, photos: Mapping[str, Sequence[Photo]], known: Sequ
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
-    """Sort names of classes: whole numbers by value, others as text."""
+    """Sort names of classes: by value if all are numbers, else as text."""
     names = sorted(names)
-    return sorted(names, key=int) if all(name.isdecimal() and name.isascii() for name in names) else names
+    return sorted(names, key=decimal.Decimal) if all(map(_NUMBER.fullmatch, names)) else names
 
 
 def join_names(names: Sequence[str], most: int = 6) -> str:

@@ -75,6 +75,18 @@ def test_other_files_are_skipped_and_counted(tmp_path):
     )
 
 
+@pytest.mark.parametrize("name", ["val", "valid", "Validation"])
+def test_a_folder_of_validation_images_is_named(name, tmp_path):
+    for split in ("train", "test", name):
+        draw_folders(tmp_path / split)
+    listed = list_images(str(tmp_path), seed=1)
+    assert [len(listed.photos[split]) for split in ("train", "test")] == [12, 12]
+    assert listed.notes == (
+        f"warning: {tmp_path}/{name} is skipped, because a training is validated with the images of test/; move its "
+        "images into train/ or test/ to use them",
+    )
+
+
 def test_a_network_that_is_trained_keeps_its_classes(tmp_path):
     draw_folders(tmp_path, classes=("dog", "owl"))
     assert list_images(str(tmp_path), seed=1, class_names=CLASSES).class_names == CLASSES
@@ -142,11 +154,22 @@ def test_a_csv_file_of_paths_and_labels(tmp_path):
     assert [photo.path for photo in listed.photos["test"]] == [f"{tmp_path}/images/{number}.png" for number in range(3)]
 
 
-def test_whole_numbers_as_labels_are_in_the_order_of_their_values(tmp_path):
+@pytest.mark.parametrize(
+    "classes",
+    [
+        ("9", "10"),
+        ("1.0", "2.0", "10.0"),
+        ("-10", "-1.5", ".5", "1e1"),
+        ("10", "9", "cat"),
+        ("1_0", "9"),
+        (str(10**20), str(10**20 + 1)),
+    ],
+)
+def test_numbers_as_labels_are_in_the_order_of_their_values(classes, tmp_path):
     for number in range(4):
         draw(tmp_path / f"{number}.png")
-    rows = [f"{number}.png,{label}" for number, label in enumerate((10, 9, 10, 9))]
-    assert list_images(write_list(tmp_path, "path,label", *rows), seed=1).class_names == ("9", "10")
+    rows = [f"{number}.png,{classes[::-1][number % len(classes)]}" for number in range(4)]
+    assert list_images(write_list(tmp_path, "path,label", *rows), seed=1).class_names == classes
 
 
 CSV = [
@@ -157,6 +180,10 @@ CSV = [
     (["path,label", "a.png,1", "b.png,"], "labels.csv, line 3: 'label' is empty"),
     (["path,label", "a.png,1", "b.png"], "labels.csv, line 3: 'label' is empty"),
     (["path,label", "a.png,1", "b.png,2", "./a.png,2"], "line 4, ./a.png is the same file as .*line 2, a.png; remove"),
+    (
+        ["path,label", "a.png,1", "b.png,big, cat"],
+        "labels.csv, line 3 has the field 'cat' after the last column; each row has the 2 fields of the first row: put",
+    ),
     (["path,label,split", "a.png,1,val"], "line 2: 'split' is 'val'; it must be train or test"),
     (["path,label,split", "a.png,1,train", "b.png,2,train"], "has the column 'split' and no row of the split 'test'"),
     (
