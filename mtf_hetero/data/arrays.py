@@ -22,6 +22,7 @@ _NAMES = "class_names"
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LOCAL_HEAD = struct.Struct("<26xHH")  # length of a member's name, length of its extra field
 _CHUNK_BYTES = 2**20
+_CHANNELS = (1, 3, 4)  # of grey images, of colours, and of colours with transparency
 _OTHER = (
     "it is missing, or not the file that the training process has; each worker needs the same file at the same path"
 )
@@ -137,6 +138,11 @@ def _find_images(path: str, archive: zipfile.ZipFile, name: str) -> _Images:
         raise ValueError(
             f"{path}: {name} is {dtype} {list(shape)}; it must be uint8 [images, height, width] or [images, height, "
             "width, channels], with values from 0 to 255"
+        )
+    if len(shape) == 4 and shape[1] in _CHANNELS and shape[3] not in _CHANNELS:
+        raise ValueError(
+            f"{path}: {name} is {list(shape)}, which is [images, channels, height, width]; the channels must be last: "
+            f"save numpy.ascontiguousarray({name}.transpose(0, 2, 3, 1))"
         )
     if in_columns and len(shape) > 1:
         raise ValueError(f"{path}: {name} is in Fortran's order; save numpy.ascontiguousarray({name})")

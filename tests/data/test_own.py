@@ -279,6 +279,12 @@ ARCHIVES = [
     ),
     (wrong(x_train=arrays()["x_train"] / 255), r"x_train is float64 .12, 6, 6, 3.; it must be uint8 .images, height"),
     (wrong(x_test=np.zeros([5, 36], np.uint8)), r"x_test is uint8 .5, 36.; it must be uint8 .images, height, width."),
+    (
+        wrong(x_train=arrays()["x_train"].transpose(0, 3, 1, 2)),
+        r"x_train is .12, 3, 6, 6., which is .images, channels, height, width.; the channels must be last: save numpy"
+        r".ascontiguousarray.x_train.transpose.0, 2, 3, 1..",
+    ),
+    (wrong(x_test=np.zeros([5, 1, 6, 6], np.uint8)), r"x_test is .5, 1, 6, 6., which is .images, channels, height"),
     (wrong(x_train=np.asfortranarray(arrays()["x_train"])), "x_train is in Fortran's order; save numpy.ascontig"),
     (
         wrong(x_test=np.zeros([5, 9, 9, 3], np.uint8)),
@@ -310,6 +316,12 @@ def test_wrong_arrays_are_named_in_one_line(made, message, tmp_path):
     with pytest.raises(ValueError, match=f"set.npz.*{message}") as error:
         data.load(str(tmp_path / "set.npz"))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 2), (4, 6, 3), (3, 6, 1), (6, 6, 13)])
+def test_arrays_may_have_any_number_of_channels(shape, tmp_path):
+    np.savez(tmp_path / "set.npz", x=np.zeros([20, *shape], np.uint8), y=np.arange(20) % 2)
+    assert data.load(str(tmp_path / "set.npz")).image_shape == shape
 
 
 @pytest.mark.filterwarnings("ignore")
