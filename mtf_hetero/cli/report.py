@@ -4,7 +4,7 @@
     mtf-hetero report runs/vgg --picture=vgg.svg
 
 It reads MODEL_DIR/metrics.jsonl, prints a line for each event, and writes MODEL_DIR/report.png. The training may still
-run.
+run. A warning counts invalid rows, which are skipped.
 
 Exit codes: 0, 2 for a directory without rows or a picture that cannot be written (one line says which).
 """
@@ -12,10 +12,12 @@ Exit codes: 0, 2 for a directory without rows or a picture that cannot be writte
 import argparse
 import itertools
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._support import command_line, figures, files, tables
+from mtf_hetero._support.schema import Many, Number, Record, Table, Text
 from mtf_hetero.estimator import metrics_log
 from mtf_hetero.estimator.metrics_log import Values
 
@@ -28,6 +30,22 @@ _FLAG, _PICTURE = "picture", "report.png"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#8A94A6", "#B34F00")
 _GRID = "#E3E7EC"
 _DPI = 100  # 8 inches are 800 pixels
+_STEP = Number(integer=True, least=0, most=2**53)
+_SIZES = Table(Many(Number(integer=True, least=0)))
+SCHEMAS = {  # of the rows that are drawn; a row may have other fields too
+    "busy": Record({"step": _STEP, "step_seconds": Number(above=0), "busy_seconds": Table(Number(least=0))}),
+    "event": Record(
+        {
+            "step": _STEP,
+            "why": Text(),
+            "seconds_paused": Number(least=0),
+            "devices": Text(least=1),
+            "devices_before": Text(least=1),
+            "sizes": _SIZES,
+            "sizes_before": _SIZES,
+        }
+    ),
+}
 
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
@@ -48,8 +66,11 @@ def _do(arguments: argparse.Namespace) -> str:
         raise ValueError(
             f"MODEL_DIR is {arguments.model_dir!r}, which has no {metrics_log.NAME}; name a run's directory"
         )
-    rows = metrics_log.read(path)
-    if not any(row["kind"] in ("busy", "event") for row in rows):
+    rows, faults = _valid(metrics_log.read(path))
+    if faults:
+        are = "1 row is" if len(faults) == 1 else f"{len(faults):,} rows are"
+        sys.stderr.write(f"warning: {are} invalid and skipped in {path}: {faults[0]}\n")
+    if not rows:
         raise ValueError(f"{path} has no rows of kind busy or event; train longer, and without --busy_steps=0")
     figures.check_output(_FLAG, picture)
     content = figures.render(draw(rows, arguments.model_dir), picture, _DPI)
@@ -59,10 +80,28 @@ def _do(arguments: argparse.Namespace) -> str:
         raise ValueError(f"--{_FLAG} is {picture!r}: {error.strerror}; name another file") from error
     events = [row for row in rows if row["kind"] == "event"]
     cells = [
-        (str(number), str(row["step"]), f"{row['seconds_paused']:.1f}", row["why"]) for number, row in _numbered(events)
+        (str(number), str(row["step"]), f"{row['seconds_paused']:.1f}", " ".join(row["why"].split()))
+        for number, row in _numbered(events)
     ]
     lines = tables.lines([("event", "step", "paused s", "why"), *cells], ">>><") if events else ["no event"]
     return "\n".join([*lines, f"picture: {picture}\n"])
+
+
+def _valid(rows: Sequence[Values]) -> tuple[list[Values], list[str]]:
+    """Return the valid rows of those kinds that are drawn, and a text about each invalid one."""
+    valid: list[Values] = []
+    faults = []
+    for row in rows:
+        if row["kind"] not in SCHEMAS:
+            continue
+        schema = SCHEMAS[row["kind"]]
+        try:
+            values = schema.read({name: value for name, value in row.items() if name in schema.fields})
+        except ValueError as error:
+            faults.append(f"{row['kind']} of step {row['step']}: {error}")
+        else:
+            valid.append({"kind": row["kind"], **values})
+    return valid, faults
 
 
 def _numbered(events: Sequence[Values]) -> list[tuple[int, Values]]:
@@ -86,7 +125,7 @@ def draw(rows: Sequence[Values], title: str) -> "Figure":
     all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
     for (axes,), panel in zip(all_axes, panels, strict=True):
         panel(axes, busy if panel is not _draw_shares else events, colours, last)
-        axes.set_xlim(0, last)
+        axes.set_xlim(0, max(last, 1))
         axes.grid(color=_GRID, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         for number, event in _numbered(events):
@@ -109,7 +148,7 @@ def _shares(sizes: Mapping[str, Sequence[int]], devices: str) -> dict[str, float
     """Return {device: its share} of the first dimension that is split over all devices; nothing if none is."""
     names = devices.split(", ")
     for of_name in sizes.values():
-        if len(of_name) == len(names):
+        if len(of_name) == len(names) and sum(of_name):
             return {name: size / sum(of_name) for name, size in zip(names, of_name, strict=True)}
     return {names[0]: 1.0} if len(names) == 1 else {}
 

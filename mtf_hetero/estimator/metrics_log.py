@@ -13,6 +13,7 @@ import numpy as np
 from mtf_hetero._support.files import check_place, open_regular, write_text
 
 NAME = "metrics.jsonl"
+_MOST_STEP = 2**53
 Values = Mapping[str, Any]  # of a row: numbers, None, text, or {text: number}
 
 
@@ -96,7 +97,8 @@ def _row_step(line: bytes) -> float:
     """Return the step of a row; infinity for what is none."""
     try:
         row = json.loads(line)
-        return row["step"] if line.endswith(b"\n") and isinstance(row["kind"], str) else math.inf
+        is_whole = line.endswith(b"\n") and isinstance(row["kind"], str) and type(row["step"]) is int
+        return row["step"] if is_whole and 0 <= row["step"] <= _MOST_STEP else math.inf
     except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf
 

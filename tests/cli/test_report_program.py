@@ -1,6 +1,10 @@
 """The picture of a run: shares, busy devices, step time and events."""
 
+import copy
+import json
+
 import pytest
+from damage import damage_values
 
 from mtf_hetero.cli import report
 from mtf_hetero.estimator.metrics_log import MetricsLog
@@ -40,6 +44,48 @@ def test_the_picture_and_the_events(tmp_path, capsys, events):
         "busy part of a step",
         "step time, s",
     ]
+
+
+def _damages(lines):
+    """(what is wrong, lines of a changed file, whether a warning names it)."""
+    for kind, schema in report.SCHEMAS.items():
+        number = max(i for i, line in enumerate(lines) if json.loads(line)["kind"] == kind)
+        row = json.loads(lines[number])
+        example = {name: value for name, value in row.items() if name in schema.fields}
+        for what, wrong, refused in damage_values(schema, copy.deepcopy(example), kind):
+            if isinstance(wrong, dict):
+                named = refused and f"{kind}.step " not in what and "unknown field" not in what
+                yield what, [*lines[:number], json.dumps({"kind": kind, **wrong}), *lines[number + 1 :]], named
+    for what, line in {"no JSON": "{", "a list": "[1]", "a step of text": '{"kind": "busy", "step": "1"}'}.items():
+        yield what, [*lines, line], False
+
+
+def test_a_changed_file_is_drawn_without_its_invalid_rows(tmp_path, capsys, monkeypatch):
+    write_run(tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    monkeypatch.setattr(report.figures, "render", lambda figure, *rest: b"")  # which takes a second
+    count = 0
+    for what, changed, named in _damages(lines):
+        count += 1
+        path.write_text("".join(f"{line}\n" for line in changed))
+        assert report.main([str(tmp_path)]) == 0, what
+        err = capsys.readouterr().err
+        assert err.count("\n") == named, what
+        assert err.startswith(f"warning: 1 row is invalid and skipped in {path}: " if named else ""), what
+    assert count > 60
+
+
+def test_a_row_of_no_time_is_named(tmp_path, capsys):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append("busy", 10, {"step_seconds": 0.0, "busy_seconds": {DEVICES[0]: 0.1}})
+    assert report.main([str(tmp_path)]) == 2
+    warning, error = capsys.readouterr().err.splitlines()
+    assert warning == (
+        f"warning: 1 row is invalid and skipped in {tmp_path}/metrics.jsonl: busy of step 10: step_seconds is 0.0; it "
+        "must be a number, greater than zero"
+    )
+    assert "has no rows of kind busy or event" in error
 
 
 def test_mistakes(tmp_path, capsys):
