@@ -1,5 +1,8 @@
 """Volumes out of HDF5, NumPy and NIfTI files."""
 
+import os
+import pathlib
+
 import h5py
 import nibabel
 import numpy as np
@@ -160,7 +163,68 @@ def cut_off(path, size):
     return path
 
 
+def write_hdf5(path, **made):
+    """Writes an HDF5 file by functions of it."""
+    with h5py.File(path, "w") as file:
+        for name, make in made.items():
+            make(file, name)
+    return str(path)
+
+
+def external(file, name):
+    secret = pathlib.Path(file.filename).with_name("secret.txt")
+    secret.write_text("x" * IMAGES.nbytes)
+    file.create_dataset(name, IMAGES.shape, IMAGES.dtype, external=[(str(secret), 0, IMAGES.nbytes)])
+
+
+def virtual(file, name):
+    other = hdf5(pathlib.Path(file.filename).with_name("other.h5"), x=IMAGES)
+    made = h5py.VirtualLayout(IMAGES.shape, IMAGES.dtype)
+    made[...] = h5py.VirtualSource(other, "x", IMAGES.shape)
+    file.create_virtual_dataset(name, made)
+
+
+def null(file, name):
+    file[name] = h5py.Empty("f4")
+
+
+def with_bytes(path, place, new):
+    with open(path, "rb+") as file:
+        file.seek(place)
+        file.write(new)
+    return path
+
+
 MISTAKES = {
+    "n.h5 has no array 'x'; it has none": lambda d: [write_hdf5(d / "n.h5", x=null), "--key=x"],
+    "n.h5 has 0 arrays of three axes or more (none)": lambda d: [write_hdf5(d / "n.h5", x=null)],
+    "n.h5 has no array 'y' of targets; it has x": lambda d: [
+        write_hdf5(d / "n.h5", x=lambda file, name: file.create_dataset(name, data=IMAGES), y=null),
+        "--targets=y",
+    ],
+    "o.h5 has the values of 'x' in other files (an external or virtual data set": lambda d: [
+        write_hdf5(d / "o.h5", x=external),
+        f"--targets={csv(d / 'o.csv')}",
+    ],
+    "p.h5 has the values of 'x' in other files (an external or virtual data set": lambda d: [
+        write_hdf5(d / "p.h5", x=virtual),
+        f"--targets={csv(d / 'p.csv')}",
+    ],
+    "q.h5 has the values of 'y' in other files": lambda d: [
+        write_hdf5(d / "q.h5", x=lambda file, name: file.create_dataset(name, data=IMAGES), y=external),
+        "--key=x",
+        "--targets=y",
+    ],
+    "r.nii cannot be read, or is damaged": lambda d: [with_bytes(nifti(d / "r.nii", LABELS[0]), 40, b"\t\x00")],
+    "s.nii cannot be read, or is damaged": lambda d: [with_bytes(nifti(d / "s.nii", LABELS[0]), 70, b"\x03\x03")],
+    "u.csv is not a regular file": lambda d: [
+        numpy(d / "u.npy", IMAGES),
+        f"--targets={os.mkfifo(d / 'u.csv') or d / 'u.csv'}",
+    ],
+    "t.csv cannot be read, or is damaged or cut off; it ends at byte 200,000 (field larger": lambda d: [
+        numpy(d / "t.npy", IMAGES),
+        f"--targets={with_bytes(csv(d / 't.csv'), 0, b'1' * 200000)}",
+    ],
     "/no/where.h5 does not exist": lambda d: ["/no/where.h5"],
     "a.txt is of no known format": lambda d: [csv(d / "a.txt")],
     "a.h5 cannot be read, or is damaged or cut off": lambda d: [cut_off(hdf5(d / "a.h5", x=IMAGES), 2000)],

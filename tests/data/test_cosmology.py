@@ -110,4 +110,6 @@ def test_the_binary(tmp_path, capsys):
     found = target[0] * one.manifest.target_deviation + one.manifest.target_mean
     np.testing.assert_allclose(found, [parameters.omega_m, parameters.sigma_8, parameters.n_s], atol=1e-5)
     assert one.manifest.provenance["seed"] == 7
+    assert binary.main(["simulate", str(tmp_path / "three"), "--train=1", "--size=1000000"]) == 2
+    assert "size is 1000000, and a cube of 1,000,000 x 1,000,000 x 1,000,000 cells does not" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]

@@ -30,7 +30,10 @@ _STORED_AS = {"float64": "float32", "bool": "uint8"}
 _AXES = {3: "DHW", 4: "DHWC", 5: "NDHWC"}
 _NIFTI_AXES = {3: "WHD", 4: "WHDC"}  # x, y, z: the planes are the axial ones
 _HDF5, _NIFTI = (".h5", ".hdf5", ".hdf"), (".nii", ".nii.gz")
-_DAMAGED = (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+_DAMAGED = (
+    *(OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error),
+    *(csv.Error, MemoryError, OverflowError),
+)
 
 Window = tuple[slice, slice, slice]  # of depth, height and width
 
@@ -149,15 +152,15 @@ def open_arrays(path: str, stack: contextlib.ExitStack) -> Mapping[str, _Indexed
             file.visititems(
                 lambda name, item: datasets.update({name: item}) if isinstance(item, h5py.Dataset) else None
             )
-            return datasets
+            return {name: values for name, values in datasets.items() if values.shape is not None}  # None: a null one
     if path.endswith(_NIFTI):
         nibabel = extras.import_package("nibabel", extra="volumes", user=path)
         with _reading(path):
             try:
                 values = nibabel.load(path).dataobj
-            except nibabel.filebasedimages.ImageFileError as error:
+                return {"": np.asanyarray(values) if path.endswith(".gz") else values}  # gzip has no random access
+            except Exception as error:  # nibabel raises many kinds of errors for a damaged header
                 raise ValueError(error) from error
-            return {"": np.asanyarray(values) if path.endswith(".gz") else values}  # gzip has no random access
     with _reading(path):
         if path.endswith(".npy"):
             return {"": np.load(path, mmap_mode="r")}
@@ -205,6 +208,19 @@ class _Array:
         return part.reshape(*(bounds.stop - bounds.start for bounds in window), self.shape[3])
 
 
+def _look_up(path: str, arrays: Mapping[str, _Indexed], key: str, use: str = "") -> _Indexed:
+    """Return an array of a file, or raise ValueError if it is missing or its values lie in another file."""
+    if key not in arrays:
+        raise ValueError(f"{path} has no array {key!r}{use}; it has {', '.join(arrays) or 'none'}")
+    values = arrays[key]
+    if getattr(values, "external", None) or getattr(values, "is_virtual", False):  # HDF5 reads any file it names
+        raise ValueError(
+            f"{path} has the values of {key!r} in other files (an external or virtual data set of HDF5); give a file "
+            "with the values themselves"
+        )
+    return values
+
+
 def _array(path: str, arrays: Mapping[str, _Indexed], key: str | None, axes: str | None) -> _Array:
     if key is None or "" in arrays:
         candidates = [name for name in arrays if len(arrays[name].shape) >= 3]
@@ -214,9 +230,7 @@ def _array(path: str, arrays: Mapping[str, _Indexed], key: str | None, axes: str
                 f"{path} has {len(candidates)} arrays of three axes or more ({listed}); name one with --key=NAME"
             )
         key = candidates[0]
-    if key not in arrays:
-        raise ValueError(f"{path} has no array {key!r}; it has {', '.join(arrays)}")
-    values = arrays[key]
+    values = _look_up(path, arrays, key)
     rank = len(values.shape)
     known = _NIFTI_AXES if path.endswith(_NIFTI) else _AXES
     axes = axes or known.get(rank, "")
@@ -256,6 +270,8 @@ def _targets(
         return (), np.zeros([count, 0], np.float32)
     try:
         if options.targets.endswith(".csv"):
+            if os.path.exists(options.targets) and not os.path.isfile(options.targets):
+                raise ValueError(f"--targets={options.targets} is not a regular file; give a .csv file")
             with _reading(options.targets), open(options.targets, newline="", encoding="utf-8") as file:
                 lines = [line for line in csv.reader(file) if line]
                 names = tuple(name.strip() for name in lines[0]) if lines else ()
@@ -263,10 +279,9 @@ def _targets(
         else:
             rows = []
             for path, arrays, image in zip(paths, opened, images, strict=True):
-                if options.targets not in arrays:
-                    raise ValueError(f"{path} has no array {options.targets!r} of targets; it has {', '.join(arrays)}")
+                values = _look_up(path, arrays, options.targets, " of targets")
                 with _reading(path):
-                    rows.append(np.asarray(arrays[options.targets][...], np.float32).reshape(image.count, -1))
+                    rows.append(np.asarray(values[...], np.float32).reshape(image.count, -1))
             table = np.concatenate(rows)
             names = tuple(f"{options.targets}{number}" for number in range(table.shape[1]))
     except TypeError as error:

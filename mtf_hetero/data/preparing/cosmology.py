@@ -16,6 +16,7 @@ from mtf_hetero._support import extras
 from mtf_hetero.data._volumes_files import Manifest, Planes, write_volumes
 from mtf_hetero.data.source import TEST, TRAIN
 
+_MOST_CELLS = 1024  # along an edge: 8 GiB for each array of the simulation
 HUBBLE = 0.67  # H0 in 100 km/s/Mpc
 OMEGA_B = 0.049  # baryons
 CMB_KELVIN = 2.7255  # Fixsen 2009, ApJ 707, 916
@@ -195,6 +196,11 @@ def check_numbers(*, train: int, test: int, size: int, cell: float, seed: int) -
     for name, value, least in (("train", train, 1), ("test", test, 0), ("size", size, 4), ("seed", seed, 0)):
         if value < least:
             raise ValueError(f"{name} is {value}; it must be a whole number, {least} or more")
+    if size > _MOST_CELLS:
+        raise ValueError(
+            f"size is {size}, and a cube of {size:,} x {size:,} x {size:,} cells does not fit in memory; it must be at "
+            f"most {_MOST_CELLS}"
+        )
     if not 0 < cell < float("inf"):
         raise ValueError(f"cell is {cell}; it must be a positive length in Mpc/h")
 
@@ -226,7 +232,7 @@ def write_universes(
       The manifest of the set.
 
     Raises:
-      ValueError: a number is too small, or the directory exists or cannot be written to.
+      ValueError: a number is too small or too large, or the directory exists or cannot be written to.
     """
     check_numbers(train=train, test=test, size=size, cell=cell, seed=seed)
     provenance = {
