@@ -90,8 +90,32 @@ def run(main: Callable[[Sequence[str] | None, str], int], argv: Sequence[str] | 
     except SystemExit as end:  # raised by a parser
         code = end.code if isinstance(end.code, int) else 1
     except BrokenPipeError:
-        code = close_output()
-    leave(code)
+        leave(close_output())
+    except OSError:
+        if not _end_output(b"\n"):  # the error was about another file
+            raise
+        leave(WRONG_USAGE)
+    leave(_end_output() or code)
+
+
+def _end_output(more: bytes = b"") -> int:
+    """Write the rest of the standard output. If that fails, say so, and return an exit code other than 0.
+
+    Args:
+      more: is written after it, to see whether that is possible: an unbuffered stream keeps nothing.
+    """
+    try:
+        sys.stdout.flush()
+        if more:
+            os.write(sys.stdout.fileno(), more)
+    except BrokenPipeError:
+        return close_output()
+    except OSError as error:  # of a full disk, for instance
+        say(f"the standard output cannot be written: {error.strerror}; send it to another file")
+        return WRONG_USAGE
+    except ValueError:  # it is closed
+        pass
+    return 0
 
 
 def leave(code: int) -> NoReturn:

@@ -3,6 +3,8 @@
 import os
 import pathlib
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -91,6 +93,20 @@ def test_a_device_is_refused(path):
     with pytest.raises(ValueError, match=f"^--save is '{path}': it is a.*, not a regular file; name another file$"):
         command_line.check_output("save", path)
     assert os.path.exists(path)
+
+
+@pytest.mark.parametrize(("characters", "ends"), [(10, "0"), (100_000, "0"), (10, "sys.exit(3)")])
+def test_a_full_disk_under_the_standard_output_is_named(characters, ends):
+    program = (
+        "import sys; from mtf_hetero._support import command_line; "
+        f"command_line.run(lambda *_: sys.stdout.write('x' * {characters}) * 0 + {ends}, [], 'x')"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: the standard output cannot be written: No space left on device; send it to another file\n"
+    )
 
 
 def test_a_link_that_takes_the_place_meanwhile_is_not_followed(tmp_path, monkeypatch):
