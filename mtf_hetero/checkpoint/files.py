@@ -9,6 +9,7 @@ before the file `checkpoint` stops naming it.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -16,7 +17,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 
-from mtf_hetero._support.files import check_place, open_regular, read_text, sync, write_text
+from mtf_hetero._support.files import PlaceError, check_place, open_regular, read_text, sync, write_text
 
 STATE = "checkpoint"  # TensorFlow's file with the name of the last checkpoint
 _GRAPH = "graph.pbtxt"  # of tf.train.CheckpointSaverHook
@@ -238,6 +239,8 @@ def set_aside(path: str) -> str:
     while os.path.exists(place):
         number += 1
         place = os.path.join(directory, SET_ASIDE, f"{name}_{number}")
+    if os.path.lexists(above := os.path.join(directory, SET_ASIDE)) and not os.path.isdir(above):
+        raise PlaceError(errno.ENOTDIR, "it is a file, not a directory", above)
     os.makedirs(place)
     for file in file_names(path):
         os.rename(os.path.join(directory, file), os.path.join(place, file))

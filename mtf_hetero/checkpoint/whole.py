@@ -102,7 +102,14 @@ def resume(directory: str, keep: int | None) -> tuple[str | None, list[str]]:
       ValueError: checkpoints exist, and none is intact; no file is changed then.
     """
     checkpoint = find(directory)
-    checkpoint.log([files.set_aside(path) for path, _ in checkpoint.passed_over])
+    try:
+        places = [files.set_aside(path) for path, _ in checkpoint.passed_over]
+    except OSError as error:
+        place = os.path.join(directory, files.SET_ASIDE)
+        raise ValueError(
+            f"{place} gets the damaged checkpoints, but cannot be written ({error.strerror}); move or remove it"
+        ) from error
+    checkpoint.log(places)
     if checkpoint.path is None:
         return None, []
     checkpoints = _listed_checkpoints(directory, checkpoint.path, keep)

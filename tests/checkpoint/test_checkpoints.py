@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import re
 import resource
 import shutil
 import subprocess
@@ -72,6 +73,19 @@ def trained(tmp_path_factory):
 def model(trained, tmp_path):
     """A copy of it."""
     return shutil.copytree(trained, tmp_path / "model", copy_function=shutil.copy2)
+
+
+def test_a_file_in_the_place_of_damaged_checkpoints_is_named(model):
+    (model / "model.ckpt-4.index").write_bytes(b"damaged")
+    (model / "set_aside").write_text("mine")
+    before = snapshot(model)
+    message = (
+        f"{model}/set_aside gets the damaged checkpoints, but cannot be written (it is a file, not a directory); move "
+        "or remove it"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        saver_lib.resume(str(model), 5)
+    assert snapshot(model) == before
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -263,6 +277,7 @@ KILLED = """
 import functools, os, shutil, sys
 from estimator_oracle import line_data, make
 import pathlib
+import re
 
 class Killed:
     def __init__(self, at):
