@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import grpc
 
+from mtf_hetero._support import files
+
 Workers = Sequence[str] | Mapping[int, str]  # "host:port" of each, by index if some are missing
 
 _GET_STATUS = "/tensorflow.WorkerService/GetStatus"
@@ -105,11 +107,11 @@ def _checked(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 def _read_workers(path: str) -> tuple[str, ...]:
     try:
-        with open(os.path.expanduser(path), encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise ValueError(f"the file of workers is {path!r}: {why.lower()}; write one host:port per line") from error
+        lines = files.read_text(os.path.expanduser(path)).splitlines()
+    except ValueError as error:
+        why = str(error)
+        why = why[:1].lower() + why[1:]
+        raise ValueError(f"the file of workers is {path!r}: {why}; write one host:port per line") from error
     try:
         addresses = _checked(tuple(text for line in lines if (text := line.partition("#")[0].strip())))
     except ValueError as error:

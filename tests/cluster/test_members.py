@@ -1,5 +1,6 @@
 """The present workers of a training: lists, files that change, and workers that register."""
 
+import os
 import threading
 import time
 
@@ -44,7 +45,7 @@ def test_a_file_is_read_again(tmp_path, monkeypatch):
     ("text", "message"),
     [
         (None, "the file of workers is '.*': no such file or directory; write one host:port per line"),
-        (b"\xff", "it is no text; write"),
+        (b"\xff", "it is not text; write"),
         (b"# none\n", "which has none; write one host:port per line"),
         (b"a:1\na:1\n", "worker address 'a:1' is given twice"),
         (b"@hosts.txt\n", "worker address '@hosts.txt' is not host:port"),
@@ -54,6 +55,15 @@ def test_a_file_that_is_wrong_at_the_start(text, message, tmp_path):
     path = tmp_path / "hosts.txt"
     if text is not None:
         path.write_bytes(text)
+    with pytest.raises(ValueError, match=message), Members(f"@{path}"):
+        pass
+
+
+@pytest.mark.parametrize(("kind", "path"), [("pipe", None), ("device", "/dev/zero")])
+def test_no_regular_file_is_refused_at_once(kind, path, tmp_path):
+    if path is None:
+        os.mkfifo(path := tmp_path / "pipe")
+    message = f"^the file of workers is '{path}': it is a {kind}, not a regular file; write one host:port per line$"
     with pytest.raises(ValueError, match=message), Members(f"@{path}"):
         pass
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import pathlib
 import pickle
 import shutil
@@ -211,6 +212,11 @@ def test_damaged_pictures(tmp_path, content, message):
 def test_wrong_sources(tmp_path):
     with pytest.raises(ValueError, match="/no/where does not exist"):
         prepare("mnist", "/no/where", tmp_path)
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        if path != "/dev/zero":
+            os.mkfifo(path)
+        with pytest.raises(ValueError, match=f"{path} is not a regular file; give a directory or a tar archive"):
+            prepare("mnist", path, tmp_path)
     (tmp_path / "a.tgz").write_bytes(b"no archive")
     with pytest.raises(ValueError, match="a.tgz cannot be read as a tar archive"):
         prepare("mnist", tmp_path / "a.tgz", tmp_path)

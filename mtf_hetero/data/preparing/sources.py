@@ -74,6 +74,8 @@ def read_files(path: pathlib.Path, wanted: Callable[[str], object]) -> Files:
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist; give a directory or a tar archive that does")
+    if not path.is_dir() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file; give a directory or a tar archive")
     if path.suffix == ".deb" and shutil.which("dpkg-deb") is None:
         raise ValueError(f"{path} is a Debian package, and dpkg-deb is not installed; unpack it and give the directory")
     try:
