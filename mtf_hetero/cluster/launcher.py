@@ -7,6 +7,7 @@ connection.
 import collections
 import contextlib
 import dataclasses
+import re
 import shlex
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Self
 from mtf_hetero.cluster.probe import ask_all, host_towards, is_port
 from mtf_hetero.cluster.worker import LISTENS
 
+_LOGIN = re.compile(r"[\w.@%+-]+")  # has no character that a shell interprets
 _LOCAL = ("localhost", "127.0.0.1")
 _ASK_SECONDS, _POLL_SECONDS = 5.0, 0.2
 _LATER_SECONDS = 10.0  # for the other workers, after one has failed
@@ -54,7 +56,7 @@ class Host:
         """
         login, colon, own = text.partition(":")
         name = login.rpartition("@")[2]
-        if not name or login.startswith("-") or set(login) & set("/ \t") or (colon and not is_port(own)):
+        if not name or login.startswith("-") or not _LOGIN.fullmatch(login) or (colon and not is_port(own)):
             raise ValueError(f"host {text!r} is not a host; write one such as b, user@b or b:2223")
         return cls(login, int(own) if colon else port, text)
 

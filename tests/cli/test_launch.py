@@ -133,6 +133,9 @@ MISTAKES = [
     ("--hosts=, -- train", "no host is named; give hosts with commas between them, such as a,b or localhost"),
     ("--hosts=a:b -- train", "host 'a:b' is not a host; write one such as b, user@b or b:2223"),
     ("--hosts=-oProxyCommand=x -- train", "is not a host"),
+    ("--hosts=a;touch -- train", "host 'a;touch' is not a host; write one such as b, user@b or b:2223"),
+    ("--hosts=$(reboot)@a -- train", "host '$(reboot)@a' is not a host"),
+    ("--hosts=`id` -- train", "host '`id`' is not a host"),
     ("--hosts=a,me@a -- train", "host 'a' comes twice; give each worker its port, as in a:2223"),
     ("--hosts=localhost,no.such.host.invalid -- train", "host no.such.host.invalid:2222 is not known here: "),
     ("--hosts=a --port=0 -- train", "--port is 0; it must be from 1 to 65535"),
@@ -152,6 +155,11 @@ MISTAKES = [
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES)
 def test_a_mistake_gives_one_line_and_exit_code_2(arguments, message, capsys):
     check_mistake(capsys, message, lambda: launch.main(arguments.split()))
+
+
+def test_a_host_of_two_lines_is_refused(capsys):
+    message = "host 'a\\nreboot' is not a host"
+    check_mistake(capsys, message, lambda: launch.main(["--hosts=a\nreboot", "--", "train"]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
