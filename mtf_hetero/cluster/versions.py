@@ -7,6 +7,7 @@ that starts TensorFlow's server.
 """
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 CONTAINER = "mtf-hetero"  # of a worker, shared by all sessions that bring no cluster along
 _VARIABLE = "versions"
+_MOST_CHARACTERS = 1000  # of the published text, which any client of the worker can replace
+_TENSORFLOW = re.compile(r"[0-9]+\.[0-9]+[\w.+-]*")
+_PART = re.compile(r"[\w.+ -]{1,50}")  # a name or a version
 Versions = Mapping[str, str]
 
 
@@ -42,16 +46,32 @@ def publish(target: str, versions: Versions) -> None:
 
 
 def read(session: "tf.Session") -> dict[str, str]:
-    """Return the versions of the worker of a session; empty: it published none.
+    """Return the versions of the worker of a session; empty: it published none, or no valid ones.
 
     Args:
       session: in the default graph, to the worker itself.
     """
     tf = runtime.load()
     try:
-        return json.loads(session.run(tf.raw_ops.ReadVariableOp(resource=_variable(), dtype=tf.string)))
+        return _parse(session.run(tf.raw_ops.ReadVariableOp(resource=_variable(), dtype=tf.string)))
     except tf.errors.FailedPreconditionError:  # another program than mtf-hetero worker, or an older one
         return {}
+    except tf.errors.InvalidArgumentError:  # a client has replaced the text by a number
+        return {}
+
+
+def _parse(published: object) -> dict[str, str]:
+    """Return the versions of a published text; empty if they are not valid."""
+    if not isinstance(published, bytes) or len(published) > _MOST_CHARACTERS:
+        return {}
+    try:
+        versions = json.loads(published)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(versions, dict) or not _TENSORFLOW.fullmatch(str(versions.get("TensorFlow"))):
+        return {}
+    parts = [*versions, *versions.values()]
+    return versions if all(isinstance(part, str) and _PART.fullmatch(part) for part in parts) else {}
 
 
 def _variable() -> "tf.Tensor":

@@ -1,8 +1,10 @@
 """The versions of workers, beside those of the training process."""
 
+import json
 import re
 import warnings
 
+import numpy as np
 import pytest
 from tiers import on_workers
 
@@ -59,6 +61,36 @@ def test_a_worker_tells_its_versions(workers):
     finally:
         versions.publish(f"grpc://{address}", versions.own())
     Cluster.from_workers([address], timeout_seconds=60.0)
+
+
+INVALID = [
+    *(b"", b"no JSON", b"[]", b"{}", b"1", b"null", b"\xff", b"[" * 900, b'{"Python": "3.11"}', b'{"TensorFlow": 2}'),
+    *(b'{"TensorFlow": []}', b'{"TensorFlow": "two"}', b'{"TensorFlow": "2.21.0", "Python": {}}'),
+    *(
+        b'{"TensorFlow": "2.21.0", "\\u001b[2J": "1"}',
+        b'{"TensorFlow": "2.21.0\\n"}',
+        b'{"TensorFlow": "2.%s"}' % (b"1" * 99),
+    ),
+    *(b'{"TensorFlow": "2.21.0"}' + b" " * 1000, np.array([b"{}"]), 3),
+]
+
+
+@pytest.mark.parametrize("published", INVALID, ids=map(repr, range(len(INVALID))))
+def test_invalid_versions_are_none(published):
+    assert versions._parse(published) == {}
+    assert versions._parse(json.dumps(OWN).encode()) == OWN
+
+
+@on_workers
+def test_a_worker_with_invalid_versions_is_named(workers):
+    (address,) = workers.addresses[:1]
+    try:
+        versions.publish(f"grpc://{address}", [])
+        message = rf"^worker 0 \({address}\) does not tell its versions, but this process has "
+        with pytest.warns(UserWarning, match=message):
+            Cluster.from_workers([address], timeout_seconds=60.0)
+    finally:
+        versions.publish(f"grpc://{address}", versions.own())
 
 
 def test_a_server_that_is_no_worker_of_ours_tells_nothing():
