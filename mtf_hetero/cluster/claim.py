@@ -26,7 +26,7 @@ from typing import TypeVar
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster.probe import UnreachableWorkerError, Workers, ask_all, by_index
 from mtf_hetero.cluster.processor_time import RemoteReader
-from mtf_hetero.cluster.versions import CONTAINER
+from mtf_hetero.cluster.versions import CONTAINER, find_refused
 
 _Worker = TypeVar("_Worker")
 _Result = TypeVar("_Result")
@@ -108,11 +108,12 @@ def busy_seconds(workers: Workers) -> dict[int, float]:
 def find_free(workers: Workers) -> dict[int, str]:
     """Return those of some lost workers that answer again, {index: "host:port"}, and take them again.
 
-    Others are left out: they are silent, or another training has taken them.
+    Others are left out: they are silent, have another TensorFlow, or another training has taken them.
     """
     addresses = by_index(workers)
     answers = ask_all(addresses, _BACK_SECONDS)
-    back = {index: address for index, address in addresses.items() if not answers[index].failure}
+    refused = find_refused(addresses, answers)
+    back = {i: address for i, address in addresses.items() if not answers[i].failure and i not in refused}
     given_back = {index: address for index, address in back.items() if address in _given_back}
     try:
         owners = {**renew(back), **_in_parallel(_take, given_back)}

@@ -30,6 +30,7 @@ from mtf_hetero.cluster.probe import (
     lost_workers_error,
     unreachable,
 )
+from mtf_hetero.cluster.versions import find_refused
 
 _Result = TypeVar("_Result")
 _POLL_SECONDS = 0.5
@@ -129,14 +130,14 @@ class WaitingSessionCreator(tf.train.SessionCreator):
             self._wait(_HELD_SECONDS)
 
     def await_workers(self) -> None:
-        """Wait until all workers answer.
+        """Wait until all workers answer. One that was restarted with another TensorFlow counts as lost.
 
         Raises:
           UnreachableWorkerError: one does not answer, and this has waited for it.
         """
         since: dict[int, float] = {}
         asked = time.monotonic()  # a worker that never answers uses up the time of the question
-        while failures := {index: answer.failure for index, answer in self._ask().items() if answer.failure}:
+        while failures := self._in_thread(self._find_failures):
             since = {index: since.get(index, asked) for index in failures}
             asked = time.monotonic()
             if asked - max(since.values()) >= self._wait_seconds and self._may_leave(failures, self._workers):
@@ -167,6 +168,12 @@ class WaitingSessionCreator(tf.train.SessionCreator):
 
     def _ask(self) -> dict[int, Answer]:
         return self._in_thread(lambda: ask_all(self._workers, self._timeout_seconds))
+
+    def _find_failures(self) -> dict[int, str]:
+        """Return {index: reason} of the workers that cannot take part now."""
+        answers = ask_all(self._workers, self._timeout_seconds)
+        silent = {index: answer.failure for index, answer in answers.items() if answer.failure}
+        return silent | find_refused(self._workers, answers)
 
     def _in_thread(self, function: Callable[[], _Result]) -> _Result:
         """Return a function's result. The function runs in a thread, which may be left behind."""

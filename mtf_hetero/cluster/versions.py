@@ -9,12 +9,15 @@ that starts TensorFlow's server.
 import json
 import re
 import sys
+import threading
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._support import installed
 from mtf_hetero.cluster import runtime
+from mtf_hetero.cluster.probe import Answer
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import tf
@@ -23,6 +26,7 @@ CONTAINER = "mtf-hetero"  # of a worker, shared by all sessions that bring no cl
 _VARIABLE = "versions"
 _MOST_CHARACTERS = 1000  # of the published text, which any client of the worker can replace
 _TENSORFLOW = re.compile(r"[0-9]+\.[0-9]+[\w.+-]*")
+_ASK_SECONDS, _PUBLISH_SECONDS = 5.0, 1.0
 _PART = re.compile(r"[\w.+ -]{1,50}")  # a name or a version
 Versions = Mapping[str, str]
 
@@ -90,25 +94,93 @@ def check(workers: Mapping[int, str], versions: Mapping[int, Versions]) -> None:
     refusals, others = [], []
     for index, theirs in versions.items():
         name = f"worker {index} ({workers[index]})"
-        differences = [f"{software} {version}" for software, version in theirs.items() if here.get(software) != version]
-        if not theirs:
-            others.append(f"{name} does not tell its versions")
-        elif _minor(theirs["TensorFlow"]) != _minor(here["TensorFlow"]):
-            refusals.append(f"{name} has TensorFlow {theirs['TensorFlow']}")
-        elif differences:
-            others.append(f"{name} has {', '.join(differences)}")
+        refusal, difference = _compare(theirs, here)
+        refusals += [f"{name} {refusal}"] if refusal else []
+        others += [f"{name} {difference}"] if difference else []
     if refusals:
-        raise ValueError(
-            f"{', '.join(refusals)}, but this process has {here['TensorFlow']}; TensorFlow supports no cluster of two "
-            f"versions: pip install tensorflow=={here['TensorFlow']} there"
-        )
+        raise ValueError(_describe_refusals(refusals, here))
     if others:
-        all_here = ", ".join(f"{software} {version}" for software, version in here.items())
-        warnings.warn(
-            f"{', '.join(others)}, but this process has {all_here}; if something fails, install the same versions",
-            UserWarning,
-            stacklevel=1,
-        )
+        warnings.warn(_describe_differences(others, here), UserWarning, stacklevel=1)
+
+
+def _compare(theirs: Versions, here: Versions) -> tuple[str, str]:
+    """Return why a worker is refused, and how else it differs; each is "" if that is not so."""
+    differences = [f"{software} {version}" for software, version in theirs.items() if here.get(software) != version]
+    if not theirs:
+        return "", "does not tell its versions"
+    if _minor(theirs["TensorFlow"]) != _minor(here["TensorFlow"]):
+        return f"has TensorFlow {theirs['TensorFlow']}", ""
+    return "", f"has {', '.join(differences)}" if differences else ""
+
+
+def _describe_refusals(refusals: Sequence[str], here: Versions) -> str:
+    return (
+        f"{', '.join(refusals)}, but this process has {here['TensorFlow']}; TensorFlow supports no cluster of two "
+        f"versions: pip install tensorflow=={here['TensorFlow']} there"
+    )
+
+
+def _describe_differences(differences: Sequence[str], here: Versions) -> str:
+    all_here = ", ".join(f"{software} {version}" for software, version in here.items())
+    return f"{', '.join(differences)}, but this process has {all_here}; if something fails, install the same versions"
+
+
+_lock = threading.Lock()
+_compared: dict[str, tuple[bytes, str]] = {}  # "host:port": the process that was compared, and why it is refused
+
+
+def find_refused(workers: Mapping[int, str], answers: Mapping[int, Answer]) -> dict[int, str]:
+    """Return {index: reason} of workers that were restarted with another TensorFlow, and log each difference once.
+
+    A worker that is asked for the first time is accepted, because `check` has compared its versions.
+
+    Args:
+      workers: {index: "host:port"}.
+      answers: of those that were asked; they tell a restarted process from the one before.
+    """
+    refused = {}
+    with _lock:
+        for index, address in workers.items():
+            answer = answers.get(index)
+            if answer is None or answer.failure:
+                continue
+            if address not in _compared:
+                _compared[address] = answer.status, ""
+            if _compared[address][0] != answer.status and (theirs := _ask(address)) is not None:
+                _compared[address] = answer.status, _compare_restarted(f"worker {index} ({address})", theirs)
+            if reason := _compared[address][1]:
+                refused[index] = reason
+    return refused
+
+
+def _ask(address: str) -> dict[str, str] | None:
+    """Return the versions of a worker; empty: it published none within a second; None: it is lost again."""
+    tf = runtime.load()
+    config = tf.ConfigProto(operation_timeout_in_ms=round(_ASK_SECONDS * 1000))
+    try:
+        with tf.Graph().as_default(), tf.Session(f"grpc://{address}", config=config) as session:
+            versions = read(session)
+            if not versions:  # a worker answers a moment before it publishes them
+                time.sleep(_PUBLISH_SECONDS)
+                versions = read(session)
+            return versions
+    except tf.errors.OpError:
+        return None
+
+
+def _compare_restarted(name: str, theirs: Versions) -> str:
+    """Log how a restarted worker differs; return why it is refused, or ""."""
+    from mtf_hetero._compat import tf  # here, for workers, which publish their versions without it
+
+    here = own()
+    refusal, difference = _compare(theirs, here)
+    if refusal:
+        line = _describe_refusals([f"{name} came back and {refusal}"], here)
+        tf.logging.warning("%s; it takes no part until it is started again with that version", line)
+        return f"it {refusal}, but this process has {here['TensorFlow']}"
+    if difference:
+        tf.logging.warning("%s", _describe_differences([f"{name} {difference}"], here))
+    return ""
 
 
 def _minor(version: str) -> list[str]:

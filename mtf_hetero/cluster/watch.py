@@ -27,6 +27,7 @@ from mtf_hetero.cluster.probe import (
     split_address,
 )
 from mtf_hetero.cluster.pulse import Pulse
+from mtf_hetero.cluster.versions import find_refused
 
 _Result = TypeVar("_Result")
 _AGAIN, _ANEW = "answers again; training continues", "was restarted; training continues"
@@ -141,7 +142,7 @@ class WorkerWatch(tf.train.SessionRunHook):
                     self._interrupt(index)
                 continue
             restarted = status not in (b"", answer.status)
-            if gone or restarted:
+            if (gone or restarted) and not find_refused({index: address}, {index: answer}):
                 self._report(f"worker {index} ({address}) {_ANEW if restarted else _AGAIN}")
             gone, status = False, answer.status
 
