@@ -8,6 +8,7 @@ Example:
   >>> logits = steps(x, training=False)
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from mtf_hetero._support import lazy
@@ -30,3 +31,6 @@ __getattr__, __dir__ = lazy.attach(
         "to_keras": "twin",
     },
 )
+
+# A program that goes on with `import keras` does not see TensorFlow's start-up messages
+sys.meta_path.insert(0, lazy.ImportedBy("keras", "mtf_hetero.keras._keras"))

@@ -20,6 +20,7 @@ def check(version: str, backend: str) -> None:
 
 
 def _import_keras() -> types.ModuleType:
+    importlib.import_module("mtf_hetero._compat")  # it imports TensorFlow, and holds its start-up messages back
     try:
         found = importlib.import_module("keras")
     except ModuleNotFoundError as error:
